@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# The only entrance: every target sets up what it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check bench docs clean
+
+# Rebuilt when the pinned dependencies change.
+.venv/ready: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Weir needs Python 3.11 or newer; PYTHON=python3.11 make ...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+demo: .venv/ready  ## train a small model, its gradients summed by the P4 program, beside plain Gloo
+	$(BIN)/weir train --workers 4 --model cnn --data digits --sparsifier topk-block --density 0.05 --epochs 3
+
+test: check  ## every test; those that need root, BMv2 or p4c skip without them and say so
+	$(BIN)/pytest
+
+check: .venv/ready  ## formatting, lint, types, generated files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m wire.generate --check
+	$(BIN)/python p4src/build.py --check
+
+bench: .venv/ready  ## the speed figures of the README
+	$(BIN)/weir bench switch
+	$(BIN)/weir bench allreduce
+
+clean:  ## everything that make made
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Generated from wire/definition.py by `python -m wire.generate`. Do not edit. */
+#ifndef WEIR_WIRE_H
+#define WEIR_WIRE_H
+
+#define WEIR_VERSION 1u
+#define WEIR_UDP_PORT 9347u
+#define WEIR_GROUP_LANES 32u
+#define WEIR_GROUPS 8u
+#define WEIR_SLOT_LANES 256u
+#define WEIR_MAX_COLUMNS 8u
+#define WEIR_MAX_WORKERS 32u
+#define WEIR_MIN_BLOCK_LOG2 5u
+#define WEIR_MAX_BLOCK_LOG2 8u
+#define WEIR_NO_BLOCK 4294967295u
+#define WEIR_TYPE_CONTRIBUTION 1u
+#define WEIR_TYPE_RESULT 2u
+#define WEIR_OP_ADD 1u
+#define WEIR_OP_MAX 2u
+#define WEIR_OP_OR 3u
+#define WEIR_EVENT_CONTRIBUTION 0u
+#define WEIR_EVENT_ROUND_COMPLETE 1u
+#define WEIR_EVENT_DUPLICATE_PENDING 2u
+#define WEIR_EVENT_DUPLICATE_ANSWERED 3u
+#define WEIR_EVENT_FORWARDED 4u
+#define WEIR_EVENT_ARP_ANSWERED 5u
+#define WEIR_EVENT_DROP_PARSER_ERROR 6u
+#define WEIR_EVENT_DROP_MALFORMED 7u
+#define WEIR_EVENT_DROP_NOT_A_CONTRIBUTION 8u
+#define WEIR_EVENT_DROP_NOT_ADMITTED 9u
+#define WEIR_EVENT_DROP_SLOT_RANGE 10u
+#define WEIR_EVENT_DROP_STALE_ROUND 11u
+#define WEIR_EVENT_DROP_NO_ROUTE 12u
+#define WEIR_EVENT_DROP_TTL_EXPIRED 13u
+#define WEIR_EVENT_DROP_NO_RECEIVER 14u
+#define WEIR_EVENTS 15u
+
+/* what every Weir packet starts with */
+#define WEIR_WEIR_SIZE 20u
+#define WEIR_WEIR_VERSION_OFFSET 0u /* VERSION */
+#define WEIR_WEIR_VERSION_SHIFT 4u
+#define WEIR_WEIR_TYPE_OFFSET 0u /* PacketType */
+#define WEIR_WEIR_TYPE_SHIFT 0u
+#define WEIR_WEIR_FLAGS_OFFSET 1u /* zero in this version; anything else is refused */
+#define WEIR_WEIR_OP_OFFSET 2u /* Op */
+#define WEIR_WEIR_OP_SHIFT 4u
+#define WEIR_WEIR_BLOCK_LOG2_OFFSET 2u /* log2 of the block size in lanes, 5 to 8 */
+#define WEIR_WEIR_BLOCK_LOG2_SHIFT 0u
+#define WEIR_WEIR_GROUPS_OFFSET 3u /* bit g set: lanes 32g to 32g+31 of the slot are in this packet */
+#define WEIR_WEIR_JOB_OFFSET 4u /* job, chosen by the controller; a new membership is a new job */
+#define WEIR_WEIR_WORKER_OFFSET 8u /* contribution: who sends; result: who it is for */
+#define WEIR_WEIR_RESERVED_OFFSET 9u /* zero; ignored */
+#define WEIR_WEIR_SLOT_OFFSET 10u /* slot within the job's range */
+#define WEIR_WEIR_ROUND_OFFSET 12u /* round of this slot, from 1, serial arithmetic (RFC 1982); its parity picks the version */
+#define WEIR_WEIR_INCLUDED_OFFSET 16u /* result: bit w set when worker w's lanes are in the sums; contribution: zero */
+
+/* one fused column: the block this round is about, and the look-ahead (OmniReduce) */
+#define WEIR_COLUMN_SIZE 8u
+#define WEIR_COLUMN_BLOCK_OFFSET 0u /* index of the block requested in this round, NO_BLOCK when the column is done */
+#define WEIR_COLUMN_NEXT_OFFSET 4u /* contribution: sender's next non-zero block; result: the minimum, requested next */
+
+#endif

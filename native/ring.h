@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared-memory ports: Ethernet frames between a switch and a host of one machine, without root.
+ *
+ * A switch owns a directory: `bell`, and one `port-N` per port. A port holds two rings, one a direction,
+ * each with a single producer and a single consumer. A consumer that has nothing to do sleeps on a futex:
+ * hosts on their port's, the switch on its bell, which any host rings. Frames are written in place and
+ * published in batches by weir_port_notify's wake-up, so the price of a sleep is paid once a batch.
+ *
+ * The other side's memory is never trusted: indexes and lengths read from it are clamped, so that a host
+ * gone wrong cannot make the switch read or write outside the ring.
+ */
+#ifndef WEIR_RING_H
+#define WEIR_RING_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WEIR_RING_FRAMES 1024u /* a power of two */
+#define WEIR_CELL_SIZE 2048u
+#define WEIR_MAX_FRAME (WEIR_CELL_SIZE - 8u)
+#define WEIR_RING_MAGIC 0x57454952u
+
+enum { WEIR_SIDE_SWITCH = 0, WEIR_SIDE_HOST = 1 };
+
+typedef struct {
+    uint32_t length, pad;
+    uint8_t frame[WEIR_MAX_FRAME];
+} weir_cell;
+
+typedef struct {
+    _Alignas(64) _Atomic uint32_t tail; /* written by the producer; also the futex hosts sleep on */
+    _Alignas(64) _Atomic uint32_t head; /* written by the consumer */
+    _Alignas(64) _Atomic uint32_t sleeping;
+    _Alignas(64) weir_cell cells[WEIR_RING_FRAMES];
+} weir_ring;
+
+typedef struct {
+    uint32_t magic, frames;
+    weir_ring ring[2]; /* indexed by the producer's side */
+} weir_port_memory;
+
+typedef struct {
+    _Alignas(64) _Atomic uint32_t value;
+    _Alignas(64) _Atomic uint32_t sleeping;
+} weir_bell_memory;
+
+typedef struct weir_bell {
+    weir_bell_memory *memory;
+} weir_bell;
+
+typedef struct weir_port {
+    weir_port_memory *memory;
+    weir_bell *bell;
+    struct {
+        uint32_t tail, head; /* own positions: ours to know, not to read back */
+    } side[2];
+} weir_port;
+
+static inline long weir_futex_wait(_Atomic uint32_t *word, uint32_t seen, int64_t timeout_ns)
+{
+    struct timespec t = {timeout_ns / 1000000000, timeout_ns % 1000000000};
+    return syscall(SYS_futex, word, FUTEX_WAIT, seen, timeout_ns < 0 ? NULL : &t, NULL, 0);
+}
+
+static inline void weir_futex_wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static inline void *weir_map(const char *path, size_t size, int create)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0), 0600);
+    if (fd < 0)
+        return NULL;
+    struct stat st;
+    if (create ? ftruncate(fd, (off_t)size) != 0 : fstat(fd, &st) != 0) {
+        close(fd);
+        return NULL;
+    }
+    if (!create && (size_t)st.st_size != size) {
+        close(fd);
+        errno = EPROTO; /* another layout: two versions of Weir on one port */
+        return NULL;
+    }
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
+/* NULL with errno set when the file cannot be made (it must not exist) or opened. */
+static inline weir_bell *weir_bell_open(const char *path, int create)
+{
+    weir_bell_memory *memory = weir_map(path, sizeof *memory, create);
+    weir_bell *bell = memory ? malloc(sizeof *bell) : NULL;
+    if (bell)
+        bell->memory = memory;
+    return bell;
+}
+
+static inline void weir_bell_close(weir_bell *bell)
+{
+    if (!bell)
+        return;
+    munmap(bell->memory, sizeof *bell->memory);
+    free(bell);
+}
+
+static inline uint32_t weir_bell_value(weir_bell *bell)
+{
+    return atomic_load_explicit(&bell->memory->value, memory_order_acquire);
+}
+
+static inline void weir_bell_ring(weir_bell *bell)
+{
+    atomic_fetch_add_explicit(&bell->memory->value, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&bell->memory->sleeping, memory_order_seq_cst))
+        weir_futex_wake(&bell->memory->value);
+}
+
+/* Sleep until the bell's value differs from `seen` or the time is over. Read the value BEFORE looking at
+ * the rings, so that a frame sent in between ends the sleep at once. Returns 1 when it rang. */
+static inline int weir_bell_wait(weir_bell *bell, uint32_t seen, int64_t timeout_ns)
+{
+    atomic_store_explicit(&bell->memory->sleeping, 1, memory_order_seq_cst);
+    if (weir_bell_value(bell) == seen)
+        weir_futex_wait(&bell->memory->value, seen, timeout_ns);
+    atomic_store_explicit(&bell->memory->sleeping, 0, memory_order_seq_cst);
+    return weir_bell_value(bell) != seen;
+}
+
+/* Create (switch) or attach (host) a port. `bell` stays the caller's. NULL with errno set on failure. */
+static inline weir_port *weir_port_open(const char *path, int create, weir_bell *bell)
+{
+    weir_port_memory *memory = weir_map(path, sizeof *memory, create);
+    if (!memory)
+        return NULL;
+    if (create) {
+        memory->frames = WEIR_RING_FRAMES;
+        memory->magic = WEIR_RING_MAGIC;
+    } else if (memory->magic != WEIR_RING_MAGIC || memory->frames != WEIR_RING_FRAMES) {
+        munmap(memory, sizeof *memory);
+        errno = EPROTO;
+        return NULL;
+    }
+    weir_port *port = calloc(1, sizeof *port);
+    if (!port)
+        return NULL;
+    port->memory = memory;
+    port->bell = bell;
+    for (int side = 0; side < 2; side++) { /* a host that starts again goes on where the last one stopped */
+        port->side[side].tail = atomic_load(&memory->ring[side].tail);
+        port->side[side].head = atomic_load(&memory->ring[!side].head);
+    }
+    return port;
+}
+
+static inline void weir_port_close(weir_port *port)
+{
+    if (!port)
+        return;
+    munmap(port->memory, sizeof *port->memory);
+    free(port);
+}
+
+/* A cell to write a frame of up to WEIR_MAX_FRAME bytes into, or NULL while the ring is full. */
+static inline void *weir_port_reserve(weir_port *port, int side)
+{
+    weir_ring *ring = &port->memory->ring[side];
+    uint32_t used = port->side[side].tail - atomic_load_explicit(&ring->head, memory_order_acquire);
+    if (used >= WEIR_RING_FRAMES)
+        return NULL;
+    return ring->cells[port->side[side].tail & (WEIR_RING_FRAMES - 1)].frame;
+}
+
+static inline void weir_port_commit(weir_port *port, int side, uint32_t length)
+{
+    weir_ring *ring = &port->memory->ring[side];
+    uint32_t tail = port->side[side].tail++;
+    ring->cells[tail & (WEIR_RING_FRAMES - 1)].length = length;
+    atomic_store_explicit(&ring->tail, tail + 1, memory_order_release);
+}
+
+/* 0, or -1 when the ring is full or the frame too long. */
+static inline int weir_port_send(weir_port *port, int side, const void *frame, uint32_t length)
+{
+    void *cell = length <= WEIR_MAX_FRAME ? weir_port_reserve(port, side) : NULL;
+    if (!cell)
+        return -1;
+    memcpy(cell, frame, length);
+    weir_port_commit(port, side, length);
+    return 0;
+}
+
+/* The oldest frame that the other side sent, in place, or NULL. Valid until weir_port_release. */
+static inline const void *weir_port_peek(weir_port *port, int side, uint32_t *length)
+{
+    weir_ring *ring = &port->memory->ring[!side];
+    uint32_t head = port->side[side].head;
+    uint32_t waiting = atomic_load_explicit(&ring->tail, memory_order_acquire) - head;
+    if (waiting == 0 || waiting > WEIR_RING_FRAMES)
+        return NULL;
+    weir_cell *cell = &ring->cells[head & (WEIR_RING_FRAMES - 1)];
+    uint32_t n = *(volatile uint32_t *)&cell->length;
+    *length = n <= WEIR_MAX_FRAME ? n : WEIR_MAX_FRAME;
+    return cell->frame;
+}
+
+static inline void weir_port_release(weir_port *port, int side)
+{
+    atomic_store_explicit(&port->memory->ring[!side].head, ++port->side[side].head, memory_order_release);
+}
+
+/* After a batch of frames: wake the other side if it sleeps. */
+static inline void weir_port_notify(weir_port *port, int side)
+{
+    if (side == WEIR_SIDE_HOST) {
+        weir_bell_ring(port->bell);
+        return;
+    }
+    weir_ring *ring = &port->memory->ring[WEIR_SIDE_SWITCH];
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&ring->sleeping, memory_order_relaxed))
+        weir_futex_wake(&ring->tail);
+}
+
+/* Host: sleep until a frame is there (1) or the time is over (0). */
+static inline int weir_port_wait(weir_port *port, int side, int64_t timeout_ns)
+{
+    weir_ring *ring = &port->memory->ring[!side];
+    uint32_t head = port->side[side].head;
+    atomic_store_explicit(&ring->sleeping, 1, memory_order_seq_cst);
+    if (atomic_load_explicit(&ring->tail, memory_order_seq_cst) == head)
+        weir_futex_wait(&ring->tail, head, timeout_ns);
+    atomic_store_explicit(&ring->sleeping, 0, memory_order_relaxed);
+    return atomic_load_explicit(&ring->tail, memory_order_acquire) != head;
+}
+
+#endif

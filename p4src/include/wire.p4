@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generated from wire/definition.py by `python -m wire.generate`. Do not edit.
+#ifndef WEIR_WIRE_P4
+#define WEIR_WIRE_P4
+
+const bit<4> VERSION = 0x1;
+const bit<16> UDP_PORT = 0x2483;
+const bit<32> GROUP_LANES = 0x20;
+const bit<32> GROUPS = 0x8;
+const bit<32> SLOT_LANES = 0x100;
+const bit<32> MAX_COLUMNS = 0x8;
+const bit<8> MAX_WORKERS = 0x20;
+const bit<4> MIN_BLOCK_LOG2 = 0x5;
+const bit<4> MAX_BLOCK_LOG2 = 0x8;
+const bit<32> NO_BLOCK = 0xffffffff;
+const bit<4> TYPE_CONTRIBUTION = 0x1;
+const bit<4> TYPE_RESULT = 0x2;
+const bit<4> OP_ADD = 0x1;
+const bit<4> OP_MAX = 0x2;
+const bit<4> OP_OR = 0x3;
+const bit<32> EVENT_CONTRIBUTION = 0x0;
+const bit<32> EVENT_ROUND_COMPLETE = 0x1;
+const bit<32> EVENT_DUPLICATE_PENDING = 0x2;
+const bit<32> EVENT_DUPLICATE_ANSWERED = 0x3;
+const bit<32> EVENT_FORWARDED = 0x4;
+const bit<32> EVENT_ARP_ANSWERED = 0x5;
+const bit<32> EVENT_DROP_PARSER_ERROR = 0x6;
+const bit<32> EVENT_DROP_MALFORMED = 0x7;
+const bit<32> EVENT_DROP_NOT_A_CONTRIBUTION = 0x8;
+const bit<32> EVENT_DROP_NOT_ADMITTED = 0x9;
+const bit<32> EVENT_DROP_SLOT_RANGE = 0xa;
+const bit<32> EVENT_DROP_STALE_ROUND = 0xb;
+const bit<32> EVENT_DROP_NO_ROUTE = 0xc;
+const bit<32> EVENT_DROP_TTL_EXPIRED = 0xd;
+const bit<32> EVENT_DROP_NO_RECEIVER = 0xe;
+const bit<32> EVENTS = 0xf;
+
+// what every Weir packet starts with
+header weir_t {
+    bit<4> version; // VERSION
+    bit<4> kind; // PacketType
+    bit<8> flags; // zero in this version; anything else is refused
+    bit<4> op; // Op
+    bit<4> block_log2; // log2 of the block size in lanes, 5 to 8
+    bit<8> groups; // bit g set: lanes 32g to 32g+31 of the slot are in this packet
+    bit<32> job; // job, chosen by the controller; a new membership is a new job
+    bit<8> worker; // contribution: who sends; result: who it is for
+    bit<8> reserved; // zero; ignored
+    bit<16> slot; // slot within the job's range
+    bit<32> round; // round of this slot, from 1, serial arithmetic (RFC 1982); its parity picks the version
+    bit<32> included; // result: bit w set when worker w's lanes are in the sums; contribution: zero
+}
+
+// one fused column: the block this round is about, and the look-ahead (OmniReduce)
+header column_t {
+    bit<32> block; // index of the block requested in this round, NO_BLOCK when the column is done
+    bit<32> next; // contribution: sender's next non-zero block; result: the minimum, requested next
+}
+
+// one group of lanes
+header lanes_t {
+    bit<32> l0;
+    bit<32> l1;
+    bit<32> l2;
+    bit<32> l3;
+    bit<32> l4;
+    bit<32> l5;
+    bit<32> l6;
+    bit<32> l7;
+    bit<32> l8;
+    bit<32> l9;
+    bit<32> l10;
+    bit<32> l11;
+    bit<32> l12;
+    bit<32> l13;
+    bit<32> l14;
+    bit<32> l15;
+    bit<32> l16;
+    bit<32> l17;
+    bit<32> l18;
+    bit<32> l19;
+    bit<32> l20;
+    bit<32> l21;
+    bit<32> l22;
+    bit<32> l23;
+    bit<32> l24;
+    bit<32> l25;
+    bit<32> l26;
+    bit<32> l27;
+    bit<32> l28;
+    bit<32> l29;
+    bit<32> l30;
+    bit<32> l31;
+}
+
+#endif

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+from wire import definition as d
+from wire import generate
+
+
+def test_generated_files_are_what_the_definition_says() -> None:
+    assert generate.stale() == []
+
+
+def test_headers_are_whole_words() -> None:
+    assert [header.size for header in d.HEADERS] == [20, 8]
+
+
+def test_every_event_is_explained() -> None:
+    assert set(d.EVENT_HELP) == set(d.Event)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write what P4, C and Wireshark need from the wire definition: ``python -m wire.generate [--check]``."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from wire import definition as d
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+NOTICE: Final = "Generated from wire/definition.py by `python -m wire.generate`. Do not edit."
+
+
+def _constants() -> Iterator[tuple[str, int, int]]:
+    """Every named constant as (name, value, width in bits in P4)."""
+    yield "VERSION", d.VERSION, 4
+    yield "UDP_PORT", d.UDP_PORT, 16
+    yield "GROUP_LANES", d.GROUP_LANES, 32
+    yield "GROUPS", d.GROUPS, 32
+    yield "SLOT_LANES", d.SLOT_LANES, 32
+    yield "MAX_COLUMNS", d.MAX_COLUMNS, 32
+    yield "MAX_WORKERS", d.MAX_WORKERS, 8
+    yield "MIN_BLOCK_LOG2", d.MIN_BLOCK_LOG2, 4
+    yield "MAX_BLOCK_LOG2", d.MAX_BLOCK_LOG2, 4
+    yield "NO_BLOCK", d.NO_BLOCK, 32
+    for kind in d.PacketType:
+        yield f"TYPE_{kind.name}", kind, 4
+    for op in d.Op:
+        yield f"OP_{op.name}", op, 4
+    for event in d.Event:
+        yield f"EVENT_{event.name}", event, 32
+    yield "EVENTS", len(d.Event), 32
+
+
+def p4() -> str:
+    """The P4 include: constants and header types."""
+    lines = [
+        f"// SPDX-License-Identifier: Apache-2.0\n// {NOTICE}",
+        "#ifndef WEIR_WIRE_P4",
+        "#define WEIR_WIRE_P4",
+        "",
+    ]
+    lines += [f"const bit<{bits}> {name} = {value:#x};" for name, value, bits in _constants()]
+    for header in d.HEADERS:
+        lines += ["", f"// {header.doc}", f"header {header.name}_t {{"]
+        lines += [f"    bit<{f.bits}> {_p4_name(f.name)}; // {f.doc}" for f in header.fields]
+        lines += ["}"]
+    lines += ["", "// one group of lanes", "header lanes_t {"]
+    lines += [f"    bit<32> l{i};" for i in range(d.GROUP_LANES)]
+    lines += ["}", "", "#endif", ""]
+    return "\n".join(lines)
+
+
+def _p4_name(name: str) -> str:
+    """`type` is a keyword of P4-16."""
+    return "kind" if name == "type" else name
+
+
+def c() -> str:
+    """The C header: constants, and byte offset, shift and width of every field."""
+    lines = [
+        f"/* SPDX-License-Identifier: Apache-2.0 */\n/* {NOTICE} */",
+        "#ifndef WEIR_WIRE_H",
+        "#define WEIR_WIRE_H",
+        "",
+    ]
+    lines += [f"#define WEIR_{name} {value}u" for name, value, _ in _constants()]
+    for header in d.HEADERS:
+        lines += ["", f"/* {header.doc} */", f"#define WEIR_{header.name.upper()}_SIZE {header.size}u"]
+        bit = 0
+        for field in header.fields:
+            prefix = f"WEIR_{header.name.upper()}_{field.name.upper()}"
+            lines.append(f"#define {prefix}_OFFSET {bit // 8}u /* {field.doc} */")
+            if field.bits < 8:
+                lines.append(f"#define {prefix}_SHIFT {8 - bit % 8 - field.bits}u")
+            bit += field.bits
+    lines += ["", "#endif", ""]
+    return "\n".join(lines)
+
+
+def lua() -> str:
+    """The Wireshark dissector."""
+    fields, reads = [], []
+    for header in d.HEADERS:
+        bit = 0
+        for f in header.fields:
+            var = f"f_{header.name}_{f.name}"
+            width = max(8, f.bits)
+            mask = f", {((1 << f.bits) - 1) << (8 - bit % 8 - f.bits):#x}" if f.bits < 8 else ""
+            base = "base.HEX" if f.name in {"groups", "included", "job", "flags"} else "base.DEC"
+            values = {"type": "types", "op": "ops"}.get(f.name, "nil") if header is d.WEIR else "nil"
+            name = f.name if header is d.WEIR else f"{header.name}.{f.name}"
+            fields.append(
+                f'local {var} = ProtoField.uint{width}("weir.{name}", "{f.name}", {base}, {values}{mask})'
+            )
+            reads.append((header.name, var, bit // 8, width // 8))
+            bit += f.bits
+    weir_reads = [f"  t:add({v}, buf({o}, {n}))" for h, v, o, n in reads if h == "weir"]
+    column_reads = [f"    ct:add({v}, buf(at + {o}, {n}))" for h, v, o, n in reads if h == "column"]
+    names = ", ".join(v for _, v, _, _ in reads)
+    types = ", ".join(f'[{t.value}] = "{t.name.lower()}"' for t in d.PacketType)
+    ops = ", ".join(f'[{o.value}] = "{o.name}"' for o in d.Op)
+    return f"""-- SPDX-License-Identifier: Apache-2.0
+-- {NOTICE}
+-- Use: wireshark -X lua_script:weir.lua, or copy it into Wireshark's plugin folder.
+local weir = Proto("weir", "Weir in-network aggregation")
+local types = {{ {types} }}
+local ops = {{ {ops} }}
+{chr(10).join(fields)}
+local f_lanes = ProtoField.bytes("weir.lanes", "lanes")
+weir.fields = {{ {names}, f_lanes }}
+
+function weir.dissector(buf, pinfo, tree)
+  if buf:len() < {d.WEIR.size} then return 0 end
+  local t = tree:add(weir, buf())
+{chr(10).join(weir_reads)}
+  local kind = bit.band(buf(0, 1):uint(), 0x0f)
+  local log2 = bit.band(buf(2, 1):uint(), 0x0f)
+  pinfo.cols.protocol = "Weir"
+  pinfo.cols.info = string.format("%s job %08x worker %d slot %d round %d", types[kind] or "?",
+    buf(4, 4):uint(), buf(8, 1):uint(), buf(10, 2):uint(), buf(12, 4):uint())
+  if log2 < {d.MIN_BLOCK_LOG2} or log2 > {d.MAX_BLOCK_LOG2} then return buf:len() end
+  local at = {d.WEIR.size}
+  for column = 0, bit.rshift({d.SLOT_LANES}, log2) - 1 do
+    if at + {d.COLUMN.size} > buf:len() then return buf:len() end
+    local ct = t:add(buf(at, {d.COLUMN.size}), "column " .. column)
+{chr(10).join(column_reads)}
+    at = at + {d.COLUMN.size}
+  end
+  for group = 0, {d.GROUPS - 1} do
+    if bit.band(buf(3, 1):uint(), bit.lshift(1, group)) ~= 0 and at + {d.GROUP_LANES * 4} <= buf:len() then
+      t:add(f_lanes, buf(at, {d.GROUP_LANES * 4})):prepend_text("group " .. group .. " ")
+      at = at + {d.GROUP_LANES * 4}
+    end
+  end
+  return buf:len()
+end
+
+DissectorTable.get("udp.port"):add({d.UDP_PORT}, weir)
+"""
+
+
+OUTPUTS: Final[dict[str, Callable[[], str]]] = {
+    "p4src/include/wire.p4": p4,
+    "host_agent/csrc/wire.h": c,
+    "wire/weir.lua": lua,
+}
+
+
+def stale() -> list[str]:
+    """Paths of generated files that differ from what the definition says."""
+    return [p for p, make in OUTPUTS.items() if not (ROOT / p).exists() or (ROOT / p).read_text() != make()]
+
+
+def main() -> None:
+    """Write the generated files, or with ``--check`` name the stale ones and exit 1."""
+    if "--check" in sys.argv[1:]:
+        if paths := stale():
+            sys.exit(f"stale, run `python -m wire.generate`: {', '.join(paths)}")
+        return
+    for path, make in OUTPUTS.items():
+        (ROOT / path).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / path).write_text(make())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Generated from wire/definition.py by `python -m wire.generate`. Do not edit.
+-- Use: wireshark -X lua_script:weir.lua, or copy it into Wireshark's plugin folder.
+local weir = Proto("weir", "Weir in-network aggregation")
+local types = { [1] = "contribution", [2] = "result" }
+local ops = { [1] = "ADD", [2] = "MAX", [3] = "OR" }
+local f_weir_version = ProtoField.uint8("weir.version", "version", base.DEC, nil, 0xf0)
+local f_weir_type = ProtoField.uint8("weir.type", "type", base.DEC, types, 0xf)
+local f_weir_flags = ProtoField.uint8("weir.flags", "flags", base.HEX, nil)
+local f_weir_op = ProtoField.uint8("weir.op", "op", base.DEC, ops, 0xf0)
+local f_weir_block_log2 = ProtoField.uint8("weir.block_log2", "block_log2", base.DEC, nil, 0xf)
+local f_weir_groups = ProtoField.uint8("weir.groups", "groups", base.HEX, nil)
+local f_weir_job = ProtoField.uint32("weir.job", "job", base.HEX, nil)
+local f_weir_worker = ProtoField.uint8("weir.worker", "worker", base.DEC, nil)
+local f_weir_reserved = ProtoField.uint8("weir.reserved", "reserved", base.DEC, nil)
+local f_weir_slot = ProtoField.uint16("weir.slot", "slot", base.DEC, nil)
+local f_weir_round = ProtoField.uint32("weir.round", "round", base.DEC, nil)
+local f_weir_included = ProtoField.uint32("weir.included", "included", base.HEX, nil)
+local f_column_block = ProtoField.uint32("weir.column.block", "block", base.DEC, nil)
+local f_column_next = ProtoField.uint32("weir.column.next", "next", base.DEC, nil)
+local f_lanes = ProtoField.bytes("weir.lanes", "lanes")
+weir.fields = { f_weir_version, f_weir_type, f_weir_flags, f_weir_op, f_weir_block_log2, f_weir_groups, f_weir_job, f_weir_worker, f_weir_reserved, f_weir_slot, f_weir_round, f_weir_included, f_column_block, f_column_next, f_lanes }
+
+function weir.dissector(buf, pinfo, tree)
+  if buf:len() < 20 then return 0 end
+  local t = tree:add(weir, buf())
+  t:add(f_weir_version, buf(0, 1))
+  t:add(f_weir_type, buf(0, 1))
+  t:add(f_weir_flags, buf(1, 1))
+  t:add(f_weir_op, buf(2, 1))
+  t:add(f_weir_block_log2, buf(2, 1))
+  t:add(f_weir_groups, buf(3, 1))
+  t:add(f_weir_job, buf(4, 4))
+  t:add(f_weir_worker, buf(8, 1))
+  t:add(f_weir_reserved, buf(9, 1))
+  t:add(f_weir_slot, buf(10, 2))
+  t:add(f_weir_round, buf(12, 4))
+  t:add(f_weir_included, buf(16, 4))
+  local kind = bit.band(buf(0, 1):uint(), 0x0f)
+  local log2 = bit.band(buf(2, 1):uint(), 0x0f)
+  pinfo.cols.protocol = "Weir"
+  pinfo.cols.info = string.format("%s job %08x worker %d slot %d round %d", types[kind] or "?",
+    buf(4, 4):uint(), buf(8, 1):uint(), buf(10, 2):uint(), buf(12, 4):uint())
+  if log2 < 5 or log2 > 8 then return buf:len() end
+  local at = 20
+  for column = 0, bit.rshift(256, log2) - 1 do
+    if at + 8 > buf:len() then return buf:len() end
+    local ct = t:add(buf(at, 8), "column " .. column)
+    ct:add(f_column_block, buf(at + 0, 4))
+    ct:add(f_column_next, buf(at + 4, 4))
+    at = at + 8
+  end
+  for group = 0, 7 do
+    if bit.band(buf(3, 1):uint(), bit.lshift(1, group)) ~= 0 and at + 128 <= buf:len() then
+      t:add(f_lanes, buf(at, 128)):prepend_text("group " .. group .. " ")
+      at = at + 128
+    end
+  end
+  return buf:len()
+end
+
+DissectorTable.get("udp.port"):add(9347, weir)
