@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The load of `weir bench switch`: workers that keep every slot busy, self-clocked by the results.
+ *
+ * In memory: frames are handed straight to a switch. Over AF_PACKET: one socket per worker, batched; a
+ * worker sends its next round of a slot when that slot's result arrives, as a training job's would.
+ */
+#define _GNU_SOURCE /* recvmmsg, sendmmsg */
+#include <arpa/inet.h>
+#include <linux/if_packet.h>
+#include <net/ethernet.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "switch.h"
+#include "wire.h"
+
+#define UDP_PAYLOAD 42u
+#define BATCH 64
+#define PEEK 96 /* of a result, only the headers are looked at */
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void set_round(uint8_t *frame, uint32_t slot, uint32_t round)
+{
+    uint16_t s = htons((uint16_t)slot);
+    round = htonl(round);
+    memcpy(frame + UDP_PAYLOAD + WEIR_WEIR_SLOT_OFFSET, &s, 2);
+    memcpy(frame + UDP_PAYLOAD + WEIR_WEIR_ROUND_OFFSET, &round, 4);
+}
+
+static void count(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len)
+{
+    (void)port, (void)frame, (void)len;
+    ++*(uint64_t *)ctx;
+}
+
+/* `frames`: one contribution per worker, `len` bytes each. Runs rounds `from` to `to` on every slot.
+ * Returns nanoseconds; `*results` is the number of frames the switch sent. */
+uint64_t load_memory(sw_switch *sw, uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots, uint32_t from,
+                     uint32_t to, uint64_t *results)
+{
+    *results = 0;
+    uint64_t start = now_ns();
+    for (uint32_t round = from; round < to; round++)
+        for (uint32_t slot = 0; slot < slots; slot++)
+            for (uint32_t worker = 0; worker < workers; worker++) {
+                uint8_t *frame = frames + worker * len;
+                set_round(frame, slot, round);
+                sw_process(sw, worker + 1, frame, len, start, count, results);
+            }
+    return now_ns() - start;
+}
+
+typedef struct {
+    int fd;
+    uint32_t *round; /* of each slot */
+    uint64_t sent, received;
+    uint64_t *sent_at;
+} load_worker;
+
+static int open_packet_socket(int interface)
+{
+    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK, htons(ETH_P_IP));
+    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_IP), .sll_ifindex = interface};
+    int one = 1, size = 32 << 20;
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) ||
+        setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one))
+        return -1;
+    setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size);
+    setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size);
+    return fd;
+}
+
+static void send_slots(load_worker *w, uint8_t *batch, uint32_t len, const uint32_t *slots, int n)
+{
+    struct mmsghdr messages[BATCH] = {0};
+    struct iovec parts[BATCH];
+    uint64_t now = now_ns();
+    for (int i = 0; i < n; i++) {
+        set_round(batch + (size_t)i * len, slots[i], w->round[slots[i]]);
+        w->sent_at[slots[i]] = now;
+        parts[i] = (struct iovec){batch + (size_t)i * len, len};
+        messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
+    }
+    int done = sendmmsg(w->fd, messages, (unsigned)n, 0);
+    w->sent += done > 0 ? (uint64_t)done : 0; /* the rest is sent again when its timer fires */
+}
+
+static int receive(load_worker *w, uint32_t slots, uint32_t *ready)
+{
+    static uint8_t heads[BATCH][PEEK];
+    struct mmsghdr messages[BATCH] = {0};
+    struct iovec parts[BATCH];
+    for (int i = 0; i < BATCH; i++) {
+        parts[i] = (struct iovec){heads[i], PEEK};
+        messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
+    }
+    int n = recvmmsg(w->fd, messages, BATCH, MSG_DONTWAIT, NULL), out = 0;
+    for (int i = 0; i < n; i++) {
+        const uint8_t *weir = heads[i] + UDP_PAYLOAD;
+        uint32_t slot = (uint32_t)weir[WEIR_WEIR_SLOT_OFFSET] << 8 | weir[WEIR_WEIR_SLOT_OFFSET + 1], round;
+        memcpy(&round, weir + WEIR_WEIR_ROUND_OFFSET, 4);
+        if ((weir[0] & 15) != WEIR_TYPE_RESULT || slot >= slots || ntohl(round) != w->round[slot])
+            continue;
+        w->received++;
+        w->round[slot]++;
+        ready[out++] = slot;
+    }
+    return out;
+}
+
+/* `interfaces`: interface index per worker. Runs for `duration_ns`; packets sent and received by the
+ * workers in `counts`. Returns 0, or -1 when a socket cannot be opened. A packet unanswered for
+ * `retry_ns` is sent again. */
+int load_sockets(const int *interfaces, const uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots,
+                 uint64_t duration_ns, uint64_t retry_ns, uint64_t counts[3])
+{
+    load_worker *w = calloc(workers, sizeof *w);
+    uint8_t *batch = malloc((size_t)workers * BATCH * len);
+    struct pollfd *ready_fds = calloc(workers, sizeof *ready_fds);
+    uint32_t ready[BATCH];
+    int failed = 0;
+    memset(counts, 0, 3 * sizeof *counts);
+    for (uint32_t i = 0; i < workers; i++) {
+        w[i] = (load_worker){open_packet_socket(interfaces[i]), calloc(slots, 4), 0, 0, calloc(slots, 8)};
+        failed |= w[i].fd < 0;
+        ready_fds[i] = (struct pollfd){w[i].fd, POLLIN, 0};
+        for (int k = 0; k < BATCH; k++)
+            memcpy(batch + ((size_t)i * BATCH + (size_t)k) * len, frames + (size_t)i * len, len);
+        for (uint32_t slot = 0; slot < slots; slot++)
+            w[i].round[slot] = 1;
+    }
+    uint64_t start = now_ns(), end = start + duration_ns, checked = 0;
+    while (!failed && now_ns() < end) {
+        uint64_t now = now_ns();
+        int idle = 1, check = now - checked > retry_ns / 4;
+        for (uint32_t i = 0; i < workers; i++) {
+            uint8_t *mine = batch + (size_t)i * BATCH * len;
+            int n = receive(&w[i], slots, ready);
+            if (n > 0) {
+                idle = 0;
+                send_slots(&w[i], mine, len, ready, n);
+            }
+            if (check) { /* the first round, and whatever was lost */
+                n = 0;
+                for (uint32_t slot = 0; slot < slots; slot++) {
+                    if (!w[i].sent_at[slot] || now - w[i].sent_at[slot] > retry_ns) {
+                        counts[2] += w[i].sent_at[slot] != 0;
+                        ready[n++] = slot;
+                    }
+                    if (n == BATCH || (n && slot + 1 == slots)) {
+                        send_slots(&w[i], mine, len, ready, n);
+                        n = 0;
+                    }
+                }
+            }
+        }
+        if (check)
+            checked = now;
+        if (idle)
+            poll(ready_fds, workers, 1);
+    }
+    for (uint32_t i = 0; i < workers; i++) {
+        counts[0] += w[i].sent;
+        counts[1] += w[i].received;
+        close(w[i].fd);
+        free(w[i].round);
+        free(w[i].sent_at);
+    }
+    free(w);
+    free(batch);
+    free(ready_fds);
+    return failed ? -1 : 0;
+}
