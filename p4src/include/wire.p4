@@ -3,37 +3,37 @@
 #ifndef WEIR_WIRE_P4
 #define WEIR_WIRE_P4
 
-const bit<4> VERSION = 0x1;
-const bit<16> UDP_PORT = 0x2483;
-const bit<32> GROUP_LANES = 0x20;
-const bit<32> GROUPS = 0x8;
-const bit<32> SLOT_LANES = 0x100;
-const bit<32> MAX_COLUMNS = 0x8;
-const bit<8> MAX_WORKERS = 0x20;
-const bit<4> MIN_BLOCK_LOG2 = 0x5;
-const bit<4> MAX_BLOCK_LOG2 = 0x8;
-const bit<32> NO_BLOCK = 0xffffffff;
-const bit<4> TYPE_CONTRIBUTION = 0x1;
-const bit<4> TYPE_RESULT = 0x2;
-const bit<4> OP_ADD = 0x1;
-const bit<4> OP_MAX = 0x2;
-const bit<4> OP_OR = 0x3;
-const bit<32> EVENT_CONTRIBUTION = 0x0;
-const bit<32> EVENT_ROUND_COMPLETE = 0x1;
-const bit<32> EVENT_DUPLICATE_PENDING = 0x2;
-const bit<32> EVENT_DUPLICATE_ANSWERED = 0x3;
-const bit<32> EVENT_FORWARDED = 0x4;
-const bit<32> EVENT_ARP_ANSWERED = 0x5;
-const bit<32> EVENT_DROP_PARSER_ERROR = 0x6;
-const bit<32> EVENT_DROP_MALFORMED = 0x7;
-const bit<32> EVENT_DROP_NOT_A_CONTRIBUTION = 0x8;
-const bit<32> EVENT_DROP_NOT_ADMITTED = 0x9;
-const bit<32> EVENT_DROP_SLOT_RANGE = 0xa;
-const bit<32> EVENT_DROP_STALE_ROUND = 0xb;
-const bit<32> EVENT_DROP_NO_ROUTE = 0xc;
-const bit<32> EVENT_DROP_TTL_EXPIRED = 0xd;
-const bit<32> EVENT_DROP_NO_RECEIVER = 0xe;
-const bit<32> EVENTS = 0xf;
+@noWarn("unused") const bit<4> VERSION = 0x1;
+@noWarn("unused") const bit<16> UDP_PORT = 0x2483;
+@noWarn("unused") const bit<32> GROUP_LANES = 0x20;
+@noWarn("unused") const bit<32> GROUPS = 0x8;
+@noWarn("unused") const bit<32> SLOT_LANES = 0x100;
+@noWarn("unused") const bit<32> MAX_COLUMNS = 0x8;
+@noWarn("unused") const bit<8> MAX_WORKERS = 0x20;
+@noWarn("unused") const bit<4> MIN_BLOCK_LOG2 = 0x5;
+@noWarn("unused") const bit<4> MAX_BLOCK_LOG2 = 0x8;
+@noWarn("unused") const bit<32> NO_BLOCK = 0xffffffff;
+@noWarn("unused") const bit<4> TYPE_CONTRIBUTION = 0x1;
+@noWarn("unused") const bit<4> TYPE_RESULT = 0x2;
+@noWarn("unused") const bit<4> OP_ADD = 0x1;
+@noWarn("unused") const bit<4> OP_MAX = 0x2;
+@noWarn("unused") const bit<4> OP_OR = 0x3;
+@noWarn("unused") const bit<32> EVENT_CONTRIBUTION = 0x0;
+@noWarn("unused") const bit<32> EVENT_ROUND_COMPLETE = 0x1;
+@noWarn("unused") const bit<32> EVENT_DUPLICATE_PENDING = 0x2;
+@noWarn("unused") const bit<32> EVENT_DUPLICATE_ANSWERED = 0x3;
+@noWarn("unused") const bit<32> EVENT_FORWARDED = 0x4;
+@noWarn("unused") const bit<32> EVENT_ARP_ANSWERED = 0x5;
+@noWarn("unused") const bit<32> EVENT_DROP_PARSER_ERROR = 0x6;
+@noWarn("unused") const bit<32> EVENT_DROP_MALFORMED = 0x7;
+@noWarn("unused") const bit<32> EVENT_DROP_NOT_A_CONTRIBUTION = 0x8;
+@noWarn("unused") const bit<32> EVENT_DROP_NOT_ADMITTED = 0x9;
+@noWarn("unused") const bit<32> EVENT_DROP_SLOT_RANGE = 0xa;
+@noWarn("unused") const bit<32> EVENT_DROP_STALE_ROUND = 0xb;
+@noWarn("unused") const bit<32> EVENT_DROP_NO_ROUTE = 0xc;
+@noWarn("unused") const bit<32> EVENT_DROP_TTL_EXPIRED = 0xd;
+@noWarn("unused") const bit<32> EVENT_DROP_NO_RECEIVER = 0xe;
+@noWarn("unused") const bit<32> EVENTS = 0xf;
 
 // what every Weir packet starts with
 header weir_t {

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#ifndef WEIR_AGGREGATOR_P4
+#define WEIR_AGGREGATOR_P4
+
+#include "headers.p4"
+
+// Is this packet for the aggregation function of this switch? Sets meta.aggregate.
+//
+// Weir's packets to any other address are ordinary traffic: another switch aggregates them. So is whatever
+// else is sent to the aggregation address. UDP whose port cannot be seen (fragments, IPv4 options) is claimed
+// here, to be refused and counted by Validation rather than to vanish.
+control Aggregator(inout headers_t hdr, inout metadata_t meta) {
+    action aggregate() {
+        meta.aggregate = true;
+    }
+
+    table addresses {
+        key = { hdr.ipv4.dst: exact @name("address"); }
+        actions = { aggregate; @defaultonly NoAction; }
+        const default_action = NoAction;
+        size = AGGREGATION_ADDRESSES;
+    }
+
+    apply {
+        if (hdr.ipv4.isValid() && hdr.ipv4.protocol == PROTOCOL_UDP) {
+            if (!hdr.udp.isValid() || hdr.udp.dst_port == UDP_PORT) {
+                addresses.apply();
+            }
+        }
+    }
+}
+
+// Refuses what is no well-formed contribution. After it, every header that hdr.weir speaks of is valid, and
+// the IPv4 and UDP lengths are those of exactly these headers.
+//
+// The UDP checksum is not looked at: it would cost a pass over all lanes, and the link's own checksum covers
+// the same bytes. Senders may leave it 0.
+control Validation(in headers_t hdr, inout metadata_t meta, in standard_metadata_t standard_metadata) {
+    apply {
+        if (standard_metadata.parser_error != error.NoError) {
+            meta.event = EVENT_DROP_PARSER_ERROR;
+        } else if (!hdr.weir.isValid() || !hdr.columns[0].isValid()) { // unreadable, other version or block size
+            meta.event = EVENT_DROP_MALFORMED;
+        } else if (standard_metadata.checksum_error != 0
+                || hdr.ipv4.total_len != meta.length + 28
+                || hdr.udp.length != meta.length + 8
+                || hdr.weir.flags != 0
+                || hdr.weir.op < OP_ADD || hdr.weir.op > OP_OR
+                || hdr.weir.worker >= MAX_WORKERS) {
+            meta.event = EVENT_DROP_MALFORMED;
+        } else if (hdr.weir.kind != TYPE_CONTRIBUTION) {
+            meta.event = EVENT_DROP_NOT_A_CONTRIBUTION;
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes and numbers that a deployment may change: p4c-bm2-ss -DSLOTS=4096 ...
+#ifndef WEIR_CONFIG_P4
+#define WEIR_CONFIG_P4
+
+// Slots of the switch, shared by all jobs. The controller hands out ranges of them.
+#ifndef SLOTS
+#define SLOTS 1024
+#endif
+
+// Each slot has two versions, used in turn by round parity; a cell is one version of one slot.
+#define CELLS (SLOTS * 2)
+
+// Where packet-in and packet-out appear: simple_switch_grpc and the soft switch take it as --cpu-port.
+#ifndef CPU_PORT
+#define CPU_PORT 510
+#endif
+
+// Table sizes.
+#define AGGREGATION_ADDRESSES 16
+#define WORKERS 4096
+#define L2_ENTRIES 4096
+#define ROUTES 4096
+
+#endif

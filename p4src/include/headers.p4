@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// Headers, and the metadata that the controls hand to one another.
+#ifndef WEIR_HEADERS_P4
+#define WEIR_HEADERS_P4
+
+#include "wire.p4"
+
+const bit<16> ETHERTYPE_IPV4 = 0x0800;
+const bit<16> ETHERTYPE_ARP = 0x0806;
+const bit<8> PROTOCOL_UDP = 17;
+const bit<16> ARP_REQUEST = 1;
+const bit<16> ARP_REPLY = 2;
+
+// From the controller: send the rest of this packet, as it is, out of egress_port.
+@controller_header("packet_out")
+header packet_out_t {
+    bit<9> egress_port;
+    bit<7> pad;
+}
+
+// To the controller: the rest of this packet came in on ingress_port.
+@controller_header("packet_in")
+header packet_in_t {
+    bit<9> ingress_port;
+    bit<7> pad;
+}
+
+header ethernet_t {
+    bit<48> dst;
+    bit<48> src;
+    bit<16> ether_type;
+}
+
+// ARP for IPv4 over Ethernet (RFC 826).
+header arp_t {
+    bit<16> hardware;
+    bit<16> protocol;
+    bit<8> hardware_size;
+    bit<8> protocol_size;
+    bit<16> operation;
+    bit<48> sender_mac;
+    bit<32> sender_ip;
+    bit<48> target_mac;
+    bit<32> target_ip;
+}
+
+header ipv4_t {
+    bit<4> version;
+    bit<4> ihl;
+    bit<8> traffic_class; // DSCP and ECN
+    bit<16> total_len;
+    bit<16> id;
+    bit<1> reserved;
+    bit<1> dont_fragment;
+    bit<1> more_fragments;
+    bit<13> fragment_offset;
+    bit<8> ttl;
+    bit<8> protocol;
+    bit<16> checksum;
+    bit<32> src;
+    bit<32> dst;
+}
+
+header udp_t {
+    bit<16> src_port;
+    bit<16> dst_port;
+    bit<16> length;
+    bit<16> checksum;
+}
+
+struct headers_t {
+    packet_in_t packet_in;
+    packet_out_t packet_out;
+    ethernet_t ethernet;
+    arp_t arp;
+    ipv4_t ipv4;
+    udp_t udp;
+    weir_t weir;
+    column_t[MAX_COLUMNS] columns; // valid ones come first
+    lanes_t lanes0; // lane groups; those that hdr.weir.groups names are valid
+    lanes_t lanes1;
+    lanes_t lanes2;
+    lanes_t lanes3;
+    lanes_t lanes4;
+    lanes_t lanes5;
+    lanes_t lanes6;
+    lanes_t lanes7;
+}
+
+struct metadata_t {
+    // What was decided about the packet: the index of its one counter. A control that refuses the packet
+    // sets a DROP event here; until then a Weir packet is EVENT_CONTRIBUTION.
+    bit<32> event;
+    // Bytes of the Weir header, the columns and the lanes that the packet holds at this moment.
+    bit<16> length;
+    bool aggregate; // UDP that this switch is to aggregate, not to forward
+    bool result; // the packet has become a result: egress addresses it to its receiver
+    bool flooded; // sent to all ports: egress takes out the one it came from
+
+    // Written by Admission: the sender's job.
+    bit<32> slot_base; // first slot of the job
+    bit<16> slot_count; // slots of the job
+    bit<32> worker_bit; // the sender, as a mask
+    bit<32> all_workers; // mask of the job's workers
+    bit<16> group; // multicast group that reaches all of them
+
+    // Written by Slots: what is to be done with columns and lanes.
+    bit<32> cell; // index of (slot, version)
+    bool first; // nothing of this round is in the cell yet
+    bool adds; // the packet is the sender's first of this round
+    bool complete; // every worker of the job was seen, so the packet turns into the result
+    bit<8> put; // lane groups to write to the cell: first of the round
+    bit<8> merge; // lane groups to combine with those in the cell
+    bit<8> fetch; // lane groups that the result has from the cell alone
+    bit<8> discard; // lane groups of the packet that are not part of the result
+    bit<8> written; // lane groups that somebody has written in this round
+    bit<32> included; // mask of workers whose lanes are in the sums
+}
+
+#endif
