@@ -3,8 +3,8 @@
 
 ``python p4src/build.py`` runs ``p4c-bm2-ss`` (https://github.com/p4lang/p4c) and writes, per program,
 ``build/<program>.json`` for BMv2 and the soft switch and ``build/<program>.p4info.txtpb`` for controllers,
-and ``build/manifest.json`` with the SHA-256 of every source and output. The results are checked in, so
-nobody needs p4c to run Weir. ``python p4src/build.py --check`` needs no p4c: it exits 1 and names what is stale.
+and ``build/manifest.json`` with the SHA-256 of every source and output. The results are checked in, so that
+nobody needs p4c to run Weir. With ``--check`` it compiles nothing: it exits 1 and names what is stale.
 """
 
 import argparse
