@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weir as a scapy layer, built at import from `wire.definition`, for tests and tools (not for data paths).
+
+Example::
+
+    frame = Ether() / IP(dst="10.0.0.254") / UDP(sport=9000) / Weir(
+        job=7, worker=1, round=1, groups=0b1, columns=[WeirColumn(block=3, next=9)], lanes=[0] * 32)
+    Ether(bytes(frame))[Weir].columns[0].next    # 9
+
+Nothing is filled in: `groups`, `columns` and `lanes` are written as they are given, so that malformed packets
+can be made. Scapy's own names win where they clash: read a field that clashes with `getfieldval`.
+"""
+
+from typing import Any, ClassVar
+
+from scapy.fields import BitEnumField, BitField, FieldListField, IntField, PacketListField
+from scapy.layers.inet import UDP
+from scapy.packet import Packet, bind_bottom_up, bind_layers
+
+from wire import definition as d
+
+_ENUMS = {"type": d.PacketType, "op": d.Op}
+_DEFAULTS = {
+    "version": d.VERSION,
+    "type": d.PacketType.CONTRIBUTION,
+    "op": d.Op.ADD,
+    "block_log2": d.MAX_BLOCK_LOG2,
+    "round": 1,
+    "block": d.NO_BLOCK,
+    "next": d.NO_BLOCK,
+}
+
+
+def _fields(header: d.Header) -> list[Any]:
+    """The scapy fields of a header, in order."""
+    made: list[Any] = []
+    for field in header.fields:
+        default = _DEFAULTS.get(field.name, 0)
+        if header is d.WEIR and field.name in _ENUMS:
+            names = {member.value: member.name for member in _ENUMS[field.name]}
+            made.append(BitEnumField(field.name, default, field.bits, names))
+        else:
+            made.append(BitField(field.name, default, field.bits))
+    return made
+
+
+def _column_count(weir: Any) -> int:
+    """Columns that follow a header, or none when its block size makes no sense."""
+    known = d.MIN_BLOCK_LOG2 <= weir.block_log2 <= d.MAX_BLOCK_LOG2
+    return d.columns(weir.block_log2) if known else 0
+
+
+def _lane_count(weir: Any) -> int:
+    """Lanes that follow the columns."""
+    return d.GROUP_LANES * int(weir.groups).bit_count()
+
+
+class WeirColumn(Packet):  # type: ignore[misc]
+    """One fused column: the block requested and the next one announced."""
+
+    name = "WeirColumn"
+    fields_desc: ClassVar[list[Any]] = _fields(d.COLUMN)
+
+    def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
+        """What follows belongs to the list, not to this column."""
+        return b"", s
+
+
+class Weir(Packet):  # type: ignore[misc]
+    """A Weir packet: header, columns, lanes of all groups present one after the other."""
+
+    name = "Weir"
+    fields_desc: ClassVar[list[Any]] = [
+        *_fields(d.WEIR),
+        PacketListField("columns", [], WeirColumn, count_from=_column_count),
+        FieldListField("lanes", [], IntField("lane", 0), count_from=_lane_count, max_count=d.SLOT_LANES),
+    ]
+
+    def mysummary(self) -> str:
+        """One line for `summary()`."""
+        head: str = self.sprintf("Weir %Weir.type% %Weir.op% job %Weir.job% worker %Weir.worker%")
+        blocks = [column.block for column in self.columns]
+        return f"{head} slot {self.slot} round {self.round} blocks {blocks}"
+
+
+bind_layers(UDP, Weir, dport=d.UDP_PORT)
+bind_bottom_up(UDP, Weir, sport=d.UDP_PORT)
