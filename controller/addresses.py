@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MAC, IPv4 and service addresses: checked once as text, used as numbers."""
+
+import ipaddress
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator
+
+BROADCAST_MAC = 0xFFFF_FFFF_FFFF
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
+_GROUP_BIT = 1 << 40
+
+
+def mac_number(text: str) -> int:
+    """The 48-bit number of a MAC address written ``02:00:00:00:00:01``."""
+    return int(text.replace(":", ""), 16)
+
+
+def ip_number(text: str) -> int:
+    """The 32-bit number of an IPv4 address written ``10.0.0.1``."""
+    return int(ipaddress.IPv4Address(text))
+
+
+def _unicast_mac(text: str) -> str:
+    text = text.lower()
+    if not _MAC.fullmatch(text):
+        raise ValueError(f"{text!r} is not a MAC address; write six hex pairs like 02:00:00:00:00:01")
+    if mac_number(text) & _GROUP_BIT or mac_number(text) == 0:
+        raise ValueError(f"{text} is a group or null MAC address; a host or switch needs a unicast one")
+    return text
+
+
+def _unicast_ip(text: str) -> str:
+    try:
+        address = ipaddress.IPv4Address(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is not an IPv4 address") from None
+    if address.is_multicast or address.is_unspecified or address == ipaddress.IPv4Address(0xFFFF_FFFF):
+        raise ValueError(f"{address} is not a unicast address")
+    return str(address)
+
+
+def _service_address(text: str) -> str:
+    if text.startswith("unix:") and len(text) > len("unix:"):
+        return text
+    host, colon, port = text.rpartition(":")
+    if not (host and colon and port.isdigit() and int(port) < 1 << 16):
+        raise ValueError(f"{text!r} is not a service address; write HOST:PORT or unix:/path/to/socket")
+    return text
+
+
+Mac = Annotated[str, AfterValidator(_unicast_mac)]
+Ip = Annotated[str, AfterValidator(_unicast_ip)]
+ServiceAddress = Annotated[str, AfterValidator(_service_address)]

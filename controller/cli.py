@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir controller`` and ``weir status``.
+
+Only the former needs what ``weir[controller]`` installs; it is imported when the command runs.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from controller.client import AgentClient, AgentError
+from controller.status import as_plain_data, render
+
+DEFAULT_ADDRESS = "127.0.0.1:9600"
+
+_Topology = Annotated[Path, typer.Option(help="Topology file, YAML or JSON.", show_default=False)]
+_Listen = Annotated[str, typer.Option(help="Where agents find the controller: HOST:PORT or unix:/path.")]
+_ReadyFile = Annotated[Path | None, typer.Option(help="Write the address here once the service listens.")]
+_P4Dir = Annotated[Path | None, typer.Option(help="Compiled P4 programs; default: this installation's own.")]
+_TlsCert = Annotated[Path | None, typer.Option(help="Own certificate chain (PEM): serve TLS.")]
+_TlsKey = Annotated[Path | None, typer.Option(help="Key of the certificate (PEM).")]
+_TlsCa = Annotated[
+    Path | None, typer.Option(help="Authority that must have signed agents' certificates (PEM).")
+]
+_JoinTimeout = Annotated[float, typer.Option(min=0.1, help="Seconds a join waits for the other ranks.")]
+_Lease = Annotated[float, typer.Option(min=0.5, help="Seconds a member may be silent before it is lost.")]
+_Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every change of a switch.")]
+_Address = Annotated[
+    str,
+    typer.Option("--controller", envvar="WEIR_CONTROLLER", help="HOST:PORT or unix:/path of the controller."),
+]
+_Json = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
+
+
+def controller(
+    *,
+    topology: _Topology,
+    listen: _Listen = DEFAULT_ADDRESS,
+    ready_file: _ReadyFile = None,
+    p4_dir: _P4Dir = None,
+    tls_cert: _TlsCert = None,
+    tls_key: _TlsKey = None,
+    tls_ca: _TlsCa = None,
+    join_timeout: _JoinTimeout = 60.0,
+    lease: _Lease = 10.0,
+    verbose: _Verbose = False,
+) -> None:
+    """Program the switches of a topology and let agents join jobs, until interrupted."""
+    try:
+        from controller.daemon import STARTUP_ERRORS, run
+    except ImportError as error:
+        _fail(
+            f"{error}; the controller needs more than a training environment: pip install 'weir[controller]'"
+        )
+    try:
+        run(
+            topology,
+            listen=listen,
+            ready_file=ready_file,
+            p4_dir=p4_dir,
+            tls=(tls_cert, tls_key, tls_ca),
+            join_timeout_s=join_timeout,
+            lease_s=lease,
+            verbose=verbose,
+        )
+    except STARTUP_ERRORS as error:
+        _fail(str(error))
+
+
+def status(address: _Address = DEFAULT_ADDRESS, as_json: _Json = False) -> None:
+    """Show switches, ports, jobs and what the switches counted."""
+    try:
+        with AgentClient(address) as client:
+            reply = client.status()
+    except AgentError as error:
+        _fail(str(error))
+    if as_json:
+        sys.stdout.write(json.dumps(as_plain_data(reply), indent=2) + "\n")
+    else:
+        render(reply, Console())
+
+
+def _fail(message: str) -> NoReturn:
+    typer.secho(f"weir: {message}", err=True, fg=typer.colors.RED)
+    raise typer.Exit(1)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller as a process: logging, signals, ready file."""
+
+import asyncio
+import logging
+import os
+import signal
+from pathlib import Path
+
+from controller.program import ProgramError
+from controller.server import Controller, ListenError, Settings
+from controller.tls import TlsError, TlsFiles
+from controller.topology import Topology, TopologyError, load_topology
+
+log = logging.getLogger(__name__)
+
+STARTUP_ERRORS = (TopologyError, ProgramError, TlsError, ListenError)
+
+
+def run(
+    topology: Path,
+    *,
+    listen: str,
+    ready_file: Path | None,
+    p4_dir: Path | None,
+    tls: tuple[Path | None, Path | None, Path | None],
+    join_timeout_s: float,
+    lease_s: float,
+    verbose: bool,
+) -> None:
+    """Run until SIGINT or SIGTERM.
+
+    Args:
+        tls: certificate, key, authority of the agents; all None: no TLS.
+
+    Raises:
+        one of STARTUP_ERRORS: with a message for the person who started it.
+    """
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)-7s %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    for chatty in ("grpc", "asyncio"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    settings = Settings(
+        listen=listen,
+        p4_dir=p4_dir,
+        tls=TlsFiles(*tls) if any(tls) else None,
+        join_timeout_s=join_timeout_s,
+        lease_s=lease_s,
+    )
+    asyncio.run(_serve(load_topology(topology), settings, ready_file))
+
+
+async def _serve(topology: Topology, settings: Settings, ready_file: Path | None) -> None:
+    controller = Controller(topology, settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await controller.start()
+    try:
+        if ready_file is not None:
+            _announce(ready_file, controller.address)
+        await stop.wait()
+        log.info("stopping")
+    finally:
+        await controller.stop()
+        if ready_file is not None:
+            ready_file.unlink(missing_ok=True)
+
+
+def _announce(path: Path, address: str) -> None:
+    """All at once, so that whoever waits for the file never reads half of it."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(address + "\n")
+    draft.replace(path)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs and their members: who asks for what, and what is refused and why. No I/O, no clock."""
+
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from enum import Enum
+
+from controller.slots import SlotRange
+from controller.topology import Host
+from wire.definition import MAX_WORKERS, UDP_PORT
+
+DEFAULT_SLOTS = 64  # enough in flight for a rack's round trip; sixteen such jobs fit a switch
+
+
+class Refusal(Enum):
+    """Why a request is refused; each is one gRPC status."""
+
+    INVALID = "invalid argument"
+    DENIED = "permission denied"
+    TAKEN = "already exists"
+    EXHAUSTED = "resource exhausted"
+    UNKNOWN = "not found"
+    LATE = "deadline exceeded"
+    STOPPED = "failed precondition"
+    UNAVAILABLE = "unavailable"
+
+
+class JobError(Exception):
+    """A request that cannot be granted. The message is for the person who made it."""
+
+    def __init__(self, refusal: Refusal, message: str) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+
+
+@dataclass(frozen=True)
+class JoinSpec:
+    """What one worker asks for when it joins; ``slots`` 0 means the default."""
+
+    job: str
+    token: str
+    size: int
+    rank: int
+    host: Host
+    udp_port: int = UDP_PORT
+    slots: int = 0
+
+    def check(self, total_slots: int) -> None:
+        """Refuse what can never be granted, whatever else is going on."""
+        if not self.job:
+            raise JobError(Refusal.INVALID, "the job has no name")
+        if not 1 <= self.size <= MAX_WORKERS:
+            raise JobError(
+                Refusal.INVALID,
+                f"job {self.job!r} has {self.size} workers; one switch aggregates 1 to {MAX_WORKERS}",
+            )
+        if not 0 <= self.rank < self.size:
+            raise JobError(
+                Refusal.INVALID, f"rank {self.rank} is not one of the {self.size} ranks of job {self.job!r}"
+            )
+        if not 0 < self.udp_port < 1 << 16:
+            raise JobError(Refusal.INVALID, f"{self.udp_port} is not a UDP port")
+        if not 0 <= self.slots <= total_slots:
+            raise JobError(
+                Refusal.EXHAUSTED,
+                f"job {self.job!r} asks for {self.slots} slots; switch {self.host.switch} has {total_slots}",
+            )
+
+    @property
+    def slots_wanted(self) -> int:
+        """Slots asked for, the default filled in."""
+        return self.slots or DEFAULT_SLOTS
+
+
+class MemberState(Enum):
+    """Where a member is in its life."""
+
+    JOINED = "joined"
+    ATTENDING = "attending"
+    LEFT = "left"
+
+
+@dataclass
+class Member:
+    """One worker of a job: its place in the network, and when it was last heard of."""
+
+    rank: int
+    host: Host
+    udp_port: int
+    state: MemberState = MemberState.JOINED
+    last_heard: float = 0.0
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} ({self.host.name})"
+
+
+class JobState(Enum):
+    """Where a job is in its life. A job that is over is forgotten."""
+
+    GATHERING = "gathering"
+    PROGRAMMING = "programming"
+    RUNNING = "running"
+
+
+@dataclass
+class Job:
+    """One job. Its id is what travels on the wire; the name is what its workers agreed on."""
+
+    id: int
+    name: str
+    token: str
+    size: int
+    slots_wanted: int
+    switch: str
+    deadline: float
+    members: dict[int, Member] = field(default_factory=dict)
+    state: JobState = JobState.GATHERING
+    slots: SlotRange | None = None
+    withdrawn: dict[int, str] = field(default_factory=dict)  # rank -> host of who joined and went away
+    ends_at: float | None = None  # set when the first member leaves
+
+    def knows(self, token: str) -> bool:
+        """Is this the job's token? In constant time."""
+        return hmac.compare_digest(self.token.encode(), token.encode())
+
+    def missing(self) -> str:
+        """The ranks that have not joined, in words."""
+        ranks = [rank for rank in range(self.size) if rank not in self.members]
+        words = [
+            f"{rank} (had joined from {self.withdrawn[rank]} and went away)"
+            if rank in self.withdrawn
+            else f"{rank}"
+            for rank in ranks
+        ]
+        return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(words)}"
+
+    def departed(self) -> list[Member]:
+        """Members that have left."""
+        return [member for member in self.members.values() if member.state is MemberState.LEFT]
+
+
+def new_job_id(taken: set[int]) -> int:
+    """A random non-zero 32-bit number that is not in ``taken``."""
+    while True:
+        job_id = secrets.randbits(32)
+        if job_id and job_id not in taken:
+            return job_id

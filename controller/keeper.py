@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps one switch as it must be: connects, pushes the program, writes differences, and again when it breaks.
+
+Runs as one asyncio task; the blocking P4Runtime calls run in threads and end by themselves.
+"""
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from enum import Enum
+
+from controller.entries import SwitchState, TableEntry
+from controller.program import CompiledProgram
+from controller.switch_client import Count, SwitchClient, SwitchError
+from controller.sync import plan
+from controller.tables import admission, events, results
+from controller.topology import Switch
+from wire.definition import Event
+
+log = logging.getLogger(__name__)
+
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 5.0
+
+
+class KeeperState(Enum):
+    """What the keeper is at."""
+
+    CONNECTING = "connecting"  # no session, or the switch does not hold what it must
+    READY = "ready"
+    STANDBY = "standby"  # another controller has the switch
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Counters of a switch at one moment."""
+
+    events: dict[Event, Count] = field(default_factory=dict)
+    up: dict[TableEntry, Count] = field(default_factory=dict)  # by entry of admission.workers
+    down: dict[TableEntry, Count] = field(default_factory=dict)  # by entry of results.receivers
+
+
+class SwitchKeeper:
+    """Makes a switch hold what is wanted, for as long as ``run`` runs."""
+
+    def __init__(self, switch: Switch, program: CompiledProgram, election_id: int) -> None:
+        self.switch = switch
+        self.program = program
+        self.state = KeeperState.CONNECTING
+        self.problem = "not tried yet"
+        self._election_id = election_id
+        self._client: SwitchClient | None = None
+        self._wanted = SwitchState()
+        self._version = 1  # of what is wanted
+        self._applied = 0  # newest version the switch is known to hold
+        self._wake = asyncio.Event()
+        self._settled = asyncio.Condition()
+        self._stopping = False
+
+    @property
+    def wanted(self) -> SwitchState:
+        """What the switch must hold."""
+        return self._wanted
+
+    def want(self, state: SwitchState) -> None:
+        """Change what the switch must hold."""
+        if state != self._wanted:
+            self._wanted = state
+            self._version += 1
+            self._wake.set()
+
+    async def settled(self, timeout_s: float) -> None:
+        """Wait until the switch holds what is wanted now, or something newer.
+
+        Raises:
+            SwitchError: it does not within ``timeout_s``; the message says what is in the way.
+        """
+        version = self._version
+        try:
+            async with asyncio.timeout(timeout_s), self._settled:
+                await self._settled.wait_for(lambda: self._applied >= version)
+        except TimeoutError:
+            raise SwitchError(self.problem or f"switch {self.switch.name} is busy") from None
+
+    async def run(self) -> None:
+        """Keep the switch until ``stop``."""
+        retry_s = FIRST_RETRY_S
+        while not self._stopping:
+            try:
+                await self._connect()
+                while not self._stopping:
+                    await self._sync()
+                    retry_s = FIRST_RETRY_S
+                    await self._wake.wait()
+                    self._wake.clear()
+            except SwitchError as error:
+                self._broken(str(error))
+                await self._pause(retry_s)
+                retry_s = min(2 * retry_s, LAST_RETRY_S)
+            finally:
+                await self._disconnect()
+
+    def stop(self) -> None:
+        """Let ``run`` end. The switch keeps what it holds."""
+        self._stopping = True
+        self._wake.set()
+
+    async def read(self) -> Reading:
+        """The counters. Raises SwitchError when the switch cannot be asked."""
+        client = self._client
+        if client is None or self.state is not KeeperState.READY:
+            raise SwitchError(self.problem)
+        return await asyncio.to_thread(_read, client)
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def changed() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to care
+                loop.call_soon_threadsafe(self._wake.set)
+
+        self._client = await asyncio.to_thread(SwitchClient, self.switch, self._election_id, changed)
+
+    async def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.to_thread(client.close)
+
+    async def _sync(self) -> None:
+        client = self._client
+        if client is None or not client.alive:
+            raise SwitchError(f"switch {self.switch.name} at {self.switch.grpc} ended the session")
+        if not client.primary:
+            if self.state is not KeeperState.STANDBY:
+                log.warning("switch %s is now programmed by another controller", self.switch.name)
+            self.state = KeeperState.STANDBY
+            self.problem = f"another controller has taken over switch {self.switch.name}"
+            return
+        version, wanted = self._version, self._wanted
+        changes = await asyncio.to_thread(_apply, client, self.program, wanted)
+        if self.state is not KeeperState.READY:
+            log.info("switch %s is ready", self.switch.name)
+        log.debug("switch %s: %d changes written", self.switch.name, changes)
+        self.state, self.problem = KeeperState.READY, ""
+        async with self._settled:
+            self._applied = version
+            self._settled.notify_all()
+        if self._version > version:
+            self._wake.set()
+
+    def _broken(self, problem: str) -> None:
+        if problem != self.problem and not self._stopping:
+            log.warning("%s; trying again", problem)
+        self.state, self.problem = KeeperState.CONNECTING, problem
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait before the next attempt, but not when something is wanted meanwhile."""
+        self._wake.clear()
+        if self._stopping:
+            return
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+
+
+def _apply(client: SwitchClient, program: CompiledProgram, wanted: SwitchState) -> int:
+    """Program and entries; the number of changes. Always from what the switch says it holds."""
+    if client.ensure_program(program):
+        log.info("switch %s was given program %s", client.switch.name, program.name)
+    batches = plan(client.read(), wanted)
+    client.write(batches)
+    return sum(map(len, batches))
+
+
+def _read(client: SwitchClient) -> Reading:
+    counts = dict.fromkeys(Event, Count())
+    for counter in events.COUNTERS:
+        cells = client.read_counter(counter)
+        for index in events.known(cells):
+            counts[Event(index)] += cells[index]
+    return Reading(
+        counts, client.read_table_counts(admission.WORKERS), client.read_table_counts(results.RECEIVERS)
+    )

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A compiled P4 program as the controller pushes it: what p4c made, checked against its sources.
+
+``p4src/build/<name>.json`` (BMv2 JSON), ``<name>.p4info.txtpb`` (P4Info) and ``manifest.json``, which records
+the hashes of the sources they were made from. Where the sources are there too, a manifest that does not
+match them means the artefacts are stale, and pushing them would program a switch with something other than
+what the reader of the sources sees: that is refused.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
+
+SLOT_REGISTER = "WeirIngress.slots.owners"
+VERSIONS = 2  # cells per slot
+MANIFEST = "manifest.json"
+
+
+class ProgramError(Exception):
+    """A compiled program that is missing, unreadable or stale. The message says which file and what to do."""
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """What a switch is given: P4Info, the target's own configuration, and a cookie that names the pair."""
+
+    name: str
+    p4info: Any
+    device_config: bytes
+    cookie: int
+    slots: int
+
+
+def default_directory() -> Path:
+    """Where the compiled programs of this installation are."""
+    return Path(__file__).resolve().parent.parent / "p4src" / "build"
+
+
+def load_program(name: str, directory: Path | None = None) -> CompiledProgram:
+    """Read a compiled program.
+
+    Args:
+        name: as in the topology, e.g. ``weir_v1model``.
+        directory: what p4c's output was written to; this installation's own if None.
+
+    Raises:
+        ProgramError: a file is missing or unreadable, or the manifest does not match.
+    """
+    directory = directory or default_directory()
+    json_path, info_path = directory / f"{name}.json", directory / f"{name}.p4info.txtpb"
+    try:
+        device_config, info_text = json_path.read_bytes(), info_path.read_text()
+    except OSError as error:
+        raise ProgramError(
+            f"cannot read compiled P4 program {error.filename}: {error.strerror}; compile it with "
+            f"'python p4src/build.py', or say where it is with --p4-dir"
+        ) from None
+    if problems := stale(name, directory):
+        raise ProgramError(
+            f"compiled P4 program {name} is stale: {'; '.join(problems)}; run 'python p4src/build.py' again"
+        )
+    p4info = p4info_pb2.P4Info()
+    try:
+        text_format.Parse(info_text, p4info, allow_unknown_field=True)
+    except text_format.ParseError as error:
+        raise ProgramError(f"{info_path} is not a P4Info text file: {error}") from None
+    digest = hashlib.sha256(device_config + info_text.encode()).digest()
+    return CompiledProgram(
+        name=name,
+        p4info=p4info,
+        device_config=device_config,
+        cookie=int.from_bytes(digest[:8], "big") or 1,
+        slots=_slots(p4info, info_path),
+    )
+
+
+def _slots(p4info: Any, path: Path) -> int:
+    for register in p4info.registers:
+        if register.preamble.name == SLOT_REGISTER:
+            return int(register.size) // VERSIONS
+    raise ProgramError(f"{path} has no register {SLOT_REGISTER}: it is not a Weir program")
+
+
+def stale(name: str, directory: Path) -> list[str]:
+    """How the artefacts of ``name`` differ from the manifest, and the manifest from the sources, in lines.
+
+    The sources are looked for where a checkout has them, in the directory above. Without sources there is
+    nothing they could disagree with; artefacts without sources and manifest are taken as they are.
+    """
+    sources = {path.relative_to(directory.parent).as_posix(): path for path in _sources(directory.parent)}
+    path = directory / MANIFEST
+    if not path.exists():
+        return [f"{path} is missing"] if sources else []
+    try:
+        manifest = json.loads(path.read_text())
+        recorded = {kind: dict(manifest[kind]) for kind in ("sources", "outputs")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return [f"{path} cannot be read: {error!r}"]
+    names = [f"{name}.json", f"{name}.p4info.txtpb"]
+    problems = [
+        f"{directory / output} is not what the manifest says"
+        for output in names
+        if recorded["outputs"].get(output) != _sha256(directory / output)
+    ]
+    if sources:
+        now = {source: _sha256(path) for source, path in sources.items()}
+        problems += [
+            f"source {source} {'has changed' if source in now and source in recorded['sources'] else _LOST}"
+            for source in sorted(now.keys() | recorded["sources"].keys())
+            if now.get(source) != recorded["sources"].get(source)
+        ]
+    return problems
+
+
+_LOST = "was added or removed"
+
+
+def _sources(directory: Path) -> list[Path]:
+    return sorted([*directory.glob("*.p4"), *directory.glob("include/*.p4")])
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The controller as a whole: switches kept, jobs served, until told to stop."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from controller.book import JobBook
+from controller.fabric import Fabric
+from controller.proto import agent_pb2_grpc
+from controller.service import AgentService
+from controller.tls import TlsFiles
+from controller.topology import Topology
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 1.0  # what calls in flight get when the service stops
+
+
+class ListenError(Exception):
+    """The service cannot listen at its address."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to run a controller.
+
+    Attributes:
+        listen: ``host:port`` (port 0: any free one) or ``unix:/path``.
+        p4_dir: where the compiled programs are; this installation's own if None.
+        tls: certificate, key and client authority; None for no TLS.
+        join_timeout_s: how long a join waits for the other ranks unless it says so itself.
+        lease_s: how long a member may be silent before it counts as lost.
+    """
+
+    listen: str = "127.0.0.1:0"
+    p4_dir: Path | None = None
+    tls: TlsFiles | None = None
+    join_timeout_s: float = 60.0
+    lease_s: float = 10.0
+
+
+class Controller:
+    """One controller: ``start``, then ``stop``, on one event loop.
+
+    Raises:
+        ProgramError: a switch's program is missing or stale.
+    """
+
+    def __init__(self, topology: Topology, settings: Settings) -> None:
+        self._settings = settings
+        # Whoever starts later takes over from a controller that hangs; one that restarts, from itself.
+        self._fabric = Fabric(topology, settings.p4_dir, election_id=time.time_ns() // 1_000_000)
+        book = JobBook(self._fabric.slots(), settings.lease_s)
+        self._service = AgentService(topology, self._fabric, book, settings.join_timeout_s)
+        self._server: Any = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self.address = settings.listen
+
+    async def start(self) -> None:
+        """Listen, and begin to program switches. ``address`` then says where the service is.
+
+        Raises:
+            ListenError: the address is in use or not this machine's.
+            TlsError: a certificate cannot be used.
+        """
+        credentials = self._settings.tls.server_credentials() if self._settings.tls else None
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        agent_pb2_grpc.add_AgentsServicer_to_server(self._service, self._server)  # type: ignore[no-untyped-call]
+        self.address = self._bind(credentials)
+        await self._server.start()
+        self._tasks = [
+            asyncio.create_task(self._fabric.run()),
+            asyncio.create_task(self._service.watch()),
+        ]
+        log.info("listening at %s", self.address)
+
+    async def stop(self) -> None:
+        """Stop jobs, take their entries off the switches, end all sessions."""
+        await self._service.shut_down("the controller is shutting down")
+        await self._server.stop(GRACE_S)
+        self._fabric.stop()
+        fabric, watch = self._tasks
+        watch.cancel()
+        await fabric
+
+    def _bind(self, credentials: Any) -> str:
+        listen = self._settings.listen
+        try:
+            if credentials is None:
+                port = self._server.add_insecure_port(listen)
+            else:
+                port = self._server.add_secure_port(listen, credentials)
+        except RuntimeError as error:
+            raise ListenError(f"cannot listen at {listen}: {error}") from None
+        return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
+
+
+@contextlib.contextmanager
+def running(topology: Topology, settings: Settings | None = None) -> Iterator[Controller]:
+    """A controller in a thread of this process, stopped at the end of the ``with`` block."""
+    controller = Controller(topology, settings or Settings())
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="weir-controller")
+    thread.start()
+    try:
+        asyncio.run_coroutine_threadsafe(controller.start(), loop).result()
+        try:
+            yield controller
+        finally:
+            asyncio.run_coroutine_threadsafe(controller.stop(), loop).result()
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()

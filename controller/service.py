@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The service that host agents use: gRPC around the job book, switches around its effects."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import grpc
+
+from controller.book import Ended, Formed, GatherFailed, JobBook, Left, Stopped
+from controller.fabric import Fabric
+from controller.jobs import Job, JobError, JoinSpec, Refusal
+from controller.proto import agent_pb2, agent_pb2_grpc
+from controller.reporting import status_reply
+from controller.switch_client import SwitchError
+from controller.topology import Host, Topology
+from wire.definition import UDP_PORT
+
+log = logging.getLogger(__name__)
+
+MIN_PROGRAM_TIME_S = 5.0  # what a switch gets to be programmed however little of the join time is left
+_STATUS = {
+    Refusal.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    Refusal.DENIED: grpc.StatusCode.PERMISSION_DENIED,
+    Refusal.TAKEN: grpc.StatusCode.ALREADY_EXISTS,
+    Refusal.EXHAUSTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Refusal.UNKNOWN: grpc.StatusCode.NOT_FOUND,
+    Refusal.LATE: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Refusal.STOPPED: grpc.StatusCode.FAILED_PRECONDITION,
+    Refusal.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+}
+_Event = agent_pb2.JobEvent
+
+
+class AgentService(agent_pb2_grpc.AgentsServicer):
+    """Join, Attend, Leave, Status. Everything happens on one event loop, so the book needs no lock."""
+
+    def __init__(self, topology: Topology, fabric: Fabric, book: JobBook, join_timeout_s: float) -> None:
+        self._topology = topology
+        self._fabric = fabric
+        self._book = book
+        self._join_timeout_s = join_timeout_s
+        self._formed: dict[int, asyncio.Future[None]] = {}  # by job id: done when members may start
+        self._inboxes: dict[tuple[int, int], asyncio.Queue[Any]] = {}  # by job id and rank, while attending
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ---- the four calls
+
+    async def Join(self, request: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
+        """See agent.proto."""
+        try:
+            spec = self._spec(request)
+            job = self._book.join(spec, time.monotonic(), request.timeout_s or self._join_timeout_s)
+            formed = self._formed.setdefault(job.id, asyncio.get_running_loop().create_future())
+            log.info("job %r: rank %d of %d joined from %s", job.name, spec.rank, job.size, spec.host.name)
+            self._react()
+            try:
+                await asyncio.shield(formed)
+            except asyncio.CancelledError:
+                self._book.withdraw(job, spec.rank)
+                self._react()
+                raise
+        except JobError as error:
+            await _abort(context, error)
+        return self._reply(job, spec)
+
+    async def Attend(self, requests: AsyncIterator[Any], context: Any) -> None:  # noqa: N802 - the RPC's name
+        """See agent.proto."""
+        first = await anext(aiter(requests), None)
+        if first is None:
+            return
+        try:
+            job = self._book.attend(first.job_id, first.rank, first.token, time.monotonic())
+        except JobError as error:
+            await _abort(context, error)
+        inbox = self._inboxes[job.id, first.rank] = asyncio.Queue()
+        inbox.put_nowait(_Event(kind=_Event.RUNNING))
+        reader = asyncio.create_task(self._hear(job, first.rank, requests, inbox))
+        try:
+            while (event := await inbox.get()) is not None:
+                await context.write(event)
+                if event.kind == _Event.STOPPED:
+                    return
+        finally:
+            reader.cancel()
+            del self._inboxes[job.id, first.rank]
+            self._book.lose(job, first.rank)
+            self._react()
+
+    async def Leave(self, request: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
+        """See agent.proto."""
+        try:
+            self._book.leave(request.job_id, request.rank, request.token, time.monotonic())
+        except JobError as error:
+            await _abort(context, error)
+        self._react()
+        return agent_pb2.LeaveReply()
+
+    async def Status(self, _request: Any, _context: Any) -> Any:  # noqa: N802 - the RPC's name
+        """See agent.proto."""
+        return await status_reply(self._topology, self._fabric, self._book, time.monotonic())
+
+    # ---- time and the end
+
+    async def watch(self) -> None:
+        """Let deadlines and leases run out, until cancelled."""
+        while True:
+            await asyncio.sleep(min(0.25, self._book.lease_s / 10))
+            self._book.tick(time.monotonic())
+            self._react()
+
+    async def shut_down(self, reason: str) -> None:
+        """Stop all jobs and take their entries off the switches that can be reached."""
+        self._book.stop_all(reason)
+        self._react()
+        for task in self._tasks:
+            task.cancel()
+        await self._fabric.settled_if_ready(MIN_PROGRAM_TIME_S)
+
+    # ---- inside
+
+    async def _hear(
+        self, job: Job, rank: int, requests: AsyncIterator[Any], inbox: asyncio.Queue[Any]
+    ) -> None:
+        """Heartbeats, until the member ends its side."""
+        with contextlib.suppress(grpc.RpcError):
+            async for _ in requests:
+                self._book.heartbeat(job, rank, time.monotonic())
+        inbox.put_nowait(None)
+
+    def _spec(self, request: Any) -> JoinSpec:
+        return JoinSpec(
+            job=request.job,
+            token=request.token,
+            size=request.size,
+            rank=request.rank,
+            host=_find_host(self._topology, request.host, request.ip),
+            udp_port=request.udp_port or UDP_PORT,
+            slots=request.slots,
+        )
+
+    def _react(self) -> None:
+        """Carry out what the book says has to happen."""
+        for effect in self._book.effects():
+            match effect:
+                case Formed(job):
+                    self._spawn(self._program(job))
+                case GatherFailed(job, error):
+                    log.warning("%s", error)
+                    self._resolve(job, error)
+                    self._fabric.update(self._book.programmed())
+                case Left(job, member):
+                    reason = f"{member} left job {job.name!r}"
+                    log.info("%s", reason)
+                    self._tell(job, _Event(kind=_Event.MEMBER_LEFT, reason=reason, rank=member.rank))
+                case Stopped(job, reason):
+                    log.warning("job %r was stopped: %s", job.name, reason)
+                    self._resolve(job, JobError(Refusal.UNAVAILABLE, reason))
+                    self._tell(job, _Event(kind=_Event.STOPPED, reason=reason))
+                    self._fabric.update(self._book.programmed())
+                case Ended(job):
+                    log.info("job %r ended: all its members have left", job.name)
+                    self._fabric.update(self._book.programmed())
+
+    async def _program(self, job: Job) -> None:
+        self._fabric.update(self._book.programmed())
+        patience = max(job.deadline - time.monotonic(), MIN_PROGRAM_TIME_S)
+        try:
+            await self._fabric.keepers[job.switch].settled(patience)
+        except SwitchError as error:
+            message = f"job {job.name!r} cannot start, the switch could not be programmed: {error}"
+            self._book.fail(job, JobError(Refusal.UNAVAILABLE, message))
+            self._react()
+            return
+        self._book.started(job, time.monotonic())
+        log.info("job %r runs: id %#010x, %d workers, slots %s", job.name, job.id, job.size, job.slots)
+        self._resolve(job, None)
+
+    def _resolve(self, job: Job, error: JobError | None) -> None:
+        formed = self._formed.pop(job.id, None)
+        if formed is None or formed.done():
+            return
+        if error is None:
+            formed.set_result(None)
+        else:
+            formed.set_exception(error)
+            formed.exception()  # all who waited may have gone: not a forgotten error
+
+    def _tell(self, job: Job, event: Any) -> None:
+        for (job_id, _rank), inbox in self._inboxes.items():
+            if job_id == job.id:
+                inbox.put_nowait(event)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _reply(self, job: Job, spec: JoinSpec) -> Any:
+        switch = self._topology.switch(job.switch)
+        return agent_pb2.JoinReply(
+            job_id=job.id,
+            size=job.size,
+            slots=job.slots.count if job.slots else 0,
+            lease_s=self._book.lease_s,
+            aggregation=agent_pb2.Endpoint(
+                mac=switch.aggregation.mac, ip=switch.aggregation.ip, udp_port=UDP_PORT
+            ),
+            host=agent_pb2.Endpoint(mac=spec.host.mac, ip=spec.host.ip, udp_port=spec.udp_port),
+            host_name=spec.host.name,
+            shm_dir=spec.host.shm or "",
+            switch_port=spec.host.port,
+            switch_name=switch.name,
+        )
+
+
+def _find_host(topology: Topology, name: str, ip: str) -> Host:
+    if not (name or ip):
+        raise JobError(Refusal.INVALID, "say which host you are on: its name or IP address in the topology")
+    for host in topology.hosts:
+        if (not name or host.name == name) and (not ip or host.ip == ip):
+            return host
+    who = " with address ".join(filter(None, (repr(name) if name else "a host", ip)))
+    known = ", ".join(f"{host.name} {host.ip}" for host in topology.hosts) or "none"
+    raise JobError(Refusal.INVALID, f"{who} is not in the topology; hosts there: {known}")
+
+
+async def _abort(context: Any, error: JobError) -> NoReturn:
+    await context.abort(_STATUS[error.refusal], str(error))
+    raise AssertionError("abort returned")

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which job has which slots of a switch: disjoint ranges, first fit."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, order=True)
+class SlotRange:
+    """Slots ``base`` to ``base + count - 1``."""
+
+    base: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """One past the last slot."""
+        return self.base + self.count
+
+    def __str__(self) -> str:
+        return f"{self.base}-{self.end - 1}" if self.count > 1 else str(self.base)
+
+
+class SlotExhaustedError(Exception):
+    """No free range is long enough. ``free`` says what there is."""
+
+    def __init__(self, wanted: int, total: int, free: tuple[SlotRange, ...]) -> None:
+        largest = max((piece.count for piece in free), default=0)
+        have = f"free are {', '.join(map(str, free))} (longest run: {largest})" if free else "none is free"
+        super().__init__(f"{wanted} consecutive slots are wanted of {total}; {have}")
+        self.free = free
+
+
+class SlotPool:
+    """The slots of one switch."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._taken: list[SlotRange] = []  # sorted, disjoint
+
+    @property
+    def used(self) -> int:
+        """Number of slots that some job holds."""
+        return sum(piece.count for piece in self._taken)
+
+    def free(self) -> tuple[SlotRange, ...]:
+        """All free ranges, lowest first."""
+        edges = [0, *(edge for piece in self._taken for edge in (piece.base, piece.end)), self.total]
+        pairs = zip(edges[::2], edges[1::2], strict=True)
+        return tuple(SlotRange(start, end - start) for start, end in pairs if end > start)
+
+    def take(self, count: int) -> SlotRange:
+        """The lowest free range of ``count`` slots.
+
+        Raises:
+            SlotExhaustedError: there is none; nothing was taken.
+        """
+        for piece in self.free():
+            if piece.count >= count:
+                taken = SlotRange(piece.base, count)
+                self._taken = sorted([*self._taken, taken])
+                return taken
+        raise SlotExhaustedError(count, self.total, self.free())
+
+    def give_back(self, piece: SlotRange) -> None:
+        """Free a range that ``take`` returned."""
+        self._taken.remove(piece)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``weir status`` shows: tables for people, plain data for programs."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_STATE_STYLE = {
+    "ready": "green",
+    "running": "green",
+    "attending": "green",
+    "connecting": "red",
+    "standby": "yellow",
+}
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def render(reply: Any, console: Console) -> None:
+    """Print a ``StatusReply``."""
+    console.print(_switches(reply))
+    for switch in reply.switches:
+        if switch.problem:
+            console.print(Text(f"{switch.name}: {switch.problem}", style="red"))
+        console.print(_ports(switch))
+        if switch.events:
+            console.print(_events(switch))
+    console.print(_jobs(reply) if reply.jobs else Text("no jobs", style="dim"))
+
+
+def as_plain_data(message: Any) -> dict[str, Any]:
+    """A protobuf message as dictionaries, lists, strings and numbers, fields that are zero included."""
+    return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | int | float | str):
+        return value
+    return as_plain_data(value) if hasattr(value, "DESCRIPTOR") else [_plain(item) for item in value]
+
+
+def _switches(reply: Any) -> Table:
+    table = _table("Switches", "switch", "address", "program", "state", "entries>", "slots used>")
+    for switch in reply.switches:
+        table.add_row(
+            switch.name,
+            switch.address,
+            switch.program,
+            _state(switch.state),
+            str(switch.entries),
+            f"{switch.slots_used}/{switch.slots}",
+        )
+    return table
+
+
+def _ports(switch: Any) -> Table:
+    table = _table(
+        f"Ports of {switch.name} (traffic of running jobs)",
+        *("port>", "host", "MAC", "IP", "by", "packets in>", "bytes in>", "packets out>", "bytes out>"),
+    )
+    for port in switch.ports:
+        table.add_row(
+            str(port.port),
+            port.host,
+            port.mac,
+            port.ip,
+            "shared memory" if port.shm_dir else "network",
+            *_traffic(port.up),
+            *_traffic(port.down),
+        )
+    return table
+
+
+def _events(switch: Any) -> Table:
+    """Non-zero counters, drops in red: the answer to "why does nothing move?"."""
+    table = _table(f"What {switch.name} did with packets", "event", "packets>", "bytes>", "meaning")
+    for event in switch.events:
+        if event.count.packets:
+            style = "bold red" if event.drop else ""
+            table.add_row(event.name, *_traffic(event.count), event.help, style=style)
+    if not table.row_count:
+        table.add_row("none yet", "", "", "no packet has reached the switch")
+    return table
+
+
+def _jobs(reply: Any) -> Table:
+    table = _table(
+        "Jobs",
+        *("job", "id", "state", "switch", "slots", "rank>", "host", "port>", "member", "silent>"),
+        *("packets in>", "bytes in>", "packets out>", "bytes out>"),
+    )
+    for job in reply.jobs:
+        slots = f"{job.slot_base}-{job.slot_base + job.slot_count - 1}" if job.slot_count else ""
+        head = [job.name, f"{job.job_id:#010x}", _state(job.state), job.switch_name, slots]
+        for member in job.members:
+            table.add_row(
+                *head,
+                f"{member.rank}/{job.size}",
+                member.host,
+                str(member.port),
+                _state(member.state),
+                f"{member.silent_s:.1f} s" if member.state == "attending" else "",
+                *_traffic(member.up),
+                *_traffic(member.down),
+            )
+            head = [""] * len(head)
+        table.add_section()
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A column whose name ends in ``>`` is numbers."""
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")
+    return table
+
+
+def _state(state: str) -> Text:
+    return Text(state, style=_STATE_STYLE.get(state, ""))
+
+
+def _traffic(traffic: Any) -> tuple[str, str]:
+    return f"{traffic.packets:,}", _bytes(traffic.bytes)
+
+
+def _bytes(count: float) -> str:
+    for unit in _UNITS:
+        if count < 1000 or unit == _UNITS[-1]:
+            break
+        count /= 1000
+    return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a switch holds to what it must hold: the difference, in an order that is always safe.
+
+Admission is the gate: it closes first and opens last. So at no moment is a worker admitted to slots whose
+results could not be delivered, or to slots that another job has.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from controller.entries import Key, Replica, SwitchState, TableEntry
+from controller.tables import admission
+
+
+class Verb(Enum):
+    """What is done to an entry or group; the names are P4Runtime's."""
+
+    INSERT = "INSERT"
+    MODIFY = "MODIFY"
+    DELETE = "DELETE"
+
+
+@dataclass(frozen=True)
+class EntryUpdate:
+    """One change of a table."""
+
+    verb: Verb
+    entry: TableEntry
+
+
+@dataclass(frozen=True)
+class GroupUpdate:
+    """One change of a multicast group."""
+
+    verb: Verb
+    group: int
+    replicas: frozenset[Replica]
+
+
+Update: TypeAlias = EntryUpdate | GroupUpdate
+Batch: TypeAlias = tuple[Update, ...]
+
+
+def plan(actual: SwitchState, desired: SwitchState) -> list[Batch]:
+    """Batches to write one after the other; within a batch a switch may take any order.
+
+    Gate closes, other entries go, groups change, other entries come, gate opens.
+    """
+    updates = list(_entry_updates(actual.entries, desired.entries))
+    gate = [update for update in updates if update.entry.table == admission.WORKERS]
+    others = [update for update in updates if update.entry.table != admission.WORKERS]
+    groups = list(_group_updates(actual, desired))
+    batches: list[list[Update]] = [
+        [update for update in gate if update.verb is Verb.DELETE],
+        [update for update in others if update.verb is Verb.DELETE],
+        [update for update in groups if update.verb is Verb.DELETE],
+        [update for update in groups if update.verb is not Verb.DELETE],
+        [update for update in others if update.verb is not Verb.DELETE],
+        [update for update in gate if update.verb is not Verb.DELETE],
+    ]
+    return [tuple(batch) for batch in batches if batch]
+
+
+def _entry_updates(actual: Iterable[TableEntry], desired: Iterable[TableEntry]) -> Iterable[EntryUpdate]:
+    have: dict[Key, TableEntry] = {entry.key: entry for entry in actual}
+    want: dict[Key, TableEntry] = {entry.key: entry for entry in desired}
+    for key, entry in have.items():
+        if key not in want:
+            yield EntryUpdate(Verb.DELETE, entry)
+    for key, entry in want.items():
+        if key not in have:
+            yield EntryUpdate(Verb.INSERT, entry)
+        elif have[key] != entry:
+            yield EntryUpdate(Verb.MODIFY, entry)
+
+
+def _group_updates(actual: SwitchState, desired: SwitchState) -> Iterable[GroupUpdate]:
+    for group, replicas in actual.groups.items():
+        if group not in desired.groups:
+            yield GroupUpdate(Verb.DELETE, group, replicas)
+    for group, replicas in desired.groups.items():
+        if group not in actual.groups:
+            yield GroupUpdate(Verb.INSERT, group, replicas)
+        elif actual.groups[group] != replicas:
+            yield GroupUpdate(Verb.MODIFY, group, replicas)

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``aggregator``: for which IP addresses the switch itself aggregates. Others are forwarded."""
+
+from controller.addresses import ip_number
+from controller.entries import TableEntry
+
+ADDRESSES = "WeirIngress.aggregator.addresses"
+AGGREGATE = "WeirIngress.aggregator.aggregate"
+
+
+def address(ip: str) -> TableEntry:
+    """Weir packets to this address are contributions."""
+    return TableEntry(ADDRESSES, (("address", ip_number(ip)),), AGGREGATE)

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``arp``: addresses for which the switch answers ARP requests itself."""
+
+from controller.addresses import ip_number, mac_number
+from controller.entries import TableEntry
+
+ADDRESSES = "WeirIngress.arp.addresses"
+ANSWER = "WeirIngress.arp.answer"
+
+
+def answer(ip: str, mac: str) -> TableEntry:
+    """ "Who has ``ip``?" is answered with ``mac``."""
+    return TableEntry(ADDRESSES, (("address", ip_number(ip)),), ANSWER, (("mac", mac_number(mac)),))

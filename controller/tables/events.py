@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The counters of what the program decided about packets, indexed by ``wire.definition.Event``."""
+
+from collections.abc import Sequence
+
+from wire.definition import Event
+
+INGRESS = "WeirIngress.events"
+EGRESS = "WeirEgress.events"
+COUNTERS = (INGRESS, EGRESS)
+
+
+def is_drop(event: Event) -> bool:
+    """Does this event mean that a packet was thrown away?"""
+    return event.name.startswith("DROP_")
+
+
+def known(cells: Sequence[object]) -> range:
+    """The indices of a counter that are events this version knows of."""
+    return range(min(len(cells), len(Event)))

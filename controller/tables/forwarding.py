@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``forwarding``: what happens to packets that are not the aggregator's: an L2 switch and IPv4 router."""
+
+from controller.addresses import BROADCAST_MAC, ip_number, mac_number
+from controller.entries import Lpm, TableEntry
+
+L2 = "WeirIngress.forwarding.l2"
+FORWARD = "WeirIngress.forwarding.forward"
+FLOOD = "WeirIngress.forwarding.flood"
+LOCAL = "WeirIngress.forwarding.local"
+IPV4 = "WeirIngress.forwarding.ipv4"
+ROUTE = "WeirIngress.forwarding.route"
+
+
+def to_mac(mac: str, port: int) -> TableEntry:
+    """Frames for ``mac`` leave by ``port``."""
+    return TableEntry(L2, (("dst_mac", mac_number(mac)),), FORWARD, (("port", port),))
+
+
+def broadcast(group: int) -> TableEntry:
+    """Broadcast frames go to every port of multicast group ``group`` (but not back where they came from)."""
+    return TableEntry(L2, (("dst_mac", BROADCAST_MAC),), FLOOD, (("group", group),))
+
+
+def own_mac(mac: str) -> TableEntry:
+    """Frames for ``mac`` are for the switch itself: it routes what they carry."""
+    return TableEntry(L2, (("dst_mac", mac_number(mac)),), LOCAL)
+
+
+def to_ip(ip: str, mac: str, port: int) -> TableEntry:
+    """Packets for ``ip`` that were sent to the switch's own MAC are routed to ``mac`` by ``port``."""
+    return TableEntry(
+        IPV4, (("dst", Lpm(ip_number(ip), 32)),), ROUTE, (("port", port), ("dst_mac", mac_number(mac)))
+    )

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``results``: how a result is addressed to each worker of its job."""
+
+from controller.addresses import ip_number, mac_number
+from controller.entries import TableEntry
+
+RECEIVERS = "WeirEgress.results.receivers"
+DELIVER = "WeirEgress.results.deliver"
+
+
+def receiver(
+    *, job_id: int, rank: int, src_mac: str, src_ip: str, dst_mac: str, dst_ip: str, dst_port: int
+) -> TableEntry:
+    """A result for worker ``rank`` comes from the aggregation address and goes to the worker's UDP port."""
+    return TableEntry(
+        RECEIVERS,
+        (("job", job_id), ("worker", rank)),
+        DELIVER,
+        (
+            ("src_mac", mac_number(src_mac)),
+            ("src_ip", ip_number(src_ip)),
+            ("dst_mac", mac_number(dst_mac)),
+            ("dst_ip", ip_number(dst_ip)),
+            ("dst_port", dst_port),
+        ),
+    )

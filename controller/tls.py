@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TLS for the agent service, from three PEM files. Imported by clients: needs nothing but grpc."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+
+class TlsError(Exception):
+    """TLS is asked for and cannot be had. The message names the file or setting."""
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """Own certificate chain, its key, and the authority that signs the other side's.
+
+    A server with ``ca`` asks every client for a certificate (mutual TLS). A client without ``cert`` and
+    ``key`` shows none; without ``ca`` it trusts the system's authorities.
+    """
+
+    cert: Path | None = None
+    key: Path | None = None
+    ca: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.cert is None) != (self.key is None):
+            raise TlsError("a TLS certificate and its key belong together: give both or neither")
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "TlsFiles | None":
+        """From WEIR_TLS_CERT, WEIR_TLS_KEY and WEIR_TLS_CA; None when none of them is set."""
+        names = ("WEIR_TLS_CERT", "WEIR_TLS_KEY", "WEIR_TLS_CA")
+        paths = [Path(environment[name]) if environment.get(name) else None for name in names]
+        return cls(*paths) if any(paths) else None
+
+    def channel_credentials(self) -> Any:
+        """For a client."""
+        return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
+
+    def server_credentials(self) -> Any:
+        """For a server. Raises TlsError without a certificate."""
+        if self.cert is None:
+            raise TlsError("a TLS server needs a certificate and its key (--tls-cert, --tls-key)")
+        pair = (_read(self.key), _read(self.cert))
+        return grpc.ssl_server_credentials([pair], _read(self.ca), self.ca is not None)
+
+
+def _read(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TlsError(f"cannot read {path}: {error.strerror}") from None
