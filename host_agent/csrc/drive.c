@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "drive.h"
+
+#include <errno.h>
+#include <time.h>
+
+static const int64_t FULL_NS = 1000000; /* nobody wakes a sender when room is made: look again soon */
+
+static int64_t monotonic_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+static void sleep_until_due(weir_io *io, const weir_transport *t, int64_t now, int64_t end)
+{
+    int64_t due = weir_transport_deadline(t);
+    due = due < end ? due : end;
+    if (io->blocked && due > now + FULL_NS)
+        due = now + FULL_NS;
+    if (due > now)
+        io->wait(io, due - now);
+}
+
+enum weir_outcome weir_drive(weir_io *io, weir_transport *t, int64_t slice_ns)
+{
+    int64_t now = monotonic_ns(), end = now + slice_ns;
+    while (!weir_transport_done(t)) {
+        int received = io->receive(io, t, now);
+        int sent = received < 0 ? received : io->transmit(io, t, now);
+        if (sent < 0) {
+            errno = -sent;
+            return WEIR_DRIVE_ERROR;
+        }
+        if (!received && !sent)
+            sleep_until_due(io, t, now, end);
+        now = monotonic_ns();
+        if (now >= end && !weir_transport_done(t))
+            return WEIR_DRIVE_RUNNING;
+    }
+    return WEIR_DRIVE_DONE;
+}
+
+int weir_io_last_error(const weir_io *io)
+{
+    return io->last_error;
+}
+
+void weir_io_close(weir_io *io)
+{
+    io->close(io);
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs a transport's reduce to its end over something that carries packets. */
+#ifndef WEIR_DRIVE_H
+#define WEIR_DRIVE_H
+
+#include <stdint.h>
+
+#include "transport.h"
+
+enum { WEIR_BATCH = 64 }; /* packets taken in before answers go out */
+
+/* A carrier of packets. The functions never block, except `wait`. */
+typedef struct weir_io weir_io;
+struct weir_io {
+    /* Hand up to WEIR_BATCH waiting payloads to the transport. Returns how many frames were there, or -errno. */
+    int (*receive)(weir_io *, weir_transport *, int64_t now_ns);
+    /* Send what the transport has. Returns how many packets went out, or -errno; sets `blocked` when there
+     * is more than the carrier takes now. */
+    int (*transmit)(weir_io *, weir_transport *, int64_t now_ns);
+    /* Sleep until something arrived or the time is over. */
+    void (*wait)(weir_io *, int64_t timeout_ns);
+    void (*close)(weir_io *);
+    int blocked;
+    int last_error; /* an errno that was taken for a lost packet, for error messages */
+};
+
+/* Mirrored by host_agent.links._Outcome. */
+enum weir_outcome { WEIR_DRIVE_DONE, WEIR_DRIVE_RUNNING, WEIR_DRIVE_ERROR };
+
+/* Run until the reduce is done, `slice_ns` is over (RUNNING: the caller looks around and calls again), or
+ * the carrier failed (ERROR, errno says how). */
+enum weir_outcome weir_drive(weir_io *io, weir_transport *t, int64_t slice_ns);
+
+int weir_io_last_error(const weir_io *io);
+void weir_io_close(weir_io *io);
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Block floating point for float32. The arithmetic and its error bound are derived in quantize.py.
+ *
+ * Every scale is a power of two and is applied in two factors, neither of which over- or underflows: so
+ * scaling is exact, and what the lanes lose is one rounding to nearest, ties to even. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { NOT_FINITE = 255, EXPONENT_BIAS = 126 /* |x| < 2^(exponent - 126) */ };
+
+static inline uint32_t magnitude_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & 0x7fffffffu;
+}
+
+static inline uint32_t largest_exponent(const float *x, uint64_t count)
+{
+    uint32_t largest = 0; /* bit patterns of magnitudes sort as their values do, infinity and NaN last */
+    for (uint64_t i = 0; i < count; i++) {
+        uint32_t bits = magnitude_bits(x[i]);
+        largest = bits > largest ? bits : largest;
+    }
+    uint32_t exponent = largest >> 23;
+    return exponent ? exponent : largest != 0; /* subnormals lie below 2^-125, as exponent 1 says */
+}
+
+static inline uint64_t block_length(uint64_t count, uint64_t start, uint32_t block)
+{
+    return count - start < block ? count - start : block;
+}
+
+void weir_exponents(const float *x, uint64_t count, uint32_t block, uint32_t *exponents)
+{
+    for (uint64_t start = 0; start < count; start += block)
+        *exponents++ = largest_exponent(x + start, block_length(count, start, block));
+}
+
+static void fix_block(int32_t *restrict lanes, const float *restrict x, uint64_t count, int shift)
+{
+    float first = ldexpf(1, shift / 2), second = ldexpf(1, shift - shift / 2);
+    for (uint64_t i = 0; i < count; i++)
+        lanes[i] = (int32_t)rintf(x[i] * first * second);
+}
+
+/* Returns how many blocks hold a number too large for their shared exponent (their lanes are zero). */
+uint64_t weir_to_fixed(const float *x, uint64_t count, uint32_t block, const uint32_t *exponents,
+                       uint32_t headroom, int32_t *lanes)
+{
+    uint64_t too_large = 0;
+    for (uint64_t start = 0; start < count; start += block, exponents++) {
+        uint64_t length = block_length(count, start, block);
+        int exponent = (int)*exponents;
+        int fits = largest_exponent(x + start, length) <= *exponents;
+        too_large += !fits;
+        if (exponent == 0 || exponent >= NOT_FINITE || !fits)
+            memset(lanes + start, 0, length * sizeof *lanes);
+        else
+            fix_block(lanes + start, x + start, length, 31 - (int)headroom - (exponent - EXPONENT_BIAS));
+    }
+    return too_large;
+}
+
+static void float_block(float *restrict x, const int32_t *restrict lanes, uint64_t count, int shift)
+{
+    double quantum = ldexp(1, shift);
+    for (uint64_t i = 0; i < count; i++)
+        x[i] = (float)(lanes[i] * quantum);
+}
+
+void weir_from_fixed(const int32_t *lanes, uint64_t count, uint32_t block, const uint32_t *exponents,
+                     uint32_t headroom, float *x)
+{
+    for (uint64_t start = 0; start < count; start += block, exponents++) {
+        uint64_t length = block_length(count, start, block);
+        int exponent = (int)*exponents;
+        if (exponent == 0)
+            memset(x + start, 0, length * sizeof *x);
+        else if (exponent >= NOT_FINITE)
+            for (uint64_t i = 0; i < length; i++)
+                x[start + i] = NAN;
+        else
+            float_block(x + start, lanes + start, length, exponent - EXPONENT_BIAS + (int)headroom - 31);
+    }
+}

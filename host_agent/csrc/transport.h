@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The host's half of the slot protocol as a state machine without I/O.
+ *
+ * A caller begins a reduce, hands in every payload that arrives (weir_transport_receive), sends what
+ * weir_transport_send writes until it writes nothing, and comes back at weir_transport_deadline. Times are
+ * nanoseconds of any one monotonic clock. One thread at a time. Memory is allocated when a transport is
+ * made and when a reduce begins, never per packet. */
+#ifndef WEIR_TRANSPORT_H
+#define WEIR_TRANSPORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "wire.h"
+
+#define WEIR_MAX_HEADERS (WEIR_WEIR_SIZE + WEIR_COLUMN_SIZE * WEIR_MAX_COLUMNS)
+#define WEIR_MAX_PAYLOAD (WEIR_MAX_HEADERS + 4u * WEIR_SLOT_LANES)
+#define WEIR_FRAME_OVERHEAD 42u /* Ethernet, IPv4 and UDP headers: counted in all byte figures */
+#define WEIR_NEVER INT64_MAX    /* a deadline that does not come */
+
+/* What became of a payload. Mirrored by host_agent.transport.Verdict; verdicts from SHORT on are refusals. */
+enum weir_verdict {
+    WEIR_ACCEPTED,
+    WEIR_STALE, /* result of a round that is over: a duplicate */
+    WEIR_SHORT,
+    WEIR_BAD_VERSION,
+    WEIR_BAD_TYPE,
+    WEIR_BAD_FLAGS,
+    WEIR_WRONG_JOB,
+    WEIR_WRONG_WORKER,
+    WEIR_BAD_SLOT,
+    WEIR_BAD_ROUND, /* of the future, or never asked for */
+    WEIR_BAD_OP,
+    WEIR_BAD_BLOCK_SIZE,
+    WEIR_BAD_GROUPS,
+    WEIR_BAD_LENGTH,
+    WEIR_BAD_COLUMN, /* not the block this round is about */
+    WEIR_BAD_NEXT,
+    WEIR_BAD_INCLUDED,
+    WEIR_NO_MEMORY, /* for lanes to be returned; the switch still has the result */
+    WEIR_NOT_OURS,  /* a frame that is no Weir packet for this host; counted by drivers */
+    WEIR_VERDICTS
+};
+
+typedef struct {
+    uint32_t job;
+    uint32_t worker, workers; /* own index, size of the job */
+    uint32_t slots;           /* of the job: the window */
+    uint32_t first_round;     /* 1, unless a test wants to see the counter wrap */
+    int64_t initial_rto_ns, min_rto_ns, max_rto_ns;
+} weir_config;
+
+/* What one reduce did so far: reset when it begins. Mirrored by host_agent.transport._Report. */
+typedef struct {
+    uint64_t blocks, blocks_sent; /* all blocks of the vector; those of which this worker sent lanes */
+    uint64_t rounds;              /* slot rounds completed */
+    uint64_t packets_up, packets_down, bytes_up, bytes_down, retransmissions;
+    uint64_t entered_lanes, entered_sum;   /* lanes of non-zero blocks, when the reduce began */
+    uint64_t included_lanes, included_sum; /* of those, in a result that was applied */
+    uint64_t returned_lanes, returned_sum; /* of those, given back */
+    uint64_t applied_lanes, applied_sum;   /* lanes of results, written to the vector */
+    uint64_t verdicts[WEIR_VERDICTS];
+} weir_report;
+
+typedef struct weir_transport weir_transport;
+
+/* NULL when out of memory or the configuration makes no sense (errno EINVAL). */
+weir_transport *weir_transport_new(const weir_config *config);
+void weir_transport_free(weir_transport *t);
+
+/* Begin to reduce `count` lanes in place; they belong to the transport until it is done. With no lanes it is
+ * a barrier. Returns 0, or an errno: EBUSY (the last reduce is not done), EINVAL, EFBIG, ENOMEM. */
+int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count);
+
+/* Write the next packet that is due into `out` (WEIR_MAX_PAYLOAD bytes). Returns its length, 0 for none. */
+uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out);
+
+/* Hand in a payload that arrived. `payload` may be memory that others can change meanwhile. */
+enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *payload, uint32_t length,
+                                         int64_t now_ns);
+
+/* Count a frame that a driver refused before it came to a payload. */
+void weir_transport_refuse(weir_transport *t, enum weir_verdict verdict);
+
+int weir_transport_done(const weir_transport *t);
+int weir_transport_sendable(weir_transport *t, int64_t now_ns); /* would weir_transport_send write one? */
+int64_t weir_transport_deadline(const weir_transport *t); /* when to come back; WEIR_NEVER when done */
+const weir_report *weir_transport_report(const weir_transport *t);
+int64_t weir_transport_rto(const weir_transport *t);
+
+/* Slots that wait for a result, into slots[] and rounds[] (up to `capacity`); returns how many there are. */
+uint32_t weir_transport_waiting(const weir_transport *t, uint32_t *slots, uint32_t *rounds, uint32_t capacity);
+
+/* Blocks of this reduce whose lanes no result included: indexes and lanes (block-size lanes each, zero-padded),
+ * valid until the next begin. Returns how many. */
+uint64_t weir_transport_returned(const weir_transport *t, const uint32_t **blocks, const uint32_t **lanes);
+
+#endif

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's host in virtual time: the real transport between a queue of reduces and a link."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from host_agent.frames import Addresses, Framer
+from host_agent.report import ReduceReport
+from host_agent.transport import Lanes, SlotTransport, TransportConfig
+from simulator.clock import Clock
+from wire.definition import Op
+
+
+@dataclass(frozen=True)
+class Work:
+    """One reduce to do: in place, after a ``pause`` of so many nanoseconds (the training step before it)."""
+
+    op: Op
+    block: int
+    lanes: Lanes
+    pause: int = 0
+
+
+class Host:
+    """Does its reduces one after the other, each as soon as the last one is done here."""
+
+    def __init__(
+        self, clock: Clock, config: TransportConfig, addresses: Addresses, send: Callable[[bytes], None]
+    ) -> None:
+        self._clock, self._send = clock, send
+        self.transport = SlotTransport(config)
+        self._framer = Framer(addresses)
+        self._work: deque[Work] = deque()
+        self._busy = self._running = False  # has work; has begun it
+        self._wake: int | None = None  # the earliest time at which a timer action is scheduled
+        self.reports: list[ReduceReport] = []
+
+    @property
+    def idle(self) -> bool:
+        """Whether all work is done."""
+        return not self._busy
+
+    def submit(self, work: Work) -> None:
+        """Do ``work`` after all that was submitted before."""
+        self._work.append(work)
+        if not self._busy:
+            self._start_next()
+
+    def receive(self, frame: bytes) -> None:
+        """A frame arrived from the link."""
+        payload = self._framer.unwrap(frame)
+        if payload is not None:
+            self.transport.on_packet(payload, self._clock.now)
+            self._pump()
+
+    def _start_next(self) -> None:
+        self._busy = bool(self._work)
+        if self._busy:
+            self._clock.after(self._work[0].pause, self._begin)
+
+    def _begin(self) -> None:
+        work = self._work.popleft()
+        self.transport.begin(work.op, work.block, work.lanes)
+        self._running = True
+        self._pump()
+
+    def _pump(self) -> None:
+        """Send what is due and note when to look again, or go on to the next reduce when this one is done."""
+        payloads, deadline = self.transport.poll(self._clock.now)
+        for payload in payloads:
+            self._send(self._framer.wrap(payload))
+        if deadline is not None and (self._wake is None or deadline < self._wake):
+            self._wake = deadline
+            self._clock.at(deadline, self._on_timer)
+        if self._running and self.transport.done:
+            self._running = False
+            self.reports.append(self.transport.report())
+            self._start_next()
+
+    def _on_timer(self) -> None:
+        self._wake = None
+        self._pump()

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One switch and its hosts in virtual time: the real P4 program, the real transports, links with faults.
+
+Everything that happens follows from the seed.
+
+Example::
+
+    rack = Rack(switch, workers=4, slots=8, seed=1, up=Faults(loss=0.1), down=Faults(loss=0.1))
+    rack.submit([Work(Op.ADD, 256, lanes) for lanes in vectors])
+    rack.run()                                     # each vector is the sum of all now
+    rack.close()
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from random import Random
+from types import TracebackType
+from typing import Self
+
+from host_agent.transport import TransportConfig
+from simulator.clock import SECOND, Clock
+from simulator.entries import Job, host_addresses
+from simulator.host import Host, Work
+from simulator.link import Faults, Link
+from softswitch.switch import Switch
+
+
+class StuckError(AssertionError):
+    """The hosts did not finish within the virtual time they were given."""
+
+
+class Rack:
+    """A job of ``workers`` hosts on ports 1 to ``workers`` of a switch.
+
+    The switch (with install_aggregation done) may have served other racks: a job id, slots and group that no
+    other job uses now are all it takes.
+    """
+
+    def __init__(
+        self,
+        switch: Switch,
+        *,
+        workers: int,
+        slots: int,
+        seed: int,
+        up: Faults | None = None,
+        down: Faults | None = None,
+        job: int = 1,
+        slot_base: int = 0,
+        group: int = 1,
+        first_round: int = 1,
+    ) -> None:
+        self.clock = Clock()
+        self._switch = switch
+        self._job = Job(job, range(1, workers + 1), slot_base, slots, group)
+        self._job.install(switch)
+        random = Random(seed)
+        self.hosts: list[Host] = []
+        self.up: list[Link] = []
+        self.down: list[Link] = []
+        for worker in range(workers):
+            port = worker + 1
+            config = TransportConfig(job, worker, workers, slots, first_round=first_round)
+            uplink = Link(self.clock, random, up or Faults(), partial(self._arrive, port))
+            host = Host(self.clock, config, host_addresses(port), uplink.send)
+            self.up.append(uplink)
+            self.hosts.append(host)
+            self.down.append(Link(self.clock, random, down or Faults(), host.receive))
+
+    def submit(self, work: Sequence[Work]) -> None:
+        """Give host i ``work[i]`` to do next."""
+        for host, one in zip(self.hosts, work, strict=True):
+            host.submit(one)
+
+    def run(self, limit: float = 600.0) -> None:
+        """Until every host is done. Raises StuckError after ``limit`` virtual seconds."""
+        end = self.clock.now + round(limit * SECOND)
+        while not all(host.idle for host in self.hosts):
+            if not self.clock.step() or self.clock.now > end:
+                raise StuckError(self._describe())
+
+    def _arrive(self, port: int, frame: bytes) -> None:
+        for out_port, out_frame in self._switch.process(port, frame, self.clock.now):
+            self.down[out_port - 1].send(out_frame)
+
+    def _describe(self) -> str:
+        waiting = {i: host.transport.waiting() for i, host in enumerate(self.hosts) if not host.idle}
+        return f"at {self.clock.now / SECOND:.3f} virtual seconds, workers wait for (slot, round): {waiting}"
+
+    def close(self) -> None:
+        """Take the job off the switch and free the transports."""
+        self._job.remove(self._switch)
+        for host in self.hosts:
+            host.transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
