@@ -10,15 +10,23 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import shutil
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator, Sequence
+import tempfile
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Final, Literal
 
-from controller.topology import Host, single_switch
+from controller.topology import Host, Topology, single_switch
+from weir import child
 
+SwitchKind = Literal["soft", "bmv2"]
+_GRPC: Final = "127.0.0.1:9559"  # within the switch's own namespace
+_START_TIMEOUT_S: Final = 60.0
 _SIOCETHTOOL: Final = 0x8946
 _ETHTOOL_SET: Final = {"rx csum": 0x15, "tx csum": 0x17, "sg": 0x19, "tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 
@@ -32,17 +40,22 @@ class Lab:
     """A made set of namespaces: ``switch`` and one per host, with the switch's interface for each host."""
 
     switch: str
-    hosts: tuple[Host, ...]
+    topology: Topology
     namespaces: tuple[str, ...]
     interfaces: tuple[str, ...]
 
-    def in_switch(self, argv: Sequence[str]) -> list[str]:
-        """The command line that runs ``argv`` where the switch is."""
-        return ["ip", "netns", "exec", self.switch, *argv]
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """The hosts, in the order of ``namespaces``."""
+        return self.topology.hosts
 
-    def in_host(self, index: int, argv: Sequence[str]) -> list[str]:
-        """The command line that runs ``argv`` on host ``index`` (from 0)."""
-        return ["ip", "netns", "exec", self.namespaces[index], *argv]
+    def at_switch(self) -> list[str]:
+        """What to put before a command that is to run where the switch is."""
+        return ["ip", "netns", "exec", self.switch]
+
+    def at_host(self, index: int) -> list[str]:
+        """What to put before a command that is to run on host ``index`` (from 0)."""
+        return ["ip", "netns", "exec", self.namespaces[index]]
 
 
 @contextlib.contextmanager
@@ -55,12 +68,12 @@ def lab(hosts: int, *, rate: str | None = None) -> Iterator[Lab]:
     if os.geteuid() != 0:
         raise NamespaceError("network namespaces need root")
     prefix = f"weir{os.getpid() % 100000}"
-    plan = single_switch(hosts, grpc="127.0.0.1:9559").hosts
+    plan = single_switch(hosts, grpc=_GRPC)
     made = Lab(
         switch=f"{prefix}s",
-        hosts=tuple(plan),
-        namespaces=tuple(f"{prefix}h{host.port}" for host in plan),
-        interfaces=tuple(f"{prefix}p{host.port}" for host in plan),
+        topology=plan,
+        namespaces=tuple(f"{prefix}h{host.port}" for host in plan.hosts),
+        interfaces=tuple(f"{prefix}p{host.port}" for host in plan.hosts),
     )
     names = (made.switch, *made.namespaces)
     try:
@@ -95,6 +108,82 @@ def _link(made: Lab, host: Host, namespace: str, interface: str, rate: str | Non
         if rate:
             shape = ("rate", rate, "burst", "32kb", "latency", "50ms")
             _run("tc", "-n", where, "qdisc", "add", "dev", name, "root", "tbf", *shape)
+
+
+@dataclass(frozen=True)
+class NetworkCluster:
+    """A lab with a running switch and controller: what a ``LocalCluster`` is, with real links."""
+
+    lab: Lab
+    controller: str
+    folder: Path
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """Environment variables of the worker on host ``rank``; run it with ``lab.at_host(rank)``."""
+        host = self.lab.hosts[rank]
+        return {
+            "WEIR_CONTROLLER": self.controller,
+            "WEIR_HOST": host.name,
+            "WEIR_LINK": "udp",
+            "MASTER_ADDR": self.lab.hosts[0].ip,
+            "GLOO_SOCKET_IFNAME": "eth0",
+        }
+
+
+@contextlib.contextmanager
+def network_cluster(
+    hosts: int, *, switch: SwitchKind = "soft", rate: str | None = None
+) -> Iterator[NetworkCluster]:
+    """A lab of ``hosts``, its switch (the soft switch, or BMv2) and its controller, until the end.
+
+    Raises NamespaceError; its message ends with what the switch and the controller said.
+    """
+    with lab(hosts, rate=rate) as made, tempfile.TemporaryDirectory(prefix="weir-net-") as name:
+        folder = Path(name)
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            processes.append(start_switch(made, switch, folder))
+            address = f"unix:{folder}/controller.sock"
+            processes.append(_start_controller(made, folder, address))
+            yield NetworkCluster(made, address, folder)
+        finally:
+            child.end(list(reversed(processes)))
+
+
+def start_switch(made: Lab, kind: SwitchKind, folder: Path) -> subprocess.Popen[bytes]:
+    """Start a switch without a program at the lab's interfaces; its log is ``folder``/switch.log."""
+    ports = list(zip(made.hosts, made.interfaces, strict=True))
+    log = folder / "switch.log"
+    if kind == "soft":
+        arguments = ["--grpc", _GRPC]
+        arguments += [word for host, name in ports for word in ("--port", f"{host.port}={name}")]
+        return child.spawn("softswitch", arguments, log=log, prefix=made.at_switch())
+    if not shutil.which("simple_switch_grpc"):
+        raise NamespaceError("simple_switch_grpc is not on PATH: install BMv2 from p4lang's packages")
+    command = [*made.at_switch(), "simple_switch_grpc", "--no-p4", "--device-id", "1"]
+    command += [word for host, name in ports for word in ("-i", f"{host.port}@{name}")]
+    command += ["--", "--grpc-server-addr", _GRPC, "--cpu-port", "510"]
+    with log.open("ab") as out:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+
+
+def _start_controller(made: Lab, folder: Path, address: str) -> subprocess.Popen[bytes]:
+    topology, ready = folder / "topology.json", folder / "controller.ready"
+    topology.write_text(made.topology.model_dump_json(exclude_none=True))
+    process = child.spawn(
+        "controller",
+        ["--topology", str(topology), "--listen", address, "--ready-file", str(ready)],
+        log=folder / "controller.log",
+        prefix=made.at_switch(),
+    )
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not ready.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            child.end([process])
+            logs = "\n".join(child.log_tail(folder / f"{name}.log") for name in ("switch", "controller"))
+            raise NamespaceError(f"the controller did not start:\n{logs}")
+        time.sleep(0.05)
+    return process
 
 
 def offloads_off(interface: str) -> None:

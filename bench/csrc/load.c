@@ -6,9 +6,12 @@
  */
 #define _GNU_SOURCE /* recvmmsg, sendmmsg */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <linux/if_packet.h>
+#include <net/if.h>
 #include <net/ethernet.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,17 +71,30 @@ typedef struct {
     uint64_t *sent_at;
 } load_worker;
 
-static int open_packet_socket(int interface)
+/* A raw socket on `interface` of the network namespace file `netns`, whose caller stays where it is.
+ * -1 with errno set on failure. */
+int load_open(const char *netns, const char *interface)
 {
-    int fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK, htons(ETH_P_IP));
-    struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_IP), .sll_ifindex = interface};
-    int one = 1, size = 32 << 20;
-    if (fd < 0 || bind(fd, (struct sockaddr *)&address, sizeof address) ||
-        setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one))
-        return -1;
-    setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one);
-    setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size);
-    setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size);
+    int home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), there = open(netns, O_RDONLY | O_CLOEXEC), fd = -1;
+    if (home >= 0 && there >= 0 && setns(there, CLONE_NEWNET) == 0) {
+        struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_IP)};
+        int one = 1, size = 32 << 20;
+        address.sll_ifindex = (int)if_nametoindex(interface);
+        fd = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, htons(ETH_P_IP));
+        if (fd >= 0 && (bind(fd, (struct sockaddr *)&address, sizeof address) ||
+                        setsockopt(fd, SOL_PACKET, PACKET_IGNORE_OUTGOING, &one, sizeof one))) {
+            close(fd);
+            fd = -1;
+        } else if (fd >= 0) {
+            setsockopt(fd, SOL_PACKET, PACKET_QDISC_BYPASS, &one, sizeof one);
+            setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size);
+            setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size);
+        }
+        if (setns(home, CLONE_NEWNET) != 0)
+            abort(); /* everything after would happen in the wrong network */
+    }
+    close(home);
+    close(there);
     return fd;
 }
 
@@ -120,56 +136,54 @@ static int receive(load_worker *w, uint32_t slots, uint32_t *ready)
     return out;
 }
 
-/* `interfaces`: interface index per worker. Runs for `duration_ns`; packets sent and received by the
- * workers in `counts`. Returns 0, or -1 when a socket cannot be opened. A packet unanswered for
- * `retry_ns` is sent again. */
-int load_sockets(const int *interfaces, const uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots,
-                 uint64_t duration_ns, uint64_t retry_ns, uint64_t counts[3])
+/* One step of one worker: answer what came in; with `check` also send what was never answered for
+ * `retry_ns` (the first round among it). Returns whether anything came in. */
+static int step(load_worker *w, uint8_t *batch, uint32_t len, uint32_t slots, uint64_t retry_ns, int check,
+                uint64_t *retries)
+{
+    uint32_t ready[BATCH];
+    uint64_t now = now_ns();
+    int received = receive(w, slots, ready), n = 0;
+    if (received > 0)
+        send_slots(w, batch, len, ready, received);
+    for (uint32_t slot = 0; check && slot < slots; slot++) {
+        if (!w->sent_at[slot] || now - w->sent_at[slot] > retry_ns) {
+            *retries += w->sent_at[slot] != 0;
+            ready[n++] = slot;
+        }
+        if (n == BATCH || (n && slot + 1 == slots)) {
+            send_slots(w, batch, len, ready, n);
+            n = 0;
+        }
+    }
+    return received > 0;
+}
+
+/* `sockets`: one per worker, from load_open; closed at the end. Runs rounds from `first_round` on for
+ * `duration_ns`; writes packets sent, results received and retransmissions. */
+void load_sockets(const int *sockets, const uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots,
+                  uint32_t first_round, uint64_t duration_ns, uint64_t retry_ns, uint64_t counts[3])
 {
     load_worker *w = calloc(workers, sizeof *w);
     uint8_t *batch = malloc((size_t)workers * BATCH * len);
-    struct pollfd *ready_fds = calloc(workers, sizeof *ready_fds);
-    uint32_t ready[BATCH];
-    int failed = 0;
+    struct pollfd *fds = calloc(workers, sizeof *fds);
     memset(counts, 0, 3 * sizeof *counts);
     for (uint32_t i = 0; i < workers; i++) {
-        w[i] = (load_worker){open_packet_socket(interfaces[i]), calloc(slots, 4), 0, 0, calloc(slots, 8)};
-        failed |= w[i].fd < 0;
-        ready_fds[i] = (struct pollfd){w[i].fd, POLLIN, 0};
-        for (int k = 0; k < BATCH; k++)
-            memcpy(batch + ((size_t)i * BATCH + (size_t)k) * len, frames + (size_t)i * len, len);
+        w[i] = (load_worker){sockets[i], calloc(slots, 4), 0, 0, calloc(slots, 8)};
+        fds[i] = (struct pollfd){sockets[i], POLLIN, 0};
+        for (size_t k = 0; k < BATCH; k++)
+            memcpy(batch + (i * BATCH + k) * len, frames + (size_t)i * len, len);
         for (uint32_t slot = 0; slot < slots; slot++)
-            w[i].round[slot] = 1;
+            w[i].round[slot] = first_round;
     }
-    uint64_t start = now_ns(), end = start + duration_ns, checked = 0;
-    while (!failed && now_ns() < end) {
-        uint64_t now = now_ns();
-        int idle = 1, check = now - checked > retry_ns / 4;
-        for (uint32_t i = 0; i < workers; i++) {
-            uint8_t *mine = batch + (size_t)i * BATCH * len;
-            int n = receive(&w[i], slots, ready);
-            if (n > 0) {
-                idle = 0;
-                send_slots(&w[i], mine, len, ready, n);
-            }
-            if (check) { /* the first round, and whatever was lost */
-                n = 0;
-                for (uint32_t slot = 0; slot < slots; slot++) {
-                    if (!w[i].sent_at[slot] || now - w[i].sent_at[slot] > retry_ns) {
-                        counts[2] += w[i].sent_at[slot] != 0;
-                        ready[n++] = slot;
-                    }
-                    if (n == BATCH || (n && slot + 1 == slots)) {
-                        send_slots(&w[i], mine, len, ready, n);
-                        n = 0;
-                    }
-                }
-            }
-        }
-        if (check)
-            checked = now;
-        if (idle)
-            poll(ready_fds, workers, 1);
+    uint64_t end = now_ns() + duration_ns, checked = 0;
+    for (uint64_t now; (now = now_ns()) < end;) {
+        int busy = 0, check = now - checked > retry_ns / 4;
+        for (uint32_t i = 0; i < workers; i++)
+            busy |= step(&w[i], batch + (size_t)i * BATCH * len, len, slots, retry_ns, check, &counts[2]);
+        checked = check ? now : checked;
+        if (!busy)
+            poll(fds, workers, 1);
     }
     for (uint32_t i = 0; i < workers; i++) {
         counts[0] += w[i].sent;
@@ -180,6 +194,5 @@ int load_sockets(const int *interfaces, const uint8_t *frames, uint32_t len, uin
     }
     free(w);
     free(batch);
-    free(ready_fds);
-    return failed ? -1 : 0;
+    free(fds);
 }

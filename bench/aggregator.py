@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hand-written aggregator as a process: ``python -m bench.aggregator JOB WORKERS SLOTS IFACE...``.
+
+It runs under the soft switch's port loop, so that a comparison measures the pipelines and not the sockets.
+Ends when its standard input does.
+"""
+
+import sys
+
+from bench.native import Aggregator
+from softswitch.ports import PortLoop
+
+
+def main() -> None:
+    """Serve worker i on the i-th interface until end of input."""
+    job, workers, slots, *interfaces = sys.argv[1:]
+    aggregator = Aggregator(int(job), int(workers), int(slots))
+    with PortLoop() as loop:
+        for number, interface in enumerate(interfaces, 1):
+            loop.add_interface(number, interface)
+        loop.set_switch(aggregator)
+        loop.start()
+        print("ready", flush=True)
+        sys.stdin.read()
+    aggregator.close()
+
+
+if __name__ == "__main__":
+    main()

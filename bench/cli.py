@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir bench``: Weir beside its peers, in one run, on the same links."""
+
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, help="Measure Weir beside its peers: same run, same links, ratios.")
+
+Workers = Annotated[int, typer.Option(min=1, max=32, help="Number of workers.")]
+
+
+@app.command()
+def switch(
+    workers: Workers = 4,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Slots kept busy.")] = 64,
+    lanes: Annotated[int, typer.Option(min=32, max=256, help="Lanes a packet, a multiple of 32.")] = 256,
+    seconds: Annotated[float, typer.Option(help="Length of one repetition over AF_PACKET.")] = 3.0,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 5,
+) -> None:
+    """The soft switch against BMv2 and a hand-written C aggregator: packets per second.
+
+    In memory, and (as root) over AF_PACKET on veth pairs in network namespaces. BMv2 takes part when
+    simple_switch_grpc is on PATH.
+    """
+    from bench.switch import run
+
+    if lanes % 32:
+        raise typer.BadParameter("--lanes: a multiple of 32")
+    run(workers, slots, lanes, seconds, repeats)
+
+
+@app.command()
+def allreduce(
+    workers: Workers = 4,
+    megabytes: Annotated[float, typer.Option(help="Size of the float32 tensor in MB.")] = 46.0,
+    density: Annotated[
+        list[float] | None, typer.Option(help="Share of blocks that are not zero; may be repeated.")
+    ] = None,
+    rate: Annotated[str, typer.Option(help="Rate of the shaped links, as tc takes it.")] = "200mbit",
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 5,
+    overlap: Annotated[bool, typer.Option(help="All ranks have the same non-zero blocks.")] = False,
+) -> None:
+    """All-reduce over Weir against Gloo: dense, 10 % and 1 % of blocks.
+
+    Over shared memory, and (as root) over shaped links between network namespaces.
+    """
+    from bench.allreduce import run
+
+    run(workers, megabytes, tuple(density or (1.0, 0.1, 0.01)), rate, repeats, overlap)

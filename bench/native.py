@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native half of the benchmarks: the hand-written aggregator and the load it is measured with."""
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from host_agent.codec import Column, Packet
+from host_agent.frames import Addresses, Endpoint, Framer
+from native import load_library
+from softswitch.ports import NativeSwitch
+from wire.definition import GROUP_LANES, GROUPS, Op, PacketType, columns
+
+_ROOT: Final = Path(__file__).resolve().parent
+_INCLUDE: Final = (_ROOT.parent / "host_agent" / "csrc", _ROOT.parent / "softswitch" / "runtime")
+_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "aggregator_new": (ctypes.c_void_p, (ctypes.c_uint32,) * 3),
+    "aggregator_free": (None, (ctypes.c_void_p,)),
+    "load_memory": (
+        ctypes.c_uint64,
+        (ctypes.c_void_p, ctypes.c_char_p, *(ctypes.c_uint32,) * 5, ctypes.POINTER(ctypes.c_uint64)),
+    ),
+    "load_open": (ctypes.c_int, (ctypes.c_char_p, ctypes.c_char_p)),
+    "load_sockets": (
+        None,
+        (
+            ctypes.POINTER(ctypes.c_int),
+            ctypes.c_char_p,
+            *(ctypes.c_uint32,) * 4,
+            ctypes.c_uint64,
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint64),
+        ),
+    ),
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The compiled benchmarks."""
+    lib = load_library(
+        "bench", [_ROOT / "csrc" / "aggregator.c", _ROOT / "csrc" / "load.c"], include=_INCLUDE
+    )
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+class Aggregator:
+    """The hand-written aggregator for one job, with the soft switch's native face."""
+
+    def __init__(self, job: int, workers: int, slots: int) -> None:
+        self.handle: int = library().aggregator_new(job, workers, slots)
+
+    def close(self) -> None:
+        """Free it; nothing may use ``handle`` any more."""
+        library().aggregator_free(self.handle)
+
+
+@dataclass(frozen=True)
+class Load:
+    """One contribution frame per worker, to be sent with any slot and round."""
+
+    frames: bytes
+    length: int
+    workers: int
+
+
+def contributions(job: int, workers: int, lanes: int) -> Load:
+    """Full packets of ``lanes`` (a multiple of 32, at most 256) lanes in one column, operator ADD."""
+    frames = []
+    for worker in range(workers):
+        groups = {g: tuple(range(worker, worker + GROUP_LANES)) for g in range(lanes // GROUP_LANES)}
+        packet = Packet(
+            PacketType.CONTRIBUTION, Op.ADD, 8, job, worker, 0, 1, (Column(0, 1),) * columns(8), groups
+        )
+        host = Endpoint(f"02:00:00:00:00:{worker + 1:02x}", f"10.0.0.{worker + 1}")
+        switch = Endpoint("02:00:00:00:00:fe", "10.0.0.254")
+        frames.append(Framer(Addresses(host, switch)).wrap(packet.encode()))
+    assert lanes % GROUP_LANES == 0 and lanes <= GROUP_LANES * GROUPS
+    return Load(b"".join(frames), len(frames[0]), workers)
+
+
+def in_memory(switch: NativeSwitch, load: Load, slots: int, first: int, last: int) -> float:
+    """Packets per second into ``switch`` over rounds ``first`` to ``last`` - 1 of every slot.
+
+    Raises RuntimeError when the switch did not answer every round: then it did not do the work.
+    """
+    results = ctypes.c_uint64()
+    nanoseconds: int = library().load_memory(
+        switch.handle, load.frames, load.length, load.workers, slots, first, last, ctypes.byref(results)
+    )
+    rounds = (last - first) * slots
+    if results.value != rounds * load.workers:
+        raise RuntimeError(f"{results.value} results of {rounds * load.workers}: the switch drops the load")
+    return rounds * load.workers / (nanoseconds / 1e9)
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What the workers sent and received in ``seconds``."""
+
+    sent: int
+    received: int
+    retransmitted: int
+    seconds: float
+
+    @property
+    def packets(self) -> float:
+        """Packets per second in and out of the switch."""
+        return (self.sent + self.received) / self.seconds
+
+
+def over_interfaces(
+    namespaces: Sequence[str], load: Load, slots: int, first_round: int, seconds: float
+) -> Rate:
+    """Self-clocked workers on ``eth0`` of each namespace, every slot kept busy for ``seconds``.
+
+    A packet unanswered for 200 ms is sent again. Raises OSError.
+    """
+    sockets = []
+    for namespace in namespaces:
+        fd = library().load_open(f"/run/netns/{namespace}".encode(), b"eth0")
+        if fd < 0:
+            raise OSError(ctypes.get_errno(), f"no packet socket in network namespace {namespace}")
+        sockets.append(fd)
+    counts = (ctypes.c_uint64 * 3)()
+    library().load_sockets(
+        (ctypes.c_int * len(sockets))(*sockets),
+        load.frames,
+        load.length,
+        load.workers,
+        slots,
+        first_round,
+        int(seconds * 1e9),
+        200_000_000,
+        counts,
+    )
+    return Rate(counts[0], counts[1], counts[2], seconds)

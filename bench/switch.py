@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir bench switch``: the soft switch against BMv2 and against a hand-written C aggregator.
+
+All run the slot protocol for 4 workers with 256 lanes a packet, self-clocked: every slot always has a round
+under way. Over AF_PACKET the three take turns on the same veth pairs, the senders on the same two cores.
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from rich.console import Console
+
+from bench import native
+from bench.table import show, spread
+from controller.client import AgentClient
+from controller.desired import desired_state
+from controller.jobs import Job, Member
+from controller.slots import SlotRange
+from controller.topology import single_switch
+from simulator.install import install
+from softswitch.switch import Switch
+from weir.netns import Lab, NetworkCluster, SwitchKind, lab, network_cluster
+
+PROGRAM: Final = Path(__file__).resolve().parent.parent / "p4src" / "build" / "weir_v1model.json"
+JOB: Final = 7
+ROUNDS_APART: Final = 100_000_000  # rounds of one repetition are newer than those of the last
+
+console = Console(stderr=True)
+
+
+def run(workers: int, slots: int, lanes: int, seconds: float, repeats: int) -> None:
+    """Measure and print. Over AF_PACKET only as root; BMv2 only when it is on PATH; both said if not."""
+    memory = pipeline(workers, slots, lanes, repeats)
+    notes = []
+    rates: dict[str, list[float]] = {}
+    if os.geteuid() == 0:
+        kinds = ["soft switch", "C aggregator"]
+        if shutil.which("simple_switch_grpc"):
+            kinds.append("BMv2")
+        else:
+            notes.append("BMv2 not measured: simple_switch_grpc is not on PATH")
+        rates = {kind: interfaces(kind, workers, slots, lanes, seconds, repeats) for kind in kinds}
+    else:
+        notes.append("AF_PACKET not measured: network namespaces need root")
+    _print(memory, rates, workers, lanes, notes)
+
+
+def pipeline(workers: int, slots: int, lanes: int, repeats: int) -> dict[str, list[float]]:
+    """Packets per second into each pipeline, frames in memory, one thread; the two take turns."""
+    load = native.contributions(JOB, workers, lanes)
+    aggregator = native.Aggregator(JOB, workers, slots)
+    rates: dict[str, list[float]] = {"soft switch": [], "C aggregator": []}
+    with Switch(PROGRAM) as switch:
+        _admit(switch, workers, slots)
+        rounds = max(20, 400_000 // (workers * slots))
+        for repeat in range(repeats + 1):
+            first = 1 + repeat * rounds
+            for name, candidate in (("soft switch", switch), ("C aggregator", aggregator)):
+                rate = native.in_memory(candidate, load, slots, first, first + rounds)
+                if repeat:  # the first one warms up
+                    rates[name].append(rate)
+    aggregator.close()
+    return rates
+
+
+def _admit(switch: Switch, workers: int, slots: int) -> None:
+    topology = single_switch(workers, grpc="127.0.0.1:1")
+    members = {rank: Member(rank, host, 9347) for rank, host in enumerate(topology.hosts)}
+    name = topology.switches[0].name
+    job = Job(JOB, "bench", "", workers, slots, name, 0.0, members, slots=SlotRange(0, slots))
+    install(switch, desired_state(topology, topology.switches[0], [job]))
+
+
+def interfaces(kind: str, workers: int, slots: int, lanes: int, seconds: float, repeats: int) -> list[float]:
+    """Packets per second in and out of one switch over veth pairs."""
+    rates = []
+    with _serving(kind, workers, slots) as (place, job):
+        load = native.contributions(job, workers, lanes)
+        for repeat in range(repeats + 1):
+            first = 1 + repeat * ROUNDS_APART
+            rate = native.over_interfaces(place.namespaces, load, slots, first, seconds)
+            console.print(f"{kind}: {rate.packets:,.0f} packets/s, {rate.retransmitted} retransmitted")
+            if repeat:
+                rates.append(rate.packets)
+    return rates
+
+
+@contextlib.contextmanager
+def _serving(kind: str, workers: int, slots: int) -> Iterator[tuple[Lab, int]]:
+    """A lab whose switch serves one job; that job's id."""
+    if kind == "C aggregator":
+        with lab(workers) as place, _hand_written(place, workers, slots):
+            yield place, JOB
+    else:
+        switch: SwitchKind = "bmv2" if kind == "BMv2" else "soft"
+        with network_cluster(workers, switch=switch) as cluster, _joined(cluster, workers, slots) as job:
+            yield cluster.lab, job
+
+
+@contextlib.contextmanager
+def _hand_written(place: Lab, workers: int, slots: int) -> Iterator[None]:
+    command = [
+        *place.at_switch(),
+        sys.executable,
+        "-m",
+        "bench.aggregator",
+        str(JOB),
+        str(workers),
+        str(slots),
+    ]
+    process = subprocess.Popen(
+        [*command, *place.interfaces], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin and process.stdout
+    try:
+        if process.stdout.readline() != "ready\n":
+            raise RuntimeError("the hand-written aggregator did not start")
+        yield
+    finally:
+        process.stdin.close()
+        process.wait(10)
+
+
+@contextlib.contextmanager
+def _joined(cluster: NetworkCluster, workers: int, slots: int) -> Iterator[int]:
+    """All workers of one job joined at the controller, as agents would."""
+    clients = [AgentClient(cluster.controller) for _ in range(workers)]
+    jobs: list[int] = []
+
+    def join(rank: int) -> None:
+        host = cluster.lab.hosts[rank].name
+        jobs.append(clients[rank].join(job="bench", size=workers, rank=rank, host=host, slots=slots).job_id)
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    try:
+        if len(jobs) != workers:
+            raise RuntimeError("not all workers could join")
+        yield jobs[0]
+    finally:
+        for client in clients:
+            client.leave()
+            client.close()
+
+
+def _print(
+    memory: dict[str, list[float]], rates: dict[str, list[float]], workers: int, lanes: int, notes: list[str]
+) -> None:
+    bmv2 = median(rates["BMv2"]) if "BMv2" in rates else None
+    rows = []
+    for where, measured in (("in memory, packets in", memory), ("AF_PACKET, in and out", rates)):
+        for name, values in measured.items():
+            rate = median(values)
+            against_c = rate / median(measured["C aggregator"])
+            against_bmv2 = f"{rate / bmv2:.1f}" if bmv2 else "-"
+            rows.append(
+                (f"{name}, {where}", f"{rate:,.0f}", spread(values), f"{against_c:.2f}", against_bmv2)
+            )
+    show(
+        f"Slot protocol, {workers} workers, {lanes} lanes a packet",
+        ("switch", "packets/s", "spread", "x C aggregator", "x BMv2"),
+        rows,
+        ["x C aggregator: same place. x BMv2: BMv2 over AF_PACKET, packets in and out.", *notes],
+    )

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How benchmarks print: medians and ratios of one run, with the command that made them."""
+
+import sys
+from collections.abc import Sequence
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+
+def show(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()
+) -> None:
+    """Print one table and, below it, the command line and what must be known to read it."""
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    console.print(table)
+    console.print(f"command: weir {' '.join(sys.argv[1:])}", style="dim", highlight=False)
+    for note in notes:
+        console.print(note, style="dim", highlight=False)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Half the range relative to the median, in per cent: how noisy the runs were."""
+    middle = median(values)
+    return f"±{(max(values) - min(values)) / 2 / middle:.0%}" if middle else "-"

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Child processes that never outlive their parent: ``python -m weir.child MODULE ARGUMENTS...``.
+
+A child's standard input is a pipe that only the parent holds open. When it closes, because the parent
+closed it, ended or was killed, the child asks itself to end (SIGTERM), and insists after a few seconds.
+Unlike PR_SET_PDEATHSIG this works on every Unix and does not depend on which thread started the child.
+
+This module imports the standard library only, so that a child starts as fast as its module does.
+"""
+
+import contextlib
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, Final
+
+_GRACE_S: Final = 5.0
+_REMOVE: Final = "WEIR_CHILD_REMOVE"
+
+
+def spawn(
+    module: str,
+    arguments: Sequence[str],
+    *,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    stdout: int | IO[bytes] | None = None,
+    remove: Path | None = None,
+    prefix: Sequence[str] = (),
+) -> subprocess.Popen[bytes]:
+    """Start ``python -m module arguments`` as a child of this process.
+
+    It gets its own session, so that Ctrl-C in the terminal reaches the parent alone, who then ends its
+    children in order. ``log`` receives its standard error, and its output too unless ``stdout`` says
+    otherwise. ``environment`` is added to the parent's. ``remove``: a directory to delete if the parent
+    dies without having ended the child. ``prefix``: a command that becomes the child, such as
+    ``ip netns exec NAME``.
+    """
+    added = dict(environment or {})
+    if remove is not None:
+        added[_REMOVE] = str(remove)
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [*prefix, sys.executable, "-m", "weir.child", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=out if stdout is None else stdout,
+            stderr=out,
+            env={**os.environ, **added},
+            start_new_session=True,
+        )
+
+
+def end(processes: Sequence[subprocess.Popen[bytes]], grace_s: float = _GRACE_S) -> None:
+    """End these children: SIGTERM to all that still run, SIGKILL to those left after ``grace_s`` seconds."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    deadline = time.monotonic() + grace_s
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdin is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+
+
+def log_tail(log: Path, limit: int = 4000) -> str:
+    """The last ``limit`` characters of a child's log."""
+    try:
+        return log.read_text(encoding="utf-8", errors="replace")[-limit:].strip()
+    except OSError as error:
+        return f"(no log: {error})"
+
+
+def how_it_ended(status: int) -> str:
+    """An exit status of Popen in words: "exit status 1", "signal SIGKILL"."""
+    if status >= 0:
+        return f"exit status {status}"
+    with contextlib.suppress(ValueError):
+        return f"signal {signal.Signals(-status).name}"
+    return f"signal {-status}"
+
+
+def _end_with_parent(remove: str | None) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    if remove:  # first of all: SIGTERM may end this process at once
+        shutil.rmtree(remove, ignore_errors=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_GRACE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Run the module named on the command line as ``__main__``, until it ends or the parent does."""
+    remove = os.environ.pop(_REMOVE, None)
+    threading.Thread(target=_end_with_parent, args=(remove,), name="parent-watch", daemon=True).start()
+    module, sys.argv = sys.argv[1], sys.argv[1:]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
