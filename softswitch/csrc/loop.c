@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+#define _GNU_SOURCE
+#include "loop.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+// -- making way for the control side ---------------------------------------------------------------
+
+static void end_poll(loop *l)
+{
+    uint64_t one = 1;
+    if (write(l->wake_fd, &one, sizeof one) < 0) {
+        // the counter is full, so the loop is being woken anyway
+    }
+}
+
+void loop_wake(loop *l)
+{
+    end_poll(l);
+    if (l->bell)
+        weir_bell_ring(l->bell);
+}
+
+void loop_enter(loop *l)
+{
+    atomic_fetch_add(&l->waiting, 1);
+    loop_wake(l);
+    pthread_mutex_lock(&l->lock);
+}
+
+void loop_leave(loop *l)
+{
+    if (atomic_fetch_sub(&l->waiting, 1) == 1)
+        pthread_cond_broadcast(&l->resumed);
+    pthread_mutex_unlock(&l->lock);
+}
+
+loop *loop_new(void)
+{
+    loop *l = calloc(1, sizeof *l);
+    if (!l)
+        return NULL;
+    l->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (l->wake_fd < 0) {
+        free(l);
+        return NULL;
+    }
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->resumed, NULL);
+    clock_gettime(CLOCK_MONOTONIC, &l->epoch);
+    return l;
+}
+
+void loop_stop(loop *l)
+{
+    atomic_store(&l->stop, 1);
+    loop_wake(l);
+}
+
+void loop_set_switch(loop *l, sw_switch *sw)
+{
+    loop_enter(l);
+    l->sw = sw;
+    loop_leave(l);
+}
+
+// -- ports -----------------------------------------------------------------------------------------
+
+port *loop_port(loop *l, uint32_t number) { return number < LOOP_PORTS ? l->by_number[number] : NULL; }
+
+int loop_free_number(loop *l, uint32_t number)
+{
+    if (number >= LOOP_PORTS)
+        return -ERANGE;
+    return l->by_number[number] ? -EEXIST : 0;
+}
+
+void loop_attach(loop *l, port *p)
+{
+    p->up = 1;
+    l->by_number[p->number] = p;
+    l->ports[l->count++] = p;
+    if (l->capture)
+        p->capture_id = capture_interface(l->capture, p->name);
+}
+
+static void detach(loop *l, port *p)
+{
+    for (uint32_t i = 0; i < l->count; i++)
+        if (l->ports[i] == p)
+            l->ports[i] = l->ports[--l->count];
+    l->by_number[p->number] = NULL;
+    p->ops->close(p);
+}
+
+int loop_remove(loop *l, uint32_t number)
+{
+    loop_enter(l);
+    port *p = loop_port(l, number);
+    if (p)
+        detach(l, p);
+    loop_leave(l);
+    return p ? 0 : -ENODEV;
+}
+
+int loop_set_up(loop *l, uint32_t number, int up)
+{
+    loop_enter(l);
+    port *p = loop_port(l, number);
+    if (p)
+        p->up = up;
+    loop_leave(l);
+    return p ? 0 : -ENODEV;
+}
+
+int loop_get_stats(loop *l, uint32_t number, port_stats *out)
+{
+    loop_enter(l);
+    port *p = loop_port(l, number);
+    if (p) {
+        if (p->ops->refresh)
+            p->ops->refresh(p);
+        *out = p->stats;
+    }
+    loop_leave(l);
+    return p ? 0 : -ENODEV;
+}
+
+uint64_t loop_unknown_port(loop *l)
+{
+    loop_enter(l);
+    uint64_t frames = l->unknown_port;
+    loop_leave(l);
+    return frames;
+}
+
+int loop_start_capture(loop *l, const char *path)
+{
+    capture *c = capture_open(path);
+    if (!c)
+        return -errno;
+    loop_enter(l);
+    capture_close(l->capture);
+    l->capture = c;
+    for (uint32_t i = 0; i < l->count; i++)
+        l->ports[i]->capture_id = capture_interface(c, l->ports[i]->name);
+    loop_leave(l);
+    return 0;
+}
+
+int loop_capture_error(loop *l)
+{
+    loop_enter(l);
+    int error = l->capture ? capture_error(l->capture) : 0;
+    loop_leave(l);
+    return error;
+}
+
+// -- frames ----------------------------------------------------------------------------------------
+
+static void emit(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
+{
+    loop *l = ctx;
+    port *p = loop_port(l, number);
+    if (!p) {
+        l->unknown_port++;
+        return;
+    }
+    if (!p->up || p->ops->send(p, frame, len) != 0) {
+        p->stats.tx_drops++;
+        return;
+    }
+    p->dirty = 1;
+    if (l->capture)
+        capture_frame(l->capture, p->capture_id, l->capture_now, frame, len, CAPTURE_OUT);
+}
+
+static uint64_t elapsed_ns(const loop *l)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)((now.tv_sec - l->epoch.tv_sec) * 1000000000 + (now.tv_nsec - l->epoch.tv_nsec));
+}
+
+static uint64_t wall_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+// One batch of one port. Returns how many frames it had.
+static uint32_t serve(loop *l, port *p)
+{
+    uint32_t len, n = 0;
+    const uint8_t *frame = p->ops->peek(p, &len);
+    if (!frame)
+        return 0;
+    sw_switch *sw = p->up ? l->sw : NULL;
+    uint64_t now = elapsed_ns(l);
+    if (l->capture)
+        l->capture_now = wall_ns();
+    if (sw)
+        sw_lock(sw);
+    do {
+        p->stats.rx_packets++;
+        p->stats.rx_bytes += len;
+        if (l->capture && p->up)
+            capture_frame(l->capture, p->capture_id, l->capture_now, frame, len, CAPTURE_IN);
+        if (sw)
+            sw_process(sw, p->number, frame, len, now, emit, l);
+        else
+            p->stats.rx_drops++;
+        p->ops->release(p);
+    } while (++n < LOOP_BATCH && (frame = p->ops->peek(p, &len)));
+    if (sw)
+        sw_unlock(sw);
+    return n;
+}
+
+static uint32_t serve_all(loop *l)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->count; i++)
+        n += serve(l, l->ports[i]);
+    if (n == 0)
+        return 0;
+    for (uint32_t i = 0; i < l->count; i++)
+        if (l->ports[i]->dirty) {
+            l->ports[i]->dirty = 0;
+            l->ports[i]->ops->flush(l->ports[i]);
+        }
+    return n;
+}
+
+// -- sleeping --------------------------------------------------------------------------------------
+
+// Waits for the bell on the loop's behalf, once each time it is armed, and ends the loop's poll.
+static void *helper_main(void *arg)
+{
+    loop *l = arg;
+    while (!atomic_load(&l->stop)) {
+        if (!atomic_load(&l->armed)) {
+            weir_futex_wait(&l->armed, 0, -1);
+            continue;
+        }
+        weir_bell_wait(l->bell, l->armed_seen, -1);
+        atomic_store(&l->armed, 0);
+        end_poll(l);
+    }
+    return NULL;
+}
+
+static void arm_helper(loop *l, uint32_t seen)
+{
+    if (!l->helper_runs)
+        l->helper_runs = pthread_create(&l->helper, NULL, helper_main, l) == 0;
+    if (atomic_load(&l->armed))
+        return;  // still waiting for the ring that ends this sleep
+    l->armed_seen = seen;
+    atomic_store(&l->armed, 1);
+    weir_futex_wake(&l->armed);
+}
+
+static void sleep_until_work(loop *l, uint32_t seen)
+{
+    struct pollfd fds[LOOP_PORTS + 1];
+    nfds_t n = 0;
+    for (uint32_t i = 0; i < l->count; i++) {
+        int fd = l->ports[i]->ops->fd ? l->ports[i]->ops->fd(l->ports[i]) : -1;
+        if (fd < 0)
+            continue;
+        fds[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
+    }
+    // A helper that still waits for the bell would clear its "somebody sleeps" mark under our feet.
+    int bell_only = n == 0 && l->bell && !atomic_load(&l->armed);
+    if (l->shm_ports && !bell_only)
+        arm_helper(l, seen);
+    fds[n] = (struct pollfd){.fd = l->wake_fd, .events = POLLIN};
+    if (l->capture)
+        capture_flush(l->capture);
+    pthread_mutex_unlock(&l->lock);
+    if (bell_only)
+        weir_bell_wait(l->bell, seen, -1);
+    else
+        poll(fds, n + 1, -1);
+    pthread_mutex_lock(&l->lock);
+    uint64_t rings;
+    if (read(l->wake_fd, &rings, sizeof rings) < 0) {
+        // nothing to drain: it was a port, or the bell
+    }
+    for (nfds_t i = 0; i < n; i++)
+        if (fds[i].revents & (POLLERR | POLLHUP)) {
+            int error;
+            socklen_t size = sizeof error;  // reading an interface's error clears it: else poll never sleeps
+            getsockopt(fds[i].fd, SOL_SOCKET, SO_ERROR, &error, &size);
+        }
+}
+
+int loop_run(loop *l)
+{
+    pthread_mutex_lock(&l->lock);
+    while (!atomic_load(&l->stop)) {
+        while (atomic_load(&l->waiting))
+            pthread_cond_wait(&l->resumed, &l->lock);
+        uint32_t seen = l->bell ? weir_bell_value(l->bell) : 0;
+        if (serve_all(l) == 0 && !atomic_load(&l->stop) && !atomic_load(&l->waiting))
+            sleep_until_work(l, seen);
+    }
+    if (l->capture)
+        capture_flush(l->capture);
+    pthread_mutex_unlock(&l->lock);
+    return 0;
+}
+
+void loop_free(loop *l)
+{
+    atomic_store(&l->stop, 1);
+    if (l->helper_runs) {
+        atomic_store(&l->armed, 1);
+        weir_futex_wake(&l->armed);
+        loop_wake(l);
+        pthread_join(l->helper, NULL);
+    }
+    while (l->count)
+        detach(l, l->ports[l->count - 1]);
+    capture_close(l->capture);
+    loop_close_bell(l);
+    close(l->wake_fd);
+    pthread_cond_destroy(&l->resumed);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+}

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// The switch's run loop: frames from ports through a program to ports, without Python.
+//
+// One thread runs loop_run. Every other function may be called from any thread while it runs; those that
+// change ports or the program wait until the loop is between two rounds. Functions that can fail return
+// 0 or a negative errno.
+#ifndef WEIR_SOFTSWITCH_LOOP_H
+#define WEIR_SOFTSWITCH_LOOP_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "capture.h"
+#include "ring.h"
+#include "switch.h"
+
+enum {
+    LOOP_PORTS = 512,  // v1model port numbers have nine bits
+    LOOP_BATCH = 64,   // frames of one port per round, and per hold of the switch's lock
+    PORT_NAME = 64,
+};
+
+typedef struct {
+    uint64_t rx_packets, rx_bytes;
+    uint64_t rx_drops;     // came in and went nowhere: ring full, port down, no program
+    uint64_t rx_oversize;  // longer than SW_MAX_FRAME, or an offloaded super-packet
+    uint64_t tx_packets, tx_bytes;
+    uint64_t tx_drops;  // the program sent it here, but: ring or queue full, port or interface down
+} port_stats;
+
+typedef struct port port;
+
+// A kind of port. peek, release, send and flush are called by the loop's thread only.
+typedef struct {
+    const uint8_t *(*peek)(port *p, uint32_t *len);  // oldest frame, in place; NULL when there is none
+    void (*release)(port *p);                        // done with the frame that peek returned
+    int (*send)(port *p, const uint8_t *frame, uint32_t len);  // 0, or -1: no room
+    void (*flush)(port *p);                                    // after a batch of sends
+    int (*fd)(port *p);                   // what to poll for input; -1: the loop's bell tells
+    void (*refresh)(port *p);             // brings drop counts kept elsewhere into stats
+    void (*close)(port *p);               // frees p
+} port_ops;
+
+struct port {
+    const port_ops *ops;
+    uint32_t number;
+    int up, dirty;
+    uint32_t capture_id;
+    port_stats stats;
+    char name[PORT_NAME];
+};
+
+typedef struct loop {
+    sw_switch *sw;
+    port *by_number[LOOP_PORTS];
+    port *ports[LOOP_PORTS];  // the used ones, packed
+    uint32_t count;
+    capture *capture;
+    uint64_t capture_now, unknown_port;  // frames that the program sent to a port that is not there
+    struct timespec epoch;               // program time 0
+
+    // Held by the loop while it works, by others while they change what it works on.
+    pthread_mutex_t lock;
+    pthread_cond_t resumed;
+    atomic_uint waiting;  // how many want the lock: the loop makes way
+    atomic_int stop;
+    int wake_fd;  // eventfd: ends a poll
+
+    // Shared-memory ports share one bell. With ports to poll besides, a helper turns its ring into wake_fd.
+    char *shm_dir;
+    weir_bell *bell;
+    uint32_t shm_ports;
+    pthread_t helper;
+    int helper_runs;
+    atomic_uint armed;  // futex: 1 while the helper is to wait for the bell
+    uint32_t armed_seen;
+} loop;
+
+loop *loop_new(void);
+void loop_free(loop *l);
+int loop_run(loop *l);
+void loop_stop(loop *l);
+void loop_wake(loop *l);
+void loop_set_switch(loop *l, sw_switch *sw);
+int loop_remove(loop *l, uint32_t number);
+int loop_set_up(loop *l, uint32_t number, int up);
+int loop_get_stats(loop *l, uint32_t number, port_stats *out);
+uint64_t loop_unknown_port(loop *l);
+int loop_start_capture(loop *l, const char *path);
+int loop_capture_error(loop *l);
+int loop_add_shm(loop *l, uint32_t number, const char *directory);
+int loop_add_interface(loop *l, uint32_t number, const char *interface);
+int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output);
+int loop_inject(loop *l, uint32_t number, const uint8_t *frame, uint32_t len, int64_t timeout_ns);
+int loop_receive(loop *l, uint32_t number, uint8_t *frame, uint32_t room, int64_t timeout_ns);
+int loop_pending(loop *l, uint32_t number);
+
+// For the files of port kinds: take and give back the lock; the rest is called while holding it.
+void loop_enter(loop *l);
+void loop_leave(loop *l);
+int loop_free_number(loop *l, uint32_t number);  // 0, -ERANGE or -EEXIST
+void loop_attach(loop *l, port *p);
+port *loop_port(loop *l, uint32_t number);
+void loop_close_bell(loop *l);
+
+#endif

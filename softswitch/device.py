@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole soft switch: ports, programs and the P4Runtime server, put together and taken apart in order."""
+
+import logging
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+from google.protobuf import text_format
+from p4.v1 import p4runtime_pb2
+
+from softswitch.errors import Code, ControlError, ProgramError
+from softswitch.p4rt.pipeline import PipelineStore
+from softswitch.p4rt.server import P4RuntimeServer, Tls
+from softswitch.p4rt.service import P4RuntimeService
+from softswitch.ports import PortError, PortLoop
+from softswitch.program import Program
+from softswitch.shm_directory import ShmDirectory
+from softswitch.switch import Switch
+
+P4INFO_ENDINGS: Final = (".p4info.txtpb", ".p4info.txt", ".p4info.pb.txt", ".p4info.pbtxt")
+"""Where a program's P4Info is looked for: its own name with ``.json`` replaced by one of these."""
+
+_PATIENCE: Final = 0.2  # seconds between looks at whether to stop
+_log = logging.getLogger(__name__)
+
+
+class Device:
+    """One switch as the outside sees it.
+
+    Add ports through `loop`, optionally `load` a program and `serve` P4Runtime, then `start`.
+
+    Args:
+        device_id: the device's P4Runtime id.
+        cpu_port: the port that leads to the controller.
+
+    Attributes:
+        loop: the ports.
+        address: where P4Runtime is served, or None.
+    """
+
+    def __init__(self, *, device_id: int = 1, cpu_port: int = 510) -> None:
+        self.device_id = device_id
+        self.cpu_port = cpu_port
+        self.loop = PortLoop()
+        self.address: str | None = None
+        self._server: P4RuntimeServer | None = None
+        self._pipelines = PipelineStore(self._make_switch, self._run)
+        self._bare_switch: Switch | None = None
+        self._service = P4RuntimeService(device_id, self._pipelines, self._packet_out)
+        self._shm: ShmDirectory | None = None
+        self._stopping = threading.Event()
+        self._packet_ins: threading.Thread | None = None
+        try:
+            self.loop.add_queue(cpu_port, "cpu")
+        except PortError:
+            self.loop.close()
+            raise
+
+    def _make_switch(self, program: Program) -> Switch:
+        return Switch(program, device_id=self.device_id, cpu_port=self.cpu_port)
+
+    def _run(self, switch: Switch) -> None:
+        self.loop.set_switch(switch)
+        if self._bare_switch is not None:
+            self._bare_switch.close()
+            self._bare_switch = None
+
+    def open_shm(self, directory: Path) -> None:
+        """Take a directory for shared-memory ports. Raises PortError when another switch serves it."""
+        self._shm = ShmDirectory(directory)
+
+    def load(self, program: Path, p4info: Path | None = None) -> bool:
+        """Run a BMv2 JSON file from the start.
+
+        With a P4Info, given or found beside it, controllers can use it without setting a pipeline; the
+        result says whether there is one. Raises ProgramError (UnsupportedConstruct) and OSError.
+        """
+        switch = Switch(program, device_id=self.device_id, cpu_port=self.cpu_port)
+        self.loop.set_switch(switch)
+        self._bare_switch = switch
+        p4info = p4info or find_p4info(program)
+        if p4info is None:
+            return False
+        config = p4runtime_pb2.ForwardingPipelineConfig(p4_device_config=program.read_bytes())
+        _parse_p4info(p4info, config.p4info)
+        self._pipelines.adopt(config, switch)
+        self._bare_switch = None
+        return True
+
+    def serve(self, address: str, tls: Tls | None = None) -> str:
+        """Serve P4Runtime. Returns the address, with the port that was picked. Raises ServerError."""
+        self._server = P4RuntimeServer(self._service, address, tls)
+        self.address = self._server.address
+        return self.address
+
+    def start(self) -> None:
+        """Let frames through."""
+        self.loop.start()
+        self._packet_ins = threading.Thread(target=self._forward_packet_ins, name="packet-in")
+        self._packet_ins.start()
+
+    def close(self) -> None:
+        """Stop everything; shared-memory files are removed. Twice is harmless."""
+        self._stopping.set()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        if self._packet_ins is not None:
+            self._packet_ins.join()
+            self._packet_ins = None
+        self.loop.close()
+        if self._shm is not None:
+            self._shm.close()
+        self._pipelines.close()
+        if self._bare_switch is not None:
+            self._bare_switch.close()
+            self._bare_switch = None
+
+    def __enter__(self) -> "Device":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _packet_out(self, frame: bytes) -> None:
+        try:
+            self.loop.inject(self.cpu_port, frame)
+        except PortError as error:
+            raise ControlError(Code.RESOURCE_EXHAUSTED, str(error)) from error
+
+    def _forward_packet_ins(self) -> None:
+        while not self._stopping.is_set():
+            frame = self.loop.receive(self.cpu_port, _PATIENCE)
+            if frame is not None:
+                self._service.packet_in(frame)
+
+
+def find_p4info(program: Path) -> Path | None:
+    """The P4Info text file beside a program, if there is one."""
+    for ending in P4INFO_ENDINGS:
+        path = program.with_name(program.name.removesuffix(".json") + ending)
+        if path.exists():
+            return path
+    return None
+
+
+def _parse_p4info(path: Path, message: Any) -> None:
+    try:
+        text_format.Parse(path.read_text(), message, allow_unknown_field=True)
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise ProgramError(f"{path} is not P4Info in protobuf's text format: {error}") from error

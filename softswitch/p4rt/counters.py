@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""P4Runtime's CounterEntry and DirectCounterEntry (specification 9.3)."""
+
+from collections.abc import Iterator
+
+from p4.v1 import p4runtime_pb2
+
+from softswitch.entry import Count
+from softswitch.errors import Code, ControlError
+from softswitch.p4rt.keys import Message, decode_key, encode_key, invalid
+from softswitch.p4rt.p4info import ArrayInfo, TableInfo
+from softswitch.p4rt.pipeline import Pipeline
+
+
+def decode_count(data: Message) -> Count:
+    """A CounterData. Raises ControlError INVALID_ARGUMENT for a negative one."""
+    if data.packet_count < 0 or data.byte_count < 0:
+        raise invalid("a counter cannot be negative")
+    return Count(data.packet_count, data.byte_count)
+
+
+def encode_count(count: Count) -> Message:
+    """A CounterData, cut to its 63 bits."""
+    largest = (1 << 63) - 1
+    return p4runtime_pb2.CounterData(packet_count=count.packets & largest, byte_count=count.bytes & largest)
+
+
+def _counted_table(pipeline: Pipeline, entry: Message) -> TableInfo:
+    table = pipeline.info.table(entry.table_id)
+    if not table.counted:
+        raise invalid(f"table {table.name} has no direct counter")
+    if entry.is_default_action:
+        raise ControlError(
+            Code.UNIMPLEMENTED, f"table {table.name}: counters of default actions are not supported"
+        )
+    return table
+
+
+def write_direct_counter(pipeline: Pipeline, update: int, message: Message) -> None:
+    """MODIFY of a DirectCounterEntry. Raises ControlError."""
+    if update != p4runtime_pb2.Update.MODIFY:
+        raise invalid("a direct counter lives with its entry; only MODIFY changes it")
+    entry = message.table_entry
+    table = _counted_table(pipeline, entry)
+    key = decode_key(table, entry)
+    pipeline.switch.entry_counter(table.name, key, entry.priority)  # NOT_FOUND also when there is no data
+    if message.HasField("data"):
+        count = decode_count(message.data)
+        pipeline.switch.write_entry_counter(table.name, key, count, entry.priority)
+
+
+def read_direct_counters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
+    """The DirectCounterEntry messages that a read selects. Raises ControlError."""
+    entry = wanted.table_entry
+    if entry.table_id == 0:
+        tables = [table for table in pipeline.info.tables.values() if table.counted]
+    else:
+        tables = [_counted_table(pipeline, entry)]
+    for table in tables:
+        key = decode_key(table, entry) if entry.match else None
+        found = [
+            e
+            for e in pipeline.switch.entries(table.name)
+            if key is None or (e.key == key and (not entry.priority or e.priority == entry.priority))
+        ]
+        if key is not None and not found:
+            raise ControlError(Code.NOT_FOUND, f"table {table.name} has no such entry")
+        for e in found:
+            count = pipeline.switch.entry_counter(table.name, e.key, e.priority)
+            yield p4runtime_pb2.DirectCounterEntry(
+                table_entry=encode_key(table, e.key, e.priority), data=encode_count(count)
+            )
+
+
+def cells(array: ArrayInfo, message: Message) -> list[int]:
+    """The cells that an entity means: the one at its index, or all when it has none. Raises ControlError."""
+    if not message.HasField("index"):
+        return list(range(array.size))
+    index = message.index.index
+    if index < 0:
+        raise invalid(f"{array.name}: index {index} is negative")
+    if index >= array.size:
+        raise ControlError(Code.OUT_OF_RANGE, f"{array.name} has cells 0..{array.size - 1}, not {index}")
+    return [index]
+
+
+def write_counter(pipeline: Pipeline, update: int, message: Message) -> None:
+    """MODIFY of a CounterEntry. Raises ControlError."""
+    if update != p4runtime_pb2.Update.MODIFY:
+        raise invalid("counters are always there; only MODIFY changes them")
+    counter = pipeline.info.counter(message.counter_id)
+    indexes = cells(counter, message)
+    if message.HasField("data"):
+        count = decode_count(message.data)
+        for index in indexes:
+            pipeline.switch.write_counter(counter.name, index, count)
+
+
+def read_counters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
+    """The CounterEntry messages that a read selects. Raises ControlError."""
+    info = pipeline.info
+    for counter in [info.counter(wanted.counter_id)] if wanted.counter_id else list(info.counters.values()):
+        for index in cells(counter, wanted):
+            message = p4runtime_pb2.CounterEntry(counter_id=counter.id)
+            message.index.index = index
+            message.data.CopyFrom(encode_count(pipeline.switch.read_counter(counter.name, index)))
+            yield message

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and writes of one entity, by kind. A kind that is not here is refused by its name."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from p4.v1 import p4runtime_pb2
+
+from softswitch.errors import Code, ControlError
+from softswitch.p4rt import counters, registers, replication, tables
+from softswitch.p4rt.keys import Message, invalid
+from softswitch.p4rt.pipeline import Pipeline
+
+Writer = Callable[[Pipeline, int, Message], None]
+"""Applies one Update.Type to one entity. Raises ControlError; then nothing has changed."""
+Reader = Callable[[Pipeline, Message], Iterator[Message]]
+"""The entities that a request selects, in the request's kind. Raises ControlError."""
+
+_WRITERS: Final[Mapping[str, Writer]] = {
+    "table_entry": tables.write_table_entry,
+    "direct_counter_entry": counters.write_direct_counter,
+    "counter_entry": counters.write_counter,
+    "register_entry": registers.write_register,
+    "packet_replication_engine_entry": replication.write_replication,
+}
+_READERS: Final[Mapping[str, Reader]] = {
+    "table_entry": tables.read_table_entries,
+    "direct_counter_entry": counters.read_direct_counters,
+    "counter_entry": counters.read_counters,
+    "register_entry": registers.read_registers,
+    "packet_replication_engine_entry": replication.read_replication,
+}
+
+
+def _kind(entity: Message) -> str:
+    kind: str | None = entity.WhichOneof("entity")
+    if kind is None:
+        raise invalid("the entity is empty")
+    if kind not in _WRITERS:
+        raise ControlError(Code.UNIMPLEMENTED, f"{kind} is not supported by this switch")
+    return kind
+
+
+def write(pipeline: Pipeline, update: Message) -> None:
+    """Apply one Update. Raises ControlError; then nothing has changed."""
+    if update.type == p4runtime_pb2.Update.UNSPECIFIED:
+        raise invalid("the update's type is not set")
+    kind = _kind(update.entity)
+    _WRITERS[kind](pipeline, update.type, getattr(update.entity, kind))
+
+
+def read(pipeline: Pipeline, entity: Message) -> Iterator[Message]:
+    """The Entity messages that a request entity selects. Raises ControlError."""
+    kind = _kind(entity)
+    for found in _READERS[kind](pipeline, getattr(entity, kind)):
+        yield p4runtime_pb2.Entity(**{kind: found})

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keys of table entries: P4Runtime's FieldMatch to and from the switch's matches (specification 9.1.1)."""
+
+from typing import Any, Final
+
+from p4.config.v1 import p4info_pb2
+from p4.v1 import p4runtime_pb2
+
+from softswitch.entry import Exact, Lpm, Match, Optional, Range, Ternary
+from softswitch.errors import Code, ControlError
+from softswitch.p4rt.p4info import FieldInfo, TableInfo
+from softswitch.p4rt.values import decode, encode
+
+Message = Any
+"""A P4Runtime message; the stubs carry no types."""
+
+_TYPES: Final = p4info_pb2.MatchField
+_ONEOF: Final = {
+    _TYPES.EXACT: "exact",
+    _TYPES.LPM: "lpm",
+    _TYPES.TERNARY: "ternary",
+    _TYPES.RANGE: "range",
+    _TYPES.OPTIONAL: "optional",
+}
+
+
+def invalid(message: str) -> ControlError:
+    """The error for a malformed entity."""
+    return ControlError(Code.INVALID_ARGUMENT, message)
+
+
+def _wildcard(field: FieldInfo, where: str) -> Match:
+    if field.match_type == _TYPES.LPM:
+        return Lpm(0, 0)
+    if field.match_type == _TYPES.TERNARY:
+        return Ternary(0, 0)
+    if field.match_type == _TYPES.RANGE:
+        return Range(0, (1 << field.bits) - 1)
+    if field.match_type == _TYPES.OPTIONAL:
+        return Optional(None)
+    raise invalid(f"{where} is missing: an exact field has no wildcard")
+
+
+def _match(field: FieldInfo, message: Message, where: str) -> Match:
+    kind = message.WhichOneof("field_match_type")
+    if kind != _ONEOF.get(field.match_type):
+        raise invalid(
+            f"{where} is matched as {kind}, but is {_ONEOF.get(field.match_type, 'of another kind')}"
+        )
+    full = (1 << field.bits) - 1
+    part = getattr(message, kind)
+    if kind == "exact":
+        return Exact(decode(part.value, field.bits, where))
+    if kind == "optional":
+        return Optional(decode(part.value, field.bits, where))
+    if kind == "lpm":
+        value = decode(part.value, field.bits, where)
+        if not 0 < part.prefix_len <= field.bits:
+            raise invalid(f"{where}: prefix length {part.prefix_len} is not in 1..{field.bits} (leave 0 out)")
+        if value & (full >> part.prefix_len):
+            raise invalid(f"{where}: bits beyond the prefix are not zero")
+        return Lpm(value, part.prefix_len)
+    if kind == "ternary":
+        value, mask = (decode(v, field.bits, where) for v in (part.value, part.mask))
+        if mask == 0:
+            raise invalid(f"{where}: mask 0 matches everything; leave the field out instead")
+        if value & ~mask:
+            raise invalid(f"{where}: bits outside the mask are not zero")
+        return Ternary(value, mask)
+    low, high = (decode(v, field.bits, where) for v in (part.low, part.high))
+    if low > high:
+        raise invalid(f"{where}: low {low} is above high {high}")
+    if low == 0 and high == full:
+        raise invalid(f"{where}: the range is everything; leave the field out instead")
+    return Range(low, high)
+
+
+def decode_key(table: TableInfo, entry: Message) -> tuple[Match, ...]:
+    """The entry's key, one match per field in the table's order. Raises ControlError INVALID_ARGUMENT."""
+    given: dict[int, Message] = {}
+    for message in entry.match:
+        if message.field_id in given:
+            raise invalid(f"table {table.name}: field {message.field_id} is given twice")
+        given[message.field_id] = message
+    key: list[Match] = []
+    for field in table.fields:
+        where = f"table {table.name}, field {field.name}"
+        message = given.pop(field.id, None)
+        key.append(_wildcard(field, where) if message is None else _match(field, message, where))
+    if given:
+        raise invalid(f"table {table.name} has no field with id {min(given)}")
+    return tuple(key)
+
+
+def check_priority(table: TableInfo, priority: int) -> None:
+    """Raises ControlError INVALID_ARGUMENT unless a priority is there exactly when the table needs one."""
+    if priority < 0 or (priority == 0) == table.prioritised:
+        wanted = "positive, for it has a ternary, range or optional field" if table.prioritised else "0"
+        raise invalid(f"table {table.name}: priority is {priority}, must be {wanted}")
+
+
+def _encode_match(field: FieldInfo, match: Match, message: Message) -> None:
+    """Append the match to a TableEntry; a wildcard is left out, as the specification wants it."""
+    found = p4runtime_pb2.FieldMatch(field_id=field.id)
+    if isinstance(match, Exact):
+        found.exact.value = encode(match.value)
+    elif isinstance(match, Lpm):
+        if match.prefix_len == 0:
+            return
+        found.lpm.value, found.lpm.prefix_len = encode(match.value), match.prefix_len
+    elif isinstance(match, Range):
+        if match == Range(0, (1 << field.bits) - 1):
+            return
+        found.range.low, found.range.high = encode(match.low), encode(match.high)
+    elif field.match_type == _TYPES.OPTIONAL:  # BMv2 writes P4's optional as ternary
+        value = match.value if isinstance(match, Optional) or match.mask else None
+        if value is None:
+            return
+        found.optional.value = encode(value)
+    elif isinstance(match, Ternary):
+        if match.mask == 0:
+            return
+        found.ternary.value, found.ternary.mask = encode(match.value), encode(match.mask)
+    message.match.append(found)
+
+
+def encode_key(table: TableInfo, key: tuple[Match, ...], priority: int) -> Message:
+    """A TableEntry with nothing but what identifies it."""
+    message = p4runtime_pb2.TableEntry(table_id=table.id, priority=priority)
+    for field, match in zip(table.fields, key, strict=True):
+        _encode_match(field, match, message)
+    return message

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loaded programs and P4Runtime's five ways of setting one (specification 15)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from p4.v1 import p4runtime_pb2
+
+import native
+from softswitch.entry import Match
+from softswitch.errors import Code, ControlError, ProgramError
+from softswitch.p4rt.p4info import P4InfoIndex
+from softswitch.program import Program, load_program
+from softswitch.switch import Switch
+
+Config = Any
+"""``p4.v1.ForwardingPipelineConfig``; the stubs carry no types."""
+
+_REQUEST: Final = p4runtime_pb2.SetForwardingPipelineConfigRequest
+
+EntryKey = tuple[str, tuple[Match, ...], int]
+"""Table name, key and priority: what identifies an entry."""
+
+
+@dataclass(frozen=True)
+class EntryNotes:
+    """What the controller stored with an entry, for itself."""
+
+    controller_metadata: int = 0
+    metadata: bytes = b""
+
+
+@dataclass(frozen=True)
+class ReplicaNotes:
+    """How a multicast group or clone session was written, so that it reads back alike.
+
+    ``byte_ports``: ports came as byte strings (``port``), not as numbers (``egress_port``).
+    """
+
+    metadata: bytes = b""
+    byte_ports: bool = False
+
+
+@dataclass
+class Pipeline:
+    """One program, its control-plane description, and what P4Runtime keeps beside the switch's own state."""
+
+    config: Config
+    info: P4InfoIndex
+    switch: Switch
+    notes: dict[EntryKey, EntryNotes] = field(default_factory=dict)
+    default_notes: dict[str, EntryNotes] = field(default_factory=dict)
+    group_notes: dict[int, ReplicaNotes] = field(default_factory=dict)
+    session_notes: dict[int, ReplicaNotes] = field(default_factory=dict)
+
+
+class PipelineStore:
+    """The running pipeline, and one that is saved but not yet committed.
+
+    Reads and writes go to the saved one while there is one: it is a whole switch that no frame runs
+    through yet, so committing it swaps program and state in one go.
+
+    Args:
+        make_switch: builds a switch for a program (not running yet).
+        run: lets the frames of all ports run through a switch from now on.
+    """
+
+    def __init__(self, make_switch: Callable[[Program], Switch], run: Callable[[Switch], None]) -> None:
+        self._make_switch = make_switch
+        self._run = run
+        self.running: Pipeline | None = None
+        self.saved: Pipeline | None = None
+
+    @property
+    def newest(self) -> Pipeline | None:
+        """The pipeline that reads and writes refer to, or None."""
+        return self.saved or self.running
+
+    def current(self) -> Pipeline:
+        """``newest``; raises ControlError FAILED_PRECONDITION when there is none."""
+        pipeline = self.newest
+        if pipeline is None:
+            raise ControlError(
+                Code.FAILED_PRECONDITION, "no pipeline is loaded: call SetForwardingPipelineConfig first"
+            )
+        return pipeline
+
+    def adopt(self, config: Config, switch: Switch) -> None:
+        """Take over a switch that runs already. Raises ProgramError when P4Info does not describe it."""
+        info = P4InfoIndex(config.p4info)
+        info.check_against(switch.program)
+        self.running = Pipeline(config, info, switch)
+
+    def set(self, action: int, config: Config | None) -> None:
+        """One SetForwardingPipelineConfig call. Raises ControlError; then nothing has changed."""
+        handlers: dict[int, Callable[[Config], None]] = {
+            _REQUEST.VERIFY: self._verify,
+            _REQUEST.VERIFY_AND_SAVE: self._save,
+            _REQUEST.VERIFY_AND_COMMIT: self._commit_new,
+            _REQUEST.RECONCILE_AND_COMMIT: self._reconcile,
+        }
+        if action == _REQUEST.COMMIT:
+            if config is not None:
+                raise ControlError(Code.INVALID_ARGUMENT, "COMMIT takes no config: it commits the saved one")
+            self._commit_saved()
+        elif action not in handlers:
+            raise ControlError(Code.INVALID_ARGUMENT, f"unknown pipeline config action {action}")
+        elif config is None:
+            raise ControlError(Code.INVALID_ARGUMENT, f"{_REQUEST.Action.Name(action)} needs a config")
+        else:
+            handlers[action](config)
+
+    def _build(self, config: Config) -> Pipeline:
+        """A pipeline of its own, with the state that the program starts with."""
+        try:
+            program = load_program(config.p4_device_config)
+            info = P4InfoIndex(config.p4info)
+            info.check_against(program)
+            kept = p4runtime_pb2.ForwardingPipelineConfig()
+            kept.CopyFrom(config)
+            return Pipeline(kept, info, self._make_switch(program))
+        except ProgramError as error:
+            raise ControlError(Code.INVALID_ARGUMENT, str(error)) from error
+        except (native.NoCompilerError, native.CompileError) as error:
+            raise ControlError(Code.FAILED_PRECONDITION, str(error)) from error
+
+    def _verify(self, config: Config) -> None:
+        self._build(config).switch.close()
+
+    def _save(self, config: Config) -> None:
+        pipeline = self._build(config)
+        self._drop_saved()
+        self.saved = pipeline
+
+    def _commit_new(self, config: Config) -> None:
+        pipeline = self._build(config)
+        self._drop_saved()
+        self._put_to_work(pipeline)
+
+    def _commit_saved(self) -> None:
+        if self.saved is None:
+            raise ControlError(Code.NOT_FOUND, "no config was saved: call VERIFY_AND_SAVE first")
+        pipeline, self.saved = self.saved, None
+        self._put_to_work(pipeline)
+
+    def _reconcile(self, config: Config) -> None:
+        """Same program: it goes on, state and all. Another: entries, defaults and groups move over."""
+        old = self.running
+        if old is not None and _same_program(old.config, config):
+            old.config.cookie.CopyFrom(config.cookie)
+            self._drop_saved()
+            return
+        pipeline = self._build(config)
+        if old is not None:
+            try:
+                carry_over(old, pipeline)
+            except ControlError as error:
+                pipeline.switch.close()
+                raise ControlError(
+                    Code.INVALID_ARGUMENT, f"the state cannot be kept under the new program: {error.message}"
+                ) from error
+        self._drop_saved()
+        self._put_to_work(pipeline)
+
+    def _put_to_work(self, pipeline: Pipeline) -> None:
+        self._run(pipeline.switch)
+        old, self.running = self.running, pipeline
+        if old is not None:
+            old.switch.close()
+
+    def _drop_saved(self) -> None:
+        if self.saved is not None:
+            self.saved.switch.close()
+            self.saved = None
+
+    def close(self) -> None:
+        """Free every switch. None may be running any more."""
+        self._drop_saved()
+        if self.running is not None:
+            self.running.switch.close()
+            self.running = None
+
+
+def _same_program(one: Config, other: Config) -> bool:
+    return bool(one.p4_device_config == other.p4_device_config and one.p4info == other.p4info)
+
+
+def carry_over(old: Pipeline, new: Pipeline) -> None:
+    """Write ``old``'s table entries, default actions, groups and sessions into ``new``.
+
+    Counters and registers start anew. Raises ControlError at the first thing that ``new`` cannot hold.
+    """
+    for table in old.info.tables.values():
+        if not table.constant:
+            for entry in old.switch.entries(table.name):
+                new.switch.insert_entry(table.name, entry)
+        default = old.switch.default(table.name)
+        if default is not None and not table.const_default and default != new.switch.default(table.name):
+            new.switch.set_default(table.name, *default)
+    for group, replicas in old.switch.multicast_groups().items():
+        new.switch.set_multicast_group(group, replicas)
+    for number, session in old.switch.clone_sessions().items():
+        new.switch.set_clone_session(number, session.replicas, session.packet_length)
+    new.notes.update(old.notes)
+    new.default_notes.update(old.default_notes)
+    new.group_notes.update(old.group_notes)
+    new.session_notes.update(old.session_notes)

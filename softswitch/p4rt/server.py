@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gRPC server around the P4Runtime service: address, TLS, start and stop."""
+
+from concurrent import futures
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import grpc
+from p4.v1 import p4runtime_pb2_grpc
+
+from softswitch.p4rt.arbitration import MAX_STREAMS
+from softswitch.p4rt.service import P4RuntimeService
+
+_MAX_MESSAGE: Final = 256 << 20  # a program's JSON in one message
+_MAX_METADATA: Final = 1 << 20  # a batch's error details
+_CALL_THREADS: Final = 16
+
+
+class ServerError(Exception):
+    """The gRPC server cannot be opened. The message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Files in PEM format. With ``ca``, clients must show a certificate that it signed (mTLS)."""
+
+    cert: Path
+    key: Path
+    ca: Path | None = None
+
+
+def _credentials(tls: Tls) -> grpc.ServerCredentials:
+    try:
+        key, cert = tls.key.read_bytes(), tls.cert.read_bytes()
+        ca = None if tls.ca is None else tls.ca.read_bytes()
+    except OSError as error:
+        raise ServerError(f"TLS: cannot read {error.filename}: {error.strerror}") from error
+    return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=ca is not None)
+
+
+class P4RuntimeServer:
+    """Serves ``service`` at ``address`` (``host:port``, port 0 picks a free one, or ``unix:/path``) until ``close``.
+
+    Raises ServerError when the address cannot be bound or the TLS files are no good.
+
+    Attributes:
+        address: where it can be reached.
+    """
+
+    def __init__(self, service: P4RuntimeService, address: str, tls: Tls | None = None) -> None:
+        host, _, port = address.rpartition(":")
+        local = address.startswith("unix:")
+        if not local and (not host or not port.isdecimal() or int(port) > 0xFFFF):
+            raise ServerError(f"gRPC address {address!r} is neither host:port nor unix:/path")
+        options = (
+            ("grpc.so_reuseport", 0),  # else two switches could share one port, and take turns
+            ("grpc.max_receive_message_length", _MAX_MESSAGE),
+            ("grpc.max_metadata_size", _MAX_METADATA),
+        )
+        pool = futures.ThreadPoolExecutor(MAX_STREAMS + _CALL_THREADS, thread_name_prefix="p4rt")
+        self._server = grpc.server(pool, options=options)
+        p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(service, self._server)
+        try:
+            if tls is None:
+                bound = self._server.add_insecure_port(address)
+            else:
+                bound = self._server.add_secure_port(address, _credentials(tls))
+        except RuntimeError as error:
+            raise ServerError(f"gRPC cannot listen on {address}: is the port in use?") from error
+        if bound == 0:
+            raise ServerError(
+                f"gRPC cannot listen on {address}: is the port in use, or are the TLS files bad?"
+            )
+        self.address = address if local else f"{host}:{bound}"
+        self._server.start()
+
+    def close(self) -> None:
+        """End every call and stop listening."""
+        self._server.stop(grace=None).wait()

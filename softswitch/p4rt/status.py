@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gRPC statuses: one for a whole call, or one that carries a p4.v1.Error for each part of a batch."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import grpc
+from google.rpc import code_pb2, status_pb2
+from p4.v1 import p4runtime_pb2
+
+from softswitch.errors import ControlError
+
+DETAILS_KEY: Final = "grpc-status-details-bin"
+_BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class _Fields(NamedTuple):
+    code: grpc.StatusCode
+    details: str
+    trailing_metadata: tuple[tuple[str, bytes], ...]
+
+
+class BatchStatus(_Fields, grpc.Status):  # type: ignore[misc]
+    """What ``ServicerContext.abort_with_status`` takes."""
+
+
+def grpc_code(number: int) -> grpc.StatusCode:
+    """gRPC's enum member for a google.rpc.Code."""
+    code: grpc.StatusCode = _BY_NUMBER[number]
+    return code
+
+
+def batch_status(call: str, results: Sequence[ControlError | None]) -> BatchStatus:
+    """The status of a batch that failed in part: UNKNOWN, with one p4.v1.Error per part in order."""
+    failed = sum(error is not None for error in results)
+    message = f"{call}: {failed} of {len(results)} failed"
+    status = status_pb2.Status(code=code_pb2.UNKNOWN, message=message)
+    for error in results:
+        if error is None:
+            detail = p4runtime_pb2.Error(canonical_code=code_pb2.OK)
+        else:
+            detail = p4runtime_pb2.Error(canonical_code=int(error.code), message=error.message)
+        status.details.add().Pack(detail)
+    return BatchStatus(grpc.StatusCode.UNKNOWN, message, ((DETAILS_KEY, status.SerializeToString()),))

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The switch's ports and the native loop that runs frames through them.
+
+Python opens, watches and closes ports; frames never pass through it, except on queue ports (the CPU port,
+and files that are played back)."""
+
+import ctypes
+import errno
+import functools
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import native
+from native.ring import MAX_FRAME
+
+MAX_PORT: Final = 510
+"""The highest port number: v1model's have nine bits, and 511 means drop."""
+
+_HERE: Final = Path(__file__).resolve().parent
+_SOURCES: Final = ("loop.c", "capture.c", "port_shm.c", "port_packet.c", "port_queue.c")
+
+
+class NativeSwitch(Protocol):
+    """What a loop runs frames through: softswitch.switch.Switch, or anything with runtime/switch.h's face."""
+
+    @property
+    def handle(self) -> int:
+        """Address of the C ``sw_switch``."""
+
+
+class PortError(Exception):
+    """A port could not be opened or used. The message says which and what to do."""
+
+
+@dataclass(frozen=True)
+class PortStatistics:
+    """What one port has seen since it was added.
+
+    ``rx_drops`` came in and went nowhere (ring full, port down, no program loaded), ``rx_oversize`` was
+    longer than MAX_FRAME bytes, ``tx_drops`` was sent by the program but found a full queue or a port
+    that is down.
+    """
+
+    rx_packets: int
+    rx_bytes: int
+    rx_drops: int
+    rx_oversize: int
+    tx_packets: int
+    tx_bytes: int
+    tx_drops: int
+
+
+class _Statistics(ctypes.Structure):
+    _fields_ = tuple((field.name, ctypes.c_uint64) for field in fields(PortStatistics))
+
+
+_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "loop_new": (ctypes.c_void_p, ()),
+    "loop_free": (None, (ctypes.c_void_p,)),
+    "loop_run": (ctypes.c_int, (ctypes.c_void_p,)),
+    "loop_stop": (None, (ctypes.c_void_p,)),
+    "loop_set_switch": (None, (ctypes.c_void_p, ctypes.c_void_p)),
+    "loop_remove": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32)),
+    "loop_set_up": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int)),
+    "loop_get_stats": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(_Statistics)),
+    ),
+    "loop_unknown_port": (ctypes.c_uint64, (ctypes.c_void_p,)),
+    "loop_start_capture": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)),
+    "loop_capture_error": (ctypes.c_int, (ctypes.c_void_p,)),
+    "loop_add_shm": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
+    "loop_add_interface": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
+    "loop_add_queue": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p),
+    ),
+    "loop_inject": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_int64),
+    ),
+    "loop_receive": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_int64),
+    ),
+    "loop_pending": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32)),
+}
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = native.load_library(
+        "switch-loop",
+        [_HERE / "csrc" / name for name in _SOURCES],
+        include=[_HERE / "csrc", _HERE / "runtime", native.INCLUDE],
+    )
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+class PortLoop:
+    """A set of ports, and one thread that runs every frame of theirs through a switch.
+
+    Ports are numbered 0 to MAX_PORT. They, and the switch, can be changed while the loop runs. Frames that
+    arrive while there is no switch are counted and dropped.
+
+    Example::
+
+        loop = PortLoop()
+        loop.add_interface(1, "veth1")
+        loop.add_shm(2, Path("/dev/shm/lab"))
+        loop.set_switch(switch)
+        loop.start()
+        ...
+        loop.close()
+    """
+
+    def __init__(self) -> None:
+        self._library = _library()
+        self._loop: int | None = self._library.loop_new()
+        if not self._loop:
+            raise OSError(ctypes.get_errno(), "the switch's loop could not be made")
+        self._kinds: dict[int, str] = {}
+        self._thread: threading.Thread | None = None
+
+    # -- life --------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start serving, in a thread of its own."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._library.loop_run, args=(self._handle,), name="switch"
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop serving and close every port; shared-memory files are removed. Twice is harmless."""
+        if self._loop is None:
+            return
+        self._library.loop_stop(self._loop)
+        if self._thread is not None:
+            self._thread.join()
+        self._library.loop_free(self._loop)
+        self._loop = None
+
+    def __enter__(self) -> "PortLoop":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def set_switch(self, switch: NativeSwitch | None) -> None:
+        """Run frames through ``switch`` from now on. When this returns, no frame is in the old one."""
+        self._library.loop_set_switch(self._handle, switch.handle if switch is not None else None)
+
+    @property
+    def _handle(self) -> int:
+        if self._loop is None:
+            raise PortError("the switch's ports are closed")
+        return self._loop
+
+    # -- ports -------------------------------------------------------------------------------------
+
+    def add_shm(self, number: int, directory: Path) -> None:
+        """Make shared-memory port ``number`` in ``directory``, for a host on this machine to attach to.
+
+        One loop serves one directory. Raises PortError.
+        """
+        self._add("loop_add_shm", number, f"shm in {directory}", os.fsencode(directory))
+
+    def add_interface(self, number: int, interface: str) -> None:
+        """Attach port ``number`` to a network interface (AF_PACKET). Needs CAP_NET_RAW. Raises PortError."""
+        self._add("loop_add_interface", number, f"interface {interface!r}", interface.encode())
+
+    def add_queue(self, number: int, name: str, output: Path | None = None) -> None:
+        """Make port ``number`` one whose frames ``inject`` puts in and ``receive`` takes out.
+
+        With ``output``, frames sent to it go to that pcapng file instead. Raises PortError.
+        """
+        path = None if output is None else os.fsencode(output)
+        what = name if output is None else f"output file {output}"
+        self._add("loop_add_queue", number, what, name.encode(), path)
+
+    def _add(self, function: str, number: int, what: str, *arguments: bytes | None) -> None:
+        if not 0 <= number <= MAX_PORT:
+            raise PortError(f"port {number}: port numbers are 0 to {MAX_PORT}")
+        result = getattr(self._library, function)(self._handle, number, *arguments)
+        if result < 0:
+            raise PortError(f"port {number}, {what}: {_reason(-result, number, self._kinds)}")
+        self._kinds[number] = what
+
+    def remove(self, number: int) -> None:
+        """Close a port. Raises PortError when it does not exist."""
+        self._check(self._library.loop_remove(self._handle, number), number)
+        del self._kinds[number]
+
+    def set_up(self, number: int, up: bool) -> None:
+        """Bring a port up or down; one that is down drops and counts what comes and goes."""
+        self._check(self._library.loop_set_up(self._handle, number, int(up)), number)
+
+    def ports(self) -> dict[int, str]:
+        """What each port is attached to, by number."""
+        return dict(sorted(self._kinds.items()))
+
+    def statistics(self, number: int) -> PortStatistics:
+        """What a port has seen. Raises PortError when it does not exist."""
+        raw = _Statistics()
+        self._check(self._library.loop_get_stats(self._handle, number, ctypes.byref(raw)), number)
+        return PortStatistics(*(getattr(raw, field.name) for field in fields(PortStatistics)))
+
+    def unknown_port_drops(self) -> int:
+        """Frames that the program sent to a port that is not there."""
+        return int(self._library.loop_unknown_port(self._handle))
+
+    # -- frames, one by one --------------------------------------------------------------------------
+
+    def inject(self, number: int, frame: bytes, timeout: float = 1.0) -> None:
+        """Let ``frame`` come in on a queue port. Raises PortError when it stays full for ``timeout`` s."""
+        result = self._library.loop_inject(self._handle, number, frame, len(frame), int(timeout * 1e9))
+        if result == -errno.EMSGSIZE:
+            raise PortError(f"port {number}: a frame of {len(frame)} bytes is longer than {MAX_FRAME}")
+        if result == -errno.ETIMEDOUT:
+            raise PortError(f"port {number}: the switch took no frame for {timeout} s")
+        self._check(result, number)
+
+    def receive(self, number: int, timeout: float = 1.0) -> bytes | None:
+        """The next frame that the program sent to a queue port; None when none came in ``timeout`` s."""
+        room = ctypes.create_string_buffer(MAX_FRAME)
+        result = self._library.loop_receive(self._handle, number, room, MAX_FRAME, int(timeout * 1e9))
+        if result == -errno.ETIMEDOUT:
+            return None
+        self._check(result, number)
+        return room.raw[:result]
+
+    def pending(self, number: int) -> int:
+        """How many injected frames the program has not taken yet."""
+        result: int = self._library.loop_pending(self._handle, number)
+        self._check(result, number)
+        return result
+
+    # -- capture -----------------------------------------------------------------------------------
+
+    def capture(self, path: Path) -> None:
+        """Write every frame of every port to a pcapng file from now on. Raises PortError."""
+        result = self._library.loop_start_capture(self._handle, os.fsencode(path))
+        if result < 0:
+            raise PortError(f"capture file {path}: {os.strerror(-result)}")
+
+    def capture_error(self) -> str | None:
+        """Why the capture ended before its time (a full disk, say); None while all is well."""
+        number = self._library.loop_capture_error(self._handle)
+        return os.strerror(number) if number else None
+
+    def _check(self, result: int, number: int) -> None:
+        if result == -errno.ENODEV:
+            raise PortError(f"there is no such port: {number}")
+        if result < 0:
+            raise PortError(f"port {number}: {os.strerror(-result)}")
+
+
+def _reason(number: int, port: int, kinds: dict[int, str]) -> str:
+    """What an errno of opening a port means to the person who asked for it."""
+    explain: dict[int, Callable[[], str]] = {
+        errno.EEXIST: lambda: (
+            f"port {port} is already {kinds[port]}"
+            if port in kinds
+            else "the file is there already: another switch serves this directory"
+        ),
+        errno.ENODEV: lambda: "there is no such network interface",
+        errno.ENXIO: lambda: "there is no such network interface",
+        errno.EPERM: lambda: "not allowed: run as root, or give Python CAP_NET_RAW",
+        errno.EXDEV: lambda: "all shared-memory ports of a switch are in one directory",
+    }
+    return explain.get(number, lambda: os.strerror(number))()
