@@ -67,11 +67,12 @@ class Event(IntEnum):
     DROP_NO_ROUTE = 12
     DROP_TTL_EXPIRED = 13
     DROP_NO_RECEIVER = 14
+    DROP_NO_ROOM = 15
 
 
 EVENT_HELP: Final[dict[Event, str]] = {
-    Event.CONTRIBUTION: "first contribution of a worker to a round",
-    Event.ROUND_COMPLETE: "round completed and its result multicast",
+    Event.CONTRIBUTION: "contribution added; the round still waits for others",
+    Event.ROUND_COMPLETE: "contribution added that completed its round; result multicast",
     Event.DUPLICATE_PENDING: "retransmission while the round still waits for others: not added, not answered",
     Event.DUPLICATE_ANSWERED: "retransmission after the round completed: stored result sent again",
     Event.FORWARDED: "packet that is not Weir's, forwarded",
@@ -85,6 +86,7 @@ EVENT_HELP: Final[dict[Event, str]] = {
     Event.DROP_NO_ROUTE: "no forwarding entry for the destination",
     Event.DROP_TTL_EXPIRED: "TTL ran out",
     Event.DROP_NO_RECEIVER: "result for a worker without a receiver entry",
+    Event.DROP_NO_ROOM: "result that would make its packet grow by more than the target can",
 }
 
 

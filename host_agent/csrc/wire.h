@@ -33,7 +33,8 @@
 #define WEIR_EVENT_DROP_NO_ROUTE 12u
 #define WEIR_EVENT_DROP_TTL_EXPIRED 13u
 #define WEIR_EVENT_DROP_NO_RECEIVER 14u
-#define WEIR_EVENTS 15u
+#define WEIR_EVENT_DROP_NO_ROOM 15u
+#define WEIR_EVENTS 16u
 
 /* what every Weir packet starts with */
 #define WEIR_WEIR_SIZE 20u

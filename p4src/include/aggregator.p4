@@ -37,6 +37,7 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
 // the same bytes. Senders may leave it 0.
 control Validation(in headers_t hdr, inout metadata_t meta, in standard_metadata_t standard_metadata) {
     apply {
+        meta.received = meta.length;
         if (standard_metadata.parser_error != error.NoError) {
             meta.event = EVENT_DROP_PARSER_ERROR;
         } else if (!hdr.weir.isValid() || !hdr.columns[0].isValid()) { // unreadable, other version or block size

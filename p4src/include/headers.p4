@@ -93,6 +93,7 @@ struct metadata_t {
     bit<32> event;
     // Bytes of the Weir header, the columns and the lanes that the packet holds at this moment.
     bit<16> length;
+    bit<16> received; // the same when the packet came in
     bool aggregate; // UDP that this switch is to aggregate, not to forward
     bool result; // the packet has become a result: egress addresses it to its receiver
     bool flooded; // sent to all ports: egress takes out the one it came from

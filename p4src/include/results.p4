@@ -16,6 +16,8 @@
 // into the result. Both give the same payload but for hdr.weir.worker. Block indices and the traffic class are
 // the packet's own.
 control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    bit<16> room;
+
     action become_result() {
         meta.result = true;
         hdr.weir.kind = TYPE_RESULT;
@@ -24,15 +26,33 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
         hdr.weir.reserved = 0;
     }
 
+    // A result may be longer than the packet it is made of, by the lanes that only others sent. A target may
+    // not be able to add so many bytes to a packet: BMv2 can add 512, and writes outside its buffer beyond
+    // that. The controller tells the limit of the target. Where there is one, workers are to send lanes of
+    // zeros for requested blocks that they lack, so that results never grow.
+    action limit(bit<16> bytes) {
+        room = bytes;
+    }
+
+    table headroom {
+        actions = { limit; }
+        default_action = limit(0xFFFF);
+    }
+
     apply {
         if (meta.complete) {
-            become_result();
-            if (meta.adds) {
-                standard_metadata.mcast_grp = meta.group;
-                meta.event = EVENT_ROUND_COMPLETE;
+            headroom.apply();
+            if (meta.length > meta.received |+| room) {
+                meta.event = EVENT_DROP_NO_ROOM; // the round is complete all the same: who has room may ask
             } else {
-                standard_metadata.egress_spec = standard_metadata.ingress_port;
-                meta.event = EVENT_DUPLICATE_ANSWERED;
+                become_result();
+                if (meta.adds) {
+                    standard_metadata.mcast_grp = meta.group;
+                    meta.event = EVENT_ROUND_COMPLETE;
+                } else {
+                    standard_metadata.egress_spec = standard_metadata.ingress_port;
+                    meta.event = EVENT_DUPLICATE_ANSWERED;
+                }
             }
         }
     }

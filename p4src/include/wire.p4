@@ -33,7 +33,8 @@
 @noWarn("unused") const bit<32> EVENT_DROP_NO_ROUTE = 0xc;
 @noWarn("unused") const bit<32> EVENT_DROP_TTL_EXPIRED = 0xd;
 @noWarn("unused") const bit<32> EVENT_DROP_NO_RECEIVER = 0xe;
-@noWarn("unused") const bit<32> EVENTS = 0xf;
+@noWarn("unused") const bit<32> EVENT_DROP_NO_ROOM = 0xf;
+@noWarn("unused") const bit<32> EVENTS = 0x10;
 
 // what every Weir packet starts with
 header weir_t {
