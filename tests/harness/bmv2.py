@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BMv2's `simple_switch_grpc` as a test target: a process in a network namespace of its own.
+
+Each port is a veth pair, one end BMv2's, the other a raw socket of ours. What a frame causes is complete when
+a marker frame, sent after it and flooded to every port, has come out of all of them: BMv2 keeps the order per
+port. So nothing here waits for time to pass.
+"""
+
+import contextlib
+import os
+import queue
+import select
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from ctypes import CDLL, get_errno
+from pathlib import Path
+from typing import Final, TypeVar
+
+from tests.harness.p4runtime import P4Runtime
+from tests.harness.target import CPU_PORT, EVENTS, P4INFO, PORTS, PROGRAM, Count, Key, Sent, Target
+from wire.definition import Event
+
+_PROBE: Final = 9  # the port that markers come in by
+_MARKER: Final = bytes.fromhex("02ffffffffff 02fffffffffe 88b5") + bytes(46)
+_MARKER_GROUP: Final = 4000  # BMv2 has groups below 4096
+_PATIENCE: Final = 30.0  # seconds until a switch that does not answer counts as broken
+_CLONE_NEWNET: Final = 0x40000000
+_T = TypeVar("_T")
+
+
+class Bmv2Target(Target):
+    """A running `simple_switch_grpc`. Needs root."""
+
+    name = "bmv2"
+    shortest_frame = 14  # the kernel's raw sockets refuse less than an Ethernet header
+    headroom = 512
+
+    def __init__(self) -> None:
+        self._cleanup = contextlib.ExitStack()
+        self._folder = Path(tempfile.mkdtemp(prefix="weir-bmv2-"))
+        self._cleanup.callback(shutil.rmtree, self._folder, ignore_errors=True)
+        self._namespace = f"weirtest{os.getpid()}"
+        self._overhead = Count(0, 0)  # what markers add to the FORWARDED event
+        try:
+            self._make_namespace()
+            self._sockets = _inside(self._namespace, self._open_sockets)
+            for port in self._sockets.values():
+                self._cleanup.callback(port.close)
+            address = self._start()
+            self._control = P4Runtime(address, os.getpid(), P4INFO, PROGRAM, self._alive)
+            self._cleanup.callback(self._control.close)
+            self.reset()
+        except BaseException:
+            self.close()
+            raise
+
+    def _make_namespace(self) -> None:
+        _run("ip", "netns", "add", self._namespace)
+        self._cleanup.callback(_run, "ip", "netns", "del", self._namespace)
+        inside = ("ip", "-n", self._namespace)
+        _run(*inside, "link", "set", "lo", "up")
+        # IPv6 would send frames of its own accord.
+        _run("ip", "netns", "exec", self._namespace, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
+        for port in (*PORTS, _PROBE):
+            _run(*inside, "link", "add", f"sw{port}", "type", "veth", "peer", "name", f"host{port}")
+            _run(*inside, "link", "set", f"sw{port}", "up")
+            _run(*inside, "link", "set", f"host{port}", "up")
+
+    def _open_sockets(self) -> dict[int, socket.socket]:
+        made = {}
+        for port in (*PORTS, _PROBE):
+            made[port] = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))  # ETH_P_ALL
+            made[port].bind((f"host{port}", 0))
+            made[port].setblocking(False)
+        return made
+
+    def _start(self) -> str:
+        address = f"unix:{self._folder}/grpc"
+        ports = [arg for port in (*PORTS, _PROBE) for arg in ("-i", f"{port}@sw{port}")]
+        options = ["--no-p4", "--device-id", str(os.getpid())]
+        target = ["--grpc-server-addr", address, "--cpu-port", str(CPU_PORT)]
+        self._log = (self._folder / "log").open("w+")
+        self._cleanup.callback(self._log.close)
+        command = ["simple_switch_grpc", *ports, *options, "--", *target]
+        self._process = subprocess.Popen(
+            ["ip", "netns", "exec", self._namespace, *command],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+        )
+        self._cleanup.callback(self._stop)
+        return address
+
+    def _stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _alive(self) -> None:
+        """Raise with BMv2's last words when it has died."""
+        if (status := self._process.poll()) is not None:
+            self._log.seek(0)
+            raise RuntimeError(f"simple_switch_grpc exited with {status}: {self._log.read()[-2000:]}")
+
+    def send(self, port: int, frame: bytes) -> list[Sent]:
+        self._sockets[port].send(frame)
+        return self._flush()
+
+    def packet_out(self, port: int, frame: bytes) -> list[Sent]:
+        self._control.packet_out(port, frame)
+        for mark in (*PORTS, CPU_PORT):  # packet-outs keep their order among themselves
+            self._control.packet_out(mark, _MARKER)
+            self._overhead += Count(1, len(_MARKER) + 2)
+        return self._collect()
+
+    def _flush(self) -> list[Sent]:
+        """Send a marker behind everything that is on its way, and gather what comes out before it."""
+        self._sockets[_PROBE].send(_MARKER)
+        self._overhead += Count(1, len(_MARKER))
+        return self._collect()
+
+    def _collect(self) -> list[Sent]:
+        seen: list[Sent] = []
+        waiting = {self._sockets[port].fileno(): port for port in PORTS}
+        deadline = time.monotonic() + _PATIENCE
+        while waiting:
+            ready, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                self._alive()
+                raise RuntimeError(f"BMv2 sent no marker to ports {sorted(waiting.values())}")
+            for handle in ready:
+                port = waiting[handle]
+                frame = self._sockets[port].recv(4096)
+                if frame == _MARKER:
+                    del waiting[handle]
+                else:
+                    seen.append(Sent(port, frame))
+        seen += [Sent(CPU_PORT, frame) for frame in self._packet_ins(deadline)]
+        return sorted(seen)
+
+    def _packet_ins(self, deadline: float) -> list[bytes]:
+        """Packet-ins up to the marker's."""
+        frames: list[bytes] = []
+        while True:
+            try:
+                frame = self._control.packet_in(max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                self._alive()
+                raise RuntimeError("BMv2 sent no marker to the controller") from None
+            if frame[2:] == _MARKER:
+                return frames
+            frames.append(frame)
+
+    def insert(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
+        self._control.insert(table, key, action, args)
+
+    def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
+        self._control.set_default(table, action, args)
+
+    def set_group(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
+        self._control.set_group(group, replicas)
+
+    def counter(self, name: str, index: int) -> Count:
+        count = self._control.counter(name, index)
+        if (name, index) == (EVENTS, Event.FORWARDED):
+            return count - self._overhead
+        return count
+
+    def entry_counter(self, table: str, key: Sequence[Key]) -> Count:
+        return self._control.entry_counter(table, key)
+
+    def reset(self) -> None:
+        self._control.clear()
+        self._control.set_group(_MARKER_GROUP, [(port, 0) for port in (*PORTS, CPU_PORT)])
+        marker_mac = int.from_bytes(_MARKER[:6], "big")
+        self._control.insert(
+            "WeirIngress.forwarding.l2", (marker_mac,), "WeirIngress.forwarding.flood", (_MARKER_GROUP,)
+        )
+        self._flush()
+
+    def close(self) -> None:
+        self._cleanup.close()
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+
+
+def _inside(namespace: str, call: Callable[[], _T]) -> _T:
+    """What `call` returns when run by a thread inside a network namespace."""
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            with Path("/run/netns", namespace).open("rb") as handle:
+                if CDLL(None, use_errno=True).setns(handle.fileno(), _CLONE_NEWNET):
+                    raise OSError(get_errno(), f"cannot enter network namespace {namespace}")
+            results.append(call())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]

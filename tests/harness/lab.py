@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on a target: installs them, makes their frames, and says what each result must look like.
+
+Frames are made with scapy alone, so what a test expects owes nothing to the program under test.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+
+from tests.harness.target import EGRESS_EVENTS, EVENTS, PORTS, Sent, Target
+from wire.definition import MAX_BLOCK_LOG2, NO_BLOCK, UDP_PORT, Event, Op, PacketType, columns
+from wire.scapy_layer import Weir, WeirColumn
+
+AGGREGATION_MAC: Final = "02:00:00:00:00:fe"
+AGGREGATION_IP: Final = "10.0.0.254"
+
+_job_ids = itertools.count(0x5EED0001)
+_groups = itertools.count(1)
+
+Lanes = Mapping[int, Sequence[int]]  # lane group -> its 32 lanes
+
+
+def mac_number(mac: str) -> int:
+    """A MAC address as P4 sees it."""
+    return int(mac.replace(":", ""), 16)
+
+
+def ip_number(ip: str) -> int:
+    """An IPv4 address as P4 sees it."""
+    return int.from_bytes(bytes(int(part) for part in ip.split(".")), "big")
+
+
+def group_of(value: int) -> list[int]:
+    """32 lanes that differ from one another: value, value + 1, …"""
+    return [(value + lane) % 2**32 for lane in range(32)]
+
+
+def flat(lanes: Lanes) -> list[int]:
+    """Lanes in the order of the wire."""
+    return [lane for group in sorted(lanes) for lane in lanes[group]]
+
+
+@dataclass(frozen=True)
+class Station:
+    """Where a worker lives: its switch port and addresses."""
+
+    port: int
+    mac: str
+    ip: str
+    udp_port: int
+
+
+@dataclass
+class Job:
+    """A job installed on a target, with worker w at `stations[w]`.
+
+    The keyword arguments of `contribution` and `results` are: slot, round, op, block_log2, blocks (of each
+    column), nexts (of each column), lanes, and `traffic_class` for the IPv4 header; any other field of the
+    Weir header may be given by name.
+    """
+
+    lab: "Lab"
+    id: int
+    stations: tuple[Station, ...]
+    slot_base: int
+    slot_count: int
+    group: int
+
+    @property
+    def everyone(self) -> int:
+        """Mask of all workers."""
+        return (1 << len(self.stations)) - 1
+
+    def contribution(self, worker: int, *, lanes: Lanes | None = None, **fields: Any) -> Ether:
+        """What a worker sends, as a scapy packet that a test may still spoil."""
+        station = self.stations[worker]
+        tos = fields.pop("traffic_class", 0)
+        return (
+            Ether(src=station.mac, dst=AGGREGATION_MAC)
+            / IP(src=station.ip, dst=AGGREGATION_IP, tos=tos)
+            / UDP(sport=station.udp_port, dport=UDP_PORT)
+            / _weir(self.id, worker, PacketType.CONTRIBUTION, lanes or {}, fields)
+        )
+
+    def send(self, worker: int, **fields: Any) -> list[Sent]:
+        """Send a worker's contribution from its port; everything that comes out."""
+        return self.lab.send(self.stations[worker].port, self.contribution(worker, **fields))
+
+    def result(self, worker: int, *, lanes: Lanes | None = None, included: int, **fields: Any) -> Sent:
+        """The result of a round as one worker must receive it."""
+        station = self.stations[worker]
+        tos = fields.pop("traffic_class", 0)
+        frame = (
+            Ether(src=AGGREGATION_MAC, dst=station.mac)
+            / IP(src=AGGREGATION_IP, dst=station.ip, tos=tos, id=0, flags="DF", ttl=64)
+            / UDP(sport=UDP_PORT, dport=station.udp_port, chksum=0)
+            / _weir(self.id, worker, PacketType.RESULT, lanes or {}, {"included": included, **fields})
+        )
+        return Sent(station.port, bytes(frame))
+
+    def results(self, **fields: Any) -> list[Sent]:
+        """The result as all workers must receive it; included defaults to everyone."""
+        fields = {"included": self.everyone, **fields}
+        return sorted(self.result(worker, **fields) for worker in range(len(self.stations)))
+
+
+def _weir(job: int, worker: int, kind: PacketType, lanes: Lanes, fields: dict[str, Any]) -> Weir:
+    block_log2 = fields.pop("block_log2", MAX_BLOCK_LOG2)
+    count = columns(block_log2)
+    blocks = fields.pop("blocks", [0] * count)
+    nexts = fields.pop("nexts", [NO_BLOCK] * count)
+    weir = Weir(
+        type=kind,
+        op=fields.pop("op", Op.ADD),
+        block_log2=block_log2,
+        groups=sum(1 << group for group in lanes),
+        job=job,
+        worker=worker,
+        columns=[WeirColumn(block=b, next=n) for b, n in zip(blocks, nexts, strict=True)],
+        lanes=flat(lanes),
+    )
+    for name, value in fields.items():
+        weir.setfieldval(name, value)
+    return weir
+
+
+@dataclass
+class Lab:
+    """A target with the aggregation address installed, and the events counted since it was last asked."""
+
+    target: Target
+    _counted: Counter[Event] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.target.reset()
+        self.target.insert(
+            "WeirIngress.aggregator.addresses",
+            (ip_number(AGGREGATION_IP),),
+            "WeirIngress.aggregator.aggregate",
+        )
+        self.limit_growth(self.target.headroom)
+        self._counted = self._count()
+
+    def limit_growth(self, bytes: int) -> None:
+        """Tell the program by how much the target can make a packet longer."""
+        self.target.set_default("WeirIngress.answer.headroom", "WeirIngress.answer.limit", (bytes,))
+
+    def send(self, port: int, frame: Any) -> list[Sent]:
+        """Put a frame (bytes or scapy) into a port; everything that comes out."""
+        return self.target.send(port, bytes(frame))
+
+    def job(
+        self,
+        workers: int,
+        *,
+        slots: int = 4,
+        slot_base: int = 0,
+        id: int | None = None,
+        ports: Iterable[int] | None = None,
+        udp_port: int = 9000,
+    ) -> Job:
+        """Install a job whose worker w is at the w-th of `ports`, by default spread over all ports."""
+        numbers = list(ports) if ports is not None else [PORTS[w % len(PORTS)] for w in range(workers)]
+        stations = tuple(
+            Station(
+                port, f"02:00:00:00:{worker:02x}:{port:02x}", f"10.0.{worker}.{port}", udp_port + 10 * worker
+            )
+            for worker, port in enumerate(numbers)
+        )
+        identity = next(_job_ids) if id is None else id
+        job = Job(self, identity, stations, slot_base, slots, 1 + next(_groups) % 3000)
+        replicas = [(station.port, worker + 1) for worker, station in enumerate(stations)]
+        self.target.set_group(job.group, replicas)
+        for worker, station in enumerate(stations):
+            self.admit(job, worker)
+            addresses = (AGGREGATION_MAC, AGGREGATION_IP, station.mac, station.ip)
+            args = [mac_number(a) if ":" in a else ip_number(a) for a in addresses]
+            self.target.insert(
+                "WeirEgress.results.receivers",
+                (job.id, worker),
+                "WeirEgress.results.deliver",
+                (*args, station.udp_port),
+            )
+        return job
+
+    def admit(self, job: Job, worker: int) -> None:
+        """Install one worker's admission."""
+        self.target.insert(
+            "WeirIngress.admission.workers",
+            (job.stations[worker].port, job.id, worker),
+            "WeirIngress.admission.admit",
+            (job.slot_base, job.slot_count, 1 << worker, job.everyone, job.group),
+        )
+
+    def events(self) -> dict[Event, int]:
+        """What the switch has decided since the last call: event -> packets, without zeros."""
+        now = self._count()
+        since = now - self._counted
+        self._counted = now
+        return dict(since)
+
+    def _count(self) -> Counter[Event]:
+        counted = Counter({event: self.target.counter(EVENTS, event).packets for event in Event})
+        counted[Event.DROP_NO_RECEIVER] += self.target.counter(EGRESS_EVENTS, Event.DROP_NO_RECEIVER).packets
+        return counted

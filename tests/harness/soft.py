@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The soft switch as a test target."""
+
+from collections.abc import Sequence
+
+from softswitch import entry as soft
+from softswitch.program import load_program
+from softswitch.switch import Switch
+from tests.harness.target import CPU_PORT, PROGRAM, Count, Key, Lpm, Sent, Target
+
+
+class SoftTarget(Target):
+    """A `softswitch.switch.Switch`; time stands still."""
+
+    name = "soft"
+    shortest_frame = 0
+    headroom = 0xFFFF
+
+    def __init__(self) -> None:
+        self._program = load_program(PROGRAM)
+        self._switch = Switch(self._program, cpu_port=CPU_PORT)
+
+    def send(self, port: int, frame: bytes) -> list[Sent]:
+        return sorted(Sent(*sent) for sent in self._switch.process(port, frame, now=0))
+
+    def packet_out(self, port: int, frame: bytes) -> list[Sent]:
+        header = (port << 7).to_bytes(2, "big")
+        return sorted(Sent(*sent) for sent in self._switch.packet_out(header + frame, now=0))
+
+    def insert(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
+        self._switch.insert_entry(table, soft.Entry(_key(key), action, tuple(args)))
+
+    def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
+        self._switch.set_default(table, action, args)
+
+    def set_group(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
+        self._switch.set_multicast_group(group, replicas)
+
+    def counter(self, name: str, index: int) -> Count:
+        count = self._switch.read_counter(name, index)
+        return Count(count.packets, count.bytes)
+
+    def entry_counter(self, table: str, key: Sequence[Key]) -> Count:
+        count = self._switch.entry_counter(table, _key(key))
+        return Count(count.packets, count.bytes)
+
+    def reset(self) -> None:
+        self._switch.close()
+        self._switch = Switch(self._program, cpu_port=CPU_PORT)
+
+    def close(self) -> None:
+        self._switch.close()
+
+
+def _key(key: Sequence[Key]) -> tuple[soft.Match, ...]:
+    return tuple(
+        soft.Lpm(part.value, part.prefix_len) if isinstance(part, Lpm) else soft.Exact(part) for part in key
+    )

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One interface over the switches that run a P4 program: put a frame in, get everything that comes out.
+
+The same tests run on every target. A target is reset between tests, except for its registers, which no
+P4Runtime target can be asked to clear: tests use job ids of their own.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+PROGRAM: Final = ROOT / "p4src" / "build" / "weir_v1model.json"
+P4INFO: Final = ROOT / "p4src" / "build" / "weir_v1model.p4info.txtpb"
+
+PORTS: Final = (1, 2, 3, 4)  # data ports that every target has
+CPU_PORT: Final = 510
+EVENTS: Final = "WeirIngress.events"
+EGRESS_EVENTS: Final = "WeirEgress.events"
+
+
+@dataclass(frozen=True, order=True)
+class Sent:
+    """A frame that left the switch. At the CPU port it starts with the packet_in header."""
+
+    port: int
+    frame: bytes
+
+    def __repr__(self) -> str:
+        return f"Sent({self.port}, {self.frame.hex()})"
+
+
+@dataclass(frozen=True)
+class Lpm:
+    """A longest-prefix key; plain integers are exact keys."""
+
+    value: int
+    prefix_len: int
+
+
+Key = int | Lpm
+
+
+@dataclass(frozen=True)
+class Count:
+    """What a counter shows."""
+
+    packets: int
+    bytes: int
+
+    def __add__(self, other: "Count") -> "Count":
+        return Count(self.packets + other.packets, self.bytes + other.bytes)
+
+    def __sub__(self, other: "Count") -> "Count":
+        return Count(self.packets - other.packets, self.bytes - other.bytes)
+
+
+class Target(ABC):
+    """A switch that runs the Weir program."""
+
+    name: str
+    shortest_frame: int  # bytes that the ports can carry at least
+    headroom: int  # bytes that the target can add to a packet
+
+    @abstractmethod
+    def send(self, port: int, frame: bytes) -> list[Sent]:
+        """Put a frame into a port; return everything that the switch sends because of it, sorted."""
+
+    @abstractmethod
+    def packet_out(self, port: int, frame: bytes) -> list[Sent]:
+        """The same from the controller: a packet-out that names `port` as its way out."""
+
+    @abstractmethod
+    def insert(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
+        """Add a table entry; fully qualified names, values in the order of the P4Info."""
+
+    @abstractmethod
+    def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
+        """Set what a table does on a miss."""
+
+    @abstractmethod
+    def set_group(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
+        """Make a multicast group of (port, replication id)."""
+
+    @abstractmethod
+    def counter(self, name: str, index: int) -> Count:
+        """Read an indirect counter."""
+
+    @abstractmethod
+    def entry_counter(self, table: str, key: Sequence[Key]) -> Count:
+        """Read the direct counter of an entry."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Remove every entry and group that tests made, and put defaults back."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop the switch and free what it holds."""

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rounds beyond the ten named cases: stamps, what is included, who gets what, jobs side by side."""
+
+import pytest
+from scapy.layers.inet import IP
+
+from tests.harness.lab import Lab, group_of
+from wire.definition import MAX_WORKERS, Event
+
+A, B, C = group_of(1), group_of(1000), group_of(2**31)
+
+
+def added(*groups: list[int]) -> list[int]:
+    """Lane-wise sum modulo 2^32."""
+    return [sum(lanes) % 2**32 for lanes in zip(*groups, strict=True)]
+
+
+def test_a_worker_alone_gets_its_own_lanes_back_at_once(lab: Lab) -> None:
+    job = lab.job(1)
+    assert job.send(0, round=1, lanes={0: A, 7: B}) == job.results(round=1, lanes={0: A, 7: B})
+    assert job.send(0, round=2, lanes={3: C}) == job.results(round=2, lanes={3: C})
+    assert job.send(0, round=2, lanes={3: C}) == job.results(round=2, lanes={3: C})
+    assert lab.events() == {Event.ROUND_COMPLETE: 2, Event.DUPLICATE_ANSWERED: 1}
+
+
+def test_as_many_workers_as_the_masks_have_bits(lab: Lab) -> None:
+    job = lab.job(MAX_WORKERS)
+    lanes = {5: [1 << 31] * 32}
+    for worker in range(MAX_WORKERS - 1):
+        assert job.send(worker, lanes=lanes if worker % 2 else {}) == []
+    expected = job.results(lanes={5: [0] * 32}, included=0xAAAAAAAA)  # 16 times 2^31 wraps to 0
+    assert job.send(MAX_WORKERS - 1, lanes=lanes) == expected
+
+
+def test_a_packet_without_lanes_is_seen_but_not_included(lab: Lab) -> None:
+    job = lab.job(3)
+    assert job.send(0) == []
+    assert job.send(1, lanes={2: A}) == []
+    assert job.send(2) == job.results(lanes={2: A}, included=0b010)
+
+
+def test_a_round_without_any_lanes_is_a_barrier(lab: Lab) -> None:
+    job = lab.job(2)
+    for round in (1, 2, 3):
+        assert job.send(1, round=round) == []
+        assert job.send(0, round=round) == job.results(round=round, included=0)
+
+
+def test_the_result_holds_lanes_that_the_last_packet_lacks(lab: Lab) -> None:
+    """Groups come from whoever has them; the packet that completes the round grows or stays."""
+    job = lab.job(3)
+    assert job.send(0, lanes={0: A, 1: B}) == []
+    assert job.send(1, lanes={1: A, 6: C}) == []
+    expected = {0: A, 1: added(A, B), 5: B, 6: added(B, C)}
+    assert job.send(2, lanes={5: B, 6: B}) == job.results(lanes=expected)
+    for worker in range(3):
+        answer = job.result(worker, lanes=expected, included=0b111)
+        assert job.send(worker) == [answer]  # repeated without lanes
+        assert job.send(worker, lanes=dict.fromkeys(range(8), C)) == [answer]  # and with all of them
+
+
+def test_a_packet_without_lanes_can_complete_a_full_slot(lab: Lab) -> None:
+    """The greatest growth there is: no lanes in the packet, all of them in the result."""
+    if lab.target.headroom < 1024:
+        pytest.skip(f"{lab.target.name} can make a packet only {lab.target.headroom} bytes longer")
+    job = lab.job(2)
+    full = {g: group_of(g << 16) for g in range(8)}
+    assert job.send(0, lanes=full) == []
+    assert job.send(1) == job.results(lanes=full, included=0b01)
+    assert job.send(1) == [job.result(1, lanes=full, included=0b01)]
+
+
+@pytest.mark.parametrize(("groups", "fits"), [(4, True), (5, False), (8, False)])
+def test_a_result_longer_than_the_target_can_make_it_is_not_sent(lab: Lab, groups: int, fits: bool) -> None:
+    """The round is complete nevertheless: a repetition that has the room gets the result."""
+    lab.limit_growth(512)
+    job = lab.job(2)
+    lanes = {g: group_of(g << 16) for g in range(groups)}
+    results = job.results(lanes=lanes, included=0b01)
+    assert job.send(0, lanes=lanes) == []
+    assert job.send(1) == (results if fits else [])
+    assert job.send(1) == (results[1:] if fits else [])
+    assert lab.events().get(Event.DROP_NO_ROOM, 0) == (0 if fits else 2)
+    assert job.send(1, lanes=lanes) == results[1:]
+    assert job.send(0, lanes=lanes) == results[:1]
+
+
+def test_lanes_that_come_too_late_are_not_in_any_result(lab: Lab) -> None:
+    """A worker took part without lanes; repeating the round with lanes adds nothing, before or after."""
+    job = lab.job(2)
+    assert job.send(0) == []
+    assert job.send(0, lanes={0: A, 4: A}) == []
+    assert job.send(1, lanes={0: B}) == job.results(lanes={0: B}, included=0b10)
+    assert job.send(0, lanes={0: A, 4: A}) == [job.result(0, lanes={0: B}, included=0b10)]
+
+
+def test_an_unfinished_round_is_forgotten_when_a_newer_one_begins(lab: Lab) -> None:
+    job = lab.job(2)
+    assert job.send(0, round=1, lanes={0: A, 1: A}, nexts=[3]) == []
+    assert job.send(0, round=3, lanes={0: B}, nexts=[7]) == []
+    assert job.send(1, round=3, nexts=[9]) == job.results(round=3, lanes={0: B}, nexts=[7], included=0b01)
+
+
+def test_a_stale_round_changes_nothing(lab: Lab) -> None:
+    job = lab.job(2)
+    assert job.send(0, round=5, lanes={0: A}, nexts=[50]) == []
+    lab.events()
+    for old in (1, 3):
+        assert job.send(0, round=old, lanes={0: C, 1: C}, nexts=[1]) == []
+        assert job.send(1, round=old, lanes={0: C, 1: C}, nexts=[1]) == []
+    assert lab.events() == {Event.DROP_STALE_ROUND: 4}
+    assert job.send(1, round=5, lanes={0: B}, nexts=[60]) == job.results(
+        round=5, lanes={0: added(A, B)}, nexts=[50]
+    )
+
+
+def test_rounds_wrap_around(lab: Lab) -> None:
+    job = lab.job(2)
+    for round in (2**32 - 2, 2**32 - 1, 0, 1, 2):
+        assert job.send(0, round=round, lanes={0: A}) == []
+        assert job.send(1, round=round, lanes={0: B}) == job.results(round=round, lanes={0: added(A, B)})
+    lab.events()
+    assert job.send(0, round=2**32 - 1, lanes={0: A}) == []
+    assert lab.events() == {Event.DROP_STALE_ROUND: 1}
+
+
+@pytest.mark.parametrize(
+    ("ahead", "newer"), [(2**31 - 2, True), (2**31, False), (2**31 + 2, False), (2**32 - 2, False)]
+)
+def test_newer_means_less_than_half_the_numbers_ahead(lab: Lab, ahead: int, newer: bool) -> None:
+    job = lab.job(2)
+    assert job.send(0, round=9, lanes={0: A}) == []
+    lab.events()
+    assert job.send(0, round=(9 + ahead) % 2**32, lanes={0: B}) == []
+    assert lab.events() == {Event.CONTRIBUTION if newer else Event.DROP_STALE_ROUND: 1}
+
+
+def test_a_new_job_starts_afresh_on_used_slots(lab: Lab) -> None:
+    """Stamps and sums that a finished job left behind do not matter, however high its rounds were."""
+    old = lab.job(2)
+    for round in (1_000_000, 1_000_001):
+        assert old.send(0, round=round, lanes={0: A, 1: A}, nexts=[0]) == []
+        old.send(1, round=round, lanes={0: A, 1: A}, nexts=[0])
+    assert old.send(0, round=1_000_003, lanes={0: A, 1: A}) == []
+    new = lab.job(2)
+    for round in (1, 2, 3):
+        assert new.send(0, round=round, lanes={0: B}, nexts=[8]) == []
+        assert new.send(1, round=round, lanes={2: C}, nexts=[9]) == new.results(
+            round=round, lanes={0: B, 2: C}, nexts=[8]
+        )
+
+
+def test_jobs_side_by_side_do_not_see_each_other(lab: Lab) -> None:
+    """Same ports, same slot numbers, same rounds; different jobs, so different memory and receivers."""
+    first = lab.job(2, slots=2, slot_base=0, ports=[1, 2])
+    second = lab.job(3, slots=2, slot_base=2, ports=[1, 2, 3])
+    for slot in (0, 1):
+        assert first.send(0, slot=slot, lanes={0: A}) == []
+        assert second.send(0, slot=slot, lanes={0: C, 1: C}) == []
+        assert second.send(1, slot=slot, lanes={0: C}) == []
+    for slot in (0, 1):
+        assert first.send(1, slot=slot, lanes={0: B}) == first.results(slot=slot, lanes={0: added(A, B)})
+        assert second.send(2, slot=slot, lanes={0: B}) == second.results(
+            slot=slot, lanes={0: added(B, C, C), 1: C}
+        )
+
+
+def test_the_last_slot_of_the_switch_works(lab: Lab) -> None:
+    job = lab.job(2, slots=2, slot_base=1022)
+    for round in (1, 2):
+        assert job.send(0, slot=1, round=round, lanes={7: A}) == []
+        assert job.send(1, slot=1, round=round, lanes={7: B}) == job.results(
+            slot=1, round=round, lanes={7: added(A, B)}
+        )
+
+
+def test_the_traffic_class_of_the_last_packet_is_the_results(lab: Lab) -> None:
+    """DSCP and ECN go along, so that results travel in the same class as contributions."""
+    job = lab.job(2)
+    assert job.send(0, lanes={0: A}, traffic_class=0x00) == []
+    results = job.results(lanes={0: added(A, B)}, traffic_class=0xB8 | 2)
+    assert job.send(1, lanes={0: B}, traffic_class=0xB8 | 2) == results
+
+
+def test_what_follows_the_ip_packet_is_not_sent_on(lab: Lab) -> None:
+    """Ethernet padding or a trailer is part of the frame, not of the packet."""
+    job = lab.job(2)
+    padded = bytes(job.contribution(0, lanes={0: A})) + b"padding" * 3
+    assert lab.send(job.stations[0].port, padded) == []
+    padded = bytes(job.contribution(1, lanes={0: B})) + b"padding" * 3
+    assert lab.send(job.stations[1].port, padded) == job.results(lanes={0: added(A, B)})
+    answer = job.result(1, lanes={0: added(A, B)}, included=0b11)
+    assert lab.send(job.stations[1].port, padded) == [answer]
+
+
+def test_reserved_bits_and_the_senders_included_mask_are_ignored(lab: Lab) -> None:
+    job = lab.job(2)
+    assert job.send(0, lanes={0: A}, reserved=0xFF, included=0xFFFFFFFF) == []
+    sent = job.send(1, reserved=0xFF, included=0xFFFFFFFF)
+    assert sent == job.results(lanes={0: A}, included=0b01)
+
+
+def test_ip_fields_of_the_sender_do_not_leak_into_results(lab: Lab) -> None:
+    job = lab.job(1)
+    frame = job.contribution(0, lanes={0: A})
+    frame[IP].id, frame[IP].ttl, frame[IP].flags = 4711, 1, "DF"
+    assert lab.send(job.stations[0].port, frame) == job.results(lanes={0: A})
+
+
+def test_worker_counters_show_both_directions(lab: Lab) -> None:
+    """Admission counts what each worker sends, the receiver table what it gets."""
+    job = lab.job(2)
+    frames = [job.contribution(worker, lanes={0: A}) for worker in range(2)]
+    for worker in (0, 0, 1):
+        lab.send(job.stations[worker].port, frames[worker])
+    for worker, packets in ((0, 2), (1, 1)):
+        up = lab.target.entry_counter(
+            "WeirIngress.admission.workers", (job.stations[worker].port, job.id, worker)
+        )
+        down = lab.target.entry_counter("WeirEgress.results.receivers", (job.id, worker))
+        assert (up.packets, up.bytes) == (packets, packets * len(frames[worker]))
+        assert down.packets == 1
