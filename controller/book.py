@@ -192,7 +192,7 @@ class JobBook:
         """Stop every job: the controller is going."""
         for job in list(self._gathering.values()):
             del self._gathering[job.name]
-            self._effects.append(GatherFailed(job, JobError(Refusal.UNAVAILABLE, reason)))
+            self._effects.append(GatherFailed(job, JobError(Refusal.ABORTED, reason)))
         for job in list(self._jobs.values()):
             self._stop(job, reason)
 

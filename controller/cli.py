@@ -19,7 +19,10 @@ DEFAULT_ADDRESS = "127.0.0.1:9600"
 
 _Topology = Annotated[Path, typer.Option(help="Topology file, YAML or JSON.", show_default=False)]
 _Listen = Annotated[str, typer.Option(help="Where agents find the controller: HOST:PORT or unix:/path.")]
-_ReadyFile = Annotated[Path | None, typer.Option(help="Write the address here once the service listens.")]
+_ReadyFile = Annotated[
+    Path | None,
+    typer.Option(help="Write a JSON file (address, pid) once agents can join; removed at the end."),
+]
 _P4Dir = Annotated[Path | None, typer.Option(help="Compiled P4 programs; default: this installation's own.")]
 _TlsCert = Annotated[Path | None, typer.Option(help="Own certificate chain (PEM): serve TLS.")]
 _TlsKey = Annotated[Path | None, typer.Option(help="Key of the certificate (PEM).")]

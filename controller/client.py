@@ -26,6 +26,7 @@ from controller.tls import TlsError, TlsFiles
 
 CONNECT_TIMEOUT_S = 10.0  # for a controller that is being started
 CALL_TIMEOUT_S = 10.0
+RETRY_S = 0.1
 EXIT_POLL_S = 0.25  # how soon a program that ends without leaving is noticed
 JOIN_MARGIN_S = 20.0  # beyond the join's own deadline: the answer is the controller's to give
 
@@ -39,7 +40,7 @@ class ControllerUnreachable(AgentError):  # noqa: N818 - it names the situation
 
 
 class JoinRefused(AgentError):  # noqa: N818
-    """The controller refuses: wrong token, rank taken, size, host, or a switch it cannot program."""
+    """The controller refuses: wrong token, rank taken, size, host."""
 
 
 class JoinTimeout(AgentError):  # noqa: N818
@@ -51,7 +52,7 @@ class NoResources(AgentError):  # noqa: N818
 
 
 class JobStopped(AgentError):  # noqa: N818
-    """The job is over; the message says why."""
+    """The job is over, or cannot be because its switch cannot be programmed; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,6 @@ class AgentClient:
         """
         if self.membership is not None:
             raise AgentError(f"this client is a member of job {self.membership.job!r}; leave it first")
-        self._wait_for_controller()
         request = agent_pb2.JoinRequest(
             job=job,
             token=token,
@@ -161,10 +161,7 @@ class AgentClient:
             slots=slots,
             timeout_s=timeout_s,
         )
-        try:
-            reply = self._stub.Join(request, timeout=timeout_s + JOIN_MARGIN_S if timeout_s else None)
-        except grpc.RpcError as error:
-            raise self._error(error) from None
+        reply = self._call(self._stub.Join, request, timeout_s + JOIN_MARGIN_S if timeout_s else None)
         with self._lock:
             self._stopped, self._left = None, []
         self._token = token
@@ -187,10 +184,10 @@ class AgentClient:
             request = agent_pb2.LeaveRequest(
                 job_id=membership.job_id, rank=membership.rank, token=self._token
             )
-            self._stub.Leave(request, timeout=CALL_TIMEOUT_S)
-        except grpc.RpcError as error:
-            if self._stopped is None:  # nobody needs to be told of a job that is over
-                raise self._error(error) from None
+            if self._stopped is None:  # else nobody needs to be told
+                self._call(self._stub.Leave, request, CALL_TIMEOUT_S)
+        except JobStopped:
+            pass  # the news was on its way
         finally:
             lifeline.close()
 
@@ -243,11 +240,7 @@ class AgentClient:
 
     def status(self) -> Any:
         """The controller's ``StatusReply`` (see agent.proto)."""
-        self._wait_for_controller()
-        try:
-            return self._stub.Status(agent_pb2.StatusRequest(), timeout=CALL_TIMEOUT_S + JOIN_MARGIN_S)
-        except grpc.RpcError as error:
-            raise self._error(error) from None
+        return self._call(self._stub.Status, agent_pb2.StatusRequest(), CALL_TIMEOUT_S + JOIN_MARGIN_S)
 
     # ---- inside
 
@@ -266,21 +259,26 @@ class AgentClient:
             for watcher in watchers:
                 watcher(event.rank, event.reason)
 
-    def _wait_for_controller(self) -> None:
-        try:
-            grpc.channel_ready_future(self._channel).result(timeout=CONNECT_TIMEOUT_S)
-        except grpc.FutureTimeoutError:
-            raise ControllerUnreachable(
-                f"no controller answers at {self.address} ({CONNECT_TIMEOUT_S:g} s); is 'weir controller' "
-                f"running there, and do both sides use TLS or neither?"
-            ) from None
+    def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
+        """One call; a controller that is not there (yet) is tried again for CONNECT_TIMEOUT_S."""
+        until = time.monotonic() + CONNECT_TIMEOUT_S
+        while True:
+            try:
+                return method(request, timeout=timeout_s)
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE and time.monotonic() < until:
+                    time.sleep(RETRY_S)
+                    continue
+                raise self._error(error) from None
 
     def _error(self, error: grpc.RpcError) -> AgentError:
         code, details = error.code(), error.details()
-        kind = _ERRORS.get(code, AgentError)
         if code is grpc.StatusCode.UNAVAILABLE:
-            details = f"controller at {self.address}: {details}"
-        return kind(details or code.name)
+            details = (
+                f"no controller answers at {self.address}: {details}; is 'weir controller' running there, "
+                f"and do both sides use TLS or neither?"
+            )
+        return _ERRORS.get(code, AgentError)(details or code.name)
 
 
 _ERRORS: dict[grpc.StatusCode, type[AgentError]] = {
@@ -289,6 +287,7 @@ _ERRORS: dict[grpc.StatusCode, type[AgentError]] = {
     grpc.StatusCode.PERMISSION_DENIED: JoinRefused,
     grpc.StatusCode.INVALID_ARGUMENT: JoinRefused,
     grpc.StatusCode.ALREADY_EXISTS: JoinRefused,
+    grpc.StatusCode.ABORTED: JobStopped,
     grpc.StatusCode.FAILED_PRECONDITION: JobStopped,
     grpc.StatusCode.NOT_FOUND: JobStopped,
     grpc.StatusCode.UNAVAILABLE: ControllerUnreachable,
@@ -362,12 +361,20 @@ class _Lifeline:
             self._heard(agent_pb2.JobEvent(kind=agent_pb2.JobEvent.STOPPED, reason=reason))
 
 
+# gRPC waits up to two minutes between attempts to connect, and shares that among all channels of a process.
+_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
 def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
     try:
         tls = tls or TlsFiles.from_environment()
         if tls is None:
-            return grpc.insecure_channel(address)
-        return grpc.secure_channel(address, tls.channel_credentials())
+            return grpc.insecure_channel(address, _OPTIONS)
+        return grpc.secure_channel(address, tls.channel_credentials(), _OPTIONS)
     except TlsError as error:
         raise AgentError(str(error)) from None
 

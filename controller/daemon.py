@@ -2,6 +2,7 @@
 """The controller as a process: logging, signals, ready file."""
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -72,7 +73,7 @@ async def _serve(topology: Topology, settings: Settings, ready_file: Path | None
 
 
 def _announce(path: Path, address: str) -> None:
-    """All at once, so that whoever waits for the file never reads half of it."""
+    """A JSON file, written all at once, so that whoever waits for it never reads half of it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(address + "\n")
+    draft.write_text(json.dumps({"address": address, "pid": os.getpid()}) + "\n")
     draft.replace(path)

@@ -23,7 +23,7 @@ class Refusal(Enum):
     UNKNOWN = "not found"
     LATE = "deadline exceeded"
     STOPPED = "failed precondition"
-    UNAVAILABLE = "unavailable"
+    ABORTED = "aborted"
 
 
 class JobError(Exception):

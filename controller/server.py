@@ -99,8 +99,12 @@ class Controller:
                 port = self._server.add_insecure_port(listen)
             else:
                 port = self._server.add_secure_port(listen, credentials)
-        except RuntimeError as error:
-            raise ListenError(f"cannot listen at {listen}: {error}") from None
+        except RuntimeError:
+            tls = self._settings.tls
+            why = f"; or {tls.cert} or {tls.key} is no PEM certificate or key" if tls else ""
+            raise ListenError(
+                f"cannot listen at {listen}: the address is in use or not this machine's{why}"
+            ) from None
         return listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
 
 

@@ -30,7 +30,7 @@ _STATUS = {
     Refusal.UNKNOWN: grpc.StatusCode.NOT_FOUND,
     Refusal.LATE: grpc.StatusCode.DEADLINE_EXCEEDED,
     Refusal.STOPPED: grpc.StatusCode.FAILED_PRECONDITION,
-    Refusal.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Refusal.ABORTED: grpc.StatusCode.ABORTED,
 }
 _Event = agent_pb2.JobEvent
 
@@ -158,7 +158,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
                     self._tell(job, _Event(kind=_Event.MEMBER_LEFT, reason=reason, rank=member.rank))
                 case Stopped(job, reason):
                     log.warning("job %r was stopped: %s", job.name, reason)
-                    self._resolve(job, JobError(Refusal.UNAVAILABLE, reason))
+                    self._resolve(job, JobError(Refusal.ABORTED, reason))
                     self._tell(job, _Event(kind=_Event.STOPPED, reason=reason))
                     self._fabric.update(self._book.programmed())
                 case Ended(job):
@@ -172,7 +172,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
             await self._fabric.keepers[job.switch].settled(patience)
         except SwitchError as error:
             message = f"job {job.name!r} cannot start, the switch could not be programmed: {error}"
-            self._book.fail(job, JobError(Refusal.UNAVAILABLE, message))
+            self._book.fail(job, JobError(Refusal.ABORTED, message))
             self._react()
             return
         self._book.started(job, time.monotonic())

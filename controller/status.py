@@ -26,7 +26,10 @@ def render(reply: Any, console: Console) -> None:
         console.print(_ports(switch))
         if switch.events:
             console.print(_events(switch))
-    console.print(_jobs(reply) if reply.jobs else Text("no jobs", style="dim"))
+    for job in reply.jobs:
+        console.print(_job(job))
+    if not reply.jobs:
+        console.print(Text("no jobs", style="dim"))
 
 
 def as_plain_data(message: Any) -> dict[str, Any]:
@@ -56,56 +59,40 @@ def _switches(reply: Any) -> Table:
 
 def _ports(switch: Any) -> Table:
     table = _table(
-        f"Ports of {switch.name} (traffic of running jobs)",
-        *("port>", "host", "MAC", "IP", "by", "packets in>", "bytes in>", "packets out>", "bytes out>"),
+        f"Ports of {switch.name} (traffic of running jobs)", "port>", "host", "address", "by", "in>", "out>"
     )
     for port in switch.ports:
-        table.add_row(
-            str(port.port),
-            port.host,
-            port.mac,
-            port.ip,
-            "shared memory" if port.shm_dir else "network",
-            *_traffic(port.up),
-            *_traffic(port.down),
-        )
+        by = "shared memory" if port.shm_dir else "network"
+        table.add_row(str(port.port), port.host, port.ip, by, _traffic(port.up), _traffic(port.down))
     return table
 
 
 def _events(switch: Any) -> Table:
     """Non-zero counters, drops in red: the answer to "why does nothing move?"."""
-    table = _table(f"What {switch.name} did with packets", "event", "packets>", "bytes>", "meaning")
+    table = _table(f"What {switch.name} did with packets", "event", "count>", "meaning")
     for event in switch.events:
         if event.count.packets:
             style = "bold red" if event.drop else ""
-            table.add_row(event.name, *_traffic(event.count), event.help, style=style)
+            table.add_row(event.name, _traffic(event.count), event.help, style=style)
     if not table.row_count:
-        table.add_row("none yet", "", "", "no packet has reached the switch")
+        table.add_row("none yet", "", "no packet has reached the switch")
     return table
 
 
-def _jobs(reply: Any) -> Table:
-    table = _table(
-        "Jobs",
-        *("job", "id", "state", "switch", "slots", "rank>", "host", "port>", "member", "silent>"),
-        *("packets in>", "bytes in>", "packets out>", "bytes out>"),
-    )
-    for job in reply.jobs:
-        slots = f"{job.slot_base}-{job.slot_base + job.slot_count - 1}" if job.slot_count else ""
-        head = [job.name, f"{job.job_id:#010x}", _state(job.state), job.switch_name, slots]
-        for member in job.members:
-            table.add_row(
-                *head,
-                f"{member.rank}/{job.size}",
-                member.host,
-                str(member.port),
-                _state(member.state),
-                f"{member.silent_s:.1f} s" if member.state == "attending" else "",
-                *_traffic(member.up),
-                *_traffic(member.down),
-            )
-            head = [""] * len(head)
-        table.add_section()
+def _job(job: Any) -> Table:
+    slots = f", slots {job.slot_base}-{job.slot_base + job.slot_count - 1}" if job.slot_count else ""
+    title = f"Job {job.name}: {job.state} on {job.switch_name}, id {job.job_id:#010x}{slots}"
+    table = _table(title, "rank>", "host", "port>", "member", "silent>", "in>", "out>")
+    for member in job.members:
+        table.add_row(
+            f"{member.rank} of {job.size}",
+            member.host,
+            str(member.port),
+            _state(member.state),
+            f"{member.silent_s:.1f} s" if member.state == "attending" else "",
+            _traffic(member.up),
+            _traffic(member.down),
+        )
     return table
 
 
@@ -121,8 +108,8 @@ def _state(state: str) -> Text:
     return Text(state, style=_STATE_STYLE.get(state, ""))
 
 
-def _traffic(traffic: Any) -> tuple[str, str]:
-    return f"{traffic.packets:,}", _bytes(traffic.bytes)
+def _traffic(traffic: Any) -> str:
+    return f"{traffic.packets:,} ({_bytes(traffic.bytes)})" if traffic.packets else "0"
 
 
 def _bytes(count: float) -> str:

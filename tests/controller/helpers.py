@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs as tests need them, and patience."""
+
+import time
+from collections.abc import Callable
+
+from controller.jobs import Job, JobState, Member
+from controller.slots import SlotRange
+from controller.topology import Topology
+
+
+def job(
+    name: str, topology: Topology, *, size: int, job_id: int = 1, slot_base: int = 0, slot_count: int = 64
+) -> Job:
+    """A running job with rank i on the i-th host."""
+    return Job(
+        id=job_id,
+        name=name,
+        token="secret",
+        size=size,
+        slots_wanted=slot_count,
+        switch=topology.switches[0].name,
+        deadline=0.0,
+        members={rank: Member(rank, topology.hosts[rank], 9347) for rank in range(size)},
+        state=JobState.RUNNING,
+        slots=SlotRange(slot_base, slot_count),
+    )
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that must happen; in vain means pytest's own time limit."""
+    while not condition():
+        time.sleep(0.02)

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real switches for the controller to program: the soft switch, and BMv2 where it is installed."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PATIENCE_S = 60.0  # until a switch that does not start counts as broken
+
+
+class SwitchProcess:
+    """A switch without ports, in a process of its own; ``address`` is where it serves P4Runtime."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind = kind
+        self._folder = folder
+        self.address = f"127.0.0.1:{_free_port()}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, empty, at the same address as ever; returns when it serves."""
+        ready = self._folder / "ready.json"
+        if self.kind == "soft":
+            command = [sys.executable, "-m", "softswitch", "--grpc", self.address, "--ready-file", str(ready)]
+        else:
+            options = ["--no-p4", "--device-id", "1", "--thrift-port", str(_free_port())]
+            command = ["simple_switch_grpc", *options, "--", "--grpc-server-addr", self.address]
+        log = self._folder / "log"
+        with log.open("ab") as sink:
+            self._process = subprocess.Popen(command, stdout=sink, stderr=sink)
+        until = time.monotonic() + PATIENCE_S
+        while not (self._serves() and (self.kind != "soft" or _complete(ready))):
+            assert self._process.poll() is None, f"{self.kind} ended:\n{log.read_text()}"
+            assert time.monotonic() < until, f"{self.kind} does not start:\n{log.read_text()}"
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        """Kill it, as a power cut would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        (self._folder / "ready.json").unlink(missing_ok=True)
+
+    def _serves(self) -> bool:
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+
+def _complete(ready: Path) -> bool:
+    return ready.exists() and "grpc" in json.loads(ready.read_text())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs live and die as agreed, and who is refused is told why. Time is an argument here."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.book import Ended, Formed, GatherFailed, JobBook, Left, Stopped
+from controller.jobs import Job, JobError, JobState, JoinSpec, MemberState, Refusal
+from controller.topology import Host, single_switch
+
+LEASE = 10.0
+HOSTS = single_switch(40, "127.0.0.1:1").hosts
+SHM_HOSTS = single_switch(4, "127.0.0.1:1", "/dev/shm/weir-s1").hosts
+
+
+@pytest.fixture
+def book() -> JobBook:
+    return JobBook({"s1": 256, "s2": 256}, LEASE)
+
+
+def spec(rank: int, size: int = 2, job: str = "digits", host: Host | None = None, **more: object) -> JoinSpec:
+    return replace(JoinSpec(job, "secret", size, rank, host or HOSTS[rank]), **more)
+
+
+def run(book: JobBook, size: int = 2, job: str = "digits", now: float = 0.0, first_host: int = 0) -> Job:
+    """A running job with everybody attending."""
+    for rank in range(size):
+        made = book.join(spec(rank, size, job, HOSTS[first_host + rank]), now, 60)
+    assert book.effects() == [Formed(made)]
+    book.started(made, now)
+    for rank in range(size):
+        book.attend(made.id, rank, "secret", now)
+    return made
+
+
+def refusal(caught: pytest.ExceptionInfo[JobError]) -> tuple[Refusal, str]:
+    return caught.value.refusal, str(caught.value)
+
+
+# ---- joining
+
+
+def test_a_job_forms_when_the_last_rank_joins(book: JobBook) -> None:
+    first = book.join(spec(1), 0, 60)
+    assert book.effects() == []
+    assert first.state is JobState.GATHERING
+    assert book.join(spec(0), 1, 60) is first
+    assert book.effects() == [Formed(first)]
+    assert first.state is JobState.PROGRAMMING
+    assert first.slots is not None
+    assert (first.slots.base, first.slots.count) == (0, 64)
+    assert 0 < first.id < 1 << 32
+    assert book.programmed() == [first]
+
+
+def test_a_job_of_one_forms_at_once(book: JobBook) -> None:
+    made = book.join(spec(0, 1), 0, 60)
+    assert book.effects() == [Formed(made)]
+
+
+def test_jobs_have_disjoint_slots_and_different_ids(book: JobBook) -> None:
+    jobs = [run(book, 2, f"job{i}", first_host=2 * i) for i in range(4)]
+    assert [job.slots.base for job in jobs if job.slots] == [0, 64, 128, 192]
+    assert len({job.id for job in jobs}) == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why", "says"),
+    [
+        ({"size": 33}, Refusal.INVALID, "job 'digits' has 33 workers; one switch aggregates 1 to 32"),
+        ({"size": 0}, Refusal.INVALID, "job 'digits' has 0 workers"),
+        ({"rank": 2}, Refusal.INVALID, "rank 2 is not one of the 2 ranks of job 'digits'"),
+        ({"job": ""}, Refusal.INVALID, "the job has no name"),
+        ({"udp_port": 65536}, Refusal.INVALID, "65536 is not a UDP port"),
+        ({"slots": 257}, Refusal.EXHAUSTED, "job 'digits' asks for 257 slots; switch s1 has 256"),
+    ],
+)
+def test_what_can_never_be_is_refused(
+    book: JobBook, wrong: dict[str, object], why: Refusal, says: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        book.join(replace(spec(0), **wrong), 0, 60)
+    assert refusal(caught)[0] is why
+    assert says in str(caught.value)
+    assert book.jobs() == []
+
+
+@pytest.mark.parametrize(
+    ("second", "why", "says"),
+    [
+        (spec(0, host=HOSTS[5]), Refusal.TAKEN, "rank 0 of job 'digits' has already joined, from h1"),
+        (
+            spec(1, 3),
+            Refusal.INVALID,
+            "rank 1 says job 'digits' has 3 workers, but rank 0 (h1) says it has 2",
+        ),
+        (spec(1, slots=8), Refusal.INVALID, "has 8 slots, but rank 0 (h1) says it has 64"),
+        (spec(1, token="guess"), Refusal.DENIED, "job 'digits' exists and has another token"),
+        (
+            spec(1, host=HOSTS[0]),
+            Refusal.EXHAUSTED,
+            "UDP port 9347 of host h1 is in use by rank 0 of job 'digits'",
+        ),
+        (
+            spec(1, host=HOSTS[1].model_copy(update={"switch": "s2"})),
+            Refusal.INVALID,
+            "host h2 is on switch s2, but rank 0 (h1) is on s1; all workers of a job are on one switch",
+        ),
+    ],
+)
+def test_who_disagrees_is_refused_and_the_others_wait_on(
+    book: JobBook, second: JoinSpec, why: Refusal, says: str
+) -> None:
+    job = book.join(spec(0), 0, 60)
+    with pytest.raises(JobError) as caught:
+        book.join(second, 1, 1)
+    assert refusal(caught)[0] is why
+    assert says in str(caught.value)
+    book.tick(30)
+    assert book.effects() == []
+    assert book.join(spec(1), 31, 60) is job
+
+
+def test_several_workers_of_a_host_have_udp_ports_of_their_own(book: JobBook) -> None:
+    job = book.join(spec(0, host=HOSTS[0], udp_port=10000), 0, 60)
+    assert book.join(spec(1, host=HOSTS[0], udp_port=10001), 0, 60) is job
+    assert book.effects() == [Formed(job)]
+
+
+def test_a_shared_memory_port_has_one_user_among_all_jobs(book: JobBook) -> None:
+    book.join(spec(0, 1, "first", SHM_HOSTS[0]), 0, 60)
+    with pytest.raises(JobError) as caught:
+        book.join(spec(1, 2, "second", SHM_HOSTS[0], udp_port=10000), 0, 60)
+    assert refusal(caught) == (
+        Refusal.EXHAUSTED,
+        "shared-memory port 1 of switch s1 is in use by rank 0 of job 'first'; "
+        "put rank 1 of job 'second' on another host or port, or wait",
+    )
+
+
+def test_slot_exhaustion_says_what_is_free_and_who_has_the_rest(book: JobBook) -> None:
+    run(book, 2, "small")
+    for rank in range(2):
+        late = book.join(spec(rank, 2, "large", HOSTS[2 + rank], slots=200), 0, 60)
+    (effect,) = book.effects()
+    assert isinstance(effect, GatherFailed)
+    assert effect.job is late
+    assert effect.error.refusal is Refusal.EXHAUSTED
+    assert str(effect.error) == (
+        "no slots for job 'large' on switch s1: 200 consecutive slots are wanted of 256; "
+        "free are 64-255 (longest run: 192); held by 'small' 0-63. "
+        "Ask for fewer, or wait until another job is over"
+    )
+    assert [job.name for job in book.jobs()] == ["small"]
+
+
+# ---- a rank that never comes
+
+
+def test_a_rank_that_never_comes_is_named(book: JobBook) -> None:
+    job = book.join(spec(0, 4), 0, 30)
+    book.join(spec(2, 4), 5, 60)
+    book.tick(29.9)
+    assert book.effects() == []
+    book.tick(30)
+    (effect,) = book.effects()
+    assert isinstance(effect, GatherFailed)
+    assert effect.job is job
+    assert effect.error.refusal is Refusal.LATE
+    assert str(effect.error) == (
+        "job 'digits' is not complete: ranks 1, 3 of 4 did not join in time; "
+        "there: rank 0 (h1), rank 2 (h3). "
+        "Check that those workers run, and use this controller, job name and size"
+    )
+    assert book.jobs() == []
+
+
+def test_a_rank_that_gave_up_waiting_is_named_and_may_come_back(book: JobBook) -> None:
+    job = book.join(spec(0), 0, 60)
+    book.join(spec(1, 2, "other", HOSTS[9]), 0, 60)
+    book.withdraw(book.join(spec(1, 3, "third", HOSTS[7]), 0, 5), 1)
+    assert [j.name for j in book.jobs()] == ["digits", "other"]
+    book.withdraw(job, 0)
+    assert [j.name for j in book.jobs()] == ["other"]
+
+    job = book.join(spec(0, 3), 0, 60)
+    book.join(spec(1, 3), 0, 60)
+    book.withdraw(job, 1)
+    assert job.missing() == "ranks 1 (had joined from h2 and went away), 2"
+    book.join(spec(1, 3), 1, 60)
+    book.join(spec(2, 3), 1, 60)
+    assert book.effects() == [Formed(job)]
+
+
+def test_a_member_that_goes_while_the_switch_is_programmed_stops_the_job(book: JobBook) -> None:
+    for rank in range(2):
+        job = book.join(spec(rank), 0, 60)
+    book.effects()
+    book.withdraw(job, 1)
+    assert book.effects() == [Stopped(job, "rank 1 (h2) went away while the job was being set up")]
+    assert book.programmed() == []
+
+
+# ---- a job that runs
+
+
+def test_a_running_job_cannot_be_joined_again(book: JobBook) -> None:
+    run(book)
+    with pytest.raises(JobError) as caught:
+        book.join(spec(1, host=HOSTS[5]), 3, 60)
+    assert refusal(caught)[0] is Refusal.TAKEN
+    assert "job 'digits' is already running, as rank 1 (h2), last heard of 3.0 s ago" in str(caught.value)
+
+
+def test_the_same_name_can_be_used_again_while_the_last_members_leave(book: JobBook) -> None:
+    old = run(book)
+    book.leave(old.id, 0, "secret", 1)
+    new = book.join(spec(0), 1, 60)
+    book.leave(old.id, 1, "secret", 1)
+    assert book.join(spec(1), 1, 60) is new
+    assert new.id != old.id
+    assert [type(effect) for effect in book.effects()] == [Left, Ended, Formed]
+
+
+def test_heartbeats_keep_a_member(book: JobBook) -> None:
+    job = run(book)
+    for second in range(1, 40):
+        book.heartbeat(job, 0, second)
+        book.heartbeat(job, 1, second)
+        book.tick(second + 0.5)
+    assert book.effects() == []
+
+
+def test_a_silent_member_is_lost_after_its_lease_and_named(book: JobBook) -> None:
+    job, bystander = run(book), run(book, 2, "other", first_host=4)
+    for second in (5, 9.9):
+        book.heartbeat(job, 0, second)
+        for rank in range(2):
+            book.heartbeat(bystander, rank, second)
+        book.tick(second)
+    assert book.effects() == []
+    book.tick(10)
+    assert book.effects() == [Stopped(job, "rank 1 (h2) is lost: it was not heard of for 10.0 s")]
+    assert book.programmed() == [bystander]
+    with pytest.raises(JobError) as caught:
+        book.attend(job.id, 0, "secret", 11)
+    assert refusal(caught) == (
+        Refusal.STOPPED,
+        "job 'digits' was stopped: rank 1 (h2) is lost: it was not heard of for 10.0 s",
+    )
+
+
+def test_a_member_that_never_attends_is_lost_too(book: JobBook) -> None:
+    for rank in range(2):
+        job = book.join(spec(rank), 0, 60)
+    book.started(job, 2)
+    book.attend(job.id, 0, "secret", 3)
+    book.effects()
+    book.heartbeat(job, 0, 11)
+    book.tick(12)
+    assert book.effects() == [Stopped(job, "rank 1 (h2) is lost: it never attended for 10.0 s")]
+
+
+def test_a_broken_lifeline_stops_the_job_at_once_and_frees_its_slots(book: JobBook) -> None:
+    job = run(book)
+    book.lose(job, 1)
+    assert book.effects() == [
+        Stopped(job, "rank 1 (h2) went away without leaving: its connection broke"),
+    ]
+    assert book.pools["s1"].used == 0
+    book.lose(job, 0)
+    assert book.effects() == []
+
+
+def test_leaving_one_by_one_ends_the_job(book: JobBook) -> None:
+    job = run(book, 3)
+    book.leave(job.id, 2, "secret", 1)
+    book.leave(job.id, 2, "secret", 1)
+    book.lose(job, 2)
+    assert book.effects() == [Left(job, job.members[2])]
+    book.leave(job.id, 0, "secret", 2)
+    assert book.programmed() == [job]
+    book.leave(job.id, 1, "secret", 3)
+    assert book.effects() == [Left(job, job.members[0]), Ended(job)]
+    assert book.programmed() == []
+    book.leave(job.id, 1, "secret", 4)
+    assert book.pools["s1"].used == 0
+
+
+def test_who_stays_when_others_left_is_told_after_a_lease(book: JobBook) -> None:
+    job = run(book, 3)
+    book.leave(job.id, 2, "secret", 1)
+    book.effects()
+    for second in (5.0, 10.9):
+        book.heartbeat(job, 0, second)
+        book.heartbeat(job, 1, second)
+        book.tick(second)
+    assert book.effects() == []
+    book.tick(11)
+    assert book.effects() == [Stopped(job, "rank 2 (h3) left the job")]
+
+
+@pytest.mark.parametrize(
+    ("rank", "token", "why", "says"),
+    [
+        (0, "guess", Refusal.DENIED, "wrong token for job 'digits'"),
+        (7, "secret", Refusal.UNKNOWN, "job 'digits' has no rank 7"),
+        (0, "secret", Refusal.TAKEN, "rank 0 (h1) of job 'digits' is attending already"),
+    ],
+)
+def test_who_may_not_attend(book: JobBook, rank: int, token: str, why: Refusal, says: str) -> None:
+    job = run(book)
+    with pytest.raises(JobError) as caught:
+        book.attend(job.id, rank, token, 1)
+    assert refusal(caught) == (why, says)
+
+
+def test_only_a_member_can_leave(book: JobBook) -> None:
+    job = run(book)
+    for job_id, rank, token in ((job.id, 0, "guess"), (job.id, 5, "secret"), (job.id ^ 1, 0, "secret")):
+        with pytest.raises(JobError):
+            book.leave(job_id, rank, token, 1)
+    assert [m.state for m in job.members.values()] == [MemberState.ATTENDING] * 2
+
+
+def test_a_switch_that_cannot_be_programmed_fails_the_job_and_frees_everything(book: JobBook) -> None:
+    for rank in range(2):
+        job = book.join(spec(rank), 0, 60)
+    book.effects()
+    error = JobError(Refusal.ABORTED, "switch s1 is on fire")
+    book.fail(job, error)
+    assert book.effects() == [GatherFailed(job, error)]
+    assert book.jobs() == []
+    assert book.pools["s1"].used == 0
+
+
+def test_stop_all_tells_everybody(book: JobBook) -> None:
+    running, waiting = run(book), book.join(spec(0, 2, "other", HOSTS[5]), 0, 60)
+    book.stop_all("the controller is shutting down")
+    failed, stopped = book.effects()
+    assert isinstance(failed, GatherFailed)
+    assert failed.job is waiting
+    assert stopped == Stopped(running, "the controller is shutting down")
+    assert book.jobs() == []
+
+
+# ---- whatever happens
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0, 3)), max_size=80))
+def test_slots_are_those_of_the_jobs_whatever_happens(steps: list[tuple[int, int, int]]) -> None:
+    """Any order of joins, leaves, losses and time: no slot is lost, shared, or kept by a job that is over."""
+    book = JobBook({"s1": 192}, LEASE)
+    now = 0.0
+    seen: dict[int, Job] = {}
+    for what, number, rank in steps:
+        now += 0.5
+        job = list(seen.values())[number] if number < len(seen) else None
+        try:
+            if what <= 2:
+                joined = book.join(spec(rank % 2, 2, f"job{number}", HOSTS[2 * number + rank % 2]), now, 3)
+                seen[joined.id] = joined
+            elif what == 3:
+                now += 3
+            elif job is not None and rank in job.members and job.state is not JobState.GATHERING:
+                if what == 4:
+                    book.leave(job.id, rank, "secret", now)
+                elif what == 5:
+                    book.lose(job, rank)
+                else:
+                    book.heartbeat(job, rank, now)
+        except JobError:
+            pass
+        book.tick(now)
+        for effect in book.effects():
+            if isinstance(effect, Formed):
+                book.started(effect.job, now)
+        held = sorted(job.slots for job in book.programmed() if job.slots)
+        assert book.pools["s1"].used == sum(piece.count for piece in held)
+        assert all(a.end <= b.base for a, b in itertools.pairwise(held))

@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Agents and the controller over gRPC, with real switches: who joins gets in, who is lost is noticed."""
+
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from controller.client import (
+    AgentClient,
+    AgentError,
+    ControllerUnreachable,
+    Endpoint,
+    JobStopped,
+    JoinRefused,
+    JoinTimeout,
+    Membership,
+    NoResources,
+)
+from controller.desired import desired_state
+from controller.program import load_program
+from controller.server import Controller, ListenError, Settings, running
+from controller.switch_client import SwitchClient
+from controller.topology import Switch, single_switch
+from tests.controller.helpers import job, until
+from tests.controller.switches import SwitchProcess
+
+FAST = Settings(lease_s=1.0, join_timeout_s=20.0)
+NO_SWITCH = "127.0.0.1:1"
+
+
+class World:
+    """A controller with a switch, and as many agents as a test wants."""
+
+    def __init__(self, controller: Controller, switch: str, stack: ExitStack) -> None:
+        self.address = controller.address
+        self.switch = switch
+        self._stack = stack
+        self._pool = stack.enter_context(ThreadPoolExecutor(32))
+
+    def agent(self) -> AgentClient:
+        return self._stack.enter_context(AgentClient(self.address))
+
+    def join(
+        self, agents: Sequence[AgentClient], name: str = "digits", first_host: int = 1, **more: object
+    ) -> list[Membership]:
+        """All agents at once, rank by rank, one on each host."""
+
+        def one(rank: int) -> Membership:
+            asked = {"job": name, "size": len(agents), "rank": rank, "host": f"h{first_host + rank}", **more}
+            return agents[rank].join(**asked)  # type: ignore[arg-type]
+
+        return list(self._pool.map(one, range(len(agents))))
+
+    def later(self, call: Callable[[], Membership]) -> "Future[Membership]":
+        return self._pool.submit(call)
+
+    def programmed_jobs(self) -> set[int]:
+        """Job ids that the switch itself says it admits."""
+        observer = SwitchClient(Switch(name="observer", grpc=self.switch), 1)
+        try:
+            observer.ensure_program(load_program("weir_v1model"))
+            return {
+                int(str(dict(entry.match)["job"]))
+                for entry in observer.read().entries
+                if entry.table == "WeirIngress.admission.workers"
+            }
+        finally:
+            observer.close()
+
+
+@pytest.fixture
+def world(any_switch: SwitchProcess) -> Iterator[World]:
+    with (
+        running(single_switch(8, any_switch.address), FAST) as controller,
+        ExitStack() as stack,
+    ):
+        yield World(controller, any_switch.address, stack)
+
+
+@pytest.fixture
+def lonely() -> Iterator[World]:
+    """A controller whose switch is not there: enough for everything that is refused."""
+    with running(single_switch(8, NO_SWITCH), FAST) as controller, ExitStack() as stack:
+        yield World(controller, NO_SWITCH, stack)
+
+
+def watch(agent: AgentClient) -> "queue.SimpleQueue[str]":
+    """Why an agent's job stopped, when it does."""
+    reasons: queue.SimpleQueue[str] = queue.SimpleQueue()
+    agent.on_stop(reasons.put)
+    return reasons
+
+
+# ---- joining
+
+
+def test_everybody_gets_what_a_worker_needs_and_the_switch_is_programmed(world: World) -> None:
+    agents = [world.agent() for _ in range(4)]
+    members = world.join(agents, slots=32)
+    assert members[2] == Membership(
+        job_id=members[0].job_id,
+        job="digits",
+        rank=2,
+        size=4,
+        slot_count=32,
+        aggregation=Endpoint("02:00:00:00:00:fe", "10.0.0.254", 9347),
+        host=Endpoint("02:00:00:00:00:03", "10.0.0.3", 9347),
+        host_name="h3",
+        switch_name="s1",
+        switch_port=3,
+        shm_dir=None,
+        lease_s=1.0,
+    )
+    assert {member.job_id for member in members} == {members[0].job_id}
+    topology = single_switch(8, world.switch)
+    expected = desired_state(
+        topology,
+        topology.switches[0],
+        [job("digits", topology, size=4, job_id=members[0].job_id, slot_base=0, slot_count=32)],
+    )
+    observer = SwitchClient(topology.switches[0], 1)
+    observer.ensure_program(load_program("weir_v1model"))
+    assert observer.read() == expected
+    observer.close()
+
+
+def test_two_jobs_side_by_side_and_one_ends(world: World) -> None:
+    first, second = [world.agent() for _ in range(2)], [world.agent() for _ in range(2)]
+    ids = [world.join(first, "first")[0].job_id, world.join(second, "second", first_host=3)[0].job_id]
+    assert world.programmed_jobs() == set(ids)
+    told = watch(second[0])
+    for agent in first:
+        agent.leave()
+    until(lambda: world.programmed_jobs() == {ids[1]})
+    assert told.empty()
+    assert second[0].departed == {}
+
+
+def test_a_host_is_also_known_by_its_address(world: World) -> None:
+    assert world.agent().join(job="one", size=1, rank=0, ip="10.0.0.7").host_name == "h7"
+
+
+def test_two_workers_of_one_host_by_udp_port(world: World) -> None:
+    agents = [world.agent(), world.agent()]
+    waiting = world.later(lambda: agents[0].join(job="pair", size=2, rank=0, host="h1", udp_port=10000))
+    member = agents[1].join(job="pair", size=2, rank=1, host="h1", udp_port=10001)
+    assert (member.switch_port, member.host.udp_port) == (1, 10001)
+    assert waiting.result().host.udp_port == 10000
+
+
+def test_a_client_may_join_again_after_leaving(world: World) -> None:
+    agent = world.agent()
+    ids = []
+    for _ in range(3):
+        ids.append(agent.join(job="again", size=1, rank=0, host="h1").job_id)
+        with pytest.raises(AgentError, match="is a member of job 'again'; leave it first"):
+            agent.join(job="again", size=1, rank=0, host="h1")
+        agent.leave()
+    agent.leave()
+    assert len(set(ids)) == 3
+
+
+# ---- being refused
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "says"),
+    [
+        ({"size": 33}, JoinRefused, "one switch aggregates 1 to 32"),
+        ({"rank": 4}, JoinRefused, "rank 4 is not one of the 4 ranks"),
+        ({"host": "h9"}, JoinRefused, "'h9' is not in the topology; hosts there: h1 10.0.0.1, h2 10.0.0.2"),
+        ({"host": "", "ip": "10.9.9.9"}, JoinRefused, "a host with address 10.9.9.9 is not in the topology"),
+        ({"host": "h1", "ip": "10.0.0.2"}, JoinRefused, "'h1' with address 10.0.0.2 is not in the topology"),
+        ({"host": ""}, JoinRefused, "say which host you are on"),
+        ({"slots": 2000}, NoResources, "asks for 2000 slots; switch s1 has 1024"),
+        ({"token": "guess", "rank": 2}, JoinRefused, "has another token"),
+        ({"size": 3, "rank": 2}, JoinRefused, "rank 2 says job 'digits' has 3 workers, but rank 1 (h2)"),
+        ({"rank": 1, "host": "h5"}, JoinRefused, "rank 1 of job 'digits' has already joined, from h2"),
+        ({"rank": 2, "host": "h2"}, NoResources, "UDP port 9347 of host h2 is in use by rank 1"),
+    ],
+)
+def test_a_bad_join_is_refused_at_once_and_nobody_else_notices(
+    lonely: World, asked: dict[str, object], error: type[AgentError], says: str
+) -> None:
+    first = lonely.agent()
+    waiting = lonely.later(
+        lambda: first.join(job="digits", size=4, rank=1, host="h2", token="secret", timeout_s=20)
+    )
+    until(lambda: len(lonely.agent().status().jobs) == 1)
+    request = {"job": "digits", "size": 4, "rank": 0, "host": "h1", "token": "secret", **asked}
+    with pytest.raises(error) as caught:
+        lonely.agent().join(**request)  # type: ignore[arg-type]
+    assert says in str(caught.value)
+    assert not waiting.done()
+    first.close()
+    with pytest.raises(AgentError):
+        waiting.result()
+
+
+def test_a_rank_that_never_comes_fails_the_join_of_all_others_by_name(lonely: World) -> None:
+    agents = [lonely.agent() for _ in range(2)]
+    waiting = [
+        lonely.later(
+            lambda rank=rank: agents[rank].join(
+                job="late", size=3, rank=rank, host=f"h{rank + 1}", timeout_s=0.5
+            )
+        )
+        for rank in range(2)
+    ]
+    for call in waiting:
+        with pytest.raises(
+            JoinTimeout, match=r"job 'late' is not complete: rank 2 of 3 did not join in time"
+        ):
+            call.result()
+
+
+def test_a_switch_that_is_not_there_is_named(lonely: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.service.MIN_PROGRAM_TIME_S", 0.1)
+    with pytest.raises(JobStopped) as caught:
+        lonely.agent().join(job="one", size=1, rank=0, host="h1", timeout_s=0.1)
+    message = str(caught.value)
+    assert "job 'one' cannot start, the switch could not be programmed" in message
+    assert "switch s1 at 127.0.0.1:1 cannot be reached" in message
+    assert list(lonely.agent().status().jobs) == []
+
+
+def test_slots_run_out(world: World) -> None:
+    world.agent().join(job="big", size=1, rank=0, host="h1", slots=1000)
+    with pytest.raises(NoResources, match=r"25 consecutive slots are wanted of 1024; free are 1000-1023"):
+        world.agent().join(job="next", size=1, rank=0, host="h2", slots=25)
+    assert world.agent().join(job="fits", size=1, rank=0, host="h2", slots=24).slot_count == 24
+
+
+# ---- being lost
+
+
+def test_a_worker_that_dies_stops_its_job_and_no_other(world: World) -> None:
+    agents, others = [world.agent() for _ in range(3)], [world.agent()]
+    doomed = world.join(agents)[0].job_id
+    healthy = world.join(others, "other", first_host=5)[0].job_id
+    assert world.programmed_jobs() == {doomed, healthy}
+    reasons = [watch(agent) for agent in agents[:2]]
+    other = watch(others[0])
+    agents[2].close()
+    for reason in reasons:
+        assert reason.get() == "rank 2 (h3) went away without leaving: its connection broke"
+    until(lambda: world.programmed_jobs() == {healthy})
+    assert other.empty()
+    assert agents[0].stopped is not None
+    agents[0].leave()
+    agents[1].leave()
+    world.join([*agents[:2], world.agent()])
+
+
+def test_a_worker_that_is_frozen_is_lost_after_its_lease(world: World) -> None:
+    frozen = _worker(world.address, rank=0, then="time.sleep(3600)")
+    agent = world.agent()
+    agent.join(job="digits", size=2, rank=1, host="h2")
+    assert frozen.stdout is not None
+    assert frozen.stdout.readline() == b"joined\n"
+    reason = watch(agent)
+    frozen.send_signal(signal.SIGSTOP)
+    try:
+        assert "rank 0 (h1) is lost: it was not heard of for 1." in reason.get()
+    finally:
+        frozen.kill()
+        frozen.communicate()
+
+
+def test_a_worker_whose_program_ends_in_an_exception_does_not_live_on(world: World) -> None:
+    doomed = _worker(world.address, rank=0, then="raise RuntimeError('out of memory')")
+    agent = world.agent()
+    agent.join(job="digits", size=2, rank=1, host="h2")
+    assert watch(agent).get() == "rank 0 (h1) went away without leaving: its connection broke"
+    _, errors = doomed.communicate()
+    assert doomed.returncode == 1
+    assert b"out of memory" in errors
+
+
+def test_a_member_that_leaves_early_is_announced_and_then_ends_the_job(world: World) -> None:
+    agents = [world.agent() for _ in range(3)]
+    world.join(agents)
+    left: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+    agents[0].on_leave(lambda rank, reason: left.put((rank, reason)))
+    reason = watch(agents[0])
+    agents[2].leave()
+    assert left.get() == (2, "rank 2 (h3) left job 'digits'")
+    assert agents[0].departed == {2: "rank 2 (h3) left job 'digits'"}
+    assert reason.get() == "rank 2 (h3) left the job"
+    late = watch(agents[0])
+    assert late.get() == "rank 2 (h3) left the job"
+
+
+def test_a_controller_that_stops_tells_everybody_and_cleans_up(any_switch: SwitchProcess) -> None:
+    with ExitStack() as stack:
+        with running(single_switch(8, any_switch.address), FAST) as controller:
+            world = World(controller, any_switch.address, stack)
+            agent, waiting = world.agent(), world.agent()
+            agent.join(job="digits", size=1, rank=0, host="h1")
+            stuck = world.later(lambda: waiting.join(job="late", size=2, rank=0, host="h2"))
+            until(lambda: len(agent.status().jobs) == 2)
+            reason = watch(agent)
+        assert reason.get() == "the controller is shutting down"
+        with pytest.raises(JobStopped, match="the controller is shutting down"):
+            stuck.result()
+        assert world.programmed_jobs() == set()
+        agent.leave()
+
+
+# ---- the switch and the controller come and go
+
+
+def test_a_switch_that_restarts_gets_everything_again(own_switch: SwitchProcess) -> None:
+    topology = single_switch(8, own_switch.address)
+    with running(topology, FAST) as controller, ExitStack() as stack:
+        world = World(controller, own_switch.address, stack)
+        waiting = world.later(lambda: world.agent().join(job="digits", size=1, rank=0, host="h1"))
+        own_switch.start()
+        job_id = waiting.result().job_id
+        own_switch.stop()
+        until(lambda: world.agent().status().switches[0].state == "connecting")
+        assert "s1" in world.agent().status().switches[0].problem
+        own_switch.start()
+        until(lambda: world.agent().status().switches[0].state == "ready")
+        assert world.programmed_jobs() == {job_id}
+
+
+def test_a_second_controller_takes_over_and_the_first_stands_by(any_switch: SwitchProcess) -> None:
+    topology = single_switch(8, any_switch.address)
+    with running(topology, FAST) as first, ExitStack() as stack:
+        observer = stack.enter_context(AgentClient(first.address))
+        until(lambda: observer.status().switches[0].state == "ready")
+        with running(topology, FAST):
+            until(lambda: observer.status().switches[0].state == "standby")
+            assert "another controller has taken over switch s1" in observer.status().switches[0].problem
+        until(lambda: observer.status().switches[0].state == "ready")
+
+
+# ---- addresses
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    settings = replace(FAST, listen=f"unix:{tmp_path}/controller.sock")
+    with running(single_switch(1, NO_SWITCH), settings) as controller:
+        assert controller.address == settings.listen
+        with AgentClient(controller.address) as agent:
+            assert agent.status().switches[0].name == "s1"
+
+
+def test_an_address_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with (
+            pytest.raises(ListenError, match=f"cannot listen at {address}"),
+            running(single_switch(1, NO_SWITCH), replace(FAST, listen=address)),
+        ):
+            pass
+
+
+def test_no_controller_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.client.CONNECT_TIMEOUT_S", 0.2)
+    with (
+        AgentClient("127.0.0.1:1") as agent,
+        pytest.raises(ControllerUnreachable, match=r"no controller answers at 127.0.0.1:1"),
+    ):
+        agent.join(job="digits", size=1, rank=0, host="h1")
+
+
+def _worker(address: str, rank: int, then: str) -> "subprocess.Popen[bytes]":
+    """A worker in a process of its own that joins job 'digits' of two and then does as it is told."""
+    script = f"""
+        import time
+        from controller.client import AgentClient
+        agent = AgentClient({address!r})
+        agent.join(job="digits", size=2, rank={rank}, host="h{rank + 1}")
+        print("joined", flush=True)
+        {then}
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""P4Runtime to real switches: what is written is read back, and what is refused is said in words."""
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from controller.desired import desired_state
+from controller.entries import SwitchState
+from controller.program import load_program
+from controller.switch_client import SwitchClient, SwitchError
+from controller.sync import plan
+from controller.tables.events import COUNTERS
+from controller.topology import Switch, SwitchTls, single_switch
+from tests.controller.helpers import job, until
+from tests.controller.switches import SwitchProcess
+from wire.definition import MAX_WORKERS, Event
+
+PROGRAM = load_program("weir_v1model")
+_elections = iter(range(1000, 1 << 32))
+
+
+@pytest.fixture
+def client(any_switch: SwitchProcess) -> Iterator[SwitchClient]:
+    """A session that holds the switch, which runs the program and is empty."""
+    made = SwitchClient(Switch(name="s1", grpc=any_switch.address), next(_elections))
+    made.ensure_program(PROGRAM)
+    made.write(plan(made.read(), SwitchState()))
+    yield made
+    made.close()
+
+
+def test_a_full_job_is_read_back_as_written_and_removed_again(client: SwitchClient) -> None:
+    topology = single_switch(MAX_WORKERS, client.switch.grpc)
+    wanted = desired_state(
+        topology, topology.switches[0], [job("big", topology, size=MAX_WORKERS, job_id=1 << 31)]
+    )
+    client.write(plan(client.read(), wanted))
+    assert client.read() == wanted
+    client.write(plan(wanted, SwitchState()))
+    assert client.read() == SwitchState()
+
+
+def test_a_job_that_changes_is_modified(client: SwitchClient) -> None:
+    topology = single_switch(4, client.switch.grpc)
+    for size, base in ((2, 0), (4, 0), (3, 64)):
+        wanted = desired_state(
+            topology, topology.switches[0], [job("one", topology, size=size, slot_base=base)]
+        )
+        client.write(plan(client.read(), wanted))
+        assert client.read() == wanted
+
+
+def test_counters_cover_every_event_and_every_entry(client: SwitchClient) -> None:
+    topology = single_switch(2, client.switch.grpc)
+    wanted = desired_state(topology, topology.switches[0], [job("one", topology, size=2)])
+    client.write(plan(client.read(), wanted))
+    for name in COUNTERS:
+        assert len(client.read_counter(name)) >= len(Event)
+    for table in ("WeirIngress.admission.workers", "WeirEgress.results.receivers"):
+        assert set(client.read_table_counts(table)) == {e for e in wanted.entries if e.table == table}
+
+
+def test_a_refused_write_names_each_refused_update(client: SwitchClient) -> None:
+    topology = single_switch(1, client.switch.grpc)
+    wanted = desired_state(topology, topology.switches[0], [])
+    (groups, entries) = plan(SwitchState(), wanted)
+    client.write([groups, entries[:1]])
+    with pytest.raises(SwitchError) as caught:
+        client.write([entries])
+    message = str(caught.value)
+    assert message.startswith(f"switch s1 at {client.switch.grpc} refuses a write: insert WeirIngress.")
+    assert "ALREADY_EXISTS" in message
+    assert message.count("insert ") == 1
+
+
+def test_a_program_is_pushed_only_when_the_switch_runs_another(client: SwitchClient) -> None:
+    assert not client.ensure_program(PROGRAM)
+    assert PROGRAM.slots == 1024
+
+
+def test_the_controller_that_came_last_has_the_switch(client: SwitchClient) -> None:
+    assert client.primary
+    later = SwitchClient(client.switch, next(_elections))
+    assert later.primary
+    until(lambda: not client.primary)
+    later.close()
+    until(lambda: client.primary)
+
+
+def test_who_is_not_primary_is_refused(client: SwitchClient) -> None:
+    backup = SwitchClient(client.switch, 1)
+    try:
+        assert not backup.primary
+        backup.ensure_program(PROGRAM)
+        topology = single_switch(1, client.switch.grpc)
+        with pytest.raises(SwitchError, match="refuses a write: PERMISSION_DENIED"):
+            backup.write(plan(SwitchState(), desired_state(topology, topology.switches[0], [])))
+    finally:
+        backup.close()
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(SwitchError, match=r"switch s1 at 127.0.0.1:1 cannot be reached: UNAVAILABLE"):
+        SwitchClient(Switch(name="s1", grpc="127.0.0.1:1"), 1)
+
+
+def test_somebody_there_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.switch_client.HANDSHAKE_TIMEOUT_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(SwitchError, match=f"switch s1 at {address} cannot be reached"):
+            SwitchClient(Switch(name="s1", grpc=address), 1)
+
+
+def test_a_certificate_that_is_not_there() -> None:
+    switch = Switch(name="s1", grpc="127.0.0.1:1", tls=SwitchTls(ca="/nowhere/ca.pem"))
+    with pytest.raises(SwitchError, match=r"cannot read /nowhere/ca.pem: No such file"):
+        SwitchClient(switch, 1)

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutual TLS between agents and the controller: who shows no good certificate is not heard."""
+
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from controller.client import AgentClient, AgentError, ControllerUnreachable
+from controller.server import ListenError, Settings, running
+from controller.tls import TlsError, TlsFiles
+from controller.topology import single_switch
+
+pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
+TOPOLOGY = single_switch(1, "127.0.0.1:1")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority with a server's and a client's certificate, and a stranger with one of its own."""
+    folder = tmp_path_factory.mktemp("keys")
+    for authority in ("ca", "stranger-ca"):
+        _openssl(
+            folder, "req", "-x509", "-nodes", *_key(authority), "-out", f"{authority}.pem", *_name(authority)
+        )
+    for name, authority in (("server", "ca"), ("client", "ca"), ("stranger", "stranger-ca")):
+        _openssl(folder, "req", "-nodes", *_key(name), "-out", f"{name}.csr", *_name(name))
+        (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        signer = ["-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial"]
+        request = ["-req", "-in", f"{name}.csr", "-extfile", "names", "-days", "2"]
+        _openssl(folder, "x509", *request, *signer, "-out", f"{name}.pem")
+    return folder
+
+
+def files(keys: Path, name: str, authority: str = "ca") -> TlsFiles:
+    return TlsFiles(keys / f"{name}.pem", keys / f"{name}.key", keys / f"{authority}.pem")
+
+
+def settings(keys: Path) -> Settings:
+    return Settings(tls=files(keys, "server"))
+
+
+def test_who_has_a_certificate_is_heard(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(TOPOLOGY, settings(keys)) as controller:
+        with AgentClient(controller.address, files(keys, "client")) as agent:
+            assert agent.status().switches[0].name == "s1"
+        monkeypatch.setenv("WEIR_TLS_CERT", str(keys / "client.pem"))
+        monkeypatch.setenv("WEIR_TLS_KEY", str(keys / "client.key"))
+        monkeypatch.setenv("WEIR_TLS_CA", str(keys / "ca.pem"))
+        with AgentClient(controller.address) as agent:
+            assert agent.status().switches[0].name == "s1"
+
+
+@pytest.mark.parametrize("who", ["nobody", "no certificate", "stranger"])
+def test_who_has_none_is_not_heard(keys: Path, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.client.CONNECT_TIMEOUT_S", 0.2)
+    tls = {
+        "nobody": None,
+        "no certificate": TlsFiles(ca=keys / "ca.pem"),
+        "stranger": files(keys, "stranger"),
+    }[who]
+    with (
+        running(TOPOLOGY, settings(keys)) as controller,
+        AgentClient(controller.address, tls) as agent,
+        pytest.raises(ControllerUnreachable, match="do both sides use TLS or neither"),
+    ):
+        agent.status()
+
+
+def test_half_a_pair_is_refused(keys: Path) -> None:
+    with pytest.raises(TlsError, match="belong together"):
+        TlsFiles(cert=keys / "server.pem")
+
+
+def test_a_server_needs_a_certificate(keys: Path) -> None:
+    with (
+        pytest.raises(TlsError, match="needs a certificate and its key"),
+        running(TOPOLOGY, replace(settings(keys), tls=TlsFiles(ca=keys / "ca.pem"))),
+    ):
+        pass
+
+
+def test_a_file_that_is_not_there(keys: Path) -> None:
+    with pytest.raises(AgentError, match=r"cannot read .*nowhere.pem: No such file"):
+        AgentClient("127.0.0.1:1", TlsFiles(ca=keys / "nowhere.pem"))
+
+
+def test_a_file_that_is_no_certificate(keys: Path, tmp_path: Path) -> None:
+    junk = tmp_path / "junk.pem"
+    junk.write_text("not a certificate")
+    with (
+        pytest.raises(ListenError, match=r"junk\.pem or .*server\.key is no PEM certificate or key"),
+        running(TOPOLOGY, replace(settings(keys), tls=TlsFiles(junk, keys / "server.key"))),
+    ):
+        pass
+
+
+def _key(name: str) -> list[str]:
+    return ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-keyout", f"{name}.key"]
+
+
+def _name(name: str) -> list[str]:
+    return ["-subj", f"/CN={name}"]
+
+
+def _openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
