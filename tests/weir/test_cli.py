@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``weir`` command: quick to say what it can do, clear about what it was given."""
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from weir.cli import app
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
+    return done.exit_code, done.output
+
+
+def test_help_lists_every_command() -> None:
+    status, output = run("--help")
+    assert status == 0
+    for name in ("train", "switch", "controller", "status", "pcap", "bench"):
+        assert f" {name} " in output
+
+
+@pytest.mark.parametrize("command", ["train", "switch", "controller", "status", "pcap", "bench"])
+def test_every_command_has_its_own_help(command: str) -> None:
+    status, output = run(command, "--help")
+    assert status == 0 and f"weir {command}" in output.replace("root", "weir")
+
+
+@pytest.mark.parametrize("code", ["import weir", "from weir.cli import app", "import weir.train.cli"])
+def test_nothing_heavy_is_imported_to_look_at_the_command_line(code: str) -> None:
+    heavy = "{'torch', 'numpy', 'grpc', 'scapy', 'matplotlib', 'sklearn'}"
+    script = f"{code}\nimport sys\nprint(sorted({heavy} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_an_unknown_command_is_named() -> None:
+    status, output = run("trian")
+    assert status == 2 and "trian" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--density", "0"], "--density: input should be greater than 0, not 0.0"),
+        (["--workers", "33"], "--workers: input should be less than or equal to 32, not 33"),
+        (["--model", "lm", "--data", "digits"], "model 'lm' trains on 'stdlib', not on 'digits'"),
+    ],
+)
+def test_bad_training_options_are_refused_before_anything_starts(arguments: list[str], message: str) -> None:
+    assert run("train", *arguments) == (2, f"weir train: {message}\n")
+
+
+def test_version() -> None:
+    status, output = run("--version")
+    assert status == 0 and output.startswith("weir ")

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir pcap`` shows what packets say, and says when a result is not what its contributions make."""
+
+from pathlib import Path
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import ARP, Dot1Q, Ether
+from scapy.utils import PcapNgWriter, wrpcap
+from typer.testing import CliRunner
+
+from host_agent.codec import Column, Packet
+from weir.cli import app
+from weir.pcap.frames import read_frames
+from weir.pcap.rounds import Trace
+from wire.definition import GROUP_LANES, NO_BLOCK, UDP_PORT, Op, PacketType
+
+
+def contribution(
+    worker: int, lanes: int | None, following: int = NO_BLOCK, *, slot: int = 3, round_: int = 1
+) -> Packet:
+    groups = {} if lanes is None else dict.fromkeys(range(8), (lanes,) * GROUP_LANES)
+    columns = (Column(block=slot, next=following),)
+    return Packet(PacketType.CONTRIBUTION, Op.ADD, 8, 7, worker, slot, round_, columns, groups)
+
+
+def result(worker: int, lanes: int, included: int, following: int = NO_BLOCK, **where: int) -> Packet:
+    made = contribution(worker, lanes, following, **where)
+    return Packet(
+        PacketType.RESULT, Op.ADD, 8, 7, worker, made.slot, made.round, made.columns, made.groups, included
+    )
+
+
+def frame(packet: Packet) -> Ether:
+    up = packet.type is PacketType.CONTRIBUTION
+    udp = UDP(sport=9000, dport=UDP_PORT) if up else UDP(sport=UDP_PORT, dport=9000)
+    return Ether() / IP(dst="10.0.0.254") / udp / packet.encode()
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Path:
+    return tmp_path / "some.pcap"
+
+
+def write(capture: Path, *packets: Packet | Ether) -> None:
+    frames = [frame(packet) if isinstance(packet, Packet) else packet for packet in packets]
+    for number, made in enumerate(frames):
+        made.time = 100 + number / 1e6
+    wrpcap(str(capture), frames)
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["pcap", *map(str, arguments)], env={"COLUMNS": "200"})
+    return done.exit_code, done.output
+
+
+def test_a_round_is_told_from_first_packet_to_result(capture: Path) -> None:
+    write(
+        capture,
+        contribution(0, 5, following=9),
+        contribution(1, None, following=6),
+        contribution(0, 5, following=9),
+        result(0, 5, included=0b01, following=6),
+        result(1, 5, included=0b01, following=6),
+    )
+    status, output = run(capture)
+    assert status == 0
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    assert lines[:6] == [
+        "0.000000 job 7 slot 3 round 1 ADD, blocks of 256",
+        "+0.0 µs worker 0 3■→9",
+        "+1.0 µs worker 1 3·→6",
+        "+2.0 µs worker 0 3■→9 copy 2",
+        "+3.0 µs result 3■→6 of 0 to 0, 1",
+        lines[5],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("packets", "wrong"),
+    [
+        ([result(0, 4, included=0b11)], "256 lanes are not ADD of the contributions'"),
+        ([result(0, 2, included=0b01)], "256 lanes are not ADD of the contributions'"),
+        ([result(0, 3, included=0b11, following=8)], "column 0 asks for 8 next, a worker announced 6"),
+        ([result(0, 3, included=0b11)], "column 0 asks for nothing next, a worker announced 6"),
+        (
+            [result(0, 3, included=0b11, following=6), result(1, 2, included=0b11, following=6)],
+            "the result for worker 1 differs from that for 0",
+        ),
+    ],
+)
+def test_a_wrong_result_is_called_wrong(capture: Path, packets: list[Packet], wrong: str) -> None:
+    write(capture, contribution(0, 1, following=6), contribution(1, 2, following=9), *packets)
+    status, output = run(capture)
+    assert status == 1 and f"WRONG: {wrong}" in output
+
+
+def test_a_right_result_with_lanes_that_were_released_is_right(capture: Path) -> None:
+    write(capture, contribution(0, 1), contribution(1, 2), result(0, 1, included=0b01))
+    assert run(capture)[0] == 0
+
+
+def test_a_capture_that_began_late_is_not_called_wrong(capture: Path) -> None:
+    write(capture, contribution(1, 2), result(0, 3, included=0b11))
+    assert run(capture)[0] == 0
+
+
+def test_filters_choose_rounds_and_packets(capture: Path) -> None:
+    write(
+        capture,
+        contribution(0, 1, slot=3),
+        contribution(1, 1, slot=4),
+        contribution(0, 1, slot=4, round_=2),
+    )
+    assert "slot 3" not in run(capture, "--slot", 4)[1]
+    by_worker = run(capture, "--worker", 1)[1]
+    assert "slot 4 round 1" in by_worker and "round 2" not in by_worker and "worker 0" not in by_worker
+    assert "round" not in run(capture, "--job", 8)[1].split("jobs")[0]
+    assert "2 more rounds" in run(capture, "--limit", 1)[1]
+
+
+def test_other_and_malformed_frames_are_counted(capture: Path) -> None:
+    short = Ether() / IP() / UDP(sport=1, dport=UDP_PORT) / b"\x11"
+    write(capture, Ether() / ARP(), Ether() / IP() / UDP(sport=1, dport=2) / b"x", short)
+    trace = Trace.of(read_frames(capture))
+    assert trace.other == 2
+    assert [problem for _, problem in trace.malformed] == ["1 bytes: a Weir header has 20"]
+    assert "2 frames are not Weir's" in run(capture)[1]
+
+
+def test_pcapng_with_port_names_and_vlan_tags(capture: Path) -> None:
+    tagged = Ether() / Dot1Q(vlan=5) / IP() / UDP(sport=9000, dport=UDP_PORT) / contribution(2, 1).encode()
+    tagged.sniffed_on = "port-3"
+    with PcapNgWriter(str(capture)) as writer:
+        writer.write(tagged)
+    (seen,) = read_frames(capture)
+    assert (seen.port, seen.packet.worker) == ("port-3", 2)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"not a capture, but long enough to be one"])
+def test_a_file_that_is_no_capture_is_refused(capture: Path, content: bytes | None) -> None:
+    if content is not None:
+        capture.write_bytes(content)
+    status, output = run(capture)
+    assert status == 2 and str(capture) in output

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of all workers become one; replicas that differ are an error; messages survive the pipe."""
+
+import pytest
+
+from weir.train.config import make_config
+from weir.train.messages import Evaluated, Failed, Ready, Step, Traffic, decode, encode
+from weir.train.record import ReplicasDifferError, RunRecord
+from weir.train.summary import overall_status, summarize
+
+
+def step(rank: int, number: int, checksum: int = 0xABC, **changes: object) -> Step:
+    values = {
+        "epoch": 1,
+        "loss": 1.0 + rank,
+        "samples": 16,
+        "seconds": 0.1 * (rank + 1),
+        "communication_s": 0.05,
+        "traffic": Traffic(bytes_up=100 * (rank + 1), packets_up=2, retransmissions=1, blocks_skipped=3),
+        "density": 0.5,
+    }
+    return Step(rank=rank, step=number, checksum=checksum, **{**values, **changes})
+
+
+def test_a_step_is_complete_when_every_rank_was_heard() -> None:
+    record = RunRecord("weir", ranks=range(3), epochs=1)
+    assert record.add(step(2, 1)) is None and record.add(step(0, 1)) is None
+    assert record.add(step(0, 2)) is None  # a rank that runs ahead
+    summary = record.add(step(1, 1))
+    assert (summary.step, summary.loss, summary.seconds) == (1, 2.0, pytest.approx(0.3))
+    assert (summary.bytes_up, summary.retransmissions, summary.blocks_skipped) == (200, 3, 9)
+    assert record.steps == [summary]
+    assert record.totals[0].bytes_up == 200 and record.totals[2].bytes_up == 300
+
+
+def test_replicas_that_differ_are_an_error_that_names_run_step_and_ranks() -> None:
+    record = RunRecord("weir", ranks=range(2), epochs=1)
+    record.add(step(0, 7))
+    with pytest.raises(ReplicasDifferError, match=r"after step 7 of the weir run .*rank 1: 0*abd"):
+        record.add(step(1, 7, checksum=0xABD))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Ready(rank=1, parameters=5, steps_per_epoch=2, samples=10, traffic_source="here"),
+        step(1, 3, checksum=2**64 - 1),
+        Evaluated(rank=0, epoch=1, loss=0.5, accuracy=0.75),
+        Failed(rank=2, error="ValueError: é", traceback="line\nline"),
+    ],
+)
+def test_messages_come_back_as_they_went(message: object) -> None:
+    line = encode(message)
+    assert "\n" not in line and decode(line) == message
+
+
+@pytest.mark.parametrize("line", ["", "{}", '{"kind": "step"', '{"kind": "other"}', "hello"])
+def test_a_line_that_is_no_message_is_refused(line: str) -> None:
+    with pytest.raises(ValueError):
+        decode(line)
+
+
+def test_the_worst_run_decides_the_status() -> None:
+    def record(status: str) -> RunRecord:
+        made = RunRecord("weir", ranks=[0], epochs=1)
+        made.status = status
+        return made
+
+    assert overall_status([record("complete"), record("complete")]) == "complete"
+    assert overall_status([record("complete"), record("interrupted")]) == "interrupted"
+    assert overall_status([record("failed"), record("interrupted")]) == "failed"
+    assert overall_status([]) == "interrupted"
+
+
+def test_a_run_that_never_began_still_has_a_summary() -> None:
+    record = RunRecord("weir", ranks=range(2), epochs=1)
+    summary = summarize(make_config(workers=2), [record], {})
+    assert summary["runs"]["weir"]["steps"] == 0 and summary["runs"]["weir"]["accuracy"] is None

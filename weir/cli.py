@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ``weir`` command. A subcommand's module is imported when it is the one that runs, and no sooner."""
+
+import importlib
+import importlib.metadata
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+
+@dataclass(frozen=True)
+class _Command:
+    """Where a subcommand is, and what ``weir --help`` says of it. ``target`` is a function or a Typer app."""
+
+    module: str
+    target: str
+    help: str
+
+
+_COMMANDS: Final = {
+    "train": _Command("weir.train.cli", "train", "Train a real model, its gradients summed by the switch."),
+    "switch": _Command("softswitch.cli", "switch", "Run a P4 switch in software."),
+    "controller": _Command("controller.cli", "controller", "Program the switches and let agents join jobs."),
+    "status": _Command("controller.cli", "status", "Show switches, ports, jobs and what was counted."),
+    "pcap": _Command("weir.pcap.cli", "pcap", "Print the rounds in a capture file."),
+    "bench": _Command("bench.cli", "app", "Measure speed beside Gloo, BMv2 and hand-written C."),
+}
+
+
+class _LazyGroup(TyperGroup):
+    """Lists subcommands by what is said of them above; imports the one that is called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All names, in the order above."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A stand-in with a name and a help text: enough for an overview and for completion."""
+        entry = _COMMANDS.get(cmd_name)
+        return None if entry is None else _command(cmd_name, lambda: None, entry.help)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The real command, for the one that is called."""
+        name, command, rest = super().resolve_command(ctx, args)
+        entry = _COMMANDS.get(name or "")
+        return name, _load(name, entry) if name and entry else command, rest
+
+
+def _command(name: str, function: Any, text: str | None = None) -> Any:
+    app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+    app.command(name=name, help=text)(function)
+    return get_command(app)
+
+
+def _load(name: str, entry: _Command) -> Any:
+    target = getattr(importlib.import_module(entry.module), entry.target)
+    if not isinstance(target, typer.Typer):
+        return _command(name, target)
+    group = get_command(target)
+    group.name = name
+    return group
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"weir {importlib.metadata.version('weir')}")
+        raise typer.Exit
+
+
+app = typer.Typer(cls=_LazyGroup, no_args_is_help=True, add_completion=False)
+
+
+@app.callback()
+def _weir(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Weir sums gradients inside the network: a P4 switch adds up what the workers of a training job send."""
+
+
+def main() -> None:
+    """Entry point of the ``weir`` command."""
+    app()

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The two ways a run's gradients are summed: by the switch, or by plain Gloo for reference."""
+
+from typing import Any, Protocol
+
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from weir.train.config import TrainConfig
+from weir.train.hooks import BucketHook
+from weir.train.messages import Traffic
+from weir.train.spec import BackendName
+from weir.train.wirebytes import Meter, TcpMeter
+
+
+class Method(Protocol):
+    """How a bucket is reduced, and what that cost."""
+
+    @property
+    def hook(self) -> BucketHook:
+        """The communication hook to register."""
+
+    @property
+    def state(self) -> Any:
+        """Its state."""
+
+    @property
+    def meter(self) -> Meter:
+        """Counts this worker's traffic."""
+
+    def density(self) -> float:
+        """Share of the gradient's values sent in the last step."""
+
+
+class WeirMeter:
+    """The packets of a Weir group, as its transport counts them; retransmissions are among them."""
+
+    source = "measured: frames of Weir's own transport, headers from Ethernet up"
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def read(self) -> Traffic:
+        """The totals of all reductions so far."""
+        stats = self._connection.stats
+        return Traffic(
+            bytes_up=stats.bytes_up,
+            bytes_down=stats.bytes_down,
+            packets_up=stats.packets_up,
+            packets_down=stats.packets_down,
+            retransmissions=stats.retransmissions,
+            blocks_sent=stats.blocks_sent,
+            blocks_skipped=stats.blocks - stats.blocks_sent,
+        )
+
+
+class GlooMethod:
+    """Plain all-reduce, dense."""
+
+    def __init__(self) -> None:
+        self.hook: BucketHook = allreduce_hook
+        self.state: Any = None
+        self.meter: Meter = TcpMeter()
+
+    def density(self) -> float:
+        """Everything is sent."""
+        return 1.0
+
+
+class WeirMethod:
+    """Weir's sparsified all-reduce with error feedback."""
+
+    def __init__(self, ddp: DistributedDataParallel, config: TrainConfig) -> None:
+        import weir.torch
+
+        self.hook: BucketHook = weir.torch.hook
+        self.state = weir.torch.HookState(
+            ddp,
+            sparsifier=config.sparsifier,
+            density=config.density,
+            threshold=config.threshold,
+            block=config.block,
+        )
+        self.meter: Meter = WeirMeter(self.state.group.connection)
+
+    def density(self) -> float:
+        """Values sent non-zero of all values, in the last step."""
+        last = self.state.last_step
+        return last.density if last is not None else 1.0
+
+
+def make_method(backend: BackendName, ddp: DistributedDataParallel, config: TrainConfig) -> Method:
+    """The hook, state and meter for a backend's process group, which must be initialized."""
+    if backend == "gloo":
+        return GlooMethod()
+    return WeirMethod(ddp, config)

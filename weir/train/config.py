@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a training run is told: model, data, method and sizes, checked before anything starts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from wire.definition import MAX_WORKERS
+
+Model = Literal["resnet18", "cnn", "lm"]
+Data = Literal["digits", "stdlib"]
+Sparsifier = Literal["none", "topk", "topk-block", "threshold"]
+
+
+class ConfigError(ValueError):
+    """A setting is out of range or two do not fit together; the message names each, and what would do."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a model trains with when nobody says otherwise.
+
+    ``batch_size`` counts samples per worker and step: images, or for the language model lines of text.
+    """
+
+    data: Data
+    batch_size: int
+    lr: float
+
+
+PRESETS: Final[dict[Model, Preset]] = {
+    "resnet18": Preset(data="digits", batch_size=16, lr=0.05),
+    "cnn": Preset(data="digits", batch_size=16, lr=0.05),
+    "lm": Preset(data="stdlib", batch_size=8, lr=2.0),
+}
+
+
+class TrainConfig(BaseModel):
+    """One ``weir train`` run. Frozen; make it with :func:`make_config`, which fills in the model's preset."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 4
+    model: Model = "resnet18"
+    data: Data
+    sparsifier: Sparsifier = "topk-block"
+    density: Annotated[float, Field(gt=0, le=1)] = 0.05
+    threshold: Annotated[float, Field(ge=0)] = 1e-3
+    block: Literal[32, 64, 128, 256] = 256
+    epochs: Annotated[int, Field(ge=1)] = 3
+    max_steps: Annotated[int, Field(ge=1)] | None = None
+    batch_size: Annotated[int, Field(ge=1)]
+    lr: Annotated[float, Field(gt=0)]
+    seed: Annotated[int, Field(ge=0)] = 1
+    reference: bool = True
+    pcap: Path | None = None
+    out: Path = Path("runs")
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+
+    @model_validator(mode="after")
+    def _data_fits_model(self) -> Self:
+        wanted = PRESETS[self.model].data
+        if self.data != wanted:
+            raise ValueError(f"model {self.model!r} trains on {wanted!r}, not on {self.data!r}")
+        return self
+
+
+def make_config(**given: Any) -> TrainConfig:
+    """The configuration for these settings; ``None`` means "the model's preset".
+
+    Raises ConfigError with one line per setting that is wrong.
+    """
+    known = {key: value for key, value in given.items() if value is not None}
+    preset = PRESETS.get(known.get("model", "resnet18"))
+    if preset is not None:
+        known = {"data": preset.data, "batch_size": preset.batch_size, "lr": preset.lr, **known}
+    known.setdefault("name", f"{known.get('model', 'resnet18')}-{known.get('sparsifier', 'topk-block')}")
+    try:
+        return TrainConfig.model_validate(known)
+    except ValidationError as error:
+        # What an unknown model has no preset for is not the user's omission.
+        problems = [item for item in error.errors() if item["type"] != "missing"]
+        raise ConfigError("\n".join(_sentence(item) for item in problems)) from None
+
+
+def _sentence(item: Any) -> str:
+    """One pydantic error as the user would name it: the option, what is wrong with it, what was given."""
+    where = "--" + "-".join(str(part) for part in item["loc"]).replace("_", "-") + ": " if item["loc"] else ""
+    message = item["msg"].removeprefix("Value error, ")
+    shown = "" if item["type"] == "value_error" else f", not {item['input']!r}"
+    return f"{where}{message[0].lower()}{message[1:]}{shown}"

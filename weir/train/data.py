@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real data that comes with the dependencies: handwritten digits, and the text of Python's own library."""
+
+import functools
+import re
+import sysconfig
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+IMAGE_SIZE: Final = 16
+WORDS: Final = 16384  # vocabulary of the language model's input; index 0 stands for every rarer word
+OUTPUTS: Final = 2048  # what it predicts: the most frequent of them; index 0 stands for all others
+LINE: Final = 33  # words in one line: 32 inputs, each with its successor as target
+_TEXT_LINES: Final = 4096
+_WORD = re.compile(r"[A-Za-z_]+|[0-9]+|\n|[^\sA-Za-z0-9_]")
+
+# Large modules of the standard library that every supported Python has.
+_MODULES: Final = (
+    "_pydecimal", "_pyio", "argparse", "ast", "calendar", "configparser", "dataclasses", "datetime",
+    "difflib", "doctest", "enum", "fractions", "functools", "gettext", "heapq", "inspect", "ipaddress",
+    "locale", "mailbox", "optparse", "os", "pathlib", "pdb", "pickle", "pickletools", "platform", "plistlib",
+    "pydoc", "random", "shutil", "smtplib", "socket", "ssl", "statistics", "subprocess", "tarfile",
+    "tempfile", "textwrap", "threading", "traceback", "turtle", "typing", "uuid", "zipfile",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Split:
+    """Inputs and targets, first dimension the samples."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A fixed split into what is trained on and what is only measured on."""
+
+    train: Split
+    test: Split
+
+
+@functools.cache
+def digits(size: int = IMAGE_SIZE) -> Dataset:
+    """scikit-learn's 1,797 handwritten digits (8x8, UCI), enlarged to ``size``: one in five is held out.
+
+    Images are float32 of shape (N, 1, size, size) with mean 0 and standard deviation 1.
+    """
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    images = torch.from_numpy(found.images.astype(np.float32)).unsqueeze(1)
+    images = torch.nn.functional.interpolate(images, size=(size, size), mode="bilinear", align_corners=False)
+    images = (images - images.mean()) / images.std()
+    targets = torch.from_numpy(found.target.astype(np.int64))
+    order = torch.from_numpy(np.random.default_rng(0).permutation(len(targets)))
+    cut = len(targets) // 5
+    held, kept = order[:cut], order[cut:]
+    return Dataset(
+        train=Split(images[kept], targets[kept]),
+        test=Split(images[held], targets[held]),
+    )
+
+
+@functools.cache
+def stdlib() -> Dataset:
+    """Words of Python's standard library in lines of 32, each word with its successor as target.
+
+    inputs: int64 (N, 32) in [0, WORDS); targets: int64 (N, 32) in [0, OUTPUTS). The last eighth is held out.
+    """
+    words = _WORD.findall(_library_text())
+    ranks = {word: rank for rank, (word, _) in enumerate(Counter(words).most_common(WORDS - 1), start=1)}
+    numbers = torch.tensor([ranks.get(word, 0) for word in words], dtype=torch.int64)
+    lines = min(len(numbers) // LINE, _TEXT_LINES)
+    starts = torch.arange(lines) * (len(numbers) // lines)
+    table = numbers[starts[:, None] + torch.arange(LINE)]
+    inputs = table[:, :-1].contiguous()
+    targets = torch.where(table[:, 1:] < OUTPUTS, table[:, 1:], 0)
+    cut = lines - lines // 8
+    return Dataset(train=Split(inputs[:cut], targets[:cut]), test=Split(inputs[cut:], targets[cut:]))
+
+
+def _library_text() -> str:
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    found = [path for module in _MODULES if (path := folder / f"{module}.py").is_file()]
+    if len(found) < len(_MODULES) // 2:
+        raise FileNotFoundError(f"{folder} holds no source text of Python's standard library")
+    return "\n".join(path.read_text(encoding="utf-8") for path in found)
+
+
+def share(samples: int, rank: int, workers: int, batch: int, seed: int, epoch: int) -> list[Tensor]:
+    """The batches of sample indices that ``rank`` trains on in this epoch: disjoint from other ranks'.
+
+    Every rank gets the same number of batches, all of size ``batch``; what is left over sits out this epoch.
+    """
+    order = torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(samples))
+    steps = samples // (batch * workers)
+    if steps == 0:
+        raise ValueError(
+            f"{samples} samples make no step of {workers} workers x {batch}: take a smaller --batch-size"
+        )
+    bounds = [(step * workers + rank) * batch for step in range(steps)]
+    return [order[bound : bound + batch] for bound in bounds]
+
+
+def learning_rate(peak: float, step: int, steps: int, warm_up: int) -> float:
+    """Linear warm-up to ``peak`` over ``warm_up`` steps, then linear decay to a tenth at ``steps``."""
+    if step < warm_up:
+        return peak * (step + 1) / warm_up
+    return peak * (1 - 0.9 * (step - warm_up) / max(1, steps - warm_up))

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user sees while training: a live table on a terminal, plain lines elsewhere."""
+
+import time
+from types import TracebackType
+from typing import Protocol, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from weir.train.config import TrainConfig
+from weir.train.messages import Evaluated
+from weir.train.record import RunRecord, StepSummary
+from weir.train.wirebytes import dense_bytes
+from weir.train.words import byte_count, duration, percent
+
+_LINE_EVERY_S = 5.0
+
+
+class Display(Protocol):
+    """Shows runs while they go."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def phase(self, text: str) -> None:
+        """What goes on when no step does: "starting the switch"."""
+
+    def begin(self, record: RunRecord) -> None:
+        """A run starts; it is shown until the end."""
+
+    def show(self, record: RunRecord, news: StepSummary | Evaluated) -> None:
+        """A run has got further."""
+
+
+def make_display(config: TrainConfig, console: Console, *, quiet: bool = False) -> Display:
+    """A live table when ``console`` is a terminal, else plain lines; ``quiet``: nothing at all."""
+    if quiet:
+        return Silence()
+    return LiveTable(config, console) if console.is_terminal else PlainLines(config, console)
+
+
+class Silence:
+    """Shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        pass
+
+    def phase(self, text: str) -> None:
+        """Nothing."""
+
+    def begin(self, record: RunRecord) -> None:
+        """Nothing."""
+
+    def show(self, record: RunRecord, news: StepSummary | Evaluated) -> None:
+        """Nothing."""
+
+
+class PlainLines(Silence):
+    """One line per epoch, and one every few seconds in between."""
+
+    def __init__(self, config: TrainConfig, console: Console) -> None:
+        self._config, self._console = config, console
+        self._last = 0.0
+
+    def __enter__(self) -> Self:
+        self._line(headline(self._config))
+        return self
+
+    def phase(self, text: str) -> None:
+        """As a line."""
+        self._line(text)
+
+    def begin(self, record: RunRecord) -> None:
+        """As a line."""
+        self._line(f"{record.run}: run starts")
+
+    def show(self, record: RunRecord, news: StepSummary | Evaluated) -> None:
+        """A step is a line when none was printed lately; an evaluation always is."""
+        if isinstance(news, Evaluated):
+            self._line(
+                f"{record.run}: epoch {news.epoch}/{record.epochs} done, held-out loss {news.loss:.3f}, "
+                f"accuracy {percent(news.accuracy)}"
+            )
+        elif time.monotonic() - self._last >= _LINE_EVERY_S or news.step == 1:
+            self._line(
+                f"{record.run}: step {news.step}/{record.total_steps}, loss {news.loss:.3f}, "
+                f"{duration(news.seconds)} ({percent(_share(news))} communicating), "
+                f"up {byte_count(news.bytes_up)} ({percent(_of_dense(record, news))} of dense), "
+                f"{news.retransmissions} retransmissions"
+            )
+
+    def _line(self, text: str) -> None:
+        self._last = time.monotonic()
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class LiveTable(Silence):
+    """A table with a row per run, redrawn a few times a second."""
+
+    def __init__(self, config: TrainConfig, console: Console) -> None:
+        self._config = config
+        self._records: list[RunRecord] = []
+        self._phase = Spinner("dots", text="")
+        self._live = Live(console=console, refresh_per_second=8, get_renderable=self._render)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._phase.update(text="")
+        self._live.stop()
+
+    def phase(self, text: str) -> None:
+        """Beside a spinner below the table."""
+        self._phase.update(text=text)
+
+    def begin(self, record: RunRecord) -> None:
+        """One more row."""
+        self._records.append(record)
+
+    def _render(self) -> RenderableType:
+        parts: list[RenderableType] = [runs_table(self._records)]
+        if self._phase.text:
+            parts.append(self._phase)
+        return Panel(Group(*parts), title=headline(self._config), title_align="left", border_style="cyan")
+
+
+def headline(config: TrainConfig) -> str:
+    """The run in one line."""
+    method: str = config.sparsifier
+    if method in ("topk", "topk-block"):
+        method += f", density {config.density:g}"
+    elif method == "threshold":
+        method += f" {config.threshold:g}"
+    return f"Weir: {config.model} on {config.data}, {config.workers} workers, {method}, block {config.block}"
+
+
+def runs_table(records: list[RunRecord]) -> Table:
+    """How far each run is, and what its last step was like."""
+    table = Table(box=None, pad_edge=False, expand=True)
+    table.add_column("run")
+    table.add_column("progress", ratio=1)
+    for name in (
+        "step",
+        "loss",
+        "accuracy",
+        "step time",
+        "comm.",
+        "up / step",
+        "of dense",
+        "density",
+        "retr.",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for record in records:
+        table.add_row(*_cells(record))
+    return table
+
+
+def _cells(record: RunRecord) -> list[RenderableType]:
+    name = Text(record.run, style="bold green" if record.run == "weir" else "bold")
+    bar = ProgressBar(total=max(1, record.total_steps), completed=len(record.steps))
+    if not record.steps:
+        return [name, bar, "workers start"]
+    last = record.steps[-1]
+    return [
+        name,
+        bar,
+        f"{last.step}/{record.total_steps}",
+        f"{last.loss:.3f}",
+        "–" if record.accuracy is None else percent(record.accuracy),
+        duration(record.step_s),
+        percent(_share(last)),
+        byte_count(last.bytes_up),
+        percent(_of_dense(record, last)),
+        percent(last.density),
+        str(record.mean_traffic.retransmissions),
+    ]
+
+
+def _share(step: StepSummary) -> float:
+    return step.communication_s / step.seconds if step.seconds else 0.0
+
+
+def _of_dense(record: RunRecord, step: StepSummary) -> float:
+    """A step's bytes up against those of Weir without any block left out."""
+    return step.bytes_up / dense_bytes(record.ready.parameters) if record.ready else 0.0

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long gradients are under way: a communication hook around another one.
+
+This module must not postpone the evaluation of annotations: DDP looks at the hook's.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import GradBucket
+
+BucketHook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
+
+
+class CommunicationClock:
+    """Adds up the time in which at least one bucket was under way. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = 0
+        self._since = 0.0
+        self._total = 0.0
+
+    def start(self) -> None:
+        """One more bucket is under way."""
+        with self._lock:
+            if self._open == 0:
+                self._since = time.perf_counter()
+            self._open += 1
+
+    def stop(self) -> None:
+        """One of them arrived."""
+        with self._lock:
+            self._open -= 1
+            if self._open == 0:
+                self._total += time.perf_counter() - self._since
+
+    def take(self) -> float:
+        """Seconds since the last call."""
+        with self._lock:
+            total, self._total = self._total, 0.0
+            return total
+
+
+def timed(hook: BucketHook, clock: CommunicationClock) -> BucketHook:
+    """``hook`` with the time from each bucket's start to its arrival on ``clock``."""
+
+    def timed_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        clock.start()
+        future = hook(state, bucket)
+        future.add_done_callback(lambda _: clock.stop())
+        return future
+
+    return timed_hook

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker tells the launcher: one JSON object per line on a pipe.
+
+Each message is a frozen dataclass whose fields are JSON values; ``encode`` and ``decode`` add and read the
+kind. Times are seconds, traffic counts include all headers from Ethernet up.
+"""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Self
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one worker put on and took off the wire, headers from Ethernet to the transport's included.
+
+    Blocks are 0 where the transport has none.
+    """
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    packets_up: int = 0
+    packets_down: int = 0
+    retransmissions: int = 0
+    blocks_sent: int = 0
+    blocks_skipped: int = 0
+
+    def __add__(self, other: Self) -> "Traffic":
+        return Traffic(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    def __sub__(self, other: Self) -> "Traffic":
+        return Traffic(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)})
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The worker has joined its group and built its model."""
+
+    rank: int
+    parameters: int
+    steps_per_epoch: int
+    samples: int
+    traffic_source: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """One training step is done. ``step`` counts from 1 through the whole run, ``epoch`` from 1.
+
+    communication_s: time in which at least one bucket was under way. checksum: of all parameters after the
+    step, equal on every rank. density: share of gradient values given to the transport, 1.0 when dense.
+    """
+
+    rank: int
+    epoch: int
+    step: int
+    loss: float
+    samples: int
+    seconds: float
+    communication_s: float
+    traffic: Traffic
+    density: float
+    checksum: int
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The held-out set after an epoch, over all ranks: mean loss and share of right answers."""
+
+    rank: int
+    epoch: int
+    loss: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The worker is done and has left its group."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The worker raised: the exception in one line, and its traceback."""
+
+    rank: int
+    error: str
+    traceback: str
+
+
+Message = Ready | Step | Evaluated | Finished | Failed
+_KINDS: Final[dict[str, type[Message]]] = {
+    kind.__name__.lower(): kind for kind in (Ready, Step, Evaluated, Finished, Failed)
+}
+
+
+def encode(message: Message) -> str:
+    """One line of JSON, without the newline."""
+    return json.dumps({"kind": type(message).__name__.lower(), **asdict(message)})
+
+
+def decode(line: str) -> Message:
+    """The message of one line. Raises ValueError when it is none."""
+    values: dict[str, Any] = json.loads(line)
+    kind = _KINDS.get(values.pop("kind", ""))
+    if kind is None:
+        raise ValueError(f"not a worker's message: {line[:200]!r}")
+    if "traffic" in values:
+        values["traffic"] = Traffic(**values["traffic"])
+    return kind(**values)

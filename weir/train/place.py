@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run's workers are: all on this machine in a cluster of our own, or one rank of a job elsewhere."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Self
+
+from weir.cluster import LocalCluster, local_cluster
+from weir.train.config import TrainConfig
+from weir.train.spec import BackendName
+from weir.train.workers import worker_environment
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which ranks this launcher starts, and how they find the others.
+
+    ranks: those it starts, of ``size``. store: directory for the file through which they find each other,
+    None when MASTER_ADDR and MASTER_PORT say where. replicas: who compares parameters.
+    """
+
+    ranks: tuple[int, ...]
+    size: int
+    store: Path | None
+    replicas: Literal["launcher", "group"]
+    cluster: LocalCluster | None = field(default=None)
+
+    @classmethod
+    def of_all(cls, workers: int, store: Path, cluster: LocalCluster | None = None) -> Self:
+        """All workers on this machine."""
+        return cls(tuple(range(workers)), workers, store, "launcher", cluster)
+
+    def init_method(self, run: BackendName) -> str:
+        """What torch.distributed is told."""
+        return "env://" if self.store is None else f"file://{self.store / run}"
+
+    def environment(self) -> Mapping[int, Mapping[str, str]]:
+        """Each rank's environment, added to this process's."""
+        cluster = self.cluster
+        return {
+            rank: {**worker_environment(), **(cluster.environment(rank) if cluster else {})}
+            for rank in self.ranks
+        }
+
+    def check(self) -> None:
+        """Raise ClusterError if the cluster has died."""
+        if self.cluster is not None:
+            self.cluster.check()
+
+    def switch_events(self) -> dict[str, int]:
+        """Packets the switch counted since it started, by event; those it never saw are left out."""
+        if self.cluster is None:
+            return {}
+        counted = [event for switch in self.cluster.status().switches for event in switch.events]
+        return {event.name: event.count.packets for event in counted if event.count.packets}
+
+
+@contextlib.contextmanager
+def start_place(config: TrainConfig) -> Iterator[Place]:
+    """A cluster on this machine with room for all workers, while the block runs. Raises ClusterError."""
+    with local_cluster(config.workers, pcap=config.pcap) as cluster:
+        yield Place.of_all(config.workers, cluster.directory, cluster)
+
+
+def joined_place() -> Place | None:
+    """The place torchrun or Mininet gave this process, or None when nobody did."""
+    names = ("RANK", "WORLD_SIZE", "WEIR_CONTROLLER")
+    if any(name not in os.environ for name in names):
+        return None
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return Place((rank,), size, None, "group")

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""report.png: loss and accuracy of both runs, bytes per step against dense, density."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from weir.train.config import TrainConfig
+from weir.train.display import headline
+from weir.train.record import RunRecord
+from weir.train.wirebytes import dense_bytes
+
+_COLOURS: Final = {"weir": "#1f77b4", "gloo": "#888888"}
+_NAMES: Final = {"weir": "Weir", "gloo": "Gloo, dense"}
+
+
+def write_report(path: Path, config: TrainConfig, records: list[RunRecord]) -> None:
+    """Draw the runs' four curves into ``path``."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 7), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(headline(config), fontsize=13, fontweight="bold")
+    axes = figure.subplots(2, 2)
+    for record in records:
+        if record.steps:
+            _loss(axes[0][0], record)
+            _accuracy(axes[0][1], record)
+            _bytes(axes[1][0], record)
+    _density(axes[1][1], records)
+    _finish(axes, records)
+    figure.savefig(path, dpi=120)
+
+
+def _style(record: RunRecord) -> dict[str, Any]:
+    return {"color": _COLOURS[record.run], "label": _NAMES[record.run], "linewidth": 1.6}
+
+
+def _loss(axis: Any, record: RunRecord) -> None:
+    axis.plot([s.step for s in record.steps], [s.loss for s in record.steps], **_style(record))
+
+
+def _accuracy(axis: Any, record: RunRecord) -> None:
+    per_epoch = record.ready.steps_per_epoch if record.ready else 1
+    points = [(e.epoch * per_epoch, 100 * e.accuracy) for e in record.evaluations]
+    axis.plot([x for x, _ in points], [y for _, y in points], marker="o", **_style(record))
+    if points:
+        x, y = points[-1]
+        above = record.run == "weir"
+        axis.annotate(
+            f"{y:.1f}", (x, y), xytext=(0, 7 if above else -14), textcoords="offset points", ha="center",
+            color=_COLOURS[record.run], fontsize=9,
+        )  # fmt: skip
+
+
+def _bytes(axis: Any, record: RunRecord) -> None:
+    axis.plot([s.step for s in record.steps], [s.bytes_up / 1e6 for s in record.steps], **_style(record))
+
+
+def _density(axis: Any, records: list[RunRecord]) -> None:
+    for record in records:
+        if record.run != "weir" or not record.steps:
+            continue
+        steps = [s.step for s in record.steps]
+        axis.plot(steps, [100 * s.density for s in record.steps], color=_COLOURS["weir"], label="values sent")
+        blocks = [100 * s.blocks_sent / max(1, s.blocks_sent + s.blocks_skipped) for s in record.steps]
+        axis.plot(steps, blocks, color="#ff7f0e", linestyle="--", label="blocks sent")
+
+
+def _plain_log_scale(axis: Any) -> None:
+    """A logarithmic axis labelled 0.1, 0.2, 0.5, 1 ..., from well below the lowest curve."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_yscale("log")
+    axis.set_ylim(bottom=axis.get_ylim()[0] / 2, top=axis.get_ylim()[1] * 2)
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _finish(axes: Any, records: list[RunRecord]) -> None:
+    parameters = next((r.ready.parameters for r in records if r.ready), None)
+    titles = (
+        (axes[0][0], "Training loss (mean over workers)", "loss"),
+        (axes[0][1], "Accuracy on held-out data", "%"),
+        (axes[1][0], "Bytes up per worker and step, headers included", "MB"),
+        (axes[1][1], "What Weir's workers send", "% of the gradient"),
+    )
+    for axis, title, unit in titles:
+        axis.set_title(title, fontsize=11, loc="left")
+        axis.set_ylabel(unit)
+        axis.set_xlabel("step")
+        axis.set_xlim(left=0)
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    if parameters:
+        dense = dense_bytes(parameters) / 1e6
+        axes[1][0].axhline(
+            dense, color=_COLOURS["weir"], linestyle=":", label="Weir without skipping (calculated)"
+        )
+    _plain_log_scale(axes[1][0])
+    axes[1][1].set_ylim(bottom=0)
+    for axis, *_ in titles:
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(frameon=False, fontsize=9)

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end of a run: summary.json, and the table that sets Weir beside the reference."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from weir.train.config import TrainConfig
+from weir.train.record import RunRecord, Status
+from weir.train.wirebytes import dense_bytes
+from weir.train.words import byte_count, duration, percent, ratio
+
+SCHEMA: Final = 1
+
+
+def overall_status(records: list[RunRecord]) -> Status:
+    """The worst of the runs': failed, then interrupted, then complete; no run at all was interrupted."""
+    found = {record.status for record in records}
+    if "failed" in found:
+        return "failed"
+    return "interrupted" if not records or found != {"complete"} else "complete"
+
+
+def summarize(
+    config: TrainConfig, records: list[RunRecord], switch_events: Mapping[str, int]
+) -> dict[str, Any]:
+    """What summary.json holds. ``switch_events``: packets the switch counted, by event."""
+    return {
+        "schema": SCHEMA,
+        "status": overall_status(records),
+        "problem": next((record.problem for record in records if record.problem), None),
+        "config": config.model_dump(mode="json"),
+        "runs": {record.run: _run(record) for record in records},
+        "switch_events": dict(switch_events),
+    }
+
+
+def _run(record: RunRecord) -> dict[str, Any]:
+    parameters = record.ready.parameters if record.ready else None
+    return {
+        "status": record.status,
+        "steps": len(record.steps),
+        "steps_planned": record.total_steps,
+        "parameters": parameters,
+        "accuracy": record.accuracy,
+        "epochs": [
+            {
+                "epoch": e.epoch,
+                "loss": e.loss,
+                "accuracy": e.accuracy,
+                "perplexity": math.exp(min(e.loss, 700.0)),
+            }
+            for e in record.evaluations
+        ],
+        "training_s": record.training_s,
+        "step_s_median": record.step_s,
+        "communication_s": record.communication_s,
+        "communication_share": record.communication_s / record.training_s if record.training_s else None,
+        "density": record.density,
+        "per_worker": asdict(record.mean_traffic),
+        "workers": {str(rank): asdict(traffic) for rank, traffic in record.totals.items()},
+        "traffic_source": record.ready.traffic_source if record.ready else None,
+        "dense_bytes_per_step": dense_bytes(parameters) if parameters else None,
+        "replicas": {
+            "identical_after_every_step": True if record.steps else None,
+            "checksum": record.steps[-1].checksum if record.steps else None,
+        },
+    }
+
+
+def _perplexity(record: RunRecord) -> float:
+    return math.exp(min(record.evaluations[-1].loss, 700.0)) if record.evaluations else math.nan
+
+
+_ROWS: Final[tuple[tuple[str, Callable[[RunRecord], float], Callable[[float], str], bool], ...]] = (
+    ("steps", lambda r: len(r.steps), lambda v: f"{v:.0f}", False),
+    ("accuracy, held out", lambda r: math.nan if r.accuracy is None else r.accuracy, percent, False),
+    ("perplexity, held out", _perplexity, lambda v: f"{v:.1f}", False),
+    ("bytes up per worker", lambda r: r.mean_traffic.bytes_up, byte_count, True),
+    ("bytes down per worker", lambda r: r.mean_traffic.bytes_down, byte_count, True),
+    ("packets up per worker", lambda r: r.mean_traffic.packets_up, lambda v: f"{v:,.0f}", True),
+    ("packets down per worker", lambda r: r.mean_traffic.packets_down, lambda v: f"{v:,.0f}", True),
+    ("communication time", lambda r: r.communication_s, duration, True),
+    ("training time", lambda r: r.training_s, duration, True),
+    ("median step", lambda r: r.step_s, duration, True),
+    ("density of gradients sent", lambda r: r.density, percent, False),
+    ("retransmissions, all workers", lambda r: r.mean_traffic.retransmissions, lambda v: f"{v:,.0f}", False),
+)
+
+
+def summary_view(config: TrainConfig, records: list[RunRecord]) -> RenderableType:
+    """The table at the end, with what its numbers mean below."""
+    table = Table(title=_title(config, records), title_justify="left")
+    table.add_column("")
+    for record in records:
+        table.add_column(_column(record), justify="right")
+    both = len(records) == 2
+    if both:
+        table.add_column("Weir : Gloo", justify="right")
+    for name, value, words, comparable in _ROWS:
+        if name.startswith("perplexity") and config.model != "lm":
+            continue
+        values = [value(record) for record in records]
+        cells = ["–" if math.isnan(v) else words(v) for v in values]
+        table.add_row(name, *cells, *([ratio(*values) if comparable else ""] if both else []))
+    table.add_row("blocks skipped", *(_skipped(record) for record in records), *([""] if both else []))
+    return Group(table, *_notes(records))
+
+
+def _title(config: TrainConfig, records: list[RunRecord]) -> str:
+    status = overall_status(records)
+    ended = "" if status == "complete" else f" ({status})"
+    return f"{config.model} on {config.data}, {config.workers} workers, {config.sparsifier}{ended}"
+
+
+def _column(record: RunRecord) -> str:
+    name = "Weir" if record.run == "weir" else "Gloo (reference)"
+    return name if record.status == "complete" else f"{name}, {record.status}"
+
+
+def _skipped(record: RunRecord) -> str:
+    traffic = record.mean_traffic
+    blocks = traffic.blocks_sent + traffic.blocks_skipped
+    return percent(traffic.blocks_skipped / blocks) if blocks else "–"
+
+
+def _notes(records: list[RunRecord]) -> list[Text]:
+    sources = [f"{r.run}: bytes {r.ready.traffic_source}" for r in records if r.ready]
+    same = [r.run for r in records if r.steps and len(r.ranks) > 1]
+    if same:
+        sources.append(f"parameters bit-identical on all workers after every step ({', '.join(same)})")
+    return [Text(line, style="dim") for line in sources]

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Model, data, loss and metric of one run, put together: what a worker trains and measures."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional
+
+from weir.train.config import TrainConfig
+from weir.train.data import OUTPUTS, WORDS, Dataset, Split, digits, stdlib
+from weir.train.models import ResNet18, SmallCnn, WordLm
+
+_EVALUATION_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model with its data. The model is the same on every rank and in every run of one seed."""
+
+    model: nn.Module
+    data: Dataset
+
+
+def make_task(config: TrainConfig) -> Task:
+    """Build model and data; seeds torch first, so that equal seeds make equal parameters."""
+    torch.manual_seed(config.seed)
+    if config.model == "lm":
+        return Task(WordLm(WORDS, OUTPUTS), stdlib())
+    if config.model == "cnn":
+        return Task(SmallCnn(), digits())
+    return Task(ResNet18(), digits())
+
+
+def mean_loss(scores: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy over all targets: images, or words of all lines. Class scores are the last dimension."""
+    return functional.cross_entropy(scores.flatten(0, -2), targets.flatten())
+
+
+def average_buffers(model: nn.Module) -> None:
+    """Give every rank the mean of all ranks' floating-point buffers (the statistics of BatchNorm)."""
+    buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if not buffers:
+        return
+    flat = torch.cat([buffer.flatten() for buffer in buffers]) / dist.get_world_size()
+    dist.all_reduce(flat)
+    for buffer, part in zip(buffers, torch.split(flat, [b.numel() for b in buffers]), strict=True):
+        buffer.copy_(part.view_as(buffer))
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, held_out: Split, rank: int, workers: int) -> tuple[float, float]:
+    """Mean loss and share of right answers on the held-out set; each rank does a part, all get the whole."""
+    model.eval()
+    inputs, targets = held_out.inputs[rank::workers], held_out.targets[rank::workers]
+    loss, right = 0.0, 0
+    for start in range(0, len(inputs), _EVALUATION_BATCH):
+        scores = model(inputs[start : start + _EVALUATION_BATCH])
+        answers = targets[start : start + _EVALUATION_BATCH]
+        loss += float(mean_loss(scores, answers)) * answers.numel()
+        right += int((scores.argmax(-1) == answers).sum())
+    model.train()
+    # Whole numbers are summed exactly by every backend: the loss travels in millionths.
+    totals = torch.tensor([round(loss * 1e6), right, targets.numel()], dtype=torch.int64)
+    dist.all_reduce(totals)
+    return float(totals[0]) / 1e6 / float(totals[2]), float(totals[1]) / float(totals[2])

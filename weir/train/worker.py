@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One worker of a run: ``python -m weir.train.worker SPEC`` with RANK and WORLD_SIZE in the environment.
+
+Trains with DistributedDataParallel and writes messages (:mod:`weir.train.messages`) to standard output;
+whatever else prints goes to standard error.
+"""
+
+import contextlib
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import IO
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from weir.train.backends import make_method
+from weir.train.data import learning_rate, share
+from weir.train.hooks import CommunicationClock, timed
+from weir.train.messages import Evaluated, Failed, Finished, Message, Ready, Step, Traffic, encode
+from weir.train.models import parameter_checksum, parameter_count
+from weir.train.record import ReplicasDifferError
+from weir.train.spec import WorkerSpec
+from weir.train.task import Task, average_buffers, evaluate, make_task, mean_loss
+
+_MOMENTUM = 0.9
+_CLIP = {"lm": 0.25}
+
+
+def main() -> None:
+    """Run the worker; exit status 1 after an error, which is also sent as a message."""
+    send = _message_channel()
+    rank = int(os.environ["RANK"])
+    spec = WorkerSpec.model_validate_json(sys.argv[1])
+    with _reported(rank, send):
+        train(spec, rank, int(os.environ["WORLD_SIZE"]), send)
+    send(Finished(rank))
+
+
+@contextlib.contextmanager
+def _reported(rank: int, send: Callable[[Message], None]) -> Iterator[None]:
+    """Send an exception as a message, at once, and end the process with it."""
+    try:
+        yield
+    except Exception as error:
+        text = traceback.format_exc()
+        sys.stderr.write(text)
+        send(Failed(rank, f"{type(error).__name__}: {error}", text))
+        raise SystemExit(1) from None
+
+
+def _message_channel() -> Callable[[Message], None]:
+    """Keep standard output for messages; send every other print to standard error."""
+    channel: IO[str] = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+
+    def send(message: Message) -> None:
+        channel.write(encode(message) + "\n")
+
+    return send
+
+
+def train(spec: WorkerSpec, rank: int, workers: int, send: Callable[[Message], None]) -> None:
+    """Join the group, train, leave the group; also when training fails."""
+    torch.set_num_threads(1)
+    if spec.backend == "weir":
+        import weir.torch  # noqa: F401 registers the backend
+    dist.init_process_group(spec.backend, init_method=spec.init_method, rank=rank, world_size=workers)
+    try:
+        with _reported(rank, send):  # before leaving: others hear of that, and fail in turn
+            _Training(spec, rank, workers, send).run()
+    finally:
+        dist.destroy_process_group()
+
+
+class _Training:
+    """The loop over epochs and steps, with what it reports."""
+
+    def __init__(self, spec: WorkerSpec, rank: int, workers: int, send: Callable[[Message], None]) -> None:
+        config = spec.config
+        self.spec, self.rank, self.workers, self.send = spec, rank, workers, send
+        self.task: Task = make_task(config)
+        # BatchNorm's statistics are averaged before each evaluation instead of broadcast at every step.
+        self.ddp = DistributedDataParallel(self.task.model, forward_sync_buffers=False)
+        self.method = make_method(spec.backend, self.ddp, config)
+        self.clock = CommunicationClock()
+        self.ddp.register_comm_hook(self.method.state, timed(self.method.hook, self.clock))
+        self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=config.lr, momentum=_MOMENTUM)
+        self.steps_per_epoch = len(self._batches(epoch=1))
+        self.step = 0
+        self.traffic = self.method.meter.read()
+
+    def run(self) -> None:
+        """All epochs."""
+        self.send(
+            Ready(
+                rank=self.rank,
+                parameters=parameter_count(self.task.model),
+                steps_per_epoch=self.steps_per_epoch,
+                samples=len(self.task.data.train),
+                traffic_source=self.method.meter.source,
+            )
+        )
+        for epoch in range(1, self.spec.config.epochs + 1):
+            for batch in self._batches(epoch):
+                self._one_step(epoch, batch)
+            average_buffers(self.task.model)
+            loss, accuracy = evaluate(self.task.model, self.task.data.test, self.rank, self.workers)
+            self.traffic = self.method.meter.read()  # what evaluation sent is no step's
+            self.send(Evaluated(self.rank, epoch, loss, accuracy))
+
+    def _batches(self, epoch: int) -> list[torch.Tensor]:
+        config = self.spec.config
+        samples = len(self.task.data.train)
+        found = share(samples, self.rank, self.workers, config.batch_size, config.seed, epoch)
+        return found[: config.max_steps]
+
+    def _one_step(self, epoch: int, batch: torch.Tensor) -> None:
+        began = time.perf_counter()
+        inputs, targets = self.task.data.train.inputs[batch], self.task.data.train.targets[batch]
+        self._set_learning_rate()
+        self.optimizer.zero_grad()
+        loss = mean_loss(self.ddp(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if (limit := _CLIP.get(self.spec.config.model)) is not None:
+            torch.nn.utils.clip_grad_norm_(self.ddp.parameters(), limit)
+        self.optimizer.step()
+        self.step += 1
+        seconds = time.perf_counter() - began
+        traffic = self._traffic()
+        checksum = parameter_checksum(self.task.model)
+        if self.spec.replicas == "group":
+            self._compare(checksum)
+        self.send(
+            Step(
+                rank=self.rank,
+                epoch=epoch,
+                step=self.step,
+                loss=loss.item(),
+                samples=targets.numel(),
+                seconds=seconds,
+                communication_s=self.clock.take(),
+                traffic=traffic,
+                density=self.method.density(),
+                checksum=checksum,
+            )
+        )
+
+    def _set_learning_rate(self) -> None:
+        steps = self.steps_per_epoch * self.spec.config.epochs
+        rate = learning_rate(self.spec.config.lr, self.step, steps, warm_up=max(1, steps // 10))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def _traffic(self) -> Traffic:
+        """What this step put on the wire."""
+        now = self.method.meter.read()
+        step, self.traffic = now - self.traffic, now
+        return step
+
+    def _compare(self, checksum: int) -> None:
+        mine = torch.tensor([checksum >> 32, checksum & 0xFFFFFFFF], dtype=torch.int64)
+        everyones = [torch.empty_like(mine) for _ in range(self.workers)]
+        dist.all_gather(everyones, mine)
+        differing = [rank for rank, other in enumerate(everyones) if not torch.equal(other, everyones[0])]
+        if differing:
+            raise ReplicasDifferError(
+                f"after step {self.step} the parameters of ranks {differing} are not rank 0's"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker processes of one run, as a stream of what they say and how they end."""
+
+import contextlib
+import os
+import queue
+import subprocess
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from weir.child import end, how_it_ended, log_tail, spawn
+from weir.train.messages import Failed, Finished, Message, decode
+
+_GRACE_S = 3.0
+
+
+@dataclass(frozen=True)
+class Exited:
+    """A worker's process is over; ``reason`` is None when it had said that it finished."""
+
+    rank: int
+    reason: str | None
+
+
+class Workers:
+    """Started worker processes. A context manager: none is left when it ends.
+
+    One thread per worker reads its pipe, so that no worker ever waits for the launcher.
+    """
+
+    def __init__(
+        self,
+        spec: str,
+        ranks: Iterable[int],
+        size: int,
+        environment: Mapping[int, Mapping[str, str]],
+        logs: Path,
+    ) -> None:
+        """Start ``ranks`` of a group of ``size``.
+
+        spec: a WorkerSpec as JSON. environment: what each rank's environment has besides this process's.
+        logs: directory for what they print, worker-<rank>.log.
+        """
+        logs.mkdir(parents=True, exist_ok=True)
+        self._events: queue.SimpleQueue[Message | Exited] = queue.SimpleQueue()
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._readers: list[threading.Thread] = []
+        try:
+            for rank in ranks:
+                self._start(
+                    rank, spec, {**environment[rank], "RANK": str(rank), "WORLD_SIZE": str(size)}, logs
+                )
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.stop()
+
+    def next_event(self, timeout_s: float) -> Message | Exited | None:
+        """What a worker said, or that it ended; None when nothing happens for that long."""
+        with contextlib.suppress(queue.Empty):
+            return self._events.get(timeout=timeout_s)
+        return None
+
+    def stop(self) -> None:
+        """End all that still run."""
+        end(list(self._processes.values()), _GRACE_S)
+        for reader in self._readers:
+            reader.join()
+
+    def _start(self, rank: int, spec: str, environment: Mapping[str, str], logs: Path) -> None:
+        log = logs / f"worker-{rank}.log"
+        process = spawn("weir.train.worker", [spec], log=log, environment=environment, stdout=subprocess.PIPE)
+        self._processes[rank] = process
+        reader = threading.Thread(target=self._read, args=(rank, process, log), name=f"worker-{rank}")
+        reader.start()
+        self._readers.append(reader)
+
+    def _read(self, rank: int, process: subprocess.Popen[bytes], log: Path) -> None:
+        """Pass on every line of one worker, then how it ended."""
+        assert process.stdout is not None
+        said_why = False
+        for line in process.stdout:
+            try:
+                message = decode(line.decode())
+            except ValueError:  # half a line: it was killed while it wrote
+                continue
+            said_why = said_why or isinstance(message, Failed | Finished)
+            self._events.put(message)
+        status = process.wait()
+        reason = None
+        if not said_why:
+            reason = f"{how_it_ended(status)}\n{log_tail(log)}".strip()
+        self._events.put(Exited(rank, reason))
+
+
+def worker_environment() -> dict[str, str]:
+    """What every worker's environment says, whichever backend: Gloo stays on loopback, one thread each."""
+    return {
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
