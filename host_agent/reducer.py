@@ -117,7 +117,7 @@ class Reducer:
         self.config = config
         self._link = link
         self._transport = SlotTransport(config)
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._turn = _Queue()
         self._abort = threading.Event()
         self._reason: str | None = None
@@ -137,7 +137,7 @@ class Reducer:
             start = time.perf_counter()
             self._transport.begin(op, block, lanes)
             try:
-                self._link.drive(self._transport, self._timeout_s, self._abort)
+                self._link.drive(self._transport, self.timeout_s, self._abort)
             except BaseException as error:
                 if self._reason is None:
                     self._reason = f"an earlier reduce of job {self.config.job} failed: {error!r}"

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as unsigned 32-bit lanes, the only thing the network works on.
+
+Three views are needed. *Bytes*: any tensor's memory, padded to whole lanes; what moves data uses it, bit for
+bit. *Widened integers*: one lane per value, for sums modulo 2^k. *Ordered keys*: an order-preserving map
+to unsigned numbers, for maxima; the smallest value has key 0, the operators' identity.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Lanes = npt.NDArray[np.uint32]
+Keys64 = npt.NDArray[np.uint64]
+
+LANE_BYTES = 4
+
+FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+NARROW_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32})  # fit one lane
+INTEGERS = NARROW_INTEGERS | {torch.int64}
+REDUCIBLE = FLOATS | INTEGERS | {torch.bool}
+
+_SIGN32 = np.uint32(1 << 31)
+_SIGN64 = np.uint64(1 << 63)
+
+
+def lanes_for(nbytes: int) -> int:
+    """How many lanes ``nbytes`` bytes take, the last one padded."""
+    return -(-nbytes // LANE_BYTES)
+
+
+def byte_count(tensor: torch.Tensor) -> int:
+    """Bytes of the tensor's values, whatever its strides."""
+    return tensor.numel() * tensor.element_size()
+
+
+def byte_view(contiguous: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """The memory of a contiguous tensor, shared, as bytes."""
+    # A tensor of one element, or none, may be called contiguous with any stride: state the stride.
+    flat = contiguous.detach().as_strided((contiguous.numel(),), (1,))
+    view: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
+    return view
+
+
+def write_bytes(lanes: Lanes, offset: int, tensor: torch.Tensor) -> None:
+    """Copies the tensor's values into ``lanes`` from lane ``offset`` on; the padding is left as it is."""
+    data = byte_view(tensor.detach().contiguous())
+    lanes[offset:].view(np.uint8)[: data.size] = data
+
+
+def read_bytes(lanes: Lanes, offset: int, tensor: torch.Tensor) -> None:
+    """Overwrites the tensor's values, whatever its strides, with the bytes from lane ``offset`` on."""
+    target = tensor.detach()
+    packed = (
+        target if target.is_contiguous() else torch.empty_like(target, memory_format=torch.contiguous_format)
+    )
+    data = byte_view(packed)
+    data[:] = lanes[offset:].view(np.uint8)[: data.size]
+    if packed is not target:
+        target.copy_(packed)
+
+
+def widen(flat: torch.Tensor) -> Lanes:
+    """One lane per value of a flat integer or bool tensor: the value modulo 2^32. A new array."""
+    return flat.to(torch.int32).numpy().view(np.uint32).copy()
+
+
+def narrow(lanes: Lanes, dtype: torch.dtype) -> torch.Tensor:
+    """The inverse of ``widen``: each lane modulo 2^k for a k-bit dtype, or lane != 0 for bool."""
+    return torch.from_numpy(lanes.view(np.int32)).to(dtype)
+
+
+def ordered_keys(flat: torch.Tensor, *, nan_highest: bool = True) -> Lanes:
+    """Order-preserving map of values of at most 32 bits to lanes; NaN is above (or below) every number.
+
+    Floats go through float32, which holds float16 and bfloat16 exactly. Sign-magnitude becomes unsigned by
+    the usual flip: negative numbers complement all bits, others set the top bit.
+    """
+    if flat.dtype in FLOATS:
+        bits = canonical_nan(flat.to(torch.float32), positive=nan_highest).numpy().view(np.uint32)
+        negative = (bits & _SIGN32) != 0
+        return np.where(negative, ~bits, bits | _SIGN32).astype(np.uint32, copy=False)
+    return widen(flat) ^ _SIGN32
+
+
+def from_ordered_keys(keys: Lanes, dtype: torch.dtype) -> torch.Tensor:
+    """The inverse of ``ordered_keys``."""
+    if dtype in FLOATS:
+        positive = (keys & _SIGN32) != 0
+        bits = np.where(positive, keys ^ _SIGN32, ~keys).astype(np.uint32, copy=False)
+        return torch.from_numpy(bits.view(np.float32)).to(dtype)
+    return narrow(keys ^ _SIGN32, dtype)
+
+
+def ordered_keys64(flat: torch.Tensor, *, nan_highest: bool = True) -> Keys64:
+    """``ordered_keys`` for int64 and float64."""
+    if flat.dtype == torch.float64:
+        bits = canonical_nan(flat, positive=nan_highest).numpy().view(np.uint64)
+        negative = (bits & _SIGN64) != 0
+        return np.where(negative, ~bits, bits | _SIGN64).astype(np.uint64, copy=False)
+    return flat.numpy().view(np.uint64) ^ _SIGN64
+
+
+def from_ordered_keys64(keys: Keys64, dtype: torch.dtype) -> torch.Tensor:
+    """The inverse of ``ordered_keys64``."""
+    if dtype == torch.float64:
+        positive = (keys & _SIGN64) != 0
+        bits = np.where(positive, keys ^ _SIGN64, ~keys).astype(np.uint64, copy=False)
+        return torch.from_numpy(bits.view(np.float64))
+    return torch.from_numpy((keys ^ _SIGN64).view(np.int64))
+
+
+def canonical_nan(flat: torch.Tensor, *, positive: bool) -> torch.Tensor:
+    """The tensor, contiguous, with the same sign bit on every NaN, so that all of them sort to one end."""
+    nan = torch.isnan(flat)
+    if not bool(nan.any()):
+        return flat.contiguous()
+    return flat.masked_fill(nan, math.copysign(math.nan, 1.0 if positive else -1.0))
+
+
+def describe(tensor: torch.Tensor) -> str:
+    """A tensor in an error message: dtype and shape."""
+    dtype: Any = tensor.dtype
+    return f"{str(dtype).removeprefix('torch.')} tensor of shape {tuple(tensor.shape)}"

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sparsifiers: which part of a gradient is sent. One module each; registered by name."""
+
+from host_agent.sparsifiers.base import (
+    BLOCK_SIZES,
+    Sparsifier,
+    SparsifierOptions,
+    create_sparsifier,
+    register,
+    sparsifier_names,
+)
+from host_agent.sparsifiers.none import SendAll
+from host_agent.sparsifiers.threshold import Threshold
+from host_agent.sparsifiers.topk import TopK
+from host_agent.sparsifiers.topk_block import TopKBlock
+
+__all__ = [
+    "BLOCK_SIZES",
+    "SendAll",
+    "Sparsifier",
+    "SparsifierOptions",
+    "Threshold",
+    "TopK",
+    "TopKBlock",
+    "create_sparsifier",
+    "register",
+    "sparsifier_names",
+]

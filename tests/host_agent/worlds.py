@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Worker processes for tests: real ranks that stay up and run one function after another.
+
+Processes are forked from a server that has torch imported, so that a world starts in a fraction of a second.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "torch.distributed", "weir.torch"])
+
+PATIENCE_S = 60.0  # of the parent with a world that answers nothing
+
+
+class WorkerError(AssertionError):
+    """A rank raised; carries its traceback."""
+
+
+class World:
+    """``size`` processes in one process group of the "weir" backend.
+
+    environment: what rank r's process finds in its environment; by default nothing of Weir's.
+
+    ``run(function, *args)`` calls ``function(*args)`` on every rank at once and returns the results by rank.
+    ``dist.get_rank()`` and the like work inside it.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        environment: Callable[[int], Mapping[str, str]] = lambda rank: {},
+        *,
+        timeout_s: float = 30.0,
+    ) -> None:
+        self.size = size
+        self._directory = tempfile.TemporaryDirectory()
+        store = str(Path(self._directory.name) / "store")
+        self._pipes, self.processes = [], []
+        for rank in range(size):
+            ours, theirs = _context.Pipe()
+            process = _context.Process(
+                target=_serve, args=(theirs, Place(store, rank, size, timeout_s, dict(environment(rank))))
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self.processes.append(process)
+
+    def start(self, function: Callable[..., Any], *args: Any) -> None:
+        """Starts ``function(*args)`` on every rank."""
+        for pipe in self._pipes:
+            pipe.send((function, args))
+
+    def outcome(self, rank: int) -> Any:
+        """What a rank's function returned; an exception that it raised is returned, not raised."""
+        pipe: Connection = self._pipes[rank]
+        if not pipe.poll(PATIENCE_S):
+            raise WorkerError(f"rank {rank} gave no answer within {PATIENCE_S:g} s")
+        return pipe.recv()
+
+    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """Runs ``function(*args)`` on every rank; fails when any rank raised."""
+        self.start(function, *args)
+        outcomes = [self.outcome(rank) for rank in range(self.size)]
+        for rank, outcome in enumerate(outcomes):
+            if isinstance(outcome, BaseException):
+                raise WorkerError(f"rank {rank}: {outcome}\n{''.join(getattr(outcome, '__notes__', []))}")
+        return outcomes
+
+    def close(self) -> None:
+        """Ends every process cleanly and checks that each did end so."""
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):  # the test may have killed that rank
+                pipe.send(None)
+        for process in self.processes:
+            process.join(PATIENCE_S)
+            if process.is_alive():
+                process.kill()
+                raise WorkerError(f"process {process.pid} did not end")
+        self._directory.cleanup()
+
+    def __enter__(self) -> "World":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which rank a process is, and of what."""
+
+    store: str
+    rank: int
+    size: int
+    timeout_s: float
+    environment: Mapping[str, str]
+
+
+def _serve(pipe: Connection, place: Place) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(place.environment)
+    try:
+        dist.init_process_group(
+            "weir",
+            store=dist.FileStore(place.store, place.size),
+            rank=place.rank,
+            world_size=place.size,
+            timeout=timedelta(seconds=place.timeout_s),
+        )
+        failure = None
+    except Exception as error:
+        failure = error
+    while (task := pipe.recv()) is not None:
+        function, args = task
+        try:
+            if failure is not None:
+                raise failure
+            pipe.send(function(*args))
+        except Exception as error:
+            error.add_note(traceback.format_exc())
+            pipe.send(error)
+    if dist.is_initialized():
+        dist.destroy_process_group()
