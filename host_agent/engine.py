@@ -36,7 +36,7 @@ class Config(Structure):
     """``weir_config`` in transport.h."""
 
     _fields_ = (
-        *((name, c_uint32) for name in ("job", "worker", "workers", "slots", "first_round")),
+        *((name, c_uint32) for name in ("job", "worker", "workers", "slots", "first_round", "fill")),
         *((name, c_int64) for name in ("initial_rto_ns", "min_rto_ns", "max_rto_ns")),
     )
 

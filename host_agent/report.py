@@ -74,7 +74,8 @@ class Returned:
 class ReduceReport:
     """One reduce as one worker saw it. Bytes count Ethernet, IPv4 and UDP headers.
 
-    blocks: of the vector; blocks_sent: those of which this worker sent lanes.
+    blocks: of the vector; blocks_sent: those of which this worker sent lanes (the non-zero ones, unless it
+    fills).
     rounds: slot rounds completed. duplicates: results that came again, ignored. refused: payloads that
     were no valid result, by reason.
     entered: lanes of the non-zero blocks as the reduce began; included: those in a result that was
@@ -103,10 +104,10 @@ class ReduceReport:
 
     @property
     def blocks_skipped(self) -> int:
-        """Blocks that were zero here, of which this worker sent nothing."""
+        """Blocks of which this worker sent nothing, because they were zero here."""
         return self.blocks - self.blocks_sent
 
     @property
     def density(self) -> float:
-        """Share of blocks that were not zero; 0 of an empty vector."""
+        """Share of blocks that were sent; 0 of an empty vector."""
         return self.blocks_sent / self.blocks if self.blocks else 0.0

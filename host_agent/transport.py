@@ -42,6 +42,8 @@ class TransportConfig:
     The minimum is well above the delays of a busy machine's scheduler: a packet repeated for nothing costs
     more than a lost one found late.
     first_round: where the round counter of every slot starts; the same on all workers.
+    fill: send every requested block, also when it is zero here. Then a result is never longer than the
+    packet that completed its round, which BMv2 needs; the same on all workers.
     """
 
     job: int
@@ -52,6 +54,7 @@ class TransportConfig:
     min_rto: float = 0.05
     max_rto: float = 1.0
     first_round: int = 1
+    fill: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MAX_WORKERS:
@@ -84,6 +87,7 @@ class SlotTransport:
             config.workers,
             config.slots,
             config.first_round,
+            config.fill,
             *(round(seconds * 1e9) for seconds in (config.initial_rto, config.min_rto, config.max_rto)),
         )
         handle = self._lib.weir_transport_new(ctypes.byref(native))

@@ -49,6 +49,7 @@ class Rack:
         slot_base: int = 0,
         group: int = 1,
         first_round: int = 1,
+        fill: bool = False,
     ) -> None:
         self.clock = Clock()
         self._switch = switch
@@ -60,7 +61,7 @@ class Rack:
         self.down: list[Link] = []
         for worker in range(workers):
             port = worker + 1
-            config = TransportConfig(job, worker, workers, slots, first_round=first_round)
+            config = TransportConfig(job, worker, workers, slots, first_round=first_round, fill=fill)
             uplink = Link(self.clock, random, up or Faults(), partial(self._arrive, port))
             host = Host(self.clock, config, host_addresses(port), uplink.send)
             self.up.append(uplink)

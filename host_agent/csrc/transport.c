@@ -121,7 +121,6 @@ static void scan_vector(weir_transport *t)
         if (!any)
             continue;
         t->nonzero[block >> 6] |= 1ull << (block & 63);
-        t->report.blocks_sent++;
         t->report.entered_lanes += count;
         t->report.entered_sum += sum;
     }
@@ -166,8 +165,9 @@ static void start_round(weir_transport *t, uint32_t s)
         slot->next[c] = WEIR_NO_BLOCK;
         if (block == WEIR_NO_BLOCK)
             continue;
-        if (block_nonzero(t, block)) {
+        if (block_nonzero(t, block) || t->config.fill) {
             slot->groups |= (uint8_t)(all << c * t->column_groups);
+            t->report.blocks_sent++;
             prefetch_block(t, block);
         }
         slot->next[c] = next_nonzero(t, block);
@@ -457,10 +457,12 @@ static void apply_result(weir_transport *t, const slot_state *slot, const result
         if (!sent && !present)
             continue;
         uint32_t count = block_count(t, block);
-        if (sent && own_included(t, h)) {
+        if (!block_nonzero(t, block))
+            ; /* nothing entered: zeros, sent or not */
+        else if (own_included(t, h)) {
             t->report.included_lanes += count;
             t->report.included_sum += weir_lanes_sum(block_lanes(t, block), count);
-        } else if (sent)
+        } else
             give_back(t, block);
         if (present) {
             t->report.applied_lanes += count;

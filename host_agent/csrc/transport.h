@@ -47,6 +47,7 @@ typedef struct {
     uint32_t worker, workers; /* own index, size of the job */
     uint32_t slots;           /* of the job: the window */
     uint32_t first_round;     /* 1, unless a test wants to see the counter wrap */
+    uint32_t fill;            /* send requested blocks even when zero: for switches that cannot grow a packet */
     int64_t initial_rto_ns, min_rto_ns, max_rto_ns;
 } weir_config;
 

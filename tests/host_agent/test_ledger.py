@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger: balances add up, and what does not add up is named."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from host_agent.codec import Packet
+from host_agent.ledger import ConservationError, Direction, Ledger
+from host_agent.report import Account, ReduceReport
+from host_agent.transport import SlotTransport, TransportConfig
+from tests.host_agent.answers import result
+from wire.definition import Op
+
+
+def report(included: bool, value: int) -> ReduceReport:
+    """Of a reduce of one block, included in its result or given back."""
+    transport = SlotTransport(TransportConfig(job=1, worker=0, workers=2, slots=1))
+    transport.begin(Op.ADD, 32, np.full(10, value, np.int32))
+    packet = Packet.decode(transport.poll(0)[0][0])
+    reply = result(packet) if included else result(packet, included=0, groups={})
+    transport.on_packet(reply.encode(), 1)
+    return transport.report()
+
+
+def test_balances_are_kept_by_bucket_and_direction() -> None:
+    ledger = Ledger()
+    ledger.record(1, "a", Direction.UP, report(True, 5))
+    ledger.record(2, "a", Direction.UP, report(False, -7))
+    ledger.record(2, "b", Direction.UP, report(True, 1))
+    ledger.record(2, "b", Direction.DOWN, report(True, 1))
+    balance = ledger.balances()["a", Direction.UP]
+    assert balance.postings == 2
+    assert balance.entered == Account(20, -20)
+    assert balance.included == Account(10, 50)
+    assert balance.returned == Account(10, -70)
+    assert ledger.total(Direction.UP).entered == Account(30, -10)
+    assert ledger.total(Direction.DOWN).included == Account(10, 10)
+
+
+def test_a_lost_lane_is_an_error_that_says_where() -> None:
+    sound = report(True, 5)
+    for wrong in (Account(9, 50), Account(10, 49)):
+        ledger = Ledger()
+        with pytest.raises(ConservationError, match=r"step 3, bucket conv1, up: entered .*lanes=10"):
+            ledger.record(3, "conv1", Direction.UP, dataclasses.replace(sound, included=wrong))
+        assert not ledger.balances()
+
+
+def test_only_the_latest_postings_are_kept() -> None:
+    ledger = Ledger(keep=2)
+    for step in range(5):
+        ledger.record(step, "a", Direction.UP, report(True, 1))
+    assert [posting.step for posting in ledger.latest] == [3, 4]
+    assert ledger.balances()["a", Direction.UP].postings == 5
