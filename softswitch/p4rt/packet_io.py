@@ -22,7 +22,7 @@ def frame_of_packet_out(info: P4InfoIndex, packet: Message) -> bytes:
     """The frame to put in at the CPU port: the "packet_out" header, then the payload.
 
     Fields follow each other most significant bit first; what is missing to a whole byte is zero.
-    Raises ControlError INVALID_ARGUMENT or OUT_OF_RANGE for metadata that P4Info does not describe.
+    Raises ControlError INVALID_ARGUMENT for metadata that P4Info does not describe.
     """
     fields = info.packet_headers.get("packet_out", ())
     given = {metadata.metadata_id: metadata.value for metadata in packet.metadata}

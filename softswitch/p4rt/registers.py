@@ -5,26 +5,10 @@ from collections.abc import Iterator
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.errors import Code, ControlError
 from softswitch.p4rt.counters import cells
 from softswitch.p4rt.keys import Message, invalid
 from softswitch.p4rt.pipeline import Pipeline
-from softswitch.p4rt.values import decode, encode
-
-
-def _encode_signed(pattern: int, bits: int) -> bytes:
-    value = pattern - (1 << bits) if pattern >> (bits - 1) else pattern
-    magnitude = value if value >= 0 else ~value
-    return value.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
-
-
-def _decode_signed(data: bytes, bits: int, what: str) -> int:
-    value = int.from_bytes(data, "big", signed=True)
-    if not data or not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
-        raise ControlError(
-            Code.OUT_OF_RANGE, f"{what}: {data.hex() or 'nothing'} does not fit into int<{bits}>"
-        )
-    return value & ((1 << bits) - 1)
+from softswitch.p4rt.values import decode, decode_signed, encode, encode_signed
 
 
 def write_register(pipeline: Pipeline, update: int, message: Message) -> None:
@@ -37,7 +21,7 @@ def write_register(pipeline: Pipeline, update: int, message: Message) -> None:
     if kind != "bitstring":
         raise invalid(f"register {register.name} holds bit strings, not {kind or 'nothing'}")
     bits = pipeline.switch.program.registers[register.name].bits
-    value = (_decode_signed if register.signed else decode)(message.data.bitstring, bits, register.name)
+    value = (decode_signed if register.signed else decode)(message.data.bitstring, bits, register.name)
     for index in indexes:
         pipeline.switch.write_register(register.name, index, value)
 
@@ -52,5 +36,5 @@ def read_registers(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
             pattern = pipeline.switch.read_register(register.name, index)
             message = p4runtime_pb2.RegisterEntry(register_id=register.id)
             message.index.index = index
-            message.data.bitstring = _encode_signed(pattern, bits) if register.signed else encode(pattern)
+            message.data.bitstring = encode_signed(pattern, bits) if register.signed else encode(pattern)
             yield message

@@ -40,8 +40,9 @@ def _credentials(tls: Tls) -> grpc.ServerCredentials:
 
 
 class P4RuntimeServer:
-    """Serves ``service`` at ``address`` (``host:port``, port 0 picks a free one, or ``unix:/path``) until ``close``.
+    """Serves ``service`` until ``close``.
 
+    ``address`` is ``host:port``, where port 0 picks a free one, or ``unix:/path``.
     Raises ServerError when the address cannot be bound or the TLS files are no good.
 
     Attributes:

@@ -12,11 +12,29 @@ def encode(value: int) -> bytes:
 def decode(data: bytes, bits: int, what: str) -> int:
     """The value of a byte string for a ``bit<bits>``; leading zeros are accepted.
 
-    Raises ControlError OUT_OF_RANGE, naming ``what``, for an empty string or a value too large.
+    Raises ControlError INVALID_ARGUMENT, naming ``what``, for an empty string or a value too large: the
+    specification says OUT_OF_RANGE here and INVALID_ARGUMENT in 9.1, and BMv2 goes by the latter.
     """
     if not data:
-        raise ControlError(Code.OUT_OF_RANGE, f"{what}: an empty byte string is not a value")
+        raise ControlError(Code.INVALID_ARGUMENT, f"{what}: an empty byte string is not a value")
     value = int.from_bytes(data, "big")
     if value.bit_length() > bits:
-        raise ControlError(Code.OUT_OF_RANGE, f"{what}: {value:#x} does not fit into bit<{bits}>")
+        raise ControlError(Code.INVALID_ARGUMENT, f"{what}: {value:#x} does not fit into bit<{bits}>")
     return value
+
+
+def encode_signed(pattern: int, bits: int) -> bytes:
+    """The canonical byte string of an ``int<bits>`` given as its bit pattern: as few sign bits as will do."""
+    value = pattern - (1 << bits) if pattern >> (bits - 1) else pattern
+    magnitude = value if value >= 0 else ~value
+    return value.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
+
+
+def decode_signed(data: bytes, bits: int, what: str) -> int:
+    """The bit pattern of an ``int<bits>``. Raises ControlError, as decode does."""
+    value = int.from_bytes(data, "big", signed=True)
+    if not data or not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+        raise ControlError(
+            Code.INVALID_ARGUMENT, f"{what}: {data.hex() or 'nothing'} does not fit into int<{bits}>"
+        )
+    return value & ((1 << bits) - 1)

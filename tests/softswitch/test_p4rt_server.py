@@ -1,0 +1,710 @@
+# SPDX-License-Identifier: Apache-2.0
+"""P4Runtime over real gRPC, driven by p4runtime-shell's client; where BMv2 agrees, the same tests on BMv2."""
+
+import os
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from google.rpc import code_pb2
+from p4.v1 import p4runtime_pb2 as p4rt
+
+from softswitch.device import Device
+from tests.softswitch.p4rt_client import CONTROL, PATIENCE, Controller
+
+_PIPELINE = p4rt.SetForwardingPipelineConfigRequest
+_MAC = 0x020000000001
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    """A soft switch without a program."""
+    with Device() as made:
+        made.serve("127.0.0.1:0")
+        made.start()
+        yield made
+
+
+@pytest.fixture
+def empty(device: Device) -> Iterator[Controller]:
+    """A primary controller of a soft switch without a program."""
+    assert device.address is not None
+    controller = Controller(device.address)
+    yield controller
+    controller.close()
+
+
+@pytest.fixture(scope="module")
+def bmv2() -> Iterator[str]:
+    """The address of a running simple_switch_grpc."""
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"{folder}/grpc"
+        command = [
+            "simple_switch_grpc",
+            "--no-p4",
+            "--device-id",
+            "1",
+            "--",
+            "--grpc-server-addr",
+            f"unix:{address}",
+        ]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
+            deadline = time.monotonic() + PATIENCE
+            while not _accepts(address):
+                assert process.poll() is None, "simple_switch_grpc ended"
+                assert time.monotonic() < deadline, "simple_switch_grpc does not serve"
+                time.sleep(0.05)
+            yield f"unix:{address}"
+            process.kill()
+
+
+def _accepts(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True
+
+
+@pytest.fixture(params=["soft", pytest.param("bmv2", marks=pytest.mark.bmv2)])
+def any_switch(request: pytest.FixtureRequest) -> Iterator[Controller]:
+    """A primary controller with the program `control` freshly pushed, of either switch."""
+    if request.param == "soft":
+        address = request.getfixturevalue("device").address
+    else:
+        address = request.getfixturevalue("bmv2")
+    controller = Controller(address)
+    controller.push()
+    yield controller
+    controller.close()
+
+
+@pytest.fixture
+def switch(empty: Controller) -> Controller:
+    """A primary controller of a soft switch with the program `control` freshly pushed."""
+    empty.push()
+    return empty
+
+
+def all_entries(controller: Controller, table: str) -> list[object]:
+    return controller.read(table_entry=controller.entry(table))
+
+
+# -- table entries -------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_back(any_switch: Controller) -> None:
+    entries = {
+        "stations": any_switch.entry("stations", {"dst": ("exact", _MAC)}, "forward", {"port": 2}),
+        "prefixes": any_switch.entry(
+            "prefixes", {"src": ("lpm", 0x020000000000, 40)}, "forward", {"port": 3}
+        ),
+        "filters": any_switch.entry(
+            "filters",
+            {"dst": ("ternary", 0x10, 0xF0), "port": ("optional", 4), "type": ("range", 5, 600)},
+            "drop",
+            priority=9,
+        ),
+    }
+    any_switch.write_all("INSERT", list(entries.values()))
+    for table, entry in entries.items():
+        assert all_entries(any_switch, table) == [entry]
+    everything = any_switch.read(table_entry=p4rt.TableEntry())
+    assert all(entry in everything for entry in entries.values())
+
+
+def test_wildcards_are_left_out_when_read(any_switch: Controller) -> None:
+    some = any_switch.entry("filters", {"type": ("range", 5, 600)}, "drop", priority=9)
+    nothing = any_switch.entry("filters", {}, "drop", priority=1)
+    default_route = any_switch.entry("prefixes", {}, "drop")
+    any_switch.write_all("INSERT", [some, nothing, default_route])
+    assert sorted(all_entries(any_switch, "filters"), key=str) == sorted([some, nothing], key=str)
+    assert all_entries(any_switch, "prefixes") == [default_route]
+
+
+def test_modify_and_delete(any_switch: Controller) -> None:
+    any_switch.write("INSERT", table_entry=any_switch.station(_MAC))
+    changed = any_switch.station(_MAC, "flood", {"group": 7})
+    any_switch.write("MODIFY", table_entry=changed)
+    assert all_entries(any_switch, "stations") == [changed]
+    any_switch.write("DELETE", table_entry=any_switch.entry("stations", {"dst": ("exact", _MAC)}))
+    assert all_entries(any_switch, "stations") == []
+
+
+def test_reads_filter_by_key_priority_and_default(any_switch: Controller) -> None:
+    low = any_switch.entry("filters", {"type": ("range", 5, 600)}, "drop", priority=1)
+    high = any_switch.entry("filters", {"type": ("range", 5, 600)}, "NoAction", priority=2)
+    any_switch.write_all("INSERT", [low, high])
+    wanted = any_switch.entry("filters", {"type": ("range", 5, 600)}, priority=2)
+    assert any_switch.read(table_entry=wanted) == [high]
+    assert any_switch.read(table_entry=any_switch.entry("stations", is_default_action=True)) == [
+        any_switch.entry("stations", None, "NoAction", is_default_action=True)
+    ]
+
+
+def test_default_action_is_set_and_put_back(any_switch: Controller) -> None:
+    default = any_switch.entry("stations", None, "forward", {"port": 5}, is_default_action=True)
+    any_switch.write("MODIFY", table_entry=default)
+    question = any_switch.entry("stations", is_default_action=True)
+    assert any_switch.read(table_entry=question) == [default]
+    any_switch.write("MODIFY", table_entry=question)
+    assert any_switch.read(table_entry=question) == [
+        any_switch.entry("stations", None, "NoAction", is_default_action=True)
+    ]
+
+
+def test_constant_entries_can_be_read(any_switch: Controller) -> None:
+    keys = [entry.match[0].exact.value for entry in all_entries(any_switch, "fixed")]  # type: ignore[attr-defined]
+    assert sorted(keys) == [b"\x88\x09", b"\x88\xcc"]
+
+
+_REFUSED = {
+    "there already": ("INSERT", "stations", {"dst": ("exact", _MAC)}, "drop", {}, {}, "ALREADY_EXISTS"),
+    "not there": ("MODIFY", "stations", {"dst": ("exact", 9)}, "drop", {}, {}, "NOT_FOUND"),
+    "nothing to delete": ("DELETE", "stations", {"dst": ("exact", 9)}, None, {}, {}, "NOT_FOUND"),
+    "no type": ("UNSPECIFIED", "stations", {"dst": ("exact", 9)}, "drop", {}, {}, "INVALID_ARGUMENT"),
+    "exact key missing": ("INSERT", "stations", {}, "drop", {}, {}, "INVALID_ARGUMENT"),
+    "wrong kind": ("INSERT", "stations", {"dst": ("lpm", 0, 8)}, "drop", {}, {}, "INVALID_ARGUMENT"),
+    "key too large": ("INSERT", "stations", {"dst": ("exact", 1 << 48)}, "drop", {}, {}, "INVALID_ARGUMENT"),
+    "no action": ("INSERT", "stations", {"dst": ("exact", 9)}, None, {}, {}, "INVALID_ARGUMENT"),
+    "argument missing": ("INSERT", "stations", {"dst": ("exact", 9)}, "forward", {}, {}, "INVALID_ARGUMENT"),
+    "argument too large": (
+        "INSERT",
+        "stations",
+        {"dst": ("exact", 9)},
+        "forward",
+        {"port": 512},
+        {},
+        "INVALID_ARGUMENT",
+    ),
+    "foreign action": ("INSERT", "prefixes", {}, "mirror", {"port": 1}, {}, "INVALID_ARGUMENT"),
+    "default-only action": (
+        "INSERT",
+        "stations",
+        {"dst": ("exact", 9)},
+        "NoAction",
+        {},
+        {},
+        "PERMISSION_DENIED",
+    ),
+    "needless priority": (
+        "INSERT",
+        "stations",
+        {"dst": ("exact", 9)},
+        "drop",
+        {},
+        {"priority": 1},
+        "INVALID_ARGUMENT",
+    ),
+    "no priority": ("INSERT", "filters", {}, "drop", {}, {}, "INVALID_ARGUMENT"),
+    "value outside mask": (
+        "INSERT",
+        "filters",
+        {"dst": ("ternary", 1, 2)},
+        "drop",
+        {},
+        {"priority": 1},
+        "INVALID_ARGUMENT",
+    ),
+    "mask zero": (
+        "INSERT",
+        "filters",
+        {"dst": ("ternary", 0, 0)},
+        "drop",
+        {},
+        {"priority": 1},
+        "INVALID_ARGUMENT",
+    ),
+    "range upside down": (
+        "INSERT",
+        "filters",
+        {"type": ("range", 5, 2)},
+        "drop",
+        {},
+        {"priority": 1},
+        "INVALID_ARGUMENT",
+    ),
+    "prefix zero": ("INSERT", "prefixes", {"src": ("lpm", 0, 0)}, "drop", {}, {}, "INVALID_ARGUMENT"),
+    "prefix too long": ("INSERT", "prefixes", {"src": ("lpm", 0, 49)}, "drop", {}, {}, "INVALID_ARGUMENT"),
+    "bits beyond prefix": ("INSERT", "prefixes", {"src": ("lpm", 1, 8)}, "drop", {}, {}, "INVALID_ARGUMENT"),
+    "insert of default": (
+        "INSERT",
+        "stations",
+        None,
+        "drop",
+        {},
+        {"is_default_action": True},
+        "INVALID_ARGUMENT",
+    ),
+    "default with key": (
+        "MODIFY",
+        "stations",
+        {"dst": ("exact", 9)},
+        "drop",
+        {},
+        {"is_default_action": True},
+        "INVALID_ARGUMENT",
+    ),
+    "constant default": (
+        "MODIFY",
+        "filters",
+        None,
+        "drop",
+        {},
+        {"is_default_action": True},
+        "PERMISSION_DENIED",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", _REFUSED, ids=lambda case: case.replace(" ", "-"))
+def test_bad_entries_are_refused(any_switch: Controller, case: str) -> None:
+    kind, table, match, action, args, fields, code = _REFUSED[case]
+    any_switch.write("INSERT", table_entry=any_switch.station(_MAC))
+    before = any_switch.read(table_entry=p4rt.TableEntry())
+    entry = any_switch.entry(table, match, action, args, **fields)
+    assert any_switch.refused(kind, table_entry=entry)[0] == code
+    assert any_switch.read(table_entry=p4rt.TableEntry()) == before
+
+
+def test_constant_tables_cannot_be_written(switch: Controller) -> None:
+    for kind in ("INSERT", "MODIFY", "DELETE"):
+        entry = switch.entry("fixed", {"type": ("exact", 0x88CC)}, "drop")
+        assert switch.refused(kind, table_entry=entry) == (
+            "PERMISSION_DENIED",
+            "table ControlIngress.fixed is constant",
+        )
+
+
+def test_full_table(switch: Controller) -> None:
+    size = 16
+    switch.write_all("INSERT", [switch.station(mac) for mac in range(size)])
+    code, message = switch.refused("INSERT", table_entry=switch.station(size))
+    assert code == "RESOURCE_EXHAUSTED"
+    assert "stations" in message
+
+
+def test_the_rest_of_a_batch_is_done_and_each_failure_is_told(any_switch: Controller) -> None:
+    good, bad = any_switch.station(1), any_switch.station(2, args={"port": 512})
+    codes = any_switch.batch_codes("INSERT", [good, bad, good, any_switch.station(3)])
+    assert codes == ["OK", "INVALID_ARGUMENT", "ALREADY_EXISTS", "OK"]
+    assert len(all_entries(any_switch, "stations")) == 2
+
+
+def test_values_with_leading_zeros_are_taken_and_read_back_short(any_switch: Controller) -> None:
+    entry = any_switch.station(_MAC)
+    padded = p4rt.TableEntry()
+    padded.CopyFrom(entry)
+    padded.match[0].exact.value = bytes(4) + entry.match[0].exact.value
+    padded.action.action.params[0].value = b"\0\0\2"
+    any_switch.write("INSERT", table_entry=padded)
+    assert all_entries(any_switch, "stations") == [entry]
+
+
+def test_metadata_stays_with_its_entry(switch: Controller) -> None:
+    entry = switch.entry("stations", {"dst": ("exact", 1)}, "drop", metadata=b"mine", controller_metadata=77)
+    switch.write("INSERT", table_entry=entry)
+    assert all_entries(switch, "stations") == [entry]
+    switch.write("INSERT", table_entry=switch.station(2))
+    assert switch.read(table_entry=switch.entry("stations", metadata=b"mine")) == [entry]
+    assert switch.read(table_entry=switch.entry("stations", controller_metadata=78)) == []
+    switch.write("DELETE", table_entry=entry)
+    switch.write("INSERT", table_entry=switch.station(1))
+    assert switch.station(1) in all_entries(switch, "stations")
+
+
+def test_optional_is_optional(switch: Controller) -> None:
+    exact = switch.entry("filters", {"port": ("optional", 0)}, "drop", priority=3)
+    switch.write("INSERT", table_entry=exact)
+    assert all_entries(switch, "filters") == [exact]
+
+
+# -- counters, registers, replication --------------------------------------------------------------------
+
+
+def test_counters_are_read_and_written(any_switch: Controller) -> None:
+    entry = p4rt.CounterEntry(counter_id=any_switch.context.get_counter_id("frames"))
+    assert len(any_switch.read(counter_entry=entry)) == 16
+    entry.index.index = 3
+    entry.data.packet_count, entry.data.byte_count = 5, 300
+    any_switch.write("MODIFY", counter_entry=entry)
+    question = p4rt.CounterEntry(counter_id=entry.counter_id)
+    question.index.index = 3
+    assert any_switch.read(counter_entry=question) == [entry]
+
+
+def test_counter_errors(switch: Controller) -> None:
+    entry = p4rt.CounterEntry(counter_id=switch.context.get_counter_id("frames"))
+    entry.index.index = 16
+    assert switch.refused("MODIFY", counter_entry=entry)[0] == "OUT_OF_RANGE"
+    entry.index.index = -1
+    assert switch.refused("MODIFY", counter_entry=entry)[0] == "INVALID_ARGUMENT"
+    entry.index.index = 0
+    assert switch.refused("INSERT", counter_entry=entry)[0] == "INVALID_ARGUMENT"
+    entry.data.packet_count = -1
+    assert switch.refused("MODIFY", counter_entry=entry)[0] == "INVALID_ARGUMENT"
+
+
+def test_direct_counters(any_switch: Controller) -> None:
+    any_switch.write("INSERT", table_entry=any_switch.station(_MAC))
+    direct = p4rt.DirectCounterEntry(table_entry=any_switch.entry("stations", {"dst": ("exact", _MAC)}))
+    direct.data.packet_count, direct.data.byte_count = 4, 240
+    any_switch.write("MODIFY", direct_counter_entry=direct)
+    question = p4rt.DirectCounterEntry(table_entry=direct.table_entry)
+    [found] = any_switch.read(direct_counter_entry=question)
+    assert found.data == direct.data
+    with_data = any_switch.entry("stations", {"dst": ("exact", _MAC)})
+    with_data.counter_data.SetInParent()
+    [entry] = any_switch.read(table_entry=with_data)
+    assert entry.counter_data == direct.data
+
+
+def test_direct_counters_can_start_with_a_value_and_survive_a_modify(switch: Controller) -> None:
+    entry = switch.station(_MAC)
+    entry.counter_data.packet_count = 8
+    switch.write("INSERT", table_entry=entry)
+    switch.write("MODIFY", table_entry=switch.station(_MAC, "flood", {"group": 1}))
+    question = switch.entry("stations")
+    question.counter_data.SetInParent()
+    [found] = switch.read(table_entry=question)
+    assert found.counter_data.packet_count == 8
+    missing = p4rt.DirectCounterEntry(table_entry=switch.entry("stations", {"dst": ("exact", 9)}))
+    assert switch.refused("MODIFY", direct_counter_entry=missing)[0] == "NOT_FOUND"
+    uncounted = p4rt.DirectCounterEntry(table_entry=switch.entry("prefixes"))
+    assert switch.refused("MODIFY", direct_counter_entry=uncounted)[0] == "INVALID_ARGUMENT"
+
+
+def test_registers(switch: Controller) -> None:
+    info = {r.preamble.alias: r.preamble.id for r in switch.client.get_p4info().registers}
+    entry = p4rt.RegisterEntry(register_id=info["cells"])
+    entry.index.index = 2
+    entry.data.bitstring = b"\x12\x34"
+    switch.write("MODIFY", register_entry=entry)
+    cells = switch.read(register_entry=p4rt.RegisterEntry(register_id=info["cells"]))
+    assert [cell.data.bitstring for cell in cells] == [b"\0", b"\0", b"\x12\x34", *[b"\0"] * 5]
+    signed = p4rt.RegisterEntry(register_id=info["signed_cells"])
+    signed.data.bitstring = b"\xff"  # -1, in all cells
+    switch.write("MODIFY", register_entry=signed)
+    assert [
+        c.data.bitstring
+        for c in switch.read(register_entry=p4rt.RegisterEntry(register_id=info["signed_cells"]))
+    ] == [b"\xff"] * 4
+    entry.data.bitstring = bytes.fromhex("0100000000")
+    assert switch.refused("MODIFY", register_entry=entry)[0] == "INVALID_ARGUMENT"
+    entry.index.index = 8
+    assert switch.refused("MODIFY", register_entry=entry)[0] == "OUT_OF_RANGE"
+
+
+def test_multicast_groups(any_switch: Controller) -> None:
+    group, other = any_switch.group(3, [(1, 1), (2, 1), (2, 2)]), any_switch.group(4, [])
+    for entry in (group, other):
+        any_switch.write("INSERT", packet_replication_engine_entry=entry)
+    every = any_switch.group(0, [])
+    found = any_switch.read(packet_replication_engine_entry=every)
+    assert {_group(entry) for entry in found} == {_group(group), _group(other)}
+    changed = any_switch.group(3, [(5, 9)])
+    any_switch.write("MODIFY", packet_replication_engine_entry=changed)
+    any_switch.write("DELETE", packet_replication_engine_entry=other)
+    assert any_switch.read(packet_replication_engine_entry=every) == [changed]
+
+
+def _group(message: p4rt.PacketReplicationEngineEntry) -> tuple[int, frozenset[tuple[int, int]]]:
+    """Number and replicas, in no order: BMv2 has its own."""
+    entry = message.multicast_group_entry
+    return entry.multicast_group_id, frozenset((r.egress_port, r.instance) for r in entry.replicas)
+
+
+@pytest.mark.parametrize(
+    ("kind", "group", "replicas", "code"),
+    [
+        ("INSERT", 0, [(1, 1)], "INVALID_ARGUMENT"),
+        ("INSERT", 3, [(1, 1)], "ALREADY_EXISTS"),
+        ("MODIFY", 4, [(1, 1)], "NOT_FOUND"),
+        ("DELETE", 4, [], "NOT_FOUND"),
+    ],
+)
+def test_bad_multicast_groups(
+    any_switch: Controller, kind: str, group: int, replicas: list[tuple[int, int]], code: str
+) -> None:
+    any_switch.write("INSERT", packet_replication_engine_entry=any_switch.group(3, []))
+    assert (
+        any_switch.refused(kind, packet_replication_engine_entry=any_switch.group(group, replicas))[0] == code
+    )
+
+
+def test_bad_replicas(switch: Controller) -> None:
+    for replicas in ([(512, 1)], [(1, 1 << 16)], [(1, 1), (1, 1)]):
+        entry = switch.group(5, replicas)
+        assert switch.refused("INSERT", packet_replication_engine_entry=entry)[0] == "INVALID_ARGUMENT"
+
+
+def test_clone_sessions(switch: Controller) -> None:
+    entry = p4rt.PacketReplicationEngineEntry()
+    session = entry.clone_session_entry
+    session.session_id, session.packet_length_bytes = 7, 100
+    session.replicas.add(egress_port=4, instance=1)
+    switch.write("INSERT", packet_replication_engine_entry=entry)
+    every = p4rt.PacketReplicationEngineEntry()
+    every.clone_session_entry.session_id = 0
+    assert switch.read(packet_replication_engine_entry=every) == [entry]
+    switch.write("DELETE", packet_replication_engine_entry=entry)
+    assert switch.read(packet_replication_engine_entry=every) == []
+
+
+def test_groups_keep_their_metadata_and_form_of_port(switch: Controller) -> None:
+    entry = switch.group(3, [], metadata=b"mine")
+    entry.multicast_group_entry.replicas.add(port=b"\1", instance=4)
+    switch.write("INSERT", packet_replication_engine_entry=entry)
+    assert switch.read(packet_replication_engine_entry=switch.group(3, [])) == [entry]
+
+
+def test_what_is_not_there_is_refused_by_name(switch: Controller) -> None:
+    entity = {"meter_entry": p4rt.MeterEntry(meter_id=1)}
+    assert switch.refused("MODIFY", **entity) == (
+        "UNIMPLEMENTED",
+        "meter_entry is not supported by this switch",
+    )
+    with pytest.raises(grpc.RpcError) as unread:
+        switch.read(**entity)
+    assert "meter_entry" in str(unread.value.trailing_metadata())
+    request = p4rt.WriteRequest(atomicity=p4rt.WriteRequest.DATAPLANE_ATOMIC)
+    with pytest.raises(grpc.RpcError, match="DATAPLANE_ATOMIC is not supported"):
+        switch.client.write(request)
+
+
+def test_unknown_ids_are_not_found(switch: Controller) -> None:
+    assert switch.refused("INSERT", table_entry=p4rt.TableEntry(table_id=1)) == (
+        "NOT_FOUND",
+        "P4Info has no table with id 1",
+    )
+    assert switch.refused("MODIFY", counter_entry=p4rt.CounterEntry(counter_id=1))[0] == "NOT_FOUND"
+
+
+# -- pipelines -------------------------------------------------------------------------------------------
+
+
+def test_without_a_pipeline_nothing_can_be_written_or_read(empty: Controller) -> None:
+    with pytest.raises(grpc.RpcError, match="no pipeline is loaded") as refused:
+        empty.write("INSERT", table_entry=p4rt.TableEntry(table_id=1))
+    assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    with pytest.raises(grpc.RpcError) as unread:
+        empty.read(table_entry=p4rt.TableEntry())
+    assert unread.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    request = p4rt.GetForwardingPipelineConfigRequest(device_id=1)
+    assert not empty.client.stub.GetForwardingPipelineConfig(request).HasField("config")
+
+
+def test_the_config_is_read_back_as_far_as_asked(empty: Controller) -> None:
+    empty.set_config(_PIPELINE.VERIFY_AND_COMMIT, CONTROL.read_bytes(), cookie=42)
+    kinds = p4rt.GetForwardingPipelineConfigRequest
+    expected = {
+        kinds.ALL: (True, True),
+        kinds.COOKIE_ONLY: (False, False),
+        kinds.P4INFO_AND_COOKIE: (True, False),
+        kinds.DEVICE_CONFIG_AND_COOKIE: (False, True),
+    }
+    for kind, (info, program) in expected.items():
+        config = empty.client.stub.GetForwardingPipelineConfig(kinds(device_id=1, response_type=kind)).config
+        assert config.cookie.cookie == 42
+        assert config.HasField("p4info") == info
+        assert config.p4_device_config == (CONTROL.read_bytes() if program else b"")
+
+
+def test_a_new_pipeline_starts_empty_and_reconciling_keeps_everything(switch: Controller) -> None:
+    program = CONTROL.read_bytes()
+    group = switch.group(3, [(1, 1)])
+    switch.write("INSERT", table_entry=switch.station(_MAC))
+    switch.write("INSERT", packet_replication_engine_entry=group)
+    switch.set_config(_PIPELINE.RECONCILE_AND_COMMIT, program, cookie=9)
+    assert all_entries(switch, "stations") == [switch.station(_MAC)]
+    switch.set_config(_PIPELINE.RECONCILE_AND_COMMIT, program + b"\n")  # another text: a program of its own
+    assert all_entries(switch, "stations") == [switch.station(_MAC)]
+    assert switch.read(packet_replication_engine_entry=switch.group(0, [])) == [group]
+    switch.set_config(_PIPELINE.VERIFY_AND_COMMIT, program)
+    assert all_entries(switch, "stations") == []
+    assert switch.read(packet_replication_engine_entry=switch.group(0, [])) == []
+
+
+def test_a_saved_pipeline_takes_writes_and_runs_once_committed(switch: Controller, device: Device) -> None:
+    device.loop.add_queue(1, "one")
+    device.loop.add_queue(2, "two")
+    frame = _MAC.to_bytes(6, "big") + bytes(6) + b"\x12\x34" + bytes(46)
+    switch.write("INSERT", table_entry=switch.station(_MAC, args={"port": 1}))
+    switch.set_config(_PIPELINE.VERIFY_AND_SAVE, CONTROL.read_bytes())
+    assert all_entries(switch, "stations") == []
+    switch.write("INSERT", table_entry=switch.station(_MAC, args={"port": 2}))
+    device.loop.inject(1, frame)
+    assert device.loop.receive(1, PATIENCE) == frame
+    switch.set_config(_PIPELINE.COMMIT, None)
+    device.loop.inject(1, frame)
+    assert device.loop.receive(2, PATIENCE) == frame
+
+
+def test_verify_changes_nothing(switch: Controller) -> None:
+    switch.write("INSERT", table_entry=switch.station(_MAC))
+    switch.set_config(_PIPELINE.VERIFY, CONTROL.read_bytes())
+    assert all_entries(switch, "stations") == [switch.station(_MAC)]
+
+
+def test_bad_pipelines_are_refused_and_the_old_one_stays(switch: Controller) -> None:
+    switch.write("INSERT", table_entry=switch.station(_MAC))
+    good = CONTROL.read_bytes()
+    foreign = good.replace(b"ControlIngress.stations", b"ControlIngress.elsewhere")
+    stub, action = switch.set_config, _PIPELINE
+    cases = [
+        (action.VERIFY_AND_COMMIT, b"no JSON", "INVALID_ARGUMENT"),
+        (action.VERIFY_AND_COMMIT, b"{}", "INVALID_ARGUMENT"),
+        (action.VERIFY_AND_COMMIT, foreign, "INVALID_ARGUMENT"),
+        (action.VERIFY, None, "INVALID_ARGUMENT"),
+        (action.COMMIT, good, "INVALID_ARGUMENT"),
+        (action.COMMIT, None, "NOT_FOUND"),
+        (action.UNSPECIFIED, good, "INVALID_ARGUMENT"),
+    ]
+    for kind, program, code in cases:
+        with pytest.raises(grpc.RpcError) as refused:
+            stub(kind, program)
+        assert refused.value.code().name == code, refused.value.details()
+    assert all_entries(switch, "stations") == [switch.station(_MAC)]
+
+
+def test_unsupported_constructs_are_named(empty: Controller) -> None:
+    program = CONTROL.read_bytes().replace(b'"mark_to_drop"', b'"teleport"')
+    with pytest.raises(grpc.RpcError, match="teleport"):
+        empty.set_config(_PIPELINE.VERIFY_AND_COMMIT, program)
+
+
+# -- sessions --------------------------------------------------------------------------------------------
+
+
+def test_another_device_is_not_found(switch: Controller) -> None:
+    address = switch.client.channel
+    stub = switch.client.stub
+    assert address is not None
+    requests = (
+        lambda: list(stub.Read(p4rt.ReadRequest(device_id=2))),
+        lambda: stub.Write(p4rt.WriteRequest(device_id=2)),
+        lambda: stub.SetForwardingPipelineConfig(_PIPELINE(device_id=2)),
+        lambda: stub.GetForwardingPipelineConfig(p4rt.GetForwardingPipelineConfigRequest(device_id=2)),
+        lambda: list(stub.StreamChannel(iter([_arbitration(device_id=2)]))),
+    )
+    for request in requests:
+        with pytest.raises(grpc.RpcError, match="there is no device 2") as refused:
+            request()
+        assert refused.value.code() == grpc.StatusCode.NOT_FOUND
+
+
+def _arbitration(**fields: int) -> p4rt.StreamMessageRequest:
+    return p4rt.StreamMessageRequest(arbitration=p4rt.MasterArbitrationUpdate(**fields))
+
+
+def test_only_the_primary_writes(any_switch: Controller) -> None:
+    address = any_switch.client.channel._channel.target().decode()
+    newer = Controller(address.removeprefix("dns:///").removeprefix("ipv4:"), election=9)
+    newer.learn()
+    try:
+        told = any_switch.stream("arbitration").arbitration
+        assert (told.status.code, told.election_id.low) == (code_pb2.ALREADY_EXISTS, 9)
+        with pytest.raises(grpc.RpcError) as refused:
+            any_switch.write("INSERT", table_entry=any_switch.station(_MAC))
+        assert refused.value.code() == grpc.StatusCode.PERMISSION_DENIED
+        newer.write("INSERT", table_entry=newer.station(_MAC))
+        assert all_entries(any_switch, "stations") == [newer.station(_MAC)]
+    finally:
+        newer.close()
+    told = any_switch.stream("arbitration").arbitration
+    assert (told.status.code, told.election_id.low) == (code_pb2.OK, 1)
+    any_switch.write("DELETE", table_entry=any_switch.station(_MAC))
+
+
+def test_an_election_id_in_use_ends_the_second_stream(switch: Controller) -> None:
+    request = _arbitration(device_id=1)
+    request.arbitration.election_id.low = 1
+    with pytest.raises(grpc.RpcError) as refused:
+        list(switch.client.stub.StreamChannel(iter([request])))
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_roles_write_independently(switch: Controller, device: Device) -> None:
+    assert device.address is not None
+    other = Controller(device.address, role="routing")
+    other.learn()
+    other.write("INSERT", table_entry=other.station(_MAC))
+    switch.write("DELETE", table_entry=switch.station(_MAC))
+    other.close()
+
+
+def test_capabilities_name_the_version(empty: Controller) -> None:
+    assert empty.client.api_version() == "1.4.1"
+
+
+# -- controller packets ----------------------------------------------------------------------------------
+
+
+def test_packets_from_and_to_the_controller(switch: Controller, device: Device) -> None:
+    device.loop.add_queue(5, "five")
+    frame = _MAC.to_bytes(6, "big") + bytes(6) + b"\x12\x34" + os.urandom(60)
+    switch.packet_out(frame, {1: 5, 2: 0x55})
+    assert device.loop.receive(5, PATIENCE) == frame
+    switch.write("INSERT", table_entry=switch.station(_MAC, "to_controller", {"reason": 0x33}))
+    device.loop.inject(5, frame)
+    packet = switch.stream("packet").packet
+    assert packet.payload == frame
+    assert {m.metadata_id: m.value for m in packet.metadata} == {1: b"\x05", 2: b"\x33"}
+
+
+def test_bad_packet_outs_are_answered_on_the_stream(switch: Controller, device: Device) -> None:
+    cases = {
+        "metadata egress_port is missing": {2: 1},
+        "does not fit into bit<9>": {1: 512, 2: 1},
+        "no metadata with id 7": {1: 5, 2: 1, 7: 1},
+    }
+    for message, metadata in cases.items():
+        switch.packet_out(b"payload", metadata)
+        error = switch.stream("unknown").error
+        assert message in error.message
+        assert error.canonical_code == code_pb2.INVALID_ARGUMENT
+        assert error.packet_out.packet_out.payload == b"payload"
+    assert device.address is not None
+    backup = Controller(device.address, election=0)
+    backup.packet_out(b"payload", {1: 5, 2: 0})
+    assert backup.stream("unknown").error.canonical_code == code_pb2.PERMISSION_DENIED
+    backup.close()
+
+
+def test_only_the_primary_gets_packets(switch: Controller, device: Device) -> None:
+    assert device.address is not None
+    device.loop.add_queue(5, "five")
+    backup = Controller(device.address, election=0)
+    switch.write("INSERT", table_entry=switch.station(_MAC, "to_controller", {"reason": 1}))
+    device.loop.inject(5, _MAC.to_bytes(6, "big") + bytes(60))
+    switch.stream("packet")
+    switch.client.stream_out_q.put(_arbitration(device_id=1))  # steps down: both hear of it, in order
+    backup.stream("arbitration")
+    assert backup.nothing_on_stream("packet")
+    backup.close()
+
+
+def test_a_controller_that_vanishes_leaves_the_switch_serving(device: Device) -> None:
+    assert device.address is not None
+    for _ in range(3):
+        controller = Controller(device.address)
+        controller.client.stream.cancel()
+        controller.close()
+    again = Controller(device.address)
+    again.push()
+    assert all_entries(again, "stations") == []
+    again.close()
+
+
+def test_unix_sockets_serve_too(tmp_path: Path) -> None:
+    with Device() as device:
+        address = device.serve(f"unix:{tmp_path}/grpc")
+        controller = Controller(address)
+        assert controller.client.api_version() == "1.4.1"
+        controller.close()
