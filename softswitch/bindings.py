@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C entry points of a compiled switch (softswitch/runtime/control.c) with Python types."""
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from typing import Any
+
+from softswitch.entry import Count, Replica
+
+# void emit(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len)
+EMIT = CFUNCTYPE(None, c_void_p, c_uint32, c_void_p, c_uint32)
+_WORDS = POINTER(c_uint64)
+
+_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "swc_create": (c_void_p, []),
+    "swc_destroy": (None, [c_void_p]),
+    "swc_process": (None, [c_void_p, c_uint32, c_char_p, c_uint32, c_uint64, EMIT, c_void_p]),
+    "swc_stats": (None, [c_void_p, _WORDS]),
+    "swc_insert": (
+        c_int64,
+        [c_void_p, c_uint32, _WORDS, _WORDS, _WORDS, c_uint32, c_int32, c_uint32, _WORDS],
+    ),
+    "swc_modify": (None, [c_void_p, c_uint32, c_uint32, c_uint32, _WORDS]),
+    "swc_remove": (None, [c_void_p, c_uint32, c_uint32]),
+    "swc_default": (None, [c_void_p, c_uint32, c_uint32, _WORDS]),
+    "swc_entry_count": (None, [c_void_p, c_uint32, c_uint32, _WORDS]),
+    "swc_set_entry_count": (None, [c_void_p, c_uint32, c_uint32, _WORDS]),
+    "swc_set_group": (c_int, [c_void_p, c_uint32, c_uint32, POINTER(c_uint32)]),
+    "swc_clear_group": (None, [c_void_p, c_uint32]),
+    "swc_set_session": (c_int, [c_void_p, c_uint32, c_uint32, POINTER(c_uint32), c_uint32]),
+    "swc_clear_session": (None, [c_void_p, c_uint32]),
+    "swc_counter": (None, [c_void_p, c_uint32, c_uint64, _WORDS]),
+    "swc_set_counter": (None, [c_void_p, c_uint32, c_uint64, _WORDS]),
+    "swc_register": (None, [c_void_p, c_uint32, c_uint64, c_void_p]),
+    "swc_set_register": (None, [c_void_p, c_uint32, c_uint64, c_char_p]),
+}
+
+
+def _words(values: Sequence[int]) -> Any:
+    return (c_uint64 * max(len(values), 1))(*values)
+
+
+def _replicas(replicas: Sequence[Replica]) -> Any:
+    flat = [number for replica in replicas for number in (replica.port, replica.rid)]
+    return (c_uint32 * max(len(flat), 1))(*flat)
+
+
+class Library:
+    """A compiled program. Methods take the switch's address; each takes the switch's lock."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        for name, (result, arguments) in _PROTOTYPES.items():
+            function = getattr(library, name)
+            function.restype = result
+            function.argtypes = arguments
+        self._c = library
+
+    def create(self) -> int | None:
+        """A new switch with all tables empty and all state zero; None when memory ran out."""
+        address: int | None = self._c.swc_create()
+        return address
+
+    def destroy(self, switch: int) -> None:
+        """Frees a switch."""
+        self._c.swc_destroy(switch)
+
+    def process(self, switch: int, port: int, frame: bytes, now: int, emit: Any) -> None:
+        """Runs a frame; calls `emit` for each that leaves."""
+        self._c.swc_process(switch, port, frame, len(frame), now, emit, None)
+
+    def statistics(self, switch: int) -> tuple[int, int, int, int, int]:
+        """Packets in, out, dropped; bytes in, out."""
+        out = _words([0] * 5)
+        self._c.swc_stats(switch, out)
+        return out[0], out[1], out[2], out[3], out[4]
+
+    def insert(
+        self,
+        switch: int,
+        table: int,
+        key: Sequence[int],
+        mask: Sequence[int],
+        high: Sequence[int],
+        rank: int,
+        priority: int,
+        action: int,
+        args: Sequence[int],
+    ) -> int:
+        """Adds an entry; returns its handle, or -1 when memory ran out."""
+        handle: int = self._c.swc_insert(
+            switch, table, _words(key), _words(mask), _words(high), rank, priority, action, _words(args)
+        )
+        return handle
+
+    def modify(self, switch: int, table: int, handle: int, action: int, args: Sequence[int]) -> None:
+        """Replaces an entry's action."""
+        self._c.swc_modify(switch, table, handle, action, _words(args))
+
+    def remove(self, switch: int, table: int, handle: int) -> None:
+        """Removes an entry."""
+        self._c.swc_remove(switch, table, handle)
+
+    def set_default(self, switch: int, table: int, action: int, args: Sequence[int]) -> None:
+        """Sets what a miss does."""
+        self._c.swc_default(switch, table, action, _words(args))
+
+    def entry_count(self, switch: int, table: int, handle: int) -> tuple[int, int]:
+        """Packets and bytes an entry has matched."""
+        out = _words([0, 0])
+        self._c.swc_entry_count(switch, table, handle, out)
+        return out[0], out[1]
+
+    def set_entry_count(self, switch: int, table: int, handle: int, count: Count) -> None:
+        """Sets an entry's counter."""
+        self._c.swc_set_entry_count(switch, table, handle, _words([count.packets, count.bytes]))
+
+    def set_group(self, switch: int, group: int, replicas: Sequence[Replica]) -> None:
+        """Makes or replaces a multicast group."""
+        if self._c.swc_set_group(switch, group, len(replicas), _replicas(replicas)):
+            raise MemoryError(f"no memory for multicast group {group}")
+
+    def clear_group(self, switch: int, group: int) -> None:
+        """Removes a multicast group."""
+        self._c.swc_clear_group(switch, group)
+
+    def set_session(self, switch: int, session: int, replicas: Sequence[Replica], length: int) -> None:
+        """Makes or replaces a clone session."""
+        if self._c.swc_set_session(switch, session, len(replicas), _replicas(replicas), length):
+            raise MemoryError(f"no memory for clone session {session}")
+
+    def clear_session(self, switch: int, session: int) -> None:
+        """Removes a clone session."""
+        self._c.swc_clear_session(switch, session)
+
+    def read_counter(self, switch: int, counter: int, index: int) -> tuple[int, int]:
+        """Packets and bytes of a counter cell."""
+        out = _words([0, 0])
+        self._c.swc_counter(switch, counter, index, out)
+        return out[0], out[1]
+
+    def write_counter(self, switch: int, counter: int, index: int, count: Count) -> None:
+        """Sets a counter cell."""
+        self._c.swc_set_counter(switch, counter, index, _words([count.packets, count.bytes]))
+
+    def read_register(self, switch: int, register: int, index: int, width: int) -> int:
+        """A register cell stored in `width` bytes."""
+        out = ctypes.create_string_buffer(width)
+        self._c.swc_register(switch, register, index, out)
+        return int.from_bytes(out.raw, sys.byteorder)
+
+    def write_register(self, switch: int, register: int, index: int, value: int, width: int) -> None:
+        """Sets a register cell stored in `width` bytes."""
+        self._c.swc_set_register(switch, register, index, value.to_bytes(width, sys.byteorder))

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Actions to C functions."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from softswitch.codegen.expressions import Compiler
+from softswitch.codegen.ifconvert import if_convert
+from softswitch.codegen.keys import arg_words
+from softswitch.codegen.layout import LOCAL, Layout, c_type, storage_bits
+from softswitch.codegen.locals import Renamer
+from softswitch.codegen.loops import LoopWriter
+from softswitch.codegen.reroll import Item, Loop, Reroller
+from softswitch.codegen.statements import StatementWriter
+from softswitch.codegen.usage import destination, headers_changed
+from softswitch.program_ir import FieldRef, Jump, ShiftStack
+from softswitch.program_types import Action, Param
+
+
+def arguments(action: Action) -> tuple[str, ...]:
+    """C text of an action's parameters, read from its argument words `a`."""
+    return tuple(
+        f"a[{word}]" if count == 1 else f"((sw_u128)a[{word + 1}] << 64 | a[{word}])"
+        for word, count in arg_words(action)
+    )
+
+
+def action_function(layout: Layout, action: Action, private: set[FieldRef]) -> str:
+    """C text of ``static void action_<id>(s, p, a)``: `a` points at the argument words."""
+    action = replace(action, body=if_convert(action.body))
+    renamer = Renamer(layout, action, private)
+    compiler = Compiler(layout, action.params, f"action {action.name}", arguments=arguments(action))
+    writer = StatementWriter(layout, compiler)
+    loops = LoopWriter(layout, compiler, writer)
+    reroller = Reroller(layout, compiler.ranges, str(action.id))
+    targets = {each.target for each in action.body if isinstance(each, Jump)}
+    lines: list[str] = []
+    local = dict.fromkeys(renamer.shared)
+    for block in renamer.blocks:
+        items = reroller.block(renamer.block(block))
+        local.update(dict.fromkeys(_temporaries(items)))
+        if block.label in targets:
+            lines.append(f"L{block.label}:;")
+        for item in items:
+            if isinstance(item, Loop):
+                lines += loops.write(item)
+            elif isinstance(item, Jump):
+                lines.append(_jump(item, compiler))
+            else:
+                lines += writer.write(item)
+    if len(action.body) in targets:
+        lines.append(f"L{len(action.body)}:;")
+    declared = [f"{c_type(storage_bits(layout.field_type(ref).bits))} {ref.field} = 0;" for ref in local]
+    head = f"// {action.name}({', '.join(_shown(param) for param in action.params)})"
+    body = "\n".join(f"    {line}" for line in [*_touch(layout, action), *declared, *lines])
+    return f"{head}\nstatic void action_{action.id}(sw_state *s, phv *p, const uint64_t *a) {{\n{body}\n}}\n"
+
+
+def shift_function(layout: Layout, stack: str) -> str:
+    """C text of push_front/pop_front on a stack (P4-16: what is pushed is invalid)."""
+    size = len(layout.program.stacks[stack].headers)
+    first = layout.stack_first_bit(stack)
+    name = layout.next_index(stack).removeprefix("p->n_")
+    array, count = layout.stack(stack), layout.next_index(stack)
+    return f"""static void shift_{name}(phv *p, int by) {{
+    const unsigned n = (unsigned)(by < 0 ? -by : by) < {size}u ? (unsigned)(by < 0 ? -by : by) : {size}u;
+    uint8_t valid[{size}] = {{0}};
+    for (unsigned i = 0; i + n < {size}u; i++) {{
+        unsigned from = {first}u + (by < 0 ? i + n : i);
+        valid[by < 0 ? i : i + n] = p->valid[from / 64] >> from % 64 & 1;
+    }}
+    if (by < 0) memmove(&{array}[0], &{array}[n], ({size}u - n) * sizeof {array}[0]);
+    else memmove(&{array}[n], &{array}[0], ({size}u - n) * sizeof {array}[0]);
+    for (unsigned i = 0; i < {size}u; i++) {{
+        unsigned bit = {first}u + i;
+        p->valid[bit / 64] = (p->valid[bit / 64] & ~(1ull << bit % 64)) | (uint64_t)valid[i] << bit % 64;
+    }}
+    if (by < 0) {count} = {count} > n ? {count} - n : 0;
+    else {count} = {count} + n < {size}u ? {count} + n : {size}u;
+}}
+"""
+
+
+def shifted_stacks(statements: Iterable[object]) -> list[str]:
+    """Stacks that some statement pushes to or pops from."""
+    return list(dict.fromkeys(each.stack for each in statements if isinstance(each, ShiftStack)))
+
+
+def _shown(param: Param) -> str:
+    return f"bit<{param.bits}> {param.name}"
+
+
+def _jump(jump: Jump, compiler: Compiler) -> str:
+    if jump.unless is None:
+        return f"goto L{jump.target};"
+    return f"if (!({compiler.boolean(jump.unless)})) goto L{jump.target};"
+
+
+def _temporaries(items: list[Item]) -> list[FieldRef]:
+    found = []
+    for item in items:
+        if not isinstance(item, Loop):
+            dst = destination(item)
+            if isinstance(dst, FieldRef) and dst.header == LOCAL and dst.field.startswith("v"):
+                found.append(dst)
+    return found
+
+
+def _touch(layout: Layout, action: Action) -> list[str]:
+    """Marks the headers whose storage the action may change, for `forget_headers` of the next packet."""
+    headers = {name for each in action.body for name in headers_changed(layout.program, each)}
+    return [f"p->touched[{word}] |= 0x{mask:x}ull;" for word, mask in layout.masks(headers)]

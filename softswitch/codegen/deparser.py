@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deparser, checksums and other calculations to C."""
+
+from collections.abc import Iterator
+
+from softswitch.codegen.expressions import Compiler, literal, machine_bits
+from softswitch.codegen.headers import Bits, store_bits
+from softswitch.codegen.layout import Layout, storage_bits
+from softswitch.errors import UnsupportedConstruct
+from softswitch.program_ir import (
+    Calculation,
+    CalculationInput,
+    FieldRef,
+    InputConst,
+    InputField,
+    InputHeader,
+)
+from softswitch.program_types import Checksum, HeaderType
+
+
+def deparse_function(layout: Layout, constant: set[str]) -> str:
+    """C text of ``static uint32_t deparse(p, out, all)``: writes the headers, returns their bytes.
+
+    Args:
+        layout: the layout.
+        constant: headers that egress never changes. With `all` zero they are left as the last call
+            wrote them, which is right when the same headers are valid and only egress ran since.
+    """
+    lines = ["uint8_t *o = out;"]
+    for name in layout.program.deparser:
+        header = layout.program.headers[name]
+        if header.metadata:
+            raise UnsupportedConstruct(f"emitting metadata ({name})", "deparser")
+        put = f"put_{layout.type_name(header.type)}(&{layout.header(name)}, o);"
+        if name in constant:
+            put = f"if (all) {put}"
+        lines.append(f"if ({layout.valid(name)}) {{ {put} o += {header.type.bits // 8}; }}")
+    lines.append("return (uint32_t)(o - out);")
+    body = "\n".join(f"    {line}" for line in lines)
+    head = "static uint32_t deparse(const phv *p, uint8_t *out, int all)"
+    return f"{head} {{\n    (void)p, (void)all;\n{body}\n}}\n"
+
+
+def deparsed_bytes(layout: Layout) -> int:
+    """The most bytes `deparse` can write."""
+    return sum(layout.program.headers[name].type.bits // 8 for name in layout.program.deparser)
+
+
+def calculation_function(layout: Layout, number: int, calculation: Calculation) -> str:
+    """C text of ``static uint64_t calculation_<number>(p)``.
+
+    The input is laid out in a buffer, without the fields of headers that are not valid, then summed.
+    """
+    lines: list[str] = []
+    most = sum(_input_bits(layout, each) for each in calculation.inputs)
+    size = (most + 7) // 8
+    payload = "SW_MAX_FRAME" if calculation.payload else "0"
+    lines.append(f"uint8_t buffer[{size} + {payload} + 8];")
+    lines.append("uint32_t at = 0;")
+    runs = list(_runs(calculation.inputs))
+    if all(sum(_input_bits(layout, each) for each in run) % 8 == 0 for _, run in runs):
+        for header, run in runs:
+            stores = list(store_bits("(buffer + at)", 0, _bits(layout, run)))
+            count = sum(_input_bits(layout, each) for each in run) // 8
+            block = " ".join([*stores, f"at += {count};"])
+            lines.append(f"if ({layout.valid(header)}) {{ {block} }}" if header else block)
+    else:
+        lines += ["uint32_t bits = 0;", "memset(buffer, 0, sizeof buffer);"]
+        for header, run in runs:
+            block = " ".join(
+                f"sw_store_bits(buffer, bits, {each.bits}, {each.text}); bits += {each.bits};"
+                for each in _bits(layout, run)
+            )
+            lines.append(f"if ({layout.valid(header)}) {{ {block} }}" if header else block)
+        lines.append("at = (bits + 7) / 8;")
+    if calculation.payload:
+        lines += ["memcpy(buffer + at, p->payload, p->payload_length);", "at += p->payload_length;"]
+    lines.append(f"return sw_{calculation.algorithm.value}(buffer, at);")
+    body = "\n".join(f"    {line}" for line in lines)
+    head = f"static uint64_t calculation_{number}(const phv *p)"
+    return f"// {calculation.name}\n{head} {{\n    (void)p;\n{body}\n}}\n"
+
+
+def _input_bits(layout: Layout, each: CalculationInput) -> int:
+    match each:
+        case InputField(ref):
+            return layout.field_type(ref).bits
+        case InputConst(_, bits):
+            return bits
+        case InputHeader(name):
+            return layout.program.headers[name].type.bits
+
+
+def _runs(inputs: tuple[CalculationInput, ...]) -> Iterator[tuple[str | None, list[CalculationInput]]]:
+    """Inputs grouped by the header whose validity decides about them (None for constants)."""
+    current: str | None = None
+    run: list[CalculationInput] = []
+    for each in inputs:
+        match each:
+            case InputField(ref):
+                header: str | None = ref.header
+            case InputHeader(name):
+                header = name
+            case _:
+                header = None
+        if run and header != current:
+            yield current, run
+            run = []
+        current = header
+        run.append(each)
+    if run:
+        yield current, run
+
+
+def _bits(layout: Layout, run: list[CalculationInput]) -> Iterator[Bits]:
+    for each in run:
+        match each:
+            case InputField(ref):
+                yield _field_bits(layout, ref)
+            case InputConst(value, bits):
+                yield Bits(literal(value, machine_bits(bits)), bits)
+            case InputHeader(name):
+                kind: HeaderType = layout.program.headers[name].type
+                for field in kind.fields:
+                    yield _field_bits(layout, FieldRef(name, field.name))
+
+
+def _field_bits(layout: Layout, ref: FieldRef) -> Bits:
+    slot = layout.slot(ref)
+    if storage_bits(slot.bits) > 128:
+        raise UnsupportedConstruct(
+            f"a calculation over a field of {slot.bits} bits (more than 128)", f"{ref.header}.{ref.field}"
+        )
+    return Bits(slot.access, slot.bits)
+
+
+def update_function(layout: Layout) -> str:
+    """C text of ``static void update_checksums(p)``, run before deparsing."""
+    lines = ["(void)p;"]
+    for checksum in layout.program.checksums:
+        if checksum.update:
+            slot = layout.slot(checksum.target)
+            mask = f" & 0x{(1 << slot.bits) - 1:x}ull" if slot.bits < 64 else ""
+            update = f"{slot.access} = {_call(layout, checksum)}{mask};"
+            lines.append(_conditional(layout, checksum, update))
+    body = "\n".join(f"    {line}" for line in lines)
+    return f"static void update_checksums(phv *p) {{\n{body}\n}}\n"
+
+
+def verify_function(layout: Layout) -> str:
+    """C text of ``static int checksums_wrong(p)``, run after parsing."""
+    lines = ["(void)p;", "int wrong = 0;"]
+    for checksum in layout.program.checksums:
+        if checksum.verify:
+            test = f"wrong |= {layout.slot(checksum.target).access} != {_call(layout, checksum)};"
+            inner = _conditional(layout, checksum, test)
+            lines.append(f"if ({layout.valid(checksum.target.header)}) {{ {inner} }}")
+    lines.append("return wrong;")
+    body = "\n".join(f"    {line}" for line in lines)
+    return f"static int checksums_wrong(phv *p) {{\n{body}\n}}\n"
+
+
+def _call(layout: Layout, checksum: Checksum) -> str:
+    return f"calculation_{list(layout.program.calculations).index(checksum.calculation)}(p)"
+
+
+def _conditional(layout: Layout, checksum: Checksum, action: str) -> str:
+    if checksum.condition is None:
+        return action
+    condition = Compiler(layout, (), f"checksum {checksum.name}").boolean(checksum.condition)
+    return f"if ({condition}) {{ {action} }}"

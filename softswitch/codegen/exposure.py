@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers the parser may look at, or write to, before it has extracted them.
+
+The storage of a header that is not valid must read as zero, whatever an earlier packet left there. It is
+cleared after parsing (most headers have just been overwritten by then). The few headers found here have to
+be cleared before.
+"""
+
+from collections.abc import Iterator
+
+from softswitch.codegen.usage import fields_in, headers_changed, inputs, walk
+from softswitch.program_ir import (
+    Advance,
+    Expr,
+    Extract,
+    ExtractNext,
+    ParserOp,
+    StackField,
+    StackValid,
+    Verify,
+)
+from softswitch.program_types import ParserState, Program
+
+
+def early_headers(program: Program) -> set[str]:
+    """Packet headers that some path through the parser touches before it extracts them."""
+    states = program.parser.states
+    certain: dict[str, frozenset[str]] = {}
+    exposed: set[str] = set()
+    pending: list[str] = []
+    if program.parser.init_state is not None:
+        certain[program.parser.init_state] = frozenset()
+        pending.append(program.parser.init_state)
+    while pending:
+        state = states[pending.pop()]
+        after, touched = _through(program, state, certain[state.name])
+        exposed |= touched
+        for target in {state.default, *(case.next_state for case in state.transitions)} - {None}:
+            assert target is not None
+            merged = certain[target] & after if target in certain else after
+            if merged != certain.get(target):
+                certain[target] = merged
+                pending.append(target)
+    return {name for name in exposed if not program.headers[name].metadata}
+
+
+def parser_writes(program: Program) -> set[str]:
+    """Headers the parser changes other than by extracting them."""
+    return {
+        name
+        for state in program.parser.states.values()
+        for op in state.ops
+        if not isinstance(op, Extract | ExtractNext | Advance | Verify)
+        for name in headers_changed(program, op)
+        if not program.headers[name].metadata
+    }
+
+
+def _through(
+    program: Program, state: ParserState, certain: frozenset[str]
+) -> tuple[frozenset[str], set[str]]:
+    extracted = set(certain)
+    touched: set[str] = set()
+    for op in state.ops:
+        if isinstance(op, Extract):
+            extracted.add(op.header)
+            continue
+        for expr in _expressions(op):
+            touched |= _read(program, expr) - extracted
+        if not isinstance(op, ExtractNext | Advance | Verify):
+            touched |= headers_changed(program, op) - extracted
+    for expr in state.key:
+        touched |= _read(program, expr) - extracted
+    return frozenset(extracted), touched
+
+
+def _expressions(op: ParserOp) -> Iterator[Expr]:
+    match op:
+        case Advance(bits):
+            yield bits
+        case Verify(condition, error):
+            yield condition
+            yield error
+        case Extract() | ExtractNext():
+            return
+        case _:
+            yield from inputs(op)
+
+
+def _read(program: Program, expr: Expr) -> set[str]:
+    headers = {ref.header for ref in fields_in(expr)}
+    for node in walk(expr):
+        if isinstance(node, StackField | StackValid):
+            headers.update(program.stacks[node.stack].headers)
+    return headers

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Header types to C: reading one from packet bytes, writing one to packet bytes."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from softswitch.codegen.layout import Layout, c_type, storage_bits
+from softswitch.program_types import HeaderType
+
+
+@dataclass(frozen=True)
+class Bits:
+    """`bits` bits to be written; `text` is a C expression of unsigned type with nothing above them."""
+
+    text: str
+    bits: int
+
+
+def load_field(base: str, offset: int, bits: int) -> str:
+    """C expression of `bits` (at most 128) bits, `offset` bits behind pointer `base`."""
+    first, skip = divmod(offset, 8)
+    count = (skip + bits + 7) // 8
+    if count > 16:
+        return f"sw_load_bits({base}, {offset}, {bits})"
+    simple = {1: f"{base}[{first}]", 2: f"sw_load16({base} + {first})", 4: f"sw_load32({base} + {first})"}
+    simple[8] = f"sw_load64({base} + {first})"
+    kind = "uint32_t" if count <= 4 else "uint64_t" if count <= 8 else "sw_u128"
+    text = simple.get(count) or f"({kind})sw_load({base} + {first}, {count})"
+    below = 8 * count - skip - bits
+    if below:
+        text = f"{text} >> {below}"
+    if skip:
+        mask = (1 << bits) - 1
+        if mask >> 64:
+            return f"sw_load_bits({base}, {offset}, {bits})"
+        text = f"({text}) & 0x{mask:x}{'u' if mask < 1 << 32 else 'ull'}"
+    return text
+
+
+def store_bits(base: str, offset: int, fields: Iterable[Bits]) -> Iterator[str]:
+    """C statements that write fields one after the other from `offset` bits behind `base` on.
+
+    Fields that share a byte are put together first. Starts and ends on whole bytes.
+    """
+    group: list[Bits] = []
+    width = 0
+    for field in fields:
+        group.append(field)
+        width += field.bits
+        if width % 8:
+            continue
+        if width <= 128:
+            yield _store_group(base, offset // 8, group, width)
+        else:
+            at = offset
+            for each in group:
+                yield f"sw_store_bits({base}, {at}, {each.bits}, {each.text});"
+                at += each.bits
+        offset += width
+        group, width = [], 0
+    assert not group, "fields end within a byte"
+
+
+def _store_group(base: str, byte: int, group: list[Bits], width: int) -> str:
+    kind = "uint32_t" if width <= 32 else "uint64_t" if width <= 64 else "sw_u128"
+    parts = []
+    below = width
+    for field in group:
+        below -= field.bits
+        parts.append(f"({kind})({field.text}) << {below}" if below else f"({kind})({field.text})")
+    value = " | ".join(parts)
+    if width == 8:
+        return f"{base}[{byte}] = (uint8_t)({value});"
+    if width in (16, 32, 64):
+        return f"sw_store{width}({base} + {byte}, (uint{width}_t)({value}));"
+    return f"sw_store({base} + {byte}, {width // 8}, {value});"
+
+
+def header_functions(layout: Layout, kind: HeaderType) -> str:
+    """C text of ``get_<type>(h, b)`` and ``put_<type>(h, b)``: between struct and packet bytes."""
+    name = layout.type_name(kind)
+    return (
+        f"static inline void get_{name}({name} *restrict h, const uint8_t *restrict b) {{\n"
+        + "".join(f"    {line}\n" for line in _get(layout, kind))
+        + "}\n"
+        + f"static inline void put_{name}(const {name} *restrict h, uint8_t *restrict b) {{\n"
+        + "".join(f"    {line}\n" for line in _put(layout, kind))
+        + "}\n"
+    )
+
+
+def _get(layout: Layout, kind: HeaderType) -> Iterator[str]:
+    offset = 0
+    for member in layout.members(kind):
+        storage = storage_bits(member.bits)
+        if member.is_run and member.bits == 8:
+            yield f"memcpy(h->{member.name}, b + {offset // 8}, {member.count});"
+        elif member.is_run and offset % 8 == 0:
+            yield f"sw_load_run{member.bits}(h->{member.name}, b + {offset // 8}, {member.count});"
+        elif member.is_run:
+            for i in range(member.count):
+                text = load_field("b", offset + i * member.bits, member.bits)
+                yield f"h->{member.name}[{i}] = (uint{member.bits}_t)({text});"
+        elif storage > 128:
+            yield f"sw_load_wide(h->{member.name}, b, {offset}, {member.bits});"
+        else:
+            yield f"h->{member.name} = ({c_type(storage)})({load_field('b', offset, member.bits)});"
+        offset += member.bits * member.count
+
+
+def _put(layout: Layout, kind: HeaderType) -> Iterator[str]:
+    pending: list[Bits] = []
+    start = offset = 0
+    for member in layout.members(kind):
+        storage = storage_bits(member.bits)
+        if member.is_run and offset % 8 == 0:
+            yield from store_bits("b", start, pending)
+            if member.bits == 8:
+                yield f"memcpy(b + {offset // 8}, h->{member.name}, {member.count});"
+            else:
+                yield f"sw_store_run{member.bits}(b + {offset // 8}, h->{member.name}, {member.count});"
+            pending, start = [], offset + member.bits * member.count
+        elif member.is_run:
+            pending += (Bits(f"h->{member.name}[{i}]", member.bits) for i in range(member.count))
+        elif storage > 128:
+            pending += (Bits(f"h->{member.name}[{i}]", 8) for i in range(storage // 8 - 1, -1, -1))
+            if member.bits % 8:
+                first = pending[-storage // 8]
+                pending[-storage // 8] = Bits(first.text, member.bits % 8)
+        else:
+            pending.append(Bits(f"h->{member.name}", member.bits))
+        offset += member.bits * member.count
+    yield from store_bits("b", start, pending)

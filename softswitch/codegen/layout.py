@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where everything of a packet lives in the generated C: the struct of plain fields.
+
+A packet header type becomes a struct; runs of equal fields in it become arrays, so that loops over
+them can be vector code. A metadata struct keeps only the fields the program uses. Stack elements lie
+next to each other, so that a run-time index is a C index. Validity is one bit per header.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from softswitch.program_ir import FieldRef
+from softswitch.program_types import FieldType, HeaderType, Program
+
+MIN_RUN: Final = 4
+LOCAL: Final = "$local"  # header name of action-local temporaries (see codegen.locals)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A field in C. `array` is the C array it is element `index` of, when it is in a run."""
+
+    access: str
+    bits: int
+    signed: bool
+    array: str | None = None
+    index: int = 0
+
+    @property
+    def storage(self) -> int:
+        """Width of the C type in bits."""
+        return storage_bits(self.bits)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of a header type's struct: field `first`, or `count` equal fields from it as an array."""
+
+    name: str
+    first: int
+    count: int
+    bits: int
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the member is an array of fields."""
+        return self.count > 1
+
+
+def storage_bits(bits: int) -> int:
+    """The narrowest C width that holds `bits` bits; beyond 128, whole bytes in an array."""
+    return next((width for width in (8, 16, 32, 64, 128) if bits <= width), (bits + 7) // 8 * 8)
+
+
+def c_type(storage: int) -> str:
+    """The unsigned C type of a storage width."""
+    return "sw_u128" if storage == 128 else f"uint{storage}_t"
+
+
+def is_temporary(ref: object) -> bool:
+    """Whether a destination is a C variable of an action (not, as in loops, other C text)."""
+    return isinstance(ref, FieldRef) and ref.header == LOCAL and ref.field.isidentifier()
+
+
+class Names:
+    """C identifiers for P4 names, each P4 name getting its own."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, str] = {}
+        self._used: set[str] = set()
+
+    def __call__(self, name: str) -> str:
+        if name not in self._taken:
+            stem = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "x"
+            unique, number = stem, 1
+            while unique in self._used:
+                number += 1
+                unique = f"{stem}_{number}"
+            self._used.add(unique)
+            self._taken[name] = unique
+        return self._taken[name]
+
+
+def members(kind: HeaderType) -> list[Member]:
+    """Splits a header type into struct members, runs of at least MIN_RUN equal fields as arrays."""
+    result: list[Member] = []
+    position = 0
+    while position < len(kind.fields):
+        bits = kind.fields[position].bits
+        end = position
+        while end < len(kind.fields) and kind.fields[end].bits == bits:
+            end += 1
+        if bits in (8, 16, 32, 64) and end - position >= MIN_RUN:
+            result.append(Member(f"r{position}", position, end - position, bits))
+            position = end
+        else:
+            result.append(Member(f"f{position}", position, 1, bits))
+            position += 1
+    return result
+
+
+class Layout:
+    """The C layout of a program's packet state.
+
+    Args:
+        program: the program.
+        used: the metadata fields to keep.
+    """
+
+    def __init__(self, program: Program, used: Collection[FieldRef]) -> None:
+        self.program = program
+        self._names = Names()
+        self._type_names = Names()
+        self._used = used
+        self._members: dict[str, list[Member]] = {}
+        self._locals: dict[str, FieldType] = {}
+        stacked = {name: stack for stack in program.stacks.values() for name in stack.headers}
+        self.header_index: dict[str, int] = {}
+        for name, header in program.headers.items():
+            if header.metadata or name in self.header_index:
+                continue
+            group = stacked[name].headers if name in stacked else (name,)
+            for each in group:
+                self.header_index[each] = len(self.header_index)
+        self._stack_of = {
+            name: (stack.name, position)
+            for stack in program.stacks.values()
+            for position, name in enumerate(stack.headers)
+        }
+        self._slots: dict[FieldRef, Slot] = {}
+
+    # -- names -------------------------------------------------------------------------------------
+
+    def type_name(self, kind: HeaderType) -> str:
+        """Name of the struct of a header type."""
+        return f"ht_{self._type_names(kind.name)}"
+
+    def header(self, name: str) -> str:
+        """C lvalue of a header instance."""
+        if name in self._stack_of:
+            stack, position = self._stack_of[name]
+            return f"{self.stack(stack)}[{position}]"
+        return f"p->h_{self._names(name)}"
+
+    def stack(self, name: str) -> str:
+        """C lvalue of a stack's array of headers."""
+        return f"p->s_{self._names(name)}"
+
+    def next_index(self, stack: str) -> str:
+        """C lvalue of how many elements of a stack are in use."""
+        return f"p->n_{self._names(stack)}"
+
+    def members(self, kind: HeaderType) -> list[Member]:
+        """Struct members of a packet header type."""
+        if kind.name not in self._members:
+            self._members[kind.name] = members(kind)
+        return self._members[kind.name]
+
+    # -- fields ------------------------------------------------------------------------------------
+
+    def add_local(self, name: str, bits: int, signed: bool) -> FieldRef:
+        """Declares an action-local temporary, a plain C variable."""
+        self._locals[name] = FieldType(name, bits, signed)
+        return FieldRef(LOCAL, name)
+
+    def field_type(self, ref: FieldRef) -> FieldType:
+        """Width and sign of a field or local temporary."""
+        return self._locals[ref.field] if ref.header == LOCAL else self.program.field(ref)
+
+    def slot(self, ref: FieldRef) -> Slot:
+        """Where a field is."""
+        if ref not in self._slots:
+            self._slots[ref] = self._find(ref)
+        return self._slots[ref]
+
+    def _find(self, ref: FieldRef) -> Slot:
+        if ref.header == LOCAL:
+            local = self._locals[ref.field]
+            return Slot(ref.field, local.bits, local.signed)
+        header = self.program.headers[ref.header]
+        kind = self.program.field(ref)
+        if header.metadata:
+            name = f"p->m.{self._names(f'{ref.header}.{ref.field}')}"
+            return Slot(name, kind.bits, kind.signed)
+        access, array, index = self.member_access(header.type, ref.field)
+        base = self.header(ref.header)
+        return Slot(f"{base}.{access}", kind.bits, kind.signed, f"{base}.{array}" if array else None, index)
+
+    def member_access(self, kind: HeaderType, field: str) -> tuple[str, str | None, int]:
+        """A field inside its struct: access, and array name and index when in a run."""
+        position = kind.index(field)
+        for member in self.members(kind):
+            if member.first <= position < member.first + member.count:
+                if member.is_run:
+                    index = position - member.first
+                    return f"{member.name}[{index}]", member.name, index
+                return member.name, None, 0
+        raise KeyError(field)
+
+    # -- validity ----------------------------------------------------------------------------------
+
+    @property
+    def valid_words(self) -> int:
+        """64-bit words of the validity bits."""
+        return (len(self.header_index) + 63) // 64 or 1
+
+    def valid(self, header: str) -> str:
+        """C expression, 0 or 1; metadata is always valid."""
+        if header not in self.header_index:
+            return "1"
+        bit = self.header_index[header]
+        return f"(uint32_t)(p->valid[{bit // 64}] >> {bit % 64} & 1)"
+
+    def stack_first_bit(self, stack: str) -> int:
+        """Validity bit of a stack's first element; the others follow it."""
+        return self.header_index[self.program.stacks[stack].headers[0]]
+
+    def masks(self, headers: Iterable[str]) -> list[tuple[int, int]]:
+        """Validity bits of headers as (word, mask) pairs, only words that are not zero."""
+        words: dict[int, int] = {}
+        for name in headers:
+            if name in self.header_index:
+                bit = self.header_index[name]
+                words[bit // 64] = words.get(bit // 64, 0) | 1 << bit % 64
+        return sorted(words.items())
+
+    # -- declarations ------------------------------------------------------------------------------
+
+    def metadata_fields(self) -> list[FieldRef]:
+        """The metadata fields kept, widest first so that the struct has no holes."""
+        kept = [
+            FieldRef(name, field.name)
+            for name, header in self.program.headers.items()
+            if header.metadata
+            for field in header.type.fields
+            if FieldRef(name, field.name) in self._used
+        ]
+        return sorted(kept, key=lambda ref: -self.slot(ref).storage)
+
+    def packet_types(self) -> list[HeaderType]:
+        """The types of packet headers (not metadata), each once."""
+        headers = (header for header in self.program.headers.values() if not header.metadata)
+        return list({header.type.name: header.type for header in headers}.values())
+
+    def declarations(self) -> str:
+        """C text of the header structs and of `phv`, the packet state."""
+        lines = [self._struct(kind) for kind in self.packet_types()]
+        lines.append("typedef struct {")
+        for ref in self.metadata_fields():
+            slot = self.slot(ref)
+            lines.append(f"    {_declare(slot.access.removeprefix('p->m.'), slot.bits)}")
+        lines += ["    uint8_t end;", "} metadata;", "", "typedef struct {"]
+        words = self.valid_words
+        lines.append(f"    uint64_t touched[{words}]; // headers whose storage is not all zero")
+        lines.append("    const uint8_t *payload; // what was not parsed")
+        lines.append("    uint32_t payload_length, ingress_length;")
+        lines.append(f"    uint64_t valid[{words}]; // from here to `headers`: zero at the start of a packet")
+        lines.append("    metadata m;")
+        lines.append("    uint32_t length, truncate, clone_session, clone_list, resubmit, recirculate, exit;")
+        for stack in self.program.stacks:
+            lines.append(f"    uint32_t {self.next_index(stack).removeprefix('p->')};")
+        lines.append("    uint8_t headers[0];")
+        done: set[str] = set()
+        for name in self.header_index:
+            stack_name = self._stack_of[name][0] if name in self._stack_of else None
+            kind = self.program.headers[name].type
+            access = self.stack(stack_name) if stack_name else self.header(name)
+            if access in done:
+                continue
+            done.add(access)
+            count = f"[{len(self.program.stacks[stack_name].headers)}]" if stack_name else ""
+            lines.append(f"    {self.type_name(kind)} {access.removeprefix('p->')}{count};")
+        lines += ["} phv;", ""]
+        return "\n".join(lines)
+
+    def _struct(self, kind: HeaderType) -> str:
+        lines = ["typedef struct {"]
+        for member in self.members(kind):
+            if member.is_run:
+                lines.append(f"    {c_type(member.bits)} {member.name}[{member.count}];")
+            else:
+                lines.append(f"    {_declare(member.name, member.bits)}")
+        if not kind.fields:
+            lines.append("    uint8_t nothing;")
+        return "\n".join([*lines, f"}} {self.type_name(kind)};", ""])
+
+
+def _declare(name: str, bits: int) -> str:
+    storage = storage_bits(bits)
+    if storage > 128:
+        return f"uint8_t {name}[{storage // 8}];"
+    return f"{c_type(storage)} {name};"

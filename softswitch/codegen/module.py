@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The whole C file of a program: `generate`."""
+
+from softswitch.codegen.actions import action_function, shift_function, shifted_stacks
+from softswitch.codegen.deparser import (
+    calculation_function,
+    deparse_function,
+    deparsed_bytes,
+    update_function,
+    verify_function,
+)
+from softswitch.codegen.egress import egress_writes, saved_state
+from softswitch.codegen.headers import header_functions
+from softswitch.codegen.keys import arg_word_count, key_layout
+from softswitch.codegen.layout import Layout, storage_bits
+from softswitch.codegen.locals import private_fields
+from softswitch.codegen.parser import ParserWriter
+from softswitch.codegen.pipeline import PipelineWriter, table_actions
+from softswitch.codegen.traffic import TrafficWriter
+from softswitch.codegen.usage import outside_actions, pipeline_actions, statement_fields
+from softswitch.errors import ProgramError
+from softswitch.program_ir import FieldRef
+from softswitch.program_types import Action, MatchKind, Program
+
+_KINDS = {
+    MatchKind.EXACT: "SW_EXACT",
+    MatchKind.LPM: "SW_LPM",
+    MatchKind.TERNARY: "SW_TERNARY",
+    MatchKind.RANGE: "SW_TERNARY",
+}
+
+
+def generate(program: Program) -> str:
+    """C text of a program, to be compiled together with softswitch/runtime.
+
+    Raises UnsupportedConstruct for what the loader let through and cannot be computed here.
+    """
+    if "standard_metadata" not in program.headers:
+        raise ProgramError("program: no 'standard_metadata' (is this a v1model program?)")
+    private = private_fields(program)
+    actions = _actions(program)
+    layout = Layout(program, _used(program, actions) - private)
+    writes = egress_writes(program)
+    parser = ParserWriter(layout)
+    parts = [
+        f"// SPDX-License-Identifier: Apache-2.0\n// Generated from a BMv2 JSON program, {program.digest}.",
+        '#include "packet.h"\n#include "state.h"\n',
+        layout.declarations(),
+        *(header_functions(layout, kind) for kind in layout.packet_types()),
+        *(
+            calculation_function(layout, number, calculation)
+            for number, calculation in enumerate(program.calculations.values())
+        ),
+        *(shift_function(layout, stack) for stack in program.stacks if stack in _shifted(program, actions)),
+        parser.function(),
+        verify_function(layout),
+        *(action_function(layout, action, private) for action in actions),
+        PipelineWriter(layout, program.ingress).function(),
+        PipelineWriter(layout, program.egress).function(),
+        update_function(layout),
+        deparse_function(layout, set(program.deparser) - writes.headers),
+        saved_state(layout, writes),
+        f"enum {{ NO_ERROR = {parser.error('NoError')}, HEADER_BYTES = {deparsed_bytes(layout)} }};\n",
+        TrafficWriter(layout).text(),
+        _description(layout),
+    ]
+    return "\n".join(parts)
+
+
+def _actions(program: Program) -> list[Action]:
+    found = {
+        action.id: action
+        for pipeline in (program.ingress, program.egress)
+        for action in pipeline_actions(program, pipeline)
+    }
+    return list(found.values())
+
+
+def _shifted(program: Program, actions: list[Action]) -> set[str]:
+    in_parser = (op for state in program.parser.states.values() for op in state.ops)
+    return set(shifted_stacks([*(op for action in actions for op in action.body), *in_parser]))
+
+
+def _used(program: Program, actions: list[Action]) -> set[FieldRef]:
+    """Metadata fields that the program names anywhere, and those the switch itself sets."""
+    used = outside_actions(program)
+    for action in actions:
+        for statement in action.body:
+            used |= statement_fields(program, statement)
+    standard = program.headers["standard_metadata"].type
+    for name in ("egress_spec", "mcast_grp"):
+        if name not in {field.name for field in standard.fields}:
+            raise ProgramError(f"program: 'standard_metadata' has no '{name}' (is this a v1model program?)")
+        used.add(FieldRef("standard_metadata", name))
+    return used
+
+
+def _description(layout: Layout) -> str:
+    """C text of `sw_generated`, from which the runtime makes tables, registers and counters."""
+    program = layout.program
+    tables = []
+    for table in program.tables.values():
+        packing = key_layout(table)
+        words = arg_word_count(table_actions(layout, table))
+        tables.append(
+            f"{{{_quote(table.name)}, {_KINDS[table.kind]}, {packing.words}, {packing.range_words}, {words}}}"
+        )
+    registers = [
+        f"{{{_quote(each.name)}, {each.size}u, {storage_bits(each.bits) // 8}}}"
+        for each in program.registers.values()
+    ]
+    counters = [f"{{{_quote(each.name)}, {each.size}u, 16}}" for each in program.counters.values()]
+    return (
+        f"static const sw_table_desc table_desc[] = {{{', '.join([*tables, '{0}'])}}};\n"
+        f"static const sw_array_desc register_desc[] = {{{', '.join([*registers, '{0}'])}}};\n"
+        f"static const sw_array_desc counter_desc[] = {{{', '.join([*counters, '{0}'])}}};\n"
+        f"const sw_program sw_generated = {{{len(tables)}, {len(registers)}, {len(counters)}, table_desc, "
+        "register_desc, counter_desc, sizeof(scratch), process};\n"
+    )
+
+
+def _quote(name: str) -> str:
+    text = "".join(c if c.isalnum() or c in "._-[] $" else f"\\{ord(c) & 0xFF:03o}" for c in name)
+    return f'"{text}"'

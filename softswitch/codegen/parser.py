@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parser to C: states are labels, transitions gotos."""
+
+from softswitch.codegen.expressions import Compiler, literal, machine_bits, unsigned
+from softswitch.codegen.headers import load_field
+from softswitch.codegen.layout import Layout
+from softswitch.codegen.statements import StatementWriter
+from softswitch.codegen.usage import walk
+from softswitch.errors import UnsupportedConstruct
+from softswitch.program_ir import Advance, Assign, Expr, Extract, ExtractNext, Lookahead, ParserOp, Verify
+from softswitch.program_types import ParserState
+
+MAX_STEPS = 4096  # states of a parser that can loop without consuming anything
+
+# Numbers of P4's core errors, for programs that do not list them (p4c always does).
+_CORE_ERRORS = {
+    "NoError": 0,
+    "PacketTooShort": 1,
+    "NoMatch": 2,
+    "StackOutOfBounds": 3,
+    "HeaderTooShort": 4,
+    "ParserTimeout": 5,
+    "ParserInvalidArgument": 6,
+}
+
+
+class ParserWriter:
+    """Writes the parser of one program."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._parser = layout.program.parser
+        self._labels = {name: f"S{number}" for number, name in enumerate(self._parser.states)}
+        self._loops = _can_loop(dict(self._parser.states))
+
+    def function(self) -> str:
+        """C text of ``static uint32_t parse(p, b, length, error)``: returns the bytes parsed."""
+        lines = ["uint32_t at = 0;"]
+        if self._loops:
+            lines.append("uint32_t steps = 0;")
+        lines.append(self._go(self._parser.init_state))
+        for state in self._parser.states.values():
+            lines.append(f"{self._labels[state.name]}: {{ // {state.name}")
+            lines += (f"    {line}" for line in self._state(state))
+            lines.append("}")
+        lines += ["accept:", "return at;"]
+        body = "\n".join(f"    {line}" for line in lines)
+        head = "static uint32_t parse(phv *p, const uint8_t *b, uint32_t length, uint32_t *error)"
+        return f"{head} {{\n    (void)p, (void)b, (void)length, (void)error;\n{body}\n}}\n"
+
+    def error(self, name: str) -> int:
+        """The program's number for one of P4's core errors."""
+        return self._layout.program.errors.get(name, _CORE_ERRORS[name])
+
+    def _go(self, state: str | None) -> str:
+        return "goto accept;" if state is None else f"goto {self._labels[state]};"
+
+    def _fail(self, name: str) -> str:
+        return f"{{ *error = {self.error(name)}; goto accept; }}"
+
+    def _state(self, state: ParserState) -> list[str]:
+        where = f"parser state {state.name}"
+        compiler = Compiler(self._layout, (), where, lookahead=_lookahead)
+        lines: list[str] = []
+        if self._loops:
+            lines.append(f"if (++steps > {MAX_STEPS}) {self._fail('ParserTimeout')}")
+        for op in state.ops:
+            lines += self._op(op, compiler)
+        if not state.key:
+            return [*lines, self._go(state.default)]
+        needed = max((_bytes_ahead(expr) for expr in state.key), default=0)
+        if needed:
+            lines.append(f"if (length - at < {needed}) {self._fail('PacketTooShort')}")
+        return [*lines, *self._select(state, compiler)]
+
+    def _select(self, state: ParserState, compiler: Compiler) -> list[str]:
+        """Compares key elements one by one: the padding of the JSON's concatenated key is not matched."""
+        lines = []
+        for number, (expr, bits) in enumerate(zip(state.key, state.key_bits, strict=True)):
+            if bits > 128:
+                raise UnsupportedConstruct(f"a select key of {bits} bits (more than 128)", compiler.where)
+            kind = unsigned(machine_bits(bits))
+            lines.append(f"const {kind} k{number} = {compiler.stored(expr, bits)};")
+        for case in state.transitions:
+            tests = []
+            shift = sum((bits + 7) // 8 * 8 for bits in state.key_bits)
+            for number, bits in enumerate(state.key_bits):
+                padded = (bits + 7) // 8 * 8
+                shift -= padded
+                every = (1 << padded) - 1
+                value = case.value >> shift & every
+                mask = every if case.mask is None else case.mask >> shift & every
+                width = machine_bits(bits)
+                if value >> bits:
+                    tests.append("0")  # no key has these bits
+                elif mask & (1 << bits) - 1 == (1 << bits) - 1:
+                    tests.append(f"k{number} == {literal(value, width)}")
+                elif mask & (1 << bits) - 1:
+                    tests.append(
+                        f"(k{number} & {literal(mask & (1 << bits) - 1, width)}) == {literal(value, width)}"
+                    )
+            lines.append(f"if ({' && '.join(tests) or '1'}) {self._go(case.next_state)}")
+        lines.append(self._go(state.default))
+        return lines
+
+    def _op(self, op: ParserOp, compiler: Compiler) -> list[str]:
+        match op:
+            case Extract(header):
+                return self._extract(header)
+            case ExtractNext(stack):
+                return self._extract_next(stack)
+            case Advance(bits):
+                amount = compiler.low(bits, 64)
+                return [
+                    f"if ({amount} % 8 != 0) {self._fail('ParserInvalidArgument')}",
+                    f"if (length - at < {amount} / 8) {self._fail('PacketTooShort')}",
+                    f"at += (uint32_t)({amount} / 8);",
+                ]
+            case Verify(condition, error):
+                raised = f"{{ *error = {compiler.low(error, 32)}; goto accept; }}"
+                return [f"if (!({compiler.boolean(condition)})) {raised}"]
+            case Assign(_, src):
+                needed = max((_bytes_ahead(node) for node in walk(src)), default=0)
+                check = [f"if (length - at < {needed}) {self._fail('PacketTooShort')}"] if needed else []
+                return [*check, *StatementWriter(self._layout, compiler).write(op)]
+            case _:
+                return StatementWriter(self._layout, compiler).write(op)
+
+    def _extract(self, header: str) -> list[str]:
+        kind = self._layout.program.headers[header].type
+        if self._layout.program.headers[header].metadata:
+            raise UnsupportedConstruct(f"extraction into metadata ({header})", "parser")
+        bit = self._layout.header_index[header]
+        size = kind.bits // 8
+        return [
+            f"if (length - at < {size}) {self._fail('PacketTooShort')}",
+            f"get_{self._layout.type_name(kind)}(&{self._layout.header(header)}, b + at);",
+            f"p->valid[{bit // 64}] |= 1ull << {bit % 64};",
+            f"at += {size};",
+        ]
+
+    def _extract_next(self, stack: str) -> list[str]:
+        kind = self._layout.program.stacks[stack].type
+        size = kind.bits // 8
+        count = self._layout.next_index(stack)
+        first = self._layout.stack_first_bit(stack)
+        depth = len(self._layout.program.stacks[stack].headers)
+        return [
+            f"if ({count} >= {depth}) {self._fail('StackOutOfBounds')}",
+            f"if (length - at < {size}) {self._fail('PacketTooShort')}",
+            f"get_{self._layout.type_name(kind)}(&{self._layout.stack(stack)}[{count}], b + at);",
+            f"p->valid[({count} + {first}) / 64] |= 1ull << ({count} + {first}) % 64;",
+            f"{count}++;",
+            f"at += {size};",
+        ]
+
+
+def _bytes_ahead(expr: Expr) -> int:
+    return (expr.offset + expr.bits + 7) // 8 if isinstance(expr, Lookahead) else 0
+
+
+def _lookahead(expr: Lookahead) -> str:
+    return load_field("(b + at)", expr.offset, expr.bits)
+
+
+def _can_loop(states: dict[str, ParserState]) -> bool:
+    """Whether a state can be reached from itself without extracting anything on the way.
+
+    A loop that extracts ends with the packet.
+    """
+
+    def consumes(state: ParserState) -> bool:
+        return any(isinstance(op, Extract | ExtractNext) for op in state.ops)
+
+    following = {
+        name: [] if consumes(state) else [state.default, *(case.next_state for case in state.transitions)]
+        for name, state in states.items()
+    }
+    done: set[str] = set()
+    for start in states:
+        path: list[tuple[str, int]] = [(start, 0)]
+        active = {start}
+        while path:
+            name, position = path.pop()
+            if position == len(following[name]):
+                active.discard(name)
+                done.add(name)
+                continue
+            path.append((name, position + 1))
+            target = following[name][position]
+            if target in active:
+                return True
+            if target is not None and target not in done:
+                active.add(target)
+                path.append((target, 0))
+    return False

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pipelines to C: tables and conditionals are labels, what follows what is gotos."""
+
+from softswitch.codegen.expressions import Compiler, literal
+from softswitch.codegen.keys import KeyLayout, arg_word_count, key_layout
+from softswitch.codegen.layout import Layout
+from softswitch.errors import UnsupportedConstruct
+from softswitch.program_ir import Exit, Valid
+from softswitch.program_tables import successors
+from softswitch.program_types import Action, ActionCall, MatchKind, Pipeline, Table, TableKey
+
+
+class PipelineWriter:
+    """Writes one pipeline."""
+
+    def __init__(self, layout: Layout, pipeline: Pipeline) -> None:
+        self._layout = layout
+        self._pipeline = pipeline
+        self._order = _topological(pipeline)
+        self._labels = {name: f"N{number}" for number, name in enumerate(self._order)}
+        self._numbers = {name: number for number, name in enumerate(layout.program.tables)}
+
+    def function(self) -> str:
+        """C text of ``static void <pipeline>(s, p)``."""
+        lines = ["(void)s, (void)p;", self._go(self._pipeline.init)]
+        for name in self._order:
+            lines.append(f"{self._labels[name]}: {{ // {name}")
+            node = self._table(name) if name in self._pipeline.tables else self._conditional(name)
+            lines += (f"    {line}" for line in node)
+            lines.append("}")
+        body = "\n".join(f"    {line}" for line in lines)
+        return f"static void {self._pipeline.name}(sw_state *s, phv *p) {{\n{body}\n}}\n"
+
+    def _go(self, node: str | None) -> str:
+        return "return;" if node is None else f"goto {self._labels[node]};"
+
+    def _conditional(self, name: str) -> list[str]:
+        conditional = self._pipeline.conditionals[name]
+        condition = Compiler(self._layout, (), f"conditional {name}").boolean(conditional.condition)
+        return [
+            f"if ({condition}) {self._go(conditional.true_next)}",
+            self._go(conditional.false_next),
+        ]
+
+    def _table(self, name: str) -> list[str]:
+        table = self._pipeline.tables[name]
+        if not table.keys and table.default_const and table.default is not None:
+            return self._fixed(table, table.default)
+        number = self._numbers[name]
+        lines = []
+        words = 0
+        if table.keys:
+            packing = key_layout(table)
+            words = packing.words
+            lines.append(f"const uint64_t key[{words}] = {{{', '.join(self._key(table, packing))}}};")
+            lines.append(f"sw_entry *e = {self._lookup(table, packing, number)};")
+            lines.append("const int hit = e != NULL;")
+            lines.append(f"if (!hit) e = s->tables[{number}].fallback;")
+            if table.counted:
+                lines.append("else { e->packets++; e->bytes += p->ingress_length; }")
+        else:
+            lines += [f"sw_entry *e = s->tables[{number}].fallback;", "const int hit = 0;"]
+        lines.append(f"const uint64_t *a = e->words + {words};")
+        lines.append("(void)a, (void)hit;")
+        lines.append("switch (e->action) {")
+        for action in table_actions(self._layout, table):
+            follow = self._after(action)
+            if not table.by_hit:
+                follow += self._go(table.next_by_action.get(action.id, table.base_next))
+            else:
+                follow += "break;"
+            lines.append(f"case {action.id}: action_{action.id}(s, p, a); {follow}")
+        lines.append("}")
+        if table.by_hit:
+            lines.append(f"if (hit) {self._go(table.next_hit)}")
+            lines.append(self._go(table.next_miss))
+        else:
+            lines.append(self._go(table.base_next))
+        return lines
+
+    def _fixed(self, table: Table, call: ActionCall) -> list[str]:
+        """A table without key whose action the program fixed: a plain call."""
+        action = self._layout.program.actions[call.action]
+        lines = []
+        argument = "NULL"
+        if action.params:
+            values = []
+            for param, value in zip(action.params, call.args, strict=True):
+                values.append(literal(value & (1 << 64) - 1, 64))
+                if param.bits > 64:
+                    values.append(literal(value >> 64, 64))
+            lines.append(f"static const uint64_t a[] = {{{', '.join(values)}}};")
+            argument = "a"
+        lines.append(f"action_{action.id}(s, p, {argument});{self._after(action)}")
+        following = table.next_miss if table.by_hit else table.next_by_action.get(action.id, table.base_next)
+        return [*lines, self._go(following)]
+
+    def _after(self, action: Action) -> str:
+        return " if (p->exit) return; " if any(isinstance(each, Exit) for each in action.body) else " "
+
+    # -- keys --------------------------------------------------------------------------------------
+
+    def _key(self, table: Table, packing: KeyLayout) -> list[str]:
+        words: list[list[str]] = [[] for _ in range(packing.words)]
+        compiler = Compiler(self._layout, (), f"table {table.name}")
+        for key, pieces in zip(table.keys, packing.pieces, strict=True):
+            value = self._key_value(key, compiler)
+            for piece in pieces:
+                text = f"(uint64_t)({value} >> {piece.low})" if piece.low else f"(uint64_t)({value})"
+                words[piece.word].append(f"{text} << {piece.shift}" if piece.shift else text)
+        return [" | ".join(parts) for parts in words]
+
+    def _key_value(self, key: TableKey, compiler: Compiler) -> str:
+        """A key field's value: zero when its header is not valid, as in BMv2."""
+        if isinstance(key.target, Valid):
+            return compiler.exact(key.target)
+        if key.bits > 128:
+            raise UnsupportedConstruct(f"a key field of {key.bits} bits (more than 128)", compiler.where)
+        text = self._layout.slot(key.target).access
+        if key.mask is not None:
+            text = f"({text} & {literal(key.mask & (1 << key.bits) - 1, 128 if key.bits > 64 else 64)})"
+        if self._layout.program.headers[key.target.header].metadata:
+            return text
+        return f"({self._layout.valid(key.target.header)} ? {text} : 0)"
+
+    def _lookup(self, table: Table, packing: KeyLayout, number: int) -> str:
+        at = f"&s->tables[{number}]"
+        if table.kind is MatchKind.EXACT:
+            return f"sw_lookup_exact({at}, key, {packing.words})"
+        if table.kind is MatchKind.LPM:
+            return f"sw_lookup_lpm({at}, key, {packing.words})"
+        count = arg_word_count(table_actions(self._layout, table))
+        return f"sw_lookup_ternary({at}, key, {packing.words}, {packing.range_words}, {count})"
+
+
+def table_actions(layout: Layout, table: Table) -> list[Action]:
+    """The actions a table can run, its default one included."""
+    ids = dict.fromkeys([*table.actions, *([table.default.action] if table.default else [])])
+    return [layout.program.actions[number] for number in ids]
+
+
+def _topological(pipeline: Pipeline) -> list[str]:
+    """Nodes reachable from the first one, each before its successors."""
+    done: list[str] = []
+    seen: set[str] = set()
+    stack: list[tuple[str, int]] = []
+    if pipeline.init is not None:
+        stack.append((pipeline.init, 0))
+        seen.add(pipeline.init)
+    while stack:
+        name, position = stack.pop()
+        following = list(reversed(successors(pipeline, name)))
+        if position == len(following):
+            done.append(name)
+            continue
+        stack.append((name, position + 1))
+        if following[position] not in seen:
+            seen.add(following[position])
+            stack.append((following[position], 0))
+    return done[::-1]

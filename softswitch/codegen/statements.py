@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Statements of actions and parser states to C, one by one."""
+
+from collections.abc import Callable
+
+from softswitch.codegen.expressions import Compiler, literal, machine_bits, register_array
+from softswitch.codegen.layout import Layout, is_temporary
+from softswitch.errors import UnsupportedConstruct
+from softswitch.program_ir import (
+    Assign,
+    Clone,
+    CopyHeader,
+    CopyStack,
+    CounterAdd,
+    Exit,
+    Expr,
+    FieldRef,
+    Hash,
+    Lvalue,
+    MarkToDrop,
+    Random,
+    Recirculate,
+    RegisterRead,
+    RegisterWrite,
+    Resubmit,
+    SetValid,
+    ShiftStack,
+    StackField,
+    Statement,
+    Truncate,
+)
+from softswitch.program_types import DROP_PORT, Program
+
+
+class StatementWriter:
+    """Writes single statements as C lines."""
+
+    def __init__(self, layout: Layout, compiler: Compiler) -> None:
+        self._layout = layout
+        self._program: Program = layout.program
+        self._compiler = compiler
+
+    def write(self, statement: Statement) -> list[str]:
+        """C lines of any statement but a jump."""
+        compiler = self._compiler
+        match statement:
+            case Assign(dst, src):
+                return self.store(dst, lambda bits: compiler.stored(src, bits))
+            case RegisterRead(dst, name, index):
+                return self._register_read(dst, name, index)
+            case RegisterWrite(name, index, value):
+                register = self._program.registers[name]
+                at = compiler.index(index)
+                cell = f"{register_array(self._layout, name)}[{at}]"
+                return [f"if ({at} < {register.size}) {cell} = {compiler.stored(value, register.bits)};"]
+            case CounterAdd(name, index):
+                number = list(self._program.counters).index(name)
+                size = self._program.counters[name].size
+                at = compiler.index(index)
+                cell = f"s->counters[{number}][{at}]"
+                return [f"if ({at} < {size}) {{ {cell}.packets++; {cell}.bytes += p->ingress_length; }}"]
+            case MarkToDrop():
+                return self._mark_to_drop()
+            case SetValid(header, valid):
+                return self._set_valid(header, valid)
+            case CopyHeader(dst_name, src_name):
+                return self._copy_header(dst_name, src_name)
+            case CopyStack(dst_name, src_name):
+                return self._copy_stack(dst_name, src_name)
+            case ShiftStack(stack, count):
+                return [f"shift_{self._layout.next_index(stack).removeprefix('p->n_')}(p, {count});"]
+            case _:
+                return self._extern(statement)
+
+    def store(self, dst: Lvalue, text_of_width: Callable[[int], str]) -> list[str]:
+        """Assigns to any lvalue; an element outside its stack is left alone."""
+        kind = self._compiler.ranges.field(dst)
+        text = text_of_width(kind.bits)
+        if isinstance(dst, FieldRef):
+            return [f"{self._layout.slot(dst).access} = {text};"]
+        stack = self._program.stacks[dst.stack]
+        if isinstance(dst, StackField):
+            index, name = self._compiler.index(dst.index), stack.type.fields[dst.field].name
+        else:
+            index, name = f"(uint64_t)({self._layout.next_index(dst.stack)} - 1u)", dst.field
+        access, _, _ = self._layout.member_access(stack.type, name)
+        target = f"{self._layout.stack(dst.stack)}[{index}].{access}"
+        return [f"if ({index} < {len(stack.headers)}) {target} = {text};"]
+
+    def _register_read(self, dst: Lvalue, name: str, index: Expr) -> list[str]:
+        register = self._program.registers[name]
+        at = self._compiler.index(index)
+        cell = f"{register_array(self._layout, name)}[{at}]"
+        bits = self._compiler.ranges.field(dst).bits
+        if bits < register.bits:
+            cell = f"({cell} & {literal((1 << bits) - 1, machine_bits(register.bits))})"
+        if isinstance(dst, FieldRef) and is_temporary(dst):
+            return [f"{dst.field} = {at} < {register.size} ? {cell} : 0;"]
+        return [f"if ({at} < {register.size}) {{ {' '.join(self.store(dst, lambda _: cell))} }}"]
+
+    def _mark_to_drop(self) -> list[str]:
+        lines = []
+        for name, value in (("egress_spec", DROP_PORT), ("mcast_grp", 0)):
+            ref = FieldRef("standard_metadata", name)
+            lines.append(f"{self._layout.slot(ref).access} = {value};")
+        return lines
+
+    def _set_valid(self, header: str, valid: bool) -> list[str]:
+        kind = self._program.headers[header].type
+        if self._program.headers[header].metadata:
+            return []
+        bit = self._layout.header_index[header]
+        word, mask = f"p->valid[{bit // 64}]", f"1ull << {bit % 64}"
+        size = kind.bits // 8
+        if valid:
+            access = self._layout.header(header)
+            return [
+                f"if (!({word} & {mask})) {{ memset(&{access}, 0, sizeof {access}); "
+                f"{word} |= {mask}; p->length += {size}; }}"
+            ]
+        return [f"if ({word} & {mask}) {{ {word} &= ~({mask}); p->length -= {size}; }}"]
+
+    def _copy_header(self, dst: str, src: str) -> list[str]:
+        a, b = self._program.headers[dst], self._program.headers[src]
+        if a.type.name != b.type.name:
+            raise UnsupportedConstruct(f"copying header {src} to {dst} of another type", self._compiler.where)
+        if a.metadata != b.metadata:
+            raise UnsupportedConstruct("copying between metadata and a header", self._compiler.where)
+        if a.metadata:
+            return [
+                line
+                for field in a.type.fields
+                for line in self.write(Assign(FieldRef(dst, field.name), FieldRef(src, field.name)))
+            ]
+        bit = self._layout.header_index[dst]
+        word, mask = f"p->valid[{bit // 64}]", f"1ull << {bit % 64}"
+        return [
+            f"if ({self._layout.valid(src)}) {{ {self._layout.header(dst)} = {self._layout.header(src)}; "
+            f"{word} |= {mask}; }} else {word} &= ~({mask});"
+        ]
+
+    def _copy_stack(self, dst: str, src: str) -> list[str]:
+        a, b = self._program.stacks[dst], self._program.stacks[src]
+        if len(a.headers) != len(b.headers):
+            raise UnsupportedConstruct("copying a stack to one of another size", self._compiler.where)
+        lines = [f"{self._layout.next_index(dst)} = {self._layout.next_index(src)};"]
+        for to, source in zip(a.headers, b.headers, strict=True):
+            lines += self._copy_header(to, source)
+        return lines
+
+    def _extern(self, statement: Statement) -> list[str]:
+        compiler = self._compiler
+        match statement:
+            case Hash(dst, base, calculation, modulus):
+                number = list(self._program.calculations).index(calculation)
+                low, size = compiler.low(base, 64), compiler.low(modulus, 64)
+                value = f"(calculation_{number}(p) % ({size} ? {size} : 1) + {low})"
+                return self.store(dst, lambda bits: _cut(value, bits))
+            case Random(dst, low_expr, high_expr):
+                low, high = compiler.low(low_expr, 64), compiler.low(high_expr, 64)
+                draw = " ".join(self.store(dst, lambda bits: _cut(f"sw_random(s, {low}, {high})", bits)))
+                return [f"if ({low} <= {high}) {{ {draw} }}"]
+            case Clone(session, fields):
+                return [
+                    f"p->clone_session = ({compiler.low(session, 32)} & 0x7fffu) | 0x8000u;",
+                    f"p->clone_list = {fields};",
+                ]
+            case Resubmit(fields):
+                return [f"p->resubmit = {fields};"]
+            case Recirculate(fields):
+                return [f"p->recirculate = {fields};"]
+            case Truncate(length):
+                text = compiler.low(length, 32)
+                return [f"if ({text} < p->truncate) p->truncate = {text};"]
+            case Exit():
+                return ["p->exit = 1;"]
+        raise UnsupportedConstruct(type(statement).__name__, compiler.where)
+
+
+def _cut(text: str, bits: int) -> str:
+    return text if bits >= 64 else f"(({text}) & {literal((1 << bits) - 1, 64)})"

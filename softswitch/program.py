@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Load p4c-bm2-ss's BMv2 JSON into a `Program`.
+
+The format is behavioral-model's docs/JSON_format.md, version 2.x. What the switch cannot run is
+refused here, by name, never ignored.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Final
+
+from softswitch.errors import ProgramError, UnsupportedConstruct
+from softswitch.program_expressions import ExpressionReader
+from softswitch.program_ir import (
+    Algorithm,
+    Calculation,
+    CalculationInput,
+    FieldRef,
+    InputConst,
+    InputField,
+    InputHeader,
+)
+from softswitch.program_json import Json, checked, hexstr, member, number, objects, pair, text
+from softswitch.program_parser import ParserReader
+from softswitch.program_primitives import PrimitiveReader
+from softswitch.program_tables import PipelineReader
+from softswitch.program_types import (
+    Action,
+    Checksum,
+    Counter,
+    FieldType,
+    Header,
+    HeaderType,
+    Param,
+    Program,
+    Register,
+    Stack,
+)
+
+__all__ = ["Program", "load_program"]
+
+_MAJOR: Final = 2
+_MAX_BITS: Final = 128  # fields, registers and parameters that take part in computation
+_MAX_CELLS: Final = 1 << 28
+_REFUSED: Final = {
+    "header_unions": "header unions",
+    "header_union_stacks": "stacks of header unions",
+    "parse_vsets": "parser value sets",
+    "meter_arrays": "meters",
+    "learn_lists": "digests",
+    "extern_instances": "extern instances",
+}
+# Custom CRCs start out as the plain ones; only BMv2's Thrift interface could change them.
+_ALGORITHMS: Final = {
+    "crc16": Algorithm.CRC16,
+    "crc16_custom": Algorithm.CRC16,
+    "crc32": Algorithm.CRC32,
+    "crc32_custom": Algorithm.CRC32,
+    "csum16": Algorithm.CSUM16,
+    "cksum16": Algorithm.CSUM16,
+    "xor16": Algorithm.XOR16,
+    "identity": Algorithm.IDENTITY,
+}
+
+
+def load_program(source: Path | bytes) -> Program:
+    """Reads a program from a file, or from the JSON text itself.
+
+    Raises:
+        ProgramError: it is not BMv2 JSON of major version 2, or contradicts itself; the message says where.
+        UnsupportedConstruct: it uses something this switch does not run; the message names it.
+        OSError: the file cannot be read.
+    """
+    data = source if isinstance(source, bytes) else source.read_bytes()
+    name = "the program" if isinstance(source, bytes) else str(source)
+    try:
+        root = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ProgramError(f"{name} is not JSON: {error}") from error
+    _check_format(root, name)
+    for key, construct in _REFUSED.items():
+        for each in objects(root, key, "program"):
+            raise UnsupportedConstruct(construct, f"{key}, {_name_of(each)}")
+    return _Loader(root).program(hashlib.sha256(data).hexdigest())
+
+
+def _check_format(root: Json, name: str) -> None:
+    if not isinstance(root, dict) or not {"header_types", "parsers", "pipelines", "actions"} <= set(root):
+        raise ProgramError(
+            f"{name} is JSON but no BMv2 program: compile it with p4c-bm2-ss (and pass the .json, "
+            "not the P4Info)"
+        )
+    version = root.get("__meta__", {}).get("version") if isinstance(root.get("__meta__"), dict) else None
+    if isinstance(version, list) and version[:1] != [_MAJOR]:
+        raise ProgramError(f"{name} is BMv2 JSON version {version}; this switch reads version {_MAJOR}.x")
+
+
+def _name_of(node: Json) -> str:
+    return str(node.get("name", "?")) if isinstance(node, dict) else "?"
+
+
+class _Loader:
+    """The parts of one program, in the order in which they need each other."""
+
+    def __init__(self, root: Json) -> None:
+        self._root = root
+        types = {each.name: each for each in map(_header_type, objects(root, "header_types", "program"))}
+        self._headers, by_id = _headers(root, types)
+        self._stacks = _stacks(root, types, by_id)
+        self._registers = {each.name: each for each in map(_register, self._list("register_arrays"))}
+        self._counters = {each.name: each for each in map(_counter, self._list("counter_arrays"))}
+        header_types = {name: header.type for name, header in self._headers.items()}
+        stack_types = {name: stack.type for name, stack in self._stacks.items()}
+        self._expressions = ExpressionReader(
+            header_types, stack_types, {name: each.bits for name, each in self._registers.items()}
+        )
+        self._calculations = {each.name: each for each in map(self._calculation, self._list("calculations"))}
+        self._field_lists = dict(map(self._field_list, self._list("field_lists")))
+        self._primitives = PrimitiveReader(
+            self._expressions,
+            [name for name, counter in self._counters.items() if counter.table is None],
+            self._registers,
+            self._calculations,
+            self._field_lists,
+        )
+        self._actions = {each.id: each for each in map(self._action, self._list("actions"))}
+        self._parsers = ParserReader(self._expressions, self._primitives, header_types, stack_types)
+        self._pipelines = PipelineReader(self._expressions, self._actions, header_types)
+
+    def _list(self, key: str) -> list[Json]:
+        return objects(self._root, key, "program")
+
+    def program(self, digest: str) -> Program:
+        pipelines = {each.name: each for each in map(self._pipelines.pipeline, self._list("pipelines"))}
+        for name in ("ingress", "egress"):
+            if name not in pipelines:
+                raise ProgramError(f"program: no pipeline '{name}' (is this a v1model program?)")
+        ingress, egress = pipelines["ingress"], pipelines["egress"]
+        if shared := set(ingress.tables) & set(egress.tables):
+            raise ProgramError(f"program: table {min(shared)} is in both pipelines")
+        deparsers = self._list("deparsers")
+        if len(self._list("parsers")) != 1 or len(deparsers) != 1:
+            raise ProgramError("program: not exactly one parser and one deparser")
+        if objects(deparsers[0], "primitives", "deparser"):
+            raise UnsupportedConstruct("primitives in a deparser", "deparser")
+        order = tuple(checked(each, str, "deparser") for each in objects(deparsers[0], "order", "deparser"))
+        for header in order:
+            if header not in self._headers:
+                raise ProgramError(f"deparser: no header '{header}'")
+        if len(set(order)) != len(order):
+            raise UnsupportedConstruct("a header emitted twice", "deparser")
+        return Program(
+            digest=digest,
+            headers=self._headers,
+            stacks=self._stacks,
+            parser=self._parsers.parser(self._list("parsers")[0]),
+            deparser=order,
+            actions=self._actions,
+            ingress=ingress,
+            egress=egress,
+            registers=self._registers,
+            counters=self._counters,
+            calculations=self._calculations,
+            checksums=tuple(map(self._checksum, self._list("checksums"))),
+            errors={
+                checked(each[0], str, "errors"): checked(each[1], int, "errors")
+                for each in self._list("errors")
+                if checked(each, list, "errors")
+            },
+            field_lists=self._field_lists,
+            aliases=dict(map(_alias, self._list("field_aliases"))),
+        )
+
+    def _action(self, node: Json) -> Action:
+        where = f"action {text(node, 'name', 'action')}"
+        params = tuple(
+            Param(text(each, "name", where), _width(number(each, "bitwidth", where), where))
+            for each in objects(node, "runtime_data", where)
+        )
+        body = self._primitives.body(objects(node, "primitives", where), where)
+        return Action(number(node, "id", where), node["name"], params, body)
+
+    def _calculation(self, node: Json) -> Calculation:
+        where = f"calculation {text(node, 'name', 'calculation')}"
+        algorithm = text(node, "algo", where)
+        if algorithm not in _ALGORITHMS:
+            raise UnsupportedConstruct(f"hash algorithm '{algorithm}'", where)
+        inputs: list[CalculationInput] = []
+        payload = False
+        for each in objects(node, "input", where):
+            kind = text(each, "type", where)
+            if kind == "payload":
+                payload = True
+                continue
+            value = member(each, "value", object, where)
+            if kind == "field":
+                inputs.append(InputField(_plain(self._expressions.field(value, where), where)))
+            elif kind == "hexstr":
+                bits = _width(number(each, "bitwidth", where), where)
+                inputs.append(InputConst(hexstr(value, where) % (1 << bits), bits))
+            elif kind == "header" and value in self._headers:
+                inputs.append(InputHeader(value))
+            else:
+                raise UnsupportedConstruct(f"calculation input '{kind}'", where)
+        return Calculation(node["name"], _ALGORITHMS[algorithm], tuple(inputs), payload)
+
+    def _field_list(self, node: Json) -> tuple[int, tuple[FieldRef, ...]]:
+        where = f"field list {_name_of(node)}"
+        fields = []
+        for each in objects(node, "elements", where):
+            if text(each, "type", where) != "field":
+                raise UnsupportedConstruct(f"field list element '{each['type']}'", where)
+            fields.append(_plain(self._expressions.field(each.get("value"), where), where))
+        return number(node, "id", where), tuple(fields)
+
+    def _checksum(self, node: Json) -> Checksum:
+        where = f"checksum {text(node, 'name', 'checksum')}"
+        if text(node, "type", where) != "generic":
+            raise UnsupportedConstruct(f"checksum type '{node['type']}'", where)
+        calculation = text(node, "calculation", where)
+        if calculation not in self._calculations:
+            raise ProgramError(f"{where}: no calculation '{calculation}'")
+        condition = node.get("if_cond")
+        return Checksum(
+            name=node["name"],
+            target=_plain(self._expressions.field(node.get("target"), where), where),
+            calculation=calculation,
+            condition=None if condition is None else self._expressions.boolean(condition, where),
+            verify=bool(node.get("verify", True)),
+            update=bool(node.get("update", True)),
+        )
+
+
+def _plain(field: object, where: str) -> FieldRef:
+    if not isinstance(field, FieldRef):
+        raise UnsupportedConstruct("a header's validity in this place", where)
+    return field
+
+
+def _width(bits: int, where: str) -> int:
+    if bits < 1:
+        raise ProgramError(f"{where}: width {bits}")
+    if bits > _MAX_BITS:
+        raise UnsupportedConstruct(f"a value of {bits} bits (more than {_MAX_BITS})", where)
+    return bits
+
+
+def _header_type(node: Json) -> HeaderType:
+    where = f"header type {text(node, 'name', 'header type')}"
+    fields = []
+    for each in objects(node, "fields", where):
+        if not isinstance(each, list) or len(each) < 2 or not isinstance(each[0], str):
+            raise ProgramError(f"{where}: field {each!r:.60}")
+        bits = 0 if each[1] == "*" else checked(each[1], int, f"{where}, field {each[0]}")
+        if bits < 1 and each[1] != "*":
+            raise ProgramError(f"{where}: field {each[0]} is {bits} bits wide")
+        if len(each) > 3 and each[3]:
+            raise UnsupportedConstruct("saturating fields", f"{where}, field {each[0]}")
+        fields.append(FieldType(each[0], bits, bool(len(each) > 2 and each[2])))
+    if len({field.name for field in fields}) != len(fields):
+        raise ProgramError(f"{where}: two fields of one name")
+    return HeaderType(node["name"], tuple(fields))
+
+
+def _headers(root: Json, types: dict[str, HeaderType]) -> tuple[dict[str, Header], dict[int, str]]:
+    headers: dict[str, Header] = {}
+    by_id: dict[int, str] = {}
+    for node in objects(root, "headers", "program"):
+        name = text(node, "name", "header")
+        where = f"header {name}"
+        kind = types.get(text(node, "header_type", where))
+        if kind is None:
+            raise ProgramError(f"{where}: no header type '{node['header_type']}'")
+        metadata = bool(member(node, "metadata", bool, where))
+        for field in kind.fields:
+            if field.bits == 0:
+                raise UnsupportedConstruct("varbit fields", f"{where}, field {field.name}")
+        if not metadata and kind.bits % 8:
+            raise ProgramError(f"{where}: {kind.bits} bits are no whole number of bytes")
+        if name in headers:
+            raise ProgramError(f"{where}: declared twice")
+        headers[name] = Header(name, kind, metadata)
+        by_id[number(node, "id", where)] = name
+    return headers, by_id
+
+
+def _stacks(root: Json, types: dict[str, HeaderType], by_id: dict[int, str]) -> dict[str, Stack]:
+    stacks: dict[str, Stack] = {}
+    for node in objects(root, "header_stacks", "program"):
+        where = f"header stack {text(node, 'name', 'header stack')}"
+        kind = types.get(text(node, "header_type", where))
+        ids = objects(node, "header_ids", where)
+        if kind is None or not ids or not all(each in by_id for each in ids):
+            raise ProgramError(f"{where}: unknown header type or elements")
+        stacks[node["name"]] = Stack(node["name"], kind, tuple(by_id[each] for each in ids))
+    return stacks
+
+
+def _register(node: Json) -> Register:
+    where = f"register {text(node, 'name', 'register')}"
+    size, bits = number(node, "size", where), _width(number(node, "bitwidth", where), where)
+    if not 1 <= size <= _MAX_CELLS:
+        raise ProgramError(f"{where}: {size} cells")
+    return Register(node["name"], size, bits)
+
+
+def _counter(node: Json) -> Counter:
+    where = f"counter {text(node, 'name', 'counter')}"
+    if node.get("is_direct"):
+        return Counter(node["name"], 0, text(node, "binding", where))
+    size = number(node, "size", where)
+    if size > _MAX_CELLS:
+        raise ProgramError(f"{where}: {size} cells")
+    return Counter(node["name"], size, None)
+
+
+def _alias(node: Json) -> tuple[str, FieldRef]:
+    if not isinstance(node, list) or len(node) != 2 or not isinstance(node[0], str):
+        raise ProgramError(f"field_aliases: {node!r:.60}")
+    return node[0], FieldRef(*pair(node[1], "field_aliases"))

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Expressions and statements of a v1model program.
+
+Expressions have BMv2's meaning: integers of unlimited precision, cut to a field's width when stored.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+# -- expressions ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Const:
+    """An integer, possibly negative."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class BoolConst:
+    """true or false."""
+
+    value: bool
+
+
+@dataclass(frozen=True)
+class FieldRef:
+    """A field of a header instance or metadata struct."""
+
+    header: str
+    field: str
+
+
+@dataclass(frozen=True)
+class Valid:
+    """Validity of a header, as 0 or 1 (BMv2's hidden field ``$valid$``)."""
+
+    header: str
+
+
+@dataclass(frozen=True)
+class ParamRef:
+    """Parameter `index` of the enclosing action."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Lookahead:
+    """`bits` bits of the unparsed packet, `offset` bits ahead (parser only)."""
+
+    offset: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class StackLast:
+    """A field of the last valid element of a stack."""
+
+    stack: str
+    field: str
+
+
+@dataclass(frozen=True)
+class StackField:
+    """Field number `field` of element `index` (known at run time only) of a stack."""
+
+    stack: str
+    index: "Expr"
+    field: int
+
+
+@dataclass(frozen=True)
+class StackValid:
+    """Validity of element `index` (known at run time only) of a stack, as 0 or 1."""
+
+    stack: str
+    index: "Expr"
+
+
+@dataclass(frozen=True)
+class StackCount:
+    """How many elements of a stack are in use, less `minus` (1: BMv2's ``last_stack_index``)."""
+
+    stack: str
+    minus: int = 0
+
+
+@dataclass(frozen=True)
+class RegisterRef:
+    """A register cell read in place."""
+
+    register: str
+    index: "Expr"
+
+
+@dataclass(frozen=True)
+class Unary:
+    """``not`` ``~`` ``-`` ``d2b`` ``b2d``."""
+
+    op: str
+    operand: "Expr"
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A BMv2 operator over integers or booleans (``and``/``or``/``==b``/``!=b`` over booleans)."""
+
+    op: str
+    left: "Expr"
+    right: "Expr"
+
+
+@dataclass(frozen=True)
+class HeadersEqual:
+    """Both headers are valid and all their fields equal."""
+
+    left: str
+    right: str
+
+
+@dataclass(frozen=True)
+class Ternary:
+    """``condition ? yes : no``."""
+
+    condition: "Expr"
+    yes: "Expr"
+    no: "Expr"
+
+
+Expr = (
+    Const
+    | BoolConst
+    | FieldRef
+    | Valid
+    | ParamRef
+    | Lookahead
+    | StackLast
+    | StackField
+    | StackValid
+    | StackCount
+    | RegisterRef
+    | Unary
+    | Binary
+    | HeadersEqual
+    | Ternary
+)
+
+Lvalue = FieldRef | StackField | StackLast
+
+# -- statements ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Assign:
+    """`dst` = `src`, cut to dst's width."""
+
+    dst: Lvalue
+    src: Expr
+
+
+@dataclass(frozen=True)
+class CopyHeader:
+    """Makes `dst` equal to `src`, validity included."""
+
+    dst: str
+    src: str
+
+
+@dataclass(frozen=True)
+class CopyStack:
+    """Makes stack `dst` equal to stack `src`."""
+
+    dst: str
+    src: str
+
+
+@dataclass(frozen=True)
+class SetValid:
+    """Adds a header (its fields start at zero), or removes it."""
+
+    header: str
+    valid: bool
+
+
+@dataclass(frozen=True)
+class ShiftStack:
+    """push_front (`count` > 0) or pop_front (`count` < 0)."""
+
+    stack: str
+    count: int
+
+
+@dataclass(frozen=True)
+class RegisterRead:
+    """`dst` = register[index]; nothing happens when the index is out of range."""
+
+    dst: Lvalue
+    register: str
+    index: Expr
+
+
+@dataclass(frozen=True)
+class RegisterWrite:
+    """register[index] = value; nothing happens when the index is out of range."""
+
+    register: str
+    index: Expr
+    value: Expr
+
+
+@dataclass(frozen=True)
+class CounterAdd:
+    """Counts the packet in an indirect counter; nothing happens when the index is out of range."""
+
+    counter: str
+    index: Expr
+
+
+@dataclass(frozen=True)
+class MarkToDrop:
+    """egress_spec = 511, mcast_grp = 0."""
+
+
+@dataclass(frozen=True)
+class Hash:
+    """`dst` = base + calculation % modulus (modulus 0 counts as 1)."""
+
+    dst: Lvalue
+    base: Expr
+    calculation: str
+    modulus: Expr
+
+
+@dataclass(frozen=True)
+class Random:
+    """`dst` = uniform integer in [low, high]; unchanged when low > high."""
+
+    dst: Lvalue
+    low: Expr
+    high: Expr
+
+
+@dataclass(frozen=True)
+class Clone:
+    """Asks for a clone at the end of the pipeline, keeping the fields of a field list."""
+
+    session: Expr
+    field_list: int
+
+
+@dataclass(frozen=True)
+class Resubmit:
+    """Asks to run ingress again on the packet as it came."""
+
+    field_list: int
+
+
+@dataclass(frozen=True)
+class Recirculate:
+    """Asks to run ingress on the deparsed packet."""
+
+    field_list: int
+
+
+@dataclass(frozen=True)
+class Truncate:
+    """Cuts the outgoing packet to `length` bytes."""
+
+    length: Expr
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Ends the pipeline after this action."""
+
+
+@dataclass(frozen=True)
+class Jump:
+    """Goes to statement `target` of the action; with a condition, only when it is zero or false."""
+
+    target: int
+    unless: Expr | None = None
+
+
+Statement = (
+    Assign
+    | CopyHeader
+    | CopyStack
+    | SetValid
+    | ShiftStack
+    | RegisterRead
+    | RegisterWrite
+    | CounterAdd
+    | MarkToDrop
+    | Hash
+    | Random
+    | Clone
+    | Resubmit
+    | Recirculate
+    | Truncate
+    | Exit
+    | Jump
+)
+
+# -- parser operations ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Extract:
+    """Extracts a header from the packet."""
+
+    header: str
+
+
+@dataclass(frozen=True)
+class ExtractNext:
+    """Extracts the next element of a stack; full: error StackOutOfBounds."""
+
+    stack: str
+
+
+@dataclass(frozen=True)
+class Advance:
+    """Skips `bits` bits, which must be whole bytes (else error ParserInvalidArgument)."""
+
+    bits: Expr
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Ends parsing with `error` unless the condition holds."""
+
+    condition: Expr
+    error: Expr
+
+
+ParserOp = Extract | ExtractNext | Advance | Verify | Assign | CopyHeader | CopyStack | SetValid | ShiftStack
+
+# -- calculations --------------------------------------------------------------------------------
+
+
+class Algorithm(Enum):
+    """Hash and checksum algorithms, by BMv2's names."""
+
+    CRC16 = "crc16"
+    CRC32 = "crc32"
+    CSUM16 = "csum16"
+    XOR16 = "xor16"
+    IDENTITY = "identity"
+
+
+@dataclass(frozen=True)
+class InputField:
+    """A field's bits; skipped when its header is not valid."""
+
+    field: FieldRef
+
+
+@dataclass(frozen=True)
+class InputConst:
+    """A constant of `bits` bits."""
+
+    value: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class InputHeader:
+    """A whole header; skipped when not valid."""
+
+    header: str
+
+
+CalculationInput = InputField | InputConst | InputHeader
+
+
+@dataclass(frozen=True)
+class Calculation:
+    """A named calculation over a concatenation of bits, then (`payload`) what was not parsed."""
+
+    name: str
+    algorithm: Algorithm
+    inputs: tuple[CalculationInput, ...]
+    payload: bool

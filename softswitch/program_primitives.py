@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BMv2 JSON primitives (action bodies, parser method calls) to `program_ir` statements."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection
+from typing import Final
+
+from softswitch.errors import ProgramError, UnsupportedConstruct
+from softswitch.program_expressions import ExpressionReader, HeaderName, Operand, StackName
+from softswitch.program_ir import (
+    Assign,
+    Clone,
+    Const,
+    CopyHeader,
+    CopyStack,
+    CounterAdd,
+    Exit,
+    Expr,
+    FieldRef,
+    Hash,
+    Jump,
+    Lvalue,
+    MarkToDrop,
+    Random,
+    Recirculate,
+    RegisterRead,
+    RegisterWrite,
+    Resubmit,
+    SetValid,
+    ShiftStack,
+    StackField,
+    StackLast,
+    Statement,
+    Truncate,
+    Unary,
+)
+from softswitch.program_json import Json, objects, text
+
+_ARITY: Final = {
+    "assign": 2,
+    "modify_field": 2,
+    "assign_header": 2,
+    "assign_header_stack": 2,
+    "add_header": 1,
+    "remove_header": 1,
+    "push": 2,
+    "pop": 2,
+    "register_read": 3,
+    "register_write": 3,
+    "count": 2,
+    "mark_to_drop": 1,
+    "drop": 0,
+    "no_op": 0,
+    "modify_field_with_hash_based_offset": 4,
+    "modify_field_rng_uniform": 3,
+    "clone_ingress_pkt_to_egress": 2,
+    "clone_egress_pkt_to_egress": 2,
+    "resubmit": 1,
+    "recirculate": 1,
+    "truncate": 1,
+    "exit": 0,
+    "_jump": 1,
+    "_jump_if_zero": 2,
+}
+_SILENT: Final = frozenset(("log_msg", "no_op"))  # what only BMv2's log would show
+
+
+class PrimitiveReader:
+    """Reads statements of one program; knows what they may name."""
+
+    def __init__(
+        self,
+        expressions: ExpressionReader,
+        counters: Collection[str],
+        registers: Collection[str],
+        calculations: Collection[str],
+        field_lists: Collection[int],
+    ) -> None:
+        self._expressions = expressions
+        self._names: dict[str, Collection[str]] = {
+            "counter_array": counters,
+            "register_array": registers,
+            "calculation": calculations,
+        }
+        self._field_lists = field_lists
+        self._readers: dict[str, Callable[[list[Json], str], Statement]] = {
+            "assign": self._assign,
+            "modify_field": self._assign,
+            "assign_header": lambda p, w: CopyHeader(self._header(p[0], w), self._header(p[1], w)),
+            "assign_header_stack": lambda p, w: CopyStack(self._stack(p[0], w), self._stack(p[1], w)),
+            "add_header": lambda p, w: SetValid(self._header(p[0], w), True),
+            "remove_header": lambda p, w: SetValid(self._header(p[0], w), False),
+            "push": lambda p, w: ShiftStack(self._stack(p[0], w), self._constant(p[1], w)),
+            "pop": lambda p, w: ShiftStack(self._stack(p[0], w), -self._constant(p[1], w)),
+            "register_read": self._register_read,
+            "register_write": self._register_write,
+            "count": lambda p, w: CounterAdd(self._name(p[0], "counter_array", w), self._integer(p[1], w)),
+            "mark_to_drop": lambda _, __: MarkToDrop(),
+            "drop": lambda _, __: MarkToDrop(),
+            "modify_field_with_hash_based_offset": self._hash,
+            "modify_field_rng_uniform": self._random,
+            "clone_ingress_pkt_to_egress": self._clone,
+            "clone_egress_pkt_to_egress": self._clone,
+            "resubmit": lambda p, w: Resubmit(self._field_list(p[0], w)),
+            "recirculate": lambda p, w: Recirculate(self._field_list(p[0], w)),
+            "truncate": lambda p, w: Truncate(self._integer(p[0], w)),
+            "exit": lambda _, __: Exit(),
+            "_jump": lambda p, w: Jump(self._constant(p[0], w)),
+            "_jump_if_zero": lambda p, w: Jump(
+                self._constant(p[1], w), unless=self._expressions.boolean(p[0], w)
+            ),
+        }
+
+    def body(self, primitives: list[Json], where: str) -> tuple[Statement, ...]:
+        """Reads an action's primitives. Jumps are renumbered over the primitives that do nothing."""
+        kept = [index for index, node in enumerate(primitives) if text(node, "op", where) not in _SILENT]
+        renumbered = {old: bisect_left(kept, old) for old in range(len(primitives) + 1)}
+        statements = [self.statement(primitives[index], where) for index in kept]
+        return tuple(
+            Jump(_target(statement.target, renumbered, where), statement.unless)
+            if isinstance(statement, Jump)
+            else statement
+            for statement in statements
+        )
+
+    def statement(self, node: Json, where: str) -> Statement:
+        """Reads one primitive call; refuses by name what the switch does not run."""
+        op = text(node, "op", where)
+        if op not in self._readers:
+            raise UnsupportedConstruct(f"primitive '{op}'", where)
+        parameters = objects(node, "parameters", where)
+        if len(parameters) != _ARITY[op]:
+            raise ProgramError(f"{where}: '{op}' takes {_ARITY[op]} parameters, not {len(parameters)}")
+        return self._readers[op](parameters, f"{where}, {op}")
+
+    # -- one primitive each ------------------------------------------------------------------------
+
+    def _assign(self, parameters: list[Json], where: str) -> Statement:
+        return Assign(self.lvalue(parameters[0], where), self._integer(parameters[1], where))
+
+    def _register_read(self, parameters: list[Json], where: str) -> Statement:
+        return RegisterRead(
+            self.lvalue(parameters[0], where),
+            self._name(parameters[1], "register_array", where),
+            self._integer(parameters[2], where),
+        )
+
+    def _register_write(self, parameters: list[Json], where: str) -> Statement:
+        return RegisterWrite(
+            self._name(parameters[0], "register_array", where),
+            self._integer(parameters[1], where),
+            self._integer(parameters[2], where),
+        )
+
+    def _hash(self, parameters: list[Json], where: str) -> Statement:
+        return Hash(
+            self.lvalue(parameters[0], where),
+            self._integer(parameters[1], where),
+            self._name(parameters[2], "calculation", where),
+            self._integer(parameters[3], where),
+        )
+
+    def _random(self, parameters: list[Json], where: str) -> Statement:
+        return Random(
+            self.lvalue(parameters[0], where),
+            self._integer(parameters[1], where),
+            self._integer(parameters[2], where),
+        )
+
+    def _clone(self, parameters: list[Json], where: str) -> Statement:
+        return Clone(self._integer(parameters[0], where), self._field_list(parameters[1], where))
+
+    # -- parameters --------------------------------------------------------------------------------
+
+    def _integer(self, node: Json, where: str) -> Expr:
+        return self._expressions.integer(node, where)
+
+    def _constant(self, node: Json, where: str) -> int:
+        expr = self._expressions.integer(node, where)
+        if not isinstance(expr, Const):
+            raise UnsupportedConstruct("a parameter that is not constant", where)
+        return expr.value
+
+    def lvalue(self, node: Json, where: str) -> Lvalue:
+        """Reads something that can be assigned to."""
+        target = self._expressions.operand(node, where)
+        if isinstance(target, Unary) and target.op == "d2b":  # a boolean variable read back as one
+            target = target.operand
+        if not isinstance(target, FieldRef | StackField | StackLast):
+            raise UnsupportedConstruct("assignment to something that is no field", where)
+        return target
+
+    def _operand(self, node: Json, where: str) -> Operand:
+        return self._expressions.operand(node, where)
+
+    def _header(self, node: Json, where: str) -> str:
+        operand = self._operand(node, where)
+        if isinstance(operand, HeaderName):
+            return operand.name
+        raise UnsupportedConstruct("a header chosen at run time", where)
+
+    def _stack(self, node: Json, where: str) -> str:
+        operand = self._operand(node, where)
+        if isinstance(operand, StackName):
+            return operand.name
+        raise ProgramError(f"{where}: expected a header stack")
+
+    def _name(self, node: Json, kind: str, where: str) -> str:
+        if text(node, "type", where) != kind or node.get("value") not in self._names[kind]:
+            raise ProgramError(f"{where}: no {kind} '{node.get('value')}'")
+        return str(node["value"])
+
+    def _field_list(self, node: Json, where: str) -> int:
+        number = self._constant(node, where)
+        if number not in self._field_lists:
+            raise ProgramError(f"{where}: no field list {number}")
+        return number
+
+
+def _target(target: int, renumbered: dict[int, int], where: str) -> int:
+    if target not in renumbered:
+        raise ProgramError(f"{where}: jump to primitive {target}, which does not exist")
+    return renumbered[target]

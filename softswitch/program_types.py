@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A v1model program as the soft switch holds it: frozen, typed, checked.
+
+Names are BMv2's, which are those of P4Info.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from softswitch.program_ir import Calculation, Expr, FieldRef, ParserOp, Statement, Valid
+
+DROP_PORT: Final = 511
+
+
+@dataclass(frozen=True)
+class FieldType:
+    """A field of a header type: width in bits and whether it is two's complement."""
+
+    name: str
+    bits: int
+    signed: bool = False
+
+
+@dataclass(frozen=True)
+class HeaderType:
+    """An ordered run of fields; a whole number of bytes unless only used for metadata."""
+
+    name: str
+    fields: tuple[FieldType, ...]
+
+    @property
+    def bits(self) -> int:
+        """Width of all fields together."""
+        return sum(field.bits for field in self.fields)
+
+    def index(self, name: str) -> int:
+        """Position of a field; KeyError when there is none."""
+        for position, field in enumerate(self.fields):
+            if field.name == name:
+                return position
+        raise KeyError(name)
+
+
+@dataclass(frozen=True)
+class Header:
+    """A header instance, or a metadata struct (always readable, zero at the start of a packet)."""
+
+    name: str
+    type: HeaderType
+    metadata: bool
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A header stack; `headers` are the names of its elements in order."""
+
+    name: str
+    type: HeaderType
+    headers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One select case. `mask` None: every bit of the key counts. `next_state` None: accept."""
+
+    value: int
+    mask: int | None
+    next_state: str | None
+
+
+@dataclass(frozen=True)
+class ParserState:
+    """A parser state: operations, then the first matching transition on the concatenated key.
+
+    Key elements are padded to whole bytes in `Transition` values, most significant element first.
+    """
+
+    name: str
+    ops: tuple[ParserOp, ...]
+    key: tuple[Expr, ...]
+    key_bits: tuple[int, ...]
+    transitions: tuple[Transition, ...]
+    default: str | None
+
+
+@dataclass(frozen=True)
+class Parser:
+    """The parser; `states` by name."""
+
+    init_state: str | None
+    states: Mapping[str, ParserState]
+
+
+@dataclass(frozen=True)
+class Param:
+    """An action parameter."""
+
+    name: str
+    bits: int
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action; several P4 actions may share a name, so the JSON id tells them apart."""
+
+    id: int
+    name: str
+    params: tuple[Param, ...]
+    body: tuple[Statement, ...]
+
+
+class MatchKind(Enum):
+    """How a key field, or a whole table, matches (BMv2 writes P4's `optional` as ternary)."""
+
+    EXACT = "exact"
+    LPM = "lpm"
+    TERNARY = "ternary"
+    RANGE = "range"
+
+
+@dataclass(frozen=True)
+class TableKey:
+    """One key field. `mask`, when given, is ANDed to the field's value before matching."""
+
+    name: str
+    target: FieldRef | Valid
+    kind: MatchKind
+    bits: int
+    mask: int | None = None
+
+
+@dataclass(frozen=True)
+class ActionCall:
+    """An action with its arguments."""
+
+    action: int  # Action.id
+    args: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FieldMatch:
+    """One field of a constant entry: value and, by kind, mask, prefix length or upper bound."""
+
+    kind: MatchKind
+    value: int
+    mask: int = 0
+    prefix_len: int = 0
+    high: int = 0
+
+
+@dataclass(frozen=True)
+class ConstEntry:
+    """A `const entries` row. `priority` is BMv2's: the smaller number wins."""
+
+    key: tuple[FieldMatch, ...]
+    call: ActionCall
+    priority: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """A match-action table.
+
+    `next_by_action` maps an action id to the next node; `next_hit` / `next_miss` are used instead when
+    `by_hit`. A node name of None ends the pipeline. `immutable`: its entries are the program's own.
+    """
+
+    name: str
+    kind: MatchKind
+    keys: tuple[TableKey, ...]
+    actions: tuple[int, ...]
+    size: int
+    default: ActionCall | None
+    default_const: bool
+    by_hit: bool
+    next_by_action: Mapping[int, str | None]
+    next_hit: str | None
+    next_miss: str | None
+    base_next: str | None
+    counted: bool
+    immutable: bool
+    entries: tuple[ConstEntry, ...]
+
+    @property
+    def prioritised(self) -> bool:
+        """Whether entries have priorities (some field is ternary, optional or range)."""
+        return self.kind in (MatchKind.TERNARY, MatchKind.RANGE)
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """An `if` between tables."""
+
+    name: str
+    condition: Expr
+    true_next: str | None
+    false_next: str | None
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Ingress or egress: a graph of tables and conditionals, by name."""
+
+    name: str
+    init: str | None
+    tables: Mapping[str, Table]
+    conditionals: Mapping[str, Conditional]
+
+
+@dataclass(frozen=True)
+class Register:
+    """A register array of `size` cells of `bits` bits."""
+
+    name: str
+    size: int
+    bits: int
+
+
+@dataclass(frozen=True)
+class Counter:
+    """An indirect counter array, or (`table` set) the direct counter of a table."""
+
+    name: str
+    size: int
+    table: str | None
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """A checksum the deparser writes (`update`) or the parser checks (`verify`)."""
+
+    name: str
+    target: FieldRef
+    calculation: str
+    condition: Expr | None
+    verify: bool
+    update: bool
+
+
+@dataclass(frozen=True)
+class Program:
+    """A whole program.
+
+    `digest` is the SHA-256 of the JSON text, `tables` every table of both pipelines by name, `errors`
+    the parser errors' values by name, `field_lists` the metadata kept by clone, resubmit and recirculate,
+    `aliases` the fields that stand for BMv2's intrinsic metadata.
+    """
+
+    digest: str
+    headers: Mapping[str, Header]
+    stacks: Mapping[str, Stack]
+    parser: Parser
+    deparser: tuple[str, ...]
+    actions: Mapping[int, Action]
+    ingress: Pipeline
+    egress: Pipeline
+    registers: Mapping[str, Register]
+    counters: Mapping[str, Counter]
+    calculations: Mapping[str, Calculation]
+    checksums: tuple[Checksum, ...]
+    errors: Mapping[str, int]
+    field_lists: Mapping[int, tuple[FieldRef, ...]]
+    aliases: Mapping[str, FieldRef]
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """Every table by its fully qualified name, ingress first."""
+        return {**self.ingress.tables, **self.egress.tables}
+
+    def field(self, ref: FieldRef) -> FieldType:
+        """The type of a field."""
+        kind = self.headers[ref.header].type
+        return kind.fields[kind.index(ref.field)]
+
+    def table_action(self, table: Table, name: str) -> Action | None:
+        """The action of that name which a table may run, or None."""
+        for number in table.actions:
+            if self.actions[number].name == name:
+                return self.actions[number]
+        return None

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// The control plane's entry points, called from Python (softswitch/bindings.py). Each takes the
+// switch's lock, so that a data path running in another thread sees a change whole or not at all.
+// Numbers and lengths have been checked by the caller.
+#include <stdlib.h>
+#include <string.h>
+
+#include "table.h"
+
+static sw_state *state(sw_switch *sw) { return (sw_state *)sw; }
+
+static void lock(sw_switch *sw) { pthread_mutex_lock(&state(sw)->mutex); }
+static void unlock(sw_switch *sw) { pthread_mutex_unlock(&state(sw)->mutex); }
+static void stats(const sw_switch *sw, sw_stats *out) { *out = ((const sw_state *)sw)->stats; }
+
+static sw_ops ops = {NULL, lock, unlock, stats};
+
+static void *cells(uint64_t count, size_t bytes) {
+    size_t size = (count * bytes + 63) / 64 * 64;
+    void *memory = size == 0 ? NULL : aligned_alloc(64, size);
+    if (memory != NULL) memset(memory, 0, size);
+    return memory;
+}
+
+void swc_destroy(sw_switch *sw) {
+    sw_state *s = state(sw);
+    for (uint32_t i = 0; s->tables != NULL && i < sw_generated.tables; i++)
+        if (s->tables[i].fallback != NULL) sw_table_free(&s->tables[i]);
+    for (uint32_t i = 0; s->registers != NULL && i < sw_generated.registers; i++) free(s->registers[i]);
+    for (uint32_t i = 0; s->counters != NULL && i < sw_generated.counters; i++) free(s->counters[i]);
+    for (uint32_t i = 0; s->groups != NULL && i < SW_GROUPS; i++) free(s->groups[i]);
+    for (uint32_t i = 0; s->sessions != NULL && i < SW_SESSIONS; i++) free(s->sessions[i]);
+    free(s->tables);
+    free(s->registers);
+    free(s->counters);
+    free(s->groups);
+    free(s->sessions);
+    free(s->scratch);
+    pthread_mutex_destroy(&s->mutex);
+    free(s);
+}
+
+static int allocate(sw_state *s) {
+    const sw_program *program = &sw_generated;
+    s->tables = calloc(program->tables + 1, sizeof(sw_table));
+    s->registers = calloc(program->registers + 1, sizeof(void *));
+    s->counters = calloc(program->counters + 1, sizeof(sw_cell *));
+    s->groups = calloc(SW_GROUPS, sizeof(sw_replicas *));
+    s->sessions = calloc(SW_SESSIONS, sizeof(sw_replicas *));
+    s->scratch = cells(1, program->scratch_bytes);
+    if (!s->tables || !s->registers || !s->counters || !s->groups || !s->sessions || !s->scratch) return -1;
+    for (uint32_t i = 0; i < program->tables; i++)
+        if (sw_table_init(&s->tables[i], &program->table[i]) != 0) return -1;
+    for (uint32_t i = 0; i < program->registers; i++)
+        if ((s->registers[i] = cells(program->reg[i].size, program->reg[i].cell_bytes)) == NULL) return -1;
+    for (uint32_t i = 0; i < program->counters; i++)
+        if ((s->counters[i] = cells(program->counter[i].size + 1, sizeof(sw_cell))) == NULL) return -1;
+    return 0;
+}
+
+sw_switch *swc_create(void) {
+    sw_state *s = calloc(1, sizeof *s);
+    if (s == NULL) return NULL;
+    ops.process = sw_generated.process;
+    s->base.ops = &ops;
+    pthread_mutex_init(&s->mutex, NULL);
+    if (allocate(s) != 0) {
+        swc_destroy(&s->base);
+        return NULL;
+    }
+    return &s->base;
+}
+
+void swc_process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t len, uint64_t now_ns,
+                 sw_emit emit, void *ctx) {
+    lock(sw);
+    sw_process(sw, port, frame, len, now_ns, emit, ctx);
+    unlock(sw);
+}
+
+void swc_stats(sw_switch *sw, sw_stats *out) {
+    lock(sw);
+    stats(sw, out);
+    unlock(sw);
+}
+
+// -- tables ---------------------------------------------------------------------------------------
+
+int64_t swc_insert(sw_switch *sw, uint32_t table, const uint64_t *key, const uint64_t *mask,
+                   const uint64_t *high, uint32_t rank, int32_t priority, uint32_t action,
+                   const uint64_t *args) {
+    lock(sw);
+    int64_t handle =
+        sw_table_insert(&state(sw)->tables[table], key, mask, high, rank, priority, action, args);
+    unlock(sw);
+    return handle;
+}
+
+void swc_modify(sw_switch *sw, uint32_t table, uint32_t handle, uint32_t action, const uint64_t *args) {
+    sw_table *t = &state(sw)->tables[table];
+    lock(sw);
+    sw_entry_set(t, t->handles[handle], action, args);
+    unlock(sw);
+}
+
+void swc_remove(sw_switch *sw, uint32_t table, uint32_t handle) {
+    lock(sw);
+    sw_table_remove(&state(sw)->tables[table], handle);
+    unlock(sw);
+}
+
+void swc_default(sw_switch *sw, uint32_t table, uint32_t action, const uint64_t *args) {
+    sw_table *t = &state(sw)->tables[table];
+    lock(sw);
+    sw_entry_set(t, t->fallback, action, args);
+    unlock(sw);
+}
+
+void swc_entry_count(sw_switch *sw, uint32_t table, uint32_t handle, sw_cell *out) {
+    lock(sw);
+    const sw_entry *entry = state(sw)->tables[table].handles[handle];
+    *out = (sw_cell){entry->packets, entry->bytes};
+    unlock(sw);
+}
+
+void swc_set_entry_count(sw_switch *sw, uint32_t table, uint32_t handle, const sw_cell *count) {
+    lock(sw);
+    sw_entry *entry = state(sw)->tables[table].handles[handle];
+    entry->packets = count->packets;
+    entry->bytes = count->bytes;
+    unlock(sw);
+}
+
+// -- replication ----------------------------------------------------------------------------------
+
+static int set_replicas(sw_switch *sw, sw_replicas **place, uint32_t count, const sw_replica *replicas,
+                        uint32_t packet_length) {
+    sw_replicas *made = malloc(sizeof *made + count * sizeof(sw_replica));
+    if (made == NULL) return -1;
+    made->count = count;
+    made->packet_length = packet_length;
+    if (count != 0) memcpy(made->replicas, replicas, count * sizeof(sw_replica));
+    lock(sw);
+    sw_replicas *old = *place;
+    *place = made;
+    unlock(sw);
+    free(old);
+    return 0;
+}
+
+static void clear_replicas(sw_switch *sw, sw_replicas **place) {
+    lock(sw);
+    sw_replicas *old = *place;
+    *place = NULL;
+    unlock(sw);
+    free(old);
+}
+
+int swc_set_group(sw_switch *sw, uint32_t group, uint32_t count, const sw_replica *replicas) {
+    return set_replicas(sw, &state(sw)->groups[group], count, replicas, 0);
+}
+
+void swc_clear_group(sw_switch *sw, uint32_t group) { clear_replicas(sw, &state(sw)->groups[group]); }
+
+int swc_set_session(sw_switch *sw, uint32_t session, uint32_t count, const sw_replica *replicas,
+                    uint32_t packet_length) {
+    return set_replicas(sw, &state(sw)->sessions[session], count, replicas, packet_length);
+}
+
+void swc_clear_session(sw_switch *sw, uint32_t session) {
+    clear_replicas(sw, &state(sw)->sessions[session]);
+}
+
+// -- counters and registers -------------------------------------------------------------------------
+
+void swc_counter(sw_switch *sw, uint32_t counter, uint64_t index, sw_cell *out) {
+    lock(sw);
+    *out = state(sw)->counters[counter][index];
+    unlock(sw);
+}
+
+void swc_set_counter(sw_switch *sw, uint32_t counter, uint64_t index, const sw_cell *count) {
+    lock(sw);
+    state(sw)->counters[counter][index] = *count;
+    unlock(sw);
+}
+
+// Register cells travel as `cell_bytes` bytes in the machine's own order.
+void swc_register(sw_switch *sw, uint32_t number, uint64_t index, void *out) {
+    size_t bytes = sw_generated.reg[number].cell_bytes;
+    lock(sw);
+    memcpy(out, (const char *)state(sw)->registers[number] + index * bytes, bytes);
+    unlock(sw);
+}
+
+void swc_set_register(sw_switch *sw, uint32_t number, uint64_t index, const void *value) {
+    size_t bytes = sw_generated.reg[number].cell_bytes;
+    lock(sw);
+    memcpy((char *)state(sw)->registers[number] + index * bytes, value, bytes);
+    unlock(sw);
+}

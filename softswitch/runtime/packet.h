@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reading and writing packet bytes, and the checksum and hash algorithms, for generated code.
+#ifndef WEIR_SOFTSWITCH_PACKET_H
+#define WEIR_SOFTSWITCH_PACKET_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include "state.h"
+
+static inline uint16_t sw_load16(const uint8_t *b) {
+    uint16_t v;
+    memcpy(&v, b, 2);
+    return __builtin_bswap16(v);
+}
+static inline uint32_t sw_load32(const uint8_t *b) {
+    uint32_t v;
+    memcpy(&v, b, 4);
+    return __builtin_bswap32(v);
+}
+static inline uint64_t sw_load64(const uint8_t *b) {
+    uint64_t v;
+    memcpy(&v, b, 8);
+    return __builtin_bswap64(v);
+}
+static inline void sw_store16(uint8_t *b, uint16_t v) {
+    v = __builtin_bswap16(v);
+    memcpy(b, &v, 2);
+}
+static inline void sw_store32(uint8_t *b, uint32_t v) {
+    v = __builtin_bswap32(v);
+    memcpy(b, &v, 4);
+}
+static inline void sw_store64(uint8_t *b, uint64_t v) {
+    v = __builtin_bswap64(v);
+    memcpy(b, &v, 8);
+}
+
+// `bytes` (1 to 16, a constant at each call) big-endian bytes.
+static inline __attribute__((always_inline)) sw_u128 sw_load(const uint8_t *b, unsigned bytes) {
+    sw_u128 v = 0;
+    unsigned i = 0;
+    for (; i + 8 <= bytes; i += 8) v = (v << 64) | sw_load64(b + i);
+    if (i + 4 <= bytes) v = (v << 32) | sw_load32(b + i), i += 4;
+    if (i + 2 <= bytes) v = (v << 16) | sw_load16(b + i), i += 2;
+    if (i < bytes) v = (v << 8) | b[i];
+    return v;
+}
+static inline __attribute__((always_inline)) void sw_store(uint8_t *b, unsigned bytes, sw_u128 v) {
+    unsigned i = bytes;
+    for (; i >= 8; i -= 8, v >>= 64) sw_store64(b + i - 8, (uint64_t)v);
+    if (i >= 4) i -= 4, sw_store32(b + i, (uint32_t)v), v >>= 32;
+    if (i >= 2) i -= 2, sw_store16(b + i, (uint16_t)v), v >>= 16;
+    if (i != 0) b[0] = (uint8_t)v;
+}
+
+// `bits` bits, `offset` bits into `b`: any alignment, bit by byte. For the rare field that no wide
+// load covers.
+static inline sw_u128 sw_load_bits(const uint8_t *b, unsigned offset, unsigned bits) {
+    sw_u128 v = 0;
+    for (unsigned done = 0; done < bits;) {
+        unsigned skip = (offset + done) % 8, take = 8 - skip < bits - done ? 8 - skip : bits - done;
+        v = (v << take) | ((b[(offset + done) / 8] >> (8 - skip - take)) & ((1u << take) - 1));
+        done += take;
+    }
+    return v;
+}
+static inline void sw_store_bits(uint8_t *b, unsigned offset, unsigned bits, sw_u128 v) {
+    for (unsigned done = 0; done < bits;) {
+        unsigned skip = (offset + done) % 8, take = 8 - skip < bits - done ? 8 - skip : bits - done;
+        unsigned shift = 8 - skip - take, mask = ((1u << take) - 1) << shift;
+        uint8_t *at = &b[(offset + done) / 8];
+        *at = (uint8_t)((*at & ~mask) | (((unsigned)(v >> (bits - done - take)) << shift) & mask));
+        done += take;
+    }
+}
+
+// A field wider than 128 bits, carried along but never computed with: lowest byte first.
+static inline void sw_load_wide(uint8_t *to, const uint8_t *b, unsigned offset, unsigned bits) {
+    for (unsigned done = 0; done < bits; done += 8) {
+        unsigned take = bits - done < 8 ? bits - done : 8;
+        to[done / 8] = (uint8_t)sw_load_bits(b, offset + bits - done - take, take);
+    }
+}
+
+// Runs of equal fields; the loops become byte-shuffle instructions.
+static inline void sw_load_run16(uint16_t *restrict to, const uint8_t *restrict from, unsigned count) {
+    for (unsigned i = 0; i < count; i++) to[i] = sw_load16(from + 2 * i);
+}
+static inline void sw_load_run32(uint32_t *restrict to, const uint8_t *restrict from, unsigned count) {
+    for (unsigned i = 0; i < count; i++) to[i] = sw_load32(from + 4 * i);
+}
+static inline void sw_load_run64(uint64_t *restrict to, const uint8_t *restrict from, unsigned count) {
+    for (unsigned i = 0; i < count; i++) to[i] = sw_load64(from + 8 * i);
+}
+static inline void sw_store_run16(uint8_t *restrict to, const uint16_t *restrict from, unsigned count) {
+    for (unsigned i = 0; i < count; i++) sw_store16(to + 2 * i, from[i]);
+}
+static inline void sw_store_run32(uint8_t *restrict to, const uint32_t *restrict from, unsigned count) {
+    for (unsigned i = 0; i < count; i++) sw_store32(to + 4 * i, from[i]);
+}
+static inline void sw_store_run64(uint8_t *restrict to, const uint64_t *restrict from, unsigned count) {
+    for (unsigned i = 0; i < count; i++) sw_store64(to + 8 * i, from[i]);
+}
+
+// -- algorithms -------------------------------------------------------------------------------------
+// Parameters as in BMv2: crc16 is CRC-16/ARC, crc32 is CRC-32/ISO-HDLC.
+
+static inline uint64_t sw_crc(const uint8_t *data, size_t length, uint32_t reflected_polynomial,
+                              uint32_t initial) {
+    uint32_t crc = initial;
+    for (size_t i = 0; i < length; i++) {
+        crc ^= data[i];
+        for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ (crc & 1 ? reflected_polynomial : 0);
+    }
+    return crc;
+}
+static inline uint64_t sw_crc16(const uint8_t *data, size_t length) {
+    return sw_crc(data, length, 0xa001u, 0);
+}
+static inline uint64_t sw_crc32(const uint8_t *data, size_t length) {
+    return (uint32_t)~sw_crc(data, length, 0xedb88320u, 0xffffffffu);
+}
+
+// Internet checksum, RFC 1071.
+static inline uint64_t sw_csum16(const uint8_t *data, size_t length) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i + 2 <= length; i += 2) sum += sw_load16(data + i);
+    if (length % 2 != 0) sum += (uint64_t)data[length - 1] << 8;
+    while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
+    return (uint16_t)~sum;
+}
+static inline uint64_t sw_xor16(const uint8_t *data, size_t length) {
+    uint16_t value = 0;
+    for (size_t i = 0; i + 2 <= length; i += 2) value ^= sw_load16(data + i);
+    if (length % 2 != 0) value ^= (uint16_t)(data[length - 1] << 8);
+    return value;
+}
+static inline uint64_t sw_identity(const uint8_t *data, size_t length) {
+    uint64_t value = 0;
+    for (size_t i = 0; i < length && i < 8; i++) value = (value << 8) | data[i];
+    return value;
+}
+
+#endif

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The soft switch: a v1model program compiled to native code, without I/O.
+
+Example::
+
+    switch = Switch(Path("router.json"))
+    switch.insert_entry("MyIngress.routes", Entry((Lpm(0x0A000000, 8),), "MyIngress.forward", (2,)))
+    for port, frame in switch.process(1, frame, now=0):
+        ...
+"""
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from softswitch.bindings import EMIT, Library
+from softswitch.codegen.layout import storage_bits
+from softswitch.compiler import load_switch_library
+from softswitch.entry import CloneSession, Count, Entry, Match, Replica
+from softswitch.errors import Code, ControlError
+from softswitch.program import Program, load_program
+from softswitch.program_types import Register
+from softswitch.table_store import TableStore
+
+MAX_FRAME = 2040
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What the switch as a whole has seen since it was made."""
+
+    packets_in: int
+    packets_out: int
+    packets_dropped: int
+    bytes_in: int
+    bytes_out: int
+
+
+class Switch:
+    """A running program with its tables, counters, registers and replication state.
+
+    All methods are thread-safe, also against a native driver that runs the data path through
+    `handle` (see runtime/switch.h): control calls fall between its batches. A control call that
+    cannot be done raises `ControlError` and changes nothing.
+
+    Args:
+        program: a loaded program, or the path of a BMv2 JSON file.
+        device_id: carried for the control plane; the program does not see it.
+        cpu_port: the port that leads to the control plane, or None. Frames for it come out of
+            `process` like any other, controller header first.
+
+    Raises:
+        ProgramError, UnsupportedConstruct: from `load_program`.
+        native.build.NoCompilerError, native.build.CompileError: from the first use on a machine.
+    """
+
+    def __init__(self, program: Program | Path, *, device_id: int = 0, cpu_port: int | None = None) -> None:
+        self.program: Program = load_program(program) if isinstance(program, Path) else program
+        self.device_id = device_id
+        self.cpu_port = cpu_port
+        self._library: Library = load_switch_library(self.program)
+        address = self._library.create()
+        if not address:
+            raise MemoryError(f"no memory for the registers and counters of {self.program.digest[:12]}")
+        self._handle: int | None = address
+        self._control = threading.RLock()
+        self._groups: dict[int, tuple[Replica, ...]] = {}
+        self._sessions: dict[int, CloneSession] = {}
+        self._tables = {
+            name: TableStore(self._library, address, number, self.program, table)
+            for number, (name, table) in enumerate(self.program.tables.items())
+        }
+
+    # -- data path -------------------------------------------------------------------------------
+
+    @property
+    def handle(self) -> int:
+        """Address of the C `sw_switch`, for native drivers; valid until `close`."""
+        if self._handle is None:
+            raise ValueError("the switch is closed")
+        return self._handle
+
+    def process(self, port: int, frame: bytes, now: int) -> list[tuple[int, bytes]]:
+        """Runs one frame through the program.
+
+        Args:
+            port: ingress port.
+            frame: the frame as it came in, at most MAX_FRAME bytes (a longer one is dropped and counted).
+            now: time in nanoseconds from any monotonic origin; the program sees microseconds.
+
+        Returns:
+            The frames that leave, as (egress port, frame), in order.
+        """
+        sent: list[tuple[int, bytes]] = []
+
+        def emit(_: int | None, out_port: int, data: int, length: int) -> None:
+            sent.append((out_port, ctypes.string_at(data, length)))
+
+        self._library.process(self.handle, port, frame, now, EMIT(emit))
+        return sent
+
+    def packet_out(self, frame: bytes, now: int) -> list[tuple[int, bytes]]:
+        """Injects a frame of the control plane (controller header first) at the CPU port.
+
+        Returns what leaves the switch, like `process`.
+        """
+        if self.cpu_port is None:
+            raise ControlError(Code.FAILED_PRECONDITION, "packet-out needs a switch with a CPU port")
+        return self.process(self.cpu_port, frame, now)
+
+    def statistics(self) -> Statistics:
+        """Totals over all ports."""
+        return Statistics(*self._library.statistics(self.handle))
+
+    def close(self) -> None:
+        """Frees the switch. No driver may use `handle` any more. Closing twice is harmless."""
+        with self._control:
+            if self._handle is not None:
+                self._library.destroy(self._handle)
+                self._handle = None
+
+    def __enter__(self) -> "Switch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- tables ----------------------------------------------------------------------------------
+
+    def insert_entry(self, table: str, entry: Entry) -> None:
+        """Adds an entry. ALREADY_EXISTS for the same key (and priority), RESOURCE_EXHAUSTED when full."""
+        with self._control:
+            self._table(table).insert(entry)
+
+    def modify_entry(self, table: str, entry: Entry) -> None:
+        """Replaces action and arguments of the entry with this key (and priority); counters go on."""
+        with self._control:
+            self._table(table).modify(entry)
+
+    def delete_entry(self, table: str, key: tuple[Match, ...], priority: int = 0) -> None:
+        """Removes the entry with this key (and priority)."""
+        with self._control:
+            self._table(table).delete(key, priority)
+
+    def entries(self, table: str) -> list[Entry]:
+        """All entries, constant ones included, in order of insertion."""
+        with self._control:
+            return self._table(table).entries()
+
+    def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
+        """Sets what the table does on a miss. PERMISSION_DENIED when the program fixed it."""
+        with self._control:
+            self._table(table).set_default(action, tuple(args))
+
+    def reset_default(self, table: str) -> None:
+        """Puts the program's own default action back."""
+        with self._control:
+            self._table(table).reset_default()
+
+    def default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
+        """The default action and its arguments; None for a table that does nothing on a miss."""
+        with self._control:
+            return self._table(table).default()
+
+    def entry_counter(self, table: str, key: tuple[Match, ...], priority: int = 0) -> Count:
+        """Reads the direct counter of an entry."""
+        with self._control:
+            return self._table(table).count(key, priority)
+
+    def write_entry_counter(
+        self, table: str, key: tuple[Match, ...], count: Count, priority: int = 0
+    ) -> None:
+        """Sets the direct counter of an entry."""
+        with self._control:
+            self._table(table).set_count(key, count, priority)
+
+    # -- replication -----------------------------------------------------------------------------
+
+    def set_multicast_group(self, group: int, replicas: Sequence[Replica | tuple[int, int]]) -> None:
+        """Makes or replaces multicast group `group` (1 to 65535): copies leave in the order given."""
+        if not 1 <= group <= 0xFFFF:
+            raise ControlError(Code.INVALID_ARGUMENT, f"multicast group {group} is not in 1..65535")
+        wanted = tuple(_replica(replica) for replica in replicas)
+        with self._control:
+            self._library.set_group(self.handle, group, wanted)
+            self._groups[group] = wanted
+
+    def delete_multicast_group(self, group: int) -> None:
+        """Removes a multicast group."""
+        with self._control:
+            if group not in self._groups:
+                raise ControlError(Code.NOT_FOUND, f"no multicast group {group}")
+            self._library.clear_group(self.handle, group)
+            del self._groups[group]
+
+    def multicast_groups(self) -> dict[int, tuple[Replica, ...]]:
+        """All multicast groups by number."""
+        with self._control:
+            return dict(self._groups)
+
+    def set_clone_session(
+        self, session: int, replicas: Sequence[Replica | tuple[int, int]], packet_length: int = 0
+    ) -> None:
+        """Makes or replaces clone session `session` (0 to 32767).
+
+        Args:
+            session: what the program passes to clone().
+            replicas: where copies go, in order.
+            packet_length: bytes a copy keeps; 0 keeps all.
+        """
+        if not 0 <= session <= 0x7FFF:
+            raise ControlError(Code.INVALID_ARGUMENT, f"clone session {session} is not in 0..32767")
+        wanted = CloneSession(tuple(_replica(replica) for replica in replicas), packet_length)
+        with self._control:
+            self._library.set_session(self.handle, session, wanted.replicas, packet_length)
+            self._sessions[session] = wanted
+
+    def delete_clone_session(self, session: int) -> None:
+        """Removes a clone session; what is cloned to it from then on is not copied."""
+        with self._control:
+            if session not in self._sessions:
+                raise ControlError(Code.NOT_FOUND, f"no clone session {session}")
+            self._library.clear_session(self.handle, session)
+            del self._sessions[session]
+
+    def clone_sessions(self) -> dict[int, CloneSession]:
+        """All clone sessions by number."""
+        with self._control:
+            return dict(self._sessions)
+
+    # -- counters and registers --------------------------------------------------------------------
+
+    def read_counter(self, name: str, index: int) -> Count:
+        """Reads one cell of an indirect counter."""
+        number = self._counter(name, index)
+        return Count(*self._library.read_counter(self.handle, number, index))
+
+    def write_counter(self, name: str, index: int, count: Count) -> None:
+        """Sets one cell of an indirect counter."""
+        number = self._counter(name, index)
+        self._library.write_counter(self.handle, number, index, count)
+
+    def read_register(self, name: str, index: int) -> int:
+        """Reads one cell of a register."""
+        number, register = self._register(name, index)
+        return self._library.read_register(self.handle, number, index, storage_bits(register.bits) // 8)
+
+    def write_register(self, name: str, index: int, value: int) -> None:
+        """Sets one cell of a register; `value` must fit its width."""
+        number, register = self._register(name, index)
+        if not 0 <= value < 1 << register.bits:
+            raise ControlError(Code.OUT_OF_RANGE, f"{value} does not fit the {register.bits} bits of {name}")
+        width = storage_bits(register.bits) // 8
+        self._library.write_register(self.handle, number, index, value, width)
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def _table(self, name: str) -> TableStore:
+        _ = self.handle
+        try:
+            return self._tables[name]
+        except KeyError:
+            raise ControlError(Code.NOT_FOUND, f"the program has no table {name}") from None
+
+    def _counter(self, name: str, index: int) -> int:
+        counter = self.program.counters.get(name)
+        if counter is None or counter.table is not None:
+            raise ControlError(Code.NOT_FOUND, f"the program has no indirect counter {name}")
+        if not 0 <= index < counter.size:
+            raise ControlError(
+                Code.OUT_OF_RANGE, f"counter {name} has cells 0..{counter.size - 1}, not {index}"
+            )
+        return list(self.program.counters).index(name)
+
+    def _register(self, name: str, index: int) -> tuple[int, Register]:
+        register = self.program.registers.get(name)
+        if register is None:
+            raise ControlError(Code.NOT_FOUND, f"the program has no register {name}")
+        if not 0 <= index < register.size:
+            raise ControlError(
+                Code.OUT_OF_RANGE, f"register {name} has cells 0..{register.size - 1}, not {index}"
+            )
+        return list(self.program.registers).index(name), register
+
+
+def _replica(value: Replica | tuple[int, int]) -> Replica:
+    replica = value if isinstance(value, Replica) else Replica(*value)
+    if not (0 <= replica.port < 1 << 32 and 0 <= replica.rid < 1 << 16):
+        raise ControlError(Code.INVALID_ARGUMENT, f"{replica} needs a 32-bit port and a 16-bit rid")
+    return replica

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One table as the control plane sees it: entries checked, remembered, and put into the native table."""
+
+from dataclasses import dataclass, replace
+
+from softswitch.bindings import Library
+from softswitch.codegen.keys import arg_word_count, key_layout, pack_args
+from softswitch.entry import Count, Entry, Exact, Lpm, Match, Optional, Range, Ternary
+from softswitch.errors import Code, ControlError
+from softswitch.program_types import Action, ActionCall, FieldMatch, MatchKind, Program, Table, TableKey
+
+# BMv2's own priorities are better when smaller. P4Runtime's pivot (in PI) is the greatest int32.
+_PIVOT = (1 << 31) - 1
+_NO_ACTION = (1 << 32) - 1
+
+_Identity = tuple[tuple[Match, ...], int]
+
+
+@dataclass
+class _Stored:
+    entry: Entry
+    handle: int
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A key in the words of the native table."""
+
+    key: list[int]
+    mask: list[int]
+    high: list[int]
+    rank: int
+
+
+class TableStore:
+    """A table's entries, default action and direct counters. Not thread-safe by itself."""
+
+    def __init__(self, library: Library, switch: int, number: int, program: Program, table: Table) -> None:
+        self._library = library
+        self._switch = switch
+        self._number = number
+        self._program = program
+        self._table = table
+        self._layout = key_layout(table)
+        ids = dict.fromkeys([*table.actions, *([table.default.action] if table.default else [])])
+        self._actions = [program.actions[each] for each in ids]
+        self._words = arg_word_count(self._actions)
+        self._stored: dict[_Identity, _Stored] = {}
+        self._default = table.default
+        self._install_default(table.default)
+        for each in table.entries:
+            call = each.call
+            key = tuple(_constant_match(match) for match in each.key)
+            priority = _PIVOT - each.priority if table.prioritised else 0
+            self._put(Entry(key, program.actions[call.action].name, call.args, priority), call.action)
+
+    # -- entries -----------------------------------------------------------------------------------
+
+    def insert(self, entry: Entry) -> None:
+        """Adds an entry."""
+        self._check_mutable()
+        entry = self._checked(entry)
+        action = self._action(entry.action, entry.args)
+        if (entry.key, entry.priority) in self._stored:
+            raise ControlError(Code.ALREADY_EXISTS, f"{self._table.name} already has an entry {entry.key}")
+        if len(self._stored) >= self._table.size:
+            raise ControlError(
+                Code.RESOURCE_EXHAUSTED, f"{self._table.name} is full ({self._table.size} entries)"
+            )
+        self._put(entry, action.id)
+
+    def modify(self, entry: Entry) -> None:
+        """Replaces the action of an entry."""
+        self._check_mutable()
+        entry = self._checked(entry)
+        action = self._action(entry.action, entry.args)
+        stored = self._find(entry.key, entry.priority)
+        args = pack_args(action, entry.args, self._words)
+        self._library.modify(self._switch, self._number, stored.handle, action.id, args)
+        stored.entry = entry
+
+    def delete(self, key: tuple[Match, ...], priority: int) -> None:
+        """Removes an entry."""
+        self._check_mutable()
+        key = self._checked_key(key)
+        stored = self._find(key, priority)
+        self._library.remove(self._switch, self._number, stored.handle)
+        del self._stored[key, priority]
+
+    def entries(self) -> list[Entry]:
+        """All entries in order of insertion."""
+        return [stored.entry for stored in self._stored.values()]
+
+    def count(self, key: tuple[Match, ...], priority: int) -> Count:
+        """An entry's direct counter."""
+        stored = self._counted(key, priority)
+        return Count(*self._library.entry_count(self._switch, self._number, stored.handle))
+
+    def set_count(self, key: tuple[Match, ...], count: Count, priority: int) -> None:
+        """Sets an entry's direct counter."""
+        stored = self._counted(key, priority)
+        self._library.set_entry_count(self._switch, self._number, stored.handle, count)
+
+    # -- default action ----------------------------------------------------------------------------
+
+    def set_default(self, name: str, args: tuple[int, ...]) -> None:
+        """Sets what a miss does."""
+        action = self._action(name, args)
+        if self._table.default_const:
+            raise ControlError(
+                Code.PERMISSION_DENIED, f"the program fixes the default action of {self._table.name}"
+            )
+        self._default = ActionCall(action.id, args)
+        self._install_default(self._default)
+
+    def reset_default(self) -> None:
+        """Puts the program's default action back."""
+        self._default = self._table.default
+        self._install_default(self._default)
+
+    def default(self) -> tuple[str, tuple[int, ...]] | None:
+        """Default action and arguments."""
+        if self._default is None:
+            return None
+        return self._program.actions[self._default.action].name, self._default.args
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def _install_default(self, call: ActionCall | None) -> None:
+        if call is None:
+            self._library.set_default(self._switch, self._number, _NO_ACTION, [0] * self._words)
+            return
+        args = pack_args(self._program.actions[call.action], call.args, self._words)
+        self._library.set_default(self._switch, self._number, call.action, args)
+
+    def _put(self, entry: Entry, action: int) -> None:
+        packed = self._pack(entry.key)
+        args = pack_args(self._program.actions[action], entry.args, self._words)
+        handle = self._library.insert(
+            self._switch,
+            self._number,
+            packed.key,
+            packed.mask,
+            packed.high,
+            packed.rank,
+            entry.priority,
+            action,
+            args,
+        )
+        if handle < 0:
+            raise ControlError(Code.RESOURCE_EXHAUSTED, f"no memory for an entry of {self._table.name}")
+        self._stored[entry.key, entry.priority] = _Stored(entry, handle)
+
+    def _pack(self, key: tuple[Match, ...]) -> _Packed:
+        values, masks, highs, rank = [], [], [], 0
+        for match, field in zip(key, self._table.keys, strict=True):
+            full = (1 << field.bits) - 1
+            match match:
+                case Exact(value):
+                    values.append(value)
+                    masks.append(full)
+                case Lpm(value, length):
+                    mask = full >> (field.bits - length) << (field.bits - length)
+                    values.append(value & mask)
+                    masks.append(mask)
+                    rank = length
+                case Ternary(value, mask):
+                    values.append(value & mask)
+                    masks.append(mask)
+                case Optional(value):
+                    values.append(value or 0)
+                    masks.append(0 if value is None else full)
+                case Range(low, high):
+                    values.append(low)
+                    masks.append(0)
+                    highs.append(high)
+        return _Packed(self._layout.pack(values), self._layout.pack(masks), highs, rank)
+
+    def _find(self, key: tuple[Match, ...], priority: int) -> _Stored:
+        try:
+            return self._stored[self._checked_key(key), priority]
+        except KeyError:
+            raise ControlError(Code.NOT_FOUND, f"{self._table.name} has no entry {key}") from None
+
+    def _counted(self, key: tuple[Match, ...], priority: int) -> _Stored:
+        if not self._table.counted:
+            raise ControlError(Code.FAILED_PRECONDITION, f"{self._table.name} has no direct counter")
+        return self._find(key, priority)
+
+    def _check_mutable(self) -> None:
+        if self._table.immutable:
+            raise ControlError(Code.PERMISSION_DENIED, f"the entries of {self._table.name} are the program's")
+        if not self._table.keys:
+            raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no key, so no entries")
+
+    def _action(self, name: str, args: tuple[int, ...]) -> Action:
+        action = next((each for each in self._actions if each.name == name), None)
+        if action is None:
+            names = ", ".join(each.name for each in self._actions)
+            raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no action {name}, but {names}")
+        if len(args) != len(action.params):
+            raise ControlError(
+                Code.INVALID_ARGUMENT, f"{name} takes {len(action.params)} arguments, not {len(args)}"
+            )
+        for value, param in zip(args, action.params, strict=True):
+            if not 0 <= value < 1 << param.bits:
+                raise ControlError(
+                    Code.OUT_OF_RANGE, f"{name}, {param.name}: {value} does not fit {param.bits} bits"
+                )
+        return action
+
+    def _checked(self, entry: Entry) -> Entry:
+        if entry.priority < 0 or entry.priority > _PIVOT:
+            raise ControlError(Code.OUT_OF_RANGE, f"priority {entry.priority}")
+        if entry.priority and not self._table.prioritised:
+            raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no priorities")
+        return replace(entry, key=self._checked_key(entry.key), args=tuple(entry.args))
+
+    def _checked_key(self, key: tuple[Match, ...]) -> tuple[Match, ...]:
+        """The key in canonical form (bits outside masks and prefixes zero); refuses a wrong one."""
+        if len(key) != len(self._table.keys):
+            raise ControlError(
+                Code.INVALID_ARGUMENT,
+                f"{self._table.name} has {len(self._table.keys)} key fields, not {len(key)}",
+            )
+        return tuple(
+            _canonical(match, field, self._table.name)
+            for match, field in zip(key, self._table.keys, strict=True)
+        )
+
+
+def _constant_match(match: FieldMatch) -> Match:
+    match match.kind:
+        case MatchKind.EXACT:
+            return Exact(match.value)
+        case MatchKind.LPM:
+            return Lpm(match.value, match.prefix_len)
+        case MatchKind.TERNARY:
+            return Ternary(match.value, match.mask)
+        case MatchKind.RANGE:
+            return Range(match.value, match.high)
+
+
+def _canonical(match: Match, field: TableKey, table: str) -> Match:
+    full = (1 << field.bits) - 1
+    where = f"{table}, key {field.name}"
+
+    def fits(*values: int) -> None:
+        for value in values:
+            if not 0 <= value <= full:
+                raise ControlError(Code.OUT_OF_RANGE, f"{where}: {value} does not fit {field.bits} bits")
+
+    match match, field.kind:
+        case Exact(value), MatchKind.EXACT:
+            fits(value)
+            return match
+        case Lpm(value, length), MatchKind.LPM:
+            fits(value)
+            if not 0 <= length <= field.bits:
+                raise ControlError(Code.OUT_OF_RANGE, f"{where}: prefix length {length} of {field.bits} bits")
+            return Lpm(value & full >> (field.bits - length) << (field.bits - length), length)
+        case Ternary(value, mask), MatchKind.TERNARY:
+            fits(value, mask)
+            return Ternary(value & mask, mask)
+        case Optional(value), MatchKind.TERNARY:
+            fits(value or 0)
+            return match
+        case Range(low, high), MatchKind.RANGE:
+            fits(low, high)
+            if low > high:
+                raise ControlError(Code.INVALID_ARGUMENT, f"{where}: empty range {low}..{high}")
+            return match
+    raise ControlError(Code.INVALID_ARGUMENT, f"{where} is {field.kind.value}, not {type(match).__name__}")
