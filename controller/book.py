@@ -133,6 +133,19 @@ class JobBook:
         for member in job.members.values():
             member.last_heard = now
 
+    def adopt(self, job: Job, now: float) -> bool:
+        """Take over a job that runs already; its members have a lease's time to attend again.
+
+        False if its slots are not there or another job has them: then it is not taken.
+        """
+        if job.slots is None or job.switch not in self.pools or not self.pools[job.switch].claim(job.slots):
+            return False
+        self._jobs[job.id] = job
+        self.started(job, now)
+        if job.departed():
+            job.ends_at = now + self.lease_s
+        return True
+
     # ---- being a member
 
     def attend(self, job_id: int, rank: int, token: str, now: float) -> Job:
@@ -312,8 +325,9 @@ class JobBook:
             self._stop(job, f"{names} left the job")
 
     def _stop(self, job: Job, reason: str) -> None:
-        self._forget(job, f"job {job.name!r} was stopped: {reason}")
-        self._effects.append(Stopped(job, reason))
+        sentence = f"job {job.name!r} was stopped: {reason}"
+        self._forget(job, sentence)
+        self._effects.append(Stopped(job, sentence))
 
     def _forget(self, job: Job, epitaph: str) -> None:
         del self._jobs[job.id]

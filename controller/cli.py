@@ -31,6 +31,7 @@ _TlsCa = Annotated[
 ]
 _JoinTimeout = Annotated[float, typer.Option(min=0.1, help="Seconds a join waits for the other ranks.")]
 _Lease = Annotated[float, typer.Option(min=0.5, help="Seconds a member may be silent before it is lost.")]
+_State = Annotated[Path | None, typer.Option(help="Remember running jobs in this file, over restarts.")]
 _Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every change of a switch.")]
 _Address = Annotated[
     str,
@@ -50,6 +51,7 @@ def controller(
     tls_ca: _TlsCa = None,
     join_timeout: _JoinTimeout = 60.0,
     lease: _Lease = 10.0,
+    state: _State = None,
     verbose: _Verbose = False,
 ) -> None:
     """Program the switches of a topology and let agents join jobs, until interrupted."""
@@ -68,6 +70,7 @@ def controller(
             tls=(tls_cert, tls_key, tls_ca),
             join_timeout_s=join_timeout,
             lease_s=lease,
+            state_file=state,
             verbose=verbose,
         )
     except STARTUP_ERRORS as error:

@@ -11,23 +11,22 @@
     client.close()
 """
 
-import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from controller.lifeline import Lifeline
 from controller.proto import agent_pb2, agent_pb2_grpc
 from controller.tls import TlsError, TlsFiles
 
 CONNECT_TIMEOUT_S = 10.0  # for a controller that is being started
 CALL_TIMEOUT_S = 10.0
 RETRY_S = 0.1
-EXIT_POLL_S = 0.25  # how soon a program that ends without leaving is noticed
 JOIN_MARGIN_S = 20.0  # beyond the join's own deadline: the answer is the controller's to give
 
 
@@ -111,7 +110,7 @@ class AgentClient:
         self._channel = _channel(address, tls)
         self._stub = agent_pb2_grpc.AgentsStub(self._channel)  # type: ignore[no-untyped-call]
         self._token = ""
-        self._lifeline: _Lifeline | None = None
+        self._lifeline: Lifeline | None = None
         self._lock = threading.Lock()
         self._on_stop: list[Callable[[str], None]] = []
         self._on_leave: list[Callable[[int, str], None]] = []
@@ -166,7 +165,8 @@ class AgentClient:
             self._stopped, self._left = None, []
         self._token = token
         self.membership = _membership(job, rank, reply)
-        self._lifeline = _Lifeline(self._stub, self.membership, token, self._heard)
+        beat = agent_pb2.Heartbeat(job_id=reply.job_id, rank=rank, token=token)
+        self._lifeline = Lifeline(self._stub.Attend, beat, reply.lease_s, self._heard)
         return self.membership
 
     def leave(self) -> None:
@@ -194,7 +194,6 @@ class AgentClient:
     def close(self) -> None:
         """Close the connection. A membership not left counts as lost: the job stops."""
         if self._lifeline is not None:
-            self._lifeline.leaving()
             self._lifeline.close()
             self.membership = self._lifeline = None
         self._channel.close()
@@ -292,73 +291,6 @@ _ERRORS: dict[grpc.StatusCode, type[AgentError]] = {
     grpc.StatusCode.NOT_FOUND: JobStopped,
     grpc.StatusCode.UNAVAILABLE: ControllerUnreachable,
 }
-
-
-class _Lifeline:
-    """Heartbeats up, events down, in one thread that ``close`` joins."""
-
-    def __init__(self, stub: Any, membership: Membership, token: str, heard: Callable[[Any], None]) -> None:
-        self._membership = membership
-        self._token = token
-        self._heard = heard
-        self._ended: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._leaving = False
-        self._call = stub.Attend(self._heartbeats())
-        self._thread = threading.Thread(target=self._listen, name=f"weir-agent-{membership.rank}")
-        self._thread.start()
-
-    def leaving(self) -> None:
-        """From now on a broken stream is no news."""
-        self._leaving = True
-
-    def close(self) -> None:
-        """End the stream and the thread."""
-        self._ended.put(None)
-        self._call.cancel()
-        if threading.current_thread() is not self._thread:  # a callback may close the client
-            self._thread.join()
-
-    def _heartbeats(self) -> Iterator[Any]:
-        """Runs in a thread of grpc's, which stops asking when the call is over."""
-        beat = agent_pb2.Heartbeat(
-            job_id=self._membership.job_id, rank=self._membership.rank, token=self._token
-        )
-        while True:
-            yield beat
-            if self._wait(self._membership.lease_s / 3):
-                return
-
-    def _wait(self, seconds: float) -> bool:
-        """True when the stream is to end: at close, or when the program has ended without one.
-
-        The listening thread keeps an interpreter from exiting. A worker that dies of an exception must not
-        live on in its heartbeats while the others wait for it.
-        """
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            try:
-                self._ended.get(timeout=min(left, EXIT_POLL_S))
-            except queue.Empty:
-                if not threading.main_thread().is_alive():
-                    self._call.cancel()
-                    return True
-            else:
-                return True
-        return False
-
-    def _listen(self) -> None:
-        reason = "the controller ended the membership without a reason"
-        try:
-            for event in self._call:
-                self._heard(event)
-                if event.kind == agent_pb2.JobEvent.STOPPED:
-                    return
-        except grpc.RpcError as error:
-            reason = f"lost the controller: {error.details() or error.code().name}"
-        finally:
-            self._ended.put(None)
-        if not self._leaving:
-            self._heard(agent_pb2.JobEvent(kind=agent_pb2.JobEvent.STOPPED, reason=reason))
 
 
 # gRPC waits up to two minutes between attempts to connect, and shares that among all channels of a process.

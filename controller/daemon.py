@@ -8,6 +8,7 @@ import os
 import signal
 from pathlib import Path
 
+from controller.memory import StateFileError
 from controller.program import ProgramError
 from controller.server import Controller, ListenError, Settings
 from controller.tls import TlsError, TlsFiles
@@ -15,7 +16,7 @@ from controller.topology import Topology, TopologyError, load_topology
 
 log = logging.getLogger(__name__)
 
-STARTUP_ERRORS = (TopologyError, ProgramError, TlsError, ListenError)
+STARTUP_ERRORS = (TopologyError, ProgramError, TlsError, ListenError, StateFileError)
 
 
 def run(
@@ -27,6 +28,7 @@ def run(
     tls: tuple[Path | None, Path | None, Path | None],
     join_timeout_s: float,
     lease_s: float,
+    state_file: Path | None,
     verbose: bool,
 ) -> None:
     """Run until SIGINT or SIGTERM.
@@ -50,6 +52,7 @@ def run(
         tls=TlsFiles(*tls) if any(tls) else None,
         join_timeout_s=join_timeout_s,
         lease_s=lease_s,
+        state_file=state_file,
     )
     asyncio.run(_serve(load_topology(topology), settings, ready_file))
 

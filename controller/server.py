@@ -15,6 +15,7 @@ import grpc
 
 from controller.book import JobBook
 from controller.fabric import Fabric
+from controller.memory import Memory
 from controller.proto import agent_pb2_grpc
 from controller.service import AgentService
 from controller.tls import TlsFiles
@@ -39,6 +40,7 @@ class Settings:
         tls: certificate, key and client authority; None for no TLS.
         join_timeout_s: how long a join waits for the other ranks unless it says so itself.
         lease_s: how long a member may be silent before it counts as lost.
+        state_file: where running jobs are remembered over a restart; None: they stop with the controller.
     """
 
     listen: str = "127.0.0.1:0"
@@ -46,6 +48,7 @@ class Settings:
     tls: TlsFiles | None = None
     join_timeout_s: float = 60.0
     lease_s: float = 10.0
+    state_file: Path | None = None
 
 
 class Controller:
@@ -53,14 +56,20 @@ class Controller:
 
     Raises:
         ProgramError: a switch's program is missing or stale.
+        StateFileError: the state file cannot be used.
     """
 
     def __init__(self, topology: Topology, settings: Settings) -> None:
         self._settings = settings
         # Whoever starts later takes over from a controller that hangs; one that restarts, from itself.
         self._fabric = Fabric(topology, settings.p4_dir, election_id=time.time_ns() // 1_000_000)
+        memory = Memory(settings.state_file)
         book = JobBook(self._fabric.slots(), settings.lease_s)
-        self._service = AgentService(topology, self._fabric, book, settings.join_timeout_s)
+        for job in memory.load(topology):
+            adopted = book.adopt(job, time.monotonic())
+            log.info("job %r from before %s", job.name, "goes on" if adopted else "has lost its slots")
+        self._fabric.update(book.programmed())
+        self._service = AgentService(topology, self._fabric, book, memory, settings.join_timeout_s)
         self._server: Any = None
         self._tasks: list[asyncio.Task[None]] = []
         self.address = settings.listen
@@ -84,8 +93,8 @@ class Controller:
         log.info("listening at %s", self.address)
 
     async def stop(self) -> None:
-        """Stop jobs, take their entries off the switches, end all sessions."""
-        await self._service.shut_down("the controller is shutting down")
+        """End all sessions. Jobs stop, unless there is a state file for a successor to take them over."""
+        await self._service.shut_down()
         await self._server.stop(GRACE_S)
         self._fabric.stop()
         fabric, watch = self._tasks

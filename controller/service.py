@@ -13,6 +13,7 @@ import grpc
 from controller.book import Ended, Formed, GatherFailed, JobBook, Left, Stopped
 from controller.fabric import Fabric
 from controller.jobs import Job, JobError, JoinSpec, Refusal
+from controller.memory import Memory
 from controller.proto import agent_pb2, agent_pb2_grpc
 from controller.reporting import status_reply
 from controller.switch_client import SwitchError
@@ -38,7 +39,10 @@ _Event = agent_pb2.JobEvent
 class AgentService(agent_pb2_grpc.AgentsServicer):
     """Join, Attend, Leave, Status. Everything happens on one event loop, so the book needs no lock."""
 
-    def __init__(self, topology: Topology, fabric: Fabric, book: JobBook, join_timeout_s: float) -> None:
+    def __init__(
+        self, topology: Topology, fabric: Fabric, book: JobBook, memory: Memory, join_timeout_s: float
+    ) -> None:
+        self._memory = memory
         self._topology = topology
         self._fabric = fabric
         self._book = book
@@ -46,6 +50,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
         self._formed: dict[int, asyncio.Future[None]] = {}  # by job id: done when members may start
         self._inboxes: dict[tuple[int, int], asyncio.Queue[Any]] = {}  # by job id and rank, while attending
         self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     # ---- the four calls
 
@@ -87,8 +92,9 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
         finally:
             reader.cancel()
             del self._inboxes[job.id, first.rank]
-            self._book.lose(job, first.rank)
-            self._react()
+            if not self._closing:
+                self._book.lose(job, first.rank)
+                self._react()
 
     async def Leave(self, request: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
         """See agent.proto."""
@@ -112,13 +118,18 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
             self._book.tick(time.monotonic())
             self._react()
 
-    async def shut_down(self, reason: str) -> None:
-        """Stop all jobs and take their entries off the switches that can be reached."""
-        self._book.stop_all(reason)
-        self._react()
+    async def shut_down(self) -> None:
+        """Let go of the jobs: to a successor that remembers them, or for good.
+
+        For good means that they are stopped and their entries taken off the switches that can be reached.
+        """
         for task in self._tasks:
             task.cancel()
-        await self._fabric.settled_if_ready(MIN_PROGRAM_TIME_S)
+        if not self._memory.kept:
+            self._book.stop_all("the controller is shutting down")
+            self._react()
+            await self._fabric.settled_if_ready(MIN_PROGRAM_TIME_S)
+        self._closing = True
 
     # ---- inside
 
@@ -157,13 +168,14 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
                     log.info("%s", reason)
                     self._tell(job, _Event(kind=_Event.MEMBER_LEFT, reason=reason, rank=member.rank))
                 case Stopped(job, reason):
-                    log.warning("job %r was stopped: %s", job.name, reason)
+                    log.warning("%s", reason)
                     self._resolve(job, JobError(Refusal.ABORTED, reason))
                     self._tell(job, _Event(kind=_Event.STOPPED, reason=reason))
                     self._fabric.update(self._book.programmed())
                 case Ended(job):
                     log.info("job %r ended: all its members have left", job.name)
                     self._fabric.update(self._book.programmed())
+        self._memory.save(self._book.programmed())
 
     async def _program(self, job: Job) -> None:
         self._fabric.update(self._book.programmed())
@@ -176,6 +188,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
             self._react()
             return
         self._book.started(job, time.monotonic())
+        self._memory.save(self._book.programmed())
         log.info("job %r runs: id %#010x, %d workers, slots %s", job.name, job.id, job.size, job.slots)
         self._resolve(job, None)
 

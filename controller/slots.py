@@ -61,6 +61,13 @@ class SlotPool:
                 return taken
         raise SlotExhaustedError(count, self.total, self.free())
 
+    def claim(self, piece: SlotRange) -> bool:
+        """Take exactly this range; False, and nothing is taken, if some of it is not free."""
+        if not any(free.base <= piece.base and piece.end <= free.end for free in self.free()):
+            return False
+        self._taken = sorted([*self._taken, piece])
+        return True
+
     def give_back(self, piece: SlotRange) -> None:
         """Free a range that ``take`` returned."""
         self._taken.remove(piece)

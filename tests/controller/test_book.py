@@ -201,7 +201,9 @@ def test_a_member_that_goes_while_the_switch_is_programmed_stops_the_job(book: J
         job = book.join(spec(rank), 0, 60)
     book.effects()
     book.withdraw(job, 1)
-    assert book.effects() == [Stopped(job, "rank 1 (h2) went away while the job was being set up")]
+    assert book.effects() == [
+        Stopped(job, "job 'digits' was stopped: rank 1 (h2) went away while the job was being set up")
+    ]
     assert book.programmed() == []
 
 
@@ -244,7 +246,9 @@ def test_a_silent_member_is_lost_after_its_lease_and_named(book: JobBook) -> Non
         book.tick(second)
     assert book.effects() == []
     book.tick(10)
-    assert book.effects() == [Stopped(job, "rank 1 (h2) is lost: it was not heard of for 10.0 s")]
+    assert book.effects() == [
+        Stopped(job, "job 'digits' was stopped: rank 1 (h2) is lost: it was not heard of for 10.0 s")
+    ]
     assert book.programmed() == [bystander]
     with pytest.raises(JobError) as caught:
         book.attend(job.id, 0, "secret", 11)
@@ -262,14 +266,16 @@ def test_a_member_that_never_attends_is_lost_too(book: JobBook) -> None:
     book.effects()
     book.heartbeat(job, 0, 11)
     book.tick(12)
-    assert book.effects() == [Stopped(job, "rank 1 (h2) is lost: it never attended for 10.0 s")]
+    assert book.effects() == [
+        Stopped(job, "job 'digits' was stopped: rank 1 (h2) is lost: it never attended for 10.0 s")
+    ]
 
 
 def test_a_broken_lifeline_stops_the_job_at_once_and_frees_its_slots(book: JobBook) -> None:
     job = run(book)
     book.lose(job, 1)
     assert book.effects() == [
-        Stopped(job, "rank 1 (h2) went away without leaving: its connection broke"),
+        Stopped(job, "job 'digits' was stopped: rank 1 (h2) went away without leaving: its connection broke"),
     ]
     assert book.pools["s1"].used == 0
     book.lose(job, 0)
@@ -301,7 +307,7 @@ def test_who_stays_when_others_left_is_told_after_a_lease(book: JobBook) -> None
         book.tick(second)
     assert book.effects() == []
     book.tick(11)
-    assert book.effects() == [Stopped(job, "rank 2 (h3) left the job")]
+    assert book.effects() == [Stopped(job, "job 'digits' was stopped: rank 2 (h3) left the job")]
 
 
 @pytest.mark.parametrize(
@@ -344,7 +350,7 @@ def test_stop_all_tells_everybody(book: JobBook) -> None:
     failed, stopped = book.effects()
     assert isinstance(failed, GatherFailed)
     assert failed.job is waiting
-    assert stopped == Stopped(running, "the controller is shutting down")
+    assert stopped == Stopped(running, "job 'digits' was stopped: the controller is shutting down")
     assert book.jobs() == []
 
 

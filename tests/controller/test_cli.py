@@ -65,7 +65,7 @@ def test_a_signal_ends_it_cleanly(
         _, errors = process.communicate()
         assert process.returncode == 0, errors
         assert "Traceback" not in errors
-        assert agent.stopped == "the controller is shutting down"
+        assert agent.stopped == "job 'digits' was stopped: the controller is shutting down"
     assert not (tmp_path / "ready.json").exists()
 
 

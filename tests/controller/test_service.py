@@ -253,7 +253,10 @@ def test_a_worker_that_dies_stops_its_job_and_no_other(world: World) -> None:
     other = watch(others[0])
     agents[2].close()
     for reason in reasons:
-        assert reason.get() == "rank 2 (h3) went away without leaving: its connection broke"
+        assert (
+            reason.get()
+            == "job 'digits' was stopped: rank 2 (h3) went away without leaving: its connection broke"
+        )
     until(lambda: world.programmed_jobs() == {healthy})
     assert other.empty()
     assert agents[0].stopped is not None
@@ -269,6 +272,7 @@ def test_a_worker_that_is_frozen_is_lost_after_its_lease(world: World) -> None:
     assert frozen.stdout is not None
     assert frozen.stdout.readline() == b"joined\n"
     reason = watch(agent)
+    until(lambda: {m.state for m in agent.status().jobs[0].members} == {"attending"})
     frozen.send_signal(signal.SIGSTOP)
     try:
         assert "rank 0 (h1) is lost: it was not heard of for 1." in reason.get()
@@ -281,7 +285,10 @@ def test_a_worker_whose_program_ends_in_an_exception_does_not_live_on(world: Wor
     doomed = _worker(world.address, rank=0, then="raise RuntimeError('out of memory')")
     agent = world.agent()
     agent.join(job="digits", size=2, rank=1, host="h2")
-    assert watch(agent).get() == "rank 0 (h1) went away without leaving: its connection broke"
+    assert (
+        watch(agent).get()
+        == "job 'digits' was stopped: rank 0 (h1) went away without leaving: its connection broke"
+    )
     _, errors = doomed.communicate()
     assert doomed.returncode == 1
     assert b"out of memory" in errors
@@ -296,9 +303,9 @@ def test_a_member_that_leaves_early_is_announced_and_then_ends_the_job(world: Wo
     agents[2].leave()
     assert left.get() == (2, "rank 2 (h3) left job 'digits'")
     assert agents[0].departed == {2: "rank 2 (h3) left job 'digits'"}
-    assert reason.get() == "rank 2 (h3) left the job"
+    assert reason.get() == "job 'digits' was stopped: rank 2 (h3) left the job"
     late = watch(agents[0])
-    assert late.get() == "rank 2 (h3) left the job"
+    assert late.get() == "job 'digits' was stopped: rank 2 (h3) left the job"
 
 
 def test_a_controller_that_stops_tells_everybody_and_cleans_up(any_switch: SwitchProcess) -> None:
@@ -310,7 +317,7 @@ def test_a_controller_that_stops_tells_everybody_and_cleans_up(any_switch: Switc
             stuck = world.later(lambda: waiting.join(job="late", size=2, rank=0, host="h2"))
             until(lambda: len(agent.status().jobs) == 2)
             reason = watch(agent)
-        assert reason.get() == "the controller is shutting down"
+        assert reason.get() == "job 'digits' was stopped: the controller is shutting down"
         with pytest.raises(JobStopped, match="the controller is shutting down"):
             stuck.result()
         assert world.programmed_jobs() == set()

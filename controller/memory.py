@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a controller remembers over a restart: the jobs that run, so that they go on running.
+
+One JSON file, rewritten whole when something changes, readable by its owner alone: it holds the jobs' tokens.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from controller.jobs import Job, JobState, Member, MemberState
+from controller.slots import SlotRange
+from controller.topology import Topology
+
+
+class StateFileError(Exception):
+    """A state file that cannot be used. The message names it and says what to do."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _MemberRecord(_Record):
+    rank: int = Field(ge=0, lt=32)
+    host: str
+    udp_port: int = Field(gt=0, lt=1 << 16)
+    left: bool
+
+
+class _JobRecord(_Record):
+    id: int = Field(gt=0, lt=1 << 32)
+    name: str
+    token: str
+    size: int = Field(ge=1, le=32)
+    slots_wanted: int
+    switch: str
+    slot_base: int = Field(ge=0)
+    slot_count: int = Field(gt=0)
+    members: tuple[_MemberRecord, ...]
+
+
+class _File(_Record):
+    jobs: tuple[_JobRecord, ...]
+
+
+class Memory:
+    """The state file. Without a path, nothing is remembered."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._written: str | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Will jobs outlive this process?"""
+        return self._path is not None
+
+    def save(self, jobs: Iterable[Job]) -> None:
+        """Remember the running ones of these jobs. Raises StateFileError when the file cannot be written."""
+        if self._path is None:
+            return
+        text = _File(
+            jobs=tuple(_record(job) for job in jobs if job.state is JobState.RUNNING)
+        ).model_dump_json()
+        if text == self._written:
+            return
+        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        try:
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+                file.write(text)
+            draft.replace(self._path)
+        except OSError as error:
+            raise StateFileError(f"cannot write state file {self._path}: {error.strerror}") from None
+        self._written = text
+
+    def load(self, topology: Topology) -> list[Job]:
+        """The jobs remembered, members as if they had just joined; those that left have left.
+
+        A job whose switch or hosts the topology has no more is forgotten.
+
+        Raises:
+            StateFileError: the file is there but cannot be read.
+        """
+        if self._path is None or not self._path.exists():
+            return []
+        try:
+            records = _File.model_validate_json(self._path.read_text()).jobs
+        except (OSError, ValidationError) as error:
+            why = error.strerror if isinstance(error, OSError) else _first(error)
+            raise StateFileError(
+                f"cannot use state file {self._path}: {why}; remove it to start without the jobs in it"
+            ) from None
+        return [job for record in records if (job := _job(record, topology)) is not None]
+
+
+def _first(error: ValidationError) -> str:
+    problem = error.errors()[0]
+    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
+
+
+def _record(job: Job) -> _JobRecord:
+    assert job.slots is not None, "a running job has slots"
+    return _JobRecord(
+        id=job.id,
+        name=job.name,
+        token=job.token,
+        size=job.size,
+        slots_wanted=job.slots_wanted,
+        switch=job.switch,
+        slot_base=job.slots.base,
+        slot_count=job.slots.count,
+        members=tuple(
+            _MemberRecord(
+                rank=member.rank,
+                host=member.host.name,
+                udp_port=member.udp_port,
+                left=member.state is MemberState.LEFT,
+            )
+            for member in job.members.values()
+        ),
+    )
+
+
+def _job(record: _JobRecord, topology: Topology) -> Job | None:
+    hosts = {host.name: host for host in topology.hosts_of(record.switch)}
+    if any(member.host not in hosts for member in record.members):
+        return None
+    return Job(
+        id=record.id,
+        name=record.name,
+        token=record.token,
+        size=record.size,
+        slots_wanted=record.slots_wanted,
+        switch=record.switch,
+        deadline=0.0,
+        members={
+            member.rank: Member(
+                member.rank,
+                hosts[member.host],
+                member.udp_port,
+                MemberState.LEFT if member.left else MemberState.JOINED,
+            )
+            for member in record.members
+        },
+        state=JobState.RUNNING,
+        slots=SlotRange(record.slot_base, record.slot_count),
+    )
