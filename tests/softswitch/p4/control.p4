@@ -71,6 +71,11 @@ control ControlIngress(inout headers_t hdr, inout metadata_t meta, inout standar
         hdr.packet_in.reason = reason;
         std.egress_spec = CPU_PORT;
     }
+    action stamp(bit<48> src, bit<16> type, bit<9> port) {
+        hdr.ethernet.src = src;
+        hdr.ethernet.type = type;
+        std.egress_spec = port;
+    }
     action mirror(bit<9> port) {
         clone(CloneType.I2E, 7);
         std.egress_spec = port;
@@ -80,7 +85,7 @@ control ControlIngress(inout headers_t hdr, inout metadata_t meta, inout standar
         key = {
             hdr.ethernet.dst: exact @name("dst");
         }
-        actions = { forward; flood; to_controller; mirror; drop; @defaultonly NoAction; }
+        actions = { forward; flood; to_controller; stamp; mirror; drop; @defaultonly NoAction; }
         default_action = NoAction();
         counters = stations_hits;
         size = 16;
