@@ -109,7 +109,7 @@ class JobBook:
         else:
             _refuse_disagreement(job, spec)
         self._refuse_taken_place(spec)
-        job.members[spec.rank] = Member(spec.rank, spec.host, spec.udp_port)
+        job.members[spec.rank] = Member(spec.rank, spec.host, spec.udp_port, spec.process)
         job.withdrawn.pop(spec.rank, None)
         job.deadline = min(job.deadline, now + timeout_s)
         self._gathering[spec.job] = job
@@ -268,10 +268,15 @@ class JobBook:
             )
 
     def _refuse_taken_place(self, spec: JoinSpec) -> None:
-        """A shared-memory port has one user; a UDP port of a host has one user."""
+        """A shared-memory port has one process; a UDP port of a host has one.
+
+        A process may use its port for several jobs, but for one rank of each.
+        """
         for job in self.jobs():
             for member in job.members.values():
                 if member.host.name != spec.host.name or member.state is MemberState.LEFT:
+                    continue
+                if spec.process and member.process == spec.process and job.name != spec.job:
                     continue
                 if spec.host.shm is not None:
                     place = f"shared-memory port {spec.host.port} of switch {spec.host.switch}"

@@ -11,6 +11,9 @@
     client.close()
 """
 
+import functools
+import os
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -159,6 +162,7 @@ class AgentClient:
             udp_port=udp_port,
             slots=slots,
             timeout_s=timeout_s,
+            process=_process(),
         )
         reply = self._call(self._stub.Join, request, timeout_s + JOIN_MARGIN_S if timeout_s else None)
         with self._lock:
@@ -278,6 +282,16 @@ class AgentClient:
                 f"and do both sides use TLS or neither?"
             )
         return _ERRORS.get(code, AgentError)(details or code.name)
+
+
+@functools.cache
+def _process_name(_pid: int) -> str:
+    return secrets.token_hex(8)
+
+
+def _process() -> str:
+    """What all clients of this process, and no others, call themselves."""
+    return _process_name(os.getpid())  # a forked child is another process
 
 
 _ERRORS: dict[grpc.StatusCode, type[AgentError]] = {

@@ -36,7 +36,11 @@ class JobError(Exception):
 
 @dataclass(frozen=True)
 class JoinSpec:
-    """What one worker asks for when it joins; ``slots`` 0 means the default."""
+    """What one worker asks for when it joins.
+
+    ``slots`` 0 means the default. ``process`` names the operating system's process, for jobs that share one;
+    empty: unknown.
+    """
 
     job: str
     token: str
@@ -45,6 +49,7 @@ class JoinSpec:
     host: Host
     udp_port: int = UDP_PORT
     slots: int = 0
+    process: str = ""
 
     def check(self, total_slots: int) -> None:
         """Refuse what can never be granted, whatever else is going on."""
@@ -88,6 +93,7 @@ class Member:
     rank: int
     host: Host
     udp_port: int
+    process: str = ""
     state: MemberState = MemberState.JOINED
     last_heard: float = 0.0
 

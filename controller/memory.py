@@ -27,6 +27,7 @@ class _MemberRecord(_Record):
     rank: int = Field(ge=0, lt=32)
     host: str
     udp_port: int = Field(gt=0, lt=1 << 16)
+    process: str
     left: bool
 
 
@@ -117,6 +118,7 @@ def _record(job: Job) -> _JobRecord:
                 rank=member.rank,
                 host=member.host.name,
                 udp_port=member.udp_port,
+                process=member.process,
                 left=member.state is MemberState.LEFT,
             )
             for member in job.members.values()
@@ -141,6 +143,7 @@ def _job(record: _JobRecord, topology: Topology) -> Job | None:
                 member.rank,
                 hosts[member.host],
                 member.udp_port,
+                member.process,
                 MemberState.LEFT if member.left else MemberState.JOINED,
             )
             for member in record.members

@@ -151,6 +151,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
             host=_find_host(self._topology, request.host, request.ip),
             udp_port=request.udp_port or UDP_PORT,
             slots=request.slots,
+            process=request.process,
         )
 
     def _react(self) -> None:

@@ -101,10 +101,11 @@ class JoinReply(_message.Message):
     def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ["host", "ip", "job", "rank", "size", "slots", "timeout_s", "token", "udp_port"]
+    __slots__ = ["host", "ip", "job", "process", "rank", "size", "slots", "timeout_s", "token", "udp_port"]
     HOST_FIELD_NUMBER: _ClassVar[int]
     IP_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
@@ -114,13 +115,14 @@ class JoinRequest(_message.Message):
     host: str
     ip: str
     job: str
+    process: str
     rank: int
     size: int
     slots: int
     timeout_s: float
     token: str
     udp_port: int
-    def __init__(self, job: _Optional[str] = ..., token: _Optional[str] = ..., size: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., ip: _Optional[str] = ..., udp_port: _Optional[int] = ..., slots: _Optional[int] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., token: _Optional[str] = ..., size: _Optional[int] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., ip: _Optional[str] = ..., udp_port: _Optional[int] = ..., slots: _Optional[int] = ..., timeout_s: _Optional[float] = ..., process: _Optional[str] = ...) -> None: ...
 
 class LeaveReply(_message.Message):
     __slots__ = []

@@ -142,6 +142,14 @@ def test_a_shared_memory_port_has_one_user_among_all_jobs(book: JobBook) -> None
     )
 
 
+def test_jobs_of_one_process_share_its_port_but_ranks_of_one_job_do_not(book: JobBook) -> None:
+    book.join(spec(0, 1, "world", SHM_HOSTS[0], process="p"), 0, 60)
+    book.join(spec(0, 2, "pair", SHM_HOSTS[0], process="p"), 0, 60)
+    for job, process in (("pair", "p"), ("other", "q"), ("other", "")):
+        with pytest.raises(JobError, match="shared-memory port 1 of switch s1 is in use"):
+            book.join(spec(1, 2, job, SHM_HOSTS[0], process=process), 0, 60)
+
+
 def test_slot_exhaustion_says_what_is_free_and_who_has_the_rest(book: JobBook) -> None:
     run(book, 2, "small")
     for rank in range(2):
