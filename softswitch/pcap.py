@@ -122,11 +122,19 @@ def play(loop: PortLoop, inputs: Mapping[int, Path], stop: threading.Event) -> i
             yield captured.time, port, captured.frame
 
     frames = 0
+    last: int | None = None
     for _, port, frame in heapq.merge(*(of_port(*item) for item in inputs.items()), key=lambda f: f[:2]):
+        if last is not None and last != port:
+            _drain(loop, last, stop)  # each port has a queue of its own: keep the order between them
         if stop.is_set():
             return frames
         loop.inject(port, frame)
-        frames += 1
-    while any(loop.pending(port) for port in inputs) and not stop.wait(0.01):
-        pass
+        frames, last = frames + 1, port
+    if last is not None:
+        _drain(loop, last, stop)
     return frames
+
+
+def _drain(loop: PortLoop, port: int, stop: threading.Event) -> None:
+    while not stop.is_set() and not loop.drain(port, 0.1):
+        pass

@@ -87,7 +87,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
         ctypes.c_int,
         (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_int64),
     ),
-    "loop_pending": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32)),
+    "loop_drain": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int64)),
 }
 
 
@@ -238,11 +238,13 @@ class PortLoop:
         self._check(result, number)
         return room.raw[:result]
 
-    def pending(self, number: int) -> int:
-        """How many injected frames the program has not taken yet."""
-        result: int = self._library.loop_pending(self._handle, number)
+    def drain(self, number: int, timeout: float = 1.0) -> bool:
+        """Wait until the program has taken every injected frame; False when ``timeout`` s were not enough."""
+        result = self._library.loop_drain(self._handle, number, int(timeout * 1e9))
+        if result == -errno.ETIMEDOUT:
+            return False
         self._check(result, number)
-        return result
+        return True
 
     # -- capture -----------------------------------------------------------------------------------
 

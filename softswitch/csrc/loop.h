@@ -94,7 +94,7 @@ int loop_add_interface(loop *l, uint32_t number, const char *interface);
 int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output);
 int loop_inject(loop *l, uint32_t number, const uint8_t *frame, uint32_t len, int64_t timeout_ns);
 int loop_receive(loop *l, uint32_t number, uint8_t *frame, uint32_t room, int64_t timeout_ns);
-int loop_pending(loop *l, uint32_t number);
+int loop_drain(loop *l, uint32_t number, int64_t timeout_ns);
 
 // For the files of port kinds: take and give back the lock; the rest is called while holding it.
 void loop_enter(loop *l);

@@ -233,13 +233,18 @@ int loop_receive(loop *l, uint32_t number, uint8_t *frame, uint32_t space, int64
     return result;
 }
 
-// How many frames were put in that the program has not seen yet, or -ENODEV.
-int loop_pending(loop *l, uint32_t number)
+// Waits until the program has seen every frame that was put in: 0, or -ENODEV, -ETIMEDOUT.
+int loop_drain(loop *l, uint32_t number, int64_t timeout_ns)
 {
     queue_port *q = enter_queue(l, number);
     if (!q)
         return -ENODEV;
-    int frames = (int)(atomic_load(&q->input.tail) - atomic_load(&q->input.head));
+    struct timespec until = deadline(timeout_ns);
+    int result = 0;
+    while (oldest(&q->input) && !q->closed && result == 0)
+        result = -pthread_cond_timedwait(&q->changed, &q->lock, &until);
+    if (q->closed)
+        result = -ENODEV;
     leave_queue(q);
-    return frames;
+    return result;
 }

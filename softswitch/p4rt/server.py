@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The gRPC server around the P4Runtime service: address, TLS, start and stop."""
 
+import ssl
 from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,12 @@ def _credentials(tls: Tls) -> grpc.ServerCredentials:
     try:
         key, cert = tls.key.read_bytes(), tls.cert.read_bytes()
         ca = None if tls.ca is None else tls.ca.read_bytes()
+        trial = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)  # says what is wrong, which gRPC does not
+        trial.load_cert_chain(tls.cert, tls.key)
+        if tls.ca is not None:
+            trial.load_verify_locations(tls.ca)
+    except ssl.SSLError as error:
+        raise ServerError(f"TLS: {tls.cert} with key {tls.key} and authority {tls.ca}: {error}") from error
     except OSError as error:
         raise ServerError(f"TLS: cannot read {error.filename}: {error.strerror}") from error
     return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=ca is not None)
@@ -62,17 +69,14 @@ class P4RuntimeServer:
         pool = futures.ThreadPoolExecutor(MAX_STREAMS + _CALL_THREADS, thread_name_prefix="p4rt")
         self._server = grpc.server(pool, options=options)
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(service, self._server)
+        credentials = None if tls is None else _credentials(tls)
         try:
-            if tls is None:
+            if credentials is None:
                 bound = self._server.add_insecure_port(address)
             else:
-                bound = self._server.add_secure_port(address, _credentials(tls))
+                bound = self._server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise ServerError(f"gRPC cannot listen on {address}: is the port in use?") from error
-        if bound == 0:
-            raise ServerError(
-                f"gRPC cannot listen on {address}: is the port in use, or are the TLS files bad?"
-            )
         self.address = address if local else f"{host}:{bound}"
         self._server.start()
 

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
+from p4.v1 import p4runtime_pb2_grpc
 from p4runtime_sh.context import Context
 from p4runtime_sh.p4runtime import P4RuntimeClient, P4RuntimeWriteException, SSLOptions
 
@@ -180,6 +181,12 @@ class Controller:
         except queue.Empty:
             return True
         return False
+
+    @staticmethod
+    def capabilities(channel: grpc.Channel) -> str:
+        """The API version that a switch names, over any channel."""
+        stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
+        return str(stub.Capabilities(p4rt.CapabilitiesRequest(), timeout=PATIENCE).p4runtime_api_version)
 
     def close(self) -> None:
         """End the session."""

@@ -163,8 +163,7 @@ def test_without_a_switch_frames_are_dropped_and_counted() -> None:
         loop.add_queue(1, "one")
         loop.start()
         loop.inject(1, frame(2))
-        while loop.pending(1):
-            pass
+        assert loop.drain(1, PATIENCE)
         assert loop.statistics(1).rx_drops == 1
 
 
