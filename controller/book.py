@@ -201,6 +201,12 @@ class JobBook:
             if job.state is JobState.RUNNING:
                 self._check_leases(job, now)
 
+    def excuse(self, seconds: float) -> None:
+        """The controller itself slept for this long, heartbeats unread: nobody is blamed for that time."""
+        for job in self._jobs.values():
+            for member in job.members.values():
+                member.last_heard += seconds
+
     def stop_all(self, reason: str) -> None:
         """Stop every job: the controller is going."""
         for job in list(self._gathering.values()):

@@ -67,7 +67,7 @@ async def _serve(topology: Topology, settings: Settings, ready_file: Path | None
     try:
         if ready_file is not None:
             _announce(ready_file, controller.address)
-        await stop.wait()
+        await controller.wait(stop)
         log.info("stopping")
     finally:
         await controller.stop()

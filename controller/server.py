@@ -92,6 +92,14 @@ class Controller:
         ]
         log.info("listening at %s", self.address)
 
+    async def wait(self, stop: asyncio.Event) -> None:
+        """Wait for ``stop``; whatever goes wrong inside meanwhile is raised here, rather than lost."""
+        told = asyncio.create_task(stop.wait())
+        done, _ = await asyncio.wait([told, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        for task in done - {told}:
+            task.result()
+
     async def stop(self) -> None:
         """End all sessions. Jobs stop, unless there is a state file for a successor to take them over."""
         await self._service.shut_down()
@@ -99,7 +107,7 @@ class Controller:
         self._fabric.stop()
         fabric, watch = self._tasks
         watch.cancel()
-        await fabric
+        await asyncio.gather(fabric, return_exceptions=True)
 
     def _bind(self, credentials: Any) -> str:
         listen = self._settings.listen

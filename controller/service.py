@@ -13,7 +13,7 @@ import grpc
 from controller.book import Ended, Formed, GatherFailed, JobBook, Left, Stopped
 from controller.fabric import Fabric
 from controller.jobs import Job, JobError, JoinSpec, Refusal
-from controller.memory import Memory
+from controller.memory import Memory, StateFileError
 from controller.proto import agent_pb2, agent_pb2_grpc
 from controller.reporting import status_reply
 from controller.switch_client import SwitchError
@@ -113,10 +113,16 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
 
     async def watch(self) -> None:
         """Let deadlines and leases run out, until cancelled."""
+        interval = min(0.25, self._book.lease_s / 10)
+        before = time.monotonic()
         while True:
-            await asyncio.sleep(min(0.25, self._book.lease_s / 10))
-            self._book.tick(time.monotonic())
+            await asyncio.sleep(interval)
+            now = time.monotonic()
+            if (paused := now - before - interval) > interval:
+                self._book.excuse(paused)
+            self._book.tick(now)
             self._react()
+            before = now
 
     async def shut_down(self) -> None:
         """Let go of the jobs: to a successor that remembers them, or for good.
@@ -176,7 +182,13 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
                 case Ended(job):
                     log.info("job %r ended: all its members have left", job.name)
                     self._fabric.update(self._book.programmed())
-        self._memory.save(self._book.programmed())
+        self._remember()
+
+    def _remember(self) -> None:
+        try:
+            self._memory.save(self._book.programmed())
+        except StateFileError as error:
+            log.error("%s; jobs will not outlive this controller", error)
 
     async def _program(self, job: Job) -> None:
         self._fabric.update(self._book.programmed())
@@ -189,7 +201,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
             self._react()
             return
         self._book.started(job, time.monotonic())
-        self._memory.save(self._book.programmed())
+        self._remember()
         log.info("job %r runs: id %#010x, %d workers, slots %s", job.name, job.id, job.size, job.slots)
         self._resolve(job, None)
 

@@ -266,6 +266,15 @@ def test_a_silent_member_is_lost_after_its_lease_and_named(book: JobBook) -> Non
     )
 
 
+def test_nobody_is_lost_while_the_controller_itself_slept(book: JobBook) -> None:
+    run(book)
+    book.excuse(50)
+    book.tick(59)
+    assert book.effects() == []
+    book.tick(60)
+    assert len(book.effects()) == 1
+
+
 def test_a_member_that_never_attends_is_lost_too(book: JobBook) -> None:
     for rank in range(2):
         job = book.join(spec(rank), 0, 60)
