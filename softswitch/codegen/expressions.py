@@ -121,14 +121,10 @@ class Compiler:
 
     def stored(self, expr: Expr, bits: int) -> str:
         """C text of an expression cut to `bits` bits, the bits above being zero."""
-        interval = self.ranges(expr)
-        text = self.low(expr, bits)
-        if interval.low >= 0 and interval.high < 1 << bits:
-            return text
         width = machine_bits(bits)
-        if bits == width:
-            return text
-        return f"({text} & {literal((1 << bits) - 1, width)})"
+        if bits == width or self._fits(expr, bits):
+            return self.low(expr, width)
+        return f"({self.low(expr, bits)} & {literal((1 << bits) - 1, width)})"
 
     def index(self, expr: Expr) -> str:
         """C text (uint64_t) of an array index. BMv2 takes an index modulo 2^32."""
