@@ -110,10 +110,11 @@ struct metadata_t {
     bool first; // nothing of this round is in the cell yet
     bool adds; // the packet is the sender's first of this round
     bool complete; // every worker of the job was seen, so the packet turns into the result
-    bit<8> put; // lane groups to write to the cell: first of the round
-    bit<8> merge; // lane groups to combine with those in the cell
-    bit<8> fetch; // lane groups that the result has from the cell alone
-    bit<8> discard; // lane groups of the packet that are not part of the result
+    // Lane groups, one bit each; for a group that several masks name, the first of them counts.
+    bit<8> put; // to write to the cell: first of the round
+    bit<8> merge; // to combine with those in the cell
+    bit<8> fetch; // to read from the cell: what the result holds
+    bit<8> discard; // to cut off the packet: what the result does not hold
     bit<8> written; // lane groups that somebody has written in this round
     bit<32> included; // mask of workers whose lanes are in the sums
 }

@@ -69,7 +69,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     // repeated packet carries but the round never took are cut off.
     action complete() {
         meta.complete = true;
-        meta.fetch = meta.written & ~(meta.put | meta.merge);
+        meta.fetch = meta.written;
         meta.discard = hdr.weir.groups & ~meta.written;
     }
 
