@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 PATIENCE_S = 60.0  # until a switch that does not start counts as broken
@@ -14,8 +15,9 @@ PATIENCE_S = 60.0  # until a switch that does not start counts as broken
 class SwitchProcess:
     """A switch without ports, in a process of its own; ``address`` is where it serves P4Runtime."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, options: Sequence[str] = ()) -> None:
         self.kind = kind
+        self._options = options
         self._folder = folder
         self.address = f"127.0.0.1:{_free_port()}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -25,6 +27,7 @@ class SwitchProcess:
         ready = self._folder / "ready.json"
         if self.kind == "soft":
             command = [sys.executable, "-m", "softswitch", "--grpc", self.address, "--ready-file", str(ready)]
+            command += self._options
         else:
             options = ["--no-p4", "--device-id", "1", "--thrift-port", str(_free_port())]
             command = ["simple_switch_grpc", *options, "--", "--grpc-server-addr", self.address]

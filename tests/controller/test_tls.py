@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from controller.client import AgentClient, AgentError, ControllerUnreachable
+from controller.program import load_program
 from controller.server import ListenError, Settings, running
+from controller.switch_client import SwitchClient, SwitchError
 from controller.tls import TlsError, TlsFiles
-from controller.topology import single_switch
+from controller.topology import Switch, SwitchTls, single_switch
+from tests.controller.switches import SwitchProcess
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
 TOPOLOGY = single_switch(1, "127.0.0.1:1")
@@ -107,3 +110,20 @@ def _name(name: str) -> list[str]:
 
 def _openssl(folder: Path, *arguments: str) -> None:
     subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+
+def test_a_switch_behind_mutual_tls_is_programmed(keys: Path, tmp_path: Path) -> None:
+    pem = [f"--tls-{what}={keys / name}" for what, name in (("cert", "server.pem"), ("key", "server.key"))]
+    switch = SwitchProcess("soft", tmp_path, options=[*pem, f"--tls-ca={keys / 'ca.pem'}"])
+    switch.start()
+    try:
+        ours = SwitchTls(ca=keys / "ca.pem", cert=keys / "client.pem", key=keys / "client.key")
+        theirs = ours.model_copy(update={"cert": keys / "stranger.pem", "key": keys / "stranger.key"})
+        client = SwitchClient(Switch(name="s1", grpc=switch.address, tls=ours), 2)
+        assert client.ensure_program(load_program("weir_v1model"))
+        client.close()
+        for tls in (None, theirs):
+            with pytest.raises(SwitchError, match="cannot be reached"):
+                SwitchClient(Switch(name="s1", grpc=switch.address, tls=tls), 3)
+    finally:
+        switch.stop()
