@@ -45,8 +45,13 @@ class SoftTarget(Target):
         return Count(count.packets, count.bytes)
 
     def reset(self) -> None:
-        self._switch.close()
-        self._switch = Switch(self._program, cpu_port=CPU_PORT)
+        for name, table in self._program.tables.items():
+            for entry in self._switch.entries(name):
+                self._switch.delete_entry(name, entry.key)
+            if not table.default_const:
+                self._switch.reset_default(name)
+        for group in self._switch.multicast_groups():
+            self._switch.delete_multicast_group(group)
 
     def close(self) -> None:
         self._switch.close()

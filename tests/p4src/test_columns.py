@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from functools import reduce
+from typing import Any
 
 import pytest
 
@@ -44,6 +45,24 @@ def test_minima_start_anew_in_every_round(lab: Lab) -> None:
         assert job.send(1, round=round, nexts=[yours]) == job.results(
             round=round, nexts=[min(mine, yours)], included=0
         )
+
+
+def test_neighbouring_cells_keep_their_columns_and_lanes_apart(lab: Lab) -> None:
+    """All versions of all slots under way at once, each with every column and lane group in use."""
+    job = lab.job(2, slots=4)
+    cells = [(slot, round) for slot in range(4) for round in (1, 2)]
+
+    def packet(slot: int, round: int) -> dict[str, Any]:
+        mark = slot << 8 | round << 4
+        lanes = {g: group_of((mark | g) << 8) for g in range(8)}
+        nexts = [mark | column for column in range(8)]
+        return {"slot": slot, "round": round, "block_log2": 5, "lanes": lanes, "nexts": nexts}
+
+    for cell in cells:
+        assert job.send(0, **packet(*cell)) == []
+    for cell in reversed(cells):
+        doubled = {g: [2 * lane for lane in lanes] for g, lanes in packet(*cell)["lanes"].items()}
+        assert job.send(1, **packet(*cell)) == job.results(**{**packet(*cell), "lanes": doubled})
 
 
 @pytest.mark.parametrize("block_log2", SIZES)
