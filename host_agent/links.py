@@ -117,7 +117,7 @@ def _seen(report: ReduceReport) -> str:
 
 def _suspicion(report: ReduceReport, hint: str) -> str:
     """What to look at first, from what came in."""
-    if report.refused.keys() - {Verdict.NOT_OURS}:
+    if report.refused.keys() - {Verdict.NOT_OURS, Verdict.WRONG_JOB}:
         return "Results came that do not fit: do all workers reduce the same vectors in the same order?"
     if report.rounds or report.duplicates:
         return "The switch answered before, so a worker is missing: look for one that died or hangs."

@@ -110,7 +110,8 @@ class Reducer:
     Args:
         link: owned from now on, closed with the reducer.
         config: this worker's place in the job.
-        timeout_s: how long a reduce may go without progress, for example because a worker is late.
+        timeout_s: how long a reduce may go without progress, for example because a worker is late. An
+            attribute, too: a change holds from the next call on.
     """
 
     def __init__(self, link: Link, config: TransportConfig, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:

@@ -172,7 +172,6 @@ static void start_round(weir_transport *t, uint32_t s)
         }
         slot->next[c] = next_nonzero(t, block);
     }
-    t->deadlines[s] = WEIR_NEVER;
     if (!slot->queued)
         enqueue(t, s);
 }

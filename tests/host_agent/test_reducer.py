@@ -67,7 +67,15 @@ def test_operators_block_sizes_shapes_and_barriers_one_after_the_other(tmp_path:
     assert stats.reduces == 5
     assert stats.lanes == 1000 + 210 + 1
     assert stats.entered == stats.included == Account(1211, 1000 + 210 + 2)
-    assert stats.bytes_up == stats.packets_up * 70 + 1024 * 4 + 128 * 7 + 256  # lanes of the blocks sent
+    headers, column = 14 + 20 + 8 + 20, 8
+    assert stats.bytes_up == sum(
+        (
+            4 * (headers + column + 1024),
+            2 * (headers + column),  # the barrier, and the reduce of nothing
+            headers + 8 * column + 7 * 128,
+            headers + 4 * column + 256,
+        )
+    )
     assert stats.seconds > 0
 
 

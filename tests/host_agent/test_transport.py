@@ -2,7 +2,9 @@
 """The slot transport alone, packet by packet."""
 
 import dataclasses
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from host_agent import engine
 from host_agent.codec import Column, Packet
 from host_agent.report import Account, Verdict
 from host_agent.transport import SlotTransport, TransportConfig
@@ -256,6 +259,11 @@ def _begun() -> tuple[SlotTransport, np.ndarray, list[bytes]]:
 
 
 class TestRefusals:
+    def test_verdicts_are_the_engines(self) -> None:
+        header = (Path(engine.__file__).parent / "csrc" / "transport.h").read_text()
+        (body,) = re.findall(r"enum weir_verdict \{(.*?)WEIR_VERDICTS", header, re.DOTALL)
+        assert re.findall(r"^\s+WEIR_(\w+),", body, re.MULTILINE) == [v.name for v in Verdict]
+
     @pytest.mark.parametrize(("verdict", "spoil"), MALFORMED)
     def test_what_does_not_fit_is_refused_by_name_and_touches_nothing(
         self, verdict: Verdict, spoil: Callable[[bytes], bytes]

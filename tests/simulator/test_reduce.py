@@ -23,7 +23,7 @@ from wire.definition import Op
 
 MS = 1_000_000
 REDUCES = 4  # one after the other in each example, without waiting for the slowest worker
-EXAMPLES = 500
+EXAMPLES = 700
 
 Vectors = list[npt.NDArray[np.uint32]]
 
