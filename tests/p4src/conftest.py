@@ -7,6 +7,7 @@ import pytest
 
 from tests.harness.bmv2 import Bmv2Target
 from tests.harness.lab import Lab
+from tests.harness.soft import SoftTarget
 from tests.harness.target import Target
 
 
@@ -16,12 +17,7 @@ from tests.harness.target import Target
 )
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     """The switch under test, started once."""
-    if request.param == "soft":
-        from tests.harness.soft import SoftTarget
-
-        made: Target = SoftTarget()
-    else:
-        made = Bmv2Target()
+    made: Target = SoftTarget() if request.param == "soft" else Bmv2Target()
     yield made
     made.close()
 

@@ -18,7 +18,7 @@ SUM = [2 * lane % 2**32 for lane in LANES]
 
 @pytest.fixture
 def job(lab: Lab) -> Job:
-    """A round under way: worker 0 has sent, worker 1 is awaited; 0 is the switch's only other port."""
+    """A round under way: worker 0, at port 1, has sent; worker 1, at port 2, is awaited."""
     job = lab.job(2, slots=4, ports=[1, 2])
     assert job.send(0, round=5, lanes={0: LANES}, nexts=[9]) == []
     lab.events()
