@@ -26,7 +26,7 @@ def arguments(action: Action) -> tuple[str, ...]:
 
 
 def action_function(layout: Layout, action: Action, private: set[FieldRef]) -> str:
-    """C text of ``static void action_<id>(s, p, a)``: `a` points at the argument words."""
+    """C text of ``void action_<id>(s, p, a)``: `a` points at the argument words."""
     action = replace(action, body=if_convert(action.body))
     renamer = Renamer(layout, action, private)
     compiler = Compiler(layout, action.params, f"action {action.name}", arguments=arguments(action))
@@ -53,7 +53,7 @@ def action_function(layout: Layout, action: Action, private: set[FieldRef]) -> s
     declared = [f"{c_type(storage_bits(layout.field_type(ref).bits))} {ref.field} = 0;" for ref in local]
     head = f"// {action.name}({', '.join(_shown(param) for param in action.params)})"
     body = "\n".join(f"    {line}" for line in [*_touch(layout, action), *declared, *lines])
-    return f"{head}\nstatic void action_{action.id}(sw_state *s, phv *p, const uint64_t *a) {{\n{body}\n}}\n"
+    return f"{head}\nSW_HOT void action_{action.id}(sw_state *s, phv *p, const uint64_t *a) {{\n{body}\n}}\n"
 
 
 def shift_function(layout: Layout, stack: str) -> str:

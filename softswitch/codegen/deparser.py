@@ -19,7 +19,7 @@ from softswitch.program_types import Checksum, HeaderType
 
 
 def deparse_function(layout: Layout, constant: set[str]) -> str:
-    """C text of ``static uint32_t deparse(p, out, all)``: writes the headers, returns their bytes.
+    """C text of ``uint32_t deparse(p, out, all)``: writes the headers, returns their bytes.
 
     Args:
         layout: the layout.
@@ -37,7 +37,7 @@ def deparse_function(layout: Layout, constant: set[str]) -> str:
         lines.append(f"if ({layout.valid(name)}) {{ {put} o += {header.type.bits // 8}; }}")
     lines.append("return (uint32_t)(o - out);")
     body = "\n".join(f"    {line}" for line in lines)
-    head = "static uint32_t deparse(const phv *p, uint8_t *out, int all)"
+    head = "SW_HOT uint32_t deparse(const phv *p, uint8_t *out, int all)"
     return f"{head} {{\n    (void)p, (void)all;\n{body}\n}}\n"
 
 

@@ -34,7 +34,7 @@ class ParserWriter:
         self._loops = _can_loop(dict(self._parser.states))
 
     def function(self) -> str:
-        """C text of ``static uint32_t parse(p, b, length, error)``: returns the bytes parsed."""
+        """C text of ``uint32_t parse(p, b, length, error)``: returns the bytes parsed."""
         lines = ["uint32_t at = 0;"]
         if self._loops:
             lines.append("uint32_t steps = 0;")
@@ -45,7 +45,7 @@ class ParserWriter:
             lines.append("}")
         lines += ["accept:", "return at;"]
         body = "\n".join(f"    {line}" for line in lines)
-        head = "static uint32_t parse(phv *p, const uint8_t *b, uint32_t length, uint32_t *error)"
+        head = "SW_HOT uint32_t parse(phv *p, const uint8_t *b, uint32_t length, uint32_t *error)"
         return f"{head} {{\n    (void)p, (void)b, (void)length, (void)error;\n{body}\n}}\n"
 
     def error(self, name: str) -> int:
@@ -70,7 +70,7 @@ class ParserWriter:
             return [*lines, self._go(state.default)]
         needed = max((_bytes_ahead(expr) for expr in state.key), default=0)
         if needed:
-            lines.append(f"if (length - at < {needed}) {self._fail('PacketTooShort')}")
+            lines.append(f"if (SW_RARE(length - at < {needed})) {self._fail('PacketTooShort')}")
         return [*lines, *self._select(state, compiler)]
 
     def _select(self, state: ParserState, compiler: Compiler) -> list[str]:
@@ -121,7 +121,7 @@ class ParserWriter:
                 return [f"if (!({compiler.boolean(condition)})) {raised}"]
             case Assign(_, src):
                 needed = max((_bytes_ahead(node) for node in walk(src)), default=0)
-                check = [f"if (length - at < {needed}) {self._fail('PacketTooShort')}"] if needed else []
+                check = [f"if (SW_RARE(length - at < {needed})) {self._fail('PacketTooShort')}"] if needed else []
                 return [*check, *StatementWriter(self._layout, compiler).write(op)]
             case _:
                 return StatementWriter(self._layout, compiler).write(op)
@@ -133,7 +133,7 @@ class ParserWriter:
         bit = self._layout.header_index[header]
         size = kind.bits // 8
         return [
-            f"if (length - at < {size}) {self._fail('PacketTooShort')}",
+            f"if (SW_RARE(length - at < {size})) {self._fail('PacketTooShort')}",
             f"get_{self._layout.type_name(kind)}(&{self._layout.header(header)}, b + at);",
             f"p->valid[{bit // 64}] |= 1ull << {bit % 64};",
             f"at += {size};",
@@ -146,8 +146,8 @@ class ParserWriter:
         first = self._layout.stack_first_bit(stack)
         depth = len(self._layout.program.stacks[stack].headers)
         return [
-            f"if ({count} >= {depth}) {self._fail('StackOutOfBounds')}",
-            f"if (length - at < {size}) {self._fail('PacketTooShort')}",
+            f"if (SW_RARE({count} >= {depth})) {self._fail('StackOutOfBounds')}",
+            f"if (SW_RARE(length - at < {size})) {self._fail('PacketTooShort')}",
             f"get_{self._layout.type_name(kind)}(&{self._layout.stack(stack)}[{count}], b + at);",
             f"p->valid[({count} + {first}) / 64] |= 1ull << ({count} + {first}) % 64;",
             f"{count}++;",

@@ -21,7 +21,7 @@ class PipelineWriter:
         self._numbers = {name: number for number, name in enumerate(layout.program.tables)}
 
     def function(self) -> str:
-        """C text of ``static void <pipeline>(s, p)``."""
+        """C text of ``void <pipeline>(s, p)``."""
         lines = ["(void)s, (void)p;", self._go(self._pipeline.init)]
         for name in self._order:
             lines.append(f"{self._labels[name]}: {{ // {name}")
@@ -29,7 +29,7 @@ class PipelineWriter:
             lines += (f"    {line}" for line in node)
             lines.append("}")
         body = "\n".join(f"    {line}" for line in lines)
-        return f"static void {self._pipeline.name}(sw_state *s, phv *p) {{\n{body}\n}}\n"
+        return f"SW_HOT void {self._pipeline.name}(sw_state *s, phv *p) {{\n{body}\n}}\n"
 
     def _go(self, node: str | None) -> str:
         return "return;" if node is None else f"goto {self._labels[node]};"

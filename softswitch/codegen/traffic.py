@@ -223,7 +223,7 @@ static void keep_fields(phv *q, const phv *p, uint32_t list) {{
 """
         return f"""{self._enter()}
 // `q` headers that were written for the last replica and are the same now are not written again.
-static void send(run *r, phv *p, uint32_t port) {{
+SW_HOT void send(run *r, phv *p, uint32_t port) {{
     context *c = here(r);
     update_checksums(p);
     const int all = !c->written || memcmp(c->written_valid, p->valid, sizeof p->valid) != 0;
@@ -244,7 +244,7 @@ static void send(run *r, phv *p, uint32_t port) {{
     r->emit(r->ctx, port, c->out, total);
 }}
 {"static void replicate(run *r, phv *p, const sw_replicas *to);" if self._clones_out else ""}
-static void egress_pass(run *r, phv *p, uint32_t port) {{
+SW_HOT void egress_pass(run *r, phv *p, uint32_t port) {{
     sw_state *s = r->s;
     if (r->passes++ >= PASSES) {{
         s->stats.packets_dropped++;
@@ -273,7 +273,7 @@ static void egress_pass(run *r, phv *p, uint32_t port) {{
 
     def _replicate(self) -> str:
         rid = " ".join(self._set("egress_rid", "to->replicas[i].rid"))
-        return f"""static void replicate(run *r, phv *p, const sw_replicas *to) {{
+        return f"""SW_HOT void replicate(run *r, phv *p, const sw_replicas *to) {{
     saved *keep = &here(r)->keep;
     if (to->count > 1) save(keep, p);
     for (uint32_t i = 0; i < to->count; i++) {{
@@ -337,7 +337,7 @@ static void clone_at_ingress(run *r, phv *p, const uint8_t *frame, uint32_t leng
             *self._set("parser_error", "error"),
             *self._set("checksum_error", "(uint32_t)checksums_wrong(p)"),
         ]
-        return f"""static void ingress_pass(run *r, phv *p, const uint8_t *frame, uint32_t length) {{
+        return f"""SW_HOT void ingress_pass(run *r, phv *p, const uint8_t *frame, uint32_t length) {{
     sw_state *s = r->s;
     uint32_t error = NO_ERROR;
     forget_before_parsing(p);
@@ -374,7 +374,7 @@ static void clone_at_ingress(run *r, phv *p, const uint8_t *frame, uint32_t leng
             *self._set("packet_length", "length"),
             *self._set("ingress_global_timestamp", "r.now"),
         ]
-        return f"""static void process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t length,
+        return f"""SW_HOT void process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t length,
                     uint64_t now_ns, sw_emit emit, void *ctx) {{
     sw_state *s = (sw_state *)sw;
     s->stats.packets_in++;

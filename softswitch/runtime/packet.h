@@ -83,25 +83,27 @@ static inline void sw_load_wide(uint8_t *to, const uint8_t *b, unsigned offset, 
     }
 }
 
-// Runs of equal fields; the loops become byte-shuffle instructions.
-static inline void sw_load_run16(uint16_t *restrict to, const uint8_t *restrict from, unsigned count) {
-    for (unsigned i = 0; i < count; i++) to[i] = sw_load16(from + 2 * i);
-}
-static inline void sw_load_run32(uint32_t *restrict to, const uint8_t *restrict from, unsigned count) {
-    for (unsigned i = 0; i < count; i++) to[i] = sw_load32(from + 4 * i);
-}
-static inline void sw_load_run64(uint64_t *restrict to, const uint8_t *restrict from, unsigned count) {
-    for (unsigned i = 0; i < count; i++) to[i] = sw_load64(from + 8 * i);
-}
-static inline void sw_store_run16(uint8_t *restrict to, const uint16_t *restrict from, unsigned count) {
-    for (unsigned i = 0; i < count; i++) sw_store16(to + 2 * i, from[i]);
-}
-static inline void sw_store_run32(uint8_t *restrict to, const uint32_t *restrict from, unsigned count) {
-    for (unsigned i = 0; i < count; i++) sw_store32(to + 4 * i, from[i]);
-}
-static inline void sw_store_run64(uint8_t *restrict to, const uint64_t *restrict from, unsigned count) {
-    for (unsigned i = 0; i < count; i++) sw_store64(to + 8 * i, from[i]);
-}
+// Runs of equal fields. Through pointers to unaligned integers, because compilers turn exactly that into
+// byte-shuffle instructions.
+typedef uint16_t __attribute__((aligned(1), may_alias)) sw_unaligned16;
+typedef uint32_t __attribute__((aligned(1), may_alias)) sw_unaligned32;
+typedef uint64_t __attribute__((aligned(1), may_alias)) sw_unaligned64;
+
+#define SW_RUN(BITS)                                                                                    \
+    static inline void sw_load_run##BITS(uint##BITS##_t *restrict to, const uint8_t *restrict from,     \
+                                         unsigned count) {                                              \
+        const sw_unaligned##BITS *in = (const sw_unaligned##BITS *)from;                                \
+        for (unsigned i = 0; i < count; i++) to[i] = __builtin_bswap##BITS(in[i]);                      \
+    }                                                                                                   \
+    static inline void sw_store_run##BITS(uint8_t *restrict to, const uint##BITS##_t *restrict from,    \
+                                          unsigned count) {                                             \
+        sw_unaligned##BITS *out = (sw_unaligned##BITS *)to;                                             \
+        for (unsigned i = 0; i < count; i++) out[i] = __builtin_bswap##BITS(from[i]);                   \
+    }
+SW_RUN(16)
+SW_RUN(32)
+SW_RUN(64)
+#undef SW_RUN
 
 // -- algorithms -------------------------------------------------------------------------------------
 // Parameters as in BMv2: crc16 is CRC-16/ARC, crc32 is CRC-32/ISO-HDLC.

@@ -14,6 +14,11 @@ typedef __int128 sw_i128;
 
 #define SW_NO_ACTION UINT32_MAX
 
+// Compilers guess that code behind many branches hardly ever runs and do not vectorise it. A protocol
+// parser is nothing but code behind branches.
+#define SW_HOT __attribute__((hot)) static
+#define SW_RARE(condition) __builtin_expect(!!(condition), 0)
+
 // -- tables ---------------------------------------------------------------------------------------
 
 enum { SW_EXACT = 0, SW_LPM = 1, SW_TERNARY = 2 };  // ternary also serves optional and range
