@@ -24,10 +24,10 @@ from controller.client import AgentClient
 from controller.desired import desired_state
 from controller.jobs import Job, Member
 from controller.slots import SlotRange
-from controller.topology import single_switch
-from simulator.install import install
+from controller.topology import Target, single_switch
+from simulator.entries import install
 from softswitch.switch import Switch
-from weir.netns import Lab, NetworkCluster, SwitchKind, lab, network_cluster
+from weir.netns import Lab, NetworkCluster, lab, network_cluster
 
 PROGRAM: Final = Path(__file__).resolve().parent.parent / "p4src" / "build" / "weir_v1model.json"
 JOB: Final = 7
@@ -72,7 +72,7 @@ def pipeline(workers: int, slots: int, lanes: int, repeats: int) -> dict[str, li
 
 
 def _admit(switch: Switch, workers: int, slots: int) -> None:
-    topology = single_switch(workers, grpc="127.0.0.1:1")
+    topology = single_switch(workers, grpc="127.0.0.1:1", target="soft")
     members = {rank: Member(rank, host, 9347) for rank, host in enumerate(topology.hosts)}
     name = topology.switches[0].name
     job = Job(JOB, "bench", "", workers, slots, name, 0.0, members, slots=SlotRange(0, slots))
@@ -100,7 +100,7 @@ def _serving(kind: str, workers: int, slots: int) -> Iterator[tuple[Lab, int]]:
         with lab(workers) as place, _hand_written(place, workers, slots):
             yield place, JOB
     else:
-        switch: SwitchKind = "bmv2" if kind == "BMv2" else "soft"
+        switch: Target = "bmv2" if kind == "BMv2" else "soft"
         with network_cluster(workers, switch=switch) as cluster, _joined(cluster, workers, slots) as job:
             yield cluster.lab, job
 

@@ -80,6 +80,7 @@ class Membership:
         shm_dir: directory of the switch's shared-memory ports; None: use the network.
         switch_port: the switch port this worker is on.
         lease_s: silence that costs the membership.
+        fill: send requested blocks even when they are zero, because the switch cannot lengthen packets.
     """
 
     job_id: int
@@ -94,6 +95,7 @@ class Membership:
     switch_port: int
     shm_dir: Path | None
     lease_s: float
+    fill: bool
 
 
 class AgentClient:
@@ -339,4 +341,5 @@ def _membership(job: str, rank: int, reply: Any) -> Membership:
         switch_port=reply.switch_port,
         shm_dir=Path(reply.shm_dir) if reply.shm_dir else None,
         lease_s=reply.lease_s,
+        fill=reply.fill,
     )

@@ -28,7 +28,7 @@ def _standing(topology: Topology, switch: Switch) -> Iterator[TableEntry]:
     """What is there whether or not anybody works: who is where, and who the switch is."""
     own = switch.aggregation
     yield arp.answer(own.ip, own.mac)
-    yield aggregator.address(own.ip)
+    yield aggregator.address(own.ip, switch.headroom)
     yield forwarding.own_mac(own.mac)
     for host in topology.hosts_of(switch.name):
         yield forwarding.to_mac(host.mac, host.port)

@@ -238,6 +238,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
             host=agent_pb2.Endpoint(mac=spec.host.mac, ip=spec.host.ip, udp_port=spec.udp_port),
             host_name=spec.host.name,
             shm_dir=spec.host.shm or "",
+            fill=switch.fills,
             switch_port=spec.host.port,
             switch_name=switch.name,
         )

@@ -8,6 +8,7 @@
         device_id: 1
         grpc: 127.0.0.1:9559
         program: weir_v1model
+        target: soft
         aggregation: {mac: "02:00:00:00:00:fe", ip: 10.0.0.254}
     hosts:
       - {name: h1, switch: s1, port: 1, mac: "02:00:00:00:00:01", ip: 10.0.0.1, shm: /dev/shm/weir-s1}
@@ -16,14 +17,18 @@
 import json
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from controller.addresses import Ip, Mac, ServiceAddress
+from wire.definition import SLOT_LANES
 
 DROP_PORT = 511  # v1model's bit<9> drop port; not a place to attach a host
+Target = Literal["soft", "bmv2"]
+HEADROOM: dict[Target, int] = {"soft": 0xFFFF, "bmv2": 512}
+LANE_BYTES = 4
 MAX_HOSTS = 253  # what single_switch can number within one /24 beside the aggregation address
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
@@ -60,14 +65,29 @@ class SwitchTls(_Model):
 
 
 class Switch(_Model):
-    """One switch and how to program it."""
+    """One switch and how to program it.
+
+    ``target``: "soft" for the soft switch; "bmv2", the careful default, for BMv2, which can add no more than
+    512 bytes to a packet: its workers send zero blocks that others have.
+    """
 
     name: Name
     device_id: int = Field(default=1, ge=1, lt=1 << 64)
     grpc: ServiceAddress
     program: Name = "weir_v1model"
+    target: Target = "bmv2"
     aggregation: Aggregation = Aggregation()
     tls: SwitchTls | None = None
+
+    @property
+    def headroom(self) -> int:
+        """Bytes by which the switch can make a packet longer."""
+        return HEADROOM[self.target]
+
+    @property
+    def fills(self) -> bool:
+        """Must workers send requested zero blocks too, so that no result outgrows its packet?"""
+        return self.headroom < SLOT_LANES * LANE_BYTES
 
 
 class Host(_Model):
@@ -151,7 +171,9 @@ def load_topology(path: Path) -> Topology:
         raise TopologyError(f"{path} is not a valid topology:\n{_render(error)}") from None
 
 
-def single_switch(workers: int, grpc: str, shm: str | None = None, *, name: str = "s1") -> Topology:
+def single_switch(
+    workers: int, grpc: str, shm: str | None = None, *, name: str = "s1", target: Target = "bmv2"
+) -> Topology:
     """One switch with hosts h1 to h<workers> on ports 1 to <workers>, addresses 10.0.0.<i>."""
     if not 1 <= workers <= MAX_HOSTS:
         raise TopologyError(f"a single switch has 1 to {MAX_HOSTS} hosts, not {workers}")
@@ -159,7 +181,7 @@ def single_switch(workers: int, grpc: str, shm: str | None = None, *, name: str 
         Host(name=f"h{i}", switch=name, port=i, mac=f"02:00:00:00:00:{i:02x}", ip=f"10.0.0.{i}", shm=shm)
         for i in range(1, workers + 1)
     )
-    return Topology(switches=(Switch(name=name, grpc=grpc),), hosts=hosts)
+    return Topology(switches=(Switch(name=name, grpc=grpc, target=target),), hosts=hosts)
 
 
 def _repeated(items: Iterable[_Named], what: str, key: Callable[[_Named], Hashable]) -> list[str]:

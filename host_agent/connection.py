@@ -51,7 +51,11 @@ class Connection:
         self._client, self._met, self._cluster = client, met, cluster
         self._share = share
         config = TransportConfig(
-            membership.job_id, membership.rank, membership.size, slots=membership.slot_count
+            membership.job_id,
+            membership.rank,
+            membership.size,
+            slots=membership.slot_count,
+            fill=membership.fill,
         )
         self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
         self._closing = threading.Lock()

@@ -106,7 +106,7 @@ def start_controller(net: Mininet, folder: Path, workers: int) -> subprocess.Pop
         for i in range(1, workers + 1)
     ]
     switch = {
-        "name": "s1", "device_id": 1, "grpc": GRPC, "program": "weir_v1model", "aggregation": AGGREGATION,
+        "name": "s1", "device_id": 1, "grpc": GRPC, "target": P4Switch.kind, "aggregation": AGGREGATION,
     }  # fmt: skip
     (folder / "topology.json").write_text(json.dumps({"switches": [switch], "hosts": hosts}, indent=1))
     ready = folder / "controller.ready"

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the controller would write into a switch for a job, written through the switch's own interface."""
 
-import ipaddress
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller.entries import Lpm as WantedLpm
+from controller.entries import SwitchState, TableEntry
+from controller.tables import admission, aggregator, results
 from host_agent.frames import Addresses, Endpoint
-from softswitch.entry import Entry, Exact
+from softswitch.entry import Entry, Exact, Lpm, Replica
 from softswitch.switch import Switch
 
 AGGREGATION = Endpoint("02:00:00:00:00:fe", "10.0.0.254")
@@ -29,21 +31,32 @@ class Job:
 
     def entries(self) -> list[tuple[str, Entry]]:
         """(table, entry) for every entry of this job."""
-        everyone = (1 << len(self.ports)) - 1
         written = []
         for worker, port in enumerate(self.ports):
-            admit = (self.slot_base, self.slots, 1 << worker, everyone, self.group)
-            sender = (Exact(port), Exact(self.job), Exact(worker))
             written.append(
-                ("WeirIngress.admission.workers", Entry(sender, "WeirIngress.admission.admit", admit))
+                admission.worker(
+                    port=port,
+                    job_id=self.job,
+                    rank=worker,
+                    size=len(self.ports),
+                    slot_base=self.slot_base,
+                    slot_count=self.slots,
+                    group=self.group,
+                )
             )
-            addresses = host_addresses(port)
-            deliver = (*_numbers(addresses.switch), *_numbers(addresses.host), addresses.host.udp_port)
-            receiver = (Exact(self.job), Exact(worker))
+            host = host_addresses(port).host
             written.append(
-                ("WeirEgress.results.receivers", Entry(receiver, "WeirEgress.results.deliver", deliver))
+                results.receiver(
+                    job_id=self.job,
+                    rank=worker,
+                    src_mac=AGGREGATION.mac,
+                    src_ip=AGGREGATION.ip,
+                    dst_mac=host.mac,
+                    dst_ip=host.ip,
+                    dst_port=host.udp_port,
+                )
             )
-        return written
+        return [(entry.table, _entry(entry)) for entry in written]
 
     def install(self, switch: Switch) -> None:
         """Admit the job."""
@@ -58,12 +71,26 @@ class Job:
         switch.delete_multicast_group(self.group)
 
 
-def install_aggregation(switch: Switch) -> None:
-    """Make the switch aggregate what is sent to AGGREGATION."""
-    address = int(ipaddress.IPv4Address(AGGREGATION.ip))
-    entry = Entry((Exact(address),), "WeirIngress.aggregator.aggregate")
-    switch.insert_entry("WeirIngress.aggregator.addresses", entry)
+def aggregation(headroom: int = 0xFFFF) -> tuple[str, Entry]:
+    """(table, entry) that makes a switch aggregate what is sent to AGGREGATION.
+
+    ``headroom``: by how many bytes it may lengthen a packet.
+    """
+    entry = aggregator.address(AGGREGATION.ip, headroom)
+    return entry.table, _entry(entry)
 
 
-def _numbers(end: Endpoint) -> tuple[int, int]:
-    return int(end.mac.replace(":", ""), 16), int(ipaddress.IPv4Address(end.ip))
+def install(switch: Switch, state: SwitchState) -> None:
+    """Insert every entry and group of a controller's desired state; the switch must hold none of them yet."""
+    for number, replicas in state.groups.items():
+        switch.set_multicast_group(number, [Replica(r.port, r.rid) for r in sorted(replicas)])
+    for entry in state.entries:
+        switch.insert_entry(entry.table, _entry(entry))
+
+
+def _entry(entry: TableEntry) -> Entry:
+    key = tuple(
+        Lpm(value.value, value.length) if isinstance(value, WantedLpm) else Exact(value)
+        for _, value in entry.match
+    )
+    return Entry(key, entry.action, tuple(value for _, value in entry.params))

@@ -32,7 +32,7 @@ class StuckError(AssertionError):
 class Rack:
     """A job of ``workers`` hosts on ports 1 to ``workers`` of a switch.
 
-    The switch (with install_aggregation done) may have served other racks: a job id, slots and group that no
+    The switch (with `aggregation` installed) may have served other racks: a job id, slots and group that no
     other job uses now are all it takes.
     """
 

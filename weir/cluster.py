@@ -127,6 +127,7 @@ class LocalCluster:
                     "device_id": 1,
                     "grpc": switch,
                     "program": "weir_v1model",
+                    "target": "soft",
                     "aggregation": aggregation,
                 }
             ],

@@ -19,12 +19,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-from controller.topology import Host, Topology, single_switch
+from controller.topology import Host, Target, Topology, single_switch
 from weir import child
 
-SwitchKind = Literal["soft", "bmv2"]
 _GRPC: Final = "127.0.0.1:9559"  # within the switch's own namespace
 _START_TIMEOUT_S: Final = 60.0
 _SIOCETHTOOL: Final = 0x8946
@@ -59,7 +58,7 @@ class Lab:
 
 
 @contextlib.contextmanager
-def lab(hosts: int, *, rate: str | None = None) -> Iterator[Lab]:
+def lab(hosts: int, *, switch: Target = "soft", rate: str | None = None) -> Iterator[Lab]:
     """Make ``hosts`` namespaces and one for the switch, and remove them at the end.
 
     ``rate``: what ``tc`` takes, for example "200mbit"; both directions of every link are shaped to it with
@@ -68,7 +67,7 @@ def lab(hosts: int, *, rate: str | None = None) -> Iterator[Lab]:
     if os.geteuid() != 0:
         raise NamespaceError("network namespaces need root")
     prefix = f"weir{os.getpid() % 100000}"
-    plan = single_switch(hosts, grpc=_GRPC)
+    plan = single_switch(hosts, grpc=_GRPC, target=switch)
     made = Lab(
         switch=f"{prefix}s",
         topology=plan,
@@ -132,13 +131,16 @@ class NetworkCluster:
 
 @contextlib.contextmanager
 def network_cluster(
-    hosts: int, *, switch: SwitchKind = "soft", rate: str | None = None
+    hosts: int, *, switch: Target = "soft", rate: str | None = None
 ) -> Iterator[NetworkCluster]:
     """A lab of ``hosts``, its switch (the soft switch, or BMv2) and its controller, until the end.
 
     Raises NamespaceError; its message ends with what the switch and the controller said.
     """
-    with lab(hosts, rate=rate) as made, tempfile.TemporaryDirectory(prefix="weir-net-") as name:
+    with (
+        lab(hosts, switch=switch, rate=rate) as made,
+        tempfile.TemporaryDirectory(prefix="weir-net-") as name,
+    ):
         folder = Path(name)
         processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -150,7 +152,7 @@ def network_cluster(
             child.end(list(reversed(processes)))
 
 
-def start_switch(made: Lab, kind: SwitchKind, folder: Path) -> subprocess.Popen[bytes]:
+def start_switch(made: Lab, kind: Target, folder: Path) -> subprocess.Popen[bytes]:
     """Start a switch without a program at the lab's interfaces; its log is ``folder``/switch.log."""
     ports = list(zip(made.hosts, made.interfaces, strict=True))
     log = folder / "switch.log"

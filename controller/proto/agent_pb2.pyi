@@ -77,8 +77,9 @@ class JobStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., switch_name: _Optional[str] = ..., slot_base: _Optional[int] = ..., slot_count: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ["aggregation", "host", "host_name", "job_id", "lease_s", "shm_dir", "size", "slots", "switch_name", "switch_port"]
+    __slots__ = ["aggregation", "fill", "host", "host_name", "job_id", "lease_s", "shm_dir", "size", "slots", "switch_name", "switch_port"]
     AGGREGATION_FIELD_NUMBER: _ClassVar[int]
+    FILL_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     HOST_NAME_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +90,7 @@ class JoinReply(_message.Message):
     SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
     SWITCH_PORT_FIELD_NUMBER: _ClassVar[int]
     aggregation: Endpoint
+    fill: bool
     host: Endpoint
     host_name: str
     job_id: int
@@ -98,7 +100,7 @@ class JoinReply(_message.Message):
     slots: int
     switch_name: str
     switch_port: int
-    def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[int] = ..., size: _Optional[int] = ..., slots: _Optional[int] = ..., lease_s: _Optional[float] = ..., aggregation: _Optional[_Union[Endpoint, _Mapping]] = ..., host: _Optional[_Union[Endpoint, _Mapping]] = ..., host_name: _Optional[str] = ..., shm_dir: _Optional[str] = ..., switch_port: _Optional[int] = ..., switch_name: _Optional[str] = ..., fill: bool = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ["host", "ip", "job", "process", "rank", "size", "slots", "timeout_s", "token", "udp_port"]

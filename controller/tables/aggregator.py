@@ -8,6 +8,6 @@ ADDRESSES = "WeirIngress.aggregator.addresses"
 AGGREGATE = "WeirIngress.aggregator.aggregate"
 
 
-def address(ip: str) -> TableEntry:
-    """Weir packets to this address are contributions."""
-    return TableEntry(ADDRESSES, (("address", ip_number(ip)),), AGGREGATE)
+def address(ip: str, headroom: int) -> TableEntry:
+    """Weir packets to this address are contributions; the target can lengthen them by ``headroom`` bytes."""
+    return TableEntry(ADDRESSES, (("address", ip_number(ip)),), AGGREGATE, (("headroom", headroom),))

@@ -4,14 +4,19 @@
 
 #include "headers.p4"
 
-// Is this packet for the aggregation function of this switch? Sets meta.aggregate.
+// Is this packet for the aggregation function of this switch? Sets meta.aggregate and meta.headroom.
 //
 // Weir's packets to any other address are ordinary traffic: another switch aggregates them. So is whatever
 // else is sent to the aggregation address. UDP whose port cannot be seen (fragments, IPv4 options) is claimed
 // here, to be refused and counted by Validation rather than to vanish.
 control Aggregator(inout headers_t hdr, inout metadata_t meta) {
-    action aggregate() {
+    // headroom: by how many bytes this target can make a packet longer. A result is longer than the packet it
+    // is made of by the lanes that only others sent. BMv2 can add 512 bytes, and writes outside its buffer
+    // beyond that; where there is such a limit, workers are to send lanes of zeros for requested blocks that
+    // they lack, so that results never grow.
+    action aggregate(bit<16> headroom) {
         meta.aggregate = true;
+        meta.headroom = headroom;
     }
 
     table addresses {

@@ -95,6 +95,7 @@ struct metadata_t {
     bit<16> length;
     bit<16> received; // the same when the packet came in
     bool aggregate; // UDP that this switch is to aggregate, not to forward
+    bit<16> headroom; // bytes by which a result may be longer than the packet it is made of
     bool result; // the packet has become a result: egress addresses it to its receiver
     bool flooded; // sent to all ports: egress takes out the one it came from
 

@@ -16,8 +16,6 @@
 // into the result. Both give the same payload but for hdr.weir.worker. Block indices and the traffic class are
 // the packet's own.
 control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    bit<16> room;
-
     action become_result() {
         meta.result = true;
         hdr.weir.kind = TYPE_RESULT;
@@ -26,23 +24,9 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
         hdr.weir.reserved = 0;
     }
 
-    // A result may be longer than the packet it is made of, by the lanes that only others sent. A target may
-    // not be able to add so many bytes to a packet: BMv2 can add 512, and writes outside its buffer beyond
-    // that. The controller tells the limit of the target. Where there is one, workers are to send lanes of
-    // zeros for requested blocks that they lack, so that results never grow.
-    action limit(bit<16> bytes) {
-        room = bytes;
-    }
-
-    table headroom {
-        actions = { limit; }
-        default_action = limit(0xFFFF);
-    }
-
     apply {
         if (meta.complete) {
-            headroom.apply();
-            if (meta.length > meta.received |+| room) {
+            if (meta.length > meta.received |+| meta.headroom) {
                 meta.event = EVENT_DROP_NO_ROOM; // the round is complete all the same: who has room may ask
             } else {
                 become_result();

@@ -23,7 +23,10 @@ STANDING = {
         (("mac", OWN_MAC),),
     ),
     TableEntry(
-        "WeirIngress.aggregator.addresses", (("address", OWN_IP),), "WeirIngress.aggregator.aggregate"
+        "WeirIngress.aggregator.addresses",
+        (("address", OWN_IP),),
+        "WeirIngress.aggregator.aggregate",
+        (("headroom", 512),),
     ),
     TableEntry("WeirIngress.forwarding.l2", (("dst_mac", OWN_MAC),), "WeirIngress.forwarding.local"),
     TableEntry(

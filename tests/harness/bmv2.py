@@ -162,6 +162,9 @@ class Bmv2Target(Target):
     def insert(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
         self._control.insert(table, key, action, args)
 
+    def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
+        self._control.modify(table, key, action, args)
+
     def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
         self._control.set_default(table, action, args)
 

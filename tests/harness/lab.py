@@ -143,13 +143,18 @@ class Lab:
             "WeirIngress.aggregator.addresses",
             (ip_number(AGGREGATION_IP),),
             "WeirIngress.aggregator.aggregate",
+            (self.target.headroom,),
         )
-        self.limit_growth(self.target.headroom)
         self._counted = self._count()
 
     def limit_growth(self, bytes: int) -> None:
         """Tell the program by how much the target can make a packet longer."""
-        self.target.set_default("WeirIngress.answer.headroom", "WeirIngress.answer.limit", (bytes,))
+        self.target.modify(
+            "WeirIngress.aggregator.addresses",
+            (ip_number(AGGREGATION_IP),),
+            "WeirIngress.aggregator.aggregate",
+            (bytes,),
+        )
 
     def send(self, port: int, frame: Any) -> list[Sent]:
         """Put a frame (bytes or scapy) into a port; everything that comes out."""

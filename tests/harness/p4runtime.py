@@ -94,7 +94,16 @@ class P4Runtime:
 
     def insert(self, table: str, key: Sequence[Key], action: str, args: Sequence[int]) -> None:
         """Insert a table entry."""
-        update = p4rt.Update(type=p4rt.Update.INSERT)
+        self._write_entry(p4rt.Update.INSERT, table, key, action, args)
+
+    def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int]) -> None:
+        """Modify a table entry."""
+        self._write_entry(p4rt.Update.MODIFY, table, key, action, args)
+
+    def _write_entry(
+        self, verb: int, table: str, key: Sequence[Key], action: str, args: Sequence[int]
+    ) -> None:
+        update = p4rt.Update(type=verb)
         entry = update.entity.table_entry
         entry.CopyFrom(self._entry(table, key))
         entry.action.action.CopyFrom(self._action(action, args))

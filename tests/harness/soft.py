@@ -30,6 +30,9 @@ class SoftTarget(Target):
     def insert(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
         self._switch.insert_entry(table, soft.Entry(_key(key), action, tuple(args)))
 
+    def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
+        self._switch.modify_entry(table, soft.Entry(_key(key), action, tuple(args)))
+
     def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
         self._switch.set_default(table, action, args)
 

@@ -77,6 +77,10 @@ class Target(ABC):
         """Add a table entry; fully qualified names, values in the order of the P4Info."""
 
     @abstractmethod
+    def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
+        """Change the action of an entry."""
+
+    @abstractmethod
     def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
         """Set what a table does on a miss."""
 

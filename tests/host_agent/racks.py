@@ -14,7 +14,7 @@ from host_agent.frames import Framer
 from host_agent.links import Link, ShmLink, UdpLink
 from host_agent.reducer import Reducer
 from host_agent.transport import TransportConfig
-from simulator.entries import Job, host_addresses, install_aggregation
+from simulator.entries import Job, aggregation, host_addresses
 from softswitch.ports import PortLoop
 from softswitch.switch import Switch
 
@@ -29,7 +29,7 @@ def switch_with_job(workers: int, slots: int) -> Iterator[tuple[Switch, int]]:
     """A switch that aggregates for one job, and the job's id."""
     job = Job(next(_jobs), range(1, workers + 1), slot_base=0, slots=slots, group=1)
     with Switch(PROGRAM) as switch:
-        install_aggregation(switch)
+        switch.insert_entry(*aggregation())
         job.install(switch)
         yield switch, job.job
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.entries import install_aggregation
+from simulator.entries import aggregation
 from softswitch.switch import Switch
 
 PROGRAM = Path(__file__).parents[2] / "p4src" / "build" / "weir_v1model.json"
@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).parents[2] / "p4src" / "build" / "weir_v1model.json"
 def switch() -> Iterator[Switch]:
     """The real switch with the real program, aggregating; jobs are the tests' to install."""
     with Switch(PROGRAM) as switch:
-        install_aggregation(switch)
+        switch.insert_entry(*aggregation())
         yield switch
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from host_agent.report import ReduceReport
+from simulator.entries import aggregation
 from simulator.host import Work
 from simulator.link import Faults
 from simulator.rack import Rack
@@ -150,7 +151,7 @@ def test_blocks_that_no_worker_has_are_not_sent(
 def test_a_switch_that_cannot_grow_a_packet_serves_workers_that_fill(
     switch: Switch, job_ids: Iterator[int]
 ) -> None:
-    switch.set_default("WeirIngress.answer.headroom", "WeirIngress.answer.limit", (0,))
+    switch.modify_entry(*aggregation(headroom=0))
     try:
         arrays = [np.zeros(50_000, np.uint32) for _ in range(3)]
         for worker, lanes in enumerate(arrays):
@@ -160,7 +161,7 @@ def test_a_switch_that_cannot_grow_a_packet_serves_workers_that_fill(
             rack.submit([Work(Op.ADD, 64, lanes) for lanes in arrays])
             rack.run(limit=1)
     finally:
-        switch.reset_default("WeirIngress.answer.headroom")
+        switch.modify_entry(*aggregation())
     for lanes in arrays:
         np.testing.assert_array_equal(lanes, expected)
 
