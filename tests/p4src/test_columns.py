@@ -22,7 +22,7 @@ def test_every_column_has_its_own_minimum(lab: Lab, block_log2: int) -> None:
     nexts[0][0], nexts[1][0], nexts[2][0] = NO_BLOCK, 0, NO_BLOCK
     nexts[0][-1] = nexts[1][-1] = nexts[2][-1] = NO_BLOCK - 1 if count > 1 else 0
     blocks = [100 + column for column in range(count)]
-    fields = {"block_log2": block_log2, "blocks": blocks}
+    fields: dict[str, Any] = {"block_log2": block_log2, "blocks": blocks}
     assert job.send(0, nexts=nexts[0], **fields) == []
     assert job.send(1, nexts=nexts[1], **fields) == []
     least = [min(column) for column in zip(*nexts, strict=True)]
