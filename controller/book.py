@@ -14,7 +14,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from controller.jobs import Job, JobError, JobState, JoinSpec, Member, MemberState, Refusal, new_job_id
+from controller.jobs import (
+    LEAST_SLOTS,
+    MOST_SLOTS,
+    Job,
+    JobError,
+    JobState,
+    JoinSpec,
+    Member,
+    MemberState,
+    Refusal,
+    new_job_id,
+)
 from controller.slots import SlotExhaustedError, SlotPool
 
 _EPITAPHS = 1024  # jobs that are over whose end can still be asked for
@@ -242,7 +253,7 @@ class JobBook:
             name=spec.job,
             token=spec.token,
             size=spec.size,
-            slots_wanted=spec.slots_wanted,
+            slots_wanted=spec.slots,
             switch=spec.host.switch,
             deadline=deadline,
         )
@@ -300,7 +311,10 @@ class JobBook:
         del self._gathering[job.name]
         pool = self.pools[job.switch]
         try:
-            job.slots = pool.take(job.slots_wanted)
+            if job.slots_wanted:
+                job.slots = pool.take(job.slots_wanted)
+            else:
+                job.slots = pool.take_share(MOST_SLOTS, LEAST_SLOTS)
         except SlotExhaustedError as error:
             holders = ", ".join(
                 f"{j.name!r} {j.slots}" for j in self._jobs.values() if j.switch == job.switch
@@ -364,11 +378,11 @@ def _refuse_disagreement(job: Job, spec: JoinSpec) -> None:
             Refusal.INVALID,
             f"rank {spec.rank} says job {job.name!r} has {spec.size} workers, but {says} {job.size}",
         )
-    if spec.slots_wanted != job.slots_wanted:
+    if spec.slots != job.slots_wanted:
         raise JobError(
             Refusal.INVALID,
-            f"rank {spec.rank} says job {job.name!r} has {spec.slots_wanted} slots, "
-            f"but {says} {job.slots_wanted}",
+            f"rank {spec.rank} says job {job.name!r} has {spec.slots or 'any number of'} slots, "
+            f"but {says} {job.slots_wanted or 'any number'}",
         )
     if spec.host.switch != job.switch:
         raise JobError(

@@ -10,7 +10,8 @@ from controller.slots import SlotRange
 from controller.topology import Host
 from wire.definition import MAX_WORKERS, UDP_PORT
 
-DEFAULT_SLOTS = 64  # enough in flight for a rack's round trip; sixteen such jobs fit a switch
+MOST_SLOTS = 256  # what a job gets that does not say: more in flight gains nothing,
+LEAST_SLOTS = 16  # fewer are slow; in between, a share of what the switch has left
 
 
 class Refusal(Enum):
@@ -38,8 +39,8 @@ class JobError(Exception):
 class JoinSpec:
     """What one worker asks for when it joins.
 
-    ``slots`` 0 means the default. ``process`` names the operating system's process, for jobs that share one;
-    empty: unknown.
+    ``slots`` 0: as there are, up to MOST_SLOTS. ``process`` names the operating system's process, for jobs
+    that share one; empty: unknown.
     """
 
     job: str
@@ -71,11 +72,6 @@ class JoinSpec:
                 Refusal.EXHAUSTED,
                 f"job {self.job!r} asks for {self.slots} slots; switch {self.host.switch} has {total_slots}",
             )
-
-    @property
-    def slots_wanted(self) -> int:
-        """Slots asked for, the default filled in."""
-        return self.slots or DEFAULT_SLOTS
 
 
 class MemberState(Enum):
@@ -117,7 +113,7 @@ class Job:
     name: str
     token: str
     size: int
-    slots_wanted: int
+    slots_wanted: int  # 0: as there are
     switch: str
     deadline: float
     members: dict[int, Member] = field(default_factory=dict)

@@ -61,6 +61,19 @@ class SlotPool:
                 return taken
         raise SlotExhaustedError(count, self.total, self.free())
 
+    def take_share(self, most: int, least: int) -> SlotRange:
+        """A range for a job that does not say how many slots it wants: there must be some for the next one.
+
+        A quarter of what is free, as a power of two times ``least``, but at most ``most`` and at least
+        ``least``. Raises SlotExhaustedError when not even that many in a row are free.
+        """
+        count = least
+        while 2 * count <= min(most, (self.total - self.used) // 4):
+            count *= 2
+        while count > least and not any(piece.count >= count for piece in self.free()):
+            count //= 2
+        return self.take(count)
+
     def claim(self, piece: SlotRange) -> bool:
         """Take exactly this range; False, and nothing is taken, if some of it is not free."""
         if not any(free.base <= piece.base and piece.end <= free.end for free in self.free()):

@@ -131,7 +131,7 @@ def test_a_job_goes_on_over_a_restart_and_its_entries_are_never_gone(
             assert agent.status().jobs[0].job_id == member.job_id
             with AgentClient(controller.address) as other:
                 other.join(job="more", size=1, rank=0, host="h2")
-                assert {j.slot_base for j in other.status().jobs} == {0, 64}
+                assert {j.slot_base for j in other.status().jobs} == {0, 256}
                 other.leave()
             agent.leave()
             until(lambda: _admitted(any_switch) == set())

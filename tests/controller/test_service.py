@@ -120,6 +120,7 @@ def test_everybody_gets_what_a_worker_needs_and_the_switch_is_programmed(world: 
         switch_port=3,
         shm_dir=None,
         lease_s=1.0,
+        fill=True,  # the topology does not say that it is a soft switch
     )
     assert {member.job_id for member in members} == {members[0].job_id}
     topology = single_switch(8, world.switch)

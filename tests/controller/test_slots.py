@@ -38,6 +38,16 @@ def test_nothing_free() -> None:
         pool.take(1)
 
 
+def test_a_job_that_does_not_say_gets_a_share_of_what_is_left() -> None:
+    pool = SlotPool(1024)
+    taken = [pool.take_share(256, 16).count for _ in range(9)]
+    assert taken == [256, 128, 128, 128, 64, 64, 64, 32, 32]
+    pool.take(112)
+    assert pool.take_share(256, 16).count == 16
+    with pytest.raises(SlotExhaustedError):
+        pool.take_share(256, 16)
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 64)), max_size=60))
 def test_ranges_never_overlap_and_nothing_is_lost(steps: list[tuple[bool, int]]) -> None:
     pool = SlotPool(256)
