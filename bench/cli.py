@@ -48,3 +48,18 @@ def allreduce(
     from bench.allreduce import run
 
     run(workers, megabytes, tuple(density or (1.0, 0.1, 0.01)), rate, repeats, overlap)
+
+
+@app.command()
+def accuracy(
+    model: Annotated[str, typer.Option(help="As for weir train.")] = "cnn",
+    workers: Workers = 4,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 4,
+    sparsifier: Annotated[str, typer.Option(help="As for weir train; none: dense.")] = "none",
+    density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
+) -> None:
+    """Final accuracy of training over Weir against Gloo: the same seeds, both trained in full."""
+    from bench.accuracy import run
+
+    run(model, workers, epochs, sparsifier, density, seeds)
