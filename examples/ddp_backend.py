@@ -26,13 +26,13 @@ def train(steps: int) -> tuple[float, float, torch.nn.Module]:
     rank = dist.get_rank()
     torch.manual_seed(0)  # the same start everywhere; DDP broadcasts rank 0's anyway
     model = DistributedDataParallel(
-        torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
+        torch.nn.Sequential(torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1))
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     data = torch.Generator().manual_seed(1 + rank)  # other data on every rank
     first = last = float("nan")
     for step in range(steps):
-        inputs = torch.randn(64, 8, generator=data)
+        inputs = torch.randn(64, 4, generator=data)
         loss = torch.nn.functional.mse_loss(model(inputs), teacher(inputs))
         optimizer.zero_grad()
         loss.backward()  # the gradients are summed by the switch

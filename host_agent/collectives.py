@@ -34,11 +34,11 @@ class Collectives:
 
     def all_reduce(self, tensor: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM) -> None:
         """Overwrites ``tensor`` by its reduction over all ranks."""
-        _assign(tensor, self._reduced("all_reduce", tensor, op))
+        _assign(tensor, self._reduced("all_reduce", tensor, tensor, op))
 
     def reduce(self, tensor: torch.Tensor, root: int, op: RedOpType = dist.ReduceOp.SUM) -> None:
         """Overwrites the root's ``tensor`` by the reduction; leaves the others' as they are."""
-        total = self._reduced("reduce", tensor, op)
+        total = self._reduced("reduce", tensor, tensor.clone(), op)
         if self.peers.rank == root:
             _assign(tensor, total)
 
@@ -47,7 +47,8 @@ class Collectives:
     ) -> None:
         """Overwrites ``output`` by the reduction of all ranks' ``inputs[this rank]``; sizes may differ."""
         self._expect("reduce_scatter", output, inputs[self.peers.rank])
-        total = self._reduced("reduce_scatter", torch.cat([part.detach().reshape(-1) for part in inputs]), op)
+        whole = torch.cat([part.detach().reshape(-1) for part in inputs])
+        total = self._reduced("reduce_scatter", whole, whole, op)
         _assign(output, torch.split(total, [part.numel() for part in inputs])[self.peers.rank])
 
     def reduce_scatter_single(
@@ -104,11 +105,11 @@ class Collectives:
         """Returns when every rank has called it."""
         self.peers.primitive.barrier()
 
-    def _reduced(self, what: str, tensor: torch.Tensor, op: RedOpType) -> torch.Tensor:
-        """The flat reduction of ``tensor``, of the same dtype."""
+    def _reduced(self, what: str, tensor: torch.Tensor, values: torch.Tensor, op: RedOpType) -> torch.Tensor:
+        """The flat reduction of ``values``, in their memory or in new; ``tensor`` is for errors."""
         self._count += 1
         title = f"{what} number {self._count} of this group"
-        values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        values = torch.view_as_real(values) if values.is_complex() else values
         flat = values.detach().contiguous().reshape(-1)
         total = all_reduce(
             self.peers, flat, op, lambda index: f"{title}, element {index} of a {describe(tensor)}"
@@ -147,5 +148,6 @@ class Collectives:
 
 
 def _assign(tensor: torch.Tensor, flat: torch.Tensor) -> None:
-    """Overwrites a tensor of any strides by a flat one's values."""
-    tensor.detach().copy_(flat.view(tensor.shape))
+    """Overwrites a tensor of any strides by a flat one's values, which may be in its own memory already."""
+    if tensor.data_ptr() != flat.data_ptr():
+        tensor.detach().copy_(flat.view(tensor.shape))

@@ -151,8 +151,8 @@ class HookState:
         sent = self._encode(layout, vector)
         peers = self.group.collectives.peers
         mine = encode(peers, sent.numpy(), layout.describe, layout.block)
-        total, report = mine.add(peers)
-        layout.collect(self.sparsifier.decode(torch.from_numpy(total)), bucket)
+        total, report = mine.add(peers, keep=self.feedback is not None)
+        layout.collect(self.sparsifier.decode(torch.from_numpy(total.values())), bucket)
         if self.feedback is not None:
             self.feedback.keep(layout, vector - torch.from_numpy(mine.values()))
         for direction in Direction:

@@ -92,7 +92,7 @@ class Connection:
                 timeout_s=timeout.total_seconds(),
             )
             share = share_port(membership, wanted, udp)
-            undo.callback(share.close)
+            undo.callback(share.release)
             connection = cls(client, membership, share, met, cluster, timeout)
             undo.pop_all()
             return connection
@@ -146,7 +146,8 @@ class Connection:
                 return
             self._closed = True
         _open.remove(self)
-        self._reducer.close()
+        self._reducer.close()  # from here on every operation that is still queued fails at once
+        self._share.release()
         with contextlib.suppress(AgentError):  # the controller may be gone; then there is nothing to leave
             self._client.leave()
         self._client.close()

@@ -65,7 +65,7 @@ def read_bytes(lanes: Lanes, offset: int, tensor: torch.Tensor) -> None:
 
 def widen(flat: torch.Tensor) -> Lanes:
     """One lane per value of a flat integer or bool tensor: the value modulo 2^32. A new array."""
-    return flat.to(torch.int32).numpy().view(np.uint32).copy()
+    return flat.to(torch.int32, copy=True).numpy().view(np.uint32)
 
 
 def narrow(lanes: Lanes, dtype: torch.dtype) -> torch.Tensor:

@@ -33,11 +33,11 @@ class Port:
 
 
 class PortShare:
-    """One group's share of a port: a Link. Closing the last share closes the port."""
+    """One group's share of a port: a Link whose end is ``release``. With the last share goes the port."""
 
     def __init__(self, port: Port) -> None:
         self._port = port
-        self._closed = False
+        self._released = False
 
     @property
     def operations(self) -> OperationQueue:
@@ -50,11 +50,14 @@ class PortShare:
             self._port.link.drive(transport, timeout_s, abort)
 
     def close(self) -> None:
-        """Give the share up. Closing twice is harmless."""
+        """Nothing: what uses the share as a link may close it while the port's thread waits for that user."""
+
+    def release(self) -> None:
+        """Give the share up; the last one waits for queued operations. Doing so twice is harmless."""
         with _lock:
-            if self._closed:
+            if self._released:
                 return
-            self._closed = True
+            self._released = True
             self._port.users -= 1
             if self._port.users:
                 return
@@ -105,7 +108,8 @@ def _share_memory(membership: Membership) -> PortShare:
         port = _shared.get(key)
         if port is None:
             link = ShmLink(*key, _addresses(membership))
-            port = _shared[key] = Port(link, OperationQueue(f"weir-port-{membership.switch_port}"), key)
+            operations = OperationQueue(f"weir-port-{membership.switch_port}")
+            port = _shared[key] = Port(link, operations, key)
         port.users += 1
     return PortShare(port)
 

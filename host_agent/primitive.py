@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one thing the network does, as the collectives see it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from host_agent.dtypes import Lanes
 from host_agent.report import ReduceReport
@@ -19,13 +22,30 @@ class Primitive(Protocol):
         """Returns when every worker has called it."""
 
 
+class Scratch:
+    """Memory for lanes, kept from one operation to the next: fresh pages cost more than the arithmetic."""
+
+    def __init__(self) -> None:
+        self._lanes: npt.NDArray[np.int32] = np.empty(0, np.int32)
+
+    def take(self, count: int) -> npt.NDArray[np.int32]:
+        """``count`` lanes of any content, until the next call."""
+        if count > self._lanes.size:
+            self._lanes = np.empty(count, np.int32)
+        return self._lanes[:count]
+
+
 @dataclass(frozen=True)
 class Peers:
-    """A group of workers as one of them sees it: the primitive, its own rank, how many there are."""
+    """A group of workers as one of them sees it: the primitive, its own rank, how many there are.
+
+    For one thread at a time.
+    """
 
     primitive: Primitive
     rank: int
     size: int
+    scratch: Scratch = field(default_factory=Scratch)
 
     def reduce(self, lanes: Lanes, op: Op, block: int | None = None) -> Lanes:
         """Reduces ``lanes`` in place and returns them; no lanes, no packets."""

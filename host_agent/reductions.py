@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All-reduce for every operator and dtype, on lanes with ADD, MAX and OR.
 
-Each function takes a flat contiguous tensor that it may read but not keep, and returns a new flat tensor of
-the same dtype, bit-identical on every rank. ``docs/collectives.md`` has the table of costs.
+Each function takes a flat contiguous tensor, may use its memory for the result, and returns a flat tensor of
+the same dtype, bit-identical on every rank. Where it raises, the tensor has kept its values.
+``docs/collectives.md`` has the table of costs.
 """
 
 from collections.abc import Callable
@@ -23,7 +24,7 @@ RedOpType = dist.ReduceOp.RedOpType
 
 
 def all_reduce(peers: Peers, flat: torch.Tensor, op: RedOpType, name: Namer) -> torch.Tensor:
-    """The reduction of ``flat`` over all workers by a torch.distributed operator.
+    """The reduction of ``flat`` over all workers by a torch.distributed operator; may overwrite ``flat``.
 
     ``name`` describes an element by flat index, for errors. TypeError when the operator is not defined for
     the dtype, NonFiniteError when a float sum meets NaN or infinity.
@@ -54,8 +55,11 @@ def _sum(peers: Peers, flat: torch.Tensor, name: Namer) -> torch.Tensor:
     if flat.dtype == torch.int64:
         return torch.from_numpy(join_int64(peers.reduce(split_int64(flat.numpy()), Op.ADD)))
     if flat.dtype == torch.float64:
-        return torch.from_numpy(sum_float64(peers, flat.numpy(), name))
-    return torch.from_numpy(sum_float32(peers, flat.to(torch.float32).numpy(), name)).to(flat.dtype)
+        sum_float64(peers, flat.numpy(), name)
+        return flat
+    wide = flat.to(torch.float32)
+    sum_float32(peers, wide.numpy(), name)
+    return wide.to(flat.dtype)
 
 
 def _average(peers: Peers, flat: torch.Tensor, name: Namer) -> torch.Tensor:

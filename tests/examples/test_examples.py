@@ -9,42 +9,40 @@ from pathlib import Path
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-def run(*command: str) -> list[str]:
-    """Output lines of a command that must succeed, sorted: ranks print in any order."""
+def run(*command: str) -> str:
+    """What a command that must succeed prints. Ranks share the output: lines may come in any order."""
     done = subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, timeout=240, check=False, cwd=EXAMPLES
     )
     assert done.returncode == 0, done.stderr
-    return sorted(done.stdout.splitlines())
+    return done.stdout
 
 
-def torchrun(ranks: int, script: str, *arguments: str) -> list[str]:
+def torchrun(ranks: int, script: str, *arguments: str) -> str:
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
     return run(*launcher, script, *arguments)
 
 
 def test_ddp_backend_starts_its_own_switch_and_learns_the_same_everywhere() -> None:
-    lines = torchrun(2, "ddp_backend.py", "--steps", "60")
-    found = [re.fullmatch(r"rank (\d): loss ([\d.]+) -> ([\d.]+), parameters (\w+)", line) for line in lines]
-    ranks, first, last, digests = zip(*(match.groups() for match in found if match), strict=True)
-    assert ranks == ("0", "1")
-    assert all(float(after) < float(before) / 5 for before, after in zip(first, last, strict=True))
-    assert len(set(digests)) == 1
+    said = torchrun(2, "ddp_backend.py")
+    found = re.findall(r"rank (\d): loss ([\d.]+) -> ([\d.]+), parameters ([0-9a-f]{8})", said)
+    assert sorted(rank for rank, *_ in found) == ["0", "1"]
+    assert all(float(last) < float(first) / 5 for _, first, last, _ in found)
+    assert len({digest for *_, digest in found}) == 1
 
 
 def test_ddp_hook_trains_sparsely_across_a_checkpoint() -> None:
-    lines = torchrun(2, "ddp_hook.py", "--steps", "60", "--density", "0.1")
-    found = [re.fullmatch(r"rank (\d): step 60, loss ([\d.]+), sent ([\d.]+)% .*", line) for line in lines]
-    ranks, losses, densities = zip(*(match.groups() for match in found if match), strict=True)
-    assert ranks == ("0", "1")
-    assert max(map(float, losses)) < 0.1
-    assert max(map(float, densities)) < 12
+    said = torchrun(2, "ddp_hook.py", "--density", "0.1")
+    found = re.findall(r"rank (\d): step 100, loss (\d+\.\d+), sent (\d+\.\d)% of the gradient", said)
+    assert sorted(rank for rank, *_ in found) == ["0", "1"]
+    assert all(float(loss) < 2 for _, loss, _ in found)  # it starts at 8
+    assert all(float(density) < 12 for *_, density in found)
 
 
 def test_local_cluster_sums_and_stops() -> None:
-    report, *ranks = run("local_cluster.py")
-    assert ranks == [
+    said = run("local_cluster.py")
+    assert sorted(re.findall(r"rank \d: sum .*?swapped \[\d+, \d+\]", said)) == [
         "rank 0: sum [0.0, 3.0, 6.0, 9.0], swapped [0, 10]",
         "rank 1: sum [0.0, 3.0, 6.0, 9.0], swapped [1, 11]",
     ]
-    assert re.fullmatch(r"packets the switch took in, by host: {'h1': \d+, 'h2': \d+}", report)
+    assert re.search(r"the switch completed [1-9]\d* rounds", said)

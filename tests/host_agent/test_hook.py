@@ -11,12 +11,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from worlds import World
 
 import weir
 import weir.torch
 from host_agent.bucket_layout import BucketLayout
 from host_agent.sparsifiers import sparsifier_names
+from tests.host_agent.worlds import World
 
 SIZE = 3
 BLOCK = 32

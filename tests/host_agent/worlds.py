@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
@@ -33,7 +33,8 @@ class WorkerError(AssertionError):
 class World:
     """``size`` processes in one process group of the "weir" backend.
 
-    environment: what rank r's process finds in its environment; by default nothing of Weir's.
+    environment: what rank r's process finds in its environment; by default nothing of Weir's. ranks: those
+    that there are, by default all. An error of init_process_group is the outcome of whatever is run.
 
     ``run(function, *args)`` calls ``function(*args)`` on every rank at once and returns the results by rank.
     ``dist.get_rank()`` and the like work inside it.
@@ -45,12 +46,13 @@ class World:
         environment: Callable[[int], Mapping[str, str]] = lambda rank: {},
         *,
         timeout_s: float = 30.0,
+        ranks: Sequence[int] | None = None,
     ) -> None:
         self.size = size
         self._directory = tempfile.TemporaryDirectory()
         store = str(Path(self._directory.name) / "store")
         self._pipes, self.processes = [], []
-        for rank in range(size):
+        for rank in range(size) if ranks is None else ranks:
             ours, theirs = _context.Pipe()
             process = _context.Process(
                 target=_serve, args=(theirs, Place(store, rank, size, timeout_s, dict(environment(rank))))
