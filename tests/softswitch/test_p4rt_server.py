@@ -518,7 +518,7 @@ def test_the_config_is_read_back_as_far_as_asked(empty: Controller) -> None:
 
 def test_a_new_pipeline_starts_empty_and_reconciling_keeps_everything(switch: Controller) -> None:
     program = CONTROL.read_bytes()
-    group = switch.group(3, [(1, 1)])
+    group = switch.group(3, [(1, 1)], metadata=b"mine")
     switch.write("INSERT", table_entry=switch.station(_MAC))
     switch.write("INSERT", packet_replication_engine_entry=group)
     switch.set_config(_PIPELINE.RECONCILE_AND_COMMIT, program, cookie=9)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run loop over shared-memory and queue ports, with a real program and real hosts."""
 
+import ctypes
 import subprocess
 import sys
 import threading
@@ -217,6 +218,33 @@ def test_an_entry_changed_at_full_traffic_is_never_seen_half_changed(
                 if min(seen.values()) > 2000:
                     enough.set()
             writer.join()
+
+
+class _Operations(ctypes.Structure):
+    """``sw_ops`` of runtime/switch.h, as far as needed here."""
+
+    _fields_ = (
+        ("process", ctypes.c_void_p),
+        ("lock", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+        ("unlock", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+    )
+
+
+def test_no_frame_is_run_while_the_control_side_holds_the_switch(program: Program, tmp_path: Path) -> None:
+    with Switch(program) as switch, PortLoop() as loop:
+        send_to(switch, MACS[2], 2)
+        for number in (1, 2):
+            loop.add_shm(number, tmp_path)
+        loop.set_switch(switch)
+        loop.start()
+        operations = ctypes.POINTER(_Operations).from_address(switch.handle).contents
+        with ShmPort(tmp_path, 1) as one, ShmPort(tmp_path, 2) as two:
+            operations.lock(switch.handle)
+            one.send(frame(2))
+            early = two.recv(0.1)
+            operations.unlock(switch.handle)
+            assert early is None
+            assert receive(two) == frame(2)
 
 
 def test_a_host_gone_wrong_hurts_only_itself(loop: PortLoop, tmp_path: Path) -> None:

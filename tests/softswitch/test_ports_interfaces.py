@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pytest
 
+from native.ring import ShmPort
 from softswitch.entry import Entry, Exact
 from softswitch.ports import PortLoop
 from softswitch.program import load_program
@@ -230,6 +231,19 @@ def test_an_interface_that_vanishes_leaves_the_others_working(lab: Lab, loop: Po
 def _cpu_seconds() -> float:
     times = os.times()
     return times.user + times.system
+
+
+def test_interfaces_and_shared_memory_mix(lab: Lab, loop: PortLoop, tmp_path: Path) -> None:
+    """A host rings a bell, an interface fills a ring: the sleeping switch wakes for either."""
+    loop.remove(1)
+    loop.add_shm(1, tmp_path)
+    frames = [mac_bytes(to) + mac_bytes(3 - to) + b"\x88\xb5" + bytes(46) for to in (1, 2)]
+    with ShmPort(tmp_path, 1) as one, lab.raw(2) as two:
+        for _ in range(200):
+            one.send(frames[1])
+            assert two.recv(2048) == frames[1]
+            two.send(frames[0])
+            assert one.recv(PATIENCE) == frames[0]
 
 
 def test_traffic_control_on_the_switchs_side_is_honoured(lab: Lab, loop: PortLoop) -> None:
