@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a loaded program to a loaded native library."""
+"""From a loaded program to a loaded native library.
+
+Both steps are cached on disk, by content: the C text by the program and this package's own sources, the
+compiled library (native.build) by the C text, so that a second start only reads files.
+"""
 
 import functools
+import hashlib
+import tempfile
 from pathlib import Path
 from typing import Final
 
-from native.build import load_library
+from native.build import cache_dir, load_library
 from softswitch.bindings import Library
 from softswitch.codegen.module import generate
 from softswitch.program_types import Program
@@ -15,14 +21,6 @@ RUNTIME: Final = Path(__file__).parent / "runtime"
 _FLAGS: Final = ("-fno-strict-aliasing",)
 
 
-@functools.lru_cache(maxsize=16)
-def _library(digest: str, text: str) -> Library:
-    sources = sorted(RUNTIME.glob("*.c"))
-    return Library(
-        load_library("softswitch", sources, extra={"program.c": text}, include=[RUNTIME], flags=_FLAGS)
-    )
-
-
 def load_switch_library(program: Program) -> Library:
     """Generates, compiles (or finds in the cache) and loads the code of a program.
 
@@ -30,4 +28,37 @@ def load_switch_library(program: Program) -> Library:
         UnsupportedConstruct: the program computes something this switch cannot.
         native.build.NoCompilerError, native.build.CompileError: see native.build.
     """
-    return _library(program.digest, generate(program))
+    return _load(_text(program))
+
+
+@functools.lru_cache(maxsize=16)
+def _load(text: str) -> Library:
+    sources = sorted(RUNTIME.glob("*.c"))
+    return Library(
+        load_library("softswitch", sources, extra={"program.c": text}, include=[RUNTIME], flags=_FLAGS)
+    )
+
+
+def _text(program: Program) -> str:
+    """The C text of a program: from the cache, or generated and put there."""
+    name = hashlib.sha256(f"{program.digest} {_generator()}".encode()).hexdigest()[:24]
+    path = cache_dir() / f"softswitch-{name}.c"
+    try:
+        return path.read_text()
+    except OSError:
+        text = generate(program)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".text-", delete=False) as file:
+        file.write(text)
+    Path(file.name).replace(path)  # another process sees the whole file or none
+    return text
+
+
+@functools.cache
+def _generator() -> str:
+    """Hash of the sources that decide what C text a program becomes."""
+    package = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in sorted([*package.glob("program*.py"), *(package / "codegen").glob("*.py")]):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -107,7 +107,7 @@ class _Loader:
         self._root = root
         types = {each.name: each for each in map(_header_type, objects(root, "header_types", "program"))}
         self._headers, by_id = _headers(root, types)
-        self._stacks = _stacks(root, types, by_id)
+        self._stacks = _stacks(root, types, self._headers, by_id)
         self._registers = {each.name: each for each in map(_register, self._list("register_arrays"))}
         self._counters = {each.name: each for each in map(_counter, self._list("counter_arrays"))}
         header_types = {name: header.type for name, header in self._headers.items()}
@@ -285,15 +285,23 @@ def _headers(root: Json, types: dict[str, HeaderType]) -> tuple[dict[str, Header
     return headers, by_id
 
 
-def _stacks(root: Json, types: dict[str, HeaderType], by_id: dict[int, str]) -> dict[str, Stack]:
+def _stacks(
+    root: Json, types: dict[str, HeaderType], headers: dict[str, Header], by_id: dict[int, str]
+) -> dict[str, Stack]:
     stacks: dict[str, Stack] = {}
+    taken: set[str] = set()
     for node in objects(root, "header_stacks", "program"):
         where = f"header stack {text(node, 'name', 'header stack')}"
         kind = types.get(text(node, "header_type", where))
         ids = objects(node, "header_ids", where)
-        if kind is None or not ids or not all(each in by_id for each in ids):
+        if kind is None or not ids or not all(type(each) is int and each in by_id for each in ids):
             raise ProgramError(f"{where}: unknown header type or elements")
-        stacks[node["name"]] = Stack(node["name"], kind, tuple(by_id[each] for each in ids))
+        names = tuple(by_id[each] for each in ids)
+        for name in names:
+            if name in taken or headers[name].type != kind or headers[name].metadata:
+                raise ProgramError(f"{where}: '{name}' cannot be an element")
+            taken.add(name)
+        stacks[node["name"]] = Stack(node["name"], kind, names)
     return stacks
 
 

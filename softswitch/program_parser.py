@@ -133,13 +133,13 @@ class ParserReader:
 
     def _extract(self, target: Json, where: str) -> ParserOp:
         kind = text(target, "type", where)
-        name = member(target, "value", object, where)
+        if kind not in ("regular", "stack"):
+            raise UnsupportedConstruct(f"extract to '{kind}'", where)
+        name = text(target, "value", where)
         if kind == "regular":
             if name not in self._headers:
                 raise ProgramError(f"{where}: no header '{name}'")
             return Extract(name)
-        if kind == "stack":
-            if name not in self._stacks:
-                raise ProgramError(f"{where}: no header stack '{name}'")
-            return ExtractNext(name)
-        raise UnsupportedConstruct(f"extract to '{kind}'", where)
+        if name not in self._stacks:
+            raise ProgramError(f"{where}: no header stack '{name}'")
+        return ExtractNext(name)

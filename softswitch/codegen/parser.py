@@ -121,8 +121,9 @@ class ParserWriter:
                 return [f"if (!({compiler.boolean(condition)})) {raised}"]
             case Assign(_, src):
                 needed = max((_bytes_ahead(node) for node in walk(src)), default=0)
-                check = [f"if (SW_RARE(length - at < {needed})) {self._fail('PacketTooShort')}"] if needed else []
-                return [*check, *StatementWriter(self._layout, compiler).write(op)]
+                check = f"if (SW_RARE(length - at < {needed})) {self._fail('PacketTooShort')}"
+                lines = StatementWriter(self._layout, compiler).write(op)
+                return [check, *lines] if needed else lines
             case _:
                 return StatementWriter(self._layout, compiler).write(op)
 

@@ -152,10 +152,11 @@ def test_ports_come_and_go_under_traffic(loop: PortLoop, tmp_path: Path) -> None
                 loop.remove(3)
                 assert not (tmp_path / "port-3").exists()
                 assert receive(two) == frame(2)
+            while loop.unknown_port_drops() == 0:
+                pass
     finally:
         stop.set()
         sender.join()
-    assert loop.unknown_port_drops() > 0
     assert list(loop.ports()) == [1, 2]
 
 

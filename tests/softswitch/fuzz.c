@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random frames into one compiled program, to be built with sanitizers: fuzz SEED FRAMES PORT... < corpus
+// The corpus is what frames are made from: lines of hexadecimal. Groups and sessions 0 to 15 lead to the ports.
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "state.h"
+#include "table.h"
+
+sw_switch *swc_create(void);
+void swc_destroy(sw_switch *);
+int swc_set_group(sw_switch *, uint32_t, uint32_t, const sw_replica *);
+int swc_set_session(sw_switch *, uint32_t, uint32_t, const sw_replica *, uint32_t);
+
+static uint64_t state;
+
+static uint32_t draw(uint32_t below) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)((state >> 33) * below >> 31);
+}
+
+static uint64_t total;
+
+// Reads every byte of a frame, so that an uninitialised or short one is noticed.
+static void sink(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len) {
+    (void)ctx;
+    total += port;
+    for (uint32_t i = 0; i < len; i++) total += frame[i];
+}
+
+int main(int count, char **args) {
+    static uint8_t corpus[64][SW_MAX_FRAME];
+    uint32_t length[64], lines = 0;
+    char text[2 * SW_MAX_FRAME + 2];
+    while (lines < 64 && fgets(text, sizeof text, stdin) != NULL) {
+        uint32_t n = (uint32_t)strspn(text, "0123456789abcdef") / 2;
+        for (uint32_t i = 0; i < n; i++) sscanf(text + 2 * i, "%2hhx", &corpus[lines][i]);
+        length[lines++] = n;
+    }
+    state = strtoull(args[1], NULL, 10);
+    sw_switch *sw = swc_create();
+    sw_replica replicas[8];
+    uint32_t ports = 0;
+    for (int i = 3; i < count && ports < 8; i++, ports++)
+        replicas[ports] = (sw_replica){(uint32_t)atoi(args[i]), ports};
+    for (uint32_t i = 1; i < 16; i++) swc_set_group(sw, i, ports, replicas);
+    for (uint32_t i = 0; i < 16; i++) swc_set_session(sw, i, i % 2 ? 1 : ports, replicas, i == 3 ? 9 : 0);
+    for (long frames = atol(args[2]); frames > 0; frames--) {
+        uint32_t line = draw(lines), n = length[line];
+        uint32_t extra = draw(4) == 0 ? draw(SW_MAX_FRAME + 8 - n) : draw(8);
+        uint32_t len = draw(3) == 0 ? draw(n + 1) : n + extra;
+        uint8_t *frame = malloc(len == 0 ? 1 : len); // exactly as long: one byte more is an error
+        for (uint32_t i = 0; i < len; i++) frame[i] = i < n ? corpus[line][i] : (uint8_t)draw(256);
+        for (uint32_t k = draw(4); k > 0 && len > 0; k--) frame[draw(len)] = (uint8_t)draw(256);
+        sw_process(sw, draw(512), frame, len, state, sink, NULL);
+        free(frame);
+    }
+    swc_destroy(sw);
+    printf("%llu\n", (unsigned long long)total);
+    return 0;
+}

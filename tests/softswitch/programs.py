@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The small P4 programs of these tests, and their compiled form, which lies beside them.
+
+``python -m tests.softswitch.programs`` compiles them again (p4c-bm2-ss on PATH).
+"""
+
+import functools
+import json
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from softswitch.program import load_program
+from softswitch.program_types import Program
+from softswitch.switch import Switch
+
+FOLDER: Final = Path(__file__).parent / "p4"
+NAMES: Final = ("expressions", "parsing", "matching", "traffic", "state", "loops")
+
+
+@functools.cache
+def program(name: str) -> Program:
+    """A compiled program, loaded."""
+    return load_program(FOLDER / f"{name}.json")
+
+
+def raw(name: str) -> Any:
+    """A compiled program as parsed JSON, for a test to spoil."""
+    return json.loads((FOLDER / f"{name}.json").read_text())
+
+
+def compiled(name: str) -> str:
+    """What p4c makes of a program today, without positions in the source."""
+    with tempfile.TemporaryDirectory() as scratch:
+        target = Path(scratch) / "out.json"
+        command = ["p4c-bm2-ss", "-o", str(target), f"{name}.p4"]
+        subprocess.run(command, cwd=FOLDER, check=True, capture_output=True)
+        return json.dumps(_without_positions(json.loads(target.read_text())), indent=0) + "\n"
+
+
+def _without_positions(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {key: _without_positions(value) for key, value in node.items() if key != "source_info"}
+    if isinstance(node, list):
+        return [_without_positions(value) for value in node]
+    return node
+
+
+def pack(fields: Sequence[tuple[int, int]]) -> bytes:
+    """(value, width in bits) pairs to bytes, most significant bit first."""
+    total = value = 0
+    for number, bits in fields:
+        assert 0 <= number < 1 << bits
+        value = value << bits | number
+        total += bits
+    assert total % 8 == 0
+    return value.to_bytes(total // 8, "big")
+
+
+def unpack(data: bytes, widths: Sequence[int]) -> list[int]:
+    """The inverse of `pack`, for fields of these widths; `data` must be exactly as long as they are."""
+    left = sum(widths)
+    assert left == 8 * len(data), (left, len(data))
+    value = int.from_bytes(data, "big")
+    result = []
+    for bits in widths:
+        left -= bits
+        result.append(value >> left & (1 << bits) - 1)
+    return result
+
+
+def one(switch: Switch, frame: bytes, port: int = 5, now: int = 0) -> bytes:
+    """Sends a frame that must leave as exactly one."""
+    ((_, answer),) = switch.process(port, frame, now)
+    return answer
+
+
+if __name__ == "__main__":
+    for each in NAMES:
+        (FOLDER / f"{each}.json").write_text(compiled(each))

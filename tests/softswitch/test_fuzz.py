@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Any bytes are a frame: nothing crashes, nothing is read out of bounds, and no packet sees another's."""
+
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from native.build import compiler
+from softswitch.codegen.module import generate
+from softswitch.compiler import RUNTIME
+from softswitch.switch import MAX_FRAME, Switch
+from tests.softswitch.programs import NAMES, pack, program
+
+SANITIZE = "-fsanitize=address,undefined"
+FRAMES = 20_000
+
+# What makes each program do most: a header with every interesting first byte.
+CORPUS = {
+    "expressions": [bytes(range(34)) + b"\xff"],
+    "parsing": [
+        pack([(4, 4), (flags, 12), (following, 8)]) + tail
+        for following, flags in [(1, 0), (1, 1), (1, 2), (2, 0x801), (2, 3), (3, 0), (9, 0)]
+        for tail in (b"\x02\x04\x07" + bytes(30), b"\x02\x04\x06\x08\x0a" + bytes(30))
+    ],
+    "matching": [bytes([table]) + bytes(29) for table in range(9)],
+    "traffic": [bytes([what, 0, argument, 3]) + b"payload" for what in range(10) for argument in (1, 3, 21)],
+    "state": [bytes([what | extra]) + bytes(14) + b"\1\2\3\4" for what in range(15) for extra in (0, 0x80)],
+    "loops": [
+        bytes([what, 1]) + base.to_bytes(4, "big") + b"\xff" * 4 + bytes(range(64)) + bytes(44)
+        for what in range(12)
+        for base in (0, 50, 60, 0xFFFFFFF8)
+    ],
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_frames_under_sanitizers(name: str, tmp_path: Path) -> None:
+    """AddressSanitizer and UBSan on generated code and runtime; each frame in a block of its own size."""
+    (tmp_path / "program.c").write_text(generate(program(name)))
+    binary = tmp_path / "fuzz"
+    sources = [tmp_path / "program.c", *sorted(RUNTIME.glob("*.c")), Path(__file__).parent / "fuzz.c"]
+    flags = [
+        "-std=gnu11",
+        "-O1",
+        "-g",
+        SANITIZE,
+        "-fno-sanitize-recover=all",
+        "-fno-strict-aliasing",
+        "-pthread",
+    ]
+    command = [*compiler(), *flags, f"-I{RUNTIME}", *map(str, sources), "-o", str(binary)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and "asan" in done.stderr:
+        pytest.skip("this compiler has no sanitizer libraries")
+    assert done.returncode == 0, done.stderr
+    corpus = "\n".join(frame.hex() for frame in CORPUS[name])
+    runs = [
+        subprocess.run(
+            [str(binary), "1", str(FRAMES), "1", "2", "13"],
+            input=corpus,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        for _ in range(2)
+    ]
+    assert [run.returncode for run in runs] == [0, 0], runs[0].stderr[-4000:]
+    assert runs[0].stdout == runs[1].stdout, "the same frames must give the same answers"
+
+
+@pytest.fixture(scope="module")
+def switches() -> Iterator[list[Switch]]:
+    """Programs that keep nothing from one packet to the next."""
+    made = [Switch(program(name)) for name in ("expressions", "parsing", "matching", "traffic")]
+    for switch in made:
+        switch.set_multicast_group(3, [(1, 1), (2, 2)])
+        switch.set_clone_session(3, [(4, 4)])
+    yield made
+    for switch in made:
+        switch.close()
+
+
+@settings(max_examples=60)
+@given(st.binary(max_size=MAX_FRAME), st.integers(0, 511), st.randoms(use_true_random=False))
+def test_packets_do_not_see_one_another(
+    switches: list[Switch], frame: bytes, port: int, rng: random.Random
+) -> None:
+    for switch, name in zip(switches, ("expressions", "parsing", "matching", "traffic"), strict=True):
+        before = switch.process(port, frame, 0)
+        for _ in range(3):
+            switch.process(rng.randrange(512), rng.choice(CORPUS[name]) + rng.randbytes(rng.randrange(40)), 0)
+        assert switch.process(port, frame, 0) == before

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The compiled programs these tests run are what p4c makes of their sources."""
+
+import pytest
+
+from tests.softswitch.programs import FOLDER, NAMES, compiled
+
+
+@pytest.mark.p4c
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_programs_are_current(name: str) -> None:
+    assert compiled(name) == (FOLDER / f"{name}.json").read_text(), (
+        "python -m tests.softswitch.programs compiles them again"
+    )
