@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A P4Info message, indexed by id and checked against the program it describes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -8,7 +9,7 @@ from p4.config.v1 import p4info_pb2
 
 from softswitch.errors import Code, ControlError, ProgramError
 from softswitch.program import Program
-from softswitch.program_types import MatchKind
+from softswitch.program_types import Counter, MatchKind, Register
 
 _T = TypeVar("_T")
 P4Info = Any
@@ -125,21 +126,27 @@ class P4InfoIndex:
     def check_against(self, program: Program) -> None:
         """Raises ProgramError, naming the first difference, unless P4Info describes ``program``."""
         for table in self.tables.values():
-            _check_table(table, program)
-        action_names = {action.name for action in program.actions.values()}
-        for table in self.tables.values():
-            for number in table.entry_actions | table.default_actions:
-                if number not in self.actions:
-                    raise ProgramError(f"P4Info: table {table.name} has an action with unknown id {number}")
-                if self.actions[number].name not in action_names and self.actions[number].name != "NoAction":
-                    raise _mismatch("action", self.actions[number].name)
-        for kind, arrays, known in (
-            ("counter", self.counters, program.counters),
-            ("register", self.registers, program.registers),
-        ):
-            for array in arrays.values():
-                if array.name not in known:
-                    raise _mismatch(kind, array.name)
+            self._check_table(table, program)
+        for counter in self.counters.values():
+            _check_array("counter", counter, program.counters)
+        for register in self.registers.values():
+            _check_array("register", register, program.registers)
+
+    def _check_table(self, table: TableInfo, program: Program) -> None:
+        known = program.tables.get(table.name)
+        if known is None:
+            raise _mismatch(f"table {table.name}", "the program does not have it")
+        if [key.kind for key in known.keys] != [_KINDS.get(field.match_type) for field in table.fields]:
+            raise _mismatch(f"table {table.name}", "its key is another")
+        for number in table.entry_actions | table.default_actions:
+            if number not in self.actions:
+                raise ProgramError(f"P4Info: table {table.name} has an action with unknown id {number}")
+            action = self.actions[number]
+            run = program.table_action(known, action.name)
+            if run is None:
+                raise _mismatch(f"table {table.name}", f"it has no action {action.name}")
+            if len(run.params) != len(action.params):
+                raise _mismatch(f"action {action.name}", f"it has {len(run.params)} parameters")
 
 
 def _find(objects: dict[int, _T], number: int, kind: str) -> _T:
@@ -148,9 +155,9 @@ def _find(objects: dict[int, _T], number: int, kind: str) -> _T:
     return objects[number]
 
 
-def _mismatch(kind: str, name: str) -> ProgramError:
+def _mismatch(what: str, difference: str) -> ProgramError:
     return ProgramError(
-        f"P4Info names {kind} {name}, which the program does not have: they are not from one compilation"
+        f"P4Info and program are not from one compilation: {what} is in P4Info, but {difference}"
     )
 
 
@@ -174,13 +181,8 @@ def _table(table: Any, counted: set[int]) -> TableInfo:
     )
 
 
-def _check_table(table: TableInfo, program: Program) -> None:
-    known = program.tables.get(table.name)
-    if known is None:
-        raise _mismatch("table", table.name)
-    kinds = [key.kind for key in known.keys]
-    wanted = [_KINDS.get(field.match_type) for field in table.fields]
-    if kinds != wanted:
-        raise ProgramError(
-            f"P4Info and program differ in the key of table {table.name}: they are not from one compilation"
-        )
+def _check_array(kind: str, array: ArrayInfo, known: Mapping[str, Counter] | Mapping[str, Register]) -> None:
+    if array.name not in known:
+        raise _mismatch(f"{kind} {array.name}", "the program does not have it")
+    if known[array.name].size != array.size:
+        raise _mismatch(f"{kind} {array.name}", f"its size is {known[array.name].size}, not {array.size}")

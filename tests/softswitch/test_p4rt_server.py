@@ -573,6 +573,37 @@ def test_bad_pipelines_are_refused_and_the_old_one_stays(switch: Controller) -> 
     assert all_entries(switch, "stations") == [switch.station(_MAC)]
 
 
+_DIFFERENCES = {
+    "another key": (
+        '"match_type" : "lpm"',
+        '"match_type" : "exact"',
+        "prefixes is in P4Info, but its key is another",
+    ),
+    "another size": ('"size" : 8,', '"size" : 9,', "cells is in P4Info, but its size is 9, not 8"),
+    "another action": (
+        "ControlIngress.flood",
+        "ControlIngress.flow",
+        "it has no action ControlIngress.flood",
+    ),
+    "another counter": (
+        "ControlIngress.frames",
+        "ControlIngress.packets",
+        "frames is in P4Info, but the program",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", _DIFFERENCES)
+def test_a_p4info_of_another_compilation_is_refused(empty: Controller, case: str) -> None:
+    old, new, message = _DIFFERENCES[case]
+    program = CONTROL.read_text()
+    assert old in program
+    with pytest.raises(grpc.RpcError) as refused:
+        empty.set_config(_PIPELINE.VERIFY_AND_COMMIT, program.replace(old, new).encode())
+    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert message in refused.value.details()
+
+
 def test_unsupported_constructs_are_named(empty: Controller) -> None:
     program = CONTROL.read_bytes().replace(b'"mark_to_drop"', b'"teleport"')
     with pytest.raises(grpc.RpcError, match="teleport"):

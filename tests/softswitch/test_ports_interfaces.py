@@ -199,6 +199,15 @@ def test_frames_longer_than_the_switch_holds_are_counted(lab: Lab, loop: PortLoo
         _run("ip", "-n", namespace, "link", "set", name, "mtu", "1500")
 
 
+def test_frames_that_find_no_room_are_counted(lab: Lab) -> None:
+    with PortLoop() as asleep:
+        lab.at_switch(lambda: asleep.add_interface(1, "sw1"))
+        with lab.raw(1) as one:
+            for _ in range(2000):
+                one.send(mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60))
+        assert 800 < asleep.statistics(1).rx_drops < 1200
+
+
 def test_an_interface_that_goes_down_and_up_again(lab: Lab, loop: PortLoop) -> None:
     frame = mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60)
     _run("ip", "-n", lab.switch, "link", "set", "sw2", "down")
