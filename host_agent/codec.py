@@ -5,6 +5,7 @@ For tests, tools and control paths; the data path has its own codec in C (``csrc
 `wire.definition`.
 """
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -157,8 +158,8 @@ def _unpack(header: d.Header, data: bytes) -> dict[str, int]:
 def _pack_lanes(group: int, lanes: tuple[int, ...]) -> bytes:
     if len(lanes) != d.GROUP_LANES or not all(0 <= lane < 1 << 32 for lane in lanes):
         raise CodecError(f"lane group {group} needs {d.GROUP_LANES} unsigned 32-bit lanes")
-    return b"".join(lane.to_bytes(4, "big") for lane in lanes)
+    return struct.pack(f"!{len(lanes)}I", *lanes)
 
 
 def _unpack_lanes(data: bytes) -> tuple[int, ...]:
-    return tuple(int.from_bytes(data[at : at + 4], "big") for at in range(0, len(data), 4))
+    return struct.unpack(f"!{len(data) // 4}I", data)

@@ -19,6 +19,8 @@ from weir.child import end, how_it_ended, log_tail, spawn
 from wire.definition import MAX_WORKERS
 
 _START_TIMEOUT_S: Final = 120.0  # the first start compiles the switch program to native code
+_PROBLEM_S: Final = 5.0
+_NO_PROBLEM: Final = ("", "not tried yet")  # what the controller says during its first attempt
 _POLL_S: Final = 0.02
 
 
@@ -62,7 +64,7 @@ class LocalCluster:
         return f"unix:{self.directory / 'controller.sock'}"
 
     def start(self) -> None:
-        """Start switch and controller; returns when both serve.
+        """Start switch and controller; returns when the switch runs its program and workers can join.
 
         Raises ClusterError when one does not start; then nothing is left of either.
         """
@@ -74,6 +76,7 @@ class LocalCluster:
             self._start_switch(switch)
             self._write_topology(switch)
             self._start_controller()
+            self._wait_for_program()
         except BaseException:
             self.stop()
             raise
@@ -148,6 +151,23 @@ class LocalCluster:
     def _start_controller(self) -> None:
         topology = str(self.directory / "topology.json")
         self._start("controller", "controller", ["--topology", topology, "--listen", self.controller])
+
+    def _wait_for_program(self) -> None:
+        """Until the switch runs its program. A problem that stays is an error long before the timeout."""
+        from controller.client import AgentClient
+
+        began = seen = time.monotonic()
+        problem = ""
+        with AgentClient(self.controller) as client:
+            while (switch := client.status().switches[0]).state != "ready":
+                now = time.monotonic()
+                if switch.problem != problem:
+                    problem, seen = switch.problem, now
+                patience = _START_TIMEOUT_S if problem in _NO_PROBLEM else _PROBLEM_S
+                if now - seen > patience or now - began > _START_TIMEOUT_S:
+                    raise ClusterError(f"the switch was not programmed: {problem}\n{self._log('switch')}")
+                self.check()
+                time.sleep(_POLL_S)
 
     def _start(self, name: str, module: str, arguments: list[str]) -> None:
         """Start one process and wait until its ready file says that it serves."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.weir.processes import wait_until_gone
 from weir.child import end, how_it_ended, log_tail, spawn
 
 STUBBORN = """
@@ -26,18 +27,6 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stubborn.py").write_text(STUBBORN)
     (tmp_path / "fails.py").write_text("import sys; print(sys.argv[1:]); raise ValueError('on purpose')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-
-def wait_until_gone(pid: int) -> None:
-    """Until the process is gone, or dead and waiting for whoever adopts it."""
-    for _ in range(1500):
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return
-        except (FileNotFoundError, ProcessLookupError):
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"process {pid} is still there")
 
 
 def wait_for(path: Path) -> str:

@@ -67,7 +67,7 @@ def test_a_round_is_told_from_first_packet_to_result(capture: Path) -> None:
     assert status == 0
     lines = [" ".join(line.split()) for line in output.splitlines()]
     assert lines[:6] == [
-        "0.000000 job 7 slot 3 round 1 ADD, blocks of 256",
+        "0.000000 job 0x7 slot 3 round 1 ADD, blocks of 256",
         "+0.0 µs worker 0 3■→9",
         "+1.0 µs worker 1 3·→6",
         "+2.0 µs worker 0 3■→9 copy 2",
@@ -115,7 +115,7 @@ def test_filters_choose_rounds_and_packets(capture: Path) -> None:
     assert "slot 3" not in run(capture, "--slot", 4)[1]
     by_worker = run(capture, "--worker", 1)[1]
     assert "slot 4 round 1" in by_worker and "round 2" not in by_worker and "worker 0" not in by_worker
-    assert "round" not in run(capture, "--job", 8)[1].split("jobs")[0]
+    assert "no rounds" in run(capture, "--job", "0x8")[1]
     assert "2 more rounds" in run(capture, "--limit", 1)[1]
 
 

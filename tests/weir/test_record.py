@@ -4,7 +4,7 @@
 import pytest
 
 from weir.train.config import make_config
-from weir.train.messages import Evaluated, Failed, Ready, Step, Traffic, decode, encode
+from weir.train.messages import Evaluated, Failed, Ready, Sent, Step, Traffic, decode, encode
 from weir.train.record import ReplicasDifferError, RunRecord
 from weir.train.summary import overall_status, summarize
 
@@ -16,8 +16,8 @@ def step(rank: int, number: int, checksum: int = 0xABC, **changes: object) -> St
         "samples": 16,
         "seconds": 0.1 * (rank + 1),
         "communication_s": 0.05,
-        "traffic": Traffic(bytes_up=100 * (rank + 1), packets_up=2, retransmissions=1, blocks_skipped=3),
-        "density": 0.5,
+        "traffic": Traffic(bytes_up=100 * (rank + 1), packets_up=2, retransmissions=1),
+        "sent": Sent(density=0.5, blocks=1, blocks_skipped=3),
     }
     return Step(rank=rank, step=number, checksum=checksum, **{**values, **changes})
 

@@ -8,10 +8,18 @@ import typer
 from rich.console import Console
 
 
+def _number(text: str) -> int:
+    """Decimal, or hexadecimal with 0x. Raises ValueError."""
+    return int(text, 0)
+
+
 def pcap(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Capture file, pcap or pcapng.")],
     *,
-    job: Annotated[int | None, typer.Option(help="Only this job's rounds.")] = None,
+    job: Annotated[
+        int | None,
+        typer.Option(parser=_number, metavar="JOB", help="Only this job's rounds (0x… or decimal)."),
+    ] = None,
     slot: Annotated[int | None, typer.Option(help="Only this slot's rounds.")] = None,
     worker: Annotated[int | None, typer.Option(help="Only rounds and packets of this worker.")] = None,
     limit: Annotated[int, typer.Option(help="Rounds to print; 0: the summary alone.")] = 100,

@@ -74,11 +74,6 @@ class Round:
             return None
         return self.results[0].time - self.contributions[0].time
 
-    @property
-    def duplicates(self) -> int:
-        """Contributions and results that came again."""
-        return sum(packet.copy > 1 for packet in (*self.contributions, *self.results))
-
 
 class Trace:
     """All rounds of a capture.

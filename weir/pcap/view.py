@@ -24,7 +24,7 @@ def round_lines(found: Round, start: float, worker: int | None = None) -> Iterat
     """
     yield Text.assemble(
         (f"{found.began - start:12.6f}", "cyan"),
-        (f"  job {found.job} slot {found.slot} round {found.number}", "bold"),
+        (f"  job {found.job:#x} slot {found.slot} round {found.number}", "bold"),
         f"  {found.op.name}, blocks of {found.block}",
     )
     for packet in found.contributions:
@@ -75,37 +75,38 @@ def _workers(mask: int) -> str:
 
 
 def summary_table(trace: Trace, rounds: list[Round]) -> RenderableType:
-    """Totals per job over ``rounds``, and what else the capture holds."""
-    table = Table(title="jobs", title_justify="left")
-    for name in ("job", "workers", "slots", "rounds", "complete", "contributions", "results", "copies",
-                 "bytes up", "bytes down", "with lanes", "wrong"):  # fmt: skip
-        table.add_column(name, justify="right")
+    """Totals over ``rounds``, a column per job, and what else the capture holds."""
     jobs: dict[int, list[Round]] = defaultdict(list)
     for found in rounds:
         jobs[found.job].append(found)
-    for job, its in sorted(jobs.items()):
-        table.add_row(*_job_cells(job, its))
+    table = Table(show_header=bool(jobs))
+    table.add_column("")
+    for job in sorted(jobs):
+        table.add_column(f"job {job:#x}", justify="right")
+    columns = [_totals(jobs[job]) for job in sorted(jobs)]
+    for name in columns[0] if columns else ():
+        table.add_row(name, *(column[name] for column in columns))
     notes = [Text(f"{trace.other} frames are not Weir's")] if trace.other else []
     if trace.malformed:
         notes.append(Text(f"{len(trace.malformed)} malformed, the first: {trace.malformed[0][1]}", "red"))
-    return Group(table, *notes)
+    return Group(*([table] if jobs else [Text("no rounds")]), *notes)
 
 
-def _job_cells(job: int, rounds: list[Round]) -> list[str]:
+def _totals(rounds: list[Round]) -> dict[str, str]:
+    """What one job's rounds come to, by name."""
     up = [packet for found in rounds for packet in found.contributions]
     down = [packet for found in rounds for packet in found.results]
-    wrong = sum(bool(found.wrong) for found in rounds)
-    return [
-        str(job),
-        str(len({packet.worker for packet in (*up, *down)})),
-        str(len({found.slot for found in rounds})),
-        f"{len(rounds):,}",
-        f"{sum(found.complete for found in rounds):,}",
-        f"{len(up):,}",
-        f"{len(down):,}",
-        f"{sum(found.duplicates for found in rounds):,}",
-        byte_count(sum(packet.size for packet in up)),
-        byte_count(sum(packet.size for packet in down)),
-        f"{sum(any(c.lanes for c in packet.columns) for packet in up):,}",
-        f"{wrong:,}",
-    ]
+    return {
+        "workers": str(len({packet.worker for packet in (*up, *down)})),
+        "slots": str(len({found.slot for found in rounds})),
+        "rounds": f"{len(rounds):,}",
+        "  with a result": f"{sum(found.complete for found in rounds):,}",
+        "  with a wrong result": f"{sum(bool(found.wrong) for found in rounds):,}",
+        "contributions": f"{len(up):,}",
+        "  with lanes": f"{sum(any(c.lanes for c in packet.columns) for packet in up):,}",
+        "contributions sent again": f"{sum(packet.copy > 1 for packet in up):,}",
+        "results": f"{len(down):,}",
+        "results sent again": f"{sum(packet.copy > 1 for packet in down):,}",
+        "bytes up": byte_count(sum(packet.size for packet in up)),
+        "bytes down": byte_count(sum(packet.size for packet in down)),
+    }

@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weir.train.config import TrainConfig
 from weir.train.hooks import BucketHook
-from weir.train.messages import Traffic
+from weir.train.messages import Sent, Traffic
 from weir.train.spec import BackendName
 from weir.train.wirebytes import Meter, TcpMeter
 
@@ -28,8 +28,8 @@ class Method(Protocol):
     def meter(self) -> Meter:
         """Counts this worker's traffic."""
 
-    def density(self) -> float:
-        """Share of the gradient's values sent in the last step."""
+    def sent(self) -> Sent:
+        """What of this worker's gradient was sent in the last step."""
 
 
 class WeirMeter:
@@ -49,8 +49,6 @@ class WeirMeter:
             packets_up=stats.packets_up,
             packets_down=stats.packets_down,
             retransmissions=stats.retransmissions,
-            blocks_sent=stats.blocks_sent,
-            blocks_skipped=stats.blocks - stats.blocks_sent,
         )
 
 
@@ -62,9 +60,9 @@ class GlooMethod:
         self.state: Any = None
         self.meter: Meter = TcpMeter()
 
-    def density(self) -> float:
-        """Everything is sent."""
-        return 1.0
+    def sent(self) -> Sent:
+        """Everything."""
+        return Sent()
 
 
 class WeirMethod:
@@ -81,12 +79,14 @@ class WeirMethod:
             threshold=config.threshold,
             block=config.block,
         )
+        self._blocks = sum(-(-parameter.numel() // config.block) for parameter in ddp.parameters())
         self.meter: Meter = WeirMeter(self.state.group.connection)
 
-    def density(self) -> float:
-        """Values sent non-zero of all values, in the last step."""
+    def sent(self) -> Sent:
+        """As the hook counted the last step. Blocks are cut from each parameter by itself."""
         last = self.state.last_step
-        return last.density if last is not None else 1.0
+        assert last is not None, "a step was taken"
+        return Sent(last.density, last.blocks_sent, self._blocks - last.blocks_sent)
 
 
 def make_method(backend: BackendName, ddp: DistributedDataParallel, config: TrainConfig) -> Method:

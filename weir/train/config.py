@@ -23,17 +23,21 @@ class Preset:
     """What a model trains with when nobody says otherwise.
 
     ``batch_size`` counts samples per worker and step: images, or for the language model lines of text.
+    ``lr`` is for SGD without momentum: with error feedback a block's gradient arrives many steps old, all at
+    once, and momentum would repeat it ten times over (at density 0.05 and momentum 0.9 the small CNN ends at
+    57 % instead of 97 %). ``clip``: largest norm of the summed gradient, for the recurrent model.
     """
 
     data: Data
     batch_size: int
     lr: float
+    clip: float | None = None
 
 
 PRESETS: Final[dict[Model, Preset]] = {
-    "resnet18": Preset(data="digits", batch_size=16, lr=0.05),
-    "cnn": Preset(data="digits", batch_size=16, lr=0.05),
-    "lm": Preset(data="stdlib", batch_size=8, lr=2.0),
+    "resnet18": Preset(data="digits", batch_size=16, lr=0.1),
+    "cnn": Preset(data="digits", batch_size=8, lr=0.3),
+    "lm": Preset(data="stdlib", batch_size=8, lr=15.0, clip=0.25),
 }
 
 

@@ -17,7 +17,7 @@ from weir.train.config import TrainConfig
 from weir.train.messages import Evaluated
 from weir.train.record import RunRecord, StepSummary
 from weir.train.wirebytes import dense_bytes
-from weir.train.words import byte_count, duration, percent
+from weir.train.words import byte_count, duration, percent, workers
 
 _LINE_EVERY_S = 5.0
 
@@ -80,7 +80,8 @@ class PlainLines(Silence):
 
     def phase(self, text: str) -> None:
         """As a line."""
-        self._line(text)
+        if text:
+            self._line(text)
 
     def begin(self, record: RunRecord) -> None:
         """As a line."""
@@ -107,7 +108,7 @@ class PlainLines(Silence):
 
 
 class LiveTable(Silence):
-    """A table with a row per run, redrawn a few times a second."""
+    """A table with a column per run, redrawn a few times a second."""
 
     def __init__(self, config: TrainConfig, console: Console) -> None:
         self._config = config
@@ -128,7 +129,7 @@ class LiveTable(Silence):
         self._phase.update(text=text)
 
     def begin(self, record: RunRecord) -> None:
-        """One more row."""
+        """One more column."""
         self._records.append(record)
 
     def _render(self) -> RenderableType:
@@ -145,41 +146,44 @@ def headline(config: TrainConfig) -> str:
         method += f", density {config.density:g}"
     elif method == "threshold":
         method += f" {config.threshold:g}"
-    return f"Weir: {config.model} on {config.data}, {config.workers} workers, {method}, block {config.block}"
+    return f"Weir: {config.model} on {config.data}, {workers(config.workers)}, {method}, block {config.block}"
 
 
 def runs_table(records: list[RunRecord]) -> Table:
-    """How far each run is, and what its last step was like."""
+    """How far each run is, and what its last step was like: a column per run."""
     table = Table(box=None, pad_edge=False, expand=True)
-    table.add_column("run")
-    table.add_column("progress", ratio=1)
-    for name in (
-        "step",
-        "loss",
-        "accuracy",
-        "step time",
-        "comm.",
-        "up / step",
-        "of dense",
-        "density",
-        "retr.",
-    ):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", style="dim", no_wrap=True)
     for record in records:
-        table.add_row(*_cells(record))
+        name = "Weir" if record.run == "weir" else "Gloo, for reference"
+        table.add_column(Text(name, style="bold green" if record.run == "weir" else "bold"), ratio=1)
+    columns = [_cells(record) for record in records]
+    for row, label in enumerate(_LABELS):
+        table.add_row(label, *(column[row] for column in columns))
     return table
 
 
+_LABELS = (
+    "",
+    "step",
+    "loss",
+    "accuracy",
+    "time per step",
+    "  of it communicating",
+    "bytes up per step",
+    "  of dense",
+    "density",
+    "retransmissions",
+)
+
+
 def _cells(record: RunRecord) -> list[RenderableType]:
-    name = Text(record.run, style="bold green" if record.run == "weir" else "bold")
     bar = ProgressBar(total=max(1, record.total_steps), completed=len(record.steps))
     if not record.steps:
-        return [name, bar, "workers start"]
+        return [bar, "workers start", *[""] * (len(_LABELS) - 2)]
     last = record.steps[-1]
     return [
-        name,
         bar,
-        f"{last.step}/{record.total_steps}",
+        f"{last.step} of {record.total_steps}, epoch {last.epoch} of {record.epochs}",
         f"{last.loss:.3f}",
         "–" if record.accuracy is None else percent(record.accuracy),
         duration(record.step_s),

@@ -19,7 +19,7 @@ class CommunicationClock:
     """Adds up the time in which at least one bucket was under way. Safe between threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._open = 0
         self._since = 0.0
         self._total = 0.0
@@ -37,10 +37,15 @@ class CommunicationClock:
             self._open -= 1
             if self._open == 0:
                 self._total += time.perf_counter() - self._since
+                self._lock.notify_all()
 
     def take(self) -> float:
-        """Seconds since the last call."""
+        """Seconds since the last call; every bucket has arrived.
+
+        An arrival wakes whoever waits for the bucket before it reaches ``stop``: so this waits for that.
+        """
         with self._lock:
+            self._lock.wait_for(lambda: self._open == 0)
             total, self._total = self._total, 0.0
             return total
 

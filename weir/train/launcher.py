@@ -39,9 +39,10 @@ class WorkerError(RuntimeError):
 def train(config: TrainConfig, console: Console) -> int:
     """Train as configured; returns the process's exit status.
 
-    Started by torchrun or Mininet (RANK, WORLD_SIZE and WEIR_CONTROLLER are set), it is that one rank of a
-    job in a cluster that is there already, and rank 0 alone shows and writes something. Otherwise it starts a
-    cluster and all workers on this machine. Ctrl-C ends everything and still writes what there is.
+    Started by torchrun or Mininet (RANK, WORLD_SIZE and MASTER_ADDR are set), it is that one rank of a job, in
+    the cluster of WEIR_CONTROLLER or what the backend makes without one, and rank 0 alone shows and writes
+    something. Otherwise it starts a cluster and all workers on this machine. Ctrl-C ends everything and still
+    writes what there is.
     """
     place = joined_place()
     if place is not None:

@@ -12,24 +12,31 @@ from typing import Any, Final, Self
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one worker put on and took off the wire, headers from Ethernet to the transport's included.
-
-    Blocks are 0 where the transport has none.
-    """
+    """What one worker put on and took off the wire, headers from Ethernet to the transport's included."""
 
     bytes_up: int = 0
     bytes_down: int = 0
     packets_up: int = 0
     packets_down: int = 0
     retransmissions: int = 0
-    blocks_sent: int = 0
-    blocks_skipped: int = 0
 
     def __add__(self, other: Self) -> "Traffic":
         return Traffic(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
     def __sub__(self, other: Self) -> "Traffic":
         return Traffic(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)})
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What of a gradient one worker gave to the transport in one step.
+
+    density: share of the values, 1.0 when dense. Blocks of the gradient are 0 where the method has none.
+    """
+
+    density: float = 1.0
+    blocks: int = 0
+    blocks_skipped: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class Step:
     """One training step is done. ``step`` counts from 1 through the whole run, ``epoch`` from 1.
 
     communication_s: time in which at least one bucket was under way. checksum: of all parameters after the
-    step, equal on every rank. density: share of gradient values given to the transport, 1.0 when dense.
+    step, equal on every rank.
     """
 
     rank: int
@@ -59,7 +66,7 @@ class Step:
     seconds: float
     communication_s: float
     traffic: Traffic
-    density: float
+    sent: Sent
     checksum: int
 
 
@@ -108,4 +115,5 @@ def decode(line: str) -> Message:
         raise ValueError(f"not a worker's message: {line[:200]!r}")
     if "traffic" in values:
         values["traffic"] = Traffic(**values["traffic"])
+        values["sent"] = Sent(**values["sent"])
     return kind(**values)

@@ -67,7 +67,7 @@ def start_place(config: TrainConfig) -> Iterator[Place]:
 
 def joined_place() -> Place | None:
     """The place torchrun or Mininet gave this process, or None when nobody did."""
-    names = ("RANK", "WORLD_SIZE", "WEIR_CONTROLLER")
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
     if any(name not in os.environ for name in names):
         return None
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])

@@ -116,7 +116,7 @@ class RunRecord:
 
     @property
     def mean_traffic(self) -> Traffic:
-        """Mean per worker over all steps, in whole bytes and packets; retransmissions and blocks: totals."""
+        """Mean per worker over all steps, in whole bytes and packets; retransmissions: the total."""
         total = sum(self.totals.values(), Traffic())
         workers = len(self.ranks)
         return Traffic(
@@ -125,8 +125,6 @@ class RunRecord:
             packets_up=total.packets_up // workers,
             packets_down=total.packets_down // workers,
             retransmissions=total.retransmissions,
-            blocks_sent=total.blocks_sent,
-            blocks_skipped=total.blocks_skipped,
         )
 
     def _add_step(self, step: Step) -> StepSummary | None:
@@ -155,13 +153,13 @@ class RunRecord:
             loss=fmean(step.loss for step in steps),
             seconds=max(step.seconds for step in steps),
             communication_s=fmean(step.communication_s for step in steps),
-            density=fmean(step.density for step in steps),
+            density=fmean(step.sent.density for step in steps),
             bytes_up=fmean(step.traffic.bytes_up for step in steps),
             bytes_down=fmean(step.traffic.bytes_down for step in steps),
             packets_up=fmean(step.traffic.packets_up for step in steps),
             packets_down=fmean(step.traffic.packets_down for step in steps),
             retransmissions=sum(step.traffic.retransmissions for step in steps),
-            blocks_sent=sum(step.traffic.blocks_sent for step in steps),
-            blocks_skipped=sum(step.traffic.blocks_skipped for step in steps),
+            blocks_sent=sum(step.sent.blocks for step in steps),
+            blocks_skipped=sum(step.sent.blocks_skipped for step in steps),
             checksum=f"{first.checksum:016x}",
         )

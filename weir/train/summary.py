@@ -13,7 +13,7 @@ from rich.text import Text
 from weir.train.config import TrainConfig
 from weir.train.record import RunRecord, Status
 from weir.train.wirebytes import dense_bytes
-from weir.train.words import byte_count, duration, percent, ratio
+from weir.train.words import byte_count, duration, percent, ratio, workers
 
 SCHEMA: Final = 1
 
@@ -62,6 +62,8 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "communication_s": record.communication_s,
         "communication_share": record.communication_s / record.training_s if record.training_s else None,
         "density": record.density,
+        "blocks_sent": sum(step.blocks_sent for step in record.steps),
+        "blocks_skipped": sum(step.blocks_skipped for step in record.steps),
         "per_worker": asdict(record.mean_traffic),
         "workers": {str(rank): asdict(traffic) for rank, traffic in record.totals.items()},
         "traffic_source": record.ready.traffic_source if record.ready else None,
@@ -88,7 +90,7 @@ _ROWS: Final[tuple[tuple[str, Callable[[RunRecord], float], Callable[[float], st
     ("communication time", lambda r: r.communication_s, duration, True),
     ("training time", lambda r: r.training_s, duration, True),
     ("median step", lambda r: r.step_s, duration, True),
-    ("density of gradients sent", lambda r: r.density, percent, False),
+    ("values sent, not zero", lambda r: r.density, percent, False),
     ("retransmissions, all workers", lambda r: r.mean_traffic.retransmissions, lambda v: f"{v:,.0f}", False),
 )
 
@@ -109,13 +111,13 @@ def summary_view(config: TrainConfig, records: list[RunRecord]) -> RenderableTyp
         cells = ["–" if math.isnan(v) else words(v) for v in values]
         table.add_row(name, *cells, *([ratio(*values) if comparable else ""] if both else []))
     table.add_row("blocks skipped", *(_skipped(record) for record in records), *([""] if both else []))
-    return Group(table, *_notes(records))
+    return Group(table, *_notes(config, records))
 
 
 def _title(config: TrainConfig, records: list[RunRecord]) -> str:
     status = overall_status(records)
     ended = "" if status == "complete" else f" ({status})"
-    return f"{config.model} on {config.data}, {config.workers} workers, {config.sparsifier}{ended}"
+    return f"{config.model} on {config.data}, {workers(config.workers)}, {config.sparsifier}{ended}"
 
 
 def _column(record: RunRecord) -> str:
@@ -124,14 +126,14 @@ def _column(record: RunRecord) -> str:
 
 
 def _skipped(record: RunRecord) -> str:
-    traffic = record.mean_traffic
-    blocks = traffic.blocks_sent + traffic.blocks_skipped
-    return percent(traffic.blocks_skipped / blocks) if blocks else "–"
+    skipped = sum(step.blocks_skipped for step in record.steps)
+    blocks = skipped + sum(step.blocks_sent for step in record.steps)
+    return percent(skipped / blocks) if blocks else "–"
 
 
-def _notes(records: list[RunRecord]) -> list[Text]:
-    sources = [f"{r.run}: bytes {r.ready.traffic_source}" for r in records if r.ready]
-    same = [r.run for r in records if r.steps and len(r.ranks) > 1]
-    if same:
+def _notes(config: TrainConfig, records: list[RunRecord]) -> list[Text]:
+    sources = [f"{r.run}: bytes of all training steps, {r.ready.traffic_source}" for r in records if r.ready]
+    same = [r.run for r in records if r.steps]
+    if same and config.workers > 1:
         sources.append(f"parameters bit-identical on all workers after every step ({', '.join(same)})")
     return [Text(line, style="dim") for line in sources]

@@ -25,6 +25,11 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
+def workers(count: int) -> str:
+    """How many workers: 1 worker, 4 workers."""
+    return f"{count} worker" if count == 1 else f"{count} workers"
+
+
 def ratio(ours: float, theirs: float) -> str:
     """ours : theirs, as a factor: 0.06x; a dash when there is nothing to compare with."""
     return f"{ours / theirs:.2f}x" if theirs else "–"

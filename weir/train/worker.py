@@ -6,6 +6,7 @@ whatever else prints goes to standard error.
 """
 
 import contextlib
+import faulthandler
 import os
 import sys
 import time
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from weir.train.backends import make_method
+from weir.train.config import PRESETS
 from weir.train.data import learning_rate, share
 from weir.train.hooks import CommunicationClock, timed
 from weir.train.messages import Evaluated, Failed, Finished, Message, Ready, Step, Traffic, encode
@@ -26,12 +28,10 @@ from weir.train.record import ReplicasDifferError
 from weir.train.spec import WorkerSpec
 from weir.train.task import Task, average_buffers, evaluate, make_task, mean_loss
 
-_MOMENTUM = 0.9
-_CLIP = {"lm": 0.25}
-
 
 def main() -> None:
     """Run the worker; exit status 1 after an error, which is also sent as a message."""
+    faulthandler.enable()
     send = _message_channel()
     rank = int(os.environ["RANK"])
     spec = WorkerSpec.model_validate_json(sys.argv[1])
@@ -88,7 +88,7 @@ class _Training:
         self.method = make_method(spec.backend, self.ddp, config)
         self.clock = CommunicationClock()
         self.ddp.register_comm_hook(self.method.state, timed(self.method.hook, self.clock))
-        self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=config.lr, momentum=_MOMENTUM)
+        self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=config.lr)
         self.steps_per_epoch = len(self._batches(epoch=1))
         self.step = 0
         self.traffic = self.method.meter.read()
@@ -125,7 +125,7 @@ class _Training:
         self.optimizer.zero_grad()
         loss = mean_loss(self.ddp(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
-        if (limit := _CLIP.get(self.spec.config.model)) is not None:
+        if (limit := PRESETS[self.spec.config.model].clip) is not None:
             torch.nn.utils.clip_grad_norm_(self.ddp.parameters(), limit)
         self.optimizer.step()
         self.step += 1
@@ -144,7 +144,7 @@ class _Training:
                 seconds=seconds,
                 communication_s=self.clock.take(),
                 traffic=traffic,
-                density=self.method.density(),
+                sent=self.method.sent(),
                 checksum=checksum,
             )
         )

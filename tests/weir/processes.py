@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes as /proc shows them, for tests that must leave none."""
+
+import time
+from pathlib import Path
+
+
+def children(pid: int) -> dict[int, str]:
+    """Living children of a process: pid -> command line."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and _parent(entry) == pid:
+            found[int(entry.name)] = command_line(int(entry.name))
+    return found
+
+
+def command_line(pid: int) -> str:
+    """Its words with spaces between; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def wait_until_gone(*pids: int) -> None:
+    """Until each is gone, or dead and waiting for whoever adopts it."""
+    for _ in range(1500):
+        pids = tuple(pid for pid in pids if _parent(Path(f"/proc/{pid}")) is not None)
+        if not pids:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"still there: {[(pid, command_line(pid)) for pid in pids]}")
+
+
+def _parent(entry: Path) -> int | None:
+    """The parent's pid; None of a process that is gone or dead."""
+    try:
+        state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if state in "ZX" else int(parent)

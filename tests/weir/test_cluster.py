@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A local cluster serves while it runs, is this user's alone, and leaves nothing behind."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import weir
+from tests.weir.processes import children, wait_until_gone
+from weir.cluster import ClusterError
+
+
+def mine() -> set[int]:
+    """This process's children that belong to a cluster."""
+    return {pid for pid, line in children(os.getpid()).items() if "weir.child" in line}
+
+
+def test_a_cluster_serves_its_workers_and_leaves_nothing(tmp_path: Path) -> None:
+    with weir.local_cluster(workers=3, directory=tmp_path) as cluster:
+        directory = cluster.directory
+        assert directory.parent == tmp_path and stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert {path.name for path in (directory / "ports").glob("port-*")} == {
+            "port-1",
+            "port-2",
+            "port-3",
+        }
+        (switch,) = cluster.status().switches
+        assert switch.state == "ready"
+        assert [port.host for port in switch.ports] == ["h1", "h2", "h3"]
+        assert cluster.environment(2) == {
+            "WEIR_CONTROLLER": cluster.controller,
+            "WEIR_HOST": "h3",
+            "WEIR_LINK": "shm",
+        }
+        with pytest.raises(ValueError, match=r"rank 3: .* 3 workers"):
+            cluster.environment(3)
+        cluster.check()
+        processes = mine()
+        assert len(processes) == 2
+    wait_until_gone(*processes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_dies_is_noticed_with_its_last_words(tmp_path: Path) -> None:
+    with weir.local_cluster(workers=1, directory=tmp_path) as cluster:
+        (controller,) = [pid for pid, line in children(os.getpid()).items() if "--topology" in line]
+        os.kill(controller, signal.SIGKILL)
+        with pytest.raises(ClusterError, match=r"the controller died \(signal SIGKILL\)"):
+            while True:  # a process with threads takes a moment to die
+                cluster.check()
+                time.sleep(0.02)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_switch_that_does_not_start_says_why_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "cluster").mkdir()
+    before = mine()
+    cluster = weir.LocalCluster(1, directory=tmp_path / "cluster", pcap=tmp_path / "no" / "such.pcap")
+    with pytest.raises(ClusterError, match=r"the switch did not start \(exit status 1\):(.|\n)*such\.pcap"):
+        cluster.start()
+    assert mine() == before
+    assert list((tmp_path / "cluster").iterdir()) == []
+    with pytest.raises(ClusterError, match="not running"):
+        _ = cluster.controller
+
+
+@pytest.mark.parametrize("workers", [0, 33])
+def test_more_workers_than_a_switch_has_are_refused(workers: int) -> None:
+    with pytest.raises(ValueError, match=f"workers is {workers}: a switch has 1 to 32"):
+        weir.LocalCluster(workers)
+
+
+def test_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
+    script = (
+        "import time, weir\n"
+        f"with weir.local_cluster(workers=1, directory={str(tmp_path)!r}):\n"
+        "    print('up', flush=True)\n"
+        "    time.sleep(600)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout.readline() == "up\n"
+    processes = children(parent.pid)
+    assert len(processes) == 2
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    wait_until_gone(*processes)
+    assert list(tmp_path.iterdir()) == []

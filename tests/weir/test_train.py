@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir train`` from end to end, on the real switch, controller, transport and torch."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import weir
+from tests.weir.processes import children, wait_until_gone
+from weir.pcap.frames import read_frames
+from weir.pcap.rounds import Trace
+from weir.train.record import StepSummary
+
+
+def start(out: Path, *options: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "weir", "train", "--model", "cnn", "--workers", "2", "--out", str(out)]
+    return subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    )
+
+
+def environment() -> dict[str, str]:
+    unwanted = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "WEIR_CONTROLLER")
+    return {**{k: v for k, v in os.environ.items() if k not in unwanted}, "COLUMNS": "200"}
+
+
+def train(out: Path, *options: str) -> tuple[int, str]:
+    process = start(out, *options)
+    output, _ = process.communicate(timeout=240)
+    return process.returncode, output
+
+
+def folder(out: Path) -> Path:
+    (made,) = out.iterdir()
+    return made
+
+
+def summary(out: Path) -> dict[str, Any]:
+    return json.loads((folder(out) / "summary.json").read_text())
+
+
+def steps(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder(out) / "steps.jsonl").read_text().splitlines()]
+
+
+def wait_for_steps(out: Path, number: int) -> None:
+    for _ in range(6000):
+        if any(out.glob("*/steps.jsonl")) and len(steps(out)) >= number:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"no {number} steps were trained")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, Path]]:
+    """One short run with its reference, shared: its folder, what it printed, its capture."""
+    out = tmp_path_factory.mktemp("train")
+    pcap = tmp_path_factory.mktemp("pcap") / "run.pcap"
+    options = (
+        "--epochs",
+        "2",
+        "--max-steps",
+        "3",
+        "--density",
+        "0.1",
+        "--pcap",
+        str(pcap),
+        "--name",
+        "short",
+    )
+    status, output = train(out / "runs", *options)
+    assert status == 0, output
+    yield out / "runs", output, pcap
+
+
+def test_both_runs_are_complete_and_their_replicas_identical(run: tuple[Path, str, Path]) -> None:
+    told = summary(run[0])
+    assert (told["schema"], told["status"], told["problem"]) == (1, "complete", None)
+    assert told["config"]["density"] == 0.1
+    assert list(told["runs"]) == ["weir", "gloo"]
+    for record in told["runs"].values():
+        assert record["status"] == "complete"
+        assert record["steps"] == record["steps_planned"] == 6
+        assert len(record["epochs"]) == 2 and 0 <= record["accuracy"] <= 1
+        assert record["replicas"]["identical_after_every_step"]
+        assert record["per_worker"]["bytes_up"] > 0 and record["per_worker"]["bytes_down"] > 0
+    assert told["runs"]["weir"]["blocks_skipped"] > 5 * told["runs"]["weir"]["blocks_sent"] > 0
+    assert told["runs"]["weir"]["density"] < 0.2 and told["runs"]["gloo"]["density"] == 1
+
+
+def test_a_sparse_run_costs_a_fraction_of_the_bytes(run: tuple[Path, str, Path]) -> None:
+    told = summary(run[0])["runs"]
+    assert told["weir"]["per_worker"]["bytes_up"] < 0.35 * told["gloo"]["per_worker"]["bytes_up"]
+
+
+def test_steps_and_files_are_written(run: tuple[Path, str, Path]) -> None:
+    where = folder(run[0])
+    assert re.fullmatch(r"\d{8}-\d{6}-short", where.name)
+    assert json.loads((where / "config.json").read_text())["versions"].keys() >= {"weir", "torch", "python"}
+    assert (where / "report.png").read_bytes().startswith(b"\x89PNG")
+    lines = steps(run[0])
+    assert [(line["run"], line["step"]) for line in lines] == [
+        (name, step) for name in ("weir", "gloo") for step in range(1, 7)
+    ]
+    assert all(line.keys() == StepSummary.__dataclass_fields__.keys() for line in lines)
+
+
+def test_equal_seeds_start_from_equal_parameters(run: tuple[Path, str, Path]) -> None:
+    """Before the first exchange both runs compute the same; the first step's loss shows it."""
+    first = [line for line in steps(run[0]) if line["step"] == 1]
+    assert first[0]["loss"] == first[1]["loss"]
+
+
+def test_the_table_names_what_was_compared(run: tuple[Path, str, Path]) -> None:
+    for words in (
+        "accuracy, held out",
+        "bytes up per worker",
+        "blocks skipped",
+        "Weir : Gloo",
+        "bit-identical",
+    ):
+        assert words in run[1]
+
+
+def test_what_the_switch_counted_fits_what_the_workers_sent(run: tuple[Path, str, Path]) -> None:
+    events = summary(run[0])["switch_events"]
+    assert events["contribution"] == events["round_complete"] > 0  # of two, one completes the round
+    assert not [name for name in events if name.startswith("drop")]
+
+
+def test_the_capture_shows_right_rounds_only(run: tuple[Path, str, Path]) -> None:
+    trace = Trace.of(read_frames(run[2]))
+    assert trace.malformed == []
+    events = summary(run[0])["switch_events"]
+    complete = [found for found in trace.rounds if found.complete]
+    assert len(complete) == events["round_complete"]
+    assert not [found.wrong for found in trace.rounds if found.wrong]
+    sent = sum(len(found.contributions) for found in trace.rounds)
+    assert sent >= 2 * len(complete)
+    done = subprocess.run(
+        [sys.executable, "-m", "weir", "pcap", str(run[2]), "--limit", "2"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "round 1" in done.stdout and "more rounds" in done.stdout
+
+
+def test_interrupting_ends_every_process_and_still_writes_the_summary(tmp_path: Path) -> None:
+    process = start(tmp_path, "--epochs", "500")
+    wait_for_steps(tmp_path, 3)
+    started = children(process.pid)
+    assert len(started) == 4  # switch, controller, two workers
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    wait_until_gone(*started)
+    assert process.returncode == 130
+    assert "Traceback" not in output and "interrupted" in output
+    told = summary(tmp_path)
+    assert told["status"] == told["runs"]["weir"]["status"] == "interrupted"
+    assert told["runs"]["weir"]["steps"] == len(steps(tmp_path)) >= 3
+    assert (folder(tmp_path) / "report.png").exists()
+
+
+def test_a_killed_worker_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    process = start(tmp_path, "--epochs", "500")
+    wait_for_steps(tmp_path, 2)
+    started = children(process.pid)
+    victim = next(pid for pid, line in started.items() if "weir.train.worker" in line and is_rank(pid, 1))
+    os.kill(victim, signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    wait_until_gone(*started)
+    assert process.returncode == 1
+    assert "worker 1 failed: signal SIGKILL" in output
+    told = summary(tmp_path)
+    assert told["status"] == "failed" and told["problem"].startswith("worker 1 failed")
+
+
+def is_rank(pid: int, rank: int) -> bool:
+    return f"RANK={rank}" in Path(f"/proc/{pid}/environ").read_text().split("\0")
+
+
+def test_a_workers_exception_is_shown_with_its_traceback(tmp_path: Path) -> None:
+    status, output = train(tmp_path, "--batch-size", "5000", "--no-reference")
+    assert status == 1
+    assert "Traceback" in output
+    assert "ValueError: 1438 samples make no step of 2 workers x 5000: take a smaller --batch-size" in output
+    assert summary(tmp_path)["status"] == "failed"
+
+
+def test_one_launcher_per_rank_joins_a_cluster_that_is_there(tmp_path: Path) -> None:
+    """As under torchrun or in Mininet: rank 0 shows and writes, and the group compares its replicas."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    options = [
+        "--model",
+        "cnn",
+        "--epochs",
+        "1",
+        "--max-steps",
+        "2",
+        "--no-reference",
+        "--out",
+        str(tmp_path),
+    ]
+    with weir.local_cluster(workers=2) as cluster:
+        launchers = []
+        for rank in range(2):
+            joined = {
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            }
+            launchers.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "weir", "train", *options],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    env={**environment(), **cluster.environment(rank), **joined},
+                )
+            )
+        outputs = [launcher.communicate(timeout=120)[0] for launcher in launchers]
+    assert [launcher.returncode for launcher in launchers] == [0, 0], outputs
+    assert "bit-identical on all workers" in outputs[0] and outputs[1] == ""
+    told = summary(tmp_path)
+    assert told["config"]["workers"] == 2 and list(told["runs"]["weir"]["workers"]) == ["0"]
+    assert told["runs"]["weir"]["steps"] == 2
