@@ -2,9 +2,9 @@
 """What happens around the pipelines: a frame's way from port to ports, as in BMv2's simple_switch.
 
 After ingress, in this order: clone, resubmit, multicast, drop, unicast. After egress: clone, drop,
-deparse, recirculate or send. Passes that start inside another one (clones at egress, resubmitted and
-recirculated packets) run on a packet state of their own; how many there can be per frame is limited, so
-that no program and no tables can make the switch run forever.
+deparse, recirculate or send. What has to begin anew (clones at egress, resubmitted and recirculated
+packets) waits in a queue until the packet it comes from is done with. The passes that one frame can cause
+are limited, so that no program and no tables can make the switch run forever.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from softswitch.codegen.usage import pipeline_actions
 from softswitch.program_ir import Clone, FieldRef, Recirculate, Resubmit, Statement
 from softswitch.program_types import DROP_PORT, Pipeline
 
-_NESTED: Final = 8  # passes inside passes
-_PASSES: Final = 512  # egress passes per frame
+_WAITING: Final = 64  # packets that can wait at a time
+_PASSES: Final = 4096  # egress passes per frame
 # BMv2's instance types
 _CLONED_AT_INGRESS: Final = 1
 _CLONED_AT_EGRESS: Final = 2
@@ -44,7 +44,7 @@ class TrafficWriter:
             self._types(),
             self._forget(),
             self._copy_lists(),
-            "static void ingress_pass(run *r, phv *p, const uint8_t *frame, uint32_t length);\n",
+            self._queue(),
             self._egress_pass(),
             self._replicate(),
             self._clone_to(),
@@ -60,7 +60,8 @@ class TrafficWriter:
         return any(isinstance(each, kind) for action in actions for each in action.body)
 
     @property
-    def _nests(self) -> bool:
+    def _waits(self) -> bool:
+        """Whether anything can begin anew."""
         return self._clones_out or self._resubmits or self._recirculates
 
     def _field(self, name: str) -> FieldRef | None:
@@ -86,30 +87,36 @@ class TrafficWriter:
 
     def _types(self) -> str:
         other = "    phv other; // a clone made at ingress\n" if self._clones_in else ""
-        depth = _NESTED if self._nests else 1
-        return f"""typedef struct {{
+        queue = "    waiting queue[WAITING];\n" if self._waits else ""
+        return f"""enum {{ WAITING = {_WAITING}, PASSES = {_PASSES} }};
+
+// A packet that waits to begin anew: in ingress, parsed from `frame`, or as a clone in egress, where `frame`
+// is its payload and `clone` where it goes.
+typedef struct {{
+    phv p;
+    const sw_replicas *clone;
+    uint32_t length;
+    uint8_t frame[SW_MAX_FRAME];
+}} waiting;
+
+typedef struct {{
     phv p;
 {other}    saved keep;
     uint64_t written_valid[{self._layout.valid_words}]; // headers in `out`, if any
     int written;
     uint8_t out[HEADER_BYTES + SW_MAX_FRAME + 16];
-}} context;
-
-enum {{ DEPTH = {depth}, PASSES = {_PASSES} }};
-
-typedef struct {{
-    context c[DEPTH];
-}} scratch;
+{queue}}} scratch;
 
 typedef struct {{
     sw_state *s;
     sw_emit emit;
     void *ctx;
     uint64_t now; // microseconds
-    uint32_t depth, passes;
+    uint32_t passes;
+    uint32_t first, count; // of the queue
 }} run;
 
-static inline context *here(const run *r) {{ return &((scratch *)r->s->scratch)->c[r->depth]; }}
+static inline scratch *here(const run *r) {{ return (scratch *)r->s->scratch; }}
 
 static inline void fresh(phv *p, uint32_t length) {{
     memset((char *)p + offsetof(phv, valid), 0, offsetof(phv, headers) - offsetof(phv, valid));
@@ -151,7 +158,7 @@ static inline void forget_after_parsing(phv *p) {{
 """
 
     def _copy_lists(self) -> str:
-        if not (self._clones_in or self._nests):
+        if not (self._clones_in or self._waits):
             return ""
         cases = []
         for number, fields in self._layout.program.field_lists.items():
@@ -182,49 +189,18 @@ static void keep_fields(phv *q, const phv *p, uint32_t list) {{
         ]
         recirculate = ""
         if self._recirculates:
-            sets = [
-                *self._set("instance_type", str(_RECIRCULATED), "q"),
-                *self._set("packet_length", "total", "q"),
-            ]
             recirculate = f"""    if (p->recirculate) {{
-        if (!enter(r)) return;
-        phv *q = &here(r)->p;
-        fresh(q, total);
-        keep_fields(q, p, p->recirculate);
-        {" ".join(sets)}
-        ingress_pass(r, q, c->out, total);
-        r->depth--;
+        begin_anew(r, p, c->out, total, p->recirculate, {_RECIRCULATED});
         return;
     }}
 """
-        clone_copy = clone_run = ""
+        clone = ""
         if self._clones_out:
-            clone_copy = f"""    const sw_replicas *to = NULL;
-    if (p->clone_session) to = s->sessions[p->clone_session & 0x7fff];
-    p->clone_session = 0;
-    if (to != NULL && enter(r)) {{
-        phv *q = &here(r)->p;
-        *q = *p;
-        keep_fields(q, p, p->clone_list);
-        {" ".join(self._set("instance_type", str(_CLONED_AT_EGRESS), "q"))}
-        q->truncate = to->packet_length ? to->packet_length : UINT32_MAX;
-        q->resubmit = q->recirculate = 0;
-        r->depth--;
-    }} else {{
-        to = NULL;
-    }}
+            clone = """    if (p->clone_session) clone_at_egress(r, p);
 """
-            clone_run = """    if (to != NULL) {
-        r->depth++;
-        here(r)->written = 0;
-        replicate(r, &here(r)->p, to);
-        r->depth--;
-    }
-"""
-        return f"""{self._enter()}
-// `q` headers that were written for the last replica and are the same now are not written again.
+        return f"""// What was written for the last replica and is the same now is not written again.
 SW_HOT void send(run *r, phv *p, uint32_t port) {{
-    context *c = here(r);
+    scratch *c = here(r);
     update_checksums(p);
     const int all = !c->written || memcmp(c->written_valid, p->valid, sizeof p->valid) != 0;
     const uint32_t headers = deparse(p, c->out, all);
@@ -243,7 +219,7 @@ SW_HOT void send(run *r, phv *p, uint32_t port) {{
     r->s->stats.bytes_out += total;
     r->emit(r->ctx, port, c->out, total);
 }}
-{"static void replicate(run *r, phv *p, const sw_replicas *to);" if self._clones_out else ""}
+
 SW_HOT void egress_pass(run *r, phv *p, uint32_t port) {{
     sw_state *s = r->s;
     if (r->passes++ >= PASSES) {{
@@ -252,23 +228,73 @@ SW_HOT void egress_pass(run *r, phv *p, uint32_t port) {{
     }}
 {_indented(begin)}
     egress(s, p);
-{clone_copy}    if ({self._get("egress_spec")} == {DROP_PORT}) s->stats.packets_dropped++;
+{clone}    if ({self._get("egress_spec")} == {DROP_PORT}) s->stats.packets_dropped++;
     else send(r, p, port);
-{clone_run}}}
+}}
 """
 
-    def _enter(self) -> str:
-        if not self._nests:
+    def _queue(self) -> str:
+        if not self._waits:
             return ""
-        return """static int enter(run *r) {
-    if (r->depth + 1 < DEPTH) {
-        r->depth++;
-        here(r)->written = 0;
-        return 1;
-    }
-    r->s->stats.packets_dropped++;
-    return 0;
+        sets = [*self._set("instance_type", "type", "q"), *self._set("packet_length", "length", "q")]
+        anew = f"""// Queues a resubmitted or recirculated packet: its bytes and a list of its metadata.
+static __attribute__((unused)) void begin_anew(run *r, const phv *p, const uint8_t *frame, uint32_t length,
+                                               uint32_t list, uint32_t type) {{
+    waiting *w = place(r);
+    if (w == NULL || length > SW_MAX_FRAME) {{
+        r->s->stats.packets_dropped++;
+        return;
+    }}
+    phv *q = &w->p;
+    (void)type;
+    fresh(q, length);
+    keep_fields(q, p, list);
+    {" ".join(sets)}
+    memcpy(w->frame, frame, length);
+    w->length = length;
+    w->clone = NULL;
+    r->count++;
+}}
+"""
+        clone = f"""// Queues a clone made at egress: the packet as it is now, but for its metadata.
+static __attribute__((unused)) void clone_at_egress(run *r, phv *p) {{
+    const sw_replicas *to = r->s->sessions[p->clone_session & 0x7fff];
+    p->clone_session = 0;
+    if (to == NULL) return;
+    waiting *w = place(r);
+    if (w == NULL) {{
+        r->s->stats.packets_dropped++;
+        return;
+    }}
+    phv *q = &w->p;
+    *q = *p;
+    keep_fields(q, p, p->clone_list);
+    {" ".join(self._set("instance_type", str(_CLONED_AT_EGRESS), "q"))}
+    q->truncate = to->packet_length ? to->packet_length : UINT32_MAX;
+    q->recirculate = 0;
+    memcpy(w->frame, p->payload, p->payload_length);
+    q->payload = w->frame;
+    w->clone = to;
+    r->count++;
+}}
+"""
+        place = """// The next free place of the queue, not yet counted; NULL when there is none.
+static waiting *place(run *r) {
+    return r->count == WAITING ? NULL : &here(r)->queue[(r->first + r->count) % WAITING];
 }
+"""
+        return place + anew + clone
+
+    def _drain(self) -> str:
+        """What is queued runs in its place; what it queues itself goes behind."""
+        if not self._waits:
+            return ""
+        return """    for (; r.count != 0; r.first = (r.first + 1) % WAITING, r.count--) {
+        waiting *w = &c->queue[r.first];
+        c->written = 0;
+        if (w->clone != NULL) replicate(&r, &w->p, w->clone);
+        else ingress_pass(&r, &w->p, w->frame, w->length);
+    }
 """
 
     def _replicate(self) -> str:
@@ -318,18 +344,8 @@ static void clone_at_ingress(run *r, phv *p, const uint8_t *frame, uint32_t leng
             clone = "    if (p->clone_session) clone_at_ingress(r, p, frame, length);\n"
         resubmit = ""
         if self._resubmits:
-            sets = [
-                *self._set("instance_type", str(_RESUBMITTED), "q"),
-                *self._set("packet_length", "length", "q"),
-            ]
             resubmit = f"""    if (p->resubmit) {{
-        if (!enter(r)) return;
-        phv *q = &here(r)->p;
-        fresh(q, length);
-        keep_fields(q, p, p->resubmit);
-        {" ".join(sets)}
-        ingress_pass(r, q, frame, length);
-        r->depth--;
+        begin_anew(r, p, frame, length, p->resubmit, {_RESUBMITTED});
         return;
     }}
 """
@@ -383,15 +399,15 @@ static void clone_at_ingress(run *r, phv *p, const uint8_t *frame, uint32_t leng
         s->stats.packets_dropped++;
         return;
     }}
-    run r = {{s, emit, ctx, now_ns / 1000, 0, 0}};
-    context *c = here(&r);
+    run r = {{s, emit, ctx, now_ns / 1000, 0, 0, 0}};
+    scratch *c = here(&r);
     phv *p = &c->p;
     c->written = 0;
     fresh(p, length);
     (void)port;
 {_indented(begin)}
     ingress_pass(&r, p, frame, length);
-}}
+{self._drain()}}}
 """
 
 

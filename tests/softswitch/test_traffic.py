@@ -10,7 +10,7 @@ from softswitch.errors import Code, ControlError
 from softswitch.switch import MAX_FRAME, Switch
 from tests.softswitch.programs import pack, program, unpack
 
-UNICAST, MULTICAST, DROPPED, CLONE_IN, RESUBMIT, CLONE_OUT, RECIRCULATE, TRUNCATE, ONLY_CLONE = range(1, 10)
+UNICAST, MULTICAST, DROPPED, CLONE_IN, RESUBMIT, CLONE_OUT, RECIRCULATE, TRUNCATE, ONLY_CLONE, FOREVER = range(1, 11)
 SEEN = (8, 16, 16, 16, 16, 8, 8, 32)
 PAYLOAD = b"payload"
 KEPT, LOST = 0x77, 0x99  # metadata the program sets in ingress; the first is on the field list
@@ -143,9 +143,18 @@ def test_recirculate_takes_the_deparsed_packet(switch: Switch) -> None:
     ]
 
 
+def test_recirculation_may_take_many_rounds(switch: Switch) -> None:
+    (copy,) = send(switch, order(RECIRCULATE, 0, 255) + PAYLOAD)
+    assert copy.rest == order(RECIRCULATE) + PAYLOAD
+
+
 def test_endless_recirculation_ends(switch: Switch) -> None:
-    assert switch.process(5, order(RECIRCULATE, 0, 255) + PAYLOAD, 0) == []
-    assert switch.statistics().packets_dropped == 1
+    """Also when every round makes two of one."""
+    switch.set_clone_session(3, [(1, 1)])
+    for argument in (2, 3):
+        assert switch.process(5, order(FOREVER, argument) + PAYLOAD, 0) == []
+    assert switch.statistics().packets_dropped >= 2
+    assert send(switch, order(UNICAST, 1))[0].rest == order(UNICAST, 1)
 
 
 def test_truncation_cuts_the_outgoing_frame(switch: Switch) -> None:

@@ -80,7 +80,10 @@ control Out(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t sm
         if (hdr.order.what == 6 && sm.instance_type == 0) {
             clone_preserving_field_list(CloneType.E2E, (bit<32>)hdr.order.argument, 1);
         }
-        if (hdr.order.what == 7 && hdr.order.rounds != 0) {
+        if (hdr.order.what == 10) { // without end
+            recirculate_preserving_field_list(1);
+            clone(CloneType.E2E, (bit<32>)hdr.order.argument);
+        } else if (hdr.order.what == 7 && hdr.order.rounds != 0) {
             hdr.order.rounds = hdr.order.rounds - 1;
             recirculate_preserving_field_list(1);
         } else {
