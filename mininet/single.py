@@ -33,6 +33,7 @@ from mininet.topo import Topo
 ROOT = Path(__file__).resolve().parent.parent
 AGGREGATION = {"mac": "02:00:00:00:00:fe", "ip": "10.0.0.254"}
 GRPC = "127.0.0.1:9559"
+START_TIMEOUT_S = 120  # the first start compiles the program to native code
 
 
 class Single(Topo):
@@ -52,6 +53,7 @@ class P4Switch(Switch):
     folder = Path()
 
     def start(self, controllers: list) -> None:
+        self.cmd("ip", "link", "set", "lo", "up")  # its P4Runtime is on loopback, in its own namespace
         ports = {port: str(intf) for port, intf in self.intfs.items() if str(intf) != "lo"}
         for interface in ports.values():
             offloads_off(self, interface)
@@ -100,7 +102,7 @@ def end(process: subprocess.Popen) -> None:
 
 
 def start_controller(net: Mininet, folder: Path, workers: int) -> subprocess.Popen:
-    """Write the topology, start the controller beside the switch, wait until it serves."""
+    """Write the topology, start the controller beside the switch, wait until it has programmed the switch."""
     hosts = [
         {"name": f"h{i}", "switch": "s1", "port": i, "mac": f"02:00:00:00:00:{i:02x}", "ip": f"10.0.0.{i}"}
         for i in range(1, workers + 1)
@@ -109,16 +111,17 @@ def start_controller(net: Mininet, folder: Path, workers: int) -> subprocess.Pop
         "name": "s1", "device_id": 1, "grpc": GRPC, "target": P4Switch.kind, "aggregation": AGGREGATION,
     }  # fmt: skip
     (folder / "topology.json").write_text(json.dumps({"switches": [switch], "hosts": hosts}, indent=1))
-    ready = folder / "controller.ready"
-    command = [weir(), "controller", "--topology", str(folder / "topology.json")]
-    command += ["--listen", f"unix:{folder}/controller.sock", "--ready-file", str(ready)]
+    address = f"unix:{folder}/controller.sock"
+    command = [weir(), "controller", "--topology", str(folder / "topology.json"), "--listen", address]
     process = spawn(net["s1"], command, folder / "controller.log")
-    for _ in range(600):
-        if ready.exists():
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        asked = subprocess.run(
+            [weir(), "status", "--controller", address, "--json"], capture_output=True, check=False
+        )
+        if asked.returncode == 0 and json.loads(asked.stdout)["switches"][0]["state"] == "ready":
             return process
-        if process.poll() is not None:
-            break
-        time.sleep(0.1)
+        time.sleep(0.2)
     end(process)
     logs = "\n".join(path.read_text(errors="replace")[-3000:] for path in sorted(folder.glob("*.log")))
     raise SystemExit(f"the controller did not start:\n{logs}")

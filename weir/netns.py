@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from controller.client import AgentClient
 from controller.topology import Host, Target, Topology, single_switch
 from weir import child
 
 _GRPC: Final = "127.0.0.1:9559"  # within the switch's own namespace
-_START_TIMEOUT_S: Final = 60.0
+_START_TIMEOUT_S: Final = 120.0  # the first start compiles the program to native code
 _SIOCETHTOOL: Final = 0x8946
 _ETHTOOL_SET: Final = {"rx csum": 0x15, "tx csum": 0x17, "sg": 0x19, "tso": 0x1F, "gso": 0x24, "gro": 0x2C}
 
@@ -179,13 +180,19 @@ def _start_controller(made: Lab, folder: Path, address: str) -> subprocess.Popen
         prefix=made.at_switch(),
     )
     deadline = time.monotonic() + _START_TIMEOUT_S
-    while not ready.exists():
-        if process.poll() is not None or time.monotonic() > deadline:
-            child.end([process])
-            logs = "\n".join(child.log_tail(folder / f"{name}.log") for name in ("switch", "controller"))
-            raise NamespaceError(f"the controller did not start:\n{logs}")
+    while process.poll() is None and time.monotonic() < deadline:
+        if ready.exists() and _programmed(address):
+            return process
         time.sleep(0.05)
-    return process
+    child.end([process])
+    logs = "\n".join(child.log_tail(folder / f"{name}.log") for name in ("switch", "controller"))
+    raise NamespaceError(f"the switch was not programmed within {_START_TIMEOUT_S:g} s:\n{logs}")
+
+
+def _programmed(controller: str) -> bool:
+    """Does the switch hold what it must, so that hosts reach one another?"""
+    with AgentClient(controller) as client:
+        return all(switch.state == "ready" for switch in client.status().switches)
 
 
 def offloads_off(interface: str) -> None:
