@@ -82,12 +82,17 @@ class LocalCluster:
             raise
 
     def stop(self) -> None:
-        """End both and remove the directory. May be called again."""
-        end([*reversed(self._processes.values())])
-        self._processes.clear()
+        """End both and remove the directory. May be called again.
+
+        The directory goes first, as nobody would remove it should this process be killed in between; the
+        others then end by themselves.
+        """
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
+        while self._processes:  # the controller before the switch it talks to
+            _, process = self._processes.popitem()
+            end([process])
 
     def environment(self, rank: int) -> dict[str, str]:
         """What a worker's environment needs so that ``init_process_group("weir")`` finds its place.

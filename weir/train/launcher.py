@@ -39,16 +39,23 @@ class WorkerError(RuntimeError):
 def train(config: TrainConfig, console: Console) -> int:
     """Train as configured; returns the process's exit status.
 
-    Started by torchrun or Mininet (RANK, WORLD_SIZE and MASTER_ADDR are set), it is that one rank of a job, in
-    the cluster of WEIR_CONTROLLER or what the backend makes without one, and rank 0 alone shows and writes
-    something. Otherwise it starts a cluster and all workers on this machine. Ctrl-C ends everything and still
-    writes what there is.
+    Started by torchrun or Mininet (RANK, WORLD_SIZE and MASTER_ADDR are set), it is that one rank of a job,
+    in the cluster of WEIR_CONTROLLER or what the backend makes without one, and rank 0 alone shows and
+    writes something. Otherwise it starts a cluster and all workers on this machine. Ctrl-C ends everything
+    and still writes what there is.
     """
     place = joined_place()
     if place is not None:
         config = config.model_copy(update={"workers": place.size})
     leader = place is None or 0 in place.ranks
-    with _Session(config, make_display(config, console, quiet=not leader), leader=leader) as session:
+    try:
+        session = _Session(config, make_display(config, console, quiet=not leader), leader=leader)
+    except OSError as error:
+        console.print(
+            f"weir train: no folder for this run: {error}", style="red", markup=False, soft_wrap=True
+        )
+        return EXIT_STATUS["failed"]
+    with session:
         with _interruptible():
             session.run_all(place)
         session.write_results()

@@ -96,12 +96,14 @@ _ROWS: Final[tuple[tuple[str, Callable[[RunRecord], float], Callable[[float], st
 
 
 def summary_view(config: TrainConfig, records: list[RunRecord]) -> RenderableType:
-    """The table at the end, with what its numbers mean below."""
+    """The table at the end, with what its numbers mean below; a sentence when there was no step."""
+    if not any(record.steps for record in records):
+        return Text(f"{_title(config, records)}: no step was trained")
     table = Table(title=_title(config, records), title_justify="left")
     table.add_column("")
     for record in records:
         table.add_column(_column(record), justify="right")
-    both = len(records) == 2
+    both = len(records) == 2 and all(record.status == "complete" for record in records)
     if both:
         table.add_column("Weir : Gloo", justify="right")
     for name, value, words, comparable in _ROWS:
@@ -122,7 +124,7 @@ def _title(config: TrainConfig, records: list[RunRecord]) -> str:
 
 def _column(record: RunRecord) -> str:
     name = "Weir" if record.run == "weir" else "Gloo (reference)"
-    return name if record.status == "complete" else f"{name}, {record.status}"
+    return name if record.status == "complete" else f"{name}\n{record.status}"
 
 
 def _skipped(record: RunRecord) -> str:
