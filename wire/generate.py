@@ -42,7 +42,9 @@ def p4() -> str:
         "",
     ]
     # Each program uses those it needs; the rest must not make p4c warn.
-    lines += [f'@noWarn("unused") const bit<{bits}> {name} = {value:#x};' for name, value, bits in _constants()]
+    lines += [
+        f'@noWarn("unused") const bit<{bits}> {name} = {value:#x};' for name, value, bits in _constants()
+    ]
     for header in d.HEADERS:
         lines += ["", f"// {header.doc}", f"header {header.name}_t {{"]
         lines += [f"    bit<{f.bits}> {_p4_name(f.name)}; // {f.doc}" for f in header.fields]
