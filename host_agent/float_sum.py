@@ -21,6 +21,7 @@ from host_agent.report import ReduceReport
 from wire.definition import GROUP_LANES, Op
 
 _LAST = np.uint32(0xFFFFFFFF)
+_WORTH_SELECTING = 1 / 8  # of the blocks: with more, copying them out and in costs more than it saves
 
 Namer = Callable[[int], str]
 
@@ -96,13 +97,13 @@ class Contribution:
 def encode(peers: Peers, values: npt.NDArray[np.float32], name: Namer, block: int) -> Contribution:
     """Agrees with all workers on the scale of every block and puts ``values`` to it.
 
-    Where most blocks are zero on all workers, the lanes are of the others alone. The lanes are in memory that
-    the next call takes again. NonFiniteError on every worker when any value is NaN or infinite; ``name``
+    Where nearly all blocks are zero on all workers, the lanes are of the others alone. They are in memory
+    that the next call takes again. NonFiniteError on every worker when any value is NaN or infinite; ``name``
     describes it by flat index.
     """
     exponents = _agree(peers, quantize.exponents(values, block), quantize.NOT_FINITE, values, name)
     rows = np.flatnonzero(exponents)
-    if 2 * rows.size > exponents.size:
+    if rows.size > exponents.size * _WORTH_SELECTING:
         lanes = peers.scratch.take(values.size)
         quantize.to_fixed(values, exponents, block, peers.size, out=lanes)
         return Contribution(lanes, exponents, None, values.size, block, peers.size)

@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import weir
@@ -89,6 +91,40 @@ def test_a_non_finite_input_is_named_on_every_rank_and_costs_nothing(
             assert f"NaN or infinity on rank {rank}: all_reduce number" in message
             assert f"element 353 of a {str(dtype).removeprefix('torch.')} tensor of shape (20, 50)" in message
             assert f"reported on rank {reporter}" in message
+
+
+def ddp_non_finite() -> str:
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    bad = torch.full((1, 4), torch.inf if dist.get_rank() == 1 else 1.0)
+    with pytest.raises(RuntimeError) as caught:
+        model(bad).sum().backward()
+    model.zero_grad()
+    model(torch.ones(1, 4)).sum().backward()
+    return str(caught.value)
+
+
+def test_a_non_finite_gradient_ends_ddps_backward_on_every_rank(world: World) -> None:
+    for message in world.run(ddp_non_finite):
+        assert "NaN or infinity on rank 1: all_reduce number" in message
+        assert "float32 tensor of shape (20,)" in message
+
+
+def other_front_ends() -> None:
+    """Ways into the group that do not pass torch.distributed's Python functions, or use many of them."""
+    functional = torch.distributed._functional_collectives
+    ones = torch.ones(2 * SIZE)
+    assert functional.all_reduce(ones, "sum", dist.group.WORLD).tolist() == [float(SIZE)] * 2 * SIZE
+    assert functional.all_gather_single(ones, 0, dist.group.WORLD).numel() == 2 * SIZE * SIZE
+    assert functional.reduce_scatter_single(ones, "sum", 0, dist.group.WORLD).tolist() == [float(SIZE)] * 2
+
+    model = torch.nn.Linear(8, 8)
+    fully_shard(model, mesh=init_device_mesh("cpu", (SIZE,)))
+    model(torch.ones(2, 8)).sum().backward()
+    assert model.bias.grad.full_tensor().tolist() == [2.0] * 8
+
+
+def test_functional_collectives_and_fsdp(world: World) -> None:
+    world.run(other_front_ends)
 
 
 def refused_operations() -> None:
