@@ -61,8 +61,10 @@ def test_neighbouring_cells_keep_their_columns_and_lanes_apart(lab: Lab) -> None
     for cell in cells:
         assert job.send(0, **packet(*cell)) == []
     for cell in reversed(cells):
-        doubled = {g: [2 * lane for lane in lanes] for g, lanes in packet(*cell)["lanes"].items()}
-        assert job.send(1, **packet(*cell)) == job.results(**{**packet(*cell), "lanes": doubled})
+        mine = packet(*cell)
+        doubled = {g: [2 * lane for lane in lanes] for g, lanes in mine["lanes"].items()}
+        sent = job.send(1, **{**mine, "nexts": [NO_BLOCK] * 8})
+        assert sent == job.results(**{**mine, "lanes": doubled})
 
 
 @pytest.mark.parametrize("block_log2", SIZES)
