@@ -20,15 +20,18 @@ from softswitch.program_types import Checksum, HeaderType
 
 
 def deparse_function(layout: Layout, constant: set[str]) -> str:
-    """C text of ``uint32_t deparse(p, out, all)``: writes the headers, returns their bytes.
+    """C text of ``uint32_t deparse(p, out, before)``: writes the headers, returns their bytes.
 
     Args:
         layout: the layout.
-        constant: headers that egress never changes. With `all` zero they are left as the last call
-            wrote them, which is right when the same headers are valid and only egress ran since.
+        constant: headers that egress never changes. When `before` is what the last call returned, not
+            UINT32_MAX, they are left as that call wrote them: right when the same headers are valid and
+            only egress ran since.
     """
-    lines = ["uint8_t *o = out;"]
-    for name in layout.program.deparser:
+    lines = ["uint8_t *o = out;", "const int all = before == UINT32_MAX;"]
+    order = layout.program.deparser
+    last = max((at for at, name in enumerate(order) if name not in constant), default=-1)
+    for at, name in enumerate(order):
         header = layout.program.headers[name]
         if header.metadata:
             raise UnsupportedConstruct(f"emitting metadata ({name})", "deparser")
@@ -36,10 +39,12 @@ def deparse_function(layout: Layout, constant: set[str]) -> str:
         if name in constant:
             put = f"if (all) {put}"
         lines.append(f"if ({layout.valid(name)}) {{ {put} o += {header.type.bits // 8}; }}")
+        if at == last:
+            lines.append("if (!all) return before;")
     lines.append("return (uint32_t)(o - out);")
     body = "\n".join(f"    {line}" for line in lines)
-    head = "SW_HOT uint32_t deparse(const phv *p, uint8_t *out, int all)"
-    return f"{head} {{\n    (void)p, (void)all;\n{body}\n}}\n"
+    head = "SW_HOT uint32_t deparse(const phv *p, uint8_t *out, uint32_t before)"
+    return f"{head} {{\n    (void)p;\n{body}\n}}\n"
 
 
 def deparsed_bytes(layout: Layout) -> int:

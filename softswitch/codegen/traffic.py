@@ -102,8 +102,8 @@ typedef struct {{
 typedef struct {{
     phv p;
 {other}    saved keep;
-    uint64_t written_valid[{self._layout.valid_words}]; // headers in `out`, if any
-    int written;
+    uint32_t written; // bytes of headers in `out`, UINT32_MAX for none
+    uint64_t written_valid[{self._layout.valid_words}]; // which headers
     uint8_t out[HEADER_BYTES + SW_MAX_FRAME + 16];
 {queue}}} scratch;
 
@@ -202,12 +202,12 @@ static void keep_fields(phv *q, const phv *p, uint32_t list) {{
 SW_HOT void send(run *r, phv *p, uint32_t port) {{
     scratch *c = here(r);
     update_checksums(p);
-    const int all = !c->written || memcmp(c->written_valid, p->valid, sizeof p->valid) != 0;
-    const uint32_t headers = deparse(p, c->out, all);
-    if (all) {{
+    if (memcmp(c->written_valid, p->valid, sizeof p->valid) != 0) c->written = UINT32_MAX;
+    const uint32_t headers = deparse(p, c->out, c->written);
+    if (c->written == UINT32_MAX) {{
         memcpy(c->out + headers, p->payload, p->payload_length);
         memcpy(c->written_valid, p->valid, sizeof p->valid);
-        c->written = 1;
+        c->written = headers;
     }}
     uint32_t total = headers + p->payload_length;
     if (p->truncate < total) total = p->truncate;
@@ -291,7 +291,7 @@ static waiting *place(run *r) {
             return ""
         return """    for (; r.count != 0; r.first = (r.first + 1) % WAITING, r.count--) {
         waiting *w = &c->queue[r.first];
-        c->written = 0;
+        c->written = UINT32_MAX;
         if (w->clone != NULL) replicate(&r, &w->p, w->clone);
         else ingress_pass(&r, &w->p, w->frame, w->length);
     }
@@ -334,7 +334,7 @@ static void clone_at_ingress(run *r, phv *p, const uint8_t *frame, uint32_t leng
     {" ".join(self._set("instance_type", str(_CLONED_AT_INGRESS), "q"))}
     q->truncate = to->packet_length ? to->packet_length : UINT32_MAX;
     replicate(r, q, to);
-    here(r)->written = 0;
+    here(r)->written = UINT32_MAX;
 }}
 """
 
@@ -402,7 +402,7 @@ static void clone_at_ingress(run *r, phv *p, const uint8_t *frame, uint32_t leng
     run r = {{s, emit, ctx, now_ns / 1000, 0, 0, 0}};
     scratch *c = here(&r);
     phv *p = &c->p;
-    c->written = 0;
+    c->written = UINT32_MAX;
     fresh(p, length);
     (void)port;
 {_indented(begin)}
