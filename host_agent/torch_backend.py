@@ -52,6 +52,7 @@ class WeirProcessGroup(dist.ProcessGroup):
 
     def _queue(self, opts: Any, result: Any, run: Callable[[], None]) -> QueuedWork:
         """Queues ``run``; its outcome is ``result``, the tensors it writes."""
+        _require_cpu(result)
 
         def operation() -> Any:
             run()
@@ -268,6 +269,18 @@ _NO_POINT_TO_POINT = (
 
 def _listed(tensors: Any) -> list[torch.Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _require_cpu(tensors: Any) -> None:
+    """TypeError unless all tensors of a nested list are in ordinary memory, one value after another."""
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            _require_cpu(tensor)
+        elif tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            raise TypeError(
+                f"the weir backend works on dense CPU tensors, this one is {tensor.layout} on "
+                f"{tensor.device}: copy it with .cpu(), or make it dense (sparse=False in an Embedding)"
+            )
 
 
 def _operator(opts: Any) -> RedOpType:

@@ -7,6 +7,7 @@ Processes are forked from a server that has torch imported, so that a world star
 import contextlib
 import multiprocessing
 import os
+import signal
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -93,6 +94,8 @@ class World:
             if process.is_alive():
                 process.kill()
                 raise WorkerError(f"process {process.pid} did not end")
+            if process.exitcode not in (0, -signal.SIGKILL):
+                raise WorkerError(f"process {process.pid} ended with status {process.exitcode}")
         self._directory.cleanup()
 
     def __enter__(self) -> "World":
