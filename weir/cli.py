@@ -10,23 +10,41 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from weir.extras import MissingExtraError, require
+
 
 @dataclass(frozen=True)
 class _Command:
-    """Where a subcommand is, and what ``weir --help`` says of it. ``target`` is a function or a Typer app."""
+    """Where a subcommand is, what ``weir --help`` says of it, and which extras it needs.
+
+    ``target`` is a function or a Typer app.
+    """
 
     module: str
     target: str
     help: str
+    extras: tuple[str, ...] = ()
 
 
 _COMMANDS: Final = {
-    "train": _Command("weir.train.cli", "train", "Train a real model, its gradients summed by the switch."),
-    "switch": _Command("softswitch.cli", "switch", "Run a P4 switch in software."),
-    "controller": _Command("controller.cli", "controller", "Program the switches and let agents join jobs."),
+    "train": _Command(
+        "weir.train.cli",
+        "train",
+        "Train a real model, its gradients summed by the switch.",
+        ("switch", "controller", "train"),
+    ),
+    "switch": _Command("softswitch.cli", "switch", "Run a P4 switch in software.", ("switch",)),
+    "controller": _Command(
+        "controller.cli", "controller", "Program the switches and let agents join jobs.", ("controller",)
+    ),
     "status": _Command("controller.cli", "status", "Show switches, ports, jobs and what was counted."),
-    "pcap": _Command("weir.pcap.cli", "pcap", "Print the rounds in a capture file."),
-    "bench": _Command("bench.cli", "app", "Measure speed beside Gloo, BMv2 and hand-written C."),
+    "pcap": _Command("weir.pcap.cli", "pcap", "Print the rounds in a capture file.", ("train",)),
+    "bench": _Command(
+        "bench.cli",
+        "app",
+        "Measure speed beside Gloo, BMv2 and hand-written C.",
+        ("switch", "controller", "train"),
+    ),
 }
 
 
@@ -46,7 +64,14 @@ class _LazyGroup(TyperGroup):
         """The real command, for the one that is called."""
         name, command, rest = super().resolve_command(ctx, args)
         entry = _COMMANDS.get(name or "")
-        return name, _load(name, entry) if name and entry else command, rest
+        if not name or not entry:
+            return name, command, rest
+        try:
+            require(f"weir {name}", *entry.extras)
+        except MissingExtraError as error:
+            typer.echo(f"weir: {error}", err=True)
+            raise typer.Exit(1) from None
+        return name, _load(name, entry), rest
 
 
 def _command(name: str, function: Any, text: str | None = None) -> Any:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weir.child import end, how_it_ended, log_tail, spawn
+from weir.extras import require
 from wire.definition import MAX_WORKERS
 
 _START_TIMEOUT_S: Final = 120.0  # the first start compiles the switch program to native code
@@ -66,10 +67,12 @@ class LocalCluster:
     def start(self) -> None:
         """Start switch and controller; returns when the switch runs its program and workers can join.
 
-        Raises ClusterError when one does not start; then nothing is left of either.
+        Raises ClusterError when one does not start; then nothing is left of either. Raises MissingExtraError
+        in an environment that can only train.
         """
         if self._directory is not None:
             raise ClusterError("the local cluster runs already")
+        require("a local cluster", "switch", "controller")
         self._directory = _private_directory(self._parent)
         try:
             switch = f"unix:{self.directory / 'switch.sock'}"

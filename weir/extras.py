@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is not in a plain ``pip install weir``: which extra brings it, said before anything is started."""
+
+import importlib.util
+from typing import Final
+
+_BRINGS: Final = {
+    "switch": ("p4",),
+    "controller": ("p4runtime_sh", "yaml"),
+    "train": ("sklearn", "matplotlib", "scapy"),
+}
+
+
+class MissingExtraError(RuntimeError):
+    """Packages of an extra are not installed; the message says how to install them."""
+
+
+def require(what: str, *extras: str) -> None:
+    """Raises MissingExtraError, in the name of ``what``, unless these extras are installed."""
+    missing = [
+        extra for extra in extras if any(importlib.util.find_spec(name) is None for name in _BRINGS[extra])
+    ]
+    if missing:
+        raise MissingExtraError(
+            f"{what} needs more than a training environment: pip install 'weir[{','.join(missing)}]'"
+        )
