@@ -10,7 +10,9 @@ from softswitch.errors import Code, ControlError
 from softswitch.switch import MAX_FRAME, Switch
 from tests.softswitch.programs import pack, program, unpack
 
-UNICAST, MULTICAST, DROPPED, CLONE_IN, RESUBMIT, CLONE_OUT, RECIRCULATE, TRUNCATE, ONLY_CLONE, FOREVER = range(1, 11)
+UNICAST, MULTICAST, DROPPED, CLONE_IN, RESUBMIT, CLONE_OUT, RECIRCULATE, TRUNCATE, ONLY_CLONE, FOREVER = (
+    range(1, 11)
+)
 SEEN = (8, 16, 16, 16, 16, 8, 8, 32)
 PAYLOAD = b"payload"
 KEPT, LOST = 0x77, 0x99  # metadata the program sets in ingress; the first is on the field list

@@ -121,12 +121,12 @@ class LiveTable(Silence):
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        self._phase.update(text="")
+        self.phase("")
         self._live.stop()
 
     def phase(self, text: str) -> None:
         """Beside a spinner below the table."""
-        self._phase.update(text=text)
+        self._phase.text = text  # Spinner.update leaves an old text alone when given an empty one
 
     def begin(self, record: RunRecord) -> None:
         """One more column."""
