@@ -97,6 +97,14 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "weir_exponents": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_to_fixed": (c_uint64, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
     "weir_from_fixed": (None, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
+    "weir_to_fixed_rows": (
+        c_uint64,
+        (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, pointer),
+    ),
+    "weir_from_fixed_rows": (
+        None,
+        (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, pointer),
+    ),
     "weir_split_int64": (None, (pointer, c_uint64, pointer)),
     "weir_join_int64": (None, (pointer, c_uint64, pointer)),
     "weir_exponents64": (None, (pointer, c_uint64, c_uint32, pointer)),

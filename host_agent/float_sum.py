@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums of floats: a maximum over shared block exponents, then a sum of fixed-point lanes.
 
-The workers first agree on one exponent per block of lanes (MAX), then each turns its values into integers
+The workers first agree on one exponent per block of lanes (MAX; in a long vector only of the blocks that a
+bitmap, OR, shows to be non-zero on some worker), then each turns its values into integers
 of that scale, with headroom for as many workers as there are, and the network adds those (ADD). Integer
 addition commutes, so every worker gets the same bits whatever the order of arrival. The error bounds are
 derived in ``host_agent.quantize`` and ``host_agent.limbs``.
@@ -15,13 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from host_agent import limbs, quantize
-from host_agent.dtypes import Lanes
+from host_agent.dtypes import Lanes, lanes_for
 from host_agent.primitive import Peers, fitting_block
 from host_agent.report import ReduceReport
 from wire.definition import GROUP_LANES, Op
 
 _LAST = np.uint32(0xFFFFFFFF)
-_WORTH_SELECTING = 1 / 8  # of the blocks: with more, copying them out and in costs more than it saves
+_WORTH_ASKING = 512  # blocks: from here on, a bitmap of those that are not zero costs less than it saves
+_WORTH_SELECTING = 1 / 2  # of the blocks: with more, copying them out and in costs more than it saves
 
 Namer = Callable[[int], str]
 
@@ -46,13 +48,13 @@ class NonFiniteError(ArithmeticError):
 class Contribution:
     """One worker's part of a float32 sum: fixed-point lanes, and the scale that all workers agreed on.
 
-    rows: which blocks of the vector the lanes are of, the same on every worker; None: all of them. The
-    others are zero on every worker. count: values of the vector.
+    rows: which blocks of the vector the lanes and exponents are of, the same on every worker; None: all of
+    them. The others are zero on every worker. count: values of the vector.
     """
 
     lanes: npt.NDArray[np.int32]
     exponents: Lanes
-    rows: npt.NDArray[np.intp] | None
+    rows: quantize.Rows | None
     count: int
     block: int
     workers: int
@@ -82,47 +84,30 @@ class Contribution:
 
     def write(self, vector: npt.NDArray[np.float32]) -> None:
         """Overwrites the blocks of ``vector`` that the lanes are of."""
+        scale = self.exponents, self.block, self.workers
         if self.rows is None:
-            quantize.from_fixed(self.lanes, self.exponents, self.block, self.workers, out=vector)
-            return
-        decoded = quantize.from_fixed(self.lanes, self.exponents, self.block, self.workers)
-        whole = self.count // self.block
-        blocks = decoded.reshape(-1, self.block)
-        inside = int(np.searchsorted(self.rows, whole))
-        vector[: whole * self.block].reshape(-1, self.block)[self.rows[:inside]] = blocks[:inside]
-        if inside < len(self.rows):
-            vector[whole * self.block :] = blocks[inside, : self.count - whole * self.block]
+            quantize.from_fixed(self.lanes, *scale, out=vector)
+        else:
+            quantize.from_fixed_rows(self.lanes, self.rows, *scale, out=vector)
 
 
 def encode(peers: Peers, values: npt.NDArray[np.float32], name: Namer, block: int) -> Contribution:
     """Agrees with all workers on the scale of every block and puts ``values`` to it.
 
-    Where nearly all blocks are zero on all workers, the lanes are of the others alone. They are in memory
-    that the next call takes again. NonFiniteError on every worker when any value is NaN or infinite; ``name``
+    Where many blocks are zero on all workers, the lanes are of the others alone. They are in memory that the
+    next call takes again. NonFiniteError on every worker when any value is NaN or infinite; ``name``
     describes it by flat index.
     """
-    exponents = _agree(peers, quantize.exponents(values, block), quantize.NOT_FINITE, values, name)
-    rows = np.flatnonzero(exponents)
+    exponents = quantize.exponents(values, block)
+    rows, shared = _agree(peers, exponents, quantize.NOT_FINITE, values, name)
     if rows.size > exponents.size * _WORTH_SELECTING:
+        exponents[rows] = shared
         lanes = peers.scratch.take(values.size)
         quantize.to_fixed(values, exponents, block, peers.size, out=lanes)
         return Contribution(lanes, exponents, None, values.size, block, peers.size)
-    exponents = exponents[rows]
-    lanes = quantize.to_fixed(_select(values, rows, block), exponents, block, peers.size)
-    return Contribution(lanes, exponents, rows, values.size, block, peers.size)
-
-
-def _select(
-    values: npt.NDArray[np.float32], rows: npt.NDArray[np.intp], block: int
-) -> npt.NDArray[np.float32]:
-    """Blocks ``rows`` (ascending) of a vector, one after another, the last one padded with zeros."""
-    whole = values.size // block
-    inside = int(np.searchsorted(rows, whole))
-    selected = np.zeros((len(rows), block), np.float32)
-    np.take(values[: whole * block].reshape(-1, block), rows[:inside], axis=0, out=selected[:inside])
-    if inside < len(rows):
-        selected[inside, : values.size - whole * block] = values[whole * block :]
-    return selected.reshape(-1)
+    lanes = peers.scratch.take(rows.size * block)
+    quantize.to_fixed_rows(values, rows, shared, block, peers.size, out=lanes)
+    return Contribution(lanes, shared, rows, values.size, block, peers.size)
 
 
 def sum_float32(peers: Peers, values: npt.NDArray[np.float32], name: Namer) -> None:
@@ -134,19 +119,39 @@ def sum_float32(peers: Peers, values: npt.NDArray[np.float32], name: Namer) -> N
 def sum_float64(peers: Peers, values: npt.NDArray[np.float64], name: Namer) -> None:
     """``sum_float32`` for float64: three limb lanes a value."""
     block = fitting_block(values.size)
-    exponents = _agree(peers, limbs.exponents64(values, block), limbs.NOT_FINITE64, values, name)
+    exponents = limbs.exponents64(values, block)
+    rows, shared = _agree(peers, exponents, limbs.NOT_FINITE64, values, name)
+    exponents[rows] = shared
     lanes = limbs.split_float64(values, exponents, block)
     values[:] = limbs.join_float64(peers.reduce(lanes, Op.ADD), exponents, block)
 
 
 def _agree(
     peers: Peers, exponents: Lanes, not_finite: int, values: npt.NDArray[np.floating[Any]], name: Namer
-) -> Lanes:
-    """A worker's block exponents, replaced by the group's maxima; NonFiniteError at a ``not_finite``."""
-    peers.reduce(exponents, Op.MAX, GROUP_LANES)  # sparse where the values are: fine blocks skip more
-    if exponents.size and int(exponents.max()) >= not_finite:
+) -> tuple[quantize.Rows, Lanes]:
+    """The blocks that are not zero everywhere, and the greatest of all workers' exponents of each.
+
+    NonFiniteError when one of those is ``not_finite``.
+    """
+    rows = _occupied(peers, exponents)
+    shared = peers.reduce(
+        exponents[rows], Op.MAX, GROUP_LANES
+    )  # sparse on one worker: small blocks skip more
+    if shared.size and int(shared.max()) >= not_finite:
         raise _blame(peers, values, name)
-    return exponents
+    return rows, shared
+
+
+def _occupied(peers: Peers, exponents: Lanes) -> quantize.Rows:
+    """Which blocks are not zero on some worker. Of a short vector: all, which saves a round trip."""
+    if exponents.size < _WORTH_ASKING:
+        return np.arange(exponents.size, dtype=np.uint32)
+    padded = np.zeros(lanes_for(-(-exponents.size // 8)), np.uint32)
+    bits = np.packbits(exponents != 0)
+    padded.view(np.uint8)[: bits.size] = bits
+    peers.reduce(padded, Op.OR)
+    found = np.unpackbits(padded.view(np.uint8), count=exponents.size)
+    return np.flatnonzero(found).astype(np.uint32)
 
 
 def _blame(peers: Peers, values: npt.NDArray[np.floating[Any]], name: Namer) -> NonFiniteError:

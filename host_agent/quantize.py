@@ -36,6 +36,7 @@ from wire.definition import MAX_WORKERS
 Floats = npt.NDArray[np.float32]
 Fixed = npt.NDArray[np.int32]
 Exponents = npt.NDArray[np.uint32]
+Rows = npt.NDArray[np.uint32]
 
 NOT_FINITE = 255
 
@@ -98,6 +99,52 @@ def from_fixed(lanes: Fixed, exps: Exponents, block: int, workers: int, out: Flo
         sized(out, "out", lanes.size, np.float32),
     )
     return out
+
+
+def to_fixed_rows(x: Floats, rows: Rows, exps: Exponents, block: int, workers: int, out: Fixed) -> Fixed:
+    """``to_fixed`` of the blocks ``rows`` of ``x`` alone, packed into ``out``, which it returns.
+
+    rows: uint32, indexes of blocks. exps: of these blocks. out: int32, a whole block for each of them.
+    """
+    too_large = engine.library().weir_to_fixed_rows(
+        engine.contiguous(x, "x", np.float32),
+        x.size,
+        block,
+        _rows_address(rows, x.size, block),
+        rows.size,
+        sized(exps, "exps", rows.size, np.uint32),
+        headroom(workers),
+        sized(out, "out", rows.size * block, np.int32),
+    )
+    check_exponents(too_large, exps)
+    return out
+
+
+def from_fixed_rows(
+    lanes: Fixed, rows: Rows, exps: Exponents, block: int, workers: int, out: Floats
+) -> Floats:
+    """The inverse of ``to_fixed_rows``: overwrites the blocks ``rows`` of ``out``, which it returns."""
+    engine.library().weir_from_fixed_rows(
+        sized(lanes, "lanes", rows.size * block, np.int32),
+        out.size,
+        block,
+        _rows_address(rows, out.size, block),
+        rows.size,
+        sized(exps, "exps", rows.size, np.uint32),
+        headroom(workers),
+        engine.contiguous(out, "out", np.float32),
+    )
+    return out
+
+
+def _rows_address(rows: Rows, count: int, block: int) -> int:
+    """The address of ``rows``, checked to be blocks of a vector of ``count``."""
+    address = engine.contiguous(rows, "rows", np.uint32)
+    if rows.size and int(rows.max()) >= block_count(count, block):
+        raise ValueError(
+            f"row {rows.max()} is beyond the {block_count(count, block)} blocks of {count} lanes"
+        )
+    return address
 
 
 def not_finite_blocks(exps: Exponents) -> npt.NDArray[np.intp]:

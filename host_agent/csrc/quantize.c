@@ -85,3 +85,27 @@ void weir_from_fixed(const int32_t *lanes, uint64_t count, uint32_t block, const
             float_block(x + start, lanes + start, length, exponent - EXPONENT_BIAS + (int)headroom - 31);
     }
 }
+
+/* As weir_to_fixed of the blocks `rows` alone: block i of the lanes, zero-padded, is block rows[i] of x, with
+ * exponents[i]. */
+uint64_t weir_to_fixed_rows(const float *x, uint64_t count, uint32_t block, const uint32_t *rows, uint64_t n,
+                            const uint32_t *exponents, uint32_t headroom, int32_t *lanes)
+{
+    uint64_t too_large = 0;
+    for (uint64_t i = 0; i < n; i++, lanes += block) {
+        uint64_t start = (uint64_t)rows[i] * block, length = block_length(count, start, block);
+        too_large += weir_to_fixed(x + start, length, block, exponents + i, headroom, lanes);
+        memset(lanes + length, 0, (block - length) * sizeof *lanes);
+    }
+    return too_large;
+}
+
+/* The inverse: overwrites the blocks `rows` of x. */
+void weir_from_fixed_rows(const int32_t *lanes, uint64_t count, uint32_t block, const uint32_t *rows, uint64_t n,
+                          const uint32_t *exponents, uint32_t headroom, float *x)
+{
+    for (uint64_t i = 0; i < n; i++, lanes += block) {
+        uint64_t start = (uint64_t)rows[i] * block;
+        weir_from_fixed(lanes, block_length(count, start, block), block, exponents + i, headroom, x + start);
+    }
+}

@@ -101,7 +101,7 @@ def test_all_reduce(world: World, dtype: torch.dtype, op: Any) -> None:
 
 
 def sparse_like_gloo(places: list[list[int]]) -> None:
-    tensor = torch.zeros(40 * 256 + 17)
+    tensor = torch.zeros(600 * 256 + 17)
     tensor[places[dist.get_rank()]] = 1.5 + dist.get_rank()
     theirs = both(tensor, lambda t, group: dist.all_reduce(t, group=group))
     check_equal(tensor, theirs)
@@ -112,9 +112,9 @@ def sparse_like_gloo(places: list[list[int]]) -> None:
     [
         [[], [], []],
         [[0], [0, 1], []],
-        [[], [40 * 256 + 16], []],  # in the last, partial block alone
-        [[300, 9000], [9001], [255, 40 * 256]],
-        [list(range(0, 40 * 256, 200)), [7], []],
+        [[], [600 * 256 + 16], []],  # in the last, partial block alone
+        [[300, 9000], [9001], [255, 600 * 256]],
+        [list(range(0, 600 * 256, 200)), [7], []],
     ],
 )
 def test_all_reduce_of_a_few_blocks(world: World, places: list[list[int]]) -> None:

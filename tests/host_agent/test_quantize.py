@@ -15,9 +15,11 @@ from host_agent.quantize import (
     error_bound,
     exponents,
     from_fixed,
+    from_fixed_rows,
     headroom,
     not_finite_blocks,
     to_fixed,
+    to_fixed_rows,
 )
 
 BLOCKS = st.sampled_from([32, 64, 128, 256])
@@ -139,3 +141,30 @@ def test_headroom_is_for_at_most_32_workers() -> None:
     assert [headroom(n) for n in (1, 2, 3, 4, 5, 32)] == [0, 1, 2, 2, 3, 5]
     with pytest.raises(ValueError, match="1 to 32 workers, not 33"):
         headroom(33)
+
+
+@pytest.mark.parametrize("rows", [[], [0], [1, 3], [0, 1, 2, 3]])
+def test_chosen_blocks_are_encoded_as_all_are(rows: list[int]) -> None:
+    x = np.random.default_rng(5).normal(size=3 * 32 + 7).astype(np.float32)  # the last block is partial
+    chosen = np.array(rows, np.uint32)
+    exps = exponents(x, 32)
+    everything = np.zeros(4 * 32, np.int32)
+    everything[: x.size] = to_fixed(x, exps, 32, 3)
+    out = np.full(len(rows) * 32, 77, np.int32)
+    to_fixed_rows(x, chosen, exps[chosen], 32, 3, out=out)
+    np.testing.assert_array_equal(out.reshape(-1, 32), everything.reshape(-1, 32)[chosen])
+
+    decoded = np.full(x.size, 5, np.float32)
+    from_fixed_rows(out, chosen, exps[chosen], 32, 3, out=decoded)
+    untouched = np.repeat(~np.isin(np.arange(4), rows), 32)[: x.size]
+    expected = np.where(untouched, np.float32(5), from_fixed(everything[: x.size], exps, 32, 3))
+    np.testing.assert_array_equal(decoded, expected)
+
+
+def test_a_chosen_block_beyond_the_vector_is_refused() -> None:
+    x = np.ones(40, np.float32)
+    rows, exps, out = np.array([2], np.uint32), np.array([127], np.uint32), np.zeros(32, np.int32)
+    with pytest.raises(ValueError, match="row 2 is beyond the 2 blocks of 40 lanes"):
+        to_fixed_rows(x, rows, exps, 32, 1, out=out)
+    with pytest.raises(ValueError, match="row 2 is beyond the 2 blocks of 40 lanes"):
+        from_fixed_rows(out, rows, exps, 32, 1, out=x)
