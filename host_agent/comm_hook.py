@@ -30,9 +30,10 @@ _MOVED = ("packets_up", "packets_down", "bytes_up", "bytes_down", "retransmissio
 class StepStats:
     """What one training step did on this worker, over all buckets.
 
-    elements: of the gradients; sent_elements: those sent non-zero. seconds: in the hook's operations, from
-    the copy out of the buckets to the copy back; reduce_seconds: of that, in reductions. Packets and bytes
-    are on the wire, all headers included. entered = included + returned, in fixed-point lanes.
+    elements: of the gradients; sent_elements: those sent non-zero. blocks, blocks_sent: the same in blocks.
+    seconds: in the hook's operations, from the copy out of the buckets to the copy back; reduce_seconds: of
+    that, in reductions. Packets and bytes are on the wire, all headers included. entered = included +
+    returned, in fixed-point lanes.
     """
 
     step: int = 0
@@ -158,7 +159,8 @@ class HookState:
         for direction in Direction:
             self.ledger.record(self.step, f"bucket {layout.index}", direction, report)
         part = self._part(layout, sent, report, before)
-        self._this_step = self._this_step.plus(replace(part, seconds=time.perf_counter() - started))
+        so_far = self._this_step if layout.index else StepStats()  # a step that raised left its part behind
+        self._this_step = so_far.plus(replace(part, seconds=time.perf_counter() - started))
         if last:
             self.step += 1
             self.last_step, self._this_step = self._this_step, StepStats()
@@ -175,7 +177,7 @@ class HookState:
             elements=sum(segment.length for segment in layout),
             sent_elements=int(torch.count_nonzero(sent)),
             reduce_seconds=after.seconds - before.seconds,
-            blocks=report.blocks,
+            blocks=layout.length // layout.block,
             blocks_sent=report.blocks_sent,
             entered=report.entered,
             included=report.included,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from weir.cluster import LocalCluster
 
 _POLL_S = 0.05
+_GRACE_S = 2.0  # several retransmission timeouts
 
 
 class GroupBrokenError(RuntimeError):
@@ -60,7 +61,9 @@ class Connection:
         self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
         self._closing = threading.Lock()
         self._closed = False
+        self._grace: list[threading.Timer] = []
         client.on_stop(self._stopped)
+        client.on_leave(self._member_left)
         _open.append(self)
         _watch_the_main_thread()
 
@@ -146,6 +149,8 @@ class Connection:
                 return
             self._closed = True
         _open.remove(self)
+        for timer in self._grace:
+            timer.cancel()
         self._reducer.close()  # from here on every operation that is still queued fails at once
         self._share.release()
         with contextlib.suppress(AgentError):  # the controller may be gone; then there is nothing to leave
@@ -158,6 +163,18 @@ class Connection:
     def _stopped(self, reason: str) -> None:
         """From the client's thread: the controller ended the job."""
         self._reducer.abort(f"the job was stopped: {reason}")
+
+    def _member_left(self, _rank: int, reason: str) -> None:
+        """From the client's thread: another rank left cleanly, so it had the results of all it took part in.
+
+        Everybody's contributions to those were in then. What is still not done after a while, it never began.
+        """
+        timer = threading.Timer(
+            _GRACE_S, self._reducer.abort, [f"{reason}; no collective can complete without it"]
+        )
+        timer.daemon = True
+        self._grace.append(timer)
+        timer.start()
 
     def _give_up(self, reason: str) -> None:
         self._reducer.abort(reason)

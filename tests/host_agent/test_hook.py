@@ -121,7 +121,8 @@ def unaccounted(options: dict[str, Any]) -> None:
         assert torch.equal(delivered.float(), applied)
         assert state.last_step is not None
         assert state.last_step.entered == state.last_step.included + state.last_step.returned
-        assert state.last_step.sent_elements < layout.length
+        assert state.last_step.blocks_sent <= state.last_step.blocks == layout.length // BLOCK
+        assert 0 < state.last_step.sent_elements < state.last_step.elements
 
 
 def gradient_bucket(named: list[tuple[str, torch.nn.Parameter]], step: int) -> torch.Tensor:
