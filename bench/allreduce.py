@@ -8,6 +8,7 @@ namespaces whose links are shaped in both directions (Gloo and Weir over the sam
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,7 +27,6 @@ from weir.netns import network_cluster
 Seconds: TypeAlias = dict[str, dict[str, list[float]]]  # density -> backend -> one number a repetition
 Start: TypeAlias = Callable[[int], tuple[list[str], dict[str, str]]]  # rank -> command prefix, environment
 
-PORT = "29600"
 TIMEOUT_S = 1200
 console = Console(stderr=True)
 
@@ -88,11 +88,12 @@ def measure(workers: int, plan: Plan, start: Start) -> Seconds:
 
     Raises RuntimeError with what a failed rank said.
     """
+    port = _free_port()
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
         folder = Path(name)
         processes: list[subprocess.Popen[bytes]] = []
         try:
-            processes += (_rank(rank, workers, plan, start, folder) for rank in range(workers))
+            processes += (_rank(rank, workers, plan, start, folder, port) for rank in range(workers))
             for rank, process in enumerate(processes):
                 if process.wait(TIMEOUT_S):
                     raise RuntimeError(f"rank {rank} failed:\n{log_tail(folder / f'{rank}.log')}")
@@ -107,9 +108,19 @@ def measure(workers: int, plan: Plan, start: Start) -> Seconds:
     }
 
 
-def _rank(rank: int, workers: int, plan: Plan, start: Start, folder: Path) -> subprocess.Popen[bytes]:
+def _free_port() -> int:
+    """A TCP port that nobody listens on now (in a namespace of its own, any port is free)."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _rank(
+    rank: int, workers: int, plan: Plan, start: Start, folder: Path, port: int
+) -> subprocess.Popen[bytes]:
     prefix, environment = start(rank)
-    rendezvous = {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_PORT": PORT}
+    rendezvous = {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_PORT": str(port)}
     with (folder / f"{rank}.json").open("wb") as out:
         return spawn(
             "bench.allreduce_worker",

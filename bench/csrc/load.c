@@ -109,8 +109,14 @@ static void send_slots(load_worker *w, uint8_t *batch, uint32_t len, const uint3
         parts[i] = (struct iovec){batch + (size_t)i * len, len};
         messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
     }
-    int done = sendmmsg(w->fd, messages, (unsigned)n, 0);
-    w->sent += done > 0 ? (uint64_t)done : 0; /* the rest is sent again when its timer fires */
+    int done = 0;
+    for (int tries = 0; done < n && tries < 1000; tries++) { /* a full queue drains when others run */
+        int more = sendmmsg(w->fd, messages + done, (unsigned)(n - done), 0);
+        done += more > 0 ? more : 0;
+        if (done < n)
+            sched_yield();
+    }
+    w->sent += (uint64_t)done;
 }
 
 static int receive(load_worker *w, uint32_t slots, uint32_t *ready)
