@@ -16,6 +16,8 @@ from softswitch.codegen.usage import destination, headers_changed
 from softswitch.program_ir import FieldRef, Jump, ShiftStack
 from softswitch.program_types import Action, Param
 
+_INLINED = 400  # statements; a larger action is a function of its own, which costs `state` its registers
+
 
 def arguments(action: Action) -> tuple[str, ...]:
     """C text of an action's parameters, read from its argument words `a`."""
@@ -26,7 +28,7 @@ def arguments(action: Action) -> tuple[str, ...]:
 
 
 def action_function(layout: Layout, action: Action, private: set[FieldRef]) -> str:
-    """C text of ``void action_<id>(s, p, a)``: `a` points at the argument words."""
+    """C text of ``void action_<id>(s, p, m, a)``: `a` points at the argument words."""
     action = replace(action, body=if_convert(action.body))
     renamer = Renamer(layout, action, private)
     compiler = Compiler(layout, action.params, f"action {action.name}", arguments=arguments(action))
@@ -52,31 +54,32 @@ def action_function(layout: Layout, action: Action, private: set[FieldRef]) -> s
         lines.append(f"L{len(action.body)}:;")
     declared = [f"{c_type(storage_bits(layout.field_type(ref).bits))} {ref.field} = 0;" for ref in local]
     head = f"// {action.name}({', '.join(_shown(param) for param in action.params)})"
+    kind = "SW_INLINE" if len(action.body) <= _INLINED else "SW_HOT"
     body = "\n".join(f"    {line}" for line in [*_touch(layout, action), *declared, *lines])
-    return f"{head}\nSW_HOT void action_{action.id}(sw_state *s, phv *p, const uint64_t *a) {{\n{body}\n}}\n"
+    signature = f"{kind} void action_{action.id}(sw_state *s, phv *p, state *m, const uint64_t *a)"
+    return f"{head}\n{signature} {{\n{body}\n}}\n"
 
 
 def shift_function(layout: Layout, stack: str) -> str:
     """C text of push_front/pop_front on a stack (P4-16: what is pushed is invalid)."""
     size = len(layout.program.stacks[stack].headers)
-    first = layout.stack_first_bit(stack)
-    name = layout.next_index(stack).removeprefix("p->n_")
+    word, first = layout.stack_valid_bit(stack)
+    name = layout.next_index(stack).removeprefix("m->n_")
     array, count = layout.stack(stack), layout.next_index(stack)
-    return f"""static void shift_{name}(phv *p, int by) {{
-    const unsigned n = (unsigned)(by < 0 ? -by : by) < {size}u ? (unsigned)(by < 0 ? -by : by) : {size}u;
-    uint8_t valid[{size}] = {{0}};
-    for (unsigned i = 0; i + n < {size}u; i++) {{
-        unsigned from = {first}u + (by < 0 ? i + n : i);
-        valid[by < 0 ? i : i + n] = p->valid[from / 64] >> from % 64 & 1;
+    ones = (1 << size) - 1
+    return f"""SW_INLINE void shift_{name}(phv *p, state *m, int by) {{
+    const unsigned wanted = (unsigned)(by < 0 ? -by : by), n = wanted < {size}u ? wanted : {size}u;
+    uint64_t valid = {word} >> {first} & 0x{ones:x}ull;
+    if (by < 0) {{
+        memmove(&{array}[0], &{array}[n], ({size}u - n) * sizeof {array}[0]);
+        valid = n < 64 ? valid >> n : 0;
+        {count} = {count} > n ? {count} - n : 0;
+    }} else {{
+        memmove(&{array}[n], &{array}[0], ({size}u - n) * sizeof {array}[0]);
+        valid = n < 64 ? valid << n & 0x{ones:x}ull : 0;
+        {count} = {count} + n < {size}u ? {count} + n : {size}u;
     }}
-    if (by < 0) memmove(&{array}[0], &{array}[n], ({size}u - n) * sizeof {array}[0]);
-    else memmove(&{array}[n], &{array}[0], ({size}u - n) * sizeof {array}[0]);
-    for (unsigned i = 0; i < {size}u; i++) {{
-        unsigned bit = {first}u + i;
-        p->valid[bit / 64] = (p->valid[bit / 64] & ~(1ull << bit % 64)) | (uint64_t)valid[i] << bit % 64;
-    }}
-    if (by < 0) {count} = {count} > n ? {count} - n : 0;
-    else {count} = {count} + n < {size}u ? {count} + n : {size}u;
+    {word} = ({word} & ~(0x{ones:x}ull << {first})) | valid << {first};
 }}
 """
 

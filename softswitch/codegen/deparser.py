@@ -20,7 +20,7 @@ from softswitch.program_types import Checksum, HeaderType
 
 
 def deparse_function(layout: Layout, constant: set[str]) -> str:
-    """C text of ``uint32_t deparse(p, out, before)``: writes the headers, returns their bytes.
+    """C text of ``uint32_t deparse(p, m, out, before)``: writes the headers, returns their bytes.
 
     Args:
         layout: the layout.
@@ -43,8 +43,8 @@ def deparse_function(layout: Layout, constant: set[str]) -> str:
             lines.append("if (!all) return before;")
     lines.append("return (uint32_t)(o - out);")
     body = "\n".join(f"    {line}" for line in lines)
-    head = "SW_HOT uint32_t deparse(const phv *p, uint8_t *out, uint32_t before)"
-    return f"{head} {{\n    (void)p;\n{body}\n}}\n"
+    head = "SW_INLINE uint32_t deparse(const phv *p, const state *m, uint8_t *out, uint32_t before)"
+    return f"{head} {{\n    (void)p, (void)m;\n{body}\n}}\n"
 
 
 def deparsed_bytes(layout: Layout) -> int:
@@ -53,7 +53,7 @@ def deparsed_bytes(layout: Layout) -> int:
 
 
 def calculation_function(layout: Layout, number: int, calculation: Calculation) -> str:
-    """C text of ``static uint64_t calculation_<number>(p)``.
+    """C text of ``uint64_t calculation_<number>(p, m)``.
 
     The input is laid out in a buffer, without the fields of headers that are not valid, then summed.
     """
@@ -82,11 +82,11 @@ def calculation_function(layout: Layout, number: int, calculation: Calculation) 
             lines.append(f"if ({layout.valid(header)}) {{ {block} }}" if header else block)
         lines.append("at = (bits + 7) / 8;")
     if calculation.payload:
-        lines += ["memcpy(buffer + at, p->payload, p->payload_length);", "at += p->payload_length;"]
+        lines += ["memcpy(buffer + at, m->payload, m->payload_length);", "at += m->payload_length;"]
     lines.append(f"return sw_{calculation.algorithm.value}(buffer, at);")
     body = "\n".join(f"    {line}" for line in lines)
-    head = f"static uint64_t calculation_{number}(const phv *p)"
-    return f"// {calculation.name}\n{head} {{\n    (void)p;\n{body}\n}}\n"
+    head = f"SW_INLINE uint64_t calculation_{number}(const phv *p, const state *m)"
+    return f"// {calculation.name}\n{head} {{\n    (void)p, (void)m;\n{body}\n}}\n"
 
 
 def _summable(layout: Layout, calculation: Calculation) -> bool:
@@ -115,8 +115,8 @@ def _sum_function(layout: Layout, number: int, calculation: Calculation) -> str:
     lines += ["sum = (sum & 0xffffffff) + (sum >> 32);", "sum = (sum & 0xffff) + (sum >> 16);"]
     lines += ["sum = (sum & 0xffff) + (sum >> 16);", "return (uint16_t)~((sum & 0xffff) + (sum >> 16));"]
     body = "\n".join(f"    {line}" for line in lines)
-    head = f"static uint64_t calculation_{number}(const phv *p)"
-    return f"// {calculation.name}\n{head} {{\n    (void)p;\n{body}\n}}\n"
+    head = f"SW_INLINE uint64_t calculation_{number}(const phv *p, const state *m)"
+    return f"// {calculation.name}\n{head} {{\n    (void)p, (void)m;\n{body}\n}}\n"
 
 
 def _word_sums(fields: Iterator[Bits]) -> Iterator[str]:
@@ -194,8 +194,8 @@ def _field_bits(layout: Layout, ref: FieldRef) -> Bits:
 
 
 def update_function(layout: Layout) -> str:
-    """C text of ``static void update_checksums(p)``, run before deparsing."""
-    lines = ["(void)p;"]
+    """C text of ``void update_checksums(p, m)``, run before deparsing."""
+    lines = ["(void)p, (void)m;"]
     for checksum in layout.program.checksums:
         if checksum.update:
             slot = layout.slot(checksum.target)
@@ -203,12 +203,12 @@ def update_function(layout: Layout) -> str:
             update = f"{slot.access} = {_call(layout, checksum)}{mask};"
             lines.append(_conditional(layout, checksum, update))
     body = "\n".join(f"    {line}" for line in lines)
-    return f"static void update_checksums(phv *p) {{\n{body}\n}}\n"
+    return f"SW_INLINE void update_checksums(phv *p, state *m) {{\n{body}\n}}\n"
 
 
 def verify_function(layout: Layout) -> str:
-    """C text of ``static int checksums_wrong(p)``, run after parsing."""
-    lines = ["(void)p;", "int wrong = 0;"]
+    """C text of ``int checksums_wrong(p, m)``, run after parsing."""
+    lines = ["(void)p, (void)m;", "int wrong = 0;"]
     for checksum in layout.program.checksums:
         if checksum.verify:
             test = f"wrong |= {layout.slot(checksum.target).access} != {_call(layout, checksum)};"
@@ -216,11 +216,11 @@ def verify_function(layout: Layout) -> str:
             lines.append(f"if ({layout.valid(checksum.target.header)}) {{ {inner} }}")
     lines.append("return wrong;")
     body = "\n".join(f"    {line}" for line in lines)
-    return f"static int checksums_wrong(phv *p) {{\n{body}\n}}\n"
+    return f"SW_INLINE int checksums_wrong(phv *p, state *m) {{\n{body}\n}}\n"
 
 
 def _call(layout: Layout, checksum: Checksum) -> str:
-    return f"calculation_{list(layout.program.calculations).index(checksum.calculation)}(p)"
+    return f"calculation_{list(layout.program.calculations).index(checksum.calculation)}(p, m)"
 
 
 def _conditional(layout: Layout, checksum: Checksum, action: str) -> str:

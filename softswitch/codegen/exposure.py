@@ -8,6 +8,7 @@ be cleared before.
 
 from collections.abc import Iterator
 
+from softswitch.codegen.layout import Layout
 from softswitch.codegen.usage import fields_in, headers_changed, inputs, walk
 from softswitch.program_ir import (
     Advance,
@@ -93,3 +94,40 @@ def _read(program: Program, expr: Expr) -> set[str]:
         if isinstance(node, StackField | StackValid):
             headers.update(program.stacks[node.stack].headers)
     return headers
+
+
+def forget_functions(layout: Layout) -> str:
+    """C text of ``forget_before_parsing(p)`` and ``forget_after_parsing(p, m)``.
+
+    They clear the storage of headers that earlier packets left and this one does not have.
+    """
+    cases = "".join(
+        f"    case {bit}: memset(&{layout.header(name)}, 0, sizeof {layout.header(name)}); break;\n"
+        for name, bit in layout.header_index.items()
+    )
+    stored = dict(layout.masks(layout.header_index))
+    early = dict(layout.masks(early_headers(layout.program)))
+    written = dict(layout.masks(parser_writes(layout.program)))
+    before = "\n".join(f"    clear(p, {w}, p->touched[{w}] & 0x{mask:x}ull);" for w, mask in early.items())
+    after = []
+    for w, mask in stored.items():
+        late = mask & ~early.get(w, 0)
+        after.append(f"    clear(p, {w}, p->touched[{w}] & ~m->valid[{w}] & 0x{late:x}ull);")
+        after.append(f"    p->touched[{w}] = (m->valid[{w}] & 0x{mask:x}ull) | 0x{written.get(w, 0):x}ull;")
+    after_text = "\n".join(after)
+    return f"""static __attribute__((noinline)) void clear_headers(phv *p, unsigned word, uint64_t stale) {{
+    for (; stale != 0; stale &= stale - 1) switch (64 * word + (unsigned)__builtin_ctzll(stale)) {{
+{cases}    }}
+}}
+SW_INLINE void clear(phv *p, unsigned word, uint64_t stale) {{
+    if (SW_RARE(stale != 0)) clear_headers(p, word, stale);
+}}
+SW_INLINE void forget_before_parsing(phv *p) {{
+    (void)p;
+{before}
+}}
+SW_INLINE void forget_after_parsing(phv *p, const state *m) {{
+    (void)p, (void)m;
+{after_text}
+}}
+"""

@@ -322,11 +322,10 @@ class Compiler:
         return f"({index} < {size} ? {self.layout.stack(stack)}[{index}].{access} : 0)"
 
     def _stack_valid(self, stack: str, index: Expr) -> str:
-        first = self.layout.stack_first_bit(stack)
+        word, first = self.layout.stack_valid_bit(stack)
         size = len(self.layout.program.stacks[stack].headers)
         at = self.index(index)
-        bit = f"({at} + {first})"
-        return f"({at} < {size} ? (uint32_t)(p->valid[{bit} >> 6] >> ({bit} & 63) & 1) : 0u)"
+        return f"({at} < {size} ? (uint32_t)({word} >> ({at} + {first}) & 1) : 0u)"
 
     def _register(self, name: str, index: Expr) -> str:
         register = self.layout.program.registers[name]

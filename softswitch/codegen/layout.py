@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where everything of a packet lives in the generated C: the struct of plain fields.
+"""Where everything of a packet lives in the generated C: two structs of plain fields.
 
-A packet header type becomes a struct; runs of equal fields in it become arrays, so that loops over
-them can be vector code. A metadata struct keeps only the fields the program uses. Stack elements lie
-next to each other, so that a run-time index is a C index. Validity is one bit per header.
+`state` is a local variable of the packet's pass, reached through ``m``: metadata (only the fields the
+program uses) and validity, one bit per header. All code that touches it is inlined into one function, so
+that the compiler takes it apart into registers and removes what nobody needs; a replica's copy of it costs
+what its egress changes. Where a call is not inlined, all of it goes to memory: right, but slower.
+
+`phv` lies in memory, reached through ``p``: the headers. Runs of equal fields are arrays, so that loops
+over them can be vector code. Stack elements lie next to each other, so that a run-time index is a C index.
 """
 
 import re
@@ -11,6 +15,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from softswitch.errors import UnsupportedConstruct
 from softswitch.program_ir import FieldRef
 from softswitch.program_types import FieldType, HeaderType, Program
 
@@ -84,7 +89,7 @@ class Names:
 
 
 def members(kind: HeaderType) -> list[Member]:
-    """Splits a header type into struct members, runs of at least MIN_RUN equal fields as arrays."""
+    """Splits a header type into single fields and runs of at least MIN_RUN equal ones, which are arrays."""
     result: list[Member] = []
     position = 0
     while position < len(kind.fields):
@@ -118,12 +123,18 @@ class Layout:
         self._locals: dict[str, FieldType] = {}
         stacked = {name: stack for stack in program.stacks.values() for name in stack.headers}
         self.header_index: dict[str, int] = {}
+        following = 0
         for name, header in program.headers.items():
             if header.metadata or name in self.header_index:
                 continue
             group = stacked[name].headers if name in stacked else (name,)
+            if len(group) > 64:
+                raise UnsupportedConstruct("a header stack of more than 64 elements", stacked[name].name)
+            if following // 64 != (following + len(group) - 1) // 64:
+                following += -following % 64  # the bits of a stack lie in one word
             for each in group:
-                self.header_index[each] = len(self.header_index)
+                self.header_index[each] = following
+                following += 1
         self._stack_of = {
             name: (stack.name, position)
             for stack in program.stacks.values()
@@ -150,7 +161,7 @@ class Layout:
 
     def next_index(self, stack: str) -> str:
         """C lvalue of how many elements of a stack are in use."""
-        return f"p->n_{self._names(stack)}"
+        return f"m->n_{self._names(stack)}"
 
     def members(self, kind: HeaderType) -> list[Member]:
         """Struct members of a packet header type."""
@@ -182,7 +193,7 @@ class Layout:
         header = self.program.headers[ref.header]
         kind = self.program.field(ref)
         if header.metadata:
-            name = f"p->m.{self._names(f'{ref.header}.{ref.field}')}"
+            name = f"m->{self._names(f'{ref.header}.{ref.field}')}"
             return Slot(name, kind.bits, kind.signed)
         access, array, index = self.member_access(header.type, ref.field)
         base = self.header(ref.header)
@@ -204,21 +215,26 @@ class Layout:
     @property
     def valid_words(self) -> int:
         """64-bit words of the validity bits."""
-        return (len(self.header_index) + 63) // 64 or 1
+        return (max(self.header_index.values(), default=0) + 64) // 64
 
     def valid(self, header: str) -> str:
         """C expression, 0 or 1; metadata is always valid."""
         if header not in self.header_index:
             return "1"
-        bit = self.header_index[header]
-        return f"(uint32_t)(p->valid[{bit // 64}] >> {bit % 64} & 1)"
+        word, shift = self.valid_bit(header)
+        return f"(uint32_t)({word} >> {shift} & 1)"
 
-    def stack_first_bit(self, stack: str) -> int:
-        """Validity bit of a stack's first element; the others follow it."""
-        return self.header_index[self.program.stacks[stack].headers[0]]
+    def valid_bit(self, header: str) -> tuple[str, int]:
+        """The word of a header's validity (C lvalue) and the bit in it."""
+        bit = self.header_index[header]
+        return f"m->valid[{bit // 64}]", bit % 64
+
+    def stack_valid_bit(self, stack: str) -> tuple[str, int]:
+        """The word of a stack's validity bits, and the bit of its first element; the others follow."""
+        return self.valid_bit(self.program.stacks[stack].headers[0])
 
     def masks(self, headers: Iterable[str]) -> list[tuple[int, int]]:
-        """Validity bits of headers as (word, mask) pairs, only words that are not zero."""
+        """Validity bits of headers as (word, mask) pairs, no mask zero."""
         words: dict[int, int] = {}
         for name in headers:
             if name in self.header_index:
@@ -245,35 +261,33 @@ class Layout:
         return list({header.type.name: header.type for header in headers}.values())
 
     def declarations(self) -> str:
-        """C text of the header structs and of `phv`, the packet state."""
+        """C text of the header structs, of `state` and of `phv`."""
         lines = [self._struct(kind) for kind in self.packet_types()]
-        lines.append("typedef struct {")
+        words = self.valid_words
+        lines += ["typedef struct {", "    const uint8_t *payload; // what was not parsed"]
+        lines.append(f"    uint64_t valid[{words}];")
+        lines.append("    uint32_t payload_length, ingress_length, length, truncate;")
+        lines.append("    uint32_t clone_session, clone_list, resubmit, recirculate, exit;")
+        lines += (f"    uint32_t {self.next_index(stack)[3:]};" for stack in self.program.stacks)
         for ref in self.metadata_fields():
             slot = self.slot(ref)
-            lines.append(f"    {_declare(slot.access.removeprefix('p->m.'), slot.bits)}")
-        lines += ["    uint8_t end;", "} metadata;", "", "typedef struct {"]
-        words = self.valid_words
+            lines.append(f"    {_declare(slot.access[3:], slot.bits)}")
+        lines += ["} state;", "", "typedef struct {"]
         lines.append(f"    uint64_t touched[{words}]; // headers whose storage is not all zero")
-        lines.append("    const uint8_t *payload; // what was not parsed")
-        lines.append("    uint32_t payload_length, ingress_length;")
-        lines.append(f"    uint64_t valid[{words}]; // from here to `headers`: zero at the start of a packet")
-        lines.append("    metadata m;")
-        lines.append("    uint32_t length, truncate, clone_session, clone_list, resubmit, recirculate, exit;")
-        for stack in self.program.stacks:
-            lines.append(f"    uint32_t {self.next_index(stack).removeprefix('p->')};")
-        lines.append("    uint8_t headers[0];")
-        done: set[str] = set()
-        for name in self.header_index:
-            stack_name = self._stack_of[name][0] if name in self._stack_of else None
-            kind = self.program.headers[name].type
-            access = self.stack(stack_name) if stack_name else self.header(name)
-            if access in done:
-                continue
-            done.add(access)
-            count = f"[{len(self.program.stacks[stack_name].headers)}]" if stack_name else ""
-            lines.append(f"    {self.type_name(kind)} {access.removeprefix('p->')}{count};")
+        lines += self._stored()
         lines += ["} phv;", ""]
         return "\n".join(lines)
+
+    def _stored(self) -> list[str]:
+        lines = []
+        for stack in self.program.stacks.values():
+            kind, count = self.type_name(stack.type), len(stack.headers)
+            lines.append(f"    {kind} {self.stack(stack.name)[3:]}[{count}];")
+        for name in self.header_index:
+            if name not in self._stack_of:
+                kind = self.type_name(self.program.headers[name].type)
+                lines.append(f"    {kind} {self.header(name)[3:]};")
+        return lines
 
     def _struct(self, kind: HeaderType) -> str:
         lines = ["typedef struct {"]

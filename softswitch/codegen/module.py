@@ -9,7 +9,8 @@ from softswitch.codegen.deparser import (
     update_function,
     verify_function,
 )
-from softswitch.codegen.egress import egress_writes, saved_state
+from softswitch.codegen.egress import egress_writes, saved_headers
+from softswitch.codegen.exposure import forget_functions
 from softswitch.codegen.headers import header_functions
 from softswitch.codegen.keys import arg_word_count, key_layout
 from softswitch.codegen.layout import Layout, storage_bits
@@ -40,7 +41,7 @@ def generate(program: Program) -> str:
     private = private_fields(program)
     actions = _actions(program)
     layout = Layout(program, _used(program, actions) - private)
-    writes = egress_writes(program)
+    changed = egress_writes(program)
     parser = ParserWriter(layout)
     parts = [
         f"// SPDX-License-Identifier: Apache-2.0\n// Generated from a BMv2 JSON program, {program.digest}.",
@@ -58,8 +59,9 @@ def generate(program: Program) -> str:
         PipelineWriter(layout, program.ingress).function(),
         PipelineWriter(layout, program.egress).function(),
         update_function(layout),
-        deparse_function(layout, set(program.deparser) - writes.headers),
-        saved_state(layout, writes),
+        deparse_function(layout, set(program.deparser) - changed),
+        saved_headers(layout, changed),
+        forget_functions(layout),
         f"enum {{ NO_ERROR = {parser.error('NoError')}, HEADER_BYTES = {deparsed_bytes(layout)} }};\n",
         TrafficWriter(layout).text(),
         _description(layout),

@@ -34,7 +34,7 @@ class ParserWriter:
         self._loops = _can_loop(dict(self._parser.states))
 
     def function(self) -> str:
-        """C text of ``uint32_t parse(p, b, length, error)``: returns the bytes parsed."""
+        """C text of ``uint32_t parse(p, m, b, length, error)``: returns the bytes parsed."""
         lines = ["uint32_t at = 0;"]
         if self._loops:
             lines.append("uint32_t steps = 0;")
@@ -45,8 +45,10 @@ class ParserWriter:
             lines.append("}")
         lines += ["accept:", "return at;"]
         body = "\n".join(f"    {line}" for line in lines)
-        head = "SW_HOT uint32_t parse(phv *p, const uint8_t *b, uint32_t length, uint32_t *error)"
-        return f"{head} {{\n    (void)p, (void)b, (void)length, (void)error;\n{body}\n}}\n"
+        head = (
+            "SW_INLINE uint32_t parse(phv *p, state *m, const uint8_t *b, uint32_t length, uint32_t *error)"
+        )
+        return f"{head} {{\n    (void)p, (void)m, (void)b, (void)length, (void)error;\n{body}\n}}\n"
 
     def error(self, name: str) -> int:
         """The program's number for one of P4's core errors."""
@@ -131,12 +133,12 @@ class ParserWriter:
         kind = self._layout.program.headers[header].type
         if self._layout.program.headers[header].metadata:
             raise UnsupportedConstruct(f"extraction into metadata ({header})", "parser")
-        bit = self._layout.header_index[header]
+        word, bit = self._layout.valid_bit(header)
         size = kind.bits // 8
         return [
             f"if (SW_RARE(length - at < {size})) {self._fail('PacketTooShort')}",
             f"get_{self._layout.type_name(kind)}(&{self._layout.header(header)}, b + at);",
-            f"p->valid[{bit // 64}] |= 1ull << {bit % 64};",
+            f"{word} |= 1ull << {bit};",
             f"at += {size};",
         ]
 
@@ -144,13 +146,13 @@ class ParserWriter:
         kind = self._layout.program.stacks[stack].type
         size = kind.bits // 8
         count = self._layout.next_index(stack)
-        first = self._layout.stack_first_bit(stack)
+        word, first = self._layout.stack_valid_bit(stack)
         depth = len(self._layout.program.stacks[stack].headers)
         return [
             f"if (SW_RARE({count} >= {depth})) {self._fail('StackOutOfBounds')}",
             f"if (SW_RARE(length - at < {size})) {self._fail('PacketTooShort')}",
             f"get_{self._layout.type_name(kind)}(&{self._layout.stack(stack)}[{count}], b + at);",
-            f"p->valid[({count} + {first}) / 64] |= 1ull << ({count} + {first}) % 64;",
+            f"{word} |= 1ull << ({count} + {first});",
             f"{count}++;",
             f"at += {size};",
         ]

@@ -21,15 +21,15 @@ class PipelineWriter:
         self._numbers = {name: number for number, name in enumerate(layout.program.tables)}
 
     def function(self) -> str:
-        """C text of ``void <pipeline>(s, p)``."""
-        lines = ["(void)s, (void)p;", self._go(self._pipeline.init)]
+        """C text of ``void <pipeline>(s, p, m)``."""
+        lines = ["(void)s, (void)p, (void)m;", self._go(self._pipeline.init)]
         for name in self._order:
             lines.append(f"{self._labels[name]}: {{ // {name}")
             node = self._table(name) if name in self._pipeline.tables else self._conditional(name)
             lines += (f"    {line}" for line in node)
             lines.append("}")
         body = "\n".join(f"    {line}" for line in lines)
-        return f"SW_HOT void {self._pipeline.name}(sw_state *s, phv *p) {{\n{body}\n}}\n"
+        return f"SW_INLINE void {self._pipeline.name}(sw_state *s, phv *p, state *m) {{\n{body}\n}}\n"
 
     def _go(self, node: str | None) -> str:
         return "return;" if node is None else f"goto {self._labels[node]};"
@@ -57,7 +57,7 @@ class PipelineWriter:
             lines.append("const int hit = e != NULL;")
             lines.append(f"if (!hit) e = s->tables[{number}].fallback;")
             if table.counted:
-                lines.append("else { e->packets++; e->bytes += p->ingress_length; }")
+                lines.append("else { e->packets++; e->bytes += m->ingress_length; }")
         else:
             lines += [f"sw_entry *e = s->tables[{number}].fallback;", "const int hit = 0;"]
         lines.append(f"const uint64_t *a = e->words + {words};")
@@ -69,7 +69,7 @@ class PipelineWriter:
                 follow += self._go(table.next_by_action.get(action.id, table.base_next))
             else:
                 follow += "break;"
-            lines.append(f"case {action.id}: action_{action.id}(s, p, a); {follow}")
+            lines.append(f"case {action.id}: action_{action.id}(s, p, m, a); {follow}")
         lines.append("}")
         if table.by_hit:
             lines.append(f"if (hit) {self._go(table.next_hit)}")
@@ -91,12 +91,12 @@ class PipelineWriter:
                     values.append(literal(value >> 64, 64))
             lines.append(f"static const uint64_t a[] = {{{', '.join(values)}}};")
             argument = "a"
-        lines.append(f"action_{action.id}(s, p, {argument});{self._after(action)}")
+        lines.append(f"action_{action.id}(s, p, m, {argument});{self._after(action)}")
         following = table.next_miss if table.by_hit else table.next_by_action.get(action.id, table.base_next)
         return [*lines, self._go(following)]
 
     def _after(self, action: Action) -> str:
-        return " if (p->exit) return; " if any(isinstance(each, Exit) for each in action.body) else " "
+        return " if (m->exit) return; " if any(isinstance(each, Exit) for each in action.body) else " "
 
     # -- keys --------------------------------------------------------------------------------------
 

@@ -58,7 +58,7 @@ class StatementWriter:
                 size = self._program.counters[name].size
                 at = compiler.index(index)
                 cell = f"s->counters[{number}][{at}]"
-                return [f"if ({at} < {size}) {{ {cell}.packets++; {cell}.bytes += p->ingress_length; }}"]
+                return [f"if ({at} < {size}) {{ {cell}.packets++; {cell}.bytes += m->ingress_length; }}"]
             case MarkToDrop():
                 return self._mark_to_drop()
             case SetValid(header, valid):
@@ -68,7 +68,7 @@ class StatementWriter:
             case CopyStack(dst_name, src_name):
                 return self._copy_stack(dst_name, src_name)
             case ShiftStack(stack, count):
-                return [f"shift_{self._layout.next_index(stack).removeprefix('p->n_')}(p, {count});"]
+                return [f"shift_{self._layout.next_index(stack).removeprefix('m->n_')}(p, m, {count});"]
             case _:
                 return self._extern(statement)
 
@@ -109,16 +109,13 @@ class StatementWriter:
         kind = self._program.headers[header].type
         if self._program.headers[header].metadata:
             return []
-        bit = self._layout.header_index[header]
-        word, mask = f"p->valid[{bit // 64}]", f"1ull << {bit % 64}"
+        word, bit = self._layout.valid_bit(header)
+        mask = f"1ull << {bit}"
         size = kind.bits // 8
         if valid:
-            access = self._layout.header(header)
-            return [
-                f"if (!({word} & {mask})) {{ memset(&{access}, 0, sizeof {access}); "
-                f"{word} |= {mask}; p->length += {size}; }}"
-            ]
-        return [f"if ({word} & {mask}) {{ {word} &= ~({mask}); p->length -= {size}; }}"]
+            zero = f"{self._layout.header(header)} = ({self._layout.type_name(kind)}){{0}};"
+            return [f"if (!({word} & {mask})) {{ {zero} {word} |= {mask}; m->length += {size}; }}"]
+        return [f"if ({word} & {mask}) {{ {word} &= ~({mask}); m->length -= {size}; }}"]
 
     def _copy_header(self, dst: str, src: str) -> list[str]:
         a, b = self._program.headers[dst], self._program.headers[src]
@@ -132,8 +129,8 @@ class StatementWriter:
                 for field in a.type.fields
                 for line in self.write(Assign(FieldRef(dst, field.name), FieldRef(src, field.name)))
             ]
-        bit = self._layout.header_index[dst]
-        word, mask = f"p->valid[{bit // 64}]", f"1ull << {bit % 64}"
+        word, bit = self._layout.valid_bit(dst)
+        mask = f"1ull << {bit}"
         return [
             f"if ({self._layout.valid(src)}) {{ {self._layout.header(dst)} = {self._layout.header(src)}; "
             f"{word} |= {mask}; }} else {word} &= ~({mask});"
@@ -154,7 +151,7 @@ class StatementWriter:
             case Hash(dst, base, calculation, modulus):
                 number = list(self._program.calculations).index(calculation)
                 low, size = compiler.low(base, 64), compiler.low(modulus, 64)
-                value = f"(calculation_{number}(p) % ({size} ? {size} : 1) + {low})"
+                value = f"(calculation_{number}(p, m) % ({size} ? {size} : 1) + {low})"
                 return self.store(dst, lambda bits: _cut(value, bits))
             case Random(dst, low_expr, high_expr):
                 low, high = compiler.low(low_expr, 64), compiler.low(high_expr, 64)
@@ -162,18 +159,18 @@ class StatementWriter:
                 return [f"if ({low} <= {high}) {{ {draw} }}"]
             case Clone(session, fields):
                 return [
-                    f"p->clone_session = ({compiler.low(session, 32)} & 0x7fffu) | 0x8000u;",
-                    f"p->clone_list = {fields};",
+                    f"m->clone_session = ({compiler.low(session, 32)} & 0x7fffu) | 0x8000u;",
+                    f"m->clone_list = {fields};",
                 ]
             case Resubmit(fields):
-                return [f"p->resubmit = {fields};"]
+                return [f"m->resubmit = {fields};"]
             case Recirculate(fields):
-                return [f"p->recirculate = {fields};"]
+                return [f"m->recirculate = {fields};"]
             case Truncate(length):
                 text = compiler.low(length, 32)
-                return [f"if ({text} < p->truncate) p->truncate = {text};"]
+                return [f"if ({text} < m->truncate) m->truncate = {text};"]
             case Exit():
-                return ["p->exit = 1;"]
+                return ["m->exit = 1;"]
         raise UnsupportedConstruct(type(statement).__name__, compiler.where)
 
 

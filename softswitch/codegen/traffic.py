@@ -10,7 +10,6 @@ are limited, so that no program and no tables can make the switch run forever.
 from collections.abc import Sequence
 from typing import Final
 
-from softswitch.codegen.exposure import early_headers, parser_writes
 from softswitch.codegen.layout import Layout
 from softswitch.codegen.usage import pipeline_actions
 from softswitch.program_ir import Clone, FieldRef, Recirculate, Resubmit, Statement
@@ -42,18 +41,17 @@ class TrafficWriter:
         """C text of `scratch` and ``process``."""
         parts = [
             self._types(),
-            self._forget(),
-            self._copy_lists(),
+            self._keep_fields(),
             self._queue(),
-            self._egress_pass(),
+            self._send(),
             self._replicate(),
-            self._clone_to(),
+            self._clone_at_ingress(),
             self._ingress_pass(),
             self._process(),
         ]
         return "\n".join(part for part in parts if part)
 
-    # -- pieces ------------------------------------------------------------------------------------
+    # -- what the program uses ---------------------------------------------------------------------
 
     def _runs(self, pipeline: Pipeline, kind: type[Statement]) -> bool:
         actions = pipeline_actions(self._layout.program, pipeline)
@@ -64,6 +62,11 @@ class TrafficWriter:
         """Whether anything can begin anew."""
         return self._clones_out or self._resubmits or self._recirculates
 
+    @property
+    def _linkage(self) -> str:
+        """Of functions that have one caller unless packets can be cloned or begin anew."""
+        return "SW_HOT" if self._waits or self._clones_in else "SW_INLINE"
+
     def _field(self, name: str) -> FieldRef | None:
         """The field that holds a piece of BMv2's standard or intrinsic metadata, if the program uses it."""
         aliases = self._layout.program.aliases
@@ -71,19 +74,20 @@ class TrafficWriter:
         ref = next((each for each in found if each), FieldRef("standard_metadata", name))
         return ref if ref in self._kept else None
 
-    def _set(self, name: str, value: str, packet: str = "p") -> list[str]:
-        """C statement that sets standard metadata, if the program looks at it."""
+    def _set(self, name: str, value: str, state: str = "m") -> list[str]:
+        """C statement that sets standard metadata of ``state *<state>``, if the program looks at it."""
         ref = self._field(name)
         if ref is None:
             return []
         slot = self._layout.slot(ref)
-        access = slot.access.replace("p->", f"{packet}->", 1)
         mask = f" & 0x{(1 << slot.bits) - 1:x}ull" if slot.bits < slot.storage else ""
-        return [f"{access} = ({value}){mask};"]
+        return [f"{slot.access.replace('m->', f'{state}->', 1)} = ({value}){mask};"]
 
     def _get(self, name: str) -> str:
         ref = self._field(name)
         return self._layout.slot(ref).access if ref else "0"
+
+    # -- pieces ------------------------------------------------------------------------------------
 
     def _types(self) -> str:
         other = "    phv other; // a clone made at ingress\n" if self._clones_in else ""
@@ -94,6 +98,7 @@ class TrafficWriter:
 // is its payload and `clone` where it goes.
 typedef struct {{
     phv p;
+    state m;
     const sw_replicas *clone;
     uint32_t length;
     uint8_t frame[SW_MAX_FRAME];
@@ -118,99 +123,105 @@ typedef struct {{
 
 static inline scratch *here(const run *r) {{ return (scratch *)r->s->scratch; }}
 
-static inline void fresh(phv *p, uint32_t length) {{
-    memset((char *)p + offsetof(phv, valid), 0, offsetof(phv, headers) - offsetof(phv, valid));
-    p->length = p->ingress_length = length;
-    p->truncate = UINT32_MAX;
+SW_INLINE void fresh(state *m, uint32_t length) {{
+    *m = (state){{0}};
+    m->length = m->ingress_length = length;
+    m->truncate = UINT32_MAX;
 }}
 """
 
-    def _forget(self) -> str:
-        """Clearing the storage of headers that earlier packets left and this one does not have."""
-        layout = self._layout
-        cases = "".join(
-            f"    case {bit}: memset(&{layout.header(name)}, 0, sizeof {layout.header(name)}); break;\n"
-            for name, bit in layout.header_index.items()
-        )
-        words = layout.valid_words
-        early = dict(layout.masks(early_headers(layout.program)))
-        written = dict(layout.masks(parser_writes(layout.program)))
-        before = "\n".join(f"    clear(p, {w}, p->touched[{w}] & 0x{m:x}ull);" for w, m in early.items())
-        after = []
-        for w in range(words):
-            after.append(f"    clear(p, {w}, p->touched[{w}] & ~p->valid[{w}] & ~0x{early.get(w, 0):x}ull);")
-            after.append(f"    p->touched[{w}] = p->valid[{w}] | 0x{written.get(w, 0):x}ull;")
-        after_text = "\n".join(after)
-        return f"""static __attribute__((noinline)) void clear_header(phv *p, unsigned bit) {{
-    switch (bit) {{
-{cases}    }}
-}}
-static inline void clear(phv *p, unsigned word, uint64_t stale) {{
-    for (; stale != 0; stale &= stale - 1) clear_header(p, 64 * word + (unsigned)__builtin_ctzll(stale));
-}}
-static inline void forget_before_parsing(phv *p) {{
-    (void)p;
-{before}
-}}
-static inline void forget_after_parsing(phv *p) {{
-{after_text}
-}}
-"""
-
-    def _copy_lists(self) -> str:
+    def _keep_fields(self) -> str:
         if not (self._clones_in or self._waits):
             return ""
         cases = []
         for number, fields in self._layout.program.field_lists.items():
             moves = []
             for ref in fields:
-                access = self._layout.slot(ref).access
-                to = access.replace("p->", "q->", 1)
-                moves.append(f"memcpy(&{to}, &{access}, sizeof {to});")
+                slot = self._layout.slot(ref)
+                if slot.access.startswith("m->"):
+                    to = f"n->{slot.access[3:]}"
+                    moves.append(f"memcpy(&{to}, &{slot.access}, sizeof {to});")
             cases.append(f"    case {number}: {' '.join(moves)} break;\n")
-        return f"""// Resets the metadata of `q` but for the fields of a list, which it has from `p`.
-static void keep_fields(phv *q, const phv *p, uint32_t list) {{
-    memset(&q->m, 0, sizeof q->m);
+        names = (f"n->{self._layout.slot(ref).access[3:]}" for ref in self._layout.metadata_fields())
+        zero = " ".join(f"memset(&{name}, 0, sizeof {name});" for name in names)
+        return f"""// Resets the metadata of `n` but for the fields of a list, which it has from `m`.
+static void keep_fields(state *n, const state *m, uint32_t list) {{
+    {zero}
     switch (list) {{
 {"".join(cases)}    }}
 }}
 """
 
-    def _egress_pass(self) -> str:
-        begin = [
-            *self._set("egress_port", "port"),
-            *self._set("egress_spec", f"{DROP_PORT + 1}"),
-            *self._set("packet_length", "p->length"),
-            *self._set("egress_global_timestamp", "r->now"),
-            *self._set("enq_timestamp", "r->now"),
-            *self._set("enq_qdepth", "0"),
-            *self._set("deq_timedelta", "0"),
-            *self._set("deq_qdepth", "0"),
-        ]
+    def _queue(self) -> str:
+        if not self._waits:
+            return ""
+        sets = [*self._set("instance_type", "type", "n"), *self._set("packet_length", "length", "n")]
+        return f"""// The next free place of the queue, not yet counted; without one, NULL and a lost packet.
+static waiting *place(run *r) {{
+    if (r->count != WAITING) return &here(r)->queue[(r->first + r->count) % WAITING];
+    r->s->stats.packets_dropped++;
+    return NULL;
+}}
+
+// Queues a resubmitted or recirculated packet: its bytes and a list of its metadata.
+static __attribute__((unused)) void begin_anew(run *r, const state *m, const uint8_t *frame, uint32_t length,
+                                               uint32_t list, uint32_t type) {{
+    waiting *w = place(r);
+    if (w == NULL) return;
+    state *n = &w->m;
+    (void)type;
+    fresh(n, length);
+    keep_fields(n, m, list);
+    {" ".join(sets)}
+    memcpy(w->frame, frame, length);
+    w->length = length;
+    w->clone = NULL;
+    r->count++;
+}}
+
+// Queues a clone made at egress: the packet as it is now, but for its metadata.
+static __attribute__((unused)) void clone_at_egress(run *r, const phv *p, state *m) {{
+    const sw_replicas *to = r->s->sessions[m->clone_session & 0x7fff];
+    m->clone_session = 0;
+    if (to == NULL) return;
+    waiting *w = place(r);
+    if (w == NULL) return;
+    state *n = &w->m;
+    w->p = *p;
+    *n = *m;
+    keep_fields(n, m, m->clone_list);
+    {" ".join(self._set("instance_type", str(_CLONED_AT_EGRESS), "n"))}
+    n->truncate = to->packet_length ? to->packet_length : UINT32_MAX;
+    n->recirculate = 0;
+    memcpy(w->frame, m->payload, m->payload_length);
+    n->payload = w->frame;
+    w->clone = to;
+    r->count++;
+}}
+"""
+
+    def _send(self) -> str:
         recirculate = ""
         if self._recirculates:
-            recirculate = f"""    if (p->recirculate) {{
-        begin_anew(r, p, c->out, total, p->recirculate, {_RECIRCULATED});
+            recirculate = f"""    if (m->recirculate && total <= SW_MAX_FRAME) {{
+        begin_anew(r, m, c->out, total, m->recirculate, {_RECIRCULATED});
         return;
     }}
 """
-        clone = ""
-        if self._clones_out:
-            clone = """    if (p->clone_session) clone_at_egress(r, p);
-"""
         return f"""// What was written for the last replica and is the same now is not written again.
-SW_HOT void send(run *r, phv *p, uint32_t port) {{
+SW_INLINE void send(run *r, phv *p, state *m, uint32_t port) {{
     scratch *c = here(r);
-    update_checksums(p);
-    if (memcmp(c->written_valid, p->valid, sizeof p->valid) != 0) c->written = UINT32_MAX;
-    const uint32_t headers = deparse(p, c->out, c->written);
+    update_checksums(p, m);
+    for (unsigned i = 0; i < {self._layout.valid_words}; i++)
+        if (c->written_valid[i] != m->valid[i]) c->written = UINT32_MAX;
+    const uint32_t headers = deparse(p, m, c->out, c->written);
     if (c->written == UINT32_MAX) {{
-        memcpy(c->out + headers, p->payload, p->payload_length);
-        memcpy(c->written_valid, p->valid, sizeof p->valid);
+        memcpy(c->out + headers, m->payload, m->payload_length);
+        for (unsigned i = 0; i < {self._layout.valid_words}; i++) c->written_valid[i] = m->valid[i];
         c->written = headers;
     }}
-    uint32_t total = headers + p->payload_length;
-    if (p->truncate < total) total = p->truncate;
+    uint32_t total = headers + m->payload_length;
+    if (m->truncate < total) total = m->truncate;
 {recirculate}    if (total == 0 || total > SW_MAX_FRAME) {{
         r->s->stats.packets_dropped++;
         return;
@@ -219,121 +230,73 @@ SW_HOT void send(run *r, phv *p, uint32_t port) {{
     r->s->stats.bytes_out += total;
     r->emit(r->ctx, port, c->out, total);
 }}
-
-SW_HOT void egress_pass(run *r, phv *p, uint32_t port) {{
-    sw_state *s = r->s;
-    if (r->passes++ >= PASSES) {{
-        s->stats.packets_dropped++;
-        return;
-    }}
-{_indented(begin)}
-    egress(s, p);
-{clone}    if ({self._get("egress_spec")} == {DROP_PORT}) s->stats.packets_dropped++;
-    else send(r, p, port);
-}}
-"""
-
-    def _queue(self) -> str:
-        if not self._waits:
-            return ""
-        sets = [*self._set("instance_type", "type", "q"), *self._set("packet_length", "length", "q")]
-        anew = f"""// Queues a resubmitted or recirculated packet: its bytes and a list of its metadata.
-static __attribute__((unused)) void begin_anew(run *r, const phv *p, const uint8_t *frame, uint32_t length,
-                                               uint32_t list, uint32_t type) {{
-    waiting *w = place(r);
-    if (w == NULL || length > SW_MAX_FRAME) {{
-        r->s->stats.packets_dropped++;
-        return;
-    }}
-    phv *q = &w->p;
-    (void)type;
-    fresh(q, length);
-    keep_fields(q, p, list);
-    {" ".join(sets)}
-    memcpy(w->frame, frame, length);
-    w->length = length;
-    w->clone = NULL;
-    r->count++;
-}}
-"""
-        clone = f"""// Queues a clone made at egress: the packet as it is now, but for its metadata.
-static __attribute__((unused)) void clone_at_egress(run *r, phv *p) {{
-    const sw_replicas *to = r->s->sessions[p->clone_session & 0x7fff];
-    p->clone_session = 0;
-    if (to == NULL) return;
-    waiting *w = place(r);
-    if (w == NULL) {{
-        r->s->stats.packets_dropped++;
-        return;
-    }}
-    phv *q = &w->p;
-    *q = *p;
-    keep_fields(q, p, p->clone_list);
-    {" ".join(self._set("instance_type", str(_CLONED_AT_EGRESS), "q"))}
-    q->truncate = to->packet_length ? to->packet_length : UINT32_MAX;
-    q->recirculate = 0;
-    memcpy(w->frame, p->payload, p->payload_length);
-    q->payload = w->frame;
-    w->clone = to;
-    r->count++;
-}}
-"""
-        place = """// The next free place of the queue, not yet counted; NULL when there is none.
-static waiting *place(run *r) {
-    return r->count == WAITING ? NULL : &here(r)->queue[(r->first + r->count) % WAITING];
-}
-"""
-        return place + anew + clone
-
-    def _drain(self) -> str:
-        """What is queued runs in its place; what it queues itself goes behind."""
-        if not self._waits:
-            return ""
-        return """    for (; r.count != 0; r.first = (r.first + 1) % WAITING, r.count--) {
-        waiting *w = &c->queue[r.first];
-        c->written = UINT32_MAX;
-        if (w->clone != NULL) replicate(&r, &w->p, w->clone);
-        else ingress_pass(&r, &w->p, w->frame, w->length);
-    }
 """
 
     def _replicate(self) -> str:
-        rid = " ".join(self._set("egress_rid", "to->replicas[i].rid"))
-        return f"""SW_HOT void replicate(run *r, phv *p, const sw_replicas *to) {{
+        begin = [
+            *self._set("egress_port", "port"),
+            *self._set("egress_spec", f"{DROP_PORT + 1}"),
+            *self._set("packet_length", "m->length"),
+            *self._set("egress_global_timestamp", "r->now"),
+            *self._set("enq_timestamp", "r->now"),
+            *self._set("enq_qdepth", "0"),
+            *self._set("deq_timedelta", "0"),
+            *self._set("deq_qdepth", "0"),
+        ]
+        clone = "        if (m->clone_session) clone_at_egress(r, p, m);\n" if self._clones_out else ""
+        rid = " ".join(self._set("egress_rid", "to[i].rid"))
+        return f"""// Egress once per replica, each beginning with what ingress left. Unicast has no rid.
+{self._linkage} void replicate(run *r, phv *p, const state *from, const sw_replica *to, uint32_t count,
+                      int rids) {{
+    sw_state *s = r->s;
     saved *keep = &here(r)->keep;
-    if (to->count > 1) save(keep, p);
-    for (uint32_t i = 0; i < to->count; i++) {{
+    (void)rids;
+    if (count > 1) save(keep, p);
+    for (uint32_t i = 0; i < count; i++) {{
         if (i != 0) restore(keep, p);
-        {rid}
-        egress_pass(r, p, to->replicas[i].port);
+        state copy = *from, *const m = &copy;
+        const uint32_t port = to[i].port;
+        if (r->passes++ >= PASSES) {{
+            s->stats.packets_dropped++;
+            continue;
+        }}
+        if (rids) {{ {rid} }}
+{_indented(begin, 8)}
+        egress(s, p, m);
+{clone}        if ({self._get("egress_spec")} == {DROP_PORT}) s->stats.packets_dropped++;
+        else send(r, p, m, port);
     }}
 }}
 """
 
-    def _clone_to(self) -> str:
+    def _clone_at_ingress(self) -> str:
         if not self._clones_in:
             return ""
         port = self._field("ingress_port")
         access = self._layout.slot(port).access if port else None
-        keep_port = f"q->{access.removeprefix('p->')} = {access};" if access else ""
+        keep_port = f"n->{access[3:]} = {access};" if access else ""
         return f"""// A clone made at ingress is the packet as it came, parsed again.
-static void clone_at_ingress(run *r, phv *p, const uint8_t *frame, uint32_t length) {{
-    const sw_replicas *to = r->s->sessions[p->clone_session & 0x7fff];
-    p->clone_session = 0;
+static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t length) {{
+    const sw_replicas *to = r->s->sessions[from->clone_session & 0x7fff];
+    from->clone_session = 0;
     if (to == NULL) return;
     phv *q = &here(r)->other;
     uint32_t error = NO_ERROR;
-    fresh(q, length);
-    {keep_port}
+    state n_, *const n = &n_;
+    fresh(n, length);
+    {{
+        const state *m = from;
+        {keep_port}
+    }}
     forget_before_parsing(q);
-    const uint32_t parsed = parse(q, frame, length, &error);
-    forget_after_parsing(q);
-    q->payload = frame + parsed;
-    q->payload_length = length - parsed;
-    keep_fields(q, p, p->clone_list);
-    {" ".join(self._set("instance_type", str(_CLONED_AT_INGRESS), "q"))}
-    q->truncate = to->packet_length ? to->packet_length : UINT32_MAX;
-    replicate(r, q, to);
+    const uint32_t parsed = parse(q, n, frame, length, &error);
+    forget_after_parsing(q, n);
+    n->payload = frame + parsed;
+    n->payload_length = length - parsed;
+    keep_fields(n, from, from->clone_list);
+    {" ".join(self._set("instance_type", str(_CLONED_AT_INGRESS), "n"))}
+    n->truncate = to->packet_length ? to->packet_length : UINT32_MAX;
+    replicate(r, q, n, to->replicas, to->count, 1);
     here(r)->written = UINT32_MAX;
 }}
 """
@@ -341,46 +304,44 @@ static void clone_at_ingress(run *r, phv *p, const uint8_t *frame, uint32_t leng
     def _ingress_pass(self) -> str:
         clone = ""
         if self._clones_in:
-            clone = "    if (p->clone_session) clone_at_ingress(r, p, frame, length);\n"
+            clone = "    if (m->clone_session) clone_at_ingress(r, m, frame, length);\n"
         resubmit = ""
         if self._resubmits:
-            resubmit = f"""    if (p->resubmit) {{
-        begin_anew(r, p, frame, length, p->resubmit, {_RESUBMITTED});
+            resubmit = f"""    if (m->resubmit) {{
+        begin_anew(r, m, frame, length, m->resubmit, {_RESUBMITTED});
         return;
     }}
 """
         checks = [
             *self._set("parser_error", "error"),
-            *self._set("checksum_error", "(uint32_t)checksums_wrong(p)"),
+            *self._set("checksum_error", "(uint32_t)checksums_wrong(p, m)"),
         ]
-        return f"""SW_HOT void ingress_pass(run *r, phv *p, const uint8_t *frame, uint32_t length) {{
+        return f"""{self._linkage} void ingress_pass(run *r, phv *p, state *m, const uint8_t *frame,
+                         uint32_t length) {{
     sw_state *s = r->s;
     uint32_t error = NO_ERROR;
     forget_before_parsing(p);
-    const uint32_t parsed = parse(p, frame, length, &error);
-    forget_after_parsing(p);
-    p->payload = frame + parsed;
-    p->payload_length = length - parsed;
+    const uint32_t parsed = parse(p, m, frame, length, &error);
+    forget_after_parsing(p, m);
+    m->payload = frame + parsed;
+    m->payload_length = length - parsed;
 {_indented(checks)}
-    ingress(s, p);
-    p->exit = 0;
-{clone}{resubmit}    if ({self._get("mcast_grp")} != 0) {{
-        const sw_replicas *to = s->groups[{self._get("mcast_grp")}];
-        if (to == NULL || to->count == 0) {{
-            s->stats.packets_dropped++;
-            return;
-        }}
+    ingress(s, p, m);
+    m->exit = 0;
+{clone}{resubmit}    sw_replica single = {{{self._get("egress_spec")}, 0}};
+    const sw_replica *to = &single;
+    uint32_t count = single.port != {DROP_PORT};
+    const uint32_t group = {self._get("mcast_grp")};
+    if (group != 0) {{
+        const sw_replicas *replicas = s->groups[group];
+        count = replicas == NULL ? 0 : replicas->count;
+        to = replicas == NULL ? NULL : replicas->replicas;
         {" ".join(self._set("instance_type", str(_REPLICATED)))}
-        replicate(r, p, to);
-        return;
+    }} else {{
+        {" ".join(self._set("instance_type", "0"))}
     }}
-    const uint32_t port = {self._get("egress_spec")};
-    if (port == {DROP_PORT}) {{
-        s->stats.packets_dropped++;
-        return;
-    }}
-    {" ".join(self._set("instance_type", "0"))}
-    egress_pass(r, p, port);
+    if (count == 0) s->stats.packets_dropped++;
+    else replicate(r, p, m, to, count, group != 0);
 }}
 """
 
@@ -390,6 +351,16 @@ static void clone_at_ingress(run *r, phv *p, const uint8_t *frame, uint32_t leng
             *self._set("packet_length", "length"),
             *self._set("ingress_global_timestamp", "r.now"),
         ]
+        drain = ""
+        if self._waits:
+            drain = """    // what is queued runs in its place; what it queues itself goes behind
+    for (; r.count != 0; r.first = (r.first + 1) % WAITING, r.count--) {
+        waiting *w = &c->queue[r.first];
+        c->written = UINT32_MAX;
+        if (w->clone != NULL) replicate(&r, &w->p, &w->m, w->clone->replicas, w->clone->count, 1);
+        else ingress_pass(&r, &w->p, &w->m, w->frame, w->length);
+    }
+"""
         return f"""SW_HOT void process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t length,
                     uint64_t now_ns, sw_emit emit, void *ctx) {{
     sw_state *s = (sw_state *)sw;
@@ -401,15 +372,15 @@ static void clone_at_ingress(run *r, phv *p, const uint8_t *frame, uint32_t leng
     }}
     run r = {{s, emit, ctx, now_ns / 1000, 0, 0, 0}};
     scratch *c = here(&r);
-    phv *p = &c->p;
+    state m_, *const m = &m_;
     c->written = UINT32_MAX;
-    fresh(p, length);
+    fresh(m, length);
     (void)port;
 {_indented(begin)}
-    ingress_pass(&r, p, frame, length);
-{self._drain()}}}
+    ingress_pass(&r, &c->p, m, frame, length);
+{drain}}}
 """
 
 
-def _indented(lines: Sequence[str]) -> str:
-    return "\n".join(f"    {line}" for line in lines)
+def _indented(lines: Sequence[str], by: int = 4) -> str:
+    return "\n".join(" " * by + line for line in lines)

@@ -17,6 +17,7 @@ typedef __int128 sw_i128;
 // Compilers guess that code behind many branches hardly ever runs and do not vectorise it. A protocol
 // parser is nothing but code behind branches.
 #define SW_HOT __attribute__((hot)) static
+#define SW_INLINE __attribute__((hot, always_inline)) static inline
 #define SW_RARE(condition) __builtin_expect(!!(condition), 0)
 
 // -- tables ---------------------------------------------------------------------------------------
