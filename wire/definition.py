@@ -5,20 +5,25 @@ Everything else that needs one of these facts is generated from this module (``p
 the P4 headers (``p4src/include/wire.p4``), the C header (``host_agent/csrc/wire.h``) and the Wireshark
 dissector (``wire/weir.lua``). Python code imports it; the scapy layer is built from it at import.
 
-A Weir packet is IPv4/UDP to or from ``UDP_PORT``. Its payload is::
+A slot packet is IPv4/UDP to or from ``UDP_PORT``. Its payload is::
 
     weir (20 bytes) | column x C (8 bytes each) | lane group x G (128 bytes each)
 
 where C = ``SLOT_LANES`` >> ``block_log2`` columns travel fused in one packet and G is the number of bits
-set in ``groups``. Every number is big-endian.
+set in ``groups``. A flow packet (parameter-server path) is IPv4/UDP to ``FLOW_PORT``::
+
+    flow (24 bytes) | data
+
+Every number is big-endian.
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import Final
 
-VERSION: Final = 1
+VERSION: Final = 2
 UDP_PORT: Final = 9347  # "WEIR" on a telephone keypad
+FLOW_PORT: Final = 9348
 
 GROUP_LANES: Final = 32  # lanes in one group: the unit of presence in a packet
 GROUPS: Final = 8  # groups in a slot
@@ -29,12 +34,46 @@ MAX_COLUMNS: Final = SLOT_LANES >> MIN_BLOCK_LOG2
 MAX_WORKERS: Final = 32
 NO_BLOCK: Final = 0xFFFFFFFF  # "no further block" in a column's next pointer; "no block" in its index
 
+LAYER_CLASSES: Final = 6  # 0: the front layers, which the next forward pass needs first
+MAGNITUDE_CLASSES: Final = 4  # 0: blocks of the smallest mean |g| of their tensor
+RELIABLE_DSCP: Final = 56  # CS7: packets without lanes or data, and what is sent again
+BEST_EFFORT_DSCP: Final = 0  # everything that is not Weir's
+NOT_ECT: Final = 0  # ECN of packets that may be trimmed
+ECT: Final = 2  # ECN of protected packets: marked, not trimmed (RFC 3168's ECT(0))
+CE: Final = 3  # congestion experienced
+SPINE_CLASSES: Final = 16  # a rack sends slot s to the spine of class s mod SPINE_CLASSES
+
 
 class PacketType(IntEnum):
     """What a packet is: what a worker sends, what the switch answers."""
 
     CONTRIBUTION = 1
     RESULT = 2
+    REPEAT = 3
+
+
+class FlowType(IntEnum):
+    """What a flow packet is: chunk and probe from who sends a tensor, bitmap and stop from who receives it."""
+
+    CHUNK = 1
+    PROBE = 2
+    BITMAP = 3
+    STOP = 4
+
+
+class Flag(IntFlag):
+    """What happened, or may happen, to a packet on its way. The other four bits are zero, else it is refused.
+
+    PROTECTED: the sender gives up nothing; without its lanes (or data) the packet does not count.
+    TRIMMED: a switch cut off the lanes (or data).
+    CONGESTED: in what a switch or receiver sends: some packet that it is made of had met congestion (CE).
+    ANSWER: sent because a switch asked (REPEAT), who will not ask because of it again.
+    """
+
+    PROTECTED = 1
+    TRIMMED = 2
+    CONGESTED = 4
+    ANSWER = 8
 
 
 class Op(IntEnum):
@@ -68,6 +107,15 @@ class Event(IntEnum):
     DROP_TTL_EXPIRED = 13
     DROP_NO_RECEIVER = 14
     DROP_NO_ROOM = 15
+    PARTIAL_SENT = 16
+    PARTIAL_REPEATED = 17
+    RESULT_STORED = 18
+    RESULT_RELAYED = 19
+    RESULT_REPEATED = 20
+    REPEAT_ASKED = 21
+    DROP_SIMULATED = 22
+    DROP_CONGESTION = 23
+    DROP_NO_PATH = 24
 
 
 EVENT_HELP: Final[dict[Event, str]] = {
@@ -87,7 +135,34 @@ EVENT_HELP: Final[dict[Event, str]] = {
     Event.DROP_TTL_EXPIRED: "TTL ran out",
     Event.DROP_NO_RECEIVER: "result for a worker without a receiver entry",
     Event.DROP_NO_ROOM: "result that would make its packet grow by more than the target can",
+    Event.PARTIAL_SENT: "contribution that completed its rack's round; partial sums sent to the spine",
+    Event.PARTIAL_REPEATED: "retransmission while the spine's result is missing: partial sums sent again",
+    Event.RESULT_STORED: "result from the spine: stored, and multicast to the rack",
+    Event.RESULT_RELAYED: "result that one rack still had: multicast to the other racks",
+    Event.RESULT_REPEATED: "result that the rack still had: sent to the spine that asked",
+    Event.REPEAT_ASKED: "lanes missing that nobody gave up: their sender, or the other racks, asked to repeat",
+    Event.DROP_SIMULATED: "dropped on purpose by the drop simulator",
+    Event.DROP_CONGESTION: "queue deeper than the class's limit, and nothing to trim",
+    Event.DROP_NO_PATH: "spray group without paths",
 }
+
+
+class Treatment(IntEnum):
+    """What a queue did to a packet: counted at TREATMENT << 3 | queue in the pipelines' ``treatments``."""
+
+    QUEUED = 0
+    TRIMMED = 1
+    MARKED = 2
+    DROPPED = 3
+
+
+class SprayMode(IntEnum):
+    """How Weir's packets choose among equal-cost paths. All other traffic keeps to its flow's path (HASH)."""
+
+    HASH = 0
+    ROUND_ROBIN = 1
+    RANDOM = 2
+    LEAST_LOADED = 3
 
 
 @dataclass(frozen=True)
@@ -119,20 +194,25 @@ WEIR: Final = Header(
     (
         Field("version", 4, "VERSION"),
         Field("type", 4, "PacketType"),
-        Field("flags", 8, "zero in this version; anything else is refused"),
+        Field("flags", 8, "Flag"),
         Field("op", 4, "Op"),
         Field("block_log2", 4, "log2 of the block size in lanes, 5 to 8"),
         Field("groups", 8, "bit g set: lanes 32g to 32g+31 of the slot are in this packet"),
         Field("job", 32, "job, chosen by the controller; a new membership is a new job"),
         Field("worker", 8, "contribution: who sends; result: who it is for"),
-        Field("reserved", 8, "zero; ignored"),
+        Field("layer", 4, "layer class, below LAYER_CLASSES"),
+        Field("magnitude", 4, "magnitude class, below MAGNITUDE_CLASSES: its blocks' greatest"),
         Field("slot", 16, "slot within the job's range"),
         Field(
             "round",
             32,
             "round of this slot, from 1, serial arithmetic (RFC 1982); its parity picks the version",
         ),
-        Field("included", 32, "result: bit w set when worker w's lanes are in the sums; contribution: zero"),
+        Field(
+            "included",
+            32,
+            "bit w set when worker w's lanes are in the sums of a result or of a rack; else zero",
+        ),
     ),
 )
 
@@ -145,7 +225,32 @@ COLUMN: Final = Header(
     ),
 )
 
-HEADERS: Final = (WEIR, COLUMN)
+FLOW: Final = Header(
+    "flow",
+    "what every flow packet starts with: bounded-loss transfer of tensors (docs/flows.md)",
+    (
+        Field("version", 4, "VERSION"),
+        Field("type", 4, "FlowType"),
+        Field("flags", 8, "Flag"),
+        Field("layer", 4, "layer class, below LAYER_CLASSES"),
+        Field("magnitude", 4, "magnitude class, below MAGNITUDE_CLASSES"),
+        Field("worker", 8, "the worker this flow is of, whoever sends"),
+        Field("flow", 32, "flow id, chosen by who opens it"),
+        Field("tensor", 32, "number of the tensor within the flow, from 1"),
+        Field("index", 32, "chunk: its index; probe and bitmap: the probe's number; stop: chunks received"),
+        Field("count", 32, "chunks of the tensor"),
+        Field("first", 32, "bitmap: the chunk its first bit is of; else zero"),
+    ),
+)
+
+HEADERS: Final = (WEIR, COLUMN, FLOW)
+
+
+def dscp(layer: int) -> int:
+    """DSCP of a layer class: CS6 for the front layers down to CS1 for the back ones."""
+    if not 0 <= layer < LAYER_CLASSES:
+        raise ValueError(f"layer class {layer} is not in 0..{LAYER_CLASSES - 1}")
+    return 8 * (LAYER_CLASSES - layer)
 
 
 def columns(block_log2: int) -> int:

@@ -16,6 +16,7 @@ def _constants() -> Iterator[tuple[str, int, int]]:
     """Every named constant as (name, value, width in bits in P4)."""
     yield "VERSION", d.VERSION, 4
     yield "UDP_PORT", d.UDP_PORT, 16
+    yield "FLOW_PORT", d.FLOW_PORT, 16
     yield "GROUP_LANES", d.GROUP_LANES, 32
     yield "GROUPS", d.GROUPS, 32
     yield "SLOT_LANES", d.SLOT_LANES, 32
@@ -24,8 +25,25 @@ def _constants() -> Iterator[tuple[str, int, int]]:
     yield "MIN_BLOCK_LOG2", d.MIN_BLOCK_LOG2, 4
     yield "MAX_BLOCK_LOG2", d.MAX_BLOCK_LOG2, 4
     yield "NO_BLOCK", d.NO_BLOCK, 32
+    yield "LAYER_CLASSES", d.LAYER_CLASSES, 4
+    yield "MAGNITUDE_CLASSES", d.MAGNITUDE_CLASSES, 4
+    yield "RELIABLE_DSCP", d.RELIABLE_DSCP, 6
+    yield "BEST_EFFORT_DSCP", d.BEST_EFFORT_DSCP, 6
+    yield "NOT_ECT", d.NOT_ECT, 2
+    yield "ECT", d.ECT, 2
+    yield "CE", d.CE, 2
+    yield "SPINE_CLASSES", d.SPINE_CLASSES, 32
     for kind in d.PacketType:
         yield f"TYPE_{kind.name}", kind, 4
+    for flow_kind in d.FlowType:
+        yield f"FLOW_{flow_kind.name}", flow_kind, 4
+    for flag in d.Flag:
+        yield f"FLAG_{flag.name}", flag, 8
+    yield "FLAGS", sum(d.Flag), 8
+    for treatment in d.Treatment:
+        yield f"TREATMENT_{treatment.name}", treatment, 32
+    for mode in d.SprayMode:
+        yield f"SPRAY_{mode.name}", mode, 2
     for op in d.Op:
         yield f"OP_{op.name}", op, 4
     for event in d.Event:

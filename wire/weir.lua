@@ -2,7 +2,7 @@
 -- Generated from wire/definition.py by `python -m wire.generate`. Do not edit.
 -- Use: wireshark -X lua_script:weir.lua, or copy it into Wireshark's plugin folder.
 local weir = Proto("weir", "Weir in-network aggregation")
-local types = { [1] = "contribution", [2] = "result" }
+local types = { [1] = "contribution", [2] = "result", [3] = "repeat" }
 local ops = { [1] = "ADD", [2] = "MAX", [3] = "OR" }
 local f_weir_version = ProtoField.uint8("weir.version", "version", base.DEC, nil, 0xf0)
 local f_weir_type = ProtoField.uint8("weir.type", "type", base.DEC, types, 0xf)
@@ -12,14 +12,26 @@ local f_weir_block_log2 = ProtoField.uint8("weir.block_log2", "block_log2", base
 local f_weir_groups = ProtoField.uint8("weir.groups", "groups", base.HEX, nil)
 local f_weir_job = ProtoField.uint32("weir.job", "job", base.HEX, nil)
 local f_weir_worker = ProtoField.uint8("weir.worker", "worker", base.DEC, nil)
-local f_weir_reserved = ProtoField.uint8("weir.reserved", "reserved", base.DEC, nil)
+local f_weir_layer = ProtoField.uint8("weir.layer", "layer", base.DEC, nil, 0xf0)
+local f_weir_magnitude = ProtoField.uint8("weir.magnitude", "magnitude", base.DEC, nil, 0xf)
 local f_weir_slot = ProtoField.uint16("weir.slot", "slot", base.DEC, nil)
 local f_weir_round = ProtoField.uint32("weir.round", "round", base.DEC, nil)
 local f_weir_included = ProtoField.uint32("weir.included", "included", base.HEX, nil)
 local f_column_block = ProtoField.uint32("weir.column.block", "block", base.DEC, nil)
 local f_column_next = ProtoField.uint32("weir.column.next", "next", base.DEC, nil)
+local f_flow_version = ProtoField.uint8("weir.flow.version", "version", base.DEC, nil, 0xf0)
+local f_flow_type = ProtoField.uint8("weir.flow.type", "type", base.DEC, nil, 0xf)
+local f_flow_flags = ProtoField.uint8("weir.flow.flags", "flags", base.HEX, nil)
+local f_flow_layer = ProtoField.uint8("weir.flow.layer", "layer", base.DEC, nil, 0xf0)
+local f_flow_magnitude = ProtoField.uint8("weir.flow.magnitude", "magnitude", base.DEC, nil, 0xf)
+local f_flow_worker = ProtoField.uint8("weir.flow.worker", "worker", base.DEC, nil)
+local f_flow_flow = ProtoField.uint32("weir.flow.flow", "flow", base.DEC, nil)
+local f_flow_tensor = ProtoField.uint32("weir.flow.tensor", "tensor", base.DEC, nil)
+local f_flow_index = ProtoField.uint32("weir.flow.index", "index", base.DEC, nil)
+local f_flow_count = ProtoField.uint32("weir.flow.count", "count", base.DEC, nil)
+local f_flow_first = ProtoField.uint32("weir.flow.first", "first", base.DEC, nil)
 local f_lanes = ProtoField.bytes("weir.lanes", "lanes")
-weir.fields = { f_weir_version, f_weir_type, f_weir_flags, f_weir_op, f_weir_block_log2, f_weir_groups, f_weir_job, f_weir_worker, f_weir_reserved, f_weir_slot, f_weir_round, f_weir_included, f_column_block, f_column_next, f_lanes }
+weir.fields = { f_weir_version, f_weir_type, f_weir_flags, f_weir_op, f_weir_block_log2, f_weir_groups, f_weir_job, f_weir_worker, f_weir_layer, f_weir_magnitude, f_weir_slot, f_weir_round, f_weir_included, f_column_block, f_column_next, f_flow_version, f_flow_type, f_flow_flags, f_flow_layer, f_flow_magnitude, f_flow_worker, f_flow_flow, f_flow_tensor, f_flow_index, f_flow_count, f_flow_first, f_lanes }
 
 function weir.dissector(buf, pinfo, tree)
   if buf:len() < 20 then return 0 end
@@ -32,7 +44,8 @@ function weir.dissector(buf, pinfo, tree)
   t:add(f_weir_groups, buf(3, 1))
   t:add(f_weir_job, buf(4, 4))
   t:add(f_weir_worker, buf(8, 1))
-  t:add(f_weir_reserved, buf(9, 1))
+  t:add(f_weir_layer, buf(9, 1))
+  t:add(f_weir_magnitude, buf(9, 1))
   t:add(f_weir_slot, buf(10, 2))
   t:add(f_weir_round, buf(12, 4))
   t:add(f_weir_included, buf(16, 4))

@@ -3,8 +3,9 @@
 #ifndef WEIR_WIRE_H
 #define WEIR_WIRE_H
 
-#define WEIR_VERSION 1u
+#define WEIR_VERSION 2u
 #define WEIR_UDP_PORT 9347u
+#define WEIR_FLOW_PORT 9348u
 #define WEIR_GROUP_LANES 32u
 #define WEIR_GROUPS 8u
 #define WEIR_SLOT_LANES 256u
@@ -13,8 +14,34 @@
 #define WEIR_MIN_BLOCK_LOG2 5u
 #define WEIR_MAX_BLOCK_LOG2 8u
 #define WEIR_NO_BLOCK 4294967295u
+#define WEIR_LAYER_CLASSES 6u
+#define WEIR_MAGNITUDE_CLASSES 4u
+#define WEIR_RELIABLE_DSCP 56u
+#define WEIR_BEST_EFFORT_DSCP 0u
+#define WEIR_NOT_ECT 0u
+#define WEIR_ECT 2u
+#define WEIR_CE 3u
+#define WEIR_SPINE_CLASSES 16u
 #define WEIR_TYPE_CONTRIBUTION 1u
 #define WEIR_TYPE_RESULT 2u
+#define WEIR_TYPE_REPEAT 3u
+#define WEIR_FLOW_CHUNK 1u
+#define WEIR_FLOW_PROBE 2u
+#define WEIR_FLOW_BITMAP 3u
+#define WEIR_FLOW_STOP 4u
+#define WEIR_FLAG_PROTECTED 1u
+#define WEIR_FLAG_TRIMMED 2u
+#define WEIR_FLAG_CONGESTED 4u
+#define WEIR_FLAG_ANSWER 8u
+#define WEIR_FLAGS 15u
+#define WEIR_TREATMENT_QUEUED 0u
+#define WEIR_TREATMENT_TRIMMED 1u
+#define WEIR_TREATMENT_MARKED 2u
+#define WEIR_TREATMENT_DROPPED 3u
+#define WEIR_SPRAY_HASH 0u
+#define WEIR_SPRAY_ROUND_ROBIN 1u
+#define WEIR_SPRAY_RANDOM 2u
+#define WEIR_SPRAY_LEAST_LOADED 3u
 #define WEIR_OP_ADD 1u
 #define WEIR_OP_MAX 2u
 #define WEIR_OP_OR 3u
@@ -34,7 +61,16 @@
 #define WEIR_EVENT_DROP_TTL_EXPIRED 13u
 #define WEIR_EVENT_DROP_NO_RECEIVER 14u
 #define WEIR_EVENT_DROP_NO_ROOM 15u
-#define WEIR_EVENTS 16u
+#define WEIR_EVENT_PARTIAL_SENT 16u
+#define WEIR_EVENT_PARTIAL_REPEATED 17u
+#define WEIR_EVENT_RESULT_STORED 18u
+#define WEIR_EVENT_RESULT_RELAYED 19u
+#define WEIR_EVENT_RESULT_REPEATED 20u
+#define WEIR_EVENT_REPEAT_ASKED 21u
+#define WEIR_EVENT_DROP_SIMULATED 22u
+#define WEIR_EVENT_DROP_CONGESTION 23u
+#define WEIR_EVENT_DROP_NO_PATH 24u
+#define WEIR_EVENTS 25u
 
 /* what every Weir packet starts with */
 #define WEIR_WEIR_SIZE 20u
@@ -42,7 +78,7 @@
 #define WEIR_WEIR_VERSION_SHIFT 4u
 #define WEIR_WEIR_TYPE_OFFSET 0u /* PacketType */
 #define WEIR_WEIR_TYPE_SHIFT 0u
-#define WEIR_WEIR_FLAGS_OFFSET 1u /* zero in this version; anything else is refused */
+#define WEIR_WEIR_FLAGS_OFFSET 1u /* Flag */
 #define WEIR_WEIR_OP_OFFSET 2u /* Op */
 #define WEIR_WEIR_OP_SHIFT 4u
 #define WEIR_WEIR_BLOCK_LOG2_OFFSET 2u /* log2 of the block size in lanes, 5 to 8 */
@@ -50,14 +86,35 @@
 #define WEIR_WEIR_GROUPS_OFFSET 3u /* bit g set: lanes 32g to 32g+31 of the slot are in this packet */
 #define WEIR_WEIR_JOB_OFFSET 4u /* job, chosen by the controller; a new membership is a new job */
 #define WEIR_WEIR_WORKER_OFFSET 8u /* contribution: who sends; result: who it is for */
-#define WEIR_WEIR_RESERVED_OFFSET 9u /* zero; ignored */
+#define WEIR_WEIR_LAYER_OFFSET 9u /* layer class, below LAYER_CLASSES */
+#define WEIR_WEIR_LAYER_SHIFT 4u
+#define WEIR_WEIR_MAGNITUDE_OFFSET 9u /* magnitude class, below MAGNITUDE_CLASSES: its blocks' greatest */
+#define WEIR_WEIR_MAGNITUDE_SHIFT 0u
 #define WEIR_WEIR_SLOT_OFFSET 10u /* slot within the job's range */
 #define WEIR_WEIR_ROUND_OFFSET 12u /* round of this slot, from 1, serial arithmetic (RFC 1982); its parity picks the version */
-#define WEIR_WEIR_INCLUDED_OFFSET 16u /* result: bit w set when worker w's lanes are in the sums; contribution: zero */
+#define WEIR_WEIR_INCLUDED_OFFSET 16u /* bit w set when worker w's lanes are in the sums of a result or of a rack; else zero */
 
 /* one fused column: the block this round is about, and the look-ahead (OmniReduce) */
 #define WEIR_COLUMN_SIZE 8u
 #define WEIR_COLUMN_BLOCK_OFFSET 0u /* index of the block requested in this round, NO_BLOCK when the column is done */
 #define WEIR_COLUMN_NEXT_OFFSET 4u /* contribution: sender's next non-zero block; result: the minimum, requested next */
+
+/* what every flow packet starts with: bounded-loss transfer of tensors (docs/flows.md) */
+#define WEIR_FLOW_SIZE 24u
+#define WEIR_FLOW_VERSION_OFFSET 0u /* VERSION */
+#define WEIR_FLOW_VERSION_SHIFT 4u
+#define WEIR_FLOW_TYPE_OFFSET 0u /* FlowType */
+#define WEIR_FLOW_TYPE_SHIFT 0u
+#define WEIR_FLOW_FLAGS_OFFSET 1u /* Flag */
+#define WEIR_FLOW_LAYER_OFFSET 2u /* layer class, below LAYER_CLASSES */
+#define WEIR_FLOW_LAYER_SHIFT 4u
+#define WEIR_FLOW_MAGNITUDE_OFFSET 2u /* magnitude class, below MAGNITUDE_CLASSES */
+#define WEIR_FLOW_MAGNITUDE_SHIFT 0u
+#define WEIR_FLOW_WORKER_OFFSET 3u /* the worker this flow is of, whoever sends */
+#define WEIR_FLOW_FLOW_OFFSET 4u /* flow id, chosen by who opens it */
+#define WEIR_FLOW_TENSOR_OFFSET 8u /* number of the tensor within the flow, from 1 */
+#define WEIR_FLOW_INDEX_OFFSET 12u /* chunk: its index; probe and bitmap: the probe's number; stop: chunks received */
+#define WEIR_FLOW_COUNT_OFFSET 16u /* chunks of the tensor */
+#define WEIR_FLOW_FIRST_OFFSET 20u /* bitmap: the chunk its first bit is of; else zero */
 
 #endif

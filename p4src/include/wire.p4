@@ -3,8 +3,9 @@
 #ifndef WEIR_WIRE_P4
 #define WEIR_WIRE_P4
 
-@noWarn("unused") const bit<4> VERSION = 0x1;
+@noWarn("unused") const bit<4> VERSION = 0x2;
 @noWarn("unused") const bit<16> UDP_PORT = 0x2483;
+@noWarn("unused") const bit<16> FLOW_PORT = 0x2484;
 @noWarn("unused") const bit<32> GROUP_LANES = 0x20;
 @noWarn("unused") const bit<32> GROUPS = 0x8;
 @noWarn("unused") const bit<32> SLOT_LANES = 0x100;
@@ -13,8 +14,34 @@
 @noWarn("unused") const bit<4> MIN_BLOCK_LOG2 = 0x5;
 @noWarn("unused") const bit<4> MAX_BLOCK_LOG2 = 0x8;
 @noWarn("unused") const bit<32> NO_BLOCK = 0xffffffff;
+@noWarn("unused") const bit<4> LAYER_CLASSES = 0x6;
+@noWarn("unused") const bit<4> MAGNITUDE_CLASSES = 0x4;
+@noWarn("unused") const bit<6> RELIABLE_DSCP = 0x38;
+@noWarn("unused") const bit<6> BEST_EFFORT_DSCP = 0x0;
+@noWarn("unused") const bit<2> NOT_ECT = 0x0;
+@noWarn("unused") const bit<2> ECT = 0x2;
+@noWarn("unused") const bit<2> CE = 0x3;
+@noWarn("unused") const bit<32> SPINE_CLASSES = 0x10;
 @noWarn("unused") const bit<4> TYPE_CONTRIBUTION = 0x1;
 @noWarn("unused") const bit<4> TYPE_RESULT = 0x2;
+@noWarn("unused") const bit<4> TYPE_REPEAT = 0x3;
+@noWarn("unused") const bit<4> FLOW_CHUNK = 0x1;
+@noWarn("unused") const bit<4> FLOW_PROBE = 0x2;
+@noWarn("unused") const bit<4> FLOW_BITMAP = 0x3;
+@noWarn("unused") const bit<4> FLOW_STOP = 0x4;
+@noWarn("unused") const bit<8> FLAG_PROTECTED = 0x1;
+@noWarn("unused") const bit<8> FLAG_TRIMMED = 0x2;
+@noWarn("unused") const bit<8> FLAG_CONGESTED = 0x4;
+@noWarn("unused") const bit<8> FLAG_ANSWER = 0x8;
+@noWarn("unused") const bit<8> FLAGS = 0xf;
+@noWarn("unused") const bit<32> TREATMENT_QUEUED = 0x0;
+@noWarn("unused") const bit<32> TREATMENT_TRIMMED = 0x1;
+@noWarn("unused") const bit<32> TREATMENT_MARKED = 0x2;
+@noWarn("unused") const bit<32> TREATMENT_DROPPED = 0x3;
+@noWarn("unused") const bit<2> SPRAY_HASH = 0x0;
+@noWarn("unused") const bit<2> SPRAY_ROUND_ROBIN = 0x1;
+@noWarn("unused") const bit<2> SPRAY_RANDOM = 0x2;
+@noWarn("unused") const bit<2> SPRAY_LEAST_LOADED = 0x3;
 @noWarn("unused") const bit<4> OP_ADD = 0x1;
 @noWarn("unused") const bit<4> OP_MAX = 0x2;
 @noWarn("unused") const bit<4> OP_OR = 0x3;
@@ -34,28 +61,53 @@
 @noWarn("unused") const bit<32> EVENT_DROP_TTL_EXPIRED = 0xd;
 @noWarn("unused") const bit<32> EVENT_DROP_NO_RECEIVER = 0xe;
 @noWarn("unused") const bit<32> EVENT_DROP_NO_ROOM = 0xf;
-@noWarn("unused") const bit<32> EVENTS = 0x10;
+@noWarn("unused") const bit<32> EVENT_PARTIAL_SENT = 0x10;
+@noWarn("unused") const bit<32> EVENT_PARTIAL_REPEATED = 0x11;
+@noWarn("unused") const bit<32> EVENT_RESULT_STORED = 0x12;
+@noWarn("unused") const bit<32> EVENT_RESULT_RELAYED = 0x13;
+@noWarn("unused") const bit<32> EVENT_RESULT_REPEATED = 0x14;
+@noWarn("unused") const bit<32> EVENT_REPEAT_ASKED = 0x15;
+@noWarn("unused") const bit<32> EVENT_DROP_SIMULATED = 0x16;
+@noWarn("unused") const bit<32> EVENT_DROP_CONGESTION = 0x17;
+@noWarn("unused") const bit<32> EVENT_DROP_NO_PATH = 0x18;
+@noWarn("unused") const bit<32> EVENTS = 0x19;
 
 // what every Weir packet starts with
 header weir_t {
     bit<4> version; // VERSION
     bit<4> kind; // PacketType
-    bit<8> flags; // zero in this version; anything else is refused
+    bit<8> flags; // Flag
     bit<4> op; // Op
     bit<4> block_log2; // log2 of the block size in lanes, 5 to 8
     bit<8> groups; // bit g set: lanes 32g to 32g+31 of the slot are in this packet
     bit<32> job; // job, chosen by the controller; a new membership is a new job
     bit<8> worker; // contribution: who sends; result: who it is for
-    bit<8> reserved; // zero; ignored
+    bit<4> layer; // layer class, below LAYER_CLASSES
+    bit<4> magnitude; // magnitude class, below MAGNITUDE_CLASSES: its blocks' greatest
     bit<16> slot; // slot within the job's range
     bit<32> round; // round of this slot, from 1, serial arithmetic (RFC 1982); its parity picks the version
-    bit<32> included; // result: bit w set when worker w's lanes are in the sums; contribution: zero
+    bit<32> included; // bit w set when worker w's lanes are in the sums of a result or of a rack; else zero
 }
 
 // one fused column: the block this round is about, and the look-ahead (OmniReduce)
 header column_t {
     bit<32> block; // index of the block requested in this round, NO_BLOCK when the column is done
     bit<32> next; // contribution: sender's next non-zero block; result: the minimum, requested next
+}
+
+// what every flow packet starts with: bounded-loss transfer of tensors (docs/flows.md)
+header flow_t {
+    bit<4> version; // VERSION
+    bit<4> kind; // FlowType
+    bit<8> flags; // Flag
+    bit<4> layer; // layer class, below LAYER_CLASSES
+    bit<4> magnitude; // magnitude class, below MAGNITUDE_CLASSES
+    bit<8> worker; // the worker this flow is of, whoever sends
+    bit<32> flow; // flow id, chosen by who opens it
+    bit<32> tensor; // number of the tensor within the flow, from 1
+    bit<32> index; // chunk: its index; probe and bitmap: the probe's number; stop: chunks received
+    bit<32> count; // chunks of the tensor
+    bit<32> first; // bitmap: the chunk its first bit is of; else zero
 }
 
 // one group of lanes
