@@ -41,6 +41,13 @@ def _unicast_ip(text: str) -> str:
     return str(address)
 
 
+def _subnet(text: str) -> str:
+    try:
+        return str(ipaddress.IPv4Network(text))
+    except ValueError as error:
+        raise ValueError(f"{text!r} is not an IPv4 subnet ({error}); write 10.0.1.0/24") from None
+
+
 def _service_address(text: str) -> str:
     if text.startswith("unix:") and len(text) > len("unix:"):
         return text
@@ -52,4 +59,5 @@ def _service_address(text: str) -> str:
 
 Mac = Annotated[str, AfterValidator(_unicast_mac)]
 Ip = Annotated[str, AfterValidator(_unicast_ip)]
+Subnet = Annotated[str, AfterValidator(_subnet)]
 ServiceAddress = Annotated[str, AfterValidator(_service_address)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is where: switches, and the hosts on their ports. Read from a YAML or JSON file.
+"""What is where: switches, the hosts on their ports, and the links between them. From a YAML or JSON file.
 
 .. code-block:: yaml
 
@@ -12,27 +12,43 @@
         aggregation: {mac: "02:00:00:00:00:fe", ip: 10.0.0.254}
     hosts:
       - {name: h1, switch: s1, port: 1, mac: "02:00:00:00:00:01", ip: 10.0.0.1, shm: /dev/shm/weir-s1}
+    links:                             # only where there are several racks
+      - {ends: [leaf1:5, spine1:1]}
+    qos: {}                            # see controller.qos
+
+Roles follow from the links: a linked switch with hosts is a leaf, one without is a spine. Every leaf has one
+link to every spine, and there are no others: two tiers.
 """
 
 import json
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable
+from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
-from controller.addresses import Ip, Mac, ServiceAddress
-from wire.definition import SLOT_LANES
+from controller.addresses import Ip, Mac, ServiceAddress, Subnet
+from controller.qos import Port, Qos
+from controller.tiers import link_problems, qos_problems, repeated, tier_problems
+from wire.definition import SLOT_LANES, SPINE_CLASSES
 
-DROP_PORT = 511  # v1model's bit<9> drop port; not a place to attach a host
 Target = Literal["soft", "bmv2"]
 HEADROOM: dict[Target, int] = {"soft": 0xFFFF, "bmv2": 512}
 LANE_BYTES = 4
-MAX_HOSTS = 253  # what single_switch can number within one /24 beside the aggregation address
+MAX_HOSTS = 253  # what a rack can number within its /24 beside the aggregation address
+MAX_RACKS = 255  # what leaf_spine can number
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
-_Named = TypeVar("_Named", "Switch", "Host")
 
 
 class TopologyError(ValueError):
@@ -68,7 +84,9 @@ class Switch(_Model):
     """One switch and how to program it.
 
     ``target``: "soft" for the soft switch; "bmv2", the careful default, for BMv2, which can add no more than
-    512 bytes to a packet: its workers send zero blocks that others have.
+    512 bytes to a packet: its workers send zero blocks that others have. ``subnet``: the rack behind a leaf,
+    as other racks route to it; the /24 around the aggregation address unless given. ``thrift``: BMv2's own
+    management address, for queue rates and depths.
     """
 
     name: Name
@@ -78,6 +96,13 @@ class Switch(_Model):
     target: Target = "bmv2"
     aggregation: Aggregation = Aggregation()
     tls: SwitchTls | None = None
+    subnet: Subnet | None = None
+    thrift: ServiceAddress | None = None
+
+    @property
+    def prefix(self) -> IPv4Network:
+        """The addresses of the rack behind this switch."""
+        return IPv4Network(self.subnet or f"{self.aggregation.ip}/24", strict=False)
 
     @property
     def headroom(self) -> int:
@@ -95,27 +120,59 @@ class Host(_Model):
 
     name: Name
     switch: Name
-    port: int = Field(ge=1, lt=DROP_PORT)
+    port: Port
     mac: Mac
     ip: Ip
     shm: str | None = None
 
 
+class End(_Model):
+    """One end of a link, written ``leaf1:5``: a switch and its port."""
+
+    switch: Name
+    port: Port
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        switch, colon, port = value.rpartition(":")
+        if not (colon and switch and port.isdigit()):
+            raise ValueError(f"{value!r} is not the end of a link; write SWITCH:PORT")
+        return {"switch": switch, "port": int(port)}
+
+    @model_serializer
+    def __str__(self) -> str:
+        return f"{self.switch}:{self.port}"
+
+
+class Link(_Model):
+    """A cable between two switches."""
+
+    ends: tuple[End, End]
+
+    def __str__(self) -> str:
+        return f"{self.ends[0]} - {self.ends[1]}"
+
+
 class Topology(_Model):
-    """All switches and hosts, checked against each other."""
+    """All switches, hosts and links, checked against each other."""
 
     switches: tuple[Switch, ...] = Field(min_length=1)
     hosts: tuple[Host, ...] = ()
+    links: tuple[Link, ...] = ()
+    qos: Qos = Qos()
 
     @model_validator(mode="after")
     def _consistent(self) -> "Topology":
         problems = [
-            *_repeated(self.switches, "switch name", lambda s: s.name),
-            *_repeated(self.switches, "switch address and device_id", lambda s: (s.grpc, s.device_id)),
-            *_repeated(self.hosts, "host name", lambda h: h.name),
-            *_repeated(self.hosts, "switch port", lambda h: (h.switch, h.port)),
-            *_repeated(self.hosts, "MAC address", lambda h: h.mac),
-            *_repeated(self.hosts, "IP address", lambda h: h.ip),
+            *repeated(self.switches, "switch name", lambda s: s.name),
+            *repeated(self.switches, "switch address and device_id", lambda s: (s.grpc, s.device_id)),
+            *repeated(self.hosts, "host name", lambda h: h.name),
+            *repeated(self.hosts, "switch port", lambda h: (h.switch, h.port)),
+            *repeated(self.hosts, "MAC address", lambda h: h.mac),
+            *repeated(self.hosts, "IP address", lambda h: h.ip),
         ]
         known = {switch.name for switch in self.switches}
         problems += [
@@ -124,6 +181,9 @@ class Topology(_Model):
             for host in self.hosts
             if host.switch not in known
         ]
+        problems += qos_problems(self)
+        if self.links:
+            problems += link_problems(self) or tier_problems(self)
         for switch in self.switches:
             for host in self.hosts:
                 if host.mac == switch.aggregation.mac or host.ip == switch.aggregation.ip:
@@ -145,6 +205,30 @@ class Topology(_Model):
     def hosts_of(self, switch: str) -> tuple[Host, ...]:
         """The hosts on a switch, by port."""
         return tuple(sorted((h for h in self.hosts if h.switch == switch), key=lambda h: h.port))
+
+    def neighbours(self, switch: str) -> tuple[tuple[int, Switch], ...]:
+        """What is linked to a switch, in the order of the file: its own port, and the switch there."""
+        ports = {
+            there.switch: here.port
+            for link in self.links
+            for here, there in (link.ends, link.ends[::-1])
+            if here.switch == switch
+        }
+        return tuple((ports[other.name], other) for other in self.switches if other.name in ports)
+
+    def is_spine(self, switch: str) -> bool:
+        """Does the switch join racks, and have no hosts itself?"""
+        return bool(self.neighbours(switch)) and not self.hosts_of(switch)
+
+    @property
+    def leaves(self) -> tuple[Switch, ...]:
+        """The switches that hosts may be on, in the order of the file."""
+        return tuple(switch for switch in self.switches if not self.is_spine(switch.name))
+
+    @property
+    def spines(self) -> tuple[Switch, ...]:
+        """The switches that join racks, in the order of the file."""
+        return tuple(switch for switch in self.switches if self.is_spine(switch.name))
 
 
 def load_topology(path: Path) -> Topology:
@@ -184,19 +268,69 @@ def single_switch(
     return Topology(switches=(Switch(name=name, grpc=grpc, target=target),), hosts=hosts)
 
 
-def _repeated(items: Iterable[_Named], what: str, key: Callable[[_Named], Hashable]) -> list[str]:
-    names: dict[Hashable, list[str]] = {}
-    for item in items:
-        names.setdefault(key(item), []).append(item.name)
-    return [
-        f"{what} {_text(value)} is used {len(users)} times (by {', '.join(users)})"
-        for value, users in names.items()
-        if len(users) > 1
-    ]
+def leaf_spine(
+    racks: int,
+    spines: int,
+    hosts_per_rack: int,
+    *,
+    grpc: Callable[[str], str] = "unix:/run/weir/{}.sock".format,
+    shm: Callable[[str], str | None] = lambda _switch: None,
+    target: Target = "bmv2",
+    qos: Qos | None = None,
+) -> Topology:
+    """Two tiers: every leaf linked to every spine, hosts h1.. numbered rack by rack.
 
+    Rack r (from 1) is 10.0.r.0/24: host i of it is 10.0.r.i on port i of leaf r, whose aggregation address is
+    10.0.r.254. Leaf ports after the hosts' lead to spine 1, 2, ...; port r of a spine leads to leaf r; spine
+    s has address 10.1.s.254.
 
-def _text(value: Hashable) -> str:
-    return " / ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    Args:
+        grpc: P4Runtime address of the switch of a name.
+        shm: directory of that switch's shared-memory ports, if it has.
+
+    Raises:
+        TopologyError: more of something than can be numbered.
+    """
+    most = {
+        "racks": (racks, MAX_RACKS),
+        "spines": (spines, SPINE_CLASSES),
+        "hosts": (hosts_per_rack, MAX_HOSTS),
+    }
+    for what, (count, limit) in most.items():
+        if not 1 <= count <= limit:
+            where = "a rack" if what == "hosts" else "a leaf-spine topology"
+            raise TopologyError(f"{where} has 1 to {limit} {what}, not {count}")
+
+    def switch(name: str, tier: int, number: int) -> Switch:
+        own = Aggregation(mac=f"02:00:00:{tier:02x}:{number:02x}:fe", ip=f"10.{tier}.{number}.254")
+        return Switch(name=name, grpc=grpc(name), target=target, aggregation=own)
+
+    leaf_names = [f"leaf{r}" for r in range(1, racks + 1)]
+    spine_names = [f"spine{s}" for s in range(1, spines + 1)]
+    return Topology(
+        switches=(
+            *(switch(name, 0, r) for r, name in enumerate(leaf_names, 1)),
+            *(switch(name, 1, s) for s, name in enumerate(spine_names, 1)),
+        ),
+        hosts=tuple(
+            Host(
+                name=f"h{(r - 1) * hosts_per_rack + i}",
+                switch=leaf,
+                port=i,
+                mac=f"02:00:00:00:{r:02x}:{i:02x}",
+                ip=f"10.0.{r}.{i}",
+                shm=shm(leaf),
+            )
+            for r, leaf in enumerate(leaf_names, 1)
+            for i in range(1, hosts_per_rack + 1)
+        ),
+        links=tuple(
+            Link(ends=(End(switch=leaf, port=hosts_per_rack + s), End(switch=spine, port=r)))
+            for r, leaf in enumerate(leaf_names, 1)
+            for s, spine in enumerate(spine_names, 1)
+        ),
+        qos=qos or Qos(),
+    )
 
 
 def _render(error: ValidationError) -> str:

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be wrong with a topology, in sentences: things used twice, links that do not make two tiers."""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from ipaddress import IPv4Address
+from itertools import combinations
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from wire.definition import SPINE_CLASSES
+
+if TYPE_CHECKING:
+    from controller.topology import Link, Topology
+
+
+class _HasName(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Named = TypeVar("_Named", bound=_HasName)
+
+
+def qos_problems(topology: "Topology") -> Iterator[str]:
+    """Places in the ``qos`` section that the topology does not have."""
+    known = {switch.name: switch for switch in topology.switches}
+    for kind, places in (("losses", topology.qos.losses), ("queues", topology.qos.queues)):
+        for place in places:
+            if place.switch not in known:
+                yield f"qos.{kind}: switch {place.switch!r} is not listed (known: {', '.join(sorted(known))})"
+            elif kind == "queues" and known[place.switch].thrift is None:
+                yield (
+                    f"qos.queues: switch {place.switch} has no thrift address; rates and depths of a soft "
+                    f"switch are options of its ports: weir switch --port {place.port}=...,rate=...,depth=..."
+                )
+
+
+def link_problems(topology: "Topology") -> list[str]:
+    """Links that cannot be, whatever the roles."""
+    known = {switch.name for switch in topology.switches}
+    users: dict[tuple[str, int], list[str]] = {}
+    for host in topology.hosts:
+        users.setdefault((host.switch, host.port), []).append(f"host {host.name}")
+    pairs: dict[frozenset[str], list[Link]] = {}
+    problems = []
+    for link in topology.links:
+        names = frozenset(end.switch for end in link.ends)
+        problems += [
+            f"link {link}: switch {name!r} is not listed (known: {', '.join(sorted(known))})"
+            for name in sorted(names - known)
+        ]
+        if len(names) == 1:
+            problems.append(f"link {link} joins a switch with itself")
+        pairs.setdefault(names, []).append(link)
+        for end in link.ends:
+            users.setdefault((end.switch, end.port), []).append(f"link {link}")
+    problems += [
+        f"{' and '.join(sorted(names))} have {len(links)} links; one is supported"
+        for names, links in pairs.items()
+        if len(links) > 1 and len(names) > 1
+    ]
+    problems += [
+        f"switch port {switch} / {port} is used {len(them)} times (by {', '.join(them)})"
+        for (switch, port), them in users.items()
+        if len(them) > 1 and any(user.startswith("link") for user in them)
+    ]
+    return problems
+
+
+def tier_problems(topology: "Topology") -> list[str]:
+    """What keeps sound links from being two tiers with addresses of their own."""
+    leaves, spines = topology.leaves, topology.spines
+    spine_names = {spine.name for spine in spines}
+    problems = []
+    for link in topology.links:
+        inside = [end.switch for end in link.ends if end.switch in spine_names]
+        if len(inside) != 1:
+            kind = "two leaves (both have hosts)" if not inside else "two spines (neither has hosts)"
+            problems.append(f"link {link} joins {kind}; links are between a leaf and a spine")
+    problems += [
+        f"{leaf.name} has no link to {spine.name}: every leaf needs one to every spine"
+        for leaf in leaves
+        for spine in spines
+        if spine.name not in {other.name for _port, other in topology.neighbours(leaf.name)}
+    ]
+    if len(spines) > SPINE_CLASSES:
+        problems.append(f"there are {len(spines)} spines; slots are spread over at most {SPINE_CLASSES}")
+    problems += repeated(topology.switches, "aggregation MAC address", lambda s: s.aggregation.mac)
+    problems += repeated(topology.switches, "aggregation IP address", lambda s: s.aggregation.ip)
+    problems += [
+        f"host {host.name} ({host.ip}) is outside {leaf.prefix}, the subnet of its rack {leaf.name}"
+        for leaf in leaves
+        for host in topology.hosts_of(leaf.name)
+        if IPv4Address(host.ip) not in leaf.prefix
+    ]
+    problems += [
+        f"racks {one.name} ({one.prefix}) and {two.name} ({two.prefix}) overlap; each needs its own subnet"
+        for one, two in combinations(leaves, 2)
+        if one.prefix.overlaps(two.prefix)
+    ]
+    return problems
+
+
+def repeated(items: Iterable[_Named], what: str, key: Callable[[_Named], Hashable]) -> list[str]:
+    """Values of ``key`` that several items have, and which."""
+    names: dict[Hashable, list[str]] = {}
+    for item in items:
+        names.setdefault(key(item), []).append(item.name)
+    return [
+        f"{what} {_text(value)} is used {len(users)} times (by {', '.join(users)})"
+        for value, users in names.items()
+        if len(users) > 1
+    ]
+
+
+def _text(value: Hashable) -> str:
+    return " / ".join(map(str, value)) if isinstance(value, tuple) else str(value)
