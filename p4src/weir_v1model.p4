@@ -2,19 +2,19 @@
 //
 // Weir on v1model: BMv2's simple_switch and the soft switch.
 //
-//   ingress   ┌ packet_out ────────────────────────────────────────────────────────────▶ the port it names
+//   ingress   ┌ packet_out ─────────────────────────────────────────────────────▶ the port it names
 //   ──────────┤
-//             │             yes
-//             ├ aggregator ────▶ validation ▶ admission ▶ slots ▶ columns ▶ lanes ▶ answer ▶ multicast, or back
-//             │     │ no
-//             │     └──────────▶ arp ▶ forwarding ─────────────────────────────────────▶ port, flood, CPU
+//             │            yes
+//   losses ▶──┼ aggregator ───▶ validation ▶ admission ▶ slots ▶ columns ▶ lanes ▶ answer ┐
+//             │     │ no                                                                  ├▶ queueing ▶ a queue
+//             │     └─────────▶ arp ▶ forwarding ▶ spraying ──────────────────────────────┘
 //             │
 //             └ every packet is counted once, in `events`, by what was decided about it
 //
-//   egress      results: addresses of each receiver      departure: flood pruning, packet-in header
+//   egress      losses ▶ results: addresses of each receiver, or departure: flood pruning, packet-in ▶ marking
 //
-// All state lives in ingress, which v1model targets run on one thread. A packet is dropped unless a control
-// says where it goes.
+// All state lives in ingress, which v1model targets run on one thread; but for the depths of the queues, which
+// egress writes. A packet is dropped unless a control says where it goes.
 #include <core.p4>
 #include <v1model.p4>
 
@@ -22,13 +22,17 @@
 #include "include/wire.p4"
 #include "include/headers.p4"
 #include "include/parser.p4"
+#include "include/losses.p4"
 #include "include/aggregator.p4"
 #include "include/admission.p4"
 #include "include/slots.p4"
 #include "include/columns.p4"
 #include "include/lanes.p4"
+#include "include/tree.p4"
 #include "include/results.p4"
 #include "include/arp.p4"
+#include "include/queueing.p4"
+#include "include/spraying.p4"
 #include "include/forwarding.p4"
 #include "include/deparser.p4"
 
@@ -37,6 +41,7 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
     register<bit<32>>(CELLS * MAX_COLUMNS) nexts; // next pointers of a cell's columns in a row
     register<bit<32>>(CELLS * SLOT_LANES) store; // lanes of a cell in a row
 
+    Losses() losses;
     Aggregator() aggregator;
     Validation() validation;
     Admission() admission;
@@ -57,52 +62,70 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
     Lanes(store, 5, 1 << 5) lanes5;
     Lanes(store, 6, 1 << 6) lanes6;
     Lanes(store, 7, 1 << 7) lanes7;
+    Room() room;
+    Tree() tree;
     Answer() answer;
     ArpResponder() arp;
     Forwarding() forwarding;
+    Spraying() spraying;
+    Queueing() queueing;
 
     apply {
         bool answered = false;
+        bool lost = false;
         mark_to_drop(standard_metadata);
         if (hdr.packet_out.isValid()) {
             standard_metadata.egress_spec = hdr.packet_out.egress_port;
             hdr.packet_out.setInvalid();
             meta.event = EVENT_FORWARDED;
         } else {
-            aggregator.apply(hdr, meta);
-            if (meta.aggregate) {
-                meta.event = EVENT_CONTRIBUTION;
-                validation.apply(hdr, meta, standard_metadata);
-                if (meta.event == EVENT_CONTRIBUTION) {
-                    admission.apply(hdr, meta, standard_metadata);
-                }
-                if (meta.event == EVENT_CONTRIBUTION) {
-                    slots.apply(hdr, meta);
-                }
-                if (meta.adds || meta.complete) {
-                    column0.apply(hdr.columns[0], meta);
-                    column1.apply(hdr.columns[1], meta);
-                    column2.apply(hdr.columns[2], meta);
-                    column3.apply(hdr.columns[3], meta);
-                    column4.apply(hdr.columns[4], meta);
-                    column5.apply(hdr.columns[5], meta);
-                    column6.apply(hdr.columns[6], meta);
-                    column7.apply(hdr.columns[7], meta);
-                    lanes0.apply(hdr.lanes0, hdr.weir.op, meta);
-                    lanes1.apply(hdr.lanes1, hdr.weir.op, meta);
-                    lanes2.apply(hdr.lanes2, hdr.weir.op, meta);
-                    lanes3.apply(hdr.lanes3, hdr.weir.op, meta);
-                    lanes4.apply(hdr.lanes4, hdr.weir.op, meta);
-                    lanes5.apply(hdr.lanes5, hdr.weir.op, meta);
-                    lanes6.apply(hdr.lanes6, hdr.weir.op, meta);
-                    lanes7.apply(hdr.lanes7, hdr.weir.op, meta);
-                    answer.apply(hdr, meta, standard_metadata);
-                }
+            losses.apply(hdr, standard_metadata.ingress_port, lost);
+            if (lost) {
+                meta.event = EVENT_DROP_SIMULATED;
             } else {
-                arp.apply(hdr, meta, standard_metadata, answered);
-                if (!answered) {
-                    forwarding.apply(hdr, meta, standard_metadata);
+                aggregator.apply(hdr, meta);
+                if (meta.aggregate) {
+                    meta.event = EVENT_CONTRIBUTION;
+                    validation.apply(hdr, meta, standard_metadata);
+                    if (meta.event == EVENT_CONTRIBUTION) {
+                        admission.apply(hdr, meta, standard_metadata);
+                    }
+                    if (meta.event == EVENT_CONTRIBUTION) {
+                        slots.apply(hdr, meta);
+                    }
+                    if (meta.adds || meta.complete) {
+                        column0.apply(hdr.columns[0], meta);
+                        column1.apply(hdr.columns[1], meta);
+                        column2.apply(hdr.columns[2], meta);
+                        column3.apply(hdr.columns[3], meta);
+                        column4.apply(hdr.columns[4], meta);
+                        column5.apply(hdr.columns[5], meta);
+                        column6.apply(hdr.columns[6], meta);
+                        column7.apply(hdr.columns[7], meta);
+                        lanes0.apply(hdr.lanes0, hdr.weir.op, meta);
+                        lanes1.apply(hdr.lanes1, hdr.weir.op, meta);
+                        lanes2.apply(hdr.lanes2, hdr.weir.op, meta);
+                        lanes3.apply(hdr.lanes3, hdr.weir.op, meta);
+                        lanes4.apply(hdr.lanes4, hdr.weir.op, meta);
+                        lanes5.apply(hdr.lanes5, hdr.weir.op, meta);
+                        lanes6.apply(hdr.lanes6, hdr.weir.op, meta);
+                        lanes7.apply(hdr.lanes7, hdr.weir.op, meta);
+                        room.apply(hdr, meta);
+                        tree.apply(hdr, meta, standard_metadata);
+                    }
+                    if (meta.complete || meta.bounce || meta.ask || meta.relay) {
+                        answer.apply(hdr, meta, standard_metadata);
+                    }
+                } else {
+                    arp.apply(hdr, meta, standard_metadata, answered);
+                    if (!answered) {
+                        forwarding.apply(hdr, meta, standard_metadata);
+                    }
+                    if (meta.spray_group != 0) {
+                        spraying.apply(hdr, meta, standard_metadata);
+                    }
                 }
+                queueing.apply(hdr, meta, standard_metadata);
             }
         }
         events.count(meta.event);
@@ -110,13 +133,20 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
 }
 
 control WeirEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    counter(EVENTS, CounterType.packets_and_bytes) events; // only DROP_NO_RECEIVER counts here
+    counter(EVENTS, CounterType.packets_and_bytes) events; // drops only: the packet was counted in ingress
 
+    Losses() losses;
     Results() results;
     Departure() departure;
+    Marking() marking;
 
     apply {
-        if (meta.result) {
+        bool lost = false;
+        losses.apply(hdr, standard_metadata.egress_port, lost);
+        if (lost) {
+            mark_to_drop(standard_metadata);
+            events.count(EVENT_DROP_SIMULATED);
+        } else if (meta.made) {
             results.apply(hdr, meta, standard_metadata);
             if (meta.event == EVENT_DROP_NO_RECEIVER) {
                 events.count(EVENT_DROP_NO_RECEIVER);
@@ -124,6 +154,7 @@ control WeirEgress(inout headers_t hdr, inout metadata_t meta, inout standard_me
         } else {
             departure.apply(hdr, meta, standard_metadata);
         }
+        marking.apply(hdr, meta, standard_metadata);
     }
 }
 

@@ -13,7 +13,7 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
     // headroom: by how many bytes this target can make a packet longer. A result is longer than the packet it
     // is made of by the lanes that only others sent. BMv2 can add 512 bytes, and writes outside its buffer
     // beyond that; where there is such a limit, workers are to send lanes of zeros for requested blocks that
-    // they lack, so that results never grow.
+    // they lack, so that results never grow, and a packet without lanes is not taken as a round's last one.
     action aggregate(bit<16> headroom) {
         meta.aggregate = true;
         meta.headroom = headroom;
@@ -35,7 +35,7 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
     }
 }
 
-// Refuses what is no well-formed contribution. After it, every header that hdr.weir speaks of is valid, and
+// Refuses what is no well-formed slot packet. After it, every header that hdr.weir speaks of is valid, and
 // the IPv4 and UDP lengths are those of exactly these headers.
 //
 // The UDP checksum is not looked at: it would cost a pass over all lanes, and the link's own checksum covers
@@ -50,12 +50,13 @@ control Validation(in headers_t hdr, inout metadata_t meta, in standard_metadata
         } else if (standard_metadata.checksum_error != 0
                 || hdr.ipv4.total_len != meta.length + 28
                 || hdr.udp.length != meta.length + 8
-                || hdr.weir.flags != 0
+                || hdr.weir.flags & ~FLAGS != 0
+                || (hdr.weir.flags & FLAG_TRIMMED != 0 && hdr.weir.groups != 0)
+                || hdr.weir.layer >= LAYER_CLASSES || hdr.weir.magnitude >= MAGNITUDE_CLASSES
+                || hdr.weir.kind < TYPE_CONTRIBUTION || hdr.weir.kind > TYPE_REPEAT
                 || hdr.weir.op < OP_ADD || hdr.weir.op > OP_OR
                 || hdr.weir.worker >= MAX_WORKERS) {
             meta.event = EVENT_DROP_MALFORMED;
-        } else if (hdr.weir.kind != TYPE_CONTRIBUTION) {
-            meta.event = EVENT_DROP_NOT_A_CONTRIBUTION;
         }
     }
 }

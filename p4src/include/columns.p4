@@ -31,7 +31,7 @@ control Column(inout column_t column, in metadata_t meta)(register<bit<32>> next
                 put();
             } else if (meta.adds) {
                 merge();
-            } else {
+            } else if (meta.complete) {
                 fetch();
             }
         }

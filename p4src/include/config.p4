@@ -21,5 +21,14 @@
 #define WORKERS 4096
 #define L2_ENTRIES 4096
 #define ROUTES 4096
+#define PARENTS 1024 // (port, job) by which results come down
+#define UPLINKS 4096 // (job, class of slots) that go up to a spine
+#define TRAFFIC_CLASSES 64 // DSCPs
+#define FAULTS 512
+#define SPRAY_GROUPS 64
+#define PATHS 1024
+
+// Ports have nine bits, queues of a port three.
+#define QUEUES (512 * 8)
 
 #endif

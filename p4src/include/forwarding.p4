@@ -56,9 +56,14 @@ control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_me
         meta.event = EVENT_FORWARDED;
     }
 
+    // To the same place by several paths.
+    action spray(bit<16> group) {
+        meta.spray_group = group;
+    }
+
     table ipv4 {
         key = { hdr.ipv4.dst: lpm @name("dst"); }
-        actions = { route; no_route; }
+        actions = { route; spray; no_route; }
         default_action = no_route;
         size = ROUTES;
     }

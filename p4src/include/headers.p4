@@ -7,6 +7,7 @@
 
 const bit<16> ETHERTYPE_IPV4 = 0x0800;
 const bit<16> ETHERTYPE_ARP = 0x0806;
+const bit<8> PROTOCOL_TCP = 6;
 const bit<8> PROTOCOL_UDP = 17;
 const bit<16> ARP_REQUEST = 1;
 const bit<16> ARP_REPLY = 2;
@@ -47,7 +48,8 @@ header arp_t {
 header ipv4_t {
     bit<4> version;
     bit<4> ihl;
-    bit<8> traffic_class; // DSCP and ECN
+    bit<6> dscp;
+    bit<2> ecn;
     bit<16> total_len;
     bit<16> id;
     bit<1> reserved;
@@ -68,13 +70,21 @@ header udp_t {
     bit<16> checksum;
 }
 
+// What spraying by flow looks at of TCP (RFC 9293); the rest of its header is payload to this program.
+header tcp_ports_t {
+    bit<16> src_port;
+    bit<16> dst_port;
+}
+
 struct headers_t {
     packet_in_t packet_in;
     packet_out_t packet_out;
     ethernet_t ethernet;
     arp_t arp;
     ipv4_t ipv4;
+    tcp_ports_t tcp;
     udp_t udp;
+    flow_t flow;
     weir_t weir;
     column_t[MAX_COLUMNS] columns; // valid ones come first
     lanes_t lanes0; // lane groups; those that hdr.weir.groups names are valid
@@ -93,24 +103,42 @@ struct metadata_t {
     bit<32> event;
     // Bytes of the Weir header, the columns and the lanes that the packet holds at this moment.
     bit<16> length;
+    bit<16> without_lanes; // the same without the lanes
     bit<16> received; // the same when the packet came in
     bool aggregate; // UDP that this switch is to aggregate, not to forward
-    bit<16> headroom; // bytes by which a result may be longer than the packet it is made of
-    bool result; // the packet has become a result: egress addresses it to its receiver
+    bit<16> headroom; // bytes by which a packet may leave longer than it came
+    bool made; // the packet has become one of this switch's own: egress gives it lengths and addresses
+    bool up; // of those: it goes to the spine, and ingress has addressed it
+    bit<16> skip; // replication id that gets no copy, 0 for none
     bool flooded; // sent to all ports: egress takes out the one it came from
+
+    // Written by Forwarding for Spraying: the group of paths to choose from, 0 for none.
+    bit<16> spray_group;
+
+    // Written by Queueing.
+    bit<3> queue;
+    bit<16> mark_at; // depth of the queue from which on the packet is CE-marked
+    bool trimmed; // lanes or data were cut off here
+    bit<32> keep; // bytes to truncate the packet to, 0 for all
 
     // Written by Admission: the sender's job.
     bit<32> slot_base; // first slot of the job
     bit<16> slot_count; // slots of the job
     bit<32> worker_bit; // the sender, as a mask
-    bit<32> all_workers; // mask of the job's workers
+    bit<32> all_workers; // mask of those whom this switch waits for
     bit<16> group; // multicast group that reaches all of them
+    bool from_rack; // the sender is a rack: its switch sends the sums of its workers
+    bool from_parent; // the sender is the spine
 
     // Written by Slots: what is to be done with columns and lanes.
     bit<32> cell; // index of (slot, version)
     bool first; // nothing of this round is in the cell yet
-    bool adds; // the packet is the sender's first of this round
-    bool complete; // every worker of the job was seen, so the packet turns into the result
+    bool adds; // the packet is the sender's first of this round, or the spine's result
+    bool complete; // every worker was seen, so the packet turns into what the cell holds
+    bool final; // the cell holds the spine's result
+    bool bounce; // the sender is to send its lanes again
+    bool ask; // the other racks are to repeat what they hold
+    bool relay; // another rack's result for the racks that lack it
     // Lane groups, one bit each; for a group that several masks name, the first of them counts.
     bit<8> put; // to write to the cell: first of the round
     bit<8> merge; // to combine with those in the cell
@@ -118,6 +146,7 @@ struct metadata_t {
     bit<8> discard; // to cut off the packet: what the result does not hold
     bit<8> written; // lane groups that somebody has written in this round
     bit<32> included; // mask of workers whose lanes are in the sums
+    bit<8> flags; // PROTECTED and CONGESTED of the packets that the cell is made of
 }
 
 #endif

@@ -62,16 +62,28 @@ parser WeirParser(
         transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.more_fragments, hdr.ipv4.fragment_offset,
                           hdr.ipv4.protocol) {
             (4, 5, 0, 0, PROTOCOL_UDP): udp;
+            (4, 5, 0, 0, PROTOCOL_TCP): tcp;
             default: accept;
         }
+    }
+
+    state tcp {
+        packet.extract(hdr.tcp);
+        transition accept;
     }
 
     state udp {
         packet.extract(hdr.udp);
         transition select(hdr.udp.dst_port) {
             UDP_PORT: weir;
+            FLOW_PORT: flow;
             default: accept;
         }
+    }
+
+    state flow {
+        packet.extract(hdr.flow);
+        transition accept;
     }
 
     state weir {
@@ -112,6 +124,7 @@ parser WeirParser(
     state columns1 {
         packet.extract(hdr.columns.next);
         meta.length = meta.length + 8;
+        meta.without_lanes = meta.length;
         transition group0;
     }
 
@@ -130,7 +143,7 @@ control WeirVerifyChecksum(inout headers_t hdr, inout metadata_t meta) {
     apply {
         verify_checksum(
             hdr.ipv4.isValid() && hdr.ipv4.ihl == 5,
-            { hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.traffic_class, hdr.ipv4.total_len, hdr.ipv4.id,
+            { hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.dscp, hdr.ipv4.ecn, hdr.ipv4.total_len, hdr.ipv4.id,
               hdr.ipv4.reserved, hdr.ipv4.dont_fragment, hdr.ipv4.more_fragments, hdr.ipv4.fragment_offset,
               hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src, hdr.ipv4.dst },
             hdr.ipv4.checksum, HashAlgorithm.csum16);

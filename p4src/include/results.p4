@@ -1,48 +1,130 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How a complete round leaves the switch.
+// How what a cell holds, or lacks, leaves the switch.
 //
-//   ingress   Answer    the packet becomes the result      ── multicast, one replica per worker
-//                                                          └─ or back to the one that repeated its packet
+//   ingress   Room      can it?
+//             Answer    the packet becomes       ── a result: multicast, one replica per worker,
+//                                                └─    or back to the one that repeated its packet
+//                                                ── partial sums, or a result that a spine lacks: up
+//                                                ── a question (REPEAT): back to the sender, or to the other racks
 //   egress    Results   each replica gets its receiver's addresses
 //
-// The result goes to all workers as replicas (port, replica id = worker + 1), or to one as it is (replica id 0).
+// To all workers it goes as replicas (port, replica id = worker + 1), to one as it is (replica id 0).
 #ifndef WEIR_RESULTS_P4
 #define WEIR_RESULTS_P4
 
 #include "headers.p4"
 
-// Ingress, after Columns and Lanes: turns the packet that completed its round, or repeats a complete one,
-// into the result. Both give the same payload but for hdr.weir.worker. Block indices and the traffic class are
-// the packet's own.
-control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    action become_result() {
-        meta.result = true;
-        hdr.weir.kind = TYPE_RESULT;
-        hdr.weir.groups = meta.written;
-        hdr.weir.included = meta.included;
-        hdr.weir.reserved = 0;
-    }
+const bit<16> LANE_BYTES = 1024; // of a whole slot
 
+// Ingress, after Lanes: can the packet leave with what it now holds? If not, the round is complete all the same:
+// who has room may ask, and who sent no lanes can send them.
+control Room(in headers_t hdr, inout metadata_t meta) {
     apply {
-        if (meta.complete) {
-            if (meta.length > meta.received |+| meta.headroom) {
-                meta.event = EVENT_DROP_NO_ROOM; // the round is complete all the same: who has room may ask
+        if (meta.complete && meta.length > meta.received |+| meta.headroom) {
+            meta.complete = false;
+            if (hdr.weir.kind == TYPE_CONTRIBUTION && hdr.weir.groups == 0) {
+                meta.bounce = true;
             } else {
-                become_result();
-                if (meta.adds) {
-                    standard_metadata.mcast_grp = meta.group;
-                    meta.event = EVENT_ROUND_COMPLETE;
-                } else {
-                    standard_metadata.egress_spec = standard_metadata.ingress_port;
-                    meta.event = EVENT_DUPLICATE_ANSWERED;
-                }
+                meta.event = EVENT_DROP_NO_ROOM;
             }
         }
     }
 }
 
-// Egress: addresses a result to its receiver. The direct counter is the worker's downlink; note that BMv2
+// Ingress, after Room and Tree. The packet that completed its round and one that repeats it get the same
+// payload but for hdr.weir.worker. Block indices and classes are the packet's own.
+control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
+    // DSCP of the packet's layer class, as wire.definition.dscp has it. What nobody gave up is ECN-capable.
+    action sums(bit<4> kind, bit<8> flags) {
+        hdr.weir.kind = kind;
+        hdr.weir.flags = flags;
+        hdr.weir.groups = meta.written;
+        hdr.weir.included = meta.included;
+        hdr.ipv4.dscp = ((bit<6>)LAYER_CLASSES - (bit<6>)hdr.weir.layer) << 3;
+        hdr.ipv4.ecn = flags & FLAG_PROTECTED != 0 ? ECT : NOT_ECT;
+        meta.made = true;
+    }
+
+    action strip() {
+        hdr.lanes0.setInvalid();
+        hdr.lanes1.setInvalid();
+        hdr.lanes2.setInvalid();
+        hdr.lanes3.setInvalid();
+        hdr.lanes4.setInvalid();
+        hdr.lanes5.setInvalid();
+        hdr.lanes6.setInvalid();
+        hdr.lanes7.setInvalid();
+        hdr.weir.groups = 0;
+        meta.length = meta.without_lanes;
+    }
+
+    action question() {
+        hdr.weir.kind = TYPE_REPEAT;
+        hdr.weir.flags = 0;
+        hdr.weir.included = 0;
+        hdr.ipv4.dscp = RELIABLE_DSCP;
+        hdr.ipv4.ecn = ECT;
+        meta.made = true;
+    }
+
+    action to_sender() {
+        standard_metadata.egress_spec = standard_metadata.ingress_port;
+    }
+
+    action to_all() {
+        standard_metadata.mcast_grp = meta.group;
+    }
+
+    action to_others() {
+        standard_metadata.mcast_grp = meta.group;
+        meta.skip = (bit<16>)hdr.weir.worker + 1;
+    }
+
+    apply {
+        if (meta.bounce) {
+            strip();
+            question();
+            to_sender();
+            meta.event = EVENT_REPEAT_ASKED;
+        } else if (meta.ask) {
+            if (meta.headroom >= LANE_BYTES) { // else who answers needs their room
+                strip();
+            }
+            question();
+            to_others();
+            meta.event = EVENT_REPEAT_ASKED;
+        } else if (meta.relay) {
+            meta.made = true;
+            to_others();
+        } else if (meta.complete) {
+            bool asked = hdr.weir.kind != TYPE_CONTRIBUTION; // by the spine
+            bit<8> flags = meta.flags & FLAG_CONGESTED;
+            if (meta.up && meta.final) {
+                sums(TYPE_RESULT, flags | FLAG_PROTECTED);
+            } else if (meta.up) {
+                sums(TYPE_CONTRIBUTION, meta.flags | (asked ? FLAG_ANSWER : 0));
+                if (!asked) {
+                    meta.event = meta.adds ? EVENT_PARTIAL_SENT : EVENT_PARTIAL_REPEATED;
+                }
+            } else if (meta.adds) {
+                sums(TYPE_RESULT, flags | FLAG_PROTECTED);
+                to_all();
+                if (!meta.from_parent) {
+                    meta.event = EVENT_ROUND_COMPLETE;
+                }
+            } else if (!meta.from_parent) {
+                sums(TYPE_RESULT, flags | FLAG_PROTECTED);
+                to_sender();
+                meta.event = EVENT_DUPLICATE_ANSWERED;
+            } else {
+                meta.event = EVENT_DROP_STALE_ROUND; // a question by a spine that is none any more
+            }
+        }
+    }
+}
+
+// Egress: addresses what the switch made. The direct counter is the worker's downlink; note that BMv2
 // counts a packet's bytes as it was received, here the packet that completed the round.
 control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     direct_counter(CounterType.packets_and_bytes) downlink;
@@ -52,22 +134,14 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         mark_to_drop(standard_metadata);
     }
 
-    // src_*: the aggregation address that the job uses; dst_*: the worker's.
+    // src_*: the aggregation address that the job uses; dst_*: the worker's, or the rack's.
     action deliver(bit<48> src_mac, bit<32> src_ip, bit<48> dst_mac, bit<32> dst_ip, bit<16> dst_port) {
         hdr.ethernet.src = src_mac;
         hdr.ethernet.dst = dst_mac;
-        hdr.ipv4.total_len = meta.length + 28;
-        hdr.ipv4.id = 0; // allowed because it is never fragmented (RFC 6864)
-        hdr.ipv4.reserved = 0;
-        hdr.ipv4.dont_fragment = 1;
-        hdr.ipv4.ttl = 64;
         hdr.ipv4.src = src_ip;
         hdr.ipv4.dst = dst_ip;
         hdr.udp.src_port = UDP_PORT;
         hdr.udp.dst_port = dst_port;
-        hdr.udp.length = meta.length + 8;
-        hdr.udp.checksum = 0; // none: legal over IPv4 (RFC 768)
-        truncate((bit<32>)meta.length + 42); // whatever followed the IPv4 packet in the frame
     }
 
     table receivers {
@@ -81,11 +155,29 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         size = WORKERS;
     }
 
+    action finish() {
+        hdr.ipv4.total_len = meta.length + 28;
+        hdr.ipv4.id = 0; // allowed because it is never fragmented (RFC 6864)
+        hdr.ipv4.reserved = 0;
+        hdr.ipv4.dont_fragment = 1;
+        hdr.ipv4.ttl = 64;
+        hdr.udp.length = meta.length + 8;
+        hdr.udp.checksum = 0; // none: legal over IPv4 (RFC 768)
+        truncate((bit<32>)meta.length + 42); // whatever followed the IPv4 packet in the frame
+    }
+
     apply {
-        if (standard_metadata.egress_rid != 0) {
-            hdr.weir.worker = (bit<8>)(standard_metadata.egress_rid - 1);
+        if (standard_metadata.egress_rid != 0 && standard_metadata.egress_rid == meta.skip) {
+            mark_to_drop(standard_metadata);
+        } else {
+            if (standard_metadata.egress_rid != 0) {
+                hdr.weir.worker = (bit<8>)(standard_metadata.egress_rid - 1);
+            }
+            if (!meta.up) {
+                receivers.apply();
+            }
+            finish();
         }
-        receivers.apply();
     }
 }
 

@@ -1,14 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The slot protocol: what a contribution means to the cell (slot, version) it is for.
+// The slot protocol: what a packet means to the cell (slot, version) it is for.
 //
+//   contribution
 //   cell holds            sender seen?   not complete after it    complete after it
-//   ─────────────────────────────────────────────────────────────────────────────────
+//   ──────────────────────────────────────────────────────────────────────────────────────────
 //   another job, or an                   add, first of the round  add, first of the round;
-//   older round                                                   multicast the result
-//   this round            no             add                      add; multicast the result
-//   this round            yes            drop                     send the stored result back
+//   older round                                                   pass it on
+//   this round            no             add                      add; pass it on
+//   this round            yes            drop; of a rack: ask     pass it on once more
+//                                        the other racks
 //   a newer round                        drop, nothing touched
+//
+// "Pass it on": at the root, which is the spine, or the one switch that all workers are at, the sums are the
+// result and go to everybody, or once more to who repeated. In a rack, they go up to the spine until its result
+// has come, and is what goes to everybody, or once more to who repeated.
+//
+//   from the spine        cell holds this round, complete            anything else
+//   ──────────────────────────────────────────────────────────────────────────────
+//   result                keep it (once), pass it on to the workers  drop
+//   question (REPEAT)     answer: the result, else the partial sums  drop
 //
 // Rounds compare by serial arithmetic (RFC 1982). A round that is newer forgets what the cell held, so
 // nothing is ever zeroed: the first writer of a lane group or a column overwrites.
@@ -30,6 +41,9 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     register<bit<32>>(CELLS) seens; // mask of workers that took part in the round
     register<bit<32>>(CELLS) includeds; // mask of those whose lanes were added
     register<bit<8>>(CELLS) writtens; // lane groups that hold data of this round
+    register<bit<8>>(CELLS) marks; // PROTECTED and CONGESTED of what was added, and FINAL
+
+    const bit<8> FINAL = 0x80; // the cell holds the spine's result
 
     bit<32> owner;
     bit<32> round;
@@ -41,56 +55,116 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         seens.read(seen, meta.cell);
         includeds.read(meta.included, meta.cell);
         writtens.read(meta.written, meta.cell);
+        marks.read(meta.flags, meta.cell);
     }
 
     action forget() {
         seen = 0;
         meta.included = 0;
         meta.written = 0;
+        meta.flags = 0;
         meta.first = true;
     }
 
-    // A header-only packet is seen, but not included: there was nothing to add.
-    action add() {
+    // Data of the cell. Congestion that the packet met is everybody's.
+    action store() {
+        meta.flags = meta.flags | (hdr.ipv4.ecn == CE ? FLAG_CONGESTED : 0)
+            | (hdr.weir.flags & (hdr.weir.groups != 0 ? FLAG_PROTECTED | FLAG_CONGESTED : FLAG_CONGESTED));
         meta.adds = true;
+        meta.written = hdr.weir.groups | meta.written;
+        includeds.write(meta.cell, meta.included);
+        writtens.write(meta.cell, meta.written);
+        marks.write(meta.cell, meta.flags);
+    }
+
+    // A packet without lanes is seen, but not included: there was nothing to add, or it was given up.
+    action add() {
         meta.put = hdr.weir.groups & ~meta.written;
         meta.merge = hdr.weir.groups & meta.written;
-        meta.written = hdr.weir.groups | meta.written;
-        meta.included = meta.included | (hdr.weir.groups != 0 ? meta.worker_bit : 0);
+        meta.included = meta.included
+            | (hdr.weir.groups == 0 ? 0 : (meta.from_rack ? hdr.weir.included : meta.worker_bit));
         seen = seen | meta.worker_bit;
         owners.write(meta.cell, hdr.weir.job);
         rounds.write(meta.cell, hdr.weir.round);
         seens.write(meta.cell, seen);
-        includeds.write(meta.cell, meta.included);
-        writtens.write(meta.cell, meta.written);
+        store();
     }
 
-    // The packet turns into the result: lanes that only others sent are added to it, and those that a
+    // The spine's result takes the place of the rack's sums.
+    action keep() {
+        meta.first = true;
+        meta.written = 0;
+        meta.put = hdr.weir.groups;
+        meta.included = hdr.weir.included;
+        meta.flags = FINAL;
+        store();
+    }
+
+    // The packet turns into what the cell holds: lanes that only others sent are added to it, and those that a
     // repeated packet carries but the round never took are cut off.
     action complete() {
         meta.complete = true;
         meta.fetch = meta.written;
         meta.discard = hdr.weir.groups & ~meta.written;
+        meta.final = meta.flags & FINAL != 0;
+    }
+
+    // Bytes of the lanes that a result of this cell would hold.
+    action measure(out bit<16> bytes) {
+        bytes = ((bit<16>)meta.written[0:0] + (bit<16>)meta.written[1:1] + (bit<16>)meta.written[2:2]
+            + (bit<16>)meta.written[3:3] + (bit<16>)meta.written[4:4] + (bit<16>)meta.written[5:5]
+            + (bit<16>)meta.written[6:6] + (bit<16>)meta.written[7:7]) << 7;
     }
 
     apply {
         meta.cell = ((meta.slot_base + (bit<32>)hdr.weir.slot) << 1) | (hdr.weir.round & 1);
         load();
         bit<32> ahead = hdr.weir.round - round;
-        if (owner == hdr.weir.job && ahead >= HALF_OF_ROUNDS) {
+        if (hdr.weir.kind == TYPE_RESULT && meta.from_rack) {
+            meta.relay = true;
+            meta.event = EVENT_RESULT_RELAYED;
+        } else if (owner == hdr.weir.job && ahead >= HALF_OF_ROUNDS) {
             meta.event = EVENT_DROP_STALE_ROUND;
         } else {
             if (owner != hdr.weir.job || ahead != 0) {
                 forget();
             }
-            if (seen & meta.worker_bit == 0) {
-                add();
-                meta.event = EVENT_CONTRIBUTION;
+            if (meta.from_parent) {
+                if (seen != meta.all_workers) {
+                    meta.event = EVENT_DROP_STALE_ROUND;
+                } else if (hdr.weir.kind == TYPE_RESULT && meta.flags & FINAL != 0) {
+                    meta.event = EVENT_DROP_STALE_ROUND; // once more
+                } else if (hdr.weir.kind == TYPE_RESULT && hdr.weir.flags & FLAG_TRIMMED == 0) {
+                    keep();
+                    meta.event = EVENT_RESULT_STORED;
+                    complete();
+                } else {
+                    // a question, or a result without its lanes, which is asked for by repeating the sums
+                    complete();
+                    meta.event = meta.final ? EVENT_RESULT_REPEATED : EVENT_PARTIAL_REPEATED;
+                }
+            } else if (seen & meta.worker_bit == 0) {
+                // Without lanes that nobody gave up the packet does not count. Nor may one without lanes be the
+                // last where it could not grow into the result: nobody would get that.
+                bit<16> bytes = 0;
+                if (hdr.weir.groups == 0 && seen | meta.worker_bit == meta.all_workers) {
+                    measure(bytes);
+                }
+                if (hdr.weir.flags & (FLAG_TRIMMED | FLAG_PROTECTED) == FLAG_TRIMMED | FLAG_PROTECTED
+                        || bytes > meta.headroom) {
+                    meta.bounce = true;
+                } else {
+                    add();
+                    meta.event = EVENT_CONTRIBUTION;
+                    if (seen == meta.all_workers) {
+                        complete();
+                    }
+                }
+            } else if (seen == meta.all_workers) {
+                complete();
             } else {
                 meta.event = EVENT_DUPLICATE_PENDING;
-            }
-            if (seen == meta.all_workers) {
-                complete();
+                meta.ask = meta.from_rack && hdr.weir.flags & FLAG_ANSWER == 0;
             }
         }
     }

@@ -105,9 +105,9 @@ header flow_t {
     bit<8> worker; // the worker this flow is of, whoever sends
     bit<32> flow; // flow id, chosen by who opens it
     bit<32> tensor; // number of the tensor within the flow, from 1
-    bit<32> index; // chunk: its index; probe and bitmap: the probe's number; stop: chunks received
+    bit<32> index; // chunk: its index; probe: its number, from 1; bitmap, stop: the probe answered, or zero
     bit<32> count; // chunks of the tensor
-    bit<32> first; // bitmap: the chunk its first bit is of; else zero
+    bit<32> first; // chunk: its account; probe: first chunk asked about; bitmap, stop: chunk of the first bit
 }
 
 // one group of lanes
