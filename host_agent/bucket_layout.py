@@ -8,7 +8,10 @@ the first iteration, and once more after a restart from a checkpoint.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 
@@ -57,6 +60,26 @@ class BucketLayout:
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self.segments)
+
+    def blocks_of(self, segment: Segment) -> slice:
+        """A parameter's blocks of the vector: no other parameter has a part of them."""
+        first = segment.vector_start // self.block
+        return slice(first, first - (-segment.length // self.block))
+
+    @cached_property
+    def owners(self) -> npt.NDArray[np.intp]:
+        """For each block of the vector, the index of the segment it is of."""
+        counts = [-(-segment.length // self.block) for segment in self.segments]
+        return np.repeat(np.arange(len(counts)), counts)
+
+    @cached_property
+    def block_lengths(self) -> torch.Tensor:
+        """For each block, how many of its lanes are elements of its parameter, not padding; float32."""
+        lengths = torch.full((self.length // self.block,), float(self.block))
+        for segment in self.segments:
+            if remainder := segment.length % self.block:
+                lengths[self.blocks_of(segment).stop - 1] = remainder
+        return lengths
 
     def spread(self, bucket: torch.Tensor) -> torch.Tensor:
         """The bucket (flat, any float dtype) as a new vector: float32, padded with zeros."""

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker does with its own gradients before and after they are summed, whatever sums them.
+
+The DDP hook sums over a switch; ``weir calibrate`` sums in memory and loses blocks on purpose. Between
+``prepare`` and ``settle`` either decides what is delivered; the rest becomes the residual here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from host_agent.bucket_layout import BucketLayout
+from host_agent.classes import MagnitudeClassifier, Magnitudes
+from host_agent.error_feedback import ErrorFeedback
+from host_agent.loss_policy import LossPolicy
+from host_agent.sparsifiers import Sparsifier
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """One vector on its way.
+
+    compensated: gradients over the number of workers, plus residuals. sent: what of that was chosen, all else
+    zero. magnitudes: the classes of its blocks; None when nothing may be lost.
+    """
+
+    layout: BucketLayout
+    compensated: torch.Tensor
+    sent: torch.Tensor
+    magnitudes: Magnitudes | None
+
+
+class LocalGradients:
+    """One worker's sparsifier, residuals and magnitude classes, from step to step.
+
+    error_feedback: keep what is not delivered for the next step. Where everything is sent and nothing may be
+    lost there is nothing to keep.
+    """
+
+    def __init__(self, sparsifier: Sparsifier, policy: LossPolicy, *, error_feedback: bool = True) -> None:
+        self.sparsifier = sparsifier
+        self.policy = policy
+        keeps = not sparsifier.sends_all or not policy.lossless
+        self.feedback = ErrorFeedback() if error_feedback and keeps else None
+        self.classifier = None if policy.lossless else MagnitudeClassifier()
+
+    def prepare(
+        self, layout: BucketLayout, bucket: torch.Tensor, workers: int, *, dense: bool = False
+    ) -> Outgoing:
+        """What to send of a bucket (flat, any float dtype); changes nothing. dense: all of it."""
+        vector = layout.spread(bucket).div_(workers)
+        if self.feedback is not None:
+            self.feedback.compensate(layout, vector)
+        sent = vector if dense or self.sparsifier.sends_all else self._chosen(layout, vector)
+        magnitudes = None if self.classifier is None else self.classifier.classify(layout, sent)
+        return Outgoing(layout, vector, sent, magnitudes)
+
+    def _chosen(self, layout: BucketLayout, vector: torch.Tensor) -> torch.Tensor:
+        """What of each parameter is sent, chosen for each by itself."""
+        sent = torch.zeros_like(vector)
+        for segment in layout:
+            sent[segment.in_vector] = self.sparsifier.encode(vector[segment.in_vector])
+        return sent
+
+    def settle(self, outgoing: Outgoing, delivered: torch.Tensor) -> None:
+        """Takes note of what the sum included of this worker: ``sent`` as rounded, zero where it was lost.
+
+        To be called once for each vector, when its sum is there.
+        """
+        if self.feedback is not None:
+            self.feedback.keep(outgoing.layout, outgoing.compensated - delivered)
+        if self.classifier is not None and outgoing.magnitudes is not None:
+            self.classifier.adopt(outgoing.magnitudes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The sparsifier's state, residuals and classes: enough to go on bit for bit."""
+        return {
+            "sparsifier": self.sparsifier.state_dict(),
+            "residuals": self.feedback.state_dict() if self.feedback is not None else {},
+            "quartiles": self.classifier.state_dict() if self.classifier is not None else {},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what ``state_dict`` gave; what these settings do not use is left out."""
+        self.sparsifier.load_state_dict(state["sparsifier"])
+        if self.feedback is not None:
+            self.feedback.load_state_dict(state["residuals"])
+        if self.classifier is not None:
+            self.classifier.load_state_dict(state["quartiles"])
+
+
+def give_back(
+    flat: npt.NDArray[np.int32] | torch.Tensor, blocks: npt.NDArray[np.integer[Any]], block: int
+) -> None:
+    """Zeroes ``blocks`` of ``flat``, a whole number of blocks: what no result included is not delivered."""
+    flat.reshape(-1, block)[blocks.astype(np.int64)] = 0  # torch takes no unsigned indexes
