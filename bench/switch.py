@@ -74,8 +74,7 @@ def pipeline(workers: int, slots: int, lanes: int, repeats: int) -> dict[str, li
 def _admit(switch: Switch, workers: int, slots: int) -> None:
     topology = single_switch(workers, grpc="127.0.0.1:1", target="soft")
     members = {rank: Member(rank, host, 9347) for rank, host in enumerate(topology.hosts)}
-    name = topology.switches[0].name
-    job = Job(JOB, "bench", "", workers, slots, name, 0.0, members, slots=SlotRange(0, slots))
+    job = Job(JOB, "bench", "", workers, members=members, slots=SlotRange(0, slots))
     install(switch, desired_state(topology, topology.switches[0], [job]))
 
 

@@ -1,31 +1,72 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topology and jobs in, what each switch must hold out. A pure function; everything else follows from it."""
+"""Topology and jobs in, what each switch must hold out. A pure function; everything else follows from it.
 
-from collections.abc import Iterable, Iterator
+A job whose workers are on one switch is aggregated there. One that spans racks is a tree: every leaf sums its
+own workers, is itself a worker of the spines, and passes their results on; slot s goes to the spine of its
+class s mod 16. The job's number, slots and multicast group are the same on every switch.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
 
 from controller.entries import Replica, SwitchState, TableEntry
-from controller.jobs import Job
-from controller.tables import admission, aggregator, arp, forwarding, replication, results
+from controller.jobs import Job, Member
+from controller.slots import SlotRange
+from controller.tables import (
+    admission,
+    aggregator,
+    arp,
+    forwarding,
+    losses,
+    queueing,
+    replication,
+    results,
+    spraying,
+    tree,
+)
 from controller.topology import Switch, Topology
+from wire.definition import UDP_PORT
 
 
-def desired_state(topology: Topology, switch: Switch, jobs: Iterable[Job]) -> SwitchState:
-    """What ``switch`` must hold for ``jobs``, those of other switches among them ignored."""
-    mine = [job for job in jobs if job.switch == switch.name]
-    entries = list(_standing(topology, switch))
+def desired_state(
+    topology: Topology, switch: Switch, jobs: Iterable[Job], alive_spines: Collection[str] | None = None
+) -> SwitchState:
+    """What ``switch`` must hold for ``jobs``, those of other switches among them ignored.
+
+    ``alive_spines``: names of the spines that leaves send to; None: all. Where none is alive, all are kept:
+    there is nothing better to do with their packets.
+    """
+    entries = list(_standing(topology, switch, _uplinks(topology, switch, alive_spines)))
     groups: dict[int, frozenset[Replica]] = {}
     hosts = topology.hosts_of(switch.name)
     if hosts:
         groups[replication.FLOOD_GROUP] = replication.flood(host.port for host in hosts)
         entries.append(forwarding.broadcast(replication.FLOOD_GROUP))
-    for job in mine:
-        entries += _job(switch, job)
-        groups[_group(job)] = replication.results({m.rank: m.host.port for m in job.members.values()})
+    for job in jobs:
+        leaves = job.leaves
+        if switch.name in leaves:
+            entries += _leaf(switch, job)
+            groups[_group(job)] = replication.results({m.rank: m.host.port for m in _members(switch, job)})
+            if len(leaves) > 1:
+                entries += _climbing(topology, switch, job, alive_spines)
+        elif len(leaves) > 1 and topology.is_spine(switch.name):
+            racks = _racks(topology, switch, job)
+            entries += _spine(switch, job, racks)
+            groups[_group(job)] = replication.results({n: port for n, (port, _leaf) in enumerate(racks)})
     return SwitchState(frozenset(entries), groups)
 
 
-def _standing(topology: Topology, switch: Switch) -> Iterator[TableEntry]:
-    """What is there whether or not anybody works: who is where, and who the switch is."""
+def _uplinks(
+    topology: Topology, switch: Switch, alive_spines: Collection[str] | None
+) -> list[tuple[int, Switch]]:
+    """A leaf's ports and the spines there that packets may be sent to."""
+    if topology.is_spine(switch.name):
+        return []
+    every = list(topology.neighbours(switch.name))
+    return [(p, s) for p, s in every if alive_spines is None or s.name in alive_spines] or every
+
+
+def _standing(topology: Topology, switch: Switch, uplinks: list[tuple[int, Switch]]) -> Iterator[TableEntry]:
+    """What is there whether or not anybody works: who is where, who the switch is, how it treats packets."""
     own = switch.aggregation
     yield arp.answer(own.ip, own.mac)
     yield aggregator.address(own.ip, switch.headroom)
@@ -33,19 +74,34 @@ def _standing(topology: Topology, switch: Switch) -> Iterator[TableEntry]:
     for host in topology.hosts_of(switch.name):
         yield forwarding.to_mac(host.mac, host.port)
         yield forwarding.to_ip(host.ip, host.mac, host.port)
+    if uplinks:
+        paths = [spraying.Path(port, spine.aggregation.mac) for port, spine in uplinks]
+        places = len(topology.spines)
+        yield from spraying.spread(spraying.UP_GROUP, topology.qos.spray_mode, own.mac, paths, places)
+        for other in topology.leaves:
+            if other.name != switch.name:
+                yield forwarding.sprayed(other.prefix, spraying.UP_GROUP)
+    elif topology.is_spine(switch.name):
+        for port, leaf in topology.neighbours(switch.name):
+            yield forwarding.to_subnet(leaf.prefix, leaf.aggregation.mac, port)
+    for dscp, treatment in topology.qos.treatments().items():
+        yield queueing.traffic_class(dscp, treatment)
+    for loss in topology.qos.losses:
+        if loss.switch == switch.name:
+            yield losses.fault(loss)
 
 
-def _job(switch: Switch, job: Job) -> Iterator[TableEntry]:
-    if job.slots is None:
-        raise ValueError(f"job {job.name!r} has no slots yet")
-    for member in job.members.values():
+def _leaf(switch: Switch, job: Job) -> Iterator[TableEntry]:
+    """Its own workers, by their ranks in the job."""
+    slots, members = _slots(job), _members(switch, job)
+    for member in members:
         yield admission.worker(
             port=member.host.port,
             job_id=job.id,
             rank=member.rank,
-            size=job.size,
-            slot_base=job.slots.base,
-            slot_count=job.slots.count,
+            all_workers=admission.bits(m.rank for m in members),
+            slot_base=slots.base,
+            slot_count=slots.count,
             group=_group(job),
         )
         yield results.receiver(
@@ -59,7 +115,72 @@ def _job(switch: Switch, job: Job) -> Iterator[TableEntry]:
         )
 
 
-def _group(job: Job) -> int:
+def _climbing(
+    topology: Topology, switch: Switch, job: Job, alive_spines: Collection[str] | None
+) -> Iterator[TableEntry]:
+    """A leaf's way up to the spines that are alive, and down again from any of them."""
+    slots = _slots(job)
+    yield from tree.uplinks(
+        job_id=job.id,
+        member=job.leaves.index(switch.name),
+        src_mac=switch.aggregation.mac,
+        src_ip=switch.aggregation.ip,
+        spines=[
+            tree.Uplink(port, spine.aggregation.mac, spine.aggregation.ip)
+            for port, spine in _uplinks(topology, switch, alive_spines)
+        ],
+    )
+    for port, _spine in topology.neighbours(switch.name):
+        yield admission.parent(
+            port=port,
+            job_id=job.id,
+            all_workers=admission.bits(m.rank for m in _members(switch, job)),
+            slot_base=slots.base,
+            slot_count=slots.count,
+            group=_group(job),
+        )
+
+
+def _spine(switch: Switch, job: Job, racks: list[tuple[int, Switch]]) -> Iterator[TableEntry]:
+    """Its workers are racks, numbered from 0."""
+    slots = _slots(job)
+    for number, (port, leaf) in enumerate(racks):
+        yield admission.worker(
+            port=port,
+            job_id=job.id,
+            rank=number,
+            all_workers=admission.bits(range(len(racks))),
+            slot_base=slots.base,
+            slot_count=slots.count,
+            group=_group(job),
+            rack=True,
+        )
+        yield results.receiver(
+            job_id=job.id,
+            rank=number,
+            src_mac=switch.aggregation.mac,
+            src_ip=switch.aggregation.ip,
+            dst_mac=leaf.aggregation.mac,
+            dst_ip=leaf.aggregation.ip,
+            dst_port=UDP_PORT,
+        )
+
+
+def _racks(topology: Topology, spine: Switch, job: Job) -> list[tuple[int, Switch]]:
+    """A spine's ports to the job's leaves, and these, in the order of their numbers."""
+    by_name = {leaf.name: (port, leaf) for port, leaf in topology.neighbours(spine.name)}
+    return [by_name[name] for name in job.leaves]
+
+
+def _members(switch: Switch, job: Job) -> list[Member]:
+    return [member for member in job.members.values() if member.host.switch == switch.name]
+
+
+def _slots(job: Job) -> SlotRange:
     if job.slots is None:
         raise ValueError(f"job {job.name!r} has no slots yet")
-    return replication.job_group(job.slots.base)
+    return job.slots
+
+
+def _group(job: Job) -> int:
+    return replication.job_group(_slots(job).base)

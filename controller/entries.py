@@ -15,8 +15,16 @@ class Lpm:
     length: int
 
 
-Match: TypeAlias = int | Lpm  # a plain number is an exact match
-Key: TypeAlias = tuple[str, tuple[tuple[str, Match], ...]]
+@dataclass(frozen=True)
+class Ternary:
+    """The bits of ``value`` that ``mask`` has; the others are zero. A mask of zero matches everything."""
+
+    value: int
+    mask: int
+
+
+Match: TypeAlias = int | Lpm | Ternary  # a plain number is an exact match
+Key: TypeAlias = tuple[str, tuple[tuple[str, Match], ...], int]
 
 
 @dataclass(frozen=True)
@@ -28,17 +36,19 @@ class TableEntry:
         match: (key name as in P4Info, value) in the table's key order.
         action: the action's full P4 name.
         params: (parameter name, value) in the action's order.
+        priority: of entries with ternary matches, from 1; among several that match, the greatest wins.
     """
 
     table: str
     match: tuple[tuple[str, Match], ...]
     action: str
     params: tuple[tuple[str, int], ...] = ()
+    priority: int = 0
 
     @property
     def key(self) -> Key:
-        """What makes the entry the same entry: its table and match."""
-        return (self.table, self.match)
+        """What makes the entry the same entry: its table, match and priority."""
+        return (self.table, self.match, self.priority)
 
 
 @dataclass(frozen=True, order=True)

@@ -59,7 +59,7 @@ class JoinSpec:
         if not 1 <= self.size <= MAX_WORKERS:
             raise JobError(
                 Refusal.INVALID,
-                f"job {self.job!r} has {self.size} workers; one switch aggregates 1 to {MAX_WORKERS}",
+                f"job {self.job!r} has {self.size} workers; 1 to {MAX_WORKERS} are aggregated",
             )
         if not 0 <= self.rank < self.size:
             raise JobError(
@@ -113,12 +113,12 @@ class Job:
     name: str
     token: str
     size: int
-    slots_wanted: int  # 0: as there are
-    switch: str
-    deadline: float
+    slots_wanted: int = 0  # 0: as there are
+    deadline: float = 0.0
     members: dict[int, Member] = field(default_factory=dict)
     state: JobState = JobState.GATHERING
     slots: SlotRange | None = None
+    switches: tuple[str, ...] = ()  # where it has its slots: its leaves, and the spines between them
     withdrawn: dict[int, str] = field(default_factory=dict)  # rank -> host of who joined and went away
     ends_at: float | None = None  # set when the first member leaves
 
@@ -136,6 +136,11 @@ class Job:
             for rank in ranks
         ]
         return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(words)}"
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """The switches that its members are on, in the order of their lowest ranks."""
+        return tuple(dict.fromkeys(member.host.switch for _rank, member in sorted(self.members.items())))
 
     def departed(self) -> list[Member]:
         """Members that have left."""

@@ -274,8 +274,8 @@ def leaf_spine(
     hosts_per_rack: int,
     *,
     grpc: Callable[[str], str] = "unix:/run/weir/{}.sock".format,
-    shm: Callable[[str], str | None] = lambda _switch: None,
-    target: Target = "bmv2",
+    shm: Callable[[str], str] | None = None,
+    target: Target = "soft",
     qos: Qos | None = None,
 ) -> Topology:
     """Two tiers: every leaf linked to every spine, hosts h1.. numbered rack by rack.
@@ -286,7 +286,7 @@ def leaf_spine(
 
     Args:
         grpc: P4Runtime address of the switch of a name.
-        shm: directory of that switch's shared-memory ports, if it has.
+        shm: directory of the shared-memory ports of the leaf of a name; None: there are none.
 
     Raises:
         TopologyError: more of something than can be numbered.
@@ -319,7 +319,7 @@ def leaf_spine(
                 port=i,
                 mac=f"02:00:00:00:{r:02x}:{i:02x}",
                 ip=f"10.0.{r}.{i}",
-                shm=shm(leaf),
+                shm=shm(leaf) if shm else None,
             )
             for r, leaf in enumerate(leaf_names, 1)
             for i in range(1, hosts_per_rack + 1)

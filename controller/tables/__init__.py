@@ -5,13 +5,28 @@ All names that the program must have are collected here, so that a test can comp
 reader of a switch knows which tables are the controller's.
 """
 
-from controller.tables import admission, aggregator, arp, forwarding, results
+from controller.tables import (
+    admission,
+    aggregator,
+    arp,
+    forwarding,
+    losses,
+    queueing,
+    results,
+    spraying,
+    tree,
+)
 
 TABLES = (
     forwarding.L2,
     forwarding.IPV4,
     arp.ADDRESSES,
     aggregator.ADDRESSES,
+    spraying.GROUPS,
+    spraying.PATHS,
+    queueing.CLASSES,
+    *losses.FAULTS.values(),
     results.RECEIVERS,
-    admission.WORKERS,
+    tree.UPLINKS,
+    *admission.GATES,
 )

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``forwarding``: what happens to packets that are not the aggregator's: an L2 switch and IPv4 router."""
 
-from controller.addresses import BROADCAST_MAC, ip_number, mac_number
+from ipaddress import IPv4Network
+
+from controller.addresses import BROADCAST_MAC, mac_number
 from controller.entries import Lpm, TableEntry
 
 L2 = "WeirIngress.forwarding.l2"
@@ -10,6 +12,7 @@ FLOOD = "WeirIngress.forwarding.flood"
 LOCAL = "WeirIngress.forwarding.local"
 IPV4 = "WeirIngress.forwarding.ipv4"
 ROUTE = "WeirIngress.forwarding.route"
+SPRAY = "WeirIngress.forwarding.spray"
 
 
 def to_mac(mac: str, port: int) -> TableEntry:
@@ -29,6 +32,18 @@ def own_mac(mac: str) -> TableEntry:
 
 def to_ip(ip: str, mac: str, port: int) -> TableEntry:
     """Packets for ``ip`` that were sent to the switch's own MAC are routed to ``mac`` by ``port``."""
-    return TableEntry(
-        IPV4, (("dst", Lpm(ip_number(ip), 32)),), ROUTE, (("port", port), ("dst_mac", mac_number(mac)))
-    )
+    return to_subnet(IPv4Network(ip), mac, port)
+
+
+def to_subnet(subnet: IPv4Network, mac: str, port: int) -> TableEntry:
+    """Packets for ``subnet`` that were sent to the switch's own MAC are routed to ``mac`` by ``port``."""
+    return TableEntry(IPV4, _within(subnet), ROUTE, (("port", port), ("dst_mac", mac_number(mac))))
+
+
+def sprayed(subnet: IPv4Network, group: int) -> TableEntry:
+    """Packets for ``subnet`` that were sent to the switch's own MAC take one of a spray group's paths."""
+    return TableEntry(IPV4, _within(subnet), SPRAY, (("group", group),))
+
+
+def _within(subnet: IPv4Network) -> tuple[tuple[str, Lpm], ...]:
+    return (("dst", Lpm(int(subnet.network_address), subnet.prefixlen)),)

@@ -12,15 +12,13 @@ from controller.topology import Topology
 def job(
     name: str, topology: Topology, *, size: int, job_id: int = 1, slot_base: int = 0, slot_count: int = 64
 ) -> Job:
-    """A running job with rank i on the i-th host."""
+    """A running job with rank i on the i-th host, wherever that is."""
     return Job(
         id=job_id,
         name=name,
         token="secret",
         size=size,
         slots_wanted=slot_count,
-        switch=topology.switches[0].name,
-        deadline=0.0,
         members={rank: Member(rank, topology.hosts[rank], 9347) for rank in range(size)},
         state=JobState.RUNNING,
         slots=SlotRange(slot_base, slot_count),

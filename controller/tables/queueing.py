@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``queueing``: which queue a class of packets joins, and at which depth it is trimmed, marked or dropped.
+
+What queues did is counted by the ``treatments`` of ingress (trimmed, dropped, queued) and egress (marked).
+"""
+
+from controller.entries import TableEntry
+from controller.qos import Enqueue
+
+CLASSES = "WeirIngress.queueing.classes"
+ENQUEUE = "WeirIngress.queueing.enqueue"
+TREATMENTS = ("WeirIngress.queueing.treatments", "WeirEgress.marking.treatments")
+QUEUES = 8  # of a port; counters are at Treatment * QUEUES + queue
+
+
+def traffic_class(dscp: int, treatment: Enqueue) -> TableEntry:
+    """Packets of a DSCP are treated so."""
+    return TableEntry(
+        CLASSES,
+        (("dscp", dscp),),
+        ENQUEUE,
+        (
+            ("queue", treatment.queue),
+            ("trim_at", treatment.trim_at),
+            ("mark_at", treatment.mark_at),
+            ("drop_at", treatment.drop_at),
+        ),
+    )

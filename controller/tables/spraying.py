@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``spraying``: over which paths packets to other racks are spread, packet by packet."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from controller.addresses import mac_number
+from controller.entries import TableEntry
+from wire.definition import SprayMode
+
+GROUPS = "WeirIngress.spraying.groups"
+CHOOSE = "WeirIngress.spraying.choose"
+PATHS = "WeirIngress.spraying.paths"
+TAKE = "WeirIngress.spraying.take"
+UP_GROUP = 1  # a leaf's way to the other racks
+COMPARED = 4  # paths whose queues LEAST_LOADED looks at
+
+
+@dataclass(frozen=True)
+class Path:
+    """One of several equal ways: the port, and the MAC address there."""
+
+    port: int
+    mac: str
+
+
+def spread(
+    group: int, mode: SprayMode, src_mac: str, paths: Sequence[Path], places: int
+) -> Iterator[TableEntry]:
+    """Packets of ``group`` take one of ``paths``.
+
+    ``places`` entries are written, whatever the number of paths; those left over repeat them. So a path that
+    goes away or comes back modifies entries and removes none, and at no moment does a choice find nothing.
+    """
+    ports = [path.port for path in paths[:COMPARED]]
+    ports += [0] * (COMPARED - len(ports))
+    yield TableEntry(
+        GROUPS,
+        (("group", group),),
+        CHOOSE,
+        (
+            ("mode", int(mode)),
+            ("base", 0),
+            ("count", len(paths)),
+            *((f"port{number}", port) for number, port in enumerate(ports)),
+        ),
+    )
+    for index in range(places):
+        path = paths[index % len(paths)]
+        yield TableEntry(
+            PATHS,
+            (("index", index),),
+            TAKE,
+            (("port", path.port), ("src_mac", mac_number(src_mac)), ("dst_mac", mac_number(path.mac))),
+        )
