@@ -3,12 +3,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from controller.entries import Lpm as WantedLpm
+from controller.entries import Match as WantedMatch
 from controller.entries import SwitchState, TableEntry
+from controller.entries import Ternary as WantedTernary
+from controller.sync import Batch, GroupUpdate, Verb, plan
 from controller.tables import admission, aggregator, results
 from host_agent.frames import Addresses, Endpoint
-from softswitch.entry import Entry, Exact, Lpm, Replica
+from softswitch.entry import Entry, Exact, Lpm, Match, Replica, Ternary
 from softswitch.switch import Switch
 
 AGGREGATION = Endpoint("02:00:00:00:00:fe", "10.0.0.254")
@@ -38,7 +42,7 @@ class Job:
                     port=port,
                     job_id=self.job,
                     rank=worker,
-                    size=len(self.ports),
+                    all_workers=admission.bits(range(len(self.ports))),
                     slot_base=self.slot_base,
                     slot_count=self.slots,
                     group=self.group,
@@ -82,15 +86,38 @@ def aggregation(headroom: int = 0xFFFF) -> tuple[str, Entry]:
 
 def install(switch: Switch, state: SwitchState) -> None:
     """Insert every entry and group of a controller's desired state; the switch must hold none of them yet."""
-    for number, replicas in state.groups.items():
-        switch.set_multicast_group(number, [Replica(r.port, r.rid) for r in sorted(replicas)])
-    for entry in state.entries:
-        switch.insert_entry(entry.table, _entry(entry))
+    apply(switch, plan(SwitchState(), state))
+
+
+def apply(switch: Switch, batches: Sequence[Batch]) -> None:
+    """Carry out what the controller would write, in its order."""
+    for update in chain.from_iterable(batches):
+        if isinstance(update, GroupUpdate):
+            if update.verb is Verb.DELETE:
+                switch.delete_multicast_group(update.group)
+            else:
+                replicas = [Replica(r.port, r.rid) for r in sorted(update.replicas)]
+                switch.set_multicast_group(update.group, replicas)
+            continue
+        entry = _entry(update.entry)
+        if update.verb is Verb.INSERT:
+            switch.insert_entry(update.entry.table, entry)
+        elif update.verb is Verb.MODIFY:
+            switch.modify_entry(update.entry.table, entry)
+        else:
+            switch.delete_entry(update.entry.table, entry.key, entry.priority)
 
 
 def _entry(entry: TableEntry) -> Entry:
-    key = tuple(
-        Lpm(value.value, value.length) if isinstance(value, WantedLpm) else Exact(value)
-        for _, value in entry.match
-    )
-    return Entry(key, entry.action, tuple(value for _, value in entry.params))
+    key = tuple(_match(value) for _, value in entry.match)
+    return Entry(key, entry.action, tuple(value for _, value in entry.params), entry.priority)
+
+
+def _match(value: WantedMatch) -> Match:
+    match value:
+        case WantedLpm(number, length):
+            return Lpm(number, length)
+        case WantedTernary(number, mask):
+            return Ternary(number, mask)
+        case number:
+            return Exact(number)

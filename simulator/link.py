@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A one-way link that delays, loses, repeats and overtakes, as its seed says."""
+"""A one-way link that takes time, delays, loses, repeats and overtakes, as its seed says."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from simulator.clock import Clock
+from simulator.clock import SECOND, Clock
 
 
 @dataclass(frozen=True)
@@ -24,28 +24,60 @@ class Faults:
     late: float = 0.0
     lateness: int = 0
 
+    @property
+    def random(self) -> bool:
+        """Whether anything is drawn for a frame."""
+        return bool(self.jitter or self.loss or self.duplicate or self.late)
+
 
 class Link:
-    """Carries frames one way. ``down`` links lose everything."""
+    """Carries frames one way. ``down`` links lose everything.
+
+    rate_bps: who sends begins a frame when the one before is through; it has arrived when its last bit has.
+    None: frames take no time. ``tap`` sees each frame as its sending begins, whatever becomes of it.
+    """
+
+    __slots__ = ("_clock", "_deliver", "_random", "down", "faults", "rate_bps", "tap")
 
     def __init__(
-        self, clock: Clock, random: Random, faults: Faults, deliver: Callable[[bytes], None]
+        self,
+        clock: Clock,
+        random: Random,
+        faults: Faults,
+        deliver: Callable[[bytes], None],
+        rate_bps: int | None = None,
     ) -> None:
         self._clock, self._random, self._deliver = clock, random, deliver
         self.faults = faults
+        self.rate_bps = rate_bps
         self.down = False
+        self.tap: Callable[[int, bytes], None] | None = None
+
+    def duration(self, frame: bytes) -> int:
+        """Nanoseconds from the frame's first bit to its last (no preamble or gap between frames)."""
+        return 0 if self.rate_bps is None else len(frame) * 8 * SECOND // self.rate_bps
 
     def send(self, frame: bytes) -> None:
         """Deliver the frame some time later: once, twice or never."""
-        copies = 2 if self._random.random() < self.faults.duplicate else 1
+        clock, faults = self._clock, self.faults
+        if self.tap is not None:
+            self.tap(clock.now, frame)
+        if self.down:
+            return
+        arrival = clock.now + self.duration(frame) + faults.delay
+        if not faults.random:
+            clock.at(arrival, self._deliver, frame)
+            return
+        copies = 2 if self._random.random() < faults.duplicate else 1
         for _ in range(copies):
-            if not self.down and self._random.random() >= self.faults.loss:
-                self._clock.after(self._delay(), lambda: self._deliver(frame))
+            if self._random.random() >= faults.loss:
+                clock.at(arrival + self._hold(), self._deliver, frame)
 
-    def _delay(self) -> int:
-        delay = self.faults.delay
-        if self.faults.jitter:
-            delay += self._random.randrange(self.faults.jitter)
-        if self.faults.late and self._random.random() < self.faults.late:
-            delay += self._random.randrange(self.faults.lateness)
-        return delay
+    def _hold(self) -> int:
+        """By how much this frame comes later than others."""
+        faults, hold = self.faults, 0
+        if faults.jitter:
+            hold += self._random.randrange(faults.jitter)
+        if faults.late and self._random.random() < faults.late:
+            hold += self._random.randrange(faults.lateness)
+        return hold

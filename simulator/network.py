@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several switches and their hosts in virtual time: the real P4 program in each switch, the controller's
+entries in its tables, the real host code at the edge. Everything that happens follows from the seed.
+
+Example::
+
+    with Network(leaf_spine(2, 2, 4, target="soft"), seed=1) as network:
+        job = network.admit(["h1", "h2", "h5", "h6"], slots=32)
+        for worker, lanes in zip(job.workers, vectors):
+            worker.submit(Work(Op.ADD, 256, lanes))
+        network.run(lambda: job.idle)              # each vector is the sum of all now
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from random import Random
+from types import TracebackType
+from typing import Final, Self
+
+from controller.desired import desired_state
+from controller.entries import SwitchState
+from controller.jobs import Job, Member
+from controller.slots import SlotRange
+from controller.sync import plan
+from controller.topology import Topology
+from host_agent.frames import Addresses, Endpoint
+from host_agent.transport import TransportConfig
+from simulator.clock import SECOND, Clock
+from simulator.entries import apply
+from simulator.host import Host
+from simulator.link import Faults, Link
+from simulator.nic import Nic
+from simulator.node import Node
+from simulator.station import UDP, Station
+from simulator.stream import Stream
+from simulator.tcp import TcpConfig
+from softswitch.program import load_program
+from softswitch.queueing import Queueing
+from softswitch.switch import Switch
+from wire.definition import UDP_PORT
+
+PROGRAM: Final = Path(__file__).resolve().parent.parent / "p4src" / "build" / "weir_v1model.json"
+_FIRST_PORT: Final = 10_000  # of jobs after the first: below what streams use
+SLOTS: Final = 1024  # of a switch, in p4src/include/config.p4
+
+
+class StuckError(AssertionError):
+    """What was waited for did not happen within the virtual time it was given."""
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """A cable: the same both ways. rate_bps None: frames take no time, and no queue forms before it."""
+
+    rate_bps: int | None = 1_000_000_000
+    faults: Faults = field(default_factory=partial(Faults, delay=1_000))
+
+
+@dataclass
+class Allocation:
+    """A job of a network: its workers by rank, which are the simulator's hosts."""
+
+    job: Job
+    workers: list[Host] = field(default_factory=list)
+
+    @property
+    def idle(self) -> bool:
+        """Whether every worker has done all its work."""
+        return all(worker.idle for worker in self.workers)
+
+
+class Network:
+    """A topology come to life.
+
+    Args:
+        topology: its switches must all run the Weir program; targets count for headroom only.
+        seed: of all that is random: faults of links, random choices of switches.
+        link: of hosts. trunk: between switches; like ``link`` unless given. A link's ``faults`` may be
+            changed at any time (`link`).
+        queueing: of every switch port; its rate is the link's.
+        host_priorities: hosts send by DSCP class, as switches do; else first come, first served.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        seed: int,
+        link: LinkSpec | None = None,
+        trunk: LinkSpec | None = None,
+        queueing: Queueing | None = None,
+        host_priorities: bool = True,
+        program: Path = PROGRAM,
+    ) -> None:
+        self.clock = Clock()
+        self.topology = topology
+        self._seed = seed
+        self._links: dict[tuple[str, str], Link] = {}
+        self._queueing = queueing or Queueing()
+        self._jobs: list[Job] = []
+        self._allocations: list[Allocation] = []
+        self._ids = count(1)
+        self._slots_taken = 0
+        self._down: set[str] = set()
+        loaded = load_program(program)
+        self.nodes = {
+            switch.name: Node(self.clock, Switch(loaded, seed=self._random(switch.name).getrandbits(32)))
+            for switch in topology.switches
+        }
+        self._held = {name: SwitchState() for name in self.nodes}
+        self.stations: dict[str, Station] = {}
+        link = link or LinkSpec()
+        for host in topology.hosts:
+            node = self.nodes[host.switch]
+            up = self._link(host.name, host.switch, link, node.receiver(host.port))
+            station = Station(host, Nic(self.clock, up, host_priorities))
+            self.stations[host.name] = station
+            self._attach(host.switch, host.port, host.name, link, station.receive)
+        for cable in topology.links:
+            for here, there in (cable.ends, cable.ends[::-1]):
+                deliver = self.nodes[there.switch].receiver(there.port)
+                self._attach(here.switch, here.port, there.switch, trunk or link, deliver)
+        self.program()
+
+    # -- the fabric --------------------------------------------------------------------------------
+
+    def _random(self, what: str) -> Random:
+        return Random(f"{self._seed} {what}")
+
+    def _link(self, here: str, there: str, spec: LinkSpec, deliver: Callable[[bytes], None]) -> Link:
+        link = Link(self.clock, self._random(f"{here} > {there}"), spec.faults, deliver, spec.rate_bps)
+        self._links[here, there] = link
+        return link
+
+    def _attach(
+        self, switch: str, port: int, there: str, spec: LinkSpec, deliver: Callable[[bytes], None]
+    ) -> None:
+        self.nodes[switch].attach(port, self._link(switch, there, spec, deliver))
+        if spec.rate_bps is not None:
+            queueing = replace(self._queueing, rate_bps=spec.rate_bps)
+            self.nodes[switch].switch.set_queueing(port, queueing)
+
+    def link(self, here: str, there: str) -> Link:
+        """The way from one switch or host to its neighbour."""
+        return self._links[here, there]
+
+    def links(self) -> dict[tuple[str, str], Link]:
+        """All ways, by (from, to)."""
+        return dict(self._links)
+
+    def program(self, topology: Topology | None = None) -> None:
+        """Bring every switch that is up to what the controller wants; ``topology``: from now on."""
+        if topology is not None:
+            self.topology = topology
+        alive = {spine.name for spine in self.topology.spines} - self._down
+        for switch in self.topology.switches:
+            if switch.name in self._down:
+                continue
+            desired = desired_state(self.topology, switch, self._jobs, alive)
+            apply(self.nodes[switch.name].switch, plan(self._held[switch.name], desired))
+            self._held[switch.name] = desired
+
+    def kill(self, switch: str) -> None:
+        """The switch is gone, with what it holds; the controller has not noticed yet (`program`)."""
+        self._down.add(switch)
+        self.nodes[switch].down = True
+        for ends, link in self._links.items():
+            if switch in ends:
+                link.down = True
+
+    # -- what runs on it ---------------------------------------------------------------------------
+
+    def admit(self, hosts: Sequence[str], *, slots: int, name: str = "", **config: object) -> Allocation:
+        """Start a job with one worker on each of ``hosts`` (by rank). ``config``: of each TransportConfig."""
+        if self._slots_taken + slots > SLOTS:
+            raise ValueError(f"{slots} slots are wanted, and {SLOTS - self._slots_taken} of {SLOTS} are left")
+        number = next(self._ids)
+        stations = [self.stations[host] for host in hosts]
+        port = UDP_PORT if number == 1 else _FIRST_PORT + number
+        job = Job(
+            number,
+            name or f"job{number}",
+            token="",
+            size=len(hosts),
+            members={rank: Member(rank, station.host, port) for rank, station in enumerate(stations)},
+            slots=SlotRange(self._slots_taken, slots),
+        )
+        allocation = Allocation(job)
+        for rank, station in enumerate(stations):
+            leaf = self.topology.switch(station.host.switch).aggregation
+            addresses = Addresses(
+                Endpoint(station.host.mac, station.host.ip, port), Endpoint(leaf.mac, leaf.ip)
+            )
+            transport = TransportConfig(number, rank, len(hosts), slots, **config)  # type: ignore[arg-type]
+            worker = Host(self.clock, transport, addresses, station.send)
+            station.open(UDP, port, worker.receive)
+            allocation.workers.append(worker)
+        self._slots_taken += slots
+        self._jobs.append(job)
+        self._allocations.append(allocation)
+        self.program()
+        return allocation
+
+    def stream(self, here: str, there: str, config: TcpConfig | None = None) -> Stream:
+        """A TCP stream from one host to another; `Stream.close` it when it is done for."""
+        macs = self._towards(here, there), self._towards(there, here)
+        return Stream(self.clock, self.stations[here], self.stations[there], macs, config)
+
+    def _towards(self, here: str, there: str) -> bytes:
+        """The MAC address to which ``here`` sends what is for ``there``: in other racks, the own leaf's."""
+        near, far = self.stations[here].host, self.stations[there].host
+        mac = far.mac if near.switch == far.switch else self.topology.switch(near.switch).aggregation.mac
+        return bytes.fromhex(mac.replace(":", ""))
+
+    # -- time --------------------------------------------------------------------------------------
+
+    def run(self, until: Callable[[], bool], limit: float = 600.0) -> None:
+        """Until that holds. Raises StuckError after ``limit`` virtual seconds."""
+        if not self.clock.run(self.clock.now + round(limit * SECOND), until):
+            raise StuckError(self._describe())
+
+    def run_for(self, seconds: float) -> None:
+        """That much virtual time."""
+        end = self.clock.now + round(seconds * SECOND)
+        self.clock.run(end, lambda: False)
+        self.clock.now = end
+
+    def _describe(self) -> str:
+        waiting = {
+            (allocation.job.name, rank): worker.transport.waiting()
+            for allocation in self._allocations
+            for rank, worker in enumerate(allocation.workers)
+            if not worker.idle
+        }
+        return f"at {self.clock.now / SECOND:.3f} virtual seconds, workers wait for (slot, round): {waiting}"
+
+    def close(self) -> None:
+        """Free switches and transports."""
+        for allocation in self._allocations:
+            for worker in allocation.workers:
+                worker.transport.close()
+        for node in self.nodes.values():
+            node.switch.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's place in a network: addresses, an interface, and who gets what arrives."""
+
+import ipaddress
+from collections.abc import Callable
+
+from controller.topology import Host
+from simulator.nic import Nic, Source
+
+UDP = 17
+_IPV4 = b"\x08\x00"
+_FIRST_PORT = 20_000  # of those given out here; above the fixed ones
+
+
+class Station:
+    """One host on one link. Programs open ports (protocol and number) and get the frames for them."""
+
+    __slots__ = ("_handlers", "_nic", "_port", "host", "ip", "mac", "unclaimed")
+
+    def __init__(self, host: Host, nic: Nic) -> None:
+        self.host = host
+        self.mac = bytes.fromhex(host.mac.replace(":", ""))
+        self.ip = int(ipaddress.IPv4Address(host.ip))
+        self._nic = nic
+        self._handlers: dict[int, Callable[[bytes], None]] = {}
+        self._port = _FIRST_PORT
+        self.unclaimed = 0  # frames for nobody: late ones of programs that have ended
+
+    def open(self, protocol: int, port: int, handler: Callable[[bytes], None]) -> None:
+        """Give frames of ``protocol`` for ``port`` to ``handler``."""
+        key = protocol << 16 | port
+        if key in self._handlers:
+            raise ValueError(f"port {port} of protocol {protocol} is in use on host {self.host.name}")
+        self._handlers[key] = handler
+
+    def open_any(self, protocol: int, handler: Callable[[bytes], None]) -> int:
+        """Open a port that has not been used for long; its number."""
+        while True:
+            self._port = self._port + 1 if self._port < 0xFFFF else _FIRST_PORT
+            if protocol << 16 | self._port not in self._handlers:
+                self.open(protocol, self._port, handler)
+                return self._port
+
+    def close(self, protocol: int, port: int) -> None:
+        """Frames for this port are for nobody from now on."""
+        del self._handlers[protocol << 16 | port]
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame when its turn comes."""
+        self._nic.send(frame)
+
+    def serve(self, source: Source) -> None:
+        """Let a source of best-effort frames send when the link is free."""
+        self._nic.serve(source)
+
+    def receive(self, frame: bytes) -> None:
+        """A frame arrived from the link."""
+        handler = None
+        if frame[12:14] == _IPV4 and frame[14] == 0x45 and len(frame) >= 38:
+            handler = self._handlers.get(frame[23] << 16 | frame[36] << 8 | frame[37])
+        if handler is None:
+            self.unclaimed += 1
+        else:
+            handler(frame)

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A one-way TCP stream between two hosts of a network: real frames around the machines of `simulator.tcp`."""
+
+import struct
+from collections.abc import Callable
+from typing import Protocol
+
+from simulator.clock import Clock
+from simulator.nic import Source
+from simulator.tcp import Receiver, Sender, TcpConfig
+from wire.definition import CE, ECT
+
+PROTOCOL = 6
+OVERHEAD = 54  # Ethernet, IPv4 and TCP headers
+_ACK, _ECE = 0x10, 0x40
+_DATA_OFFSET = 0x50
+_WINDOW = 0xFFFF
+_TTL = 64
+_HEADERS = struct.Struct(">12sHBBHHHBBHIIHHIIBBHHH")
+_TCP = struct.Struct(">IIBB")
+_TOS = 15
+_WRAP = 1 << 32
+
+
+class Port(Protocol):
+    """One host's side of a connection: addresses, and a way out."""
+
+    @property
+    def mac(self) -> bytes:
+        """Of the host."""
+
+    @property
+    def ip(self) -> int:
+        """Of the host."""
+
+    def send(self, frame: bytes) -> None:
+        """Send a frame when its turn comes."""
+
+    def serve(self, source: Source) -> None:
+        """Let a source send when the link is free."""
+
+    def open_any(self, protocol: int, handler: Callable[[bytes], None]) -> int:
+        """Get the frames for a port of one's own; its number."""
+
+    def close(self, protocol: int, port: int) -> None:
+        """Get no more of them."""
+
+
+def _folded(total: int) -> int:
+    total = (total & 0xFFFF) + (total >> 16)
+    return (total & 0xFFFF) + (total >> 16)
+
+
+class _Frames:
+    """Makes the frames of one direction. Their data are zeros: what travels is only counted."""
+
+    __slots__ = ("_base", "_ends", "_ip_sum", "_ips", "_ports", "_tos")
+
+    def __init__(self, port: Port, peer: Port, next_mac: bytes, ports: tuple[int, int]) -> None:
+        self._ends = next_mac + port.mac
+        self._ips = (port.ip, peer.ip)
+        self._ports = ports
+        self._tos = ECT
+        addresses = sum(ip >> 16 for ip in self._ips) + sum(ip & 0xFFFF for ip in self._ips)
+        self._ip_sum = 0x4500 + self._tos + 0x4000 + (_TTL << 8 | PROTOCOL) + addresses
+        self._base = addresses + PROTOCOL + sum(ports) + _WINDOW
+
+    def make(self, sequence: int, acknowledgement: int, flags: int, length: int) -> bytes:
+        """A frame with correct checksums and ``length`` zeros."""
+        sequence %= _WRAP
+        acknowledgement %= _WRAP
+        kind = _DATA_OFFSET << 8 | flags
+        total = self._base + 20 + length + kind + (sequence >> 16) + (sequence & 0xFFFF)
+        total += (acknowledgement >> 16) + (acknowledgement & 0xFFFF)
+        return _HEADERS.pack(
+            self._ends,
+            0x0800,
+            0x45,
+            self._tos,
+            40 + length,
+            0,
+            0x4000,
+            _TTL,
+            PROTOCOL,
+            ~_folded(self._ip_sum + 40 + length) & 0xFFFF,
+            *self._ips,
+            *self._ports,
+            sequence,
+            acknowledgement,
+            _DATA_OFFSET,
+            flags,
+            _WINDOW,
+            ~_folded(total) & 0xFFFF,
+            0,
+        ) + bytes(length)
+
+
+class Stream:
+    """Bytes from one host to another, in order, whatever the network does.
+
+    ``on_bytes(total)`` is called at the receiving host whenever more of the stream has arrived;
+    ``on_done()`` at the sending one when all that was written is acknowledged.
+    """
+
+    __slots__ = (
+        "_acks",
+        "_clock",
+        "_data",
+        "_ports",
+        "_receiving",
+        "_sending",
+        "_served",
+        "_wake",
+        "on_bytes",
+        "on_done",
+        "receiver",
+        "sender",
+    )
+
+    def __init__(
+        self,
+        clock: Clock,
+        sending: Port,
+        receiving: Port,
+        macs: tuple[bytes, bytes],
+        config: TcpConfig | None = None,
+    ) -> None:
+        """macs: where each side sends its frames to, the sending one first."""
+        self._clock, self._sending, self._receiving = clock, sending, receiving
+        here = sending.open_any(PROTOCOL, self.on_acknowledgement)
+        there = receiving.open_any(PROTOCOL, self.on_data)
+        self._ports = ports = (here, there)
+        self._data = _Frames(sending, receiving, macs[0], ports)
+        self._acks = _Frames(receiving, sending, macs[1], (ports[1], ports[0]))
+        self.sender, self.receiver = Sender(config), Receiver()
+        self.on_bytes: Callable[[int], None] | None = None
+        self.on_done: Callable[[], None] | None = None
+        self._served = False  # the interface will ask for a frame
+        self._wake: int | None = None  # the earliest time at which a timer action is scheduled
+
+    def write(self, length: int) -> None:
+        """Send ``length`` more bytes."""
+        self.sender.write(length, self._clock.now)
+        self._serve()
+
+    def close(self) -> None:
+        """Nobody listens at either end any more."""
+        self._sending.close(PROTOCOL, self._ports[0])
+        self._receiving.close(PROTOCOL, self._ports[1])
+
+    def next_frame(self, now: int) -> bytes | None:
+        """For the interface of the sending host."""
+        segment = self.sender.segment(now)
+        if segment is None:
+            self._served = False
+            return None
+        self._set_timer()
+        return self._data.make(segment[0], 0, _ACK, segment[1])
+
+    def on_data(self, frame: bytes) -> None:
+        """A frame of this stream arrived at the receiving host."""
+        (total,) = struct.unpack_from(">H", frame, 16)
+        (wire,) = struct.unpack_from(">I", frame, 38)
+        expected = self.receiver.expected
+        start = expected + ((wire - expected + (_WRAP >> 1)) % _WRAP - (_WRAP >> 1))
+        grown = self.receiver.on_segment(start, total - 40)
+        flags = _ACK | _ECE if frame[_TOS] & 3 == CE else _ACK
+        self._receiving.send(self._acks.make(0, self.receiver.expected, flags, 0))
+        if grown and self.on_bytes is not None:
+            self.on_bytes(self.receiver.expected)
+
+    def on_acknowledgement(self, frame: bytes) -> None:
+        """An acknowledgement of this stream arrived at the sending host."""
+        _, wire, _, flags = _TCP.unpack_from(frame, 38)
+        sender = self.sender
+        base = sender.acknowledged
+        position = base + ((wire - base + (_WRAP >> 1)) % _WRAP - (_WRAP >> 1))
+        was_done = sender.done
+        sender.on_acknowledgement(position, bool(flags & _ECE), self._clock.now)
+        if sender.done:
+            if not was_done and self.on_done is not None:
+                self.on_done()
+        else:
+            self._serve()
+
+    def _serve(self) -> None:
+        if not self._served:
+            self._served = True
+            self._sending.serve(self)
+
+    def _set_timer(self) -> None:
+        deadline = self.sender.deadline
+        if deadline is not None and (self._wake is None or deadline < self._wake):
+            self._wake = deadline
+            self._clock.at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._wake = None
+        sender, now = self.sender, self._clock.now
+        if sender.deadline is not None and sender.deadline <= now:
+            sender.on_timer(now)
+            self._serve()
+        self._set_timer()
