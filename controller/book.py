@@ -6,7 +6,8 @@ Calls say what happened and when; the book answers with effects for its caller t
     join ... join ─▶ Formed ─(caller programs switches)─▶ started ─▶ heartbeats ... leave ─▶ Ended
                  └▶ GatherFailed (a rank never came)             └▶ Stopped (a member was lost)
 
-A job belongs to exactly one switch, on which all its hosts are.
+A job whose hosts are all on one switch has its slots there; one that spans racks, on all its leaves and on
+every spine, so that slots can move from one spine to another.
 """
 
 from collections import OrderedDict
@@ -25,8 +26,9 @@ from controller.jobs import (
     MemberState,
     Refusal,
     new_job_id,
+    refuse_disagreement,
 )
-from controller.slots import SlotExhaustedError, SlotPool
+from controller.slots import SlotExhaustedError, SlotPool, take, take_share
 
 _EPITAPHS = 1024  # jobs that are over whose end can still be asked for
 
@@ -78,10 +80,12 @@ class JobBook:
     Args:
         slots: number of slots of each switch, by name.
         lease_s: how long a member may be silent.
+        spines: names of the switches that join the others; without any, jobs stay on one switch.
     """
 
-    def __init__(self, slots: dict[str, int], lease_s: float) -> None:
+    def __init__(self, slots: dict[str, int], lease_s: float, spines: Iterable[str] = ()) -> None:
         self.lease_s = lease_s
+        self._spines = tuple(spines)
         self.pools = {name: SlotPool(total) for name, total in slots.items()}
         self._gathering: dict[str, Job] = {}
         self._jobs: dict[int, Job] = {}  # programming and running
@@ -118,7 +122,8 @@ class JobBook:
             self._refuse_running(spec, now)
             job = self._new_job(spec, now + timeout_s)
         else:
-            _refuse_disagreement(job, spec)
+            refuse_disagreement(job, spec)
+            self._refuse_unlinked(job, spec)
         self._refuse_taken_place(spec)
         job.members[spec.rank] = Member(spec.rank, spec.host, spec.udp_port, spec.process)
         job.withdrawn.pop(spec.rank, None)
@@ -149,8 +154,14 @@ class JobBook:
 
         False if its slots are not there or another job has them: then it is not taken.
         """
-        if job.slots is None or job.switch not in self.pools or not self.pools[job.switch].claim(job.slots):
+        switches = self._switches(job)
+        if len(job.leaves) > 1 and not self._spines:
             return False
+        if job.slots is None or not all(self.pools[name].can_claim(job.slots) for name in switches):
+            return False
+        job.switches = switches
+        for name in switches:
+            self.pools[name].claim(job.slots)
         self._jobs[job.id] = job
         self.started(job, now)
         if job.departed():
@@ -254,7 +265,6 @@ class JobBook:
             token=spec.token,
             size=spec.size,
             slots_wanted=spec.slots,
-            switch=spec.host.switch,
             deadline=deadline,
         )
 
@@ -307,24 +317,40 @@ class JobBook:
                     f"put rank {spec.rank} of job {spec.job!r} on another host or port, or wait",
                 )
 
+    def _refuse_unlinked(self, job: Job, spec: JoinSpec) -> None:
+        if self._spines or spec.host.switch in job.leaves:
+            return
+        raise JobError(
+            Refusal.INVALID,
+            f"host {spec.host.name} is on switch {spec.host.switch}, but {job.first} is on "
+            f"{job.leaves[0]}, and no spine links them; a job's workers are on one switch or on linked ones",
+        )
+
+    def _switches(self, job: Job) -> tuple[str, ...]:
+        """Where the job needs slots."""
+        return job.leaves if len(job.leaves) == 1 else (*job.leaves, *self._spines)
+
     def _form(self, job: Job) -> None:
         del self._gathering[job.name]
-        pool = self.pools[job.switch]
+        switches = self._switches(job)
+        pools = [self.pools[name] for name in switches]
         try:
             if job.slots_wanted:
-                job.slots = pool.take(job.slots_wanted)
+                job.slots = take(pools, job.slots_wanted)
             else:
-                job.slots = pool.take_share(MOST_SLOTS, LEAST_SLOTS)
+                job.slots = take_share(pools, MOST_SLOTS, LEAST_SLOTS)
         except SlotExhaustedError as error:
             holders = ", ".join(
-                f"{j.name!r} {j.slots}" for j in self._jobs.values() if j.switch == job.switch
+                f"{j.name!r} {j.slots}" for j in self._jobs.values() if set(j.switches) & set(switches)
             )
+            where = f"switch {switches[0]}" if len(switches) == 1 else f"switches {', '.join(switches)}"
             message = (
-                f"no slots for job {job.name!r} on switch {job.switch}: {error}; "
+                f"no slots for job {job.name!r} on {where}: {error}; "
                 f"held by {holders or 'nobody'}. Ask for fewer, or wait until another job is over"
             )
             self._effects.append(GatherFailed(job, JobError(Refusal.EXHAUSTED, message)))
             return
+        job.switches = switches
         job.state = JobState.PROGRAMMING
         self._jobs[job.id] = job
         self._effects.append(Formed(job))
@@ -357,7 +383,8 @@ class JobBook:
     def _forget(self, job: Job, epitaph: str) -> None:
         del self._jobs[job.id]
         if job.slots is not None:
-            self.pools[job.switch].give_back(job.slots)
+            for name in job.switches:
+                self.pools[name].give_back(job.slots)
         self._epitaphs[job.id] = epitaph
         while len(self._epitaphs) > _EPITAPHS:
             self._epitaphs.popitem(last=False)
@@ -368,31 +395,3 @@ _HAS = {MemberState.ATTENDING: "is attending already", MemberState.LEFT: "has le
 
 def _by_rank(members: Iterable[Member]) -> list[Member]:
     return sorted(members, key=lambda member: member.rank)
-
-
-def _refuse_disagreement(job: Job, spec: JoinSpec) -> None:
-    first = next(iter(_by_rank(job.members.values())))
-    says = f"{first} says it has"
-    if spec.size != job.size:
-        raise JobError(
-            Refusal.INVALID,
-            f"rank {spec.rank} says job {job.name!r} has {spec.size} workers, but {says} {job.size}",
-        )
-    if spec.slots != job.slots_wanted:
-        raise JobError(
-            Refusal.INVALID,
-            f"rank {spec.rank} says job {job.name!r} has {spec.slots or 'any number of'} slots, "
-            f"but {says} {job.slots_wanted or 'any number'}",
-        )
-    if spec.host.switch != job.switch:
-        raise JobError(
-            Refusal.INVALID,
-            f"host {spec.host.name} is on switch {spec.host.switch}, but {first} is on {job.switch}; "
-            f"all workers of a job are on one switch",
-        )
-    if spec.rank in job.members:
-        raise JobError(
-            Refusal.TAKEN,
-            f"rank {spec.rank} of job {job.name!r} has already joined, "
-            f"from {job.members[spec.rank].host.name}",
-        )

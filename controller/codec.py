@@ -11,7 +11,7 @@ from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 from p4runtime_sh.context import Context, P4Type
 
-from controller.entries import Lpm, Match, Replica, TableEntry
+from controller.entries import Lpm, Match, Replica, TableEntry, Ternary
 from controller.sync import EntryUpdate, Update
 
 
@@ -48,7 +48,7 @@ class Codec:
 
     def entry(self, entry: TableEntry) -> Any:
         """A P4Runtime ``TableEntry``."""
-        message = p4runtime_pb2.TableEntry(table_id=self.table_id(entry.table))
+        message = p4runtime_pb2.TableEntry(table_id=self.table_id(entry.table), priority=entry.priority)
         for name, value in entry.match:
             field = self._context.get_mf(entry.table, name)
             if field is None:
@@ -73,6 +73,7 @@ class Codec:
             tuple(_decode_match(message, table)),
             action.preamble.name,
             tuple((param.name, _number(given[param.id])) for param in action.params),
+            message.priority,
         )
 
     def decode_group(self, message: Any) -> tuple[int, frozenset[Replica]]:
@@ -88,9 +89,13 @@ class Codec:
 
 
 def _encode_match(message: Any, field: Any, value: Match) -> None:
+    if isinstance(value, Ternary) and not value.mask:
+        return  # what matches everything is left out (specification 1.3, section 9.1.1)
     match = message.match.add(field_id=field.id)
     if isinstance(value, Lpm):
         match.lpm.value, match.lpm.prefix_len = _bytes(value.value), value.length
+    elif isinstance(value, Ternary):
+        match.ternary.value, match.ternary.mask = _bytes(value.value), _bytes(value.mask)
     else:
         match.exact.value = _bytes(value)
 
@@ -104,6 +109,10 @@ def _decode_match(message: Any, table: Any) -> Iterator[tuple[str, Match]]:
         elif field.match_type == p4info_pb2.MatchField.LPM:  # left out: matches everything
             lpm = match.lpm if match is not None else None
             yield field.name, Lpm(_number(lpm.value), lpm.prefix_len) if lpm is not None else Lpm(0, 0)
+        elif field.match_type == p4info_pb2.MatchField.TERNARY:
+            ternary = match.ternary if match is not None else None
+            wanted = Ternary(_number(ternary.value), _number(ternary.mask)) if ternary is not None else None
+            yield field.name, wanted or Ternary(0, 0)
         else:
             raise UnknownNameError(
                 f"an entry of {table.preamble.name} matches {field.name!r} as the controller never does"

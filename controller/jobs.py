@@ -138,6 +138,11 @@ class Job:
         return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(words)}"
 
     @property
+    def first(self) -> Member:
+        """The member of the lowest rank of those that have joined."""
+        return self.members[min(self.members)]
+
+    @property
     def leaves(self) -> tuple[str, ...]:
         """The switches that its members are on, in the order of their lowest ranks."""
         return tuple(dict.fromkeys(member.host.switch for _rank, member in sorted(self.members.items())))
@@ -153,3 +158,25 @@ def new_job_id(taken: set[int]) -> int:
         job_id = secrets.randbits(32)
         if job_id and job_id not in taken:
             return job_id
+
+
+def refuse_disagreement(job: Job, spec: JoinSpec) -> None:
+    """Refuse who says something else of a gathering job than the others, or takes a rank that is taken."""
+    says = f"{job.first} says it has"
+    if spec.size != job.size:
+        raise JobError(
+            Refusal.INVALID,
+            f"rank {spec.rank} says job {job.name!r} has {spec.size} workers, but {says} {job.size}",
+        )
+    if spec.slots != job.slots_wanted:
+        raise JobError(
+            Refusal.INVALID,
+            f"rank {spec.rank} says job {job.name!r} has {spec.slots or 'any number of'} slots, "
+            f"but {says} {job.slots_wanted or 'any number'}",
+        )
+    if spec.rank in job.members:
+        raise JobError(
+            Refusal.TAKEN,
+            f"rank {spec.rank} of job {job.name!r} has already joined, "
+            f"from {job.members[spec.rank].host.name}",
+        )

@@ -37,7 +37,6 @@ class _JobRecord(_Record):
     token: str
     size: int = Field(ge=1, le=32)
     slots_wanted: int
-    switch: str
     slot_base: int = Field(ge=0)
     slot_count: int = Field(gt=0)
     members: tuple[_MemberRecord, ...]
@@ -80,7 +79,7 @@ class Memory:
     def load(self, topology: Topology) -> list[Job]:
         """The jobs remembered, members as if they had just joined; those that left have left.
 
-        A job whose switch or hosts the topology has no more is forgotten.
+        A job whose hosts the topology has no more is forgotten.
 
         Raises:
             StateFileError: the file is there but cannot be read.
@@ -110,7 +109,6 @@ def _record(job: Job) -> _JobRecord:
         token=job.token,
         size=job.size,
         slots_wanted=job.slots_wanted,
-        switch=job.switch,
         slot_base=job.slots.base,
         slot_count=job.slots.count,
         members=tuple(
@@ -127,7 +125,7 @@ def _record(job: Job) -> _JobRecord:
 
 
 def _job(record: _JobRecord, topology: Topology) -> Job | None:
-    hosts = {host.name: host for host in topology.hosts_of(record.switch)}
+    hosts = {host.name: host for host in topology.hosts}
     if any(member.host not in hosts for member in record.members):
         return None
     return Job(
@@ -136,8 +134,6 @@ def _job(record: _JobRecord, topology: Topology) -> Job | None:
         token=record.token,
         size=record.size,
         slots_wanted=record.slots_wanted,
-        switch=record.switch,
-        deadline=0.0,
         members={
             member.rank: Member(
                 member.rank,

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which job has which slots of a switch: disjoint ranges, first fit."""
+"""Which job has which slots of which switches: disjoint ranges, first fit.
 
+A job that spans racks has the same slots on all its switches, because packets name them by one number. So its
+range is free on each of them; a job within one rack is no other rack's business.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -48,39 +53,57 @@ class SlotPool:
         pairs = zip(edges[::2], edges[1::2], strict=True)
         return tuple(SlotRange(start, end - start) for start, end in pairs if end > start)
 
-    def take(self, count: int) -> SlotRange:
-        """The lowest free range of ``count`` slots.
-
-        Raises:
-            SlotExhaustedError: there is none; nothing was taken.
-        """
-        for piece in self.free():
-            if piece.count >= count:
-                taken = SlotRange(piece.base, count)
-                self._taken = sorted([*self._taken, taken])
-                return taken
-        raise SlotExhaustedError(count, self.total, self.free())
-
-    def take_share(self, most: int, least: int) -> SlotRange:
-        """A range for a job that does not say how many slots it wants: there must be some for the next one.
-
-        A quarter of what is free, as a power of two times ``least``, but at most ``most`` and at least
-        ``least``. Raises SlotExhaustedError when not even that many in a row are free.
-        """
-        count = least
-        while 2 * count <= min(most, (self.total - self.used) // 4):
-            count *= 2
-        while count > least and not any(piece.count >= count for piece in self.free()):
-            count //= 2
-        return self.take(count)
+    def can_claim(self, piece: SlotRange) -> bool:
+        """Is all of this range free?"""
+        return any(free.base <= piece.base and piece.end <= free.end for free in self.free())
 
     def claim(self, piece: SlotRange) -> bool:
         """Take exactly this range; False, and nothing is taken, if some of it is not free."""
-        if not any(free.base <= piece.base and piece.end <= free.end for free in self.free()):
+        if not self.can_claim(piece):
             return False
         self._taken = sorted([*self._taken, piece])
         return True
 
     def give_back(self, piece: SlotRange) -> None:
-        """Free a range that ``take`` returned."""
+        """Free a range that was taken."""
         self._taken.remove(piece)
+
+
+def take(pools: Sequence[SlotPool], count: int) -> SlotRange:
+    """The lowest range of ``count`` slots that is free in all ``pools``, taken there.
+
+    Raises:
+        SlotExhaustedError: there is none; nothing was taken.
+    """
+    common = _common(pools)
+    for piece in common:
+        if piece.count >= count:
+            taken = SlotRange(piece.base, count)
+            for pool in pools:
+                pool.claim(taken)
+            return taken
+    raise SlotExhaustedError(count, min(pool.total for pool in pools), common)
+
+
+def take_share(pools: Sequence[SlotPool], most: int, least: int) -> SlotRange:
+    """A range for a job that does not say how many slots it wants: there must be some for the next one.
+
+    A quarter of what is free, as a power of two times ``least``, but at most ``most`` and at least
+    ``least``. Raises SlotExhaustedError when not even that many in a row are free.
+    """
+    common = _common(pools)
+    count = least
+    while 2 * count <= min(most, sum(piece.count for piece in common) // 4):
+        count *= 2
+    while count > least and not any(piece.count >= count for piece in common):
+        count //= 2
+    return take(pools, count)
+
+
+def _common(pools: Sequence[SlotPool]) -> tuple[SlotRange, ...]:
+    """What is free in all of them, lowest first."""
+    common = pools[0].free()
+    for pool in pools[1:]:
+        both = ((max(a.base, b.base), min(a.end, b.end)) for a in common for b in pool.free())
+        common = tuple(SlotRange(base, end - base) for base, end in both if base < end)
+    return common

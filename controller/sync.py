@@ -2,7 +2,8 @@
 """From what a switch holds to what it must hold: the difference, in an order that is always safe.
 
 Admission is the gate: it closes first and opens last. So at no moment is a worker admitted to slots whose
-results could not be delivered, or to slots that another job has.
+results could not be delivered, or to slots that another job has; nor does a leaf of a job that spans racks
+take its own rack's sums for the job's: the way up to the spines is there before the gate opens.
 """
 
 from collections.abc import Iterable
@@ -49,8 +50,8 @@ def plan(actual: SwitchState, desired: SwitchState) -> list[Batch]:
     Gate closes, other entries go, groups change, other entries come, gate opens.
     """
     updates = list(_entry_updates(actual.entries, desired.entries))
-    gate = [update for update in updates if update.entry.table == admission.WORKERS]
-    others = [update for update in updates if update.entry.table != admission.WORKERS]
+    gate = [update for update in updates if update.entry.table in admission.GATES]
+    others = [update for update in updates if update.entry.table not in admission.GATES]
     groups = list(_group_updates(actual, desired))
     batches: list[list[Update]] = [
         [update for update in gate if update.verb is Verb.DELETE],
