@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole Weir on one machine: one soft switch and one controller, joined over shared memory, no root.
+"""A whole Weir on one machine: soft switches and a controller, workers over shared memory, no root.
 
-Everything lives in one private directory: sockets, topology, shared-memory ports, logs. Nobody but this
-user can reach any of it, and nothing is left when the cluster stops or this process dies.
+By default one switch; or racks of workers, each with a leaf, and spines above them, joined by UDP tunnels
+over loopback. Everything lives in one private directory: sockets, topology, shared-memory ports, logs.
+Nobody but this user can reach any of it, and nothing is left when the cluster stops or this process dies.
 """
 
 import contextlib
-import json
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -15,14 +16,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from weir.background import Incast, Sender, Victim
 from weir.child import end, how_it_ended, log_tail, spawn
 from weir.extras import require
+from weir.network import NetworkSpec, Plan, make_plan
 from wire.definition import MAX_WORKERS
 
-_START_TIMEOUT_S: Final = 120.0  # the first start compiles the switch program to native code
+_START_TIMEOUT_S: Final = 240.0  # the first start compiles the switch program to native code
 _PROBLEM_S: Final = 5.0
 _NO_PROBLEM: Final = ("", "not tried yet")  # what the controller says during its first attempt
 _POLL_S: Final = 0.02
+_LOOPBACK: Final = "127.0.0.1"
 
 
 class ClusterError(RuntimeError):
@@ -30,26 +34,36 @@ class ClusterError(RuntimeError):
 
 
 class LocalCluster:
-    """One switch and one controller on this machine: ``start`` and ``stop`` it, or use local_cluster.
+    """Switches and a controller on this machine: ``start`` and ``stop`` it, or use local_cluster.
 
     Args:
-        workers: how many hosts are attached, h1 to h<workers>, 1 to 32.
-        pcap: capture file for the packets of all switch ports.
+        workers: how many workers can join, 1 to 32.
+        network: shape, links, losses and background traffic; by default one switch and nothing in the way.
+        pcap: capture file for the packets of all switch ports; with several switches, the first leaf's.
         directory: parent of the cluster's own directory; by default shared memory, where there is some.
 
     Raises:
-        ValueError: a number of workers that no switch takes.
+        ValueError: a number of workers that the network does not take.
     """
 
     def __init__(
-        self, workers: int = 4, *, pcap: Path | str | None = None, directory: Path | str | None = None
+        self,
+        workers: int = 4,
+        *,
+        network: NetworkSpec | None = None,
+        pcap: Path | str | None = None,
+        directory: Path | str | None = None,
     ) -> None:
         if not 1 <= workers <= MAX_WORKERS:
             raise ValueError(f"workers is {workers}: a switch has 1 to {MAX_WORKERS} of them")
         self.workers = workers
+        self.network = network or NetworkSpec()
+        if workers < self.network.shape.racks:
+            raise ValueError(f"{workers} workers cannot be spread over {self.network.shape.racks} racks")
         self._pcap = None if pcap is None else Path(pcap).absolute()
         self._parent = directory
         self._directory: Path | None = None
+        self._plan: Plan | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -64,10 +78,17 @@ class LocalCluster:
         """The controller's address, what WEIR_CONTROLLER is to say."""
         return f"unix:{self.directory / 'controller.sock'}"
 
-    def start(self) -> None:
-        """Start switch and controller; returns when the switch runs its program and workers can join.
+    @property
+    def plan(self) -> Plan:
+        """Who is where. Raises ClusterError while the cluster does not run."""
+        if self._plan is None:
+            raise ClusterError("the local cluster is not running: call start() first")
+        return self._plan
 
-        Raises ClusterError when one does not start; then nothing is left of either. Raises MissingExtraError
+    def start(self) -> None:
+        """Start switches and controller; returns when the switches run their program and workers can join.
+
+        Raises ClusterError when one does not start; then nothing is left of any. Raises MissingExtraError
         in an environment that can only train.
         """
         if self._directory is not None:
@@ -75,17 +96,27 @@ class LocalCluster:
         require("a local cluster", "switch", "controller")
         self._directory = _private_directory(self._parent)
         try:
-            switch = f"unix:{self.directory / 'switch.sock'}"
-            self._start_switch(switch)
-            self._write_topology(switch)
-            self._start_controller()
+            self._plan = make_plan(
+                self.network,
+                self.workers,
+                grpc=lambda switch: f"unix:{self.directory / switch}.sock",
+                shm=lambda leaf: str(self._ports_of(leaf)),
+            )
+            self._start_switches(self._plan)
+            topology = self.directory / "topology.json"
+            topology.write_text(self._plan.topology.model_dump_json(exclude_none=True, indent=2), "utf-8")
+            self._spawn(
+                "controller", "controller", ["--topology", str(topology), "--listen", self.controller]
+            )
+            self._wait_until_ready("controller")
             self._wait_for_program()
+            self._start_background(self._plan)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """End both and remove the directory. May be called again.
+        """End all processes and remove the directory. May be called again.
 
         The directory goes first, as nobody would remove it should this process be killed in between; the
         others then end by themselves.
@@ -93,9 +124,13 @@ class LocalCluster:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
-        while self._processes:  # the controller before the switch it talks to
-            _, process = self._processes.popitem()
-            end([process])
+        # Background first, then the controller before the switches it talks to, and those together.
+        first = [name for name in ("background", "controller") if name in self._processes]
+        for name in first:
+            end([self._processes.pop(name)])
+        end(list(self._processes.values()))
+        self._processes.clear()
+        self._plan = None
 
     def environment(self, rank: int) -> dict[str, str]:
         """What a worker's environment needs so that ``init_process_group("weir")`` finds its place.
@@ -104,13 +139,34 @@ class LocalCluster:
         """
         if not 0 <= rank < self.workers:
             raise ValueError(f"rank {rank}: this cluster has {self.workers} workers, 0 to {self.workers - 1}")
-        return {"WEIR_CONTROLLER": self.controller, "WEIR_HOST": f"h{rank + 1}", "WEIR_LINK": "shm"}
+        host = self.plan.workers[rank]
+        return {"WEIR_CONTROLLER": self.controller, "WEIR_HOST": host.name, "WEIR_LINK": "shm"}
 
     def check(self) -> None:
-        """Raise ClusterError if switch or controller has ended, with the end of its log."""
-        for name, process in self._processes.items():
-            if (status := process.poll()) is not None:
-                raise ClusterError(f"the {name} died ({how_it_ended(status)}):\n{self._log(name)}")
+        """Raise ClusterError if a process has ended that the others cannot do without, with its log's end.
+
+        A spine is not one of them while another spine runs: the controller moves its slots there.
+        """
+        ended = {name: s for name, process in self._processes.items() if (s := process.poll()) is not None}
+        for name, status in ended.items():
+            if not self._spared(name):
+                raise ClusterError(f"the {_called(name)} died ({how_it_ended(status)}):\n{self._log(name)}")
+
+    def lost_spines(self) -> dict[str, str]:
+        """Spines that have ended while others run: name -> how it ended."""
+        spines = self._plan.spines if self._plan else ()
+        return {
+            name: how_it_ended(status)
+            for name in spines
+            if name in self._processes and (status := self._processes[name].poll()) is not None
+        }
+
+    def process(self, name: str) -> int:
+        """The process id of a switch, by its name in the topology, or of the controller.
+
+        Raises KeyError when there is none of that name.
+        """
+        return self._processes[name].pid
 
     def status(self) -> Any:
         """The controller's ``StatusReply``: switches, ports, jobs, counters."""
@@ -119,77 +175,81 @@ class LocalCluster:
         with AgentClient(self.controller) as client:
             return client.status()
 
-    def _start_switch(self, address: str) -> None:
-        ports = self.directory / "ports"
-        ports.mkdir()
-        arguments = ["--shm", str(ports), "--grpc", address]
-        for port in range(1, self.workers + 1):
-            arguments += ["--port", f"{port}=shm"]
-        if self._pcap is not None:
-            arguments += ["--pcap", str(self._pcap)]
-        self._start("switch", "softswitch", arguments)
+    def _spared(self, name: str) -> bool:
+        spines = self._plan.spines if self._plan else ()
+        return name in spines and len(self.lost_spines()) < len(spines)
 
-    def _write_topology(self, switch: str) -> None:
-        aggregation = {"mac": "02:00:00:00:00:fe", "ip": "10.0.0.254"}
-        topology = {
-            "switches": [
-                {
-                    "name": "s1",
-                    "device_id": 1,
-                    "grpc": switch,
-                    "program": "weir_v1model",
-                    "target": "soft",
-                    "aggregation": aggregation,
-                }
-            ],
-            "hosts": [
-                {
-                    "name": f"h{number}",
-                    "switch": "s1",
-                    "port": number,
-                    "mac": f"02:00:00:00:00:{number:02x}",
-                    "ip": f"10.0.0.{number}",
-                    "shm": str(self.directory / "ports"),
-                }
-                for number in range(1, self.workers + 1)
-            ],
-        }
-        (self.directory / "topology.json").write_text(json.dumps(topology, indent=2), encoding="utf-8")
+    def _ports_of(self, leaf: str) -> Path:
+        """The directory of a leaf's shared-memory ports; of one switch alone, ``ports``."""
+        return self.directory / ("ports" if self.network.shape.single else f"ports-{leaf}")
 
-    def _start_controller(self) -> None:
-        topology = str(self.directory / "topology.json")
-        self._start("controller", "controller", ["--topology", topology, "--listen", self.controller])
+    def _start_switches(self, plan: Plan) -> None:
+        """All at once, then wait for each."""
+        udp = iter(free_udp_ports(2 * len(plan.cables)))
+        tunnels: dict[str, list[str]] = {}
+        for cable in plan.cables:
+            low, high = f"{_LOOPBACK}:{next(udp)}", f"{_LOOPBACK}:{next(udp)}"
+            tunnels.setdefault(cable.leaf, []).append(f"{cable.leaf_port}=udp:{low}:{high}")
+            tunnels.setdefault(cable.spine, []).append(f"{cable.spine_port}=udp:{high}:{low}")
+        for switch in plan.topology.switches:
+            arguments = ["--grpc", switch.grpc, "--device-id", str(switch.device_id)]
+            ports = [f"{host.port}=shm" for host in plan.topology.hosts_of(switch.name)]
+            if ports:
+                folder = self._ports_of(switch.name)
+                folder.mkdir()
+                arguments += ["--shm", str(folder)]
+            for port in (*ports, *tunnels.get(switch.name, ())):
+                arguments += ["--port", port + self.network.port_options]
+            if self._pcap is not None and switch is plan.topology.switches[0]:
+                arguments += ["--pcap", str(self._pcap)]
+            self._spawn(switch.name, "softswitch", arguments)
+        for switch in plan.topology.switches:
+            self._wait_until_ready(switch.name)
+
+    def _start_background(self, plan: Plan) -> None:
+        spec = incast(plan)
+        if spec is not None:
+            self._spawn("background", "weir.background", [spec.model_dump_json()], ready=False)
 
     def _wait_for_program(self) -> None:
-        """Until the switch runs its program. A problem that stays is an error long before the timeout."""
+        """Until all switches run their program. A problem that stays is an error long before the timeout."""
         from controller.client import AgentClient
 
         began = seen = time.monotonic()
         problem = ""
         with AgentClient(self.controller) as client:
-            while (switch := client.status().switches[0]).state != "ready":
+            while waiting := [s for s in client.status().switches if s.state != "ready"]:
                 now = time.monotonic()
-                if switch.problem != problem:
-                    problem, seen = switch.problem, now
+                if waiting[0].problem != problem:
+                    problem, seen = waiting[0].problem, now
                 patience = _START_TIMEOUT_S if problem in _NO_PROBLEM else _PROBLEM_S
                 if now - seen > patience or now - began > _START_TIMEOUT_S:
-                    raise ClusterError(f"the switch was not programmed: {problem}\n{self._log('switch')}")
+                    name = waiting[0].name
+                    raise ClusterError(
+                        f"the {_called(name)} was not programmed: {problem}\n{self._log(name)}"
+                    )
                 self.check()
                 time.sleep(_POLL_S)
 
-    def _start(self, name: str, module: str, arguments: list[str]) -> None:
-        """Start one process and wait until its ready file says that it serves."""
-        ready = self.directory / f"{name}.ready"
+    def _spawn(self, name: str, module: str, arguments: list[str], *, ready: bool = True) -> None:
+        """Start one process. ``ready``: it takes --ready-file, to be waited for with _wait_until_ready."""
+        if ready:
+            arguments = [*arguments, "--ready-file", str(self.directory / f"{name}.ready")]
         log = self.directory / f"{name}.log"
-        process = spawn(module, [*arguments, "--ready-file", str(ready)], log=log, remove=self.directory)
-        self._processes[name] = process
+        self._processes[name] = spawn(module, arguments, log=log, remove=self.directory)
+
+    def _wait_until_ready(self, name: str) -> None:
+        """Until a process's ready file says that it serves."""
+        ready, process = self.directory / f"{name}.ready", self._processes[name]
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not ready.exists():
             if (status := process.poll()) is not None:
-                raise ClusterError(f"the {name} did not start ({how_it_ended(status)}):\n{self._log(name)}")
+                raise ClusterError(
+                    f"the {_called(name)} did not start ({how_it_ended(status)}):\n{self._log(name)}"
+                )
             if time.monotonic() > deadline:
                 raise ClusterError(
-                    f"the {name} was not ready after {_START_TIMEOUT_S:g} s:\n{self._log(name)}"
+                    f"the {_called(name)} was not ready after {_START_TIMEOUT_S:g} s:\n{self._log(name)}"
                 )
             time.sleep(_POLL_S)
 
@@ -199,17 +259,22 @@ class LocalCluster:
 
 @contextlib.contextmanager
 def local_cluster(
-    workers: int = 4, *, pcap: Path | str | None = None, directory: Path | str | None = None
+    workers: int = 4,
+    *,
+    network: NetworkSpec | None = None,
+    pcap: Path | str | None = None,
+    directory: Path | str | None = None,
 ) -> Iterator[LocalCluster]:
-    """A running switch and controller for ``workers`` workers on this machine, stopped at the end.
+    """Running switches and a controller for ``workers`` workers on this machine, stopped at the end.
 
     Args:
         workers: how many can join, 1 to 32.
-        pcap: capture file for the packets of all switch ports.
+        network: shape, links, losses and background traffic; by default one switch and nothing in the way.
+        pcap: capture file for the packets of all switch ports; with several switches, the first leaf's.
         directory: parent of the private directory; by default shared memory, where there is some.
 
     Raises:
-        ClusterError: switch or controller did not start; the message ends with what it said.
+        ClusterError: a switch or the controller did not start; the message ends with what it said.
 
     Example::
 
@@ -218,12 +283,50 @@ def local_cluster(
                 environment = {**os.environ, **cluster.environment(rank), "RANK": str(rank), ...}
                 subprocess.Popen([sys.executable, "train.py"], env=environment)
     """
-    cluster = LocalCluster(workers, pcap=pcap, directory=directory)
+    cluster = LocalCluster(workers, network=network, pcap=pcap, directory=directory)
     cluster.start()
     try:
         yield cluster
     finally:
         cluster.stop()
+
+
+def incast(plan: Plan, *, only: str | None = None) -> Incast | None:
+    """What a plan's background hosts are to send; None when it has none. ``only``: that host's part."""
+    if not plan.background or plan.spec.rate_bps is None:
+        return None
+    senders = tuple(
+        Sender(
+            ip=host.ip,
+            mac=host.mac,
+            shm=host.shm,
+            port=host.port,
+            victims=tuple(
+                Victim(ip=v.ip, mac=v.mac if v.switch == host.switch else plan.gateway(host)[0])
+                for v in plan.victims
+            ),
+        )
+        for host in plan.background
+        if only in (None, host.name)
+    )
+    return Incast(
+        senders=senders, hosts=len(plan.background), rate_bps=plan.spec.rate_bps, load=plan.spec.load
+    )
+
+
+def free_udp_ports(count: int) -> list[int]:
+    """That many different UDP ports of the loopback interface that nobody uses now."""
+    with contextlib.ExitStack() as held:
+        probes = [held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(count)]
+        for probe in probes:
+            probe.bind((_LOOPBACK, 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
+def _called(name: str) -> str:
+    """A process in an error message: "switch leaf1", "controller"."""
+    words = {"s1": "switch", "controller": "controller", "background": "background traffic"}
+    return words.get(name, f"switch {name}")
 
 
 def _private_directory(parent: Path | str | None) -> Path:

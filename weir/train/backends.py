@@ -8,7 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weir.train.config import TrainConfig
 from weir.train.hooks import BucketHook
-from weir.train.messages import Sent, Traffic
+from weir.train.messages import Delivery, Sent, Traffic
 from weir.train.spec import BackendName
 from weir.train.wirebytes import Meter, TcpMeter
 
@@ -30,6 +30,9 @@ class Method(Protocol):
 
     def sent(self) -> Sent:
         """What of this worker's gradient was sent in the last step."""
+
+    def delivery(self) -> Delivery:
+        """How this worker's packets fared in the last step."""
 
 
 class WeirMeter:
@@ -64,12 +67,17 @@ class GlooMethod:
         """Everything."""
         return Sent()
 
+    def delivery(self) -> Delivery:
+        """Nothing that TCP would tell."""
+        return Delivery()
+
 
 class WeirMethod:
     """Weir's sparsified all-reduce with error feedback."""
 
     def __init__(self, ddp: DistributedDataParallel, config: TrainConfig) -> None:
         import weir.torch
+        from host_agent.loss_policy import LossPolicy
 
         self.hook: BucketHook = weir.torch.hook
         self.state = weir.torch.HookState(
@@ -78,6 +86,7 @@ class WeirMethod:
             density=config.density,
             threshold=config.threshold,
             block=config.block,
+            loss_policy=LossPolicy.of(config.loss_policy or config.loss_budget),
         )
         self._blocks = sum(-(-parameter.numel() // config.block) for parameter in ddp.parameters())
         self.meter: Meter = WeirMeter(self.state.group.connection)
@@ -87,6 +96,21 @@ class WeirMethod:
         last = self.state.last_step
         assert last is not None, "a step was taken"
         return Sent(last.density, last.blocks_sent, self._blocks - last.blocks_sent)
+
+    def delivery(self) -> Delivery:
+        """As the hook counted the last step."""
+        last = self.state.last_step
+        assert last is not None, "a step was taken"
+        return Delivery(
+            timeouts=last.timeouts,
+            releases=last.releases,
+            trimmed=last.trimmed,
+            marked=last.marked,
+            repeats=last.repeats_asked,
+            lanes=last.entered.lanes,
+            missing=last.missing,
+            budget=last.budget,
+        )
 
 
 def make_method(backend: BackendName, ddp: DistributedDataParallel, config: TrainConfig) -> Method:

@@ -42,8 +42,71 @@ def train(
     reference: Annotated[
         bool, typer.Option(help="Train a second time over plain Gloo with the same seed, for comparison.")
     ] = True,
+    topology: Annotated[
+        str,
+        typer.Option(
+            metavar="SHAPE",
+            help="single: one switch. leaf-spine-RxS: R racks, a leaf switch in each, joined by S spines; "
+            "the workers are spread over the racks.",
+            rich_help_panel="Network",
+        ),
+    ] = "single",
+    links: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RATE",
+            help="Rate of every link, both ways, such as 100mbit; default: as fast as this machine.",
+            rich_help_panel="Network",
+        ),
+    ] = None,
+    loss: Annotated[
+        float,
+        typer.Option(
+            metavar="P",
+            help="Share of packets that every link loses in each direction, 0 to 0.5.",
+            rich_help_panel="Network",
+        ),
+    ] = 0.0,
+    background: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="incast: other hosts of the racks burst together towards one worker of each rack. "
+            "Needs --links.",
+            rich_help_panel="Network",
+        ),
+    ] = "none",
+    background_load: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE",
+            help="Share of that worker's link that the bursts take on average.",
+            rich_help_panel="Network",
+        ),
+    ] = 0.5,
+    loss_budget: Annotated[
+        float,
+        typer.Option(
+            metavar="P",
+            help="Share of a gradient that may be missing from its sum, rather than be waited for; what is "
+            "missing is added to the next step's. 0: nothing.",
+            rich_help_panel="Network",
+        ),
+    ] = 0.0,
+    loss_policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Budgets by layer and magnitude, as weir calibrate writes them; instead of --loss-budget.",
+            rich_help_panel="Network",
+        ),
+    ] = None,
     pcap: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Capture all switch ports; see weir pcap.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Capture all ports of the switch (of the first, where there are several); see weir pcap.",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the folder of this run goes.")] = Path(
         "runs"
@@ -54,9 +117,12 @@ def train(
 ) -> None:
     """Train a real model with its gradients summed by the P4 program.
 
-    Starts a switch, a controller and the workers on this machine, trains with DistributedDataParallel over
-    the switch, then once more over plain Gloo for reference. Writes config.json, steps.jsonl, summary.json
+    Starts switches, a controller and the workers on this machine, trains with DistributedDataParallel over
+    the switches, then once more over plain Gloo for reference. Writes config.json, steps.jsonl, summary.json
     and report.png. Ctrl-C ends every process and still writes the summary.
+
+    With the options under Network it builds racks and spines, slows and disturbs their links, and lets a
+    bounded share of the gradients go missing. The reference does not see these links: it runs over loopback.
     """
     try:
         config = make_config(
@@ -73,6 +139,13 @@ def train(
             lr=lr,
             seed=seed,
             reference=reference,
+            topology=topology,
+            links=links,
+            loss=loss,
+            background=background,
+            background_load=background_load,
+            loss_budget=loss_budget,
+            loss_policy=loss_policy,
             pcap=pcap,
             out=out,
             name=name,

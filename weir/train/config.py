@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from weir.network import Background, NetworkSpec, parse_rate, parse_shape
 from wire.definition import MAX_WORKERS
 
-Model = Literal["resnet18", "cnn", "lm"]
+Model = Literal["resnet18", "cnn", "mlp", "lm"]
 Data = Literal["digits", "stdlib"]
 Sparsifier = Literal["none", "topk", "topk-block", "threshold"]
 
@@ -37,6 +38,7 @@ class Preset:
 PRESETS: Final[dict[Model, Preset]] = {
     "resnet18": Preset(data="digits", batch_size=16, lr=0.1),
     "cnn": Preset(data="digits", batch_size=8, lr=0.3),
+    "mlp": Preset(data="digits", batch_size=8, lr=0.1),
     "lm": Preset(data="stdlib", batch_size=8, lr=15.0, clip=0.25),
 }
 
@@ -59,6 +61,13 @@ class TrainConfig(BaseModel):
     lr: Annotated[float, Field(gt=0)]
     seed: Annotated[int, Field(ge=0)] = 1
     reference: bool = True
+    topology: str = "single"
+    links: str | None = None
+    loss: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    background: Background = "none"
+    background_load: Annotated[float, Field(gt=0, le=1)] = 0.5
+    loss_budget: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    loss_policy: Path | None = None
     pcap: Path | None = None
     out: Path = Path("runs")
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
@@ -69,6 +78,63 @@ class TrainConfig(BaseModel):
         if self.data != wanted:
             raise ValueError(f"model {self.model!r} trains on {wanted!r}, not on {self.data!r}")
         return self
+
+    @field_validator("topology")
+    @classmethod
+    def _a_topology(cls, text: str) -> str:
+        return str(parse_shape(text))
+
+    @field_validator("links")
+    @classmethod
+    def _a_rate(cls, text: str | None) -> str | None:
+        if text is not None:
+            parse_rate(text)
+        return text
+
+    @model_validator(mode="after")
+    def _network_fits(self) -> Self:
+        racks = parse_shape(self.topology).racks
+        if self.workers < racks:
+            raise ValueError(
+                f"--workers {self.workers}: {self.topology} has {racks} racks, one worker at least in each"
+            )
+        if self.background != "none" and self.links is None:
+            raise ValueError(
+                "--background: its load is a share of a link's rate: give --links one, such as 100mbit"
+            )
+        if self.loss_policy is not None:
+            if self.loss_budget:
+                raise ValueError(
+                    "--loss-budget, --loss-policy: give one of them; a policy file has its own budgets"
+                )
+            if not self.loss_policy.is_file():
+                raise ValueError(
+                    f"--loss-policy: there is no file {self.loss_policy}; weir calibrate writes one"
+                )
+        return self
+
+    @property
+    def network(self) -> NetworkSpec:
+        """The network to build on this machine."""
+        return NetworkSpec(
+            shape=parse_shape(self.topology),
+            rate_bps=parse_rate(self.links) if self.links else None,
+            loss=self.loss,
+            background=self.background,
+            load=self.background_load,
+        )
+
+    @property
+    def lossy(self) -> bool:
+        """May any of a gradient go missing?"""
+        return self.loss_budget > 0 or self.loss_policy is not None
+
+    @property
+    def network_matters(self) -> bool:
+        """Is there anything between the workers beside one switch with perfect links?"""
+        network = self.network
+        disturbed = network.rate_bps is not None or network.loss > 0  # background needs a rate
+        return self.lossy or disturbed or not network.shape.single
 
 
 def make_config(**given: Any) -> TrainConfig:

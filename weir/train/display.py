@@ -15,6 +15,7 @@ from rich.text import Text
 
 from weir.train.config import TrainConfig
 from weir.train.messages import Evaluated
+from weir.train.netrows import network_line, network_rows
 from weir.train.record import RunRecord, StepSummary
 from weir.train.wirebytes import dense_bytes
 from weir.train.words import byte_count, duration, percent, workers
@@ -101,6 +102,8 @@ class PlainLines(Silence):
                 f"up {byte_count(news.bytes_up)} ({percent(_of_dense(record, news))} of dense), "
                 f"{news.retransmissions} retransmissions"
             )
+            if rows := network_rows(self._config, record):
+                self._line("  " + "; ".join(f"{label}: {value}" for label, value in rows))
 
     def _line(self, text: str) -> None:
         self._last = time.monotonic()
@@ -133,14 +136,21 @@ class LiveTable(Silence):
         self._records.append(record)
 
     def _render(self) -> RenderableType:
-        parts: list[RenderableType] = [runs_table(self._records)]
+        parts: list[RenderableType] = [runs_table(self._config, self._records)]
+        if line := network_line(self._config):
+            parts.insert(0, Text(line, style="italic"))
         if self._phase.text:
             parts.append(self._phase)
-        return Panel(Group(*parts), title=headline(self._config), title_align="left", border_style="cyan")
+        return Panel(Group(*parts), title=method_line(self._config), title_align="left", border_style="cyan")
 
 
 def headline(config: TrainConfig) -> str:
-    """The run in one line."""
+    """The run in one line; its network, where there is more than one switch, in a second."""
+    return "\n".join(filter(None, (method_line(config), network_line(config))))
+
+
+def method_line(config: TrainConfig) -> str:
+    """What is trained, and what of its gradients is sent, in one line."""
     method: str = config.sparsifier
     if method in ("topk", "topk-block"):
         method += f", density {config.density:g}"
@@ -149,7 +159,7 @@ def headline(config: TrainConfig) -> str:
     return f"Weir: {config.model} on {config.data}, {workers(config.workers)}, {method}, block {config.block}"
 
 
-def runs_table(records: list[RunRecord]) -> Table:
+def runs_table(config: TrainConfig, records: list[RunRecord]) -> Table:
     """How far each run is, and what its last step was like: a column per run."""
     table = Table(box=None, pad_edge=False, expand=True)
     table.add_column("", style="dim", no_wrap=True)
@@ -159,6 +169,8 @@ def runs_table(records: list[RunRecord]) -> Table:
     columns = [_cells(record) for record in records]
     for row, label in enumerate(_LABELS):
         table.add_row(label, *(column[row] for column in columns))
+    for same in zip(*(network_rows(config, record) for record in records), strict=True):
+        table.add_row(same[0][0], *(value for _, value in same))
     return table
 
 

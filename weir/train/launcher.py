@@ -17,6 +17,7 @@ from typing import IO, Final, NoReturn
 from rich.console import Console
 
 from weir.cluster import ClusterError
+from weir.network import NetworkSpec
 from weir.train.config import TrainConfig
 from weir.train.display import Display, make_display
 from weir.train.messages import Failed, Message
@@ -25,9 +26,11 @@ from weir.train.record import ReplicasDifferError, RunRecord, StepSummary
 from weir.train.report import write_report
 from weir.train.spec import BackendName, WorkerSpec
 from weir.train.summary import summarize, summary_view
+from weir.train.watch import NetworkWatch
 from weir.train.workers import Exited, Workers
 
 EXIT_STATUS: Final = {"complete": 0, "failed": 1, "interrupted": 130}
+USAGE: Final = 2
 _TICK_S: Final = 0.2
 _CAUSE_S: Final = 1.0  # how long further failures are listened to, to tell a cause from its consequences
 
@@ -45,6 +48,13 @@ def train(config: TrainConfig, console: Console) -> int:
     and still writes what there is.
     """
     place = joined_place()
+    if place is not None and config.network != NetworkSpec():
+        console.print(
+            "weir train: --topology, --links, --loss and --background build a network on this machine; "
+            "this worker (RANK is set) joins one that is there",
+            style="red", markup=False, soft_wrap=True,
+        )  # fmt: skip
+        return USAGE
     if place is not None:
         config = config.model_copy(update={"workers": place.size})
     leader = place is None or 0 in place.ranks
@@ -65,6 +75,13 @@ def train(config: TrainConfig, console: Console) -> int:
     if session.problem:
         console.print(f"[bold red]weir:[/] {_escaped(session.problem)}", highlight=False, soft_wrap=True)
     return EXIT_STATUS[session.status]
+
+
+def _starting(config: TrainConfig) -> str:
+    shape = config.network.shape
+    if shape.single:
+        return "starting switch and controller"
+    return f"starting {shape.racks} leaves, {shape.spines} spines and the controller"
 
 
 def _escaped(text: str) -> str:
@@ -103,7 +120,7 @@ class _Session:
         """The Weir run, then the reference; ``place``: a cluster that is there already."""
         try:
             if place is None:
-                self._display.phase("starting switch and controller")
+                self._display.phase(_starting(self.config))
                 with start_place(self.config) as own:
                     self._run("weir", own)
                     self._switch_events = own.switch_events()
@@ -140,10 +157,15 @@ class _Session:
             config=self.config, backend=run, init_method=place.init_method(run), replicas=place.replicas
         )
         logs = self.folder / "logs" / run
-        with Workers(spec.model_dump_json(), place.ranks, place.size, place.environment(), logs) as workers:
+        with (
+            self._watched(run, place) as watch,
+            Workers(spec.model_dump_json(), place.ranks, place.size, place.environment(), logs) as workers,
+        ):
             left = set(place.ranks)
             while left:
                 event = workers.next_event(_TICK_S)
+                if watch is not None:
+                    self._look(record, watch)
                 if event is None:
                     place.check()
                 elif isinstance(event, Failed) or (isinstance(event, Exited) and event.reason):
@@ -152,7 +174,24 @@ class _Session:
                     left.discard(event.rank)
                 else:
                     self._take(record, event)
+            if watch is not None:
+                watch.look()
+                self._look(record, watch)
         record.status = "complete"
+
+    def _watched(
+        self, run: BackendName, place: Place
+    ) -> contextlib.AbstractContextManager[NetworkWatch | None]:
+        """What the switches count, where there is more to see than one of them."""
+        watched = run == "weir" and self.config.network_matters
+        return place.watched() if watched else contextlib.nullcontext()
+
+    def _look(self, record: RunRecord, watch: NetworkWatch) -> None:
+        """Newest counts; says when a spine has died."""
+        before, record.counts = record.counts, watch.counts
+        for name, how in (record.counts.dead if record.counts else {}).items():
+            if before is None or name not in before.dead:
+                self._display.phase(f"{name} died ({how}); its slots are summed by the other spines")
 
     def _take(self, record: RunRecord, message: Message) -> None:
         news = record.add(message)

@@ -6,7 +6,7 @@ kind. Times are seconds, traffic counts include all headers from Ethernet up.
 """
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self
 
 
@@ -40,6 +40,35 @@ class Sent:
 
 
 @dataclass(frozen=True)
+class Delivery:
+    """How one worker's packets of one step fared.
+
+    timeouts: times its timer fired. releases: packets without lanes that it sent for its own part of a round,
+    so that nobody waited for it. trimmed: its contributions that a switch had cut or that it had released,
+    given back to it. marked: results that had met congestion. repeats: times it was asked to send again.
+    lanes: values of its gradient that entered the sums; missing: of them, those no result included; budget:
+    how many might have been missing.
+    """
+
+    timeouts: int = 0
+    releases: int = 0
+    trimmed: int = 0
+    marked: int = 0
+    repeats: int = 0
+    lanes: int = 0
+    missing: int = 0
+    budget: int = 0
+
+    def __add__(self, other: Self) -> "Delivery":
+        return Delivery(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    @property
+    def missing_share(self) -> float:
+        """Share of the lanes that is missing; 0 when none entered."""
+        return self.missing / self.lanes if self.lanes else 0.0
+
+
+@dataclass(frozen=True)
 class Ready:
     """The worker has joined its group and built its model."""
 
@@ -68,6 +97,7 @@ class Step:
     traffic: Traffic
     sent: Sent
     checksum: int
+    delivery: Delivery = field(default_factory=Delivery)
 
 
 @dataclass(frozen=True)
@@ -116,4 +146,5 @@ def decode(line: str) -> Message:
     if "traffic" in values:
         values["traffic"] = Traffic(**values["traffic"])
         values["sent"] = Sent(**values["sent"])
+        values["delivery"] = Delivery(**values["delivery"])
     return kind(**values)

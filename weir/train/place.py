@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Literal, Self
 from weir.cluster import LocalCluster, local_cluster
 from weir.train.config import TrainConfig
 from weir.train.spec import BackendName
+from weir.train.watch import NetworkWatch
 from weir.train.workers import worker_environment
 
 
@@ -50,18 +52,29 @@ class Place:
         if self.cluster is not None:
             self.cluster.check()
 
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[NetworkWatch | None]:
+        """Counts of the cluster's switches while the block runs; None without a cluster of our own."""
+        if self.cluster is None:
+            yield None
+            return
+        with NetworkWatch(self.cluster) as watch:
+            yield watch
+
     def switch_events(self) -> dict[str, int]:
-        """Packets the switch counted since it started, by event; those it never saw are left out."""
+        """Packets the switches counted since they started, by event; those it never saw are left out."""
         if self.cluster is None:
             return {}
-        counted = [event for switch in self.cluster.status().switches for event in switch.events]
-        return {event.name: event.count.packets for event in counted if event.count.packets}
+        counted: Counter[str] = Counter()
+        for switch in self.cluster.status().switches:
+            counted.update({event.name: event.count.packets for event in switch.events})
+        return {name: packets for name, packets in counted.items() if packets}
 
 
 @contextlib.contextmanager
 def start_place(config: TrainConfig) -> Iterator[Place]:
     """A cluster on this machine with room for all workers, while the block runs. Raises ClusterError."""
-    with local_cluster(config.workers, pcap=config.pcap) as cluster:
+    with local_cluster(config.workers, network=config.network, pcap=config.pcap) as cluster:
         yield Place.of_all(config.workers, cluster.directory, cluster)
 
 

@@ -2,12 +2,13 @@
 """What is known of one run: steps of all workers put together, replicas compared, evaluations, status."""
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import Any, Literal
 
-from weir.train.messages import Evaluated, Message, Ready, Step, Traffic
+from weir.train.messages import Delivery, Evaluated, Message, Ready, Step, Traffic
 from weir.train.spec import BackendName
+from weir.train.watch import NetworkCounts
 
 Status = Literal["running", "complete", "interrupted", "failed"]
 
@@ -22,6 +23,7 @@ class StepSummary:
 
     loss: mean. seconds: the slowest worker's. communication_s, density: mean. Traffic is the mean per
     worker, but retransmissions and blocks, which are totals. checksum: of the parameters, equal everywhere.
+    delivery: how the packets of all workers fared.
     """
 
     run: BackendName
@@ -39,6 +41,7 @@ class StepSummary:
     blocks_sent: int
     blocks_skipped: int
     checksum: str
+    delivery: Delivery = field(default_factory=Delivery)
 
     def as_json(self) -> dict[str, Any]:
         """As a line of steps.jsonl."""
@@ -54,6 +57,7 @@ class RunRecord:
         steps: completed steps, in order.
         evaluations: one per epoch.
         totals: rank -> what that worker put on the wire in all its steps.
+        counts: what the switches counted, lately; None where nobody asks them.
         status: how it stands; ``problem`` says why when it failed.
     """
 
@@ -65,6 +69,7 @@ class RunRecord:
         self.steps: list[StepSummary] = []
         self.evaluations: list[Evaluated] = []
         self.totals: dict[int, Traffic] = dict.fromkeys(sorted(ranks), Traffic())
+        self.counts: NetworkCounts | None = None
         self.status: Status = "running"
         self.problem = ""
         self._pending: dict[int, dict[int, Step]] = {}
@@ -127,6 +132,11 @@ class RunRecord:
             retransmissions=total.retransmissions,
         )
 
+    @property
+    def delivery(self) -> Delivery:
+        """How the packets of all workers and steps fared."""
+        return sum((step.delivery for step in self.steps), Delivery())
+
     def _add_step(self, step: Step) -> StepSummary | None:
         self.totals[step.rank] += step.traffic
         heard = self._pending.setdefault(step.step, {})
@@ -162,4 +172,5 @@ class RunRecord:
             blocks_sent=sum(step.sent.blocks for step in steps),
             blocks_skipped=sum(step.sent.blocks_skipped for step in steps),
             checksum=f"{first.checksum:016x}",
+            delivery=sum((step.delivery for step in steps), Delivery()),
         )

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weir.train.config import TrainConfig
+from weir.train.netrows import network_line, network_rows
 from weir.train.record import RunRecord, Status
 from weir.train.wirebytes import dense_bytes
 from weir.train.words import byte_count, duration, percent, ratio, workers
@@ -66,6 +67,8 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "blocks_skipped": sum(step.blocks_skipped for step in record.steps),
         "per_worker": asdict(record.mean_traffic),
         "workers": {str(rank): asdict(traffic) for rank, traffic in record.totals.items()},
+        "delivery": asdict(record.delivery),
+        "network": record.counts.as_json() if record.counts else None,
         "traffic_source": record.ready.traffic_source if record.ready else None,
         "dense_bytes_per_step": dense_bytes(parameters) if parameters else None,
         "replicas": {
@@ -95,6 +98,9 @@ _ROWS: Final[tuple[tuple[str, Callable[[RunRecord], float], Callable[[float], st
 )
 
 
+_LINK_TIMES: Final = ("communication time", "training time", "median step")
+
+
 def summary_view(config: TrainConfig, records: list[RunRecord]) -> RenderableType:
     """The table at the end, with what its numbers mean below; a sentence when there was no step."""
     if not any(record.steps for record in records):
@@ -111,15 +117,19 @@ def summary_view(config: TrainConfig, records: list[RunRecord]) -> RenderableTyp
             continue
         values = [value(record) for record in records]
         cells = ["–" if math.isnan(v) else words(v) for v in values]
-        table.add_row(name, *cells, *([ratio(*values) if comparable else ""] if both else []))
+        same_links = not (config.network_matters and name in _LINK_TIMES)
+        table.add_row(name, *cells, *([ratio(*values) if comparable and same_links else ""] if both else []))
     table.add_row("blocks skipped", *(_skipped(record) for record in records), *([""] if both else []))
+    for row in zip(*(network_rows(config, record) for record in records), strict=True):
+        table.add_row(row[0][0], *(value for _, value in row), *([""] if both else []))
     return Group(table, *_notes(config, records))
 
 
 def _title(config: TrainConfig, records: list[RunRecord]) -> str:
     status = overall_status(records)
     ended = "" if status == "complete" else f" ({status})"
-    return f"{config.model} on {config.data}, {workers(config.workers)}, {config.sparsifier}{ended}"
+    line = f"{config.model} on {config.data}, {workers(config.workers)}, {config.sparsifier}{ended}"
+    return "\n".join(filter(None, (line, network_line(config))))
 
 
 def _column(record: RunRecord) -> str:
@@ -138,4 +148,6 @@ def _notes(config: TrainConfig, records: list[RunRecord]) -> list[Text]:
     same = [r.run for r in records if r.steps]
     if same and config.workers > 1:
         sources.append(f"parameters bit-identical on all workers after every step ({', '.join(same)})")
+    if config.network_matters and any(record.run == "gloo" for record in records):
+        sources.append("gloo runs over loopback, not over these links: compare its accuracy, not its time")
     return [Text(line, style="dim") for line in sources]

@@ -146,6 +146,7 @@ class _Training:
                 traffic=traffic,
                 sent=self.method.sent(),
                 checksum=checksum,
+                delivery=self.method.delivery(),
             )
         )
 

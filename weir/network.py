@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What network a local cluster is to build: its shape, its links, what goes wrong on them, who else is there.
+
+Also names what every part of it is called and on which ports it is, so that the cluster over shared memory
+and the one over network namespaces are the same network.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from wire.definition import MAX_WORKERS
+
+if TYPE_CHECKING:
+    from controller.topology import Host, Target, Topology
+
+Background = Literal["none", "incast"]
+
+MAX_RACKS: Final = 8
+MAX_SPINES: Final = 8
+DEPTH: Final = 64  # packets a queue of a shaped link holds
+BACKGROUND_HOSTS: Final = 2  # in each rack
+_SHAPE: Final = re.compile(r"leaf-spine-([1-9]\d?)x([1-9]\d?)")
+_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)bit")
+_PREFIX: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One switch (no spines), or ``racks`` leaves that are each joined to all of ``spines`` spines."""
+
+    racks: int = 1
+    spines: int = 0
+
+    @property
+    def single(self) -> bool:
+        """Is it one switch?"""
+        return not self.spines
+
+    def __str__(self) -> str:
+        return "single" if self.single else f"leaf-spine-{self.racks}x{self.spines}"
+
+
+SINGLE: Final = Shape()
+
+
+def parse_shape(text: str) -> Shape:
+    """ "single" or "leaf-spine-RxS". Raises ValueError saying what would do."""
+    if text == "single":
+        return SINGLE
+    found = _SHAPE.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{text!r} is no topology: take single, or leaf-spine-RxS with R racks and S spines, "
+            "for example leaf-spine-2x2"
+        )
+    shape = Shape(int(found[1]), int(found[2]))
+    if shape.racks > MAX_RACKS or shape.spines > MAX_SPINES:
+        raise ValueError(f"{text}: at most {MAX_RACKS} racks and {MAX_SPINES} spines fit on one machine")
+    return shape
+
+
+def parse_rate(text: str) -> int:
+    """Bits per second of "100mbit", "2.5gbit", "64kbit". Raises ValueError saying what would do."""
+    found = _RATE.fullmatch(text.strip().lower())
+    rate = round(float(found[1]) * _PREFIX[found[2]]) if found else 0
+    if rate < 1000:
+        raise ValueError(f"{text!r} is no rate: take a number and kbit, mbit or gbit, for example 100mbit")
+    return rate
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A network on this machine.
+
+    shape: which switches. rate_bps: of every link, in both directions; None: as fast as the machine. depth:
+    packets each queue of a shaped link holds. loss: share of packets that every link loses, in each
+    direction. background: what other hosts send; load: the share of a victim's link that it takes. qos:
+    further settings of the topology file's ``qos`` section.
+    """
+
+    shape: Shape = SINGLE
+    rate_bps: int | None = None
+    depth: int = DEPTH
+    loss: float = 0.0
+    background: Background = "none"
+    load: float = 0.5
+    qos: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.loss < 1:
+            raise ValueError(f"loss is {self.loss}: a share of packets, from 0 to less than 1")
+        if not 0 < self.load <= 1:
+            raise ValueError(f"load is {self.load}: a share of a link, above 0, at most 1")
+        if self.background != "none" and self.rate_bps is None:
+            raise ValueError("background traffic is a share of a link's rate: give the links one")
+
+    @property
+    def extra_hosts(self) -> int:
+        """Background hosts in each rack."""
+        return BACKGROUND_HOSTS if self.background != "none" else 0
+
+    @property
+    def port_options(self) -> str:
+        """What follows a port on the switch's command line."""
+        return f",rate={self.rate_bps}bit,depth={self.depth}" if self.rate_bps else ""
+
+
+@dataclass(frozen=True)
+class Cable:
+    """A link between a leaf and a spine, each with the number of its port."""
+
+    leaf: str
+    leaf_port: int
+    spine: str
+    spine_port: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A network with names: the topology for the controller, and who is who in it.
+
+    workers: the host of each rank. background: hosts that disturb them. victims: whom they send to, one
+    worker's host in each rack.
+    """
+
+    spec: NetworkSpec
+    topology: "Topology"
+    workers: "tuple[Host, ...]"
+    background: "tuple[Host, ...]"
+    victims: "tuple[Host, ...]"
+    cables: tuple[Cable, ...]
+
+    @property
+    def spines(self) -> tuple[str, ...]:
+        """Names of the spines."""
+        return tuple(dict.fromkeys(cable.spine for cable in self.cables))
+
+    @property
+    def leaves(self) -> tuple[str, ...]:
+        """Names of the switches that have hosts."""
+        return tuple(switch.name for switch in self.topology.switches if switch.name not in self.spines)
+
+    def gateway(self, host: "Host") -> "tuple[str, str]":
+        """MAC and IP address through which a host reaches other racks: its leaf's own."""
+        own = self.topology.switch(host.switch).aggregation
+        return own.mac, own.ip
+
+
+def make_plan(
+    spec: NetworkSpec,
+    workers: int,
+    *,
+    grpc: Callable[[str], str],
+    shm: Callable[[str], str] | None = None,
+    target: "Target" = "soft",
+) -> Plan:
+    """Name everything of a network for ``workers`` workers, spread over the racks in order of rank.
+
+    grpc: switch name -> P4Runtime address. shm: leaf name -> directory of its shared-memory ports. Raises
+    ValueError when there are more workers than a job can have, or fewer than racks.
+    """
+    racks = spec.shape.racks
+    if not 1 <= workers <= MAX_WORKERS:
+        raise ValueError(f"workers is {workers}: a switch has 1 to {MAX_WORKERS} of them")
+    if workers < racks:
+        raise ValueError(f"{workers} workers cannot be spread over {racks} racks: take as many at least")
+    each = -(-workers // racks) + spec.extra_hosts
+    topology = _topology(spec, each, grpc, shm, target)
+    by_rack = [topology.hosts_of(name) for name in dict.fromkeys(host.switch for host in topology.hosts)]
+    shares = [workers * (rack + 1) // racks - workers * rack // racks for rack in range(racks)]
+    own = [hosts[:share] for hosts, share in zip(by_rack, shares, strict=True)]
+    cables = tuple(
+        Cable(f"leaf{leaf}", each + spine, f"spine{spine}", leaf)
+        for leaf in range(1, racks + 1)
+        for spine in range(1, spec.shape.spines + 1)
+    )
+    return Plan(
+        spec=spec,
+        topology=topology,
+        workers=tuple(host for hosts in own for host in hosts),
+        background=tuple(host for hosts in by_rack for host in hosts[each - spec.extra_hosts :]),
+        victims=tuple(hosts[0] for hosts in own) if spec.extra_hosts else (),
+        cables=cables,
+    )
+
+
+def _topology(
+    spec: NetworkSpec,
+    hosts_per_rack: int,
+    grpc: Callable[[str], str],
+    shm: Callable[[str], str] | None,
+    target: "Target",
+) -> "Topology":
+    from controller.topology import Topology, leaf_spine, single_switch
+
+    if spec.shape.single:
+        made = single_switch(hosts_per_rack, grpc("s1"), shm("s1") if shm else None, target=target)
+    else:
+        made = leaf_spine(
+            spec.shape.racks, spec.shape.spines, hosts_per_rack, grpc=grpc, shm=shm, target=target
+        )
+    losses = [*_losses(made, spec.loss), *spec.qos.get("losses", ())]
+    qos = {**made.qos.model_dump(), **spec.qos, "losses": losses}
+    return Topology.model_validate({**made.model_dump(), "qos": qos})
+
+
+def _losses(topology: "Topology", probability: float) -> list[dict[str, Any]]:
+    """Every link loses packets once in each direction: where a switch sends, and where a host's come in."""
+    if not probability:
+        return []
+    coming = [(host.switch, host.port, "ingress") for host in topology.hosts]
+    going = [(host.switch, host.port, "egress") for host in topology.hosts]
+    between = [(end.switch, end.port, "egress") for link in topology.links for end in link.ends]
+    return [
+        {"switch": switch, "port": port, "direction": direction, "probability": probability}
+        for switch, port, direction in (*coming, *going, *between)
+    ]

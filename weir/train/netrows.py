@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is said of the network and of what it kept back: rows for the live display and for the summary."""
+
+from weir.train.config import TrainConfig
+from weir.train.record import RunRecord
+from weir.train.words import percent
+
+NOT_KNOWN = "–"
+
+
+def network_line(config: TrainConfig) -> str:
+    """What is between the workers, in one line; empty when it is one switch with perfect links."""
+    if not config.network_matters:
+        return ""
+    parts = ["one switch" if config.network.shape.single else config.topology]
+    if config.links:
+        parts.append(f"links of {config.links}")
+    if config.loss:
+        parts.append(f"{percent(config.loss)} lost on each")
+    if config.background != "none":
+        parts.append(f"{config.background} of {config.background_load * 100:g} %")
+    if config.loss_policy:
+        parts.append(f"budgets of {config.loss_policy.name}")
+    else:
+        parts.append(f"loss budget {percent(config.loss_budget)}" if config.loss_budget else "lossless")
+    return ", ".join(parts)
+
+
+def network_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]]:
+    """Label and value of each; none when the network is one switch with perfect links.
+
+    The reference run has other links: all its values are dashes.
+    """
+    if not config.network_matters:
+        return []
+    ours = record.run == "weir"
+    counts, done = record.counts if ours else None, record.delivery
+    rows = [
+        ("timeouts, all workers", f"{done.timeouts:,}" if ours else NOT_KNOWN),
+        ("packets trimmed by switches", f"{counts.trims:,}" if counts else NOT_KNOWN),
+        ("packets marked by switches", f"{counts.marks:,}" if counts else NOT_KNOWN),
+    ]
+    if config.loss:
+        rows.append(("packets lost on purpose", f"{counts.lost:,}" if counts else NOT_KNOWN))
+    if config.background != "none":
+        rows.append(("background packets forwarded", f"{counts.background:,}" if counts else NOT_KNOWN))
+    if config.lossy:
+        rows.append(("releases, all workers", f"{done.releases:,}" if ours else NOT_KNOWN))
+        rows.append(("missing of the gradient", _missing(record) if ours else NOT_KNOWN))
+    if not config.network.shape.single:
+        rows.append(("summed by spines", _spines(record) if ours else NOT_KNOWN))
+    return rows
+
+
+def _missing(record: RunRecord) -> str:
+    """What is missing beside what might have been: "0.31 % of at most 7.00 %"."""
+    done = record.delivery
+    if not done.lanes:
+        return NOT_KNOWN
+    return f"{done.missing_share * 100:.2f} % of at most {done.budget / done.lanes * 100:.2f} %"
+
+
+def _spines(record: RunRecord) -> str:
+    """Each spine's share of the bytes; a dead one is named so."""
+    if record.counts is None or not record.counts.spines:
+        return NOT_KNOWN
+    shares = record.counts.shares
+    return ", ".join(
+        f"{name} {percent(shares[name])}{' (dead)' if name in record.counts.dead else ''}" for name in shares
+    )
