@@ -4,7 +4,9 @@
 The result is cached by content, so a second process, or a second start, only loads it.
 """
 
+import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import importlib.util
@@ -14,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -99,8 +101,23 @@ def build_library(
         digest.update(file.encode() + b"\0" + text.encode() + b"\0")
     target = cache_dir() / f"{name}-{digest.hexdigest()[:24]}.so"
     if not target.exists():
-        _compile(target, sources, extra, folders, flags)
+        with _alone(target):
+            if not target.exists():
+                _compile(target, sources, extra, folders, flags)
     return target
+
+
+@contextlib.contextmanager
+def _alone(target: Path) -> Iterator[None]:
+    """Let one process at a time make ``target``: several that start together would all compile the same."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock = target.with_suffix(".lock")
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # ends with the file's closing, or with this process
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)  # who waits for it finds the target
 
 
 def _compile(

@@ -16,17 +16,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from weir.background import Incast, Sender, Victim
 from weir.child import end, how_it_ended, log_tail, spawn
 from weir.extras import require
-from weir.network import NetworkSpec, Plan, make_plan
+from weir.network import LOOPBACK, NetworkSpec, Plan, incast, make_plan, switch_ports
 from wire.definition import MAX_WORKERS
 
 _START_TIMEOUT_S: Final = 240.0  # the first start compiles the switch program to native code
 _PROBLEM_S: Final = 5.0
 _NO_PROBLEM: Final = ("", "not tried yet")  # what the controller says during its first attempt
 _POLL_S: Final = 0.02
-_LOOPBACK: Final = "127.0.0.1"
 
 
 class ClusterError(RuntimeError):
@@ -185,21 +183,15 @@ class LocalCluster:
 
     def _start_switches(self, plan: Plan) -> None:
         """All at once, then wait for each."""
-        udp = iter(free_udp_ports(2 * len(plan.cables)))
-        tunnels: dict[str, list[str]] = {}
-        for cable in plan.cables:
-            low, high = f"{_LOOPBACK}:{next(udp)}", f"{_LOOPBACK}:{next(udp)}"
-            tunnels.setdefault(cable.leaf, []).append(f"{cable.leaf_port}=udp:{low}:{high}")
-            tunnels.setdefault(cable.spine, []).append(f"{cable.spine_port}=udp:{high}:{low}")
+        tunnels = free_udp_ports(2 * len(plan.cables))
+        ports = switch_ports(plan, lambda _host: "shm", iter(tunnels))
         for switch in plan.topology.switches:
             arguments = ["--grpc", switch.grpc, "--device-id", str(switch.device_id)]
-            ports = [f"{host.port}=shm" for host in plan.topology.hosts_of(switch.name)]
-            if ports:
+            if switch.name in plan.leaves:
                 folder = self._ports_of(switch.name)
                 folder.mkdir()
                 arguments += ["--shm", str(folder)]
-            for port in (*ports, *tunnels.get(switch.name, ())):
-                arguments += ["--port", port + self.network.port_options]
+            arguments += [word for port in ports[switch.name] for word in ("--port", port)]
             if self._pcap is not None and switch is plan.topology.switches[0]:
                 arguments += ["--pcap", str(self._pcap)]
             self._spawn(switch.name, "softswitch", arguments)
@@ -291,35 +283,12 @@ def local_cluster(
         cluster.stop()
 
 
-def incast(plan: Plan, *, only: str | None = None) -> Incast | None:
-    """What a plan's background hosts are to send; None when it has none. ``only``: that host's part."""
-    if not plan.background or plan.spec.rate_bps is None:
-        return None
-    senders = tuple(
-        Sender(
-            ip=host.ip,
-            mac=host.mac,
-            shm=host.shm,
-            port=host.port,
-            victims=tuple(
-                Victim(ip=v.ip, mac=v.mac if v.switch == host.switch else plan.gateway(host)[0])
-                for v in plan.victims
-            ),
-        )
-        for host in plan.background
-        if only in (None, host.name)
-    )
-    return Incast(
-        senders=senders, hosts=len(plan.background), rate_bps=plan.spec.rate_bps, load=plan.spec.load
-    )
-
-
 def free_udp_ports(count: int) -> list[int]:
     """That many different UDP ports of the loopback interface that nobody uses now."""
     with contextlib.ExitStack() as held:
         probes = [held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(count)]
         for probe in probes:
-            probe.bind((_LOOPBACK, 0))
+            probe.bind((LOOPBACK, 0))
         return [int(probe.getsockname()[1]) for probe in probes]
 
 

@@ -6,10 +6,11 @@ and the one over network namespaces are the same network.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from weir.background import Incast, Sender, Victim
 from wire.definition import MAX_WORKERS
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ Background = Literal["none", "incast"]
 
 MAX_RACKS: Final = 8
 MAX_SPINES: Final = 8
+LOOPBACK: Final = "127.0.0.1"
 DEPTH: Final = 64  # packets a queue of a shaped link holds
 BACKGROUND_HOSTS: Final = 2  # in each rack
 _SHAPE: Final = re.compile(r"leaf-spine-([1-9]\d?)x([1-9]\d?)")
@@ -183,6 +185,45 @@ def make_plan(
         background=tuple(host for hosts in by_rack for host in hosts[each - spec.extra_hosts :]),
         victims=tuple(hosts[0] for hosts in own) if spec.extra_hosts else (),
         cables=cables,
+    )
+
+
+def switch_ports(plan: Plan, attached: Callable[["Host"], str], udp: Iterator[int]) -> dict[str, list[str]]:
+    """What each soft switch is to be given as ``--port``, by its name.
+
+    attached: what a host's port is: "shm", or an interface. udp: free UDP ports, two for each cable.
+    """
+    options = plan.spec.port_options
+    ports: dict[str, list[str]] = {switch.name: [] for switch in plan.topology.switches}
+    for host in plan.topology.hosts:
+        ports[host.switch].append(f"{host.port}={attached(host)}{options}")
+    for cable in plan.cables:
+        low, high = f"{LOOPBACK}:{next(udp)}", f"{LOOPBACK}:{next(udp)}"
+        ports[cable.leaf].append(f"{cable.leaf_port}=udp:{low}:{high}{options}")
+        ports[cable.spine].append(f"{cable.spine_port}=udp:{high}:{low}{options}")
+    return ports
+
+
+def incast(plan: Plan, *, only: str | None = None) -> Incast | None:
+    """What a plan's background hosts are to send; None when it has none. ``only``: that host's part."""
+    if not plan.background or plan.spec.rate_bps is None:
+        return None
+    senders = tuple(
+        Sender(
+            ip=host.ip,
+            mac=host.mac,
+            shm=host.shm,
+            port=host.port,
+            victims=tuple(
+                Victim(ip=v.ip, mac=v.mac if v.switch == host.switch else plan.gateway(host)[0])
+                for v in plan.victims
+            ),
+        )
+        for host in plan.background
+        if only in (None, host.name)
+    )
+    return Incast(
+        senders=senders, hosts=len(plan.background), rate_bps=plan.spec.rate_bps, load=plan.spec.load
     )
 
 

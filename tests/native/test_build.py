@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -43,3 +46,22 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
             build.build_library("none", extra=SOURCE)
     finally:
         build.compiler.cache_clear()
+
+
+def test_processes_that_start_together_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / "compiled"
+    wrapper = tmp_path / "cc"
+    wrapper.write_text(
+        f'#!/bin/sh\ncase "$*" in *-shared*) echo x >> {log}; sleep 0.5;; esac\n'
+        f'exec {shlex.join(build.compiler())} "$@"\n'
+    )
+    wrapper.chmod(0o700)
+    build.compiler.cache_clear()
+    monkeypatch.setenv("CC", str(wrapper))
+    script = "from native import build; build.build_library('t', extra={'t.c': 'int t(void) { return 1; }'})"
+    try:
+        running = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(3)]
+        assert [process.wait(60) for process in running] == [0, 0, 0]
+    finally:
+        build.compiler.cache_clear()
+    assert log.read_text().split() == ["x"]
