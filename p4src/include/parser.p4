@@ -74,9 +74,10 @@ parser WeirParser(
 
     state udp {
         packet.extract(hdr.udp);
-        transition select(hdr.udp.dst_port) {
-            UDP_PORT: weir;
-            FLOW_PORT: flow;
+        transition select(hdr.udp.src_port, hdr.udp.dst_port) {
+            (_, UDP_PORT): weir;
+            (_, FLOW_PORT): flow;
+            (FLOW_PORT, _): flow; // a server's
             default: accept;
         }
     }

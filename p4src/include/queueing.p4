@@ -91,7 +91,7 @@ control Queueing(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         }
         bit<32> place = (bit<32>)standard_metadata.egress_spec << 3;
         bit<16> depth = 0;
-        bit<32> treatment = TREATMENT_QUEUED << 3 | (bit<32>)meta.queue; // what is trimmed counts at its class's queue
+        bit<32> treatment = TREATMENT_QUEUED << 3 | (bit<32>)meta.queue; // trimmed: its class's queue
         bool unicast = standard_metadata.mcast_grp == 0 && standard_metadata.egress_spec != NO_PORT;
         if (unicast) {
             queue_depths.read(depth, place | (bit<32>)meta.queue);
@@ -103,7 +103,7 @@ control Queueing(inout headers_t hdr, inout metadata_t meta, inout standard_meta
                         cut_lanes();
                         treatment = TREATMENT_TRIMMED << 3 | treatment;
                     }
-                } else if (hdr.flow.isValid() && hdr.flow.kind == FLOW_CHUNK
+                } else if (hdr.flow.isValid() && hdr.flow.version == VERSION && hdr.flow.kind == FLOW_CHUNK
                         && hdr.flow.flags & FLAG_PROTECTED == 0 && hdr.udp.length > 32) {
                     cut_chunk();
                     treatment = TREATMENT_TRIMMED << 3 | treatment;

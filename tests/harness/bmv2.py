@@ -159,8 +159,10 @@ class Bmv2Target(Target):
                 return frames
             frames.append(frame)
 
-    def insert(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
-        self._control.insert(table, key, action, args)
+    def insert(
+        self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = (), priority: int = 0
+    ) -> None:
+        self._control.insert(table, key, action, args, priority)
 
     def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
         self._control.modify(table, key, action, args)

@@ -14,11 +14,27 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from tests.harness.target import EGRESS_EVENTS, EVENTS, PORTS, Sent, Target
-from wire.definition import MAX_BLOCK_LOG2, NO_BLOCK, UDP_PORT, Event, Op, PacketType, columns
+from wire.definition import (
+    ECT,
+    MAX_BLOCK_LOG2,
+    NO_BLOCK,
+    RELIABLE_DSCP,
+    SPINE_CLASSES,
+    UDP_PORT,
+    Event,
+    Flag,
+    Op,
+    PacketType,
+    columns,
+    dscp,
+)
 from wire.scapy_layer import Weir, WeirColumn
 
 AGGREGATION_MAC: Final = "02:00:00:00:00:fe"
 AGGREGATION_IP: Final = "10.0.0.254"
+
+RELIABLE: Final = RELIABLE_DSCP << 2 | ECT  # traffic class of what carries no lanes
+PROTECTED_FRONT: Final = dscp(0) << 2 | ECT  # traffic class of protected packets of layer class 0
 
 _job_ids = itertools.count(0x5EED0001)
 _groups = itertools.count(1)
@@ -62,7 +78,7 @@ class Job:
 
     The keyword arguments of `contribution` and `results` are: slot, round, op, block_log2, blocks (of each
     column), nexts (of each column), lanes, and `traffic_class` for the IPv4 header; any other field of the
-    Weir header may be given by name.
+    Weir header may be given by name. Unless they say otherwise, packets are protected and of layer class 0.
     """
 
     lab: "Lab"
@@ -80,7 +96,7 @@ class Job:
     def contribution(self, worker: int, *, lanes: Lanes | None = None, **fields: Any) -> Ether:
         """What a worker sends, as a scapy packet that a test may still spoil."""
         station = self.stations[worker]
-        tos = fields.pop("traffic_class", 0)
+        tos = fields.pop("traffic_class", PROTECTED_FRONT)
         return (
             Ether(src=station.mac, dst=AGGREGATION_MAC)
             / IP(src=station.ip, dst=AGGREGATION_IP, tos=tos)
@@ -94,20 +110,62 @@ class Job:
 
     def result(self, worker: int, *, lanes: Lanes | None = None, included: int, **fields: Any) -> Sent:
         """The result of a round as one worker must receive it."""
-        station = self.stations[worker]
-        tos = fields.pop("traffic_class", 0)
-        frame = (
-            Ether(src=AGGREGATION_MAC, dst=station.mac)
-            / IP(src=AGGREGATION_IP, dst=station.ip, tos=tos, id=0, flags="DF", ttl=64)
-            / UDP(sport=UDP_PORT, dport=station.udp_port, chksum=0)
-            / _weir(self.id, worker, PacketType.RESULT, lanes or {}, {"included": included, **fields})
-        )
-        return Sent(station.port, bytes(frame))
+        fields = {"traffic_class": PROTECTED_FRONT, "included": included, **fields}
+        return _sent(self, PacketType.RESULT, worker, self.stations[worker], lanes or {}, fields)
+
+    def repeat(self, worker: int, *, lanes: Lanes | None = None, **fields: Any) -> Sent:
+        """The question to one worker to send again what it holds."""
+        fields = {"traffic_class": RELIABLE, "flags": Flag(0), **fields}
+        return _sent(self, PacketType.REPEAT, worker, self.stations[worker], lanes or {}, fields)
 
     def results(self, **fields: Any) -> list[Sent]:
         """The result as all workers must receive it; included defaults to everyone."""
         fields = {"included": self.everyone, **fields}
         return sorted(self.result(worker, **fields) for worker in range(len(self.stations)))
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """Where a rack's partial sums go: the spine, where this rack is worker `member`. Results come back there."""
+
+    job: Job
+    spine: Station
+    member: int
+
+    def partial(self, *, lanes: Lanes | None = None, **fields: Any) -> Sent:
+        """The rack's sums as the spine must receive them."""
+        fields = {"traffic_class": PROTECTED_FRONT, **fields}
+        return _sent(self.job, PacketType.CONTRIBUTION, self.member, self.spine, lanes or {}, fields)
+
+    def result(self, *, lanes: Lanes | None = None, included: int, **fields: Any) -> Sent:
+        """A result that the rack holds, as a spine that lacks it must receive it."""
+        fields = {"traffic_class": PROTECTED_FRONT, "included": included, **fields}
+        return _sent(self.job, PacketType.RESULT, self.member, self.spine, lanes or {}, fields)
+
+    def send(self, kind: PacketType, *, lanes: Lanes | None = None, **fields: Any) -> list[Sent]:
+        """Let something of this job arrive from the spine; everything that comes out."""
+        tos = fields.pop("traffic_class", PROTECTED_FRONT)
+        frame = (
+            Ether(src=self.spine.mac, dst=AGGREGATION_MAC)
+            / IP(src=self.spine.ip, dst=AGGREGATION_IP, tos=tos)
+            / UDP(sport=UDP_PORT, dport=UDP_PORT, chksum=0)
+            / _weir(self.job.id, self.member, kind, lanes or {}, fields)
+        )
+        return self.job.lab.send(self.spine.port, frame)
+
+
+def _sent(
+    job: Job, kind: PacketType, worker: int, to: Station, lanes: Lanes, fields: dict[str, Any]
+) -> Sent:
+    """A packet that the switch makes for `to`."""
+    tos = fields.pop("traffic_class")
+    frame = (
+        Ether(src=AGGREGATION_MAC, dst=to.mac)
+        / IP(src=AGGREGATION_IP, dst=to.ip, tos=tos, id=0, flags="DF", ttl=64)
+        / UDP(sport=UDP_PORT, dport=to.udp_port, chksum=0)
+        / _weir(job.id, worker, kind, lanes, fields)
+    )
+    return Sent(to.port, bytes(frame))
 
 
 def _weir(job: int, worker: int, kind: PacketType, lanes: Lanes, fields: dict[str, Any]) -> Weir:
@@ -119,6 +177,7 @@ def _weir(job: int, worker: int, kind: PacketType, lanes: Lanes, fields: dict[st
         type=kind,
         op=fields.pop("op", Op.ADD),
         block_log2=block_log2,
+        flags=fields.pop("flags", Flag.PROTECTED),
         groups=sum(1 << group for group in lanes),
         job=job,
         worker=worker,
@@ -169,8 +228,12 @@ class Lab:
         id: int | None = None,
         ports: Iterable[int] | None = None,
         udp_port: int = 9000,
+        racks: bool = False,
     ) -> Job:
-        """Install a job whose worker w is at the w-th of `ports`, by default spread over all ports."""
+        """Install a job whose worker w is at the w-th of `ports`, by default spread over all ports.
+
+        racks: its workers are the switches of racks.
+        """
         numbers = list(ports) if ports is not None else [PORTS[w % len(PORTS)] for w in range(workers)]
         stations = tuple(
             Station(
@@ -183,7 +246,7 @@ class Lab:
         replicas = [(station.port, worker + 1) for worker, station in enumerate(stations)]
         self.target.set_group(job.group, replicas)
         for worker, station in enumerate(stations):
-            self.admit(job, worker)
+            self.admit(job, worker, rack=racks)
             addresses = (AGGREGATION_MAC, AGGREGATION_IP, station.mac, station.ip)
             args = [mac_number(a) if ":" in a else ip_number(a) for a in addresses]
             self.target.insert(
@@ -194,13 +257,33 @@ class Lab:
             )
         return job
 
-    def admit(self, job: Job, worker: int) -> None:
-        """Install one worker's admission."""
+    def uplink(self, job: Job, *, port: int, member: int = 1) -> Uplink:
+        """Make a job's workers one rack of a larger job, whose spine is behind a port."""
+        spine = Station(port, f"02:00:00:01:00:{port:02x}", f"10.1.0.{port}", UDP_PORT)
+        addresses = (AGGREGATION_MAC, AGGREGATION_IP, spine.mac, spine.ip)
+        args = [mac_number(a) if ":" in a else ip_number(a) for a in addresses]
+        for spine_class in range(SPINE_CLASSES):
+            self.target.insert(
+                "WeirIngress.tree.uplinks",
+                (job.id, spine_class),
+                "WeirIngress.tree.climb",
+                (port, member, *args),
+            )
+        self.target.insert(
+            "WeirIngress.admission.parents",
+            (port, job.id),
+            "WeirIngress.admission.accept",
+            (job.slot_base, job.slot_count, job.everyone, job.group),
+        )
+        return Uplink(job, spine, member)
+
+    def admit(self, job: Job, worker: int, *, rack: bool = False) -> None:
+        """Install one worker's admission; `rack`: it is a rack's switch."""
         self.target.insert(
             "WeirIngress.admission.workers",
             (job.stations[worker].port, job.id, worker),
             "WeirIngress.admission.admit",
-            (job.slot_base, job.slot_count, 1 << worker, job.everyone, job.group),
+            (job.slot_base, job.slot_count, 1 << worker, job.everyone, job.group, int(rack)),
         )
 
     def events(self) -> dict[Event, int]:
@@ -212,5 +295,6 @@ class Lab:
 
     def _count(self) -> Counter[Event]:
         counted = Counter({event: self.target.counter(EVENTS, event).packets for event in Event})
-        counted[Event.DROP_NO_RECEIVER] += self.target.counter(EGRESS_EVENTS, Event.DROP_NO_RECEIVER).packets
+        for event in (Event.DROP_NO_RECEIVER, Event.DROP_SIMULATED):
+            counted[event] += self.target.counter(EGRESS_EVENTS, event).packets
         return counted

@@ -15,7 +15,7 @@ from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 from p4.v1 import p4runtime_pb2_grpc
 
-from tests.harness.target import Count, Key, Lpm
+from tests.harness.target import Count, Key, Lpm, Ternary
 
 _PATIENCE: Final = 30.0
 
@@ -92,20 +92,23 @@ class P4Runtime:
         """The next packet-in, its header in front as on the wire. Raises queue.Empty."""
         return self._packets.get(timeout=timeout)
 
-    def insert(self, table: str, key: Sequence[Key], action: str, args: Sequence[int]) -> None:
+    def insert(
+        self, table: str, key: Sequence[Key], action: str, args: Sequence[int], priority: int = 0
+    ) -> None:
         """Insert a table entry."""
-        self._write_entry(p4rt.Update.INSERT, table, key, action, args)
+        self._write_entry(p4rt.Update.INSERT, table, key, action, args, priority)
 
     def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int]) -> None:
         """Modify a table entry."""
-        self._write_entry(p4rt.Update.MODIFY, table, key, action, args)
+        self._write_entry(p4rt.Update.MODIFY, table, key, action, args, 0)
 
     def _write_entry(
-        self, verb: int, table: str, key: Sequence[Key], action: str, args: Sequence[int]
+        self, verb: int, table: str, key: Sequence[Key], action: str, args: Sequence[int], priority: int = 0
     ) -> None:
         update = p4rt.Update(type=verb)
         entry = update.entity.table_entry
         entry.CopyFrom(self._entry(table, key))
+        entry.priority = priority
         entry.action.action.CopyFrom(self._action(action, args))
         self._write(update)
 
@@ -194,8 +197,12 @@ class P4Runtime:
         described = self._find("tables", table)
         entry = p4rt.TableEntry(table_id=described.preamble.id)
         for field, part in zip(described.match_fields, key, strict=True):
+            if isinstance(part, Ternary) and part.mask == 0:
+                continue  # P4Runtime: a field that may be anything is left out
             match = entry.match.add(field_id=field.id)
-            if isinstance(part, Lpm):
+            if isinstance(part, Ternary):
+                match.ternary.value, match.ternary.mask = _bytes(part.value), _bytes(part.mask)
+            elif isinstance(part, Lpm):
                 match.lpm.value, match.lpm.prefix_len = _bytes(part.value), part.prefix_len
             else:
                 match.exact.value = _bytes(part)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from softswitch import entry as soft
 from softswitch.program import load_program
 from softswitch.switch import Switch
-from tests.harness.target import CPU_PORT, PROGRAM, Count, Key, Lpm, Sent, Target
+from tests.harness.target import CPU_PORT, PROGRAM, Count, Key, Lpm, Sent, Target, Ternary
 
 
 class SoftTarget(Target):
@@ -27,8 +27,10 @@ class SoftTarget(Target):
         header = (port << 7).to_bytes(2, "big")
         return sorted(Sent(*sent) for sent in self._switch.packet_out(header + frame, now=0))
 
-    def insert(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
-        self._switch.insert_entry(table, soft.Entry(_key(key), action, tuple(args)))
+    def insert(
+        self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = (), priority: int = 0
+    ) -> None:
+        self._switch.insert_entry(table, soft.Entry(_key(key), action, tuple(args), priority))
 
     def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
         self._switch.modify_entry(table, soft.Entry(_key(key), action, tuple(args)))
@@ -50,7 +52,7 @@ class SoftTarget(Target):
     def reset(self) -> None:
         for name, table in self._program.tables.items():
             for entry in self._switch.entries(name):
-                self._switch.delete_entry(name, entry.key)
+                self._switch.delete_entry(name, entry.key, entry.priority)
             if not table.default_const:
                 self._switch.reset_default(name)
         for group in self._switch.multicast_groups():
@@ -61,6 +63,12 @@ class SoftTarget(Target):
 
 
 def _key(key: Sequence[Key]) -> tuple[soft.Match, ...]:
-    return tuple(
-        soft.Lpm(part.value, part.prefix_len) if isinstance(part, Lpm) else soft.Exact(part) for part in key
-    )
+    return tuple(_match(part) for part in key)
+
+
+def _match(part: Key) -> soft.Match:
+    if isinstance(part, Lpm):
+        return soft.Lpm(part.value, part.prefix_len)
+    if isinstance(part, Ternary):
+        return soft.Ternary(part.value, part.mask)
+    return soft.Exact(part)

@@ -40,7 +40,15 @@ class Lpm:
     prefix_len: int
 
 
-Key = int | Lpm
+@dataclass(frozen=True)
+class Ternary:
+    """A ternary key: the bits of `mask` must be those of `value`. With mask 0 it matches everything."""
+
+    value: int
+    mask: int
+
+
+Key = int | Lpm | Ternary
 
 
 @dataclass(frozen=True)
@@ -73,8 +81,13 @@ class Target(ABC):
         """The same from the controller: a packet-out that names `port` as its way out."""
 
     @abstractmethod
-    def insert(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
-        """Add a table entry; fully qualified names, values in the order of the P4Info."""
+    def insert(
+        self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = (), priority: int = 0
+    ) -> None:
+        """Add a table entry; fully qualified names, values in the order of the P4Info.
+
+        `priority` is for tables with ternary keys; the greatest wins.
+        """
 
     @abstractmethod
     def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:

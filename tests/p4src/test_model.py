@@ -63,6 +63,11 @@ class Model:
         elif number < held.number:
             return []
         first = worker not in held.packets
+        stamp = {"slot": slot, "round": number, "op": self.op, "block_log2": self.block_log2}
+        if not packet["lanes"] and len(held.packets) + first == WORKERS:
+            if 128 * len(held.result(self.op)["lanes"]) > self.headroom:
+                nexts = packet["nexts"] if first else held.result(self.op)["nexts"]
+                return [self.job.repeat(worker, **stamp, nexts=nexts, blocks=packet["blocks"])]
         if first:
             held.packets[worker] = packet
         if len(held.packets) < WORKERS:
@@ -70,7 +75,7 @@ class Model:
         result = held.result(self.op)
         if 128 * (len(result["lanes"]) - len(packet["lanes"])) > self.headroom:
             return []
-        fields = {**result, "slot": slot, "round": number, "op": self.op, "block_log2": self.block_log2}
+        fields = {**result, **stamp}
         fields["blocks"] = packet["blocks"]
         return self.job.results(**fields) if first else [self.job.result(worker, **fields)]
 

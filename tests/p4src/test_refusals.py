@@ -9,7 +9,7 @@ from scapy.layers.inet import IP, UDP, IPOption_NOP
 from scapy.packet import Raw
 
 from tests.harness.lab import Job, Lab, group_of
-from wire.definition import Event, Op
+from wire.definition import Event, Flag, Op, PacketType
 from wire.scapy_layer import Weir
 
 LANES = group_of(0xDEAD0000)
@@ -62,10 +62,16 @@ def lengths(ip: int, udp: int) -> Callable[[Any], None]:
 
 MALFORMED: dict[str, Callable[[Any], object]] = {
     "version 0": weir(version=0),
-    "version 2": weir(version=2),
+    "version 1": weir(version=1),
     "version 15": weir(version=15),
-    "flags": weir(flags=1),
+    "unknown flag": weir(flags=0x10),
     "all flags": weir(flags=0xFF),
+    "trimmed, but with lanes": weir(flags=Flag.TRIMMED),
+    "layer class 6": weir(layer=6),
+    "magnitude class 4": weir(magnitude=4),
+    "type 0": weir(type=0),
+    "type 4": weir(type=4),
+    "type 15": weir(type=15),
     "operator 0": weir(op=0),
     "operator 4": weir(op=4),
     "operator 15": weir(op=15),
@@ -94,7 +100,7 @@ def test_malformed(job: Job, spoil: Callable[[Any], object]) -> None:
     refused(job, spoiled(job, spoil), Event.DROP_MALFORMED)
 
 
-@pytest.mark.parametrize("kind", [0, 2, 3, 15])
+@pytest.mark.parametrize("kind", [PacketType.RESULT, PacketType.REPEAT])
 def test_not_a_contribution(job: Job, kind: int) -> None:
     refused(job, spoiled(job, weir(type=kind)), Event.DROP_NOT_A_CONTRIBUTION)
 
@@ -159,7 +165,7 @@ def test_a_result_without_a_receiver(lab: Lab) -> None:
         "WeirIngress.admission.workers",
         (4, job.id, 5),
         "WeirIngress.admission.admit",
-        (0, 4, 1 << 5, 1 << 5, 3500),
+        (0, 4, 1 << 5, 1 << 5, 3500, 0),
     )
     frame = job.contribution(0, lanes={0: LANES}, round=77)
     frame[Weir].worker = 5

@@ -4,8 +4,8 @@
 import pytest
 from scapy.layers.inet import IP
 
-from tests.harness.lab import Lab, group_of
-from wire.definition import MAX_WORKERS, Event
+from tests.harness.lab import PROTECTED_FRONT, Lab, group_of
+from wire.definition import CE, ECT, LAYER_CLASSES, MAX_WORKERS, RELIABLE_DSCP, Event, Flag, dscp
 
 A, B, C = group_of(1), group_of(1000), group_of(2**31)
 
@@ -70,19 +70,71 @@ def test_a_packet_without_lanes_can_complete_a_full_slot(lab: Lab) -> None:
     assert job.send(1) == [job.result(1, lanes=full, included=0b01)]
 
 
-@pytest.mark.parametrize(("groups", "fits"), [(4, True), (5, False), (8, False)])
-def test_a_result_longer_than_the_target_can_make_it_is_not_sent(lab: Lab, groups: int, fits: bool) -> None:
+def test_a_packet_that_cannot_grow_into_the_result_is_not_the_last(lab: Lab) -> None:
+    """Nobody would get the result. Who sent no lanes is asked for them, as long as there are any."""
+    lab.limit_growth(512)
+    job = lab.job(2)
+    lanes = {g: group_of(g << 16) for g in range(5)}
+    assert job.send(0, lanes=lanes, nexts=[7]) == []
+    assert job.send(1, nexts=[9], flags=0) == [job.repeat(1, nexts=[9])]
+    both = {g: added(values, values) for g, values in lanes.items()}
+    assert job.send(1, lanes=lanes, nexts=[9]) == job.results(lanes=both, nexts=[7])
+    assert job.send(1, nexts=[9], flags=0) == [job.repeat(1, nexts=[7])]
+    assert job.send(1, lanes=lanes, nexts=[9]) == [job.result(1, lanes=both, nexts=[7], included=0b11)]
+    expected = {Event.CONTRIBUTION: 1, Event.REPEAT_ASKED: 2, Event.ROUND_COMPLETE: 1}
+    assert lab.events() == expected | {Event.DUPLICATE_ANSWERED: 1}
+
+
+def test_a_packet_without_lanes_is_the_last_where_it_can_grow_far_enough(lab: Lab) -> None:
+    lab.limit_growth(512)
+    job = lab.job(2)
+    lanes = {g: group_of(g << 16) for g in range(4)}
+    assert job.send(0, lanes=lanes) == []
+    assert job.send(1) == job.results(lanes=lanes, included=0b01)
+
+
+def test_a_result_longer_than_the_target_can_make_it_is_not_sent(lab: Lab) -> None:
     """The round is complete nevertheless: a repetition that has the room gets the result."""
     lab.limit_growth(512)
     job = lab.job(2)
-    lanes = {g: group_of(g << 16) for g in range(groups)}
-    results = job.results(lanes=lanes, included=0b01)
+    lanes = {g: group_of(g << 16) for g in range(7)}
+    results = job.results(lanes={**lanes, 7: A}, included=0b11)
     assert job.send(0, lanes=lanes) == []
-    assert job.send(1) == (results if fits else [])
-    assert job.send(1) == (results[1:] if fits else [])
-    assert lab.events().get(Event.DROP_NO_ROOM, 0) == (0 if fits else 2)
-    assert job.send(1, lanes=lanes) == results[1:]
+    assert job.send(1, lanes={7: A}) == []
+    assert job.send(1, lanes={7: A}) == []
+    assert lab.events()[Event.DROP_NO_ROOM] == 2
+    assert job.send(1, lanes={**lanes, 7: A}) == results[1:]
     assert job.send(0, lanes=lanes) == results[:1]
+
+
+def test_lanes_cut_off_count_as_seen_only_when_the_sender_gave_them_up(lab: Lab) -> None:
+    """A protected packet that lost its lanes is as good as lost, and its sender is told so at once."""
+    job = lab.job(2)
+    assert job.send(0, lanes={0: A}) == []
+    lost = {"flags": Flag.TRIMMED | Flag.PROTECTED}
+    assert job.send(1, nexts=[5], **lost) == [job.repeat(1, nexts=[5])]
+    assert job.send(1, nexts=[5], **lost) == [job.repeat(1, nexts=[5])]
+    assert job.send(1, lanes={0: B}, nexts=[5]) == job.results(lanes={0: added(A, B)}, nexts=[5])
+    assert job.send(1, nexts=[5], **lost) == [job.result(1, lanes={0: added(A, B)}, nexts=[5], included=0b11)]
+    assert job.send(0, round=2, lanes={0: A}) == []
+    given_up = job.results(round=2, lanes={0: A}, included=0b01)
+    assert job.send(1, round=2, flags=Flag.TRIMMED) == given_up
+
+
+@pytest.mark.parametrize("marked", [{"traffic_class": PROTECTED_FRONT | CE}, {"flags": Flag.CONGESTED | 1}])
+@pytest.mark.parametrize("who", [0, 1])
+def test_congestion_that_one_packet_met_is_told_to_everybody(
+    lab: Lab, who: int, marked: dict[str, int]
+) -> None:
+    job = lab.job(2)
+    told = {"flags": Flag.PROTECTED | Flag.CONGESTED}
+    assert job.send(0, lanes={0: A}, **(marked if who == 0 else {})) == []
+    assert job.send(1, lanes={0: B}, **(marked if who == 1 else {})) == job.results(
+        lanes={0: added(A, B)}, **told
+    )
+    assert job.send(0, lanes={0: A}) == [job.result(0, lanes={0: added(A, B)}, included=0b11, **told)]
+    assert job.send(0, round=3, lanes={0: A}) == []
+    assert job.send(1, round=3) == job.results(round=3, lanes={0: A}, included=0b01)
 
 
 def test_lanes_that_come_too_late_are_not_in_any_result(lab: Lab) -> None:
@@ -174,12 +226,13 @@ def test_the_last_slot_of_the_switch_works(lab: Lab) -> None:
         )
 
 
-def test_the_traffic_class_of_the_last_packet_is_the_results(lab: Lab) -> None:
-    """DSCP and ECN go along, so that results travel in the same class as contributions."""
+@pytest.mark.parametrize("layer", range(LAYER_CLASSES))
+def test_results_have_the_dscp_of_their_layer_class_and_are_protected(lab: Lab, layer: int) -> None:
+    """Whatever the last packet's own traffic class: a release travels in the reliable class."""
     job = lab.job(2)
-    assert job.send(0, lanes={0: A}, traffic_class=0x00) == []
-    results = job.results(lanes={0: added(A, B)}, traffic_class=0xB8 | 2)
-    assert job.send(1, lanes={0: B}, traffic_class=0xB8 | 2) == results
+    assert job.send(0, lanes={0: A}, layer=layer, traffic_class=0x00) == []
+    results = job.results(lanes={0: A}, included=0b01, layer=layer, traffic_class=dscp(layer) << 2 | ECT)
+    assert job.send(1, layer=layer, flags=0, traffic_class=RELIABLE_DSCP << 2) == results
 
 
 def test_what_follows_the_ip_packet_is_not_sent_on(lab: Lab) -> None:
@@ -193,11 +246,10 @@ def test_what_follows_the_ip_packet_is_not_sent_on(lab: Lab) -> None:
     assert lab.send(job.stations[1].port, padded) == [answer]
 
 
-def test_reserved_bits_and_the_senders_included_mask_are_ignored(lab: Lab) -> None:
+def test_the_senders_included_mask_is_ignored(lab: Lab) -> None:
     job = lab.job(2)
-    assert job.send(0, lanes={0: A}, reserved=0xFF, included=0xFFFFFFFF) == []
-    sent = job.send(1, reserved=0xFF, included=0xFFFFFFFF)
-    assert sent == job.results(lanes={0: A}, included=0b01)
+    assert job.send(0, lanes={0: A}, included=0xFFFFFFFF) == []
+    assert job.send(1, included=0xFFFFFFFF) == job.results(lanes={0: A}, included=0b01)
 
 
 def test_ip_fields_of_the_sender_do_not_leak_into_results(lab: Lab) -> None:

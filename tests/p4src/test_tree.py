@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two tiers: a rack's switch as the spine's worker, and a spine over racks. One switch at a time, exact packets."""
+
+import pytest
+
+from tests.harness.lab import PROTECTED_FRONT, Job, Lab, Uplink, group_of
+from wire.definition import CE, NOT_ECT, Event, Flag, PacketType, dscp
+
+A, B, C, D = group_of(1), group_of(1000), group_of(2**31), group_of(77)
+SPINE = 3
+
+
+def added(*groups: list[int]) -> list[int]:
+    """Lane-wise sum modulo 2^32."""
+    return [sum(lanes) % 2**32 for lanes in zip(*groups, strict=True)]
+
+
+@pytest.fixture
+def rack(lab: Lab) -> Uplink:
+    """Workers 0 and 1 of a larger job at ports 1 and 2, the spine at port 3, where this rack is member 1."""
+    return lab.uplink(lab.job(2, slots=20, ports=[1, 2]), port=SPINE)
+
+
+@pytest.fixture
+def spine(lab: Lab) -> Job:
+    """A job of three racks, at ports 1 to 3."""
+    return lab.job(3, slots=20, ports=[1, 2, 3], racks=True)
+
+
+class TestRack:
+    """The switch of a rack."""
+
+    @pytest.mark.parametrize("slot", [0, 1, 15, 16, 19])
+    def test_partial_sums_go_up_and_the_result_down(self, lab: Lab, rack: Uplink, slot: int) -> None:
+        job = rack.job
+        assert job.send(0, slot=slot, lanes={0: A}, nexts=[7]) == []
+        up = rack.partial(slot=slot, lanes={0: added(A, B), 2: C}, nexts=[5], included=0b11)
+        assert job.send(1, slot=slot, lanes={0: B, 2: C}, nexts=[5]) == [up]
+        total = {"lanes": {0: D, 2: C, 5: A}, "nexts": [3], "included": 0b1111}
+        assert rack.send(PacketType.RESULT, slot=slot, **total) == job.results(slot=slot, **total)
+        expected = {Event.CONTRIBUTION: 1, Event.PARTIAL_SENT: 1, Event.RESULT_STORED: 1}
+        assert lab.events() == expected
+
+    def test_a_repetition_goes_up_again_until_the_result_is_there(self, lab: Lab, rack: Uplink) -> None:
+        job = rack.job
+        assert job.send(0, lanes={0: A}) == []
+        assert job.send(0, lanes={0: A}) == []
+        up = rack.partial(lanes={0: A}, included=0b01)
+        assert job.send(1) == [up]
+        assert job.send(0, lanes={0: A}) == [up]
+        assert job.send(1) == [up]
+        total = {"lanes": {0: D}, "included": 0b0101}
+        assert rack.send(PacketType.RESULT, **total) == job.results(**total)
+        assert job.send(0, lanes={0: A}) == [job.result(0, **total)]
+        assert job.send(1) == [job.result(1, **total)]
+        assert lab.events()[Event.PARTIAL_REPEATED] == 2
+
+    def test_a_second_result_is_dropped(self, lab: Lab, rack: Uplink) -> None:
+        job = rack.job
+        job.send(0, lanes={0: A})
+        job.send(1, lanes={0: B})
+        total = {"lanes": {0: D}, "included": 0b0111}
+        assert rack.send(PacketType.RESULT, **total) == job.results(**total)
+        assert rack.send(PacketType.RESULT, lanes={0: C}, included=0b1111) == []
+        assert job.send(0, lanes={0: A}) == [job.result(0, **total)]
+        assert lab.events()[Event.DROP_STALE_ROUND] == 1
+
+    def test_a_result_that_no_round_waits_for_is_dropped(self, lab: Lab, rack: Uplink) -> None:
+        """Of another round, or while the rack's own workers are not complete."""
+        total = {"lanes": {0: D}, "included": 0b1111}
+        assert rack.send(PacketType.RESULT, **total) == []
+        rack.job.send(0, round=4, lanes={0: A})
+        for round in (2, 4, 6):
+            assert rack.send(PacketType.RESULT, round=round, **total) == []
+        up = rack.partial(round=4, lanes={0: added(A, B)}, included=0b11)
+        assert rack.job.send(1, round=4, lanes={0: B}) == [up]
+        assert rack.send(PacketType.RESULT, round=6, **total) == []
+        assert rack.send(PacketType.RESULT, round=4, **total) == rack.job.results(round=4, **total)
+        assert lab.events()[Event.DROP_STALE_ROUND] == 5
+
+    def test_a_result_without_its_lanes_is_asked_for_again(self, rack: Uplink) -> None:
+        rack.job.send(0, lanes={0: A})
+        rack.job.send(1, lanes={0: B})
+        up = rack.partial(lanes={0: added(A, B)}, included=0b11, flags=Flag.PROTECTED | Flag.ANSWER)
+        assert rack.send(PacketType.RESULT, flags=Flag.TRIMMED | Flag.PROTECTED, included=0b1111) == [up]
+
+    def test_the_spines_question_is_answered(self, lab: Lab, rack: Uplink) -> None:
+        """With the partial sums; with the result, once it is there; not at all before they are complete."""
+        job = rack.job
+        job.send(0, lanes={0: A})
+        assert rack.send(PacketType.REPEAT) == []
+        job.send(1, lanes={0: B})
+        up = rack.partial(lanes={0: added(A, B)}, included=0b11, flags=Flag.PROTECTED | Flag.ANSWER)
+        assert rack.send(PacketType.REPEAT, lanes={0: C, 3: C}) == [up]
+        total = {"lanes": {0: D}, "included": 0b1111}
+        rack.send(PacketType.RESULT, **total)
+        lab.events()
+        assert rack.send(PacketType.REPEAT, lanes={0: C, 3: C}) == [rack.result(**total)]
+        assert lab.events() == {Event.RESULT_REPEATED: 1}
+
+    def test_what_every_worker_gave_up_the_rack_gives_up(self, rack: Uplink) -> None:
+        """Partial sums may be trimmed only if all that is in them may."""
+        job = rack.job
+        job.send(0, lanes={0: A}, flags=0)
+        free = {"flags": 0, "traffic_class": dscp(0) << 2 | NOT_ECT}
+        up = rack.partial(lanes={0: added(A, B)}, included=0b11, **free)
+        assert job.send(1, lanes={0: B}, flags=0) == [up]
+        job.send(0, round=2, lanes={0: A}, flags=0)
+        up = rack.partial(round=2, lanes={0: added(A, B)}, included=0b11)
+        assert job.send(1, round=2, lanes={0: B}) == [up]
+        job.send(0, round=3, lanes={0: A}, flags=0)
+        up = rack.partial(round=3, lanes={0: A}, included=0b01, **free)
+        assert job.send(1, round=3) == [up]  # protected, but with nothing to protect
+
+    def test_congestion_is_told_upwards_and_downwards(self, rack: Uplink) -> None:
+        job = rack.job
+        job.send(0, lanes={0: A}, traffic_class=PROTECTED_FRONT | CE)
+        told = Flag.PROTECTED | Flag.CONGESTED
+        up = rack.partial(lanes={0: added(A, B)}, included=0b11, flags=told)
+        assert job.send(1, lanes={0: B}) == [up]
+        down = rack.send(PacketType.RESULT, lanes={0: D}, included=15, traffic_class=PROTECTED_FRONT | CE)
+        assert down == job.results(lanes={0: D}, included=15, flags=told)
+
+    def test_only_the_spines_port_may_send_results(self, lab: Lab, rack: Uplink) -> None:
+        rack.job.send(0, lanes={0: A})
+        rack.job.send(1, lanes={0: B})
+        for kind in (PacketType.RESULT, PacketType.REPEAT):
+            fields = {"type": kind, "lanes": {0: D}, "included": 0b1111}
+            assert rack.job.send(0, **fields) == []
+            assert lab.send(4, rack.job.contribution(0, **fields)) == []
+        expected = {Event.CONTRIBUTION: 1, Event.PARTIAL_SENT: 1}
+        expected |= {Event.DROP_NOT_A_CONTRIBUTION: 2, Event.DROP_NOT_ADMITTED: 2}
+        assert lab.events() == expected
+
+    def test_the_next_round_starts_afresh(self, rack: Uplink) -> None:
+        """The result that a cell held for an earlier round does not answer for a later one."""
+        job = rack.job
+        for round in (1, 3, 5):
+            assert job.send(0, round=round, lanes={0: A}) == []
+            up = rack.partial(round=round, lanes={0: added(A, B)}, included=0b11)
+            assert job.send(1, round=round, lanes={0: B}) == [up]
+            total = {"lanes": {0: D}, "included": 0b1111, "round": round}
+            assert rack.send(PacketType.RESULT, **total) == job.results(**total)
+
+
+class TestSpine:
+    """The switch that racks send to."""
+
+    def test_racks_say_themselves_who_is_included(self, spine: Job) -> None:
+        assert spine.send(0, lanes={0: A}, nexts=[9], included=0b0000_0011) == []
+        assert spine.send(1, nexts=[8]) == []
+        total = {"lanes": {0: added(A, B)}, "nexts": [8], "included": 0b1100_0011}
+        assert spine.send(2, lanes={0: B}, nexts=[10], included=0b1100_0000) == spine.results(**total)
+        assert spine.send(1, nexts=[8]) == [spine.result(1, **total)]
+
+    def test_trimmed_sums_include_nobody(self, spine: Job) -> None:
+        spine.send(0, lanes={0: A}, included=0b0011, flags=0)
+        spine.send(1, included=0b1100, flags=Flag.TRIMMED)
+        total = {"lanes": {0: added(A, B)}, "included": 0b11_0011}
+        assert spine.send(2, lanes={0: B}, included=0b11_0000) == spine.results(**total)
+
+    def test_a_repetition_makes_the_spine_ask_the_others(self, lab: Lab, spine: Job) -> None:
+        """They may hold the result of a spine that is gone, or sums that were lost."""
+        assert spine.send(0, lanes={0: A}, included=1) == []
+        lanes = {} if lab.target.headroom >= 1024 else {0: A}  # who answers may need the room
+        question = [spine.repeat(worker, lanes=lanes) for worker in (1, 2)]
+        assert spine.send(0, lanes={0: A}, included=1) == question
+        assert spine.send(0, lanes={0: A}, included=1, flags=Flag.PROTECTED | Flag.ANSWER) == []
+        expected = {Event.CONTRIBUTION: 1, Event.REPEAT_ASKED: 1, Event.DUPLICATE_PENDING: 1}
+        assert lab.events() == expected
+
+    def test_a_racks_result_is_relayed_to_the_others(self, lab: Lab, spine: Job) -> None:
+        total = {"lanes": {0: D, 7: A}, "included": 0b1111, "round": 9}
+        sent = spine.send(1, type=PacketType.RESULT, **total)
+        assert sent == [spine.result(worker, **total) for worker in (0, 2)]
+        assert lab.events() == {Event.RESULT_RELAYED: 1}
+
+    def test_racks_may_not_ask(self, lab: Lab, spine: Job) -> None:
+        assert spine.send(1, type=PacketType.REPEAT) == []
+        assert lab.events() == {Event.DROP_NOT_A_CONTRIBUTION: 1}
