@@ -31,6 +31,9 @@ _TlsCa = Annotated[
 ]
 _JoinTimeout = Annotated[float, typer.Option(min=0.1, help="Seconds a join waits for the other ranks.")]
 _Lease = Annotated[float, typer.Option(min=0.5, help="Seconds a member may be silent before it is lost.")]
+_SpineTimeout = Annotated[
+    float, typer.Option(min=0.1, help="Seconds a spine may be out of reach before leaves send elsewhere.")
+]
 _State = Annotated[Path | None, typer.Option(help="Remember running jobs in this file, over restarts.")]
 _Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every change of a switch.")]
 _Address = Annotated[
@@ -51,10 +54,14 @@ def controller(
     tls_ca: _TlsCa = None,
     join_timeout: _JoinTimeout = 60.0,
     lease: _Lease = 10.0,
+    spine_timeout: _SpineTimeout = 2.0,
     state: _State = None,
     verbose: _Verbose = False,
 ) -> None:
-    """Program the switches of a topology and let agents join jobs, until interrupted."""
+    """Program the switches of a topology and let agents join jobs, until interrupted.
+
+    SIGHUP: read the topology file again; changes of its qos section are written to the switches at once.
+    """
     try:
         from controller.daemon import STARTUP_ERRORS, run
     except ImportError as error:
@@ -70,6 +77,7 @@ def controller(
             tls=(tls_cert, tls_key, tls_ca),
             join_timeout_s=join_timeout,
             lease_s=lease,
+            spine_timeout_s=spine_timeout,
             state_file=state,
             verbose=verbose,
         )

@@ -12,7 +12,7 @@ from controller.memory import StateFileError
 from controller.program import ProgramError
 from controller.server import Controller, ListenError, Settings
 from controller.tls import TlsError, TlsFiles
-from controller.topology import Topology, TopologyError, load_topology
+from controller.topology import TopologyError, load_topology
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +28,11 @@ def run(
     tls: tuple[Path | None, Path | None, Path | None],
     join_timeout_s: float,
     lease_s: float,
+    spine_timeout_s: float,
     state_file: Path | None,
     verbose: bool,
 ) -> None:
-    """Run until SIGINT or SIGTERM.
+    """Run until SIGINT or SIGTERM. SIGHUP: read the topology file again and take over its ``qos`` section.
 
     Args:
         tls: certificate, key, authority of the agents; all None: no TLS.
@@ -52,17 +53,19 @@ def run(
         tls=TlsFiles(*tls) if any(tls) else None,
         join_timeout_s=join_timeout_s,
         lease_s=lease_s,
+        spine_timeout_s=spine_timeout_s,
         state_file=state_file,
     )
-    asyncio.run(_serve(load_topology(topology), settings, ready_file))
+    asyncio.run(_serve(topology, settings, ready_file))
 
 
-async def _serve(topology: Topology, settings: Settings, ready_file: Path | None) -> None:
-    controller = Controller(topology, settings)
+async def _serve(topology: Path, settings: Settings, ready_file: Path | None) -> None:
+    controller = Controller(load_topology(topology), settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, _reload, controller, topology)
     await controller.start()
     try:
         if ready_file is not None:
@@ -73,6 +76,15 @@ async def _serve(topology: Topology, settings: Settings, ready_file: Path | None
         await controller.stop()
         if ready_file is not None:
             ready_file.unlink(missing_ok=True)
+
+
+def _reload(controller: Controller, path: Path) -> None:
+    try:
+        controller.reconfigure(load_topology(path))
+    except TopologyError as error:
+        log.error("%s", error)
+        return
+    log.info("qos of %s taken over", path)
 
 
 def _announce(path: Path, address: str) -> None:

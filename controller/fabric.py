@@ -1,8 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All switches of a topology, each with its keeper."""
+"""All switches of a topology, each with its keeper; and which spines the leaves send to.
+
+A spine that has not answered for a while is given up: the leaves' uplinks, and the paths that they spray
+other packets over, are rewritten to the others, for jobs that run as well. Nothing else changes, and nothing
+is lost for good: what was on its way to the spine is sent again by workers' timers. When the spine is back it
+is programmed first, and then gets its share back, in the same way.
+
+Should a spine be given up that only the controller cannot reach, all is well too: leaves hold their sums
+until they have a result, so a round that ends at another spine ends with the same sums.
+"""
 
 import asyncio
 import contextlib
+import logging
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +24,10 @@ from controller.program import load_program
 from controller.switch_client import SwitchError
 from controller.topology import Topology
 
+log = logging.getLogger(__name__)
+
+CHECK_S = 0.1  # how often spines are looked after
+
 
 class Fabric:
     """The switches of a topology.
@@ -20,19 +35,38 @@ class Fabric:
     Args:
         p4_dir: where the compiled programs are; this installation's own if None.
         election_id: which controller wins when several claim a switch.
+        spine_timeout_s: how long a spine may be out of reach before leaves send elsewhere.
 
     Raises:
         ProgramError: a program is missing or stale.
     """
 
-    def __init__(self, topology: Topology, p4_dir: Path | None, election_id: int) -> None:
+    def __init__(
+        self, topology: Topology, p4_dir: Path | None, election_id: int, spine_timeout_s: float = 2.0
+    ) -> None:
         self._topology = topology
+        self._spine_timeout_s = spine_timeout_s
+        self._jobs: list[Job] = []
+        self._spines = tuple(spine.name for spine in topology.spines)
+        self._alive = frozenset(self._spines)
         programs = {name: load_program(name, p4_dir) for name in {s.program for s in topology.switches}}
         self.keepers = {
-            switch.name: SwitchKeeper(switch, programs[switch.program], election_id)
+            switch.name: SwitchKeeper(
+                switch, programs[switch.program], election_id, probed=switch.name in self._spines
+            )
             for switch in topology.switches
         }
-        self.update(())
+        self._want()
+
+    @property
+    def topology(self) -> Topology:
+        """What is programmed, with the newest ``qos`` section."""
+        return self._topology
+
+    @property
+    def alive_spines(self) -> frozenset[str]:
+        """The spines that leaves send to."""
+        return self._alive
 
     def slots(self) -> dict[str, int]:
         """Number of slots of each switch."""
@@ -40,9 +74,26 @@ class Fabric:
 
     def update(self, jobs: Iterable[Job]) -> None:
         """Make these the jobs that switches serve."""
-        jobs = list(jobs)
-        for keeper in self.keepers.values():
-            keeper.want(desired_state(self._topology, keeper.switch, jobs))
+        self._jobs = list(jobs)
+        self._want()
+
+    def reconfigure(self, topology: Topology) -> None:
+        """Take over the ``qos`` section of a topology that is the same in all else."""
+        self._topology = topology
+        self._want()
+
+    async def settled(self, switches: Iterable[str], timeout_s: float) -> None:
+        """Wait until these switches hold what they must; spines that are given up are not waited for.
+
+        Raises:
+            SwitchError: one does not within ``timeout_s``, or no spine is left among those that are needed.
+        """
+        names = tuple(switches)
+        await asyncio.gather(*(self._settled(name, timeout_s) for name in names))
+        spines = [name for name in names if name in self._spines]
+        if spines and not self._alive.intersection(spines):
+            problems = "; ".join(self.keepers[name].problem for name in spines)
+            raise SwitchError(f"no spine is left: {problems}")
 
     async def settled_if_ready(self, timeout_s: float) -> None:
         """Wait until the switches that answer hold what they must; the others are not waited for."""
@@ -52,9 +103,52 @@ class Fabric:
 
     async def run(self) -> None:
         """Keep all switches, until ``stop``."""
-        await asyncio.gather(*(keeper.run() for keeper in self.keepers.values()))
+        watch = asyncio.create_task(self._watch_spines())
+        try:
+            await asyncio.gather(*(keeper.run() for keeper in self.keepers.values()))
+        finally:
+            watch.cancel()
 
     def stop(self) -> None:
         """Let ``run`` end."""
         for keeper in self.keepers.values():
             keeper.stop()
+
+    def _want(self) -> None:
+        qos = self._topology.qos
+        for name, keeper in self.keepers.items():
+            state = desired_state(self._topology, keeper.switch, self._jobs, self._alive)
+            keeper.want(state, tuple(queue for queue in qos.queues if queue.switch == name))
+
+    async def _settled(self, name: str, timeout_s: float) -> None:
+        waiting = asyncio.create_task(self.keepers[name].settled(timeout_s))
+        try:
+            while not waiting.done():
+                await asyncio.wait([waiting], timeout=CHECK_S)
+                if name in self._spines and name not in self._alive:
+                    return
+            waiting.result()
+        finally:
+            waiting.cancel()
+
+    async def _watch_spines(self) -> None:
+        while self._spines:
+            await asyncio.sleep(CHECK_S)
+            alive = frozenset(name for name in self._spines if self._lives(name, time.monotonic()))
+            if alive == self._alive:
+                continue
+            for name in self._alive - alive:
+                log.warning("spine %s is given up: %s", name, self.keepers[name].problem)
+            for name in alive - self._alive:
+                log.info("spine %s is back", name)
+            if not alive:
+                log.error("no spine is left: jobs that span racks wait until one is back")
+            self._alive = alive
+            self._want()
+
+    def _lives(self, name: str, now: float) -> bool:
+        """One that was given up lives again once it holds what it must."""
+        keeper = self.keepers[name]
+        if name not in self._alive:
+            return keeper.current
+        return keeper.down_since is None or now - keeper.down_since < self._spine_timeout_s

@@ -2,26 +2,33 @@
 """Keeps one switch as it must be: connects, pushes the program, writes differences, and again when it breaks.
 
 Runs as one asyncio task; the blocking P4Runtime calls run in threads and end by themselves.
+
+A switch whose process dies is noticed at once, by its session. One that hangs, or whose network is gone, is
+noticed when it is asked; where it matters, at a spine, it is asked every second.
 """
 
 import asyncio
 import contextlib
 import logging
+import time
 from dataclasses import dataclass, field
 from enum import Enum
 
 from controller.entries import SwitchState, TableEntry
 from controller.program import CompiledProgram
+from controller.qos import QueueSpec
+from controller.queue_driver import QueueDriverError, set_queues
 from controller.switch_client import Count, SwitchClient, SwitchError
 from controller.sync import plan
-from controller.tables import admission, events, results
+from controller.tables import admission, events, queueing, results, spraying
 from controller.topology import Switch
-from wire.definition import Event
+from wire.definition import Event, Treatment
 
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 5.0
+PROBE_S = 1.0  # how often a probed switch is asked whether it is there
 
 
 class KeeperState(Enum):
@@ -39,16 +46,30 @@ class Reading:
     events: dict[Event, Count] = field(default_factory=dict)
     up: dict[TableEntry, Count] = field(default_factory=dict)  # by entry of admission.workers
     down: dict[TableEntry, Count] = field(default_factory=dict)  # by entry of results.receivers
+    classes: dict[TableEntry, Count] = field(default_factory=dict)  # by entry of queueing.classes
+    paths: dict[TableEntry, Count] = field(default_factory=dict)  # by entry of spraying.paths
+    treatments: dict[tuple[Treatment, int], Count] = field(default_factory=dict)  # by queue
 
 
 class SwitchKeeper:
-    """Makes a switch hold what is wanted, for as long as ``run`` runs."""
+    """Makes a switch hold what is wanted, for as long as ``run`` runs.
 
-    def __init__(self, switch: Switch, program: CompiledProgram, election_id: int) -> None:
+    Args:
+        election_id: which controller wins when several claim the switch.
+        probed: ask the switch every second whether it is there.
+    """
+
+    def __init__(
+        self, switch: Switch, program: CompiledProgram, election_id: int, *, probed: bool = False
+    ) -> None:
         self.switch = switch
         self.program = program
         self.state = KeeperState.CONNECTING
         self.problem = "not tried yet"
+        self.down_since: float | None = time.monotonic()  # None while there is a session
+        self._probed = probed
+        self._queues: tuple[QueueSpec, ...] = ()
+        self._queues_set: tuple[QueueSpec, ...] | None = None
         self._election_id = election_id
         self._client: SwitchClient | None = None
         self._wanted = SwitchState()
@@ -63,10 +84,15 @@ class SwitchKeeper:
         """What the switch must hold."""
         return self._wanted
 
-    def want(self, state: SwitchState) -> None:
-        """Change what the switch must hold."""
-        if state != self._wanted:
-            self._wanted = state
+    @property
+    def current(self) -> bool:
+        """Is the switch there, and does it hold what is wanted now?"""
+        return self.state is KeeperState.READY and self._applied >= self._version
+
+    def want(self, state: SwitchState, queues: tuple[QueueSpec, ...] = ()) -> None:
+        """Change what the switch must hold, and how long its queues are."""
+        if (state, queues) != (self._wanted, self._queues):
+            self._wanted, self._queues = state, queues
             self._version += 1
             self._wake.set()
 
@@ -92,8 +118,7 @@ class SwitchKeeper:
                 while not self._stopping:
                     await self._sync()
                     retry_s = FIRST_RETRY_S
-                    await self._wake.wait()
-                    self._wake.clear()
+                    await self._idle()
             except SwitchError as error:
                 self._broken(str(error))
                 await self._pause(retry_s)
@@ -121,6 +146,18 @@ class SwitchKeeper:
                 loop.call_soon_threadsafe(self._wake.set)
 
         self._client = await asyncio.to_thread(SwitchClient, self.switch, self._election_id, changed)
+        self._queues_set = None
+
+    async def _idle(self) -> None:
+        """Until there is something to do; the probe of a switch that does not answer raises SwitchError."""
+        while not self._wake.is_set():
+            try:
+                async with asyncio.timeout(PROBE_S if self._probed else None):
+                    await self._wake.wait()
+            except TimeoutError:
+                if self._client is not None:
+                    await asyncio.to_thread(self._client.probe)
+        self._wake.clear()
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
@@ -136,20 +173,35 @@ class SwitchKeeper:
                 log.warning("switch %s is now programmed by another controller", self.switch.name)
             self.state = KeeperState.STANDBY
             self.problem = f"another controller has taken over switch {self.switch.name}"
+            self.down_since = None
             return
         version, wanted = self._version, self._wanted
         changes = await asyncio.to_thread(_apply, client, self.program, wanted)
         if self.state is not KeeperState.READY:
             log.info("switch %s is ready", self.switch.name)
         log.debug("switch %s: %d changes written", self.switch.name, changes)
-        self.state, self.problem = KeeperState.READY, ""
+        await self._set_queues()
+        self.state, self.problem, self.down_since = KeeperState.READY, "", None
         async with self._settled:
             self._applied = version
             self._settled.notify_all()
         if self._version > version:
             self._wake.set()
 
+    async def _set_queues(self) -> None:
+        """What cannot be set is said and left: the switch forwards all the same."""
+        thrift, queues = self.switch.thrift, self._queues
+        if thrift is None or queues == self._queues_set or not (queues or self._queues_set):
+            return
+        self._queues_set = queues
+        try:
+            await asyncio.to_thread(set_queues, thrift, queues)
+        except QueueDriverError as error:
+            log.warning("switch %s: queues could not be set: %s", self.switch.name, error)
+
     def _broken(self, problem: str) -> None:
+        if self.down_since is None:
+            self.down_since = time.monotonic()
         if problem != self.problem and not self._stopping:
             log.warning("%s; trying again", problem)
         self.state, self.problem = KeeperState.CONNECTING, problem
@@ -181,6 +233,17 @@ def _read(client: SwitchClient) -> Reading:
         cells = client.read_counter(counter)
         for index in events.known(cells):
             counts[Event(index)] += cells[index]
+    treatments = dict.fromkeys(((t, queue) for t in Treatment for queue in range(queueing.QUEUES)), Count())
+    for counter in queueing.TREATMENTS:
+        cells = client.read_counter(counter)
+        for treatment, queue in treatments:
+            index = treatment * queueing.QUEUES + queue
+            treatments[treatment, queue] += cells[index] if index < len(cells) else Count()
     return Reading(
-        counts, client.read_table_counts(admission.WORKERS), client.read_table_counts(results.RECEIVERS)
+        counts,
+        up=client.read_table_counts(admission.WORKERS),
+        down=client.read_table_counts(results.RECEIVERS),
+        classes=client.read_table_counts(queueing.CLASSES),
+        paths=client.read_table_counts(spraying.PATHS),
+        treatments=treatments,
     )

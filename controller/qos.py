@@ -137,6 +137,18 @@ class Qos(_Model):
         return resolved
 
 
+def class_name(code: int) -> str:
+    """What a DSCP is for, in a word or two."""
+    if code == RELIABLE_DSCP:
+        return "reliable"
+    if code == BEST_EFFORT_DSCP:
+        return "best effort"
+    for layer in range(LAYER_CLASSES):
+        if code == dscp(layer):
+            return f"layer class {layer}"
+    return ""
+
+
 def _packets(said: int | Literal["never"] | None, default: int) -> int:
     if said is None:
         return default

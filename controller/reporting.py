@@ -8,23 +8,24 @@ from typing import Any
 from controller.book import JobBook
 from controller.entries import Match, TableEntry
 from controller.fabric import Fabric
-from controller.jobs import Job
+from controller.jobs import Job, Member
 from controller.keeper import Reading, SwitchKeeper
 from controller.proto import agent_pb2
+from controller.qos import class_name
 from controller.switch_client import Count, SwitchError
-from controller.tables import events
-from controller.topology import Topology
-from wire.definition import EVENT_HELP
+from controller.tables import events, queueing
+from controller.topology import Switch, Topology
+from wire.definition import EVENT_HELP, Treatment
 
 
-async def status_reply(topology: Topology, fabric: Fabric, book: JobBook, now: float) -> Any:
+async def status_reply(fabric: Fabric, book: JobBook, now: float) -> Any:
     """A ``StatusReply`` for this moment. A switch that cannot be asked is reported without counters."""
     readings = dict(
         zip(fabric.keepers, await asyncio.gather(*map(_reading, fabric.keepers.values())), strict=True)
     )
     return agent_pb2.StatusReply(
-        switches=[_switch(topology, keeper, book, readings[name]) for name, keeper in fabric.keepers.items()],
-        jobs=[_job(job, readings[job.switch], now) for job in book.jobs()],
+        switches=[_switch(fabric, keeper, book, readings[name]) for name, keeper in fabric.keepers.items()],
+        jobs=[_job(job, readings, now) for job in book.jobs()],
     )
 
 
@@ -35,38 +36,22 @@ async def _reading(keeper: SwitchKeeper) -> Reading:
         return Reading()
 
 
-def _switch(topology: Topology, keeper: SwitchKeeper, book: JobBook, reading: Reading) -> Any:
-    switch = keeper.switch
+def _switch(fabric: Fabric, keeper: SwitchKeeper, book: JobBook, reading: Reading) -> Any:
+    switch, topology = keeper.switch, fabric.topology
     pool = book.pools[switch.name]
-    port_of: dict[tuple[Match, Match], int] = {
-        (job.id, member.rank): member.host.port
-        for job in book.programmed()
-        if job.switch == switch.name
-        for member in job.members.values()
-    }
+    spine = topology.is_spine(switch.name)
     return agent_pb2.SwitchStatus(
         name=switch.name,
         address=switch.grpc,
         program=switch.program,
         state=keeper.state.value,
         problem=keeper.problem,
+        role="spine" if spine else "leaf",
+        given_up=spine and switch.name not in fabric.alive_spines,
         entries=len(keeper.wanted.entries),
         slots=pool.total,
         slots_used=pool.used,
-        ports=[
-            agent_pb2.PortStatus(
-                port=host.port,
-                host=host.name,
-                mac=host.mac,
-                ip=host.ip,
-                shm_dir=host.shm or "",
-                up=_traffic(n for entry, n in reading.up.items() if port_of.get(_who(entry)) == host.port),
-                down=_traffic(
-                    n for entry, n in reading.down.items() if port_of.get(_who(entry)) == host.port
-                ),
-            )
-            for host in topology.hosts_of(switch.name)
-        ],
+        ports=_ports(topology, switch, book.programmed(), reading),
         events=[
             agent_pb2.EventCount(
                 event=event,
@@ -77,16 +62,100 @@ def _switch(topology: Topology, keeper: SwitchKeeper, book: JobBook, reading: Re
             )
             for event, count in reading.events.items()
         ],
+        queues=[
+            agent_pb2.QueueStatus(
+                queue=queue,
+                **{
+                    t.name.lower(): _traffic([reading.treatments.get((t, queue), Count())]) for t in Treatment
+                },
+            )
+            for queue in reversed(range(queueing.QUEUES))
+        ],
+        classes=_classes(topology, reading),
+        paths=_paths(topology, switch, reading),
+        spray=topology.qos.spray,
+        losses=[
+            agent_pb2.LossStatus(
+                port=loss.port,
+                direction=loss.direction,
+                dscp=-1 if loss.dscp is None else loss.dscp,
+                probability=loss.probability,
+            )
+            for loss in topology.qos.losses
+            if loss.switch == switch.name
+        ],
     )
 
 
-def _job(job: Job, reading: Reading, now: float) -> Any:
+def _ports(topology: Topology, switch: Switch, jobs: Iterable[Job], reading: Reading) -> list[Any]:
+    """Ports by which workers, or racks, contribute."""
+    port_of: dict[tuple[Match, Match], int] = {}
+    for job in jobs:
+        if switch.name in job.leaves:
+            members = [member for member in job.members.values() if member.host.switch == switch.name]
+            port_of.update({(job.id, member.rank): member.host.port for member in members})
+        elif switch.name in job.switches:
+            there = {leaf.name: port for port, leaf in topology.neighbours(switch.name)}
+            port_of.update({(job.id, number): there[name] for number, name in enumerate(job.leaves)})
+
+    def at(counts: dict[TableEntry, Count], port: int) -> Any:
+        return _traffic(count for entry, count in counts.items() if port_of.get(_who(entry)) == port)
+
+    ports = [
+        agent_pb2.PortStatus(port=h.port, host=h.name, mac=h.mac, ip=h.ip, shm_dir=h.shm or "")
+        for h in topology.hosts_of(switch.name)
+    ]
+    if topology.is_spine(switch.name):
+        ports += [
+            agent_pb2.PortStatus(port=port, host=leaf.name, mac=leaf.aggregation.mac, ip=leaf.aggregation.ip)
+            for port, leaf in topology.neighbours(switch.name)
+        ]
+    for status in ports:
+        status.up.CopyFrom(at(reading.up, status.port))
+        status.down.CopyFrom(at(reading.down, status.port))
+    return ports
+
+
+def _classes(topology: Topology, reading: Reading) -> list[Any]:
+    counts = {dict(entry.match)["dscp"]: count for entry, count in reading.classes.items()}
+    return [
+        agent_pb2.ClassStatus(
+            dscp=dscp,
+            name=class_name(dscp),
+            queue=treatment.queue,
+            trim_at=treatment.trim_at,
+            mark_at=treatment.mark_at,
+            drop_at=treatment.drop_at,
+            traffic=_traffic([counts.get(dscp, Count())]),
+        )
+        for dscp, treatment in sorted(topology.qos.treatments().items(), reverse=True)
+    ]
+
+
+def _paths(topology: Topology, leaf: Switch, reading: Reading) -> list[Any]:
+    """By port: what a leaf's entries for that port have carried."""
+    ports = {} if topology.is_spine(leaf.name) else dict(topology.neighbours(leaf.name))
+    return [
+        agent_pb2.PathStatus(
+            port=port,
+            spine=spine.name,
+            traffic=_traffic(n for entry, n in reading.paths.items() if dict(entry.params)["port"] == port),
+        )
+        for port, spine in ports.items()
+    ]
+
+
+def _job(job: Job, readings: dict[str, Reading], now: float) -> Any:
+    def of(member: Member, direction: str) -> Any:
+        counts: dict[TableEntry, Count] = getattr(readings[member.host.switch], direction)
+        return _traffic(count for entry, count in counts.items() if _who(entry) == (job.id, member.rank))
+
     return agent_pb2.JobStatus(
         name=job.name,
         job_id=job.id,
         state=job.state.value,
         size=job.size,
-        switch_name=job.switch,
+        switches=job.switches or job.leaves,
         slot_base=job.slots.base if job.slots else 0,
         slot_count=job.slots.count if job.slots else 0,
         members=[
@@ -96,8 +165,8 @@ def _job(job: Job, reading: Reading, now: float) -> Any:
                 port=member.host.port,
                 state=member.state.value,
                 silent_s=now - member.last_heard if member.last_heard else 0.0,
-                up=_traffic(n for entry, n in reading.up.items() if _who(entry) == (job.id, member.rank)),
-                down=_traffic(n for entry, n in reading.down.items() if _who(entry) == (job.id, member.rank)),
+                up=of(member, "up"),
+                down=of(member, "down"),
             )
             for _rank, member in sorted(job.members.items())
         ],
@@ -105,7 +174,7 @@ def _job(job: Job, reading: Reading, now: float) -> Any:
 
 
 def _who(entry: TableEntry) -> tuple[Match, Match]:
-    """(job id, rank) of an entry of admission.workers or results.receivers."""
+    """(job id, worker) of an entry of admission.workers or results.receivers."""
     match = dict(entry.match)
     return match["job"], match["worker"]
 

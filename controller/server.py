@@ -19,7 +19,7 @@ from controller.memory import Memory
 from controller.proto import agent_pb2_grpc
 from controller.service import AgentService
 from controller.tls import TlsFiles
-from controller.topology import Topology
+from controller.topology import Topology, TopologyError
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ class Settings:
         tls: certificate, key and client authority; None for no TLS.
         join_timeout_s: how long a join waits for the other ranks unless it says so itself.
         lease_s: how long a member may be silent before it counts as lost.
+        spine_timeout_s: how long a spine may be out of reach before leaves send elsewhere.
         state_file: where running jobs are remembered over a restart; None: they stop with the controller.
     """
 
@@ -48,6 +49,7 @@ class Settings:
     tls: TlsFiles | None = None
     join_timeout_s: float = 60.0
     lease_s: float = 10.0
+    spine_timeout_s: float = 2.0
     state_file: Path | None = None
 
 
@@ -61,10 +63,16 @@ class Controller:
 
     def __init__(self, topology: Topology, settings: Settings) -> None:
         self._settings = settings
+        self._topology = topology
         # Whoever starts later takes over from a controller that hangs; one that restarts, from itself.
-        self._fabric = Fabric(topology, settings.p4_dir, election_id=time.time_ns() // 1_000_000)
+        self._fabric = Fabric(
+            topology,
+            settings.p4_dir,
+            election_id=time.time_ns() // 1_000_000,
+            spine_timeout_s=settings.spine_timeout_s,
+        )
         memory = Memory(settings.state_file)
-        book = JobBook(self._fabric.slots(), settings.lease_s)
+        book = JobBook(self._fabric.slots(), settings.lease_s, [spine.name for spine in topology.spines])
         for job in memory.load(topology):
             adopted = book.adopt(job, time.monotonic())
             log.info("job %r from before %s", job.name, "goes on" if adopted else "has lost its slots")
@@ -99,6 +107,25 @@ class Controller:
         told.cancel()
         for task in done - {told}:
             task.result()
+
+    def reconfigure(self, topology: Topology) -> None:
+        """Take over the ``qos`` section, for jobs that run as well; effective on the next packet.
+
+        Raises:
+            TopologyError: something else differs; then nothing is taken over.
+        """
+        sections = [
+            name
+            for name in type(topology).model_fields
+            if name != "qos" and getattr(topology, name) != getattr(self._topology, name)
+        ]
+        if sections:
+            raise TopologyError(
+                f"{' and '.join(sections)} changed, but only qos may while the controller runs: nothing was "
+                f"taken over; restart the controller"
+            )
+        self._topology = topology
+        self._fabric.reconfigure(topology)
 
     async def stop(self) -> None:
         """End all sessions. Jobs stop, unless there is a state file for a successor to take them over."""

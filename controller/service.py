@@ -107,7 +107,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
 
     async def Status(self, _request: Any, _context: Any) -> Any:  # noqa: N802 - the RPC's name
         """See agent.proto."""
-        return await status_reply(self._topology, self._fabric, self._book, time.monotonic())
+        return await status_reply(self._fabric, self._book, time.monotonic())
 
     # ---- time and the end
 
@@ -194,9 +194,9 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
         self._fabric.update(self._book.programmed())
         patience = max(job.deadline - time.monotonic(), MIN_PROGRAM_TIME_S)
         try:
-            await self._fabric.keepers[job.switch].settled(patience)
+            await self._fabric.settled(job.switches, patience)
         except SwitchError as error:
-            message = f"job {job.name!r} cannot start, the switch could not be programmed: {error}"
+            message = f"job {job.name!r} cannot start, a switch could not be programmed: {error}"
             self._book.fail(job, JobError(Refusal.ABORTED, message))
             self._react()
             return
@@ -226,7 +226,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
         task.add_done_callback(self._tasks.discard)
 
     def _reply(self, job: Job, spec: JoinSpec) -> Any:
-        switch = self._topology.switch(job.switch)
+        switch = self._topology.switch(spec.host.switch)
         return agent_pb2.JoinReply(
             job_id=job.id,
             size=job.size,
@@ -238,7 +238,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
             host=agent_pb2.Endpoint(mac=spec.host.mac, ip=spec.host.ip, udp_port=spec.udp_port),
             host_name=spec.host.name,
             shm_dir=spec.host.shm or "",
-            fill=switch.fills,
+            fill=any(self._topology.switch(name).fills for name in job.switches),
             switch_port=spec.host.port,
             switch_name=switch.name,
         )

@@ -13,7 +13,9 @@ _STATE_STYLE = {
     "attending": "green",
     "connecting": "red",
     "standby": "yellow",
+    "given up": "bold red",
 }
+NEVER = 0xFFFF  # a threshold that no queue reaches
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -24,8 +26,16 @@ def render(reply: Any, console: Console) -> None:
         if switch.problem:
             console.print(Text(f"{switch.name}: {switch.problem}", style="red"))
         console.print(_ports(switch))
+        if switch.paths:
+            console.print(_paths(switch))
         if switch.events:
             console.print(_events(switch))
+        if any(_treated(queue) for queue in switch.queues):
+            console.print(_queues(switch))
+        if any(row.traffic.packets for row in switch.classes):
+            console.print(_classes(switch))
+        if switch.losses:
+            console.print(_losses(switch))
     for job in reply.jobs:
         console.print(_job(job))
     if not reply.jobs:
@@ -44,13 +54,14 @@ def _plain(value: Any) -> Any:
 
 
 def _switches(reply: Any) -> Table:
-    table = _table("Switches", "switch", "address", "program", "state", "entries>", "slots used>")
+    table = _table("Switches", "switch", "role", "address", "program", "state", "entries>", "slots used>")
     for switch in reply.switches:
         table.add_row(
             switch.name,
+            switch.role,
             switch.address,
             switch.program,
-            _state(switch.state),
+            _state("given up" if switch.given_up else switch.state),
             str(switch.entries),
             f"{switch.slots_used}/{switch.slots}",
         )
@@ -59,7 +70,13 @@ def _switches(reply: Any) -> Table:
 
 def _ports(switch: Any) -> Table:
     table = _table(
-        f"Ports of {switch.name} (traffic of running jobs)", "port>", "host", "address", "by", "in>", "out>"
+        f"Ports of {switch.name} (traffic of running jobs)",
+        "port>",
+        "rack" if switch.role == "spine" else "host",
+        "address",
+        "by",
+        "in>",
+        "out>",
     )
     for port in switch.ports:
         by = "shared memory" if port.shm_dir else "network"
@@ -79,9 +96,54 @@ def _events(switch: Any) -> Table:
     return table
 
 
+def _paths(switch: Any) -> Table:
+    """How evenly packets for other racks are spread."""
+    total = sum(path.traffic.bytes for path in switch.paths)
+    table = _table(f"Paths of {switch.name} ({switch.spray})", "port>", "spine", "sprayed>", "share>")
+    for path in switch.paths:
+        share = f"{path.traffic.bytes / total:.1%}" if total else ""
+        table.add_row(str(path.port), path.spine, _traffic(path.traffic), share)
+    return table
+
+
+def _queues(switch: Any) -> Table:
+    """Queues that did more than forward, and those that forwarded."""
+    columns = ("queue>", "queued>", "trimmed>", "marked>", "dropped>")
+    table = _table(f"Queues of {switch.name} (7 is served first)", *columns)
+    for queue in switch.queues:
+        if _treated(queue):
+            counts = (queue.queued, queue.trimmed, queue.marked, queue.dropped)
+            style = "bold red" if queue.dropped.packets else ""
+            table.add_row(str(queue.queue), *map(_traffic, counts), style=style)
+    return table
+
+
+def _treated(queue: Any) -> int:
+    counts = (queue.queued, queue.trimmed, queue.marked, queue.dropped)
+    return sum(count.packets for count in counts)
+
+
+def _classes(switch: Any) -> Table:
+    columns = ("DSCP>", "class", "queue>", "trim at>", "mark at>", "drop at>", "packets>")
+    table = _table(f"Classes at {switch.name}", *columns)
+    for row in switch.classes:
+        limits = (row.trim_at, row.mark_at, row.drop_at)
+        words = ("never" if limit == NEVER else str(limit) for limit in limits)
+        table.add_row(str(row.dscp), row.name, str(row.queue), *words, _traffic(row.traffic))
+    return table
+
+
+def _losses(switch: Any) -> Table:
+    table = _table(f"Simulated loss at {switch.name}", "port>", "direction", "DSCP>", "probability>")
+    for loss in switch.losses:
+        code = "all" if loss.dscp < 0 else str(loss.dscp)
+        table.add_row(str(loss.port), loss.direction, code, f"{loss.probability:g}")
+    return table
+
+
 def _job(job: Any) -> Table:
     slots = f", slots {job.slot_base}-{job.slot_base + job.slot_count - 1}" if job.slot_count else ""
-    title = f"Job {job.name}: {job.state} on {job.switch_name}, id {job.job_id:#010x}{slots}"
+    title = f"Job {job.name}: {job.state} on {', '.join(job.switches)}, id {job.job_id:#010x}{slots}"
     table = _table(title, "rank>", "host", "port>", "member", "silent>", "in>", "out>")
     for member in job.members:
         table.add_row(

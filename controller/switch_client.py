@@ -32,6 +32,7 @@ from controller.topology import Switch
 
 HANDSHAKE_TIMEOUT_S = 5.0
 RPC_TIMEOUT_S = 10.0
+PROBE_TIMEOUT_S = 1.0
 PUSH_TIMEOUT_S = 120.0  # a soft switch compiles the program it is given
 MAX_BATCH = 256  # updates in one write: well below gRPC's 4 MB message limit
 
@@ -87,6 +88,14 @@ class SwitchClient:
     def close(self) -> None:
         """End the session; what the switch holds stays."""
         self._client.tear_down()
+
+    def probe(self) -> None:
+        """Ask the switch for very little. Raises SwitchError when it does not answer within a second."""
+        request = _Pull(device_id=self.switch.device_id, response_type=_Pull.COOKIE_ONLY)
+        try:
+            self._client.stub.GetForwardingPipelineConfig(request, timeout=PROBE_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise self._error(f"does not answer: {describe(error)}") from None
 
     def ensure_program(self, program: CompiledProgram) -> bool:
         """Make the switch run ``program``; True if it had to be pushed, which empties the switch."""
@@ -260,10 +269,10 @@ class _TimedStub:
     def StreamChannel(self, requests: Iterator[Any]) -> "_Stream":  # noqa: N802 - the RPC's name
         return _Stream(self._stub.StreamChannel(requests), self._on_arbitration)
 
-    def __getattr__(self, name: str) -> Callable[[Any], Any]:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         call = getattr(self._stub, name)
         limit = PUSH_TIMEOUT_S if name == "SetForwardingPipelineConfig" else RPC_TIMEOUT_S
-        return lambda request: call(request, timeout=limit)
+        return lambda request, timeout=limit: call(request, timeout=timeout)
 
 
 class _Stream:

@@ -6,6 +6,24 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ClassStatus(_message.Message):
+    __slots__ = ["drop_at", "dscp", "mark_at", "name", "queue", "traffic", "trim_at"]
+    DROP_AT_FIELD_NUMBER: _ClassVar[int]
+    DSCP_FIELD_NUMBER: _ClassVar[int]
+    MARK_AT_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    TRIM_AT_FIELD_NUMBER: _ClassVar[int]
+    drop_at: int
+    dscp: int
+    mark_at: int
+    name: str
+    queue: int
+    traffic: Traffic
+    trim_at: int
+    def __init__(self, dscp: _Optional[int] = ..., name: _Optional[str] = ..., queue: _Optional[int] = ..., trim_at: _Optional[int] = ..., mark_at: _Optional[int] = ..., drop_at: _Optional[int] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ...) -> None: ...
+
 class Endpoint(_message.Message):
     __slots__ = ["ip", "mac", "udp_port"]
     IP_FIELD_NUMBER: _ClassVar[int]
@@ -57,7 +75,7 @@ class JobEvent(_message.Message):
     def __init__(self, kind: _Optional[_Union[JobEvent.Kind, str]] = ..., reason: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ["job_id", "members", "name", "size", "slot_base", "slot_count", "state", "switch_name"]
+    __slots__ = ["job_id", "members", "name", "size", "slot_base", "slot_count", "state", "switches"]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -65,7 +83,7 @@ class JobStatus(_message.Message):
     SLOT_BASE_FIELD_NUMBER: _ClassVar[int]
     SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
-    SWITCH_NAME_FIELD_NUMBER: _ClassVar[int]
+    SWITCHES_FIELD_NUMBER: _ClassVar[int]
     job_id: int
     members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
     name: str
@@ -73,8 +91,8 @@ class JobStatus(_message.Message):
     slot_base: int
     slot_count: int
     state: str
-    switch_name: str
-    def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., switch_name: _Optional[str] = ..., slot_base: _Optional[int] = ..., slot_count: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ...) -> None: ...
+    switches: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., switches: _Optional[_Iterable[str]] = ..., slot_base: _Optional[int] = ..., slot_count: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ["aggregation", "fill", "host", "host_name", "job_id", "lease_s", "shm_dir", "size", "slots", "switch_name", "switch_port"]
@@ -140,6 +158,18 @@ class LeaveRequest(_message.Message):
     token: str
     def __init__(self, job_id: _Optional[int] = ..., rank: _Optional[int] = ..., token: _Optional[str] = ...) -> None: ...
 
+class LossStatus(_message.Message):
+    __slots__ = ["direction", "dscp", "port", "probability"]
+    DIRECTION_FIELD_NUMBER: _ClassVar[int]
+    DSCP_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    direction: str
+    dscp: int
+    port: int
+    probability: float
+    def __init__(self, port: _Optional[int] = ..., direction: _Optional[str] = ..., dscp: _Optional[int] = ..., probability: _Optional[float] = ...) -> None: ...
+
 class MemberStatus(_message.Message):
     __slots__ = ["down", "host", "port", "rank", "silent_s", "state", "up"]
     DOWN_FIELD_NUMBER: _ClassVar[int]
@@ -157,6 +187,16 @@ class MemberStatus(_message.Message):
     state: str
     up: Traffic
     def __init__(self, rank: _Optional[int] = ..., host: _Optional[str] = ..., port: _Optional[int] = ..., state: _Optional[str] = ..., silent_s: _Optional[float] = ..., up: _Optional[_Union[Traffic, _Mapping]] = ..., down: _Optional[_Union[Traffic, _Mapping]] = ...) -> None: ...
+
+class PathStatus(_message.Message):
+    __slots__ = ["port", "spine", "traffic"]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    SPINE_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    port: int
+    spine: str
+    traffic: Traffic
+    def __init__(self, port: _Optional[int] = ..., spine: _Optional[str] = ..., traffic: _Optional[_Union[Traffic, _Mapping]] = ...) -> None: ...
 
 class PortStatus(_message.Message):
     __slots__ = ["down", "host", "ip", "mac", "port", "shm_dir", "up"]
@@ -176,6 +216,20 @@ class PortStatus(_message.Message):
     up: Traffic
     def __init__(self, port: _Optional[int] = ..., host: _Optional[str] = ..., mac: _Optional[str] = ..., ip: _Optional[str] = ..., shm_dir: _Optional[str] = ..., up: _Optional[_Union[Traffic, _Mapping]] = ..., down: _Optional[_Union[Traffic, _Mapping]] = ...) -> None: ...
 
+class QueueStatus(_message.Message):
+    __slots__ = ["dropped", "marked", "queue", "queued", "trimmed"]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    MARKED_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    TRIMMED_FIELD_NUMBER: _ClassVar[int]
+    dropped: Traffic
+    marked: Traffic
+    queue: int
+    queued: Traffic
+    trimmed: Traffic
+    def __init__(self, queue: _Optional[int] = ..., queued: _Optional[_Union[Traffic, _Mapping]] = ..., trimmed: _Optional[_Union[Traffic, _Mapping]] = ..., marked: _Optional[_Union[Traffic, _Mapping]] = ..., dropped: _Optional[_Union[Traffic, _Mapping]] = ...) -> None: ...
+
 class StatusReply(_message.Message):
     __slots__ = ["jobs", "switches"]
     JOBS_FIELD_NUMBER: _ClassVar[int]
@@ -189,28 +243,42 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class SwitchStatus(_message.Message):
-    __slots__ = ["address", "entries", "events", "name", "ports", "problem", "program", "slots", "slots_used", "state"]
+    __slots__ = ["address", "classes", "entries", "events", "given_up", "losses", "name", "paths", "ports", "problem", "program", "queues", "role", "slots", "slots_used", "spray", "state"]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
+    GIVEN_UP_FIELD_NUMBER: _ClassVar[int]
+    LOSSES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    PATHS_FIELD_NUMBER: _ClassVar[int]
     PORTS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     SLOTS_USED_FIELD_NUMBER: _ClassVar[int]
+    SPRAY_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     address: str
+    classes: _containers.RepeatedCompositeFieldContainer[ClassStatus]
     entries: int
     events: _containers.RepeatedCompositeFieldContainer[EventCount]
+    given_up: bool
+    losses: _containers.RepeatedCompositeFieldContainer[LossStatus]
     name: str
+    paths: _containers.RepeatedCompositeFieldContainer[PathStatus]
     ports: _containers.RepeatedCompositeFieldContainer[PortStatus]
     problem: str
     program: str
+    queues: _containers.RepeatedCompositeFieldContainer[QueueStatus]
+    role: str
     slots: int
     slots_used: int
+    spray: str
     state: str
-    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., program: _Optional[str] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ..., entries: _Optional[int] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventCount, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., address: _Optional[str] = ..., program: _Optional[str] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ..., entries: _Optional[int] = ..., slots: _Optional[int] = ..., slots_used: _Optional[int] = ..., ports: _Optional[_Iterable[_Union[PortStatus, _Mapping]]] = ..., events: _Optional[_Iterable[_Union[EventCount, _Mapping]]] = ..., role: _Optional[str] = ..., given_up: bool = ..., queues: _Optional[_Iterable[_Union[QueueStatus, _Mapping]]] = ..., classes: _Optional[_Iterable[_Union[ClassStatus, _Mapping]]] = ..., paths: _Optional[_Iterable[_Union[PathStatus, _Mapping]]] = ..., spray: _Optional[str] = ..., losses: _Optional[_Iterable[_Union[LossStatus, _Mapping]]] = ...) -> None: ...
 
 class Traffic(_message.Message):
     __slots__ = ["bytes", "packets"]

@@ -40,7 +40,7 @@ class AgentsServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def Join(self, request, context):
-        """Blocks until every rank of the job has joined and every switch is programmed for it.
+        """Blocks until every rank of the job has joined and every switch of the job is programmed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
