@@ -12,7 +12,7 @@ from host_agent.codec import Column, Packet
 from host_agent.frames import Addresses, Endpoint, Framer
 from native import load_library
 from softswitch.ports import NativeSwitch
-from wire.definition import GROUP_LANES, GROUPS, Op, PacketType, columns
+from wire.definition import ECT, GROUP_LANES, GROUPS, Flag, Op, PacketType, columns, dscp
 
 _ROOT: Final = Path(__file__).resolve().parent
 _INCLUDE: Final = (_ROOT.parent / "host_agent" / "csrc", _ROOT.parent / "softswitch" / "runtime")
@@ -76,11 +76,20 @@ def contributions(job: int, workers: int, lanes: int) -> Load:
     for worker in range(workers):
         groups = {g: tuple(range(worker, worker + GROUP_LANES)) for g in range(lanes // GROUP_LANES)}
         packet = Packet(
-            PacketType.CONTRIBUTION, Op.ADD, 8, job, worker, 0, 1, (Column(0, 1),) * columns(8), groups
+            PacketType.CONTRIBUTION,
+            Op.ADD,
+            8,
+            job,
+            worker,
+            0,
+            1,
+            (Column(0, 1),) * columns(8),
+            groups,
+            flags=Flag.PROTECTED,
         )
         host = Endpoint(f"02:00:00:00:00:{worker + 1:02x}", f"10.0.0.{worker + 1}")
         switch = Endpoint("02:00:00:00:00:fe", "10.0.0.254")
-        frames.append(Framer(Addresses(host, switch)).wrap(packet.encode()))
+        frames.append(Framer(Addresses(host, switch)).wrap(packet.encode(), dscp(0) << 2 | ECT))
     assert lanes % GROUP_LANES == 0 and lanes <= GROUP_LANES * GROUPS
     return Load(b"".join(frames), len(frames[0]), workers)
 

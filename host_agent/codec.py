@@ -13,6 +13,8 @@ from typing import Final
 from wire import definition as d
 
 _GROUP: Final = 4 * d.GROUP_LANES  # bytes of a lane group
+_FLAGS: Final = sum(d.Flag)
+_NO_FLAGS: Final = d.Flag(0)
 
 
 class CodecError(ValueError):
@@ -37,10 +39,10 @@ class Packet:
     """A Weir packet.
 
     Attributes:
-        type: contribution or result.
+        type: contribution, result, or the switch's request to repeat.
         op: how lanes are combined.
         block_log2: log2 of the block size in lanes.
-        job, worker, slot, round, included: as in `wire.definition.WEIR`.
+        job, worker, slot, round, included, flags, layer, magnitude: as in `wire.definition.WEIR`.
         columns: all columns of the block size, in order.
         groups: lane group number -> its 32 lanes (unsigned), for the groups that are present.
     """
@@ -55,10 +57,14 @@ class Packet:
     columns: tuple[Column, ...]
     groups: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     included: int = 0
+    flags: d.Flag = _NO_FLAGS
+    layer: int = 0
+    magnitude: int = 0
 
     def encode(self) -> bytes:
         """The UDP payload. Raises CodecError when a value does not fit its field."""
         _check_shape(self.block_log2, self.worker)
+        _check_classes(self.layer, self.magnitude)
         wanted = d.columns(self.block_log2)
         if len(self.columns) != wanted:
             raise CodecError(f"{len(self.columns)} columns: blocks of {1 << self.block_log2} take {wanted}")
@@ -68,11 +74,14 @@ class Packet:
         header = {
             "version": d.VERSION,
             "type": self.type,
+            "flags": self.flags,
             "op": self.op,
             "block_log2": self.block_log2,
             "groups": bitmap,
             "job": self.job,
             "worker": self.worker,
+            "layer": self.layer,
+            "magnitude": self.magnitude,
             "slot": self.slot,
             "round": self.round,
             "included": self.included,
@@ -90,13 +99,14 @@ class Packet:
         header = _unpack(d.WEIR, payload[: d.WEIR.size])
         if header["version"] != d.VERSION:
             raise CodecError(f"version {header['version']}: this is version {d.VERSION}")
-        if header["flags"]:
-            raise CodecError(f"flags {header['flags']:#x}: version {d.VERSION} has none")
+        if header["flags"] & ~_FLAGS:
+            raise CodecError(f"flags {header['flags']:#x}: those of version {d.VERSION} are {_FLAGS:#x}")
         try:
             kind, op = d.PacketType(header["type"]), d.Op(header["op"])
         except ValueError as error:
             raise CodecError(f"type {header['type']}, op {header['op']}: {error}") from None
         _check_shape(header["block_log2"], header["worker"])
+        _check_classes(header["layer"], header["magnitude"])
         columns = d.columns(header["block_log2"])
         present = [group for group in range(d.GROUPS) if header["groups"] >> group & 1]
         lanes_at = d.WEIR.size + columns * d.COLUMN.size
@@ -122,6 +132,9 @@ class Packet:
                 for i, group in enumerate(present)
             },
             included=header["included"],
+            flags=d.Flag(header["flags"]),
+            layer=header["layer"],
+            magnitude=header["magnitude"],
         )
 
 
@@ -132,6 +145,13 @@ def _check_shape(block_log2: int, worker: int) -> None:
         )
     if not 0 <= worker < d.MAX_WORKERS:
         raise CodecError(f"worker {worker}: there are at most {d.MAX_WORKERS}")
+
+
+def _check_classes(layer: int, magnitude: int) -> None:
+    if not 0 <= layer < d.LAYER_CLASSES:
+        raise CodecError(f"layer class {layer}: there are {d.LAYER_CLASSES}")
+    if not 0 <= magnitude < d.MAGNITUDE_CLASSES:
+        raise CodecError(f"magnitude class {magnitude}: there are {d.MAGNITUDE_CLASSES}")
 
 
 def _pack(header: d.Header, values: Mapping[str, int]) -> bytes:

@@ -18,6 +18,7 @@ from host_agent.links import Aborted, TransportTimeout
 from host_agent.ports import PortShare, bind_udp, share_port, wanted_link
 from host_agent.reducer import Reducer, ReducerStats
 from host_agent.report import ReduceReport
+from host_agent.tagging import LOSSLESS, Tagging
 from host_agent.transport import TransportConfig
 from host_agent.work import OperationQueue
 from wire.definition import SLOT_LANES, Op
@@ -119,12 +120,14 @@ class Connection:
         finally:
             self._reducer.timeout_s = before
 
-    def reduce(self, lanes: Lanes, op: Op, block: int = SLOT_LANES) -> ReduceReport:
+    def reduce(
+        self, lanes: Lanes, op: Op, block: int = SLOT_LANES, tagging: Tagging = LOSSLESS
+    ) -> ReduceReport:
         """See Reducer.reduce; GroupBrokenError when the group is, or when this breaks it."""
         for reason in self._client.departed.values():
             raise GroupBrokenError(f"{self._name()}: {reason}; no collective can complete without it")
         try:
-            return self._reducer.reduce(lanes, op, block)
+            return self._reducer.reduce(lanes, op, block, tagging)
         except Aborted as error:
             raise GroupBrokenError(f"{self._name()}: {error}") from None
         except (TransportTimeout, OSError) as error:

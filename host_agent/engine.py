@@ -32,13 +32,33 @@ MAX_PAYLOAD: Final = WEIR.size + COLUMN.size * MAX_COLUMNS + 4 * SLOT_LANES
 _CSRC: Final = Path(__file__).resolve().parent / "csrc"
 
 
+_CONFIG: Final = ("job", "worker", "workers", "slots", "first_round", "fill", "congestion")
+
+
 class Config(Structure):
     """``weir_config`` in transport.h."""
 
     _fields_ = (
-        *((name, c_uint32) for name in ("job", "worker", "workers", "slots", "first_round", "fill")),
+        *((name, c_uint32) for name in _CONFIG),
         *((name, c_int64) for name in ("initial_rto_ns", "min_rto_ns", "max_rto_ns")),
     )
+
+
+class Tagging(Structure):
+    """``weir_tagging`` in transport.h."""
+
+    _fields_ = (
+        ("layer", c_uint32),
+        *((name, pointer) for name in ("magnitudes", "accounts", "budgets")),
+        ("budget_count", c_uint32),
+    )
+
+
+class LossAccount(Structure):
+    """``weir_account`` in transport.h."""
+
+    FIELDS: Final = ("limit", "reserved", "missing")
+    _fields_ = tuple((name, c_uint64) for name in FIELDS)
 
 
 class Report(Structure):
@@ -52,7 +72,11 @@ class Report(Structure):
         "packets_down",
         "bytes_up",
         "bytes_down",
+        "timeouts",
         "retransmissions",
+        "releases",
+        "marked",
+        "trimmed",
     )
     ACCOUNTS: Final = ("entered", "included", "returned", "applied")
     _fields_ = (
@@ -75,12 +99,17 @@ class Addresses(Structure):
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "weir_transport_new": (pointer, (POINTER(Config),)),
     "weir_transport_free": (None, (pointer,)),
-    "weir_transport_begin": (c_int, (pointer, c_uint32, c_uint32, pointer, c_uint64)),
-    "weir_transport_send": (c_uint32, (pointer, c_int64, pointer)),
-    "weir_transport_receive": (c_int, (pointer, c_char_p, c_uint32, c_int64)),
+    "weir_transport_begin": (
+        c_int,
+        (pointer, c_uint32, c_uint32, pointer, c_uint64, POINTER(Tagging)),
+    ),
+    "weir_transport_send": (c_uint32, (pointer, c_int64, pointer, POINTER(c_uint8))),
+    "weir_transport_receive": (c_int, (pointer, c_char_p, c_uint32, c_uint8, c_int64)),
     "weir_transport_done": (c_int, (pointer,)),
     "weir_transport_deadline": (c_int64, (pointer,)),
     "weir_transport_rto": (c_int64, (pointer,)),
+    "weir_transport_window": (c_uint32, (pointer,)),
+    "weir_transport_accounts": (c_uint32, (pointer, POINTER(POINTER(LossAccount)))),
     "weir_transport_report": (POINTER(Report), (pointer,)),
     "weir_transport_waiting": (c_uint32, (pointer, POINTER(c_uint32), POINTER(c_uint32), c_uint32)),
     "weir_transport_returned": (
@@ -92,8 +121,8 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "weir_udp_open": (pointer, (c_int,)),
     "weir_io_last_error": (c_int, (pointer,)),
     "weir_io_close": (None, (pointer,)),
-    "weir_frame_wrap": (c_uint32, (POINTER(Addresses), c_char_p, c_uint32, pointer)),
-    "weir_frame_unwrap": (c_int32, (POINTER(Addresses), c_char_p, c_uint32)),
+    "weir_frame_wrap": (c_uint32, (POINTER(Addresses), c_char_p, c_uint32, c_uint8, pointer)),
+    "weir_frame_unwrap": (c_int32, (POINTER(Addresses), c_char_p, c_uint32, POINTER(c_uint8))),
     "weir_exponents": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_to_fixed": (c_uint64, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
     "weir_from_fixed": (None, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),

@@ -6,6 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from host_agent import engine
+from host_agent.datagram import Datagram
 from host_agent.report import FRAME_OVERHEAD
 from wire.definition import UDP_PORT
 
@@ -54,15 +55,21 @@ class Framer:
         self._lib = engine.library()
         self._addresses = addresses.native()
         self._out = ctypes.create_string_buffer(FRAME_OVERHEAD + engine.MAX_PAYLOAD)
+        self._traffic_class = ctypes.c_uint8()
 
-    def wrap(self, payload: bytes) -> bytes:
-        """The frame that carries ``payload`` (at most engine.MAX_PAYLOAD bytes) to the switch."""
+    def wrap(self, payload: bytes, traffic_class: int) -> bytes:
+        """The frame that carries ``payload`` (at most engine.MAX_PAYLOAD bytes) to the switch.
+
+        traffic_class: DSCP << 2 | ECN.
+        """
         if len(payload) > engine.MAX_PAYLOAD:
             raise ValueError(f"a payload of {len(payload)} bytes: the longest is {engine.MAX_PAYLOAD}")
-        length = self._lib.weir_frame_wrap(self._addresses, payload, len(payload), self._out)
+        length = self._lib.weir_frame_wrap(self._addresses, payload, len(payload), traffic_class, self._out)
         return self._out.raw[:length]
 
-    def unwrap(self, frame: bytes) -> bytes | None:
-        """The payload of a frame from the switch to this worker; None when the frame is anything else."""
-        length = self._lib.weir_frame_unwrap(self._addresses, frame, len(frame))
-        return None if length < 0 else frame[FRAME_OVERHEAD : FRAME_OVERHEAD + length]
+    def unwrap(self, frame: bytes) -> Datagram | None:
+        """What a frame from the switch to this worker carries; None when the frame is anything else."""
+        length = self._lib.weir_frame_unwrap(self._addresses, frame, len(frame), self._traffic_class)
+        if length < 0:
+            return None
+        return Datagram(frame[FRAME_OVERHEAD : FRAME_OVERHEAD + length], self._traffic_class.value)

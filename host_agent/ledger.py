@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The conservation ledger: what entered is what a result included plus what was given back. Exactly.
 
+And what was given back is within the bucket's loss budget, account by account.
+
 Every worker keeps one. Sums are of lanes, integers, so "exactly" means equal. What entered is counted before
 anything is sent, what was included when a result is applied, by different code over the same memory: a
 block lost, applied twice or overwritten early shows as a difference.
@@ -26,12 +28,16 @@ class Direction(Enum):
 
 
 class ConservationError(AssertionError):
-    """Lanes were lost or counted twice: an error in Weir, never in its use."""
+    """Lanes were lost, counted twice or given up beyond the budget: an error in Weir, never in its use."""
 
 
 @dataclass(frozen=True)
 class Posting:
-    """What happened to one bucket in one step and direction."""
+    """What happened to one bucket in one step and direction.
+
+    missing, budget: per account of its loss budget the lanes that were given back, and how many might have
+    been; both empty when none might.
+    """
 
     step: int
     bucket: str
@@ -39,24 +45,35 @@ class Posting:
     entered: Account
     included: Account
     returned: Account
+    missing: tuple[int, ...] = ()
+    budget: tuple[int, ...] = ()
 
     def check(self) -> None:
-        """Raise ConservationError unless entered = included + returned, in lanes and in sum."""
+        """Raise ConservationError unless entered = included + returned, and that is within the budget."""
+        where = f"step {self.step}, bucket {self.bucket}, {self.direction.value}"
         if self.entered != self.included + self.returned:
             raise ConservationError(
-                f"step {self.step}, bucket {self.bucket}, {self.direction.value}: entered {self.entered}, "
-                f"but included {self.included} and returned {self.returned}"
+                f"{where}: entered {self.entered}, but included {self.included} and returned {self.returned}"
             )
+        if self.returned.lanes != sum(self.missing):
+            raise ConservationError(
+                f"{where}: returned {self.returned.lanes} lanes, but the budget's books have "
+                f"{sum(self.missing)} missing"
+            )
+        for account, (missing, budget) in enumerate(zip(self.missing, self.budget, strict=True)):
+            if missing > budget:
+                raise ConservationError(f"{where}: account {account} misses {missing} lanes of {budget}")
 
 
 @dataclass(frozen=True)
 class Balance:
-    """Sums over the postings of one bucket and direction."""
+    """Sums over the postings of one bucket and direction. budget: lanes that might have been returned."""
 
     postings: int = 0
     entered: Account = NOTHING
     included: Account = NOTHING
     returned: Account = NOTHING
+    budget: int = 0
 
     def plus(self, posting: Posting) -> "Balance":
         """These sums with one more posting."""
@@ -65,6 +82,7 @@ class Balance:
             self.entered + posting.entered,
             self.included + posting.included,
             self.returned + posting.returned,
+            self.budget + sum(posting.budget),
         )
 
 
@@ -74,7 +92,16 @@ def posting(step: int, bucket: str, direction: Direction, report: ReduceReport) 
     Down, whatever a result brought has been applied: nothing is ever returned.
     """
     if direction is Direction.UP:
-        return Posting(step, bucket, direction, report.entered, report.included, report.returned)
+        return Posting(
+            step,
+            bucket,
+            direction,
+            report.entered,
+            report.included,
+            report.returned,
+            tuple(report.missing.tolist()),
+            tuple(report.budgets.tolist()),
+        )
     return Posting(step, bucket, direction, report.applied, report.applied, NOTHING)
 
 
@@ -108,5 +135,6 @@ class Ledger:
                     total.entered + balance.entered,
                     total.included + balance.included,
                     total.returned + balance.returned,
+                    total.budget + balance.budget,
                 )
         return total

@@ -166,7 +166,8 @@ class UdpLink(_NativeLink):
                 self.connect(aggregator)
             io = engine.library().weir_udp_open(self._socket.fileno())
             if not io:
-                raise MemoryError("no memory for a UDP link")
+                code = ctypes.get_errno()
+                raise OSError(code, f"cannot use a UDP socket: {os.strerror(code)}")
         except BaseException:
             self._socket.close()
             raise

@@ -9,14 +9,18 @@ import numpy.typing as npt
 
 from host_agent.dtypes import Lanes
 from host_agent.report import ReduceReport
+from host_agent.tagging import LOSSLESS, Tagging
 from wire.definition import GROUP_LANES, SLOT_LANES, Op
 
 
 class Primitive(Protocol):
     """Reduces lanes over the workers of a group; ``host_agent.reducer.Reducer`` is the real one."""
 
-    def reduce(self, lanes: Lanes, op: Op, block: int = ...) -> ReduceReport:
-        """Replaces ``lanes`` (C-contiguous uint32) by the reduction over all workers, in place."""
+    def reduce(self, lanes: Lanes, op: Op, block: int = ..., tagging: Tagging = ...) -> ReduceReport:
+        """Replaces ``lanes`` (C-contiguous uint32) by the reduction over all workers, in place.
+
+        Losslessly, but for what the tagging's budgets allow.
+        """
 
     def barrier(self) -> ReduceReport:
         """Returns when every worker has called it."""
@@ -47,10 +51,10 @@ class Peers:
     size: int
     scratch: Scratch = field(default_factory=Scratch)
 
-    def reduce(self, lanes: Lanes, op: Op, block: int | None = None) -> Lanes:
+    def reduce(self, lanes: Lanes, op: Op, block: int | None = None, tagging: Tagging = LOSSLESS) -> Lanes:
         """Reduces ``lanes`` in place and returns them; no lanes, no packets."""
         if lanes.size:
-            self.primitive.reduce(lanes, op, block or fitting_block(lanes.size))
+            self.primitive.reduce(lanes, op, block or fitting_block(lanes.size), tagging)
         return lanes
 
 

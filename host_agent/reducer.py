@@ -20,6 +20,7 @@ import numpy as np
 
 from host_agent.links import Aborted, Link
 from host_agent.report import NOTHING, Account, ReduceReport, Verdict
+from host_agent.tagging import LOSSLESS, Tagging
 from host_agent.transport import Lanes, SlotTransport, TransportConfig
 from wire.definition import SLOT_LANES, Op
 
@@ -29,7 +30,11 @@ DEFAULT_TIMEOUT_S: Final = 1800.0
 
 @dataclass(frozen=True)
 class ReducerStats:
-    """Sums over all reduces of a reducer; the names are ReduceReport's. rto: the current timeout, seconds."""
+    """Sums over all reduces of a reducer; the names are ReduceReport's.
+
+    rto: the current timeout, seconds. window: the current one, in slots. missing and budget: in lanes, of all
+    accounts.
+    """
 
     reduces: int = 0
     lanes: int = 0
@@ -40,10 +45,19 @@ class ReducerStats:
     packets_down: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
+    timeouts: int = 0
     retransmissions: int = 0
+    releases: int = 0
+    repeats_asked: int = 0
+    results_trimmed: int = 0
+    marked: int = 0
+    trimmed: int = 0
     duplicates: int = 0
     seconds: float = 0.0
     rto: float = 0.0
+    window: int = 0
+    missing: int = 0
+    budget: int = 0
     refused: Mapping[Verdict, int] = field(default_factory=dict)
     entered: Account = NOTHING
     included: Account = NOTHING
@@ -58,14 +72,16 @@ class ReducerStats:
         return ReducerStats(
             reduces=self.reduces + 1,
             rto=rto,
+            window=report.window,
+            missing=self.missing + int(report.missing.sum()),
+            budget=self.budget + int(report.budgets.sum()),
             refused=refused,
             **{name: getattr(self, name) + getattr(report, name) for name in _SUMMED},
         )
 
 
-_SUMMED: Final = tuple(
-    name for name in ReducerStats.__dataclass_fields__ if name not in {"reduces", "rto", "refused"}
-)
+_NOT_SUMMED: Final = frozenset({"reduces", "rto", "window", "missing", "budget", "refused"})
+_SUMMED: Final = tuple(name for name in ReducerStats.__dataclass_fields__ if name not in _NOT_SUMMED)
 
 
 class _Queue:
@@ -125,18 +141,22 @@ class Reducer:
         self._stats = ReducerStats()
         self._closed = False
 
-    def reduce(self, lanes: Lanes, op: Op, block: int = SLOT_LANES) -> ReduceReport:
+    def reduce(
+        self, lanes: Lanes, op: Op, block: int = SLOT_LANES, tagging: Tagging = LOSSLESS
+    ) -> ReduceReport:
         """Replace ``lanes`` by their reduction over all workers.
 
         lanes: C-contiguous, writeable uint32 or int32 of any shape; the same size on every worker.
         block: lanes in a block, 32 to 256: the unit of what is skipped when zero.
+        tagging: this worker's classes and loss budgets; with budgets, the report's ``given_back`` holds what
+        no result included.
         Raises TypeError or ValueError before anything is sent; Aborted, TransportTimeout, OSError after.
         """
         with self._turn:
             if self._reason is not None:
                 raise Aborted(self._reason)
             start = time.perf_counter()
-            self._transport.begin(op, block, lanes)
+            self._transport.begin(op, block, lanes, tagging)
             try:
                 self._link.drive(self._transport, self.timeout_s, self._abort)
             except BaseException as error:

@@ -20,27 +20,29 @@ class Verdict(IntEnum):
 
     ACCEPTED = 0
     STALE = 1
-    SHORT = 2
-    BAD_VERSION = 3
-    BAD_TYPE = 4
-    BAD_FLAGS = 5
-    WRONG_JOB = 6
-    WRONG_WORKER = 7
-    BAD_SLOT = 8
-    BAD_ROUND = 9
-    BAD_OP = 10
-    BAD_BLOCK_SIZE = 11
-    BAD_GROUPS = 12
-    BAD_LENGTH = 13
-    BAD_COLUMN = 14
-    BAD_NEXT = 15
-    BAD_INCLUDED = 16
-    NO_MEMORY = 17
-    NOT_OURS = 18
+    TRIMMED = 2
+    REPEAT = 3
+    SHORT = 4
+    BAD_VERSION = 5
+    BAD_TYPE = 6
+    BAD_FLAGS = 7
+    WRONG_JOB = 8
+    WRONG_WORKER = 9
+    BAD_SLOT = 10
+    BAD_ROUND = 11
+    BAD_OP = 12
+    BAD_BLOCK_SIZE = 13
+    BAD_GROUPS = 14
+    BAD_LENGTH = 15
+    BAD_COLUMN = 16
+    BAD_NEXT = 17
+    BAD_INCLUDED = 18
+    NO_MEMORY = 19
+    NOT_OURS = 20
 
     @property
     def refused(self) -> bool:
-        """Whether the payload was neither applied nor a harmless duplicate."""
+        """Whether the payload was of no use: neither applied or obeyed, nor a harmless duplicate."""
         return self >= Verdict.SHORT
 
 
@@ -78,8 +80,16 @@ class ReduceReport:
     fills).
     rounds: slot rounds completed. duplicates: results that came again, ignored. refused: payloads that
     were no valid result, by reason.
+    timeouts: timers that fired. retransmissions: packets of a round after its first, for whatever reason.
+    releases: such packets that gave the round's lanes up instead of repeating them. repeats_asked: times the
+    aggregator asked for lanes. results_trimmed: results that came without their lanes, asked for again.
+    marked: results that told of congestion. trimmed: rounds whose result lacks the lanes that this worker had
+    for it, whether a switch cut them off or a release gave them up.
     entered: lanes of the non-zero blocks as the reduce began; included: those in a result that was
     applied; returned: those given back. applied: lanes of results written to the vector.
+    missing and budgets: uint64, per account of the loss budget the lanes given back and how many might have
+    been; empty when the reduce was lossless.
+    window: slots that might be open at once, at the end.
     """
 
     op: Op
@@ -92,7 +102,14 @@ class ReduceReport:
     packets_down: int
     bytes_up: int
     bytes_down: int
+    timeouts: int
     retransmissions: int
+    releases: int
+    repeats_asked: int
+    results_trimmed: int
+    marked: int
+    trimmed: int
+    window: int
     duplicates: int
     refused: Mapping[Verdict, int]
     entered: Account
@@ -100,6 +117,8 @@ class ReduceReport:
     returned: Account
     applied: Account
     given_back: Returned
+    missing: npt.NDArray[np.uint64]
+    budgets: npt.NDArray[np.uint64]
     seconds: float = 0.0
 
     @property

@@ -6,9 +6,9 @@ Example::
     transport = SlotTransport(TransportConfig(job=7, worker=0, workers=4, slots=64))
     transport.begin(Op.ADD, 256, lanes)
     while not transport.done:
-        payloads, deadline = transport.poll(now)
+        datagrams, deadline = transport.poll(now)
         ...                                   # send them; wait for a packet or the deadline
-        transport.on_packet(payload, now)
+        transport.on_packet(payload, now, traffic_class)
     report = transport.report()
 """
 
@@ -22,7 +22,9 @@ import numpy as np
 import numpy.typing as npt
 
 from host_agent import engine
+from host_agent.datagram import Datagram
 from host_agent.report import Account, ReduceReport, Returned, Verdict
+from host_agent.tagging import LOSSLESS, Tagging
 from wire.definition import MAX_BLOCK_LOG2, MAX_WORKERS, MIN_BLOCK_LOG2, Op
 
 Lanes = npt.NDArray[np.uint32] | npt.NDArray[np.int32]
@@ -44,6 +46,7 @@ class TransportConfig:
     first_round: where the round counter of every slot starts; the same on all workers.
     fill: send every requested block, also when it is zero here. Then a result is never longer than the
     packet that completed its round, which BMv2 needs; the same on all workers.
+    congestion: narrow the window of open slots when results tell of congestion; may differ between workers.
     """
 
     job: int
@@ -55,6 +58,7 @@ class TransportConfig:
     max_rto: float = 1.0
     first_round: int = 1
     fill: bool = False
+    congestion: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MAX_WORKERS:
@@ -88,6 +92,7 @@ class SlotTransport:
             config.slots,
             config.first_round,
             config.fill,
+            config.congestion,
             *(round(seconds * 1e9) for seconds in (config.initial_rto, config.min_rto, config.max_rto)),
         )
         handle = self._lib.weir_transport_new(ctypes.byref(native))
@@ -95,7 +100,9 @@ class SlotTransport:
             raise MemoryError(f"no memory for a transport of {config.slots} slots")
         self._handle: int | None = handle
         self._out = ctypes.create_string_buffer(engine.MAX_PAYLOAD)
+        self._traffic_class = ctypes.c_uint8()
         self._lanes: Lanes | None = None  # kept alive while the engine writes into it
+        self._tagging = LOSSLESS  # kept alive while the engine reads it
         self._op, self._block = Op.ADD, BLOCKS[-1]
 
     @property
@@ -105,11 +112,12 @@ class SlotTransport:
             raise ValueError("the transport is closed")
         return self._handle
 
-    def begin(self, op: Op, block: int, lanes: Lanes) -> None:
+    def begin(self, op: Op, block: int, lanes: Lanes, tagging: Tagging = LOSSLESS) -> None:
         """Begin to replace ``lanes`` by their reduction over all workers; every worker begins the same one.
 
         lanes: C-contiguous uint32 or int32 of any shape, also empty (then it is a barrier). They belong to
-        the transport until it is done. block: lanes in a block, 32, 64, 128 or 256.
+        the transport until it is done. block: lanes in a block, 32, 64, 128 or 256. tagging: this worker's
+        own; budgets are for ADD only.
         Raises TypeError or ValueError for anything else, RuntimeError while the last reduce is not done.
         """
         address = engine.contiguous(lanes, "lanes", np.uint32, np.int32)
@@ -117,8 +125,9 @@ class SlotTransport:
             raise ValueError("lanes are read-only, and a reduce replaces them in place")
         if block not in BLOCKS:
             raise ValueError(f"a block has {', '.join(map(str, BLOCKS))} lanes, not {block}")
+        tagging.check(Op(op), -(-lanes.size // block))
         error = self._lib.weir_transport_begin(
-            self.handle, Op(op), block.bit_length() - 1, address, lanes.size
+            self.handle, Op(op), block.bit_length() - 1, address, lanes.size, tagging.native()
         )
         if error == errno.EBUSY:
             raise RuntimeError("a reduce is in progress: a transport does one at a time")
@@ -126,19 +135,22 @@ class SlotTransport:
             raise ValueError(f"{lanes.size} lanes are more than 2^32 - 2 blocks of {block}")
         if error:
             raise OSError(error, f"cannot begin to reduce {lanes.size} lanes: {os.strerror(error)}")
-        self._lanes, self._op, self._block = lanes, Op(op), block
+        self._lanes, self._op, self._block, self._tagging = lanes, Op(op), block, tagging
 
-    def on_packet(self, payload: bytes, now: int) -> Verdict:
+    def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> Verdict:
         """Take in a UDP payload that arrived. A refused one changes nothing but its counter."""
-        return Verdict(self._lib.weir_transport_receive(self.handle, payload, len(payload), now))
+        return Verdict(
+            self._lib.weir_transport_receive(self.handle, payload, len(payload), traffic_class, now)
+        )
 
-    def poll(self, now: int) -> tuple[list[bytes], int | None]:
-        """The payloads to send now, and when to poll again if nothing arrives (None: not before then)."""
-        payloads = []
-        while length := self._lib.weir_transport_send(self.handle, now, self._out):
-            payloads.append(self._out.raw[:length])
+    def poll(self, now: int) -> tuple[list[Datagram], int | None]:
+        """The datagrams to send now, and when to poll again if nothing arrives (None: not before then)."""
+        datagrams = []
+        traffic_class = self._traffic_class
+        while length := self._lib.weir_transport_send(self.handle, now, self._out, traffic_class):
+            datagrams.append(Datagram(self._out.raw[:length], traffic_class.value))
         deadline = self._lib.weir_transport_deadline(self.handle)
-        return payloads, None if deadline == NEVER else deadline
+        return datagrams, None if deadline == NEVER else deadline
 
     @property
     def done(self) -> bool:
@@ -154,6 +166,11 @@ class SlotTransport:
     def rto(self) -> float:
         """The current retransmission timeout in seconds, before back-off."""
         return float(self._lib.weir_transport_rto(self.handle) / 1e9)
+
+    @property
+    def window(self) -> int:
+        """Slots that may be open at once, as marks of congestion have it."""
+        return int(self._lib.weir_transport_window(self.handle))
 
     def waiting(self) -> list[tuple[int, int]]:
         """(slot, round) of every slot that has not its last result."""
@@ -174,8 +191,13 @@ class SlotTransport:
             lanes=0 if self._lanes is None else self._lanes.size,
             block=self._block,
             duplicates=verdicts[Verdict.STALE],
+            repeats_asked=verdicts[Verdict.REPEAT],
+            results_trimmed=verdicts[Verdict.TRIMMED],
             refused={verdict: n for verdict, n in verdicts.items() if n and verdict.refused},
             given_back=self._returned(),
+            missing=self._missing(),
+            budgets=self._tagging.budgets,
+            window=self.window,
             seconds=seconds,
             **counts,
         )
@@ -189,6 +211,15 @@ class SlotTransport:
             np.ctypeslib.as_array(blocks, (n,)).copy(),
             np.ctypeslib.as_array(lanes, (n, self._block)).copy(),
         )
+
+    def _missing(self) -> npt.NDArray[np.uint64]:
+        accounts = ctypes.POINTER(engine.LossAccount)()
+        n = self._lib.weir_transport_accounts(self.handle, ctypes.byref(accounts))
+        if not n:
+            return np.empty(0, np.uint64)
+        fields = len(engine.LossAccount.FIELDS)
+        table = np.ctypeslib.as_array(ctypes.cast(accounts, ctypes.POINTER(ctypes.c_uint64)), (n, fields))
+        return table[:, engine.LossAccount.FIELDS.index("missing")].copy()
 
     def close(self) -> None:
         """Free the native state. Closing twice is harmless."""

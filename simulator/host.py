@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from host_agent.frames import Addresses, Framer
 from host_agent.report import ReduceReport
+from host_agent.tagging import LOSSLESS, Tagging
 from host_agent.transport import Lanes, SlotTransport, TransportConfig
 from simulator.clock import Clock
 from wire.definition import Op
@@ -20,6 +21,7 @@ class Work:
     block: int
     lanes: Lanes
     pause: int = 0
+    tagging: Tagging = LOSSLESS
 
 
 class Host:
@@ -49,9 +51,9 @@ class Host:
 
     def receive(self, frame: bytes) -> None:
         """A frame arrived from the link."""
-        payload = self._framer.unwrap(frame)
-        if payload is not None:
-            self.transport.on_packet(payload, self._clock.now)
+        datagram = self._framer.unwrap(frame)
+        if datagram is not None:
+            self.transport.on_packet(datagram.payload, self._clock.now, datagram.traffic_class)
             self._pump()
 
     def _start_next(self) -> None:
@@ -61,15 +63,15 @@ class Host:
 
     def _begin(self) -> None:
         work = self._work.popleft()
-        self.transport.begin(work.op, work.block, work.lanes)
+        self.transport.begin(work.op, work.block, work.lanes, work.tagging)
         self._running = True
         self._pump()
 
     def _pump(self) -> None:
         """Send what is due and note when to look again, or go on to the next reduce when this one is done."""
-        payloads, deadline = self.transport.poll(self._clock.now)
-        for payload in payloads:
-            self._send(self._framer.wrap(payload))
+        datagrams, deadline = self.transport.poll(self._clock.now)
+        for datagram in datagrams:
+            self._send(self._framer.wrap(*datagram))
         if deadline is not None and (self._wake is None or deadline < self._wake):
             self._wake = deadline
             self._clock.at(deadline, self._on_timer)

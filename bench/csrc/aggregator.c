@@ -132,7 +132,7 @@ static void process(sw_switch *self, uint32_t port, const uint8_t *frame, uint32
     uint32_t groups = weir[WEIR_WEIR_GROUPS_OFFSET], worker = weir[WEIR_WEIR_WORKER_OFFSET];
     uint32_t slot = (uint32_t)weir[WEIR_WEIR_SLOT_OFFSET] << 8 | weir[WEIR_WEIR_SLOT_OFFSET + 1];
     uint32_t round = load32(weir + WEIR_WEIR_ROUND_OFFSET), job = load32(weir + WEIR_WEIR_JOB_OFFSET);
-    if (weir[0] != (WEIR_VERSION << 4 | WEIR_TYPE_CONTRIBUTION) || weir[WEIR_WEIR_FLAGS_OFFSET] || op < 1 || op > 3 ||
+    if (weir[0] != (WEIR_VERSION << 4 | WEIR_TYPE_CONTRIBUTION) || (weir[WEIR_WEIR_FLAGS_OFFSET] & ~WEIR_FLAG_PROTECTED) || op < 1 || op > 3 ||
         log2 < WEIR_MIN_BLOCK_LOG2 || log2 > WEIR_MAX_BLOCK_LOG2 || job != sw->job || worker >= sw->workers ||
         port != worker + 1 || slot >= sw->slots)
         return;

@@ -25,7 +25,8 @@ static int shm_receive(weir_io *io, weir_transport *t, int64_t now_ns)
         if (payload < 0)
             weir_transport_refuse(t, WEIR_NOT_OURS);
         else
-            weir_transport_receive(t, frame + WEIR_FRAME_OVERHEAD, (uint32_t)payload, now_ns);
+            weir_transport_receive(t, frame + WEIR_FRAME_OVERHEAD, (uint32_t)payload,
+                                   weir_frame_traffic_class(frame), now_ns);
         weir_port_release(shm->port, WEIR_SIDE_HOST);
         frames++;
     }
@@ -43,8 +44,9 @@ static int shm_transmit(weir_io *io, weir_transport *t, int64_t now_ns)
             io->blocked = 1;
             break;
         }
-        uint32_t length = weir_transport_send(t, now_ns, frame + WEIR_FRAME_OVERHEAD);
-        weir_frame_header(frame, &shm->addresses, length);
+        uint8_t traffic_class;
+        uint32_t length = weir_transport_send(t, now_ns, frame + WEIR_FRAME_OVERHEAD, &traffic_class);
+        weir_frame_header(frame, &shm->addresses, length, traffic_class);
         weir_port_commit(shm->port, WEIR_SIDE_HOST, WEIR_FRAME_OVERHEAD + length);
         frames++;
     }

@@ -29,7 +29,8 @@ static inline uint16_t weir_ipv4_sum(const uint8_t *ip)
 }
 
 /* The headers of a frame to the switch, WEIR_FRAME_OVERHEAD bytes. No UDP checksum: legal over IPv4. */
-static inline void weir_frame_header(uint8_t *out, const weir_addresses *a, uint32_t payload_length)
+static inline void weir_frame_header(uint8_t *out, const weir_addresses *a, uint32_t payload_length,
+                                     uint8_t traffic_class)
 {
     memcpy(out, a->switch_mac, 6);
     memcpy(out + 6, a->host_mac, 6);
@@ -37,6 +38,7 @@ static inline void weir_frame_header(uint8_t *out, const weir_addresses *a, uint
     uint8_t *ip = out + WEIR_ETHERNET, *udp = ip + WEIR_IPV4;
     static const uint8_t fixed[12] = {0x45, 0, 0, 0, 0, 0, 0x40 /* don't fragment */, 0, 64, WEIR_PROTOCOL_UDP};
     memcpy(ip, fixed, sizeof fixed);
+    ip[1] = traffic_class;
     weir_put16(ip + 2, (uint16_t)(WEIR_IPV4 + WEIR_UDP + payload_length));
     weir_put32(ip + 12, a->host_ip);
     weir_put32(ip + 16, a->switch_ip);
@@ -45,6 +47,12 @@ static inline void weir_frame_header(uint8_t *out, const weir_addresses *a, uint
     weir_put16(udp + 2, a->switch_port);
     weir_put16(udp + 4, (uint16_t)(WEIR_UDP + payload_length));
     weir_put16(udp + 6, 0);
+}
+
+/* DSCP << 2 | ECN of a frame that weir_frame_payload took. */
+static inline uint8_t weir_frame_traffic_class(const uint8_t *frame)
+{
+    return frame[WEIR_ETHERNET + 1];
 }
 
 /* The length of the payload that the switch sent us in this frame (it starts at WEIR_FRAME_OVERHEAD), or -1

@@ -18,10 +18,12 @@
 #define WEIR_FRAME_OVERHEAD 42u /* Ethernet, IPv4 and UDP headers: counted in all byte figures */
 #define WEIR_NEVER INT64_MAX    /* a deadline that does not come */
 
-/* What became of a payload. Mirrored by host_agent.transport.Verdict; verdicts from SHORT on are refusals. */
+/* What became of a payload. Mirrored by host_agent.report.Verdict; verdicts from SHORT on are refusals. */
 enum weir_verdict {
     WEIR_ACCEPTED,
-    WEIR_STALE, /* result of a round that is over: a duplicate */
+    WEIR_STALE,   /* of a round that is over: a duplicate */
+    WEIR_TRIMMED, /* a result whose lanes were cut off on its way: asked for again */
+    WEIR_REPEAT,  /* the aggregator needs our lanes of this round: sent again */
     WEIR_SHORT,
     WEIR_BAD_VERSION,
     WEIR_BAD_TYPE,
@@ -48,14 +50,37 @@ typedef struct {
     uint32_t slots;           /* of the job: the window */
     uint32_t first_round;     /* 1, unless a test wants to see the counter wrap */
     uint32_t fill;            /* send requested blocks even when zero: for switches that cannot grow a packet */
+    uint32_t congestion;      /* let marked results narrow the window */
     int64_t initial_rto_ns, min_rto_ns, max_rto_ns;
 } weir_config;
 
-/* What one reduce did so far: reset when it begins. Mirrored by host_agent.transport._Report. */
+/* What a reduce's packets are marked with, and how much of it may go missing. The arrays are the caller's, and
+ * stay as they are until the reduce is done. */
+typedef struct {
+    uint32_t layer;            /* layer class: the packets' priority, 0 the highest */
+    const uint8_t *magnitudes; /* per block: magnitude class; NULL: all 0 */
+    const uint16_t *accounts;  /* per block: index into budgets; NULL: all 0 */
+    const uint64_t *budgets;   /* per account: lanes of non-zero blocks that no result need include */
+    uint32_t budget_count;     /* 0: nothing may go missing */
+} weir_tagging;
+
+/* One account of a reduce's loss budget: reserved + missing <= limit at all times. */
+typedef struct {
+    uint64_t limit;
+    uint64_t reserved; /* lanes in packets on their way that may arrive without them */
+    uint64_t missing;  /* lanes given back */
+} weir_account;
+
+/* What one reduce did so far: reset when it begins. Mirrored by host_agent.engine.Report. */
 typedef struct {
     uint64_t blocks, blocks_sent; /* all blocks of the vector; those of which this worker sent lanes */
     uint64_t rounds;              /* slot rounds completed */
-    uint64_t packets_up, packets_down, bytes_up, bytes_down, retransmissions;
+    uint64_t packets_up, packets_down, bytes_up, bytes_down;
+    uint64_t timeouts;        /* timers that fired */
+    uint64_t retransmissions; /* packets of a round after its first, but for releases */
+    uint64_t releases;        /* packets without lanes of ours: given up, so that the round can complete */
+    uint64_t marked;          /* results that tell of congestion */
+    uint64_t trimmed;         /* rounds whose result lacks lanes that we had */
     uint64_t entered_lanes, entered_sum;   /* lanes of non-zero blocks, when the reduce began */
     uint64_t included_lanes, included_sum; /* of those, in a result that was applied */
     uint64_t returned_lanes, returned_sum; /* of those, given back */
@@ -70,15 +95,20 @@ weir_transport *weir_transport_new(const weir_config *config);
 void weir_transport_free(weir_transport *t);
 
 /* Begin to reduce `count` lanes in place; they belong to the transport until it is done. With no lanes it is
- * a barrier. Returns 0, or an errno: EBUSY (the last reduce is not done), EINVAL, EFBIG, ENOMEM. */
-int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count);
+ * a barrier. `tagging` may be NULL: front layer, lossless. Budgets are for ADD of some lanes only. Returns 0, or
+ * an errno: EBUSY (the last reduce is not done), EINVAL, ERANGE (an account without a budget, a class that does
+ * not exist), EFBIG, ENOMEM. */
+int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,
+                         const weir_tagging *tagging);
 
-/* Write the next packet that is due into `out` (WEIR_MAX_PAYLOAD bytes). Returns its length, 0 for none. */
-uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out);
+/* Write the next packet that is due into `out` (WEIR_MAX_PAYLOAD bytes), and the traffic class byte it must
+ * travel with (DSCP << 2 | ECN). Returns its length, 0 for none. */
+uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out, uint8_t *traffic_class);
 
-/* Hand in a payload that arrived. `payload` may be memory that others can change meanwhile. */
+/* Hand in a payload that arrived with this traffic class byte. `payload` may be memory that others can change
+ * meanwhile. */
 enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *payload, uint32_t length,
-                                         int64_t now_ns);
+                                         uint8_t traffic_class, int64_t now_ns);
 
 /* Count a frame that a driver refused before it came to a payload. */
 void weir_transport_refuse(weir_transport *t, enum weir_verdict verdict);
@@ -88,6 +118,7 @@ int weir_transport_sendable(weir_transport *t, int64_t now_ns); /* would weir_tr
 int64_t weir_transport_deadline(const weir_transport *t); /* when to come back; WEIR_NEVER when done */
 const weir_report *weir_transport_report(const weir_transport *t);
 int64_t weir_transport_rto(const weir_transport *t);
+uint32_t weir_transport_window(const weir_transport *t); /* slots that may be open at once */
 
 /* Slots that wait for a result, into slots[] and rounds[] (up to `capacity`); returns how many there are. */
 uint32_t weir_transport_waiting(const weir_transport *t, uint32_t *slots, uint32_t *rounds, uint32_t capacity);
@@ -95,5 +126,8 @@ uint32_t weir_transport_waiting(const weir_transport *t, uint32_t *slots, uint32
 /* Blocks of this reduce whose lanes no result included: indexes and lanes (block-size lanes each, zero-padded),
  * valid until the next begin. Returns how many. */
 uint64_t weir_transport_returned(const weir_transport *t, const uint32_t **blocks, const uint32_t **lanes);
+
+/* The accounts of this reduce's budget, valid until the next begin. Returns how many. */
+uint32_t weir_transport_accounts(const weir_transport *t, const weir_account **accounts);
 
 #endif

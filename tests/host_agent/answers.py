@@ -9,18 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from host_agent.codec import Packet
+from host_agent.datagram import Datagram
 from host_agent.transport import SlotTransport
-from wire.definition import GROUP_LANES, Op, PacketType
+from wire.definition import GROUP_LANES, Flag, Op, PacketType
 
 
-def packets(payloads: Iterable[bytes]) -> list[Packet]:
-    return [Packet.decode(payload) for payload in payloads]
+def packets(datagrams: Iterable[Datagram]) -> list[Packet]:
+    return [Packet.decode(datagram.payload) for datagram in datagrams]
 
 
 def result(contribution: Packet, **changes: Any) -> Packet:
     """The result of a round in which the sender's contribution is all there is, but for ``changes``."""
     fields: dict[str, Any] = {
         "type": PacketType.RESULT,
+        "flags": Flag(0),
         "included": 1 << contribution.worker if contribution.groups else 0,
     }
     return replace(contribution, **(fields | changes))

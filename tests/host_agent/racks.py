@@ -84,9 +84,9 @@ def _loopback(switch: Switch, workers: int) -> Iterator[tuple[str, int]]:
                 return
             port = data[8] + 1
             senders[port] = sender
-            for out_port, frame in switch.process(port, framers[port].wrap(data), 0):
+            for out_port, frame in switch.process(port, framers[port].wrap(data, 0), 0):
                 if (result := framers[out_port].unwrap(frame)) and out_port in senders:
-                    listener.sendto(result, senders[out_port])
+                    listener.sendto(result.payload, senders[out_port])
 
     thread = threading.Thread(target=serve)
     thread.start()

@@ -32,6 +32,9 @@ def packets(draw: st.DrawFn) -> Packet:
         columns=tuple(columns),
         groups=draw(groups),
         included=draw(words),
+        flags=d.Flag(draw(st.integers(0, sum(d.Flag)))),
+        layer=draw(st.integers(0, d.LAYER_CLASSES - 1)),
+        magnitude=draw(st.integers(0, d.MAGNITUDE_CLASSES - 1)),
     )
 
 
@@ -44,6 +47,9 @@ SMALL = Packet(
     slot=6,
     round=7,
     columns=(Column(8, 9),),
+    flags=d.Flag.PROTECTED,
+    layer=5,
+    magnitude=3,
 )
 
 
@@ -58,6 +64,11 @@ def test_scapy_sees_the_same_packet(packet: Packet) -> None:
     assert (seen.type, seen.op, seen.block_log2) == (packet.type, packet.op, packet.block_log2)
     assert (seen.job, seen.worker, seen.slot) == (packet.job, packet.worker, packet.slot)
     assert (seen.round, seen.included) == (packet.round, packet.included)
+    assert (seen.getfieldval("flags"), seen.layer, seen.magnitude) == (
+        packet.flags,
+        packet.layer,
+        packet.magnitude,
+    )
     assert [(c.block, c.next) for c in seen.columns] == [(c.block, c.next) for c in packet.columns]
     assert tuple(seen.lanes) == tuple(lane for g in sorted(packet.groups) for lane in packet.groups[g])
     assert bytes(seen) == packet.encode()
@@ -65,7 +76,7 @@ def test_scapy_sees_the_same_packet(packet: Packet) -> None:
 
 def test_the_bytes_of_a_small_packet() -> None:
     """Written out by hand from the wire format's description."""
-    expected = "11 00 18 00  01020304  05 00 0006  00000007  00000000   00000008 00000009"
+    expected = "21 01 18 00  01020304  05 53 0006  00000007  00000000   00000008 00000009"
     assert SMALL.encode() == bytes.fromhex(expected.replace(" ", ""))
 
 
@@ -82,14 +93,16 @@ def test_no_other_length_is_accepted(packet: Packet, data: st.DataObject) -> Non
 @pytest.mark.parametrize(
     ("byte", "value", "message"),
     [
-        (0, 0x21, "version 2"),
-        (0, 0x13, "type 3"),
-        (1, 0x01, "flags 0x1"),
+        (0, 0x11, "version 1"),
+        (0, 0x24, "type 4"),
+        (1, 0x10, "flags 0x10"),
         (2, 0x08, "op 0"),
         (2, 0x48, "op 4"),
         (2, 0x14, "block_log2 4"),
         (2, 0x19, "block_log2 9"),
         (8, 32, "worker 32"),
+        (9, 0x60, "layer class 6"),
+        (9, 0x04, "magnitude class 4"),
     ],
 )
 def test_a_wrong_header_is_refused_by_name(byte: int, value: int, message: str) -> None:
@@ -106,6 +119,9 @@ def test_a_wrong_header_is_refused_by_name(byte: int, value: int, message: str) 
         ({"round": -1}, "round"),
         ({"worker": 32}, "worker 32"),
         ({"block_log2": 4}, "block_log2 4"),
+        ({"layer": 6}, "layer class 6"),
+        ({"magnitude": 4}, "magnitude class 4"),
+        ({"flags": 256}, "flags"),
         ({"columns": ()}, "0 columns"),
         ({"columns": (Column(1 << 32, 0),)}, "column.block"),
         ({"groups": {8: (0,) * 32}}, "lane groups"),

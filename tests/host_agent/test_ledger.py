@@ -9,16 +9,18 @@ import pytest
 from host_agent.codec import Packet
 from host_agent.ledger import ConservationError, Direction, Ledger
 from host_agent.report import Account, ReduceReport
+from host_agent.tagging import Tagging
 from host_agent.transport import SlotTransport, TransportConfig
 from tests.host_agent.answers import result
 from wire.definition import Op
 
 
-def report(included: bool, value: int) -> ReduceReport:
-    """Of a reduce of one block, included in its result or given back."""
+def report(included: bool, value: int, budget: int = 12) -> ReduceReport:
+    """Of a reduce of one block of ten lanes, included in its result or given back."""
     transport = SlotTransport(TransportConfig(job=1, worker=0, workers=2, slots=1))
-    transport.begin(Op.ADD, 32, np.full(10, value, np.int32))
-    packet = Packet.decode(transport.poll(0)[0][0])
+    tagging = Tagging(budgets=np.array([budget], np.uint64))
+    transport.begin(Op.ADD, 32, np.full(10, value, np.int32), tagging)
+    packet = Packet.decode(transport.poll(0)[0][0].payload)
     reply = result(packet) if included else result(packet, included=0, groups={})
     transport.on_packet(reply.encode(), 1)
     return transport.report()
@@ -35,6 +37,7 @@ def test_balances_are_kept_by_bucket_and_direction() -> None:
     assert balance.entered == Account(20, -20)
     assert balance.included == Account(10, 50)
     assert balance.returned == Account(10, -70)
+    assert balance.budget == 24
     assert ledger.total(Direction.UP).entered == Account(30, -10)
     assert ledger.total(Direction.DOWN).included == Account(10, 10)
 
@@ -46,6 +49,22 @@ def test_a_lost_lane_is_an_error_that_says_where() -> None:
         with pytest.raises(ConservationError, match=r"step 3, bucket conv1, up: entered .*lanes=10"):
             ledger.record(3, "conv1", Direction.UP, dataclasses.replace(sound, included=wrong))
         assert not ledger.balances()
+
+
+def test_more_missing_than_the_budget_allows_is_an_error() -> None:
+    ledger = Ledger()
+    ledger.record(1, "a", Direction.UP, report(False, 5, budget=10))
+    with pytest.raises(ConservationError, match=r"step 2, bucket a, up: account 0 misses 10 lanes of 9"):
+        ledger.record(
+            2, "a", Direction.UP, report(False, 5, budget=9)
+        )  # the switch left out what it must not
+
+
+def test_lanes_that_came_back_are_in_the_budgets_books() -> None:
+    given_up = report(False, 5)
+    lossless = dataclasses.replace(given_up, missing=np.empty(0, np.uint64), budgets=np.empty(0, np.uint64))
+    with pytest.raises(ConservationError, match=r"returned 10 lanes, .* have 0 missing"):
+        Ledger().record(1, "a", Direction.UP, lossless)
 
 
 def test_only_the_latest_postings_are_kept() -> None:

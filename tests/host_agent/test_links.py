@@ -79,7 +79,7 @@ class TestShm:
             for _ in range(2):
                 frame = port.recv()
                 assert frame is not None
-                good = answers.wrap(result(Packet.decode(frame[42:])).encode())
+                good = answers.wrap(result(Packet.decode(frame[42:])).encode(), 0)
                 spoilt = good[:20] + bytes([good[20] ^ 1]) + good[21:]  # the IPv4 checksum does not fit
                 assert port.send(spoilt)
                 assert port.send(good + b"trailer")
@@ -115,7 +115,7 @@ class TestShm:
             for _ in range(1500):
                 frame = port.recv()
                 assert frame is not None
-                while not port.send(answers.wrap(result(Packet.decode(frame[42:])).encode())):
+                while not port.send(answers.wrap(result(Packet.decode(frame[42:])).encode(), 0)):
                     pass
         assert transport.done
 

@@ -43,7 +43,7 @@ def answer_one(port: ShmPort) -> Packet:
     frame = port.recv(10)
     assert frame is not None
     packet = Packet.decode(frame[42:])
-    assert port.send(Framer(Addresses(AGGREGATION, US.host)).wrap(result(packet).encode()))
+    assert port.send(Framer(Addresses(AGGREGATION, US.host)).wrap(result(packet).encode(), 0))
     return packet
 
 

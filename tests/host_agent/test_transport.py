@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from host_agent import engine
 from host_agent.codec import Column, Packet
+from host_agent.datagram import Datagram
 from host_agent.report import Account, Verdict
 from host_agent.transport import SlotTransport, TransportConfig
 from tests.host_agent.answers import answer_all, groups_of, packets, result
-from wire.definition import NO_BLOCK, Op, PacketType
+from wire.definition import NO_BLOCK, Flag, Op, PacketType
 
 MS = 1_000_000
 JOB = 77
@@ -49,6 +50,7 @@ class TestWhatIsSent:
             round=1,
             columns=(Column(0, 2),),
             groups=groups_of(vector(5)[:256]),
+            flags=Flag.PROTECTED,
         )
         assert second.columns == (Column(1, 3),)
 
@@ -224,9 +226,10 @@ def _byte(at: int, value: int) -> Callable[[bytes], bytes]:
 MALFORMED: list[tuple[Verdict, Callable[[bytes], bytes]]] = [
     (Verdict.SHORT, lambda reply: b""),
     (Verdict.SHORT, lambda reply: reply[:19]),
-    (Verdict.BAD_VERSION, _byte(0, 0x22)),
+    (Verdict.BAD_VERSION, _byte(0, 0x12)),
     (Verdict.BAD_TYPE, _replaced(type=PacketType.CONTRIBUTION)),
-    (Verdict.BAD_FLAGS, _byte(1, 1)),
+    (Verdict.BAD_FLAGS, _byte(1, 0x10)),
+    (Verdict.BAD_FLAGS, _byte(1, Flag.TRIMMED)),  # but there are lanes
     (Verdict.WRONG_JOB, _replaced(job=JOB + 1)),
     (Verdict.WRONG_WORKER, _replaced(worker=0)),
     (Verdict.BAD_SLOT, _replaced(slot=4)),
@@ -250,7 +253,7 @@ MALFORMED: list[tuple[Verdict, Callable[[bytes], bytes]]] = [
 ]
 
 
-def _begun() -> tuple[SlotTransport, np.ndarray, list[bytes]]:
+def _begun() -> tuple[SlotTransport, np.ndarray, list[Datagram]]:
     """Worker 1 of 3 with everything sent: nine blocks of 128, two columns, four slots."""
     t = transport(worker=1, workers=3)
     lanes = vector(9, block=128)
@@ -325,7 +328,7 @@ class TestTimers:
             assert t.poll(deadline - 1)[0] == []
             now = deadline
             again, deadline = t.poll(now)
-            assert again == sent[:1]
+            assert packets(again) == packets(sent[:1])
             times.append(now // MS)
         assert times == [100, 300, 700, 1100]  # doubled, up to the maximum
         assert t.report().retransmissions == 4
@@ -334,9 +337,9 @@ class TestTimers:
         t = transport(initial_rto=0.1, min_rto=0.01)
         t.begin(Op.ADD, 256, vector(4))
         sent, _ = t.poll(0)
-        t.on_packet(result(Packet.decode(sent[0])).encode(), 50 * MS)
+        t.on_packet(result(*packets(sent[:1])).encode(), 50 * MS)
         assert t.poll(149 * MS)[0] == []
-        assert t.poll(150 * MS)[0] == sent[1:]
+        assert packets(t.poll(150 * MS)[0]) == packets(sent[1:])
 
     def test_the_timeout_follows_round_trips(self) -> None:
         t = transport(workers=1, slots=1, initial_rto=0.2, min_rto=0.001)
@@ -368,8 +371,8 @@ class TestTimers:
     def test_an_outage_of_half_a_minute_is_over_within_the_maximum_timeout(self) -> None:
         t = transport(slots=2, max_rto=1.0)
         t.begin(Op.ADD, 256, vector(4))
-        first, _ = t.poll(0)[0]
-        t.on_packet(result(Packet.decode(first)).encode(), MS)
+        first, _ = packets(t.poll(0)[0])
+        t.on_packet(result(first).encode(), MS)
         _, deadline = t.poll(MS)
         lost = 0
         while deadline is not None and deadline < 30_000 * MS:

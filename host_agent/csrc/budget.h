@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How many lanes of this worker may go missing, account by account.
+ *
+ * Always reserved + missing <= limit. Lanes are reserved before a packet is sent that may count without them
+ * (one that may be trimmed, or a release), and stay reserved until the round's result tells what became of them:
+ * nothing earlier can, since copies of the packet may still be on their way. */
+#ifndef WEIR_BUDGET_H
+#define WEIR_BUDGET_H
+
+#include <stdint.h>
+
+#include "transport.h"
+
+typedef struct {
+    weir_account *accounts;
+    uint32_t count, capacity; /* count 0: lossless, and nothing here is ever called */
+} weir_budget;
+
+/* What one column of a packet holds of an account. */
+typedef struct {
+    uint32_t account, lanes;
+} weir_share;
+
+/* Start new books. Returns 0, or ENOMEM (the old ones are kept). */
+int weir_budget_open(weir_budget *b, const uint64_t *limits, uint32_t count);
+void weir_budget_free(weir_budget *b);
+
+/* Reserve all shares of a packet, or none. Returns whether there was room. */
+int weir_budget_reserve(weir_budget *b, const weir_share *shares, uint32_t count);
+
+/* The result is here: the lanes are missing or not. `reserved`: they were reserved. */
+void weir_budget_settle(weir_budget *b, const weir_share *shares, uint32_t count, int reserved, int missing);
+
+#endif

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a result does to vector, books and slots. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "state.h"
+
+/* Room for one more packet's worth of returned blocks. */
+static int reserve_returned(weir_transport *t)
+{
+    uint64_t needed = t->returned + WEIR_MAX_COLUMNS;
+    if (needed <= t->returned_capacity)
+        return 1;
+    uint64_t capacity = 2 * needed;
+    uint32_t *blocks = realloc(t->returned_blocks, capacity * sizeof *blocks);
+    if (blocks)
+        t->returned_blocks = blocks;
+    uint32_t *lanes = realloc(t->returned_lanes, capacity * WEIR_SLOT_LANES * sizeof *lanes);
+    if (lanes)
+        t->returned_lanes = lanes;
+    if (!blocks || !lanes)
+        return 0;
+    t->returned_capacity = capacity;
+    return 1;
+}
+
+static void give_back(weir_transport *t, uint32_t block)
+{
+    uint32_t count = weir_block_count(t, block), *to = t->returned_lanes + t->returned * t->block;
+    memcpy(to, weir_block_lanes(t, block), 4 * count);
+    memset(to + count, 0, 4 * (t->block - count));
+    t->returned_blocks[t->returned++] = block;
+    t->report.returned_lanes += count;
+    t->report.returned_sum += weir_lanes_sum(to, count);
+}
+
+/* What the result says about our lanes, for the loss budget. */
+static void settle(weir_transport *t, slot_state *slot, int included)
+{
+    weir_share shares[WEIR_MAX_COLUMNS];
+    uint32_t found = weir_slot_shares(t, slot, shares);
+    t->report.trimmed += found && !included;
+    if (t->budget.count)
+        weir_budget_settle(&t->budget, shares, found, slot->reserved, !included);
+    slot->reserved = 0;
+}
+
+/* Settle our lanes of each column (included or given back), then write the result's over them. */
+static void apply_result(weir_transport *t, const slot_state *slot, const weir_result *h, const uint8_t *lanes)
+{
+    for (uint32_t c = 0; c < t->columns; c++) {
+        uint32_t block = slot->block[c];
+        int sent = weir_column_sent(t, slot, c), present = h->groups >> c * t->column_groups & 1;
+        if (!sent && !present)
+            continue;
+        uint32_t count = weir_block_count(t, block);
+        if (!weir_block_nonzero(t, block))
+            ; /* nothing entered: zeros, sent or not */
+        else if (weir_own_included(t, h)) {
+            t->report.included_lanes += count;
+            t->report.included_sum += weir_lanes_sum(weir_block_lanes(t, block), count);
+        } else
+            give_back(t, block);
+        if (present) {
+            t->report.applied_lanes += count;
+            t->report.applied_sum += weir_lanes_unpack(weir_block_lanes(t, block), lanes, count);
+            lanes += 4 * t->block;
+        } else
+            memset(weir_block_lanes(t, block), 0, 4 * count);
+    }
+}
+
+static void advance(weir_transport *t, uint32_t s, const weir_result *h)
+{
+    slot_state *slot = &t->slots[s];
+    uint32_t more = 0;
+    for (uint32_t c = 0; c < t->columns; c++) {
+        slot->block[c] = h->next[c];
+        more |= h->next[c] != WEIR_NO_BLOCK;
+    }
+    t->outstanding--;
+    if (more)
+        weir_round_start(t, s);
+    else {
+        slot->active = slot->due = 0;
+        t->active--;
+    }
+}
+
+static void complete(weir_transport *t, const weir_result *h, const uint8_t *lanes, uint8_t traffic_class,
+                     int64_t now_ns)
+{
+    slot_state *slot = &t->slots[h->slot];
+    int included = weir_own_included(t, h);
+    int marked = h->flags & WEIR_FLAG_CONGESTED || (traffic_class & 3) == WEIR_CE;
+    t->report.rounds++;
+    t->report.marked += (uint64_t)marked;
+    if (slot->sends == 1 && slot->timed) /* Karn: an answer to a repeated packet measures nothing */
+        weir_rtt_sample(&t->rtt, now_ns - slot->sent_ns);
+    weir_window_result(&t->window, marked);
+    if (slot->groups && (!included || t->budget.count))
+        settle(t, slot, included);
+    apply_result(t, slot, h, lanes);
+    advance(t, h->slot, h);
+}
+
+enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *payload, uint32_t length,
+                                         uint8_t traffic_class, int64_t now_ns)
+{
+    weir_result h;
+    enum weir_verdict verdict = weir_result_check(t, payload, length, &h);
+    if (verdict == WEIR_ACCEPTED && !weir_own_included(t, &h) && !reserve_returned(t))
+        verdict = WEIR_NO_MEMORY;
+    t->report.verdicts[verdict]++;
+    t->report.packets_down++;
+    t->report.bytes_down += length + WEIR_FRAME_OVERHEAD;
+    switch (verdict) {
+    case WEIR_ACCEPTED:
+        complete(t, &h, payload + WEIR_WEIR_SIZE + t->columns * WEIR_COLUMN_SIZE, traffic_class, now_ns);
+        break;
+    case WEIR_TRIMMED:
+        weir_send_again(t, h.slot, WEIR_DUE_RESULT);
+        break;
+    case WEIR_REPEAT:
+        if (t->slots[h.slot].groups) /* without lanes there is nothing that the last packet did not say */
+            weir_send_again(t, h.slot, WEIR_DUE_LANES);
+        return verdict;
+    default:
+        return verdict;
+    }
+    if (!t->heard)
+        weir_hear(t, now_ns);
+    return verdict;
+}
+
+void weir_transport_refuse(weir_transport *t, enum weir_verdict verdict)
+{
+    t->report.verdicts[verdict]++;
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What goes out, when, and with which traffic class.
+ *
+ * First packets of rounds wait in `ready` and for the window; packets sent again come before them, and need no
+ * room in the window: they are in it already. */
+#include "state.h"
+
+/* --------------------------------------------------------------------------------------------- rounds */
+
+/* The stream's first non-zero block after this one: what we have to offer next. */
+static uint32_t next_nonzero(const weir_transport *t, uint64_t block)
+{
+    for (block += t->streams; block < t->blocks; block += t->streams)
+        if (weir_block_nonzero(t, block))
+            return (uint32_t)block;
+    return WEIR_NO_BLOCK;
+}
+
+/* The next packet of this slot will read these lanes within microseconds: fetch them now. */
+static inline void prefetch_block(const weir_transport *t, uint64_t block)
+{
+    const char *lanes = (const char *)weir_block_lanes(t, block);
+    for (uint32_t at = 0; at < 4 * t->block; at += 64)
+        __builtin_prefetch(lanes + at, 1);
+}
+
+static inline uint64_t order_of(const weir_transport *t, uint32_t s)
+{
+    return weir_ready_key(t->slots[s].round - t->slots[s].before, s);
+}
+
+void weir_round_start(weir_transport *t, uint32_t s)
+{
+    slot_state *slot = &t->slots[s];
+    uint8_t all = (uint8_t)((1u << t->column_groups) - 1);
+    slot->round++;
+    slot->sends = 0;
+    slot->groups = slot->due = slot->reserved = slot->wanted = slot->timeouts = 0;
+    for (uint32_t c = 0; c < t->columns; c++) {
+        uint32_t block = slot->block[c];
+        slot->next[c] = WEIR_NO_BLOCK;
+        if (block == WEIR_NO_BLOCK)
+            continue;
+        if (weir_block_nonzero(t, block) || t->config.fill) {
+            slot->groups |= (uint8_t)(all << c * t->column_groups);
+            t->report.blocks_sent++;
+            prefetch_block(t, block);
+        }
+        slot->next[c] = next_nonzero(t, block);
+    }
+    weir_ready_add(&t->ready, order_of(t, s));
+}
+
+/* --------------------------------------------------------------------------------------------- timers */
+
+/* Until the first result of a reduce, silence says that some worker is late, not that packets were lost:
+ * then slot 0 alone asks again. */
+static void arm_timer(weir_transport *t, uint32_t s, int64_t now_ns)
+{
+    int64_t deadline = WEIR_NEVER;
+    if (t->heard || s == 0)
+        deadline = now_ns + weir_rtt_backed_off(&t->rtt, t->slots[s].timeouts);
+    t->deadlines[s] = deadline;
+    if (deadline < t->earliest)
+        t->earliest = deadline;
+}
+
+void weir_hear(weir_transport *t, int64_t now_ns)
+{
+    t->heard = 1;
+    for (uint32_t s = 0; s < t->used; s++)
+        if (t->slots[s].active && t->slots[s].sends && !t->slots[s].due)
+            arm_timer(t, s, now_ns);
+}
+
+void weir_send_again(weir_transport *t, uint32_t s, uint8_t reason)
+{
+    slot_state *slot = &t->slots[s];
+    slot->due |= reason;
+    if (slot->queued)
+        return;
+    uint32_t at = t->again_head + t->again_length++;
+    t->again[at >= t->config.slots ? at - t->config.slots : at] = (uint16_t)s;
+    slot->queued = 1;
+}
+
+static void time_out(weir_transport *t, uint32_t s)
+{
+    slot_state *slot = &t->slots[s];
+    t->report.timeouts++;
+    if (slot->timeouts < UINT8_MAX)
+        slot->timeouts++;
+    if (slot->timeouts == 2 && t->heard) /* one may be chance; a late worker is no congestion */
+        weir_window_silence(&t->window);
+    weir_send_again(t, s, WEIR_DUE_TIMER);
+}
+
+/* Queue what timed out. */
+static void expire(weir_transport *t, int64_t now_ns)
+{
+    if (now_ns < t->earliest)
+        return;
+    t->earliest = WEIR_NEVER;
+    for (uint32_t s = 0; s < t->used; s++) {
+        const slot_state *slot = &t->slots[s];
+        if (!slot->active || !slot->sends || slot->due)
+            continue;
+        if (t->deadlines[s] <= now_ns)
+            time_out(t, s);
+        else if (t->deadlines[s] < t->earliest)
+            t->earliest = t->deadlines[s];
+    }
+}
+
+/* ------------------------------------------------------------------------------------ what may go out */
+
+static uint32_t take_again(weir_transport *t)
+{
+    uint32_t s = t->again[t->again_head];
+    t->again_head = t->again_head + 1 == t->config.slots ? 0 : t->again_head + 1;
+    t->again_length--;
+    t->slots[s].queued = 0;
+    return s;
+}
+
+/* Whether a packet is due again. Those whose result came meanwhile are not. */
+static int again_due(weir_transport *t)
+{
+    while (t->again_length && !t->slots[t->again[t->again_head]].due)
+        take_again(t);
+    return t->again_length != 0;
+}
+
+/* The window is full: put what waits in order, and say whether its first may go all the same.
+ *
+ * It may when nothing outstanding is before it in the order (round since the reduce began, slot). Were it not
+ * so, workers whose windows hold different slots open would wait for each other for ever. With it they cannot:
+ * take the least round that is not complete anywhere. Every round before it is complete, and its results come,
+ * by timers if need be; so each worker gets to the point where that round is its own to send and nothing it
+ * waits for is before it. Then it is the first of what waits there (all that waits is incomplete) and
+ * comes before all that is outstanding (incomplete too). So every worker sends it, and it completes. */
+static int squeeze(weir_transport *t)
+{
+    t->window.limited = 1;
+    weir_ready_order(&t->ready);
+    uint64_t first = *weir_ready_at(&t->ready, 0);
+    for (uint32_t s = 0; s < t->used; s++)
+        if (t->slots[s].active && t->slots[s].sends && order_of(t, s) < first)
+            return 0;
+    return 1;
+}
+
+static inline int first_due(weir_transport *t)
+{
+    return t->ready.length && (t->outstanding < t->window.limit || squeeze(t));
+}
+
+int weir_transport_sendable(weir_transport *t, int64_t now_ns)
+{
+    expire(t, now_ns);
+    return again_due(t) || first_due(t);
+}
+
+/* -------------------------------------------------------------------------------------------- packets */
+
+/* How the contribution of a round travels. */
+typedef struct {
+    uint8_t groups, flags, traffic_class;
+} treatment;
+
+static const treatment BARE = {0, 0, WEIR_RELIABLE_DSCP << 2 | WEIR_ECT};
+
+static inline treatment with_lanes(const slot_state *slot, uint32_t dscp, int droppable)
+{
+    return (treatment){slot->groups, droppable ? 0 : (uint8_t)WEIR_FLAG_PROTECTED,
+                       (uint8_t)(dscp << 2 | (droppable ? WEIR_NOT_ECT : WEIR_ECT))};
+}
+
+/* Whether the round may complete without our lanes: they are reserved, or there is room to reserve them. */
+static int expendable(weir_transport *t, slot_state *slot)
+{
+    weir_share shares[WEIR_MAX_COLUMNS];
+    if (!t->budget.count)
+        return 0;
+    if (!slot->reserved)
+        slot->reserved = (uint8_t)weir_budget_reserve(&t->budget, shares, weir_slot_shares(t, slot, shares));
+    return slot->reserved;
+}
+
+static treatment first_treatment(weir_transport *t, slot_state *slot)
+{
+    if (!slot->groups)
+        return BARE;
+    return with_lanes(slot, 8 * (WEIR_LAYER_CLASSES - t->tagging.layer), expendable(t, slot));
+}
+
+static treatment next_treatment(weir_transport *t, slot_state *slot)
+{
+    uint8_t due = slot->due;
+    slot->due = 0;
+    slot->wanted |= due & WEIR_DUE_LANES;
+    if (slot->groups && due & WEIR_DUE_TIMER && !slot->wanted && expendable(t, slot)) {
+        t->report.releases++;
+        return BARE;
+    }
+    t->report.retransmissions++;
+    /* A result that lost its lanes is complete: asking for it again takes none of ours, but where the switch
+     * cannot lengthen packets. */
+    if (!slot->groups || (due == WEIR_DUE_RESULT && !t->config.fill && !slot->wanted))
+        return BARE;
+    return with_lanes(slot, WEIR_RELIABLE_DSCP, 0);
+}
+
+/* The greatest magnitude class among the blocks that the packet carries. */
+static inline uint8_t magnitude_of(const weir_transport *t, const slot_state *slot)
+{
+    uint8_t greatest = 0;
+    if (t->tagging.magnitudes)
+        for (uint32_t c = 0; c < t->columns; c++)
+            if (weir_column_sent(t, slot, c) && t->tagging.magnitudes[slot->block[c]] > greatest)
+                greatest = t->tagging.magnitudes[slot->block[c]];
+    return greatest;
+}
+
+static uint32_t write_contribution(const weir_transport *t, uint32_t s, treatment how, uint8_t *out)
+{
+    const slot_state *slot = &t->slots[s];
+    out[WEIR_WEIR_VERSION_OFFSET] = WEIR_VERSION << WEIR_WEIR_VERSION_SHIFT | WEIR_TYPE_CONTRIBUTION;
+    out[WEIR_WEIR_FLAGS_OFFSET] = how.flags;
+    out[WEIR_WEIR_OP_OFFSET] = (uint8_t)(t->op << WEIR_WEIR_OP_SHIFT | t->block_log2);
+    out[WEIR_WEIR_GROUPS_OFFSET] = how.groups;
+    weir_put32(out + WEIR_WEIR_JOB_OFFSET, t->config.job);
+    out[WEIR_WEIR_WORKER_OFFSET] = (uint8_t)t->config.worker;
+    out[WEIR_WEIR_LAYER_OFFSET] = (uint8_t)(t->tagging.layer << WEIR_WEIR_LAYER_SHIFT | magnitude_of(t, slot));
+    weir_put16(out + WEIR_WEIR_SLOT_OFFSET, (uint16_t)s);
+    weir_put32(out + WEIR_WEIR_ROUND_OFFSET, slot->round);
+    weir_put32(out + WEIR_WEIR_INCLUDED_OFFSET, 0);
+    uint8_t *at = out + WEIR_WEIR_SIZE;
+    for (uint32_t c = 0; c < t->columns; c++, at += WEIR_COLUMN_SIZE) {
+        weir_put32(at + WEIR_COLUMN_BLOCK_OFFSET, slot->block[c]);
+        weir_put32(at + WEIR_COLUMN_NEXT_OFFSET, slot->next[c]);
+    }
+    if (how.groups)
+        for (uint32_t c = 0; c < t->columns; c++)
+            if (weir_column_sent(t, slot, c)) {
+                uint32_t block = slot->block[c];
+                weir_lanes_pack(at, weir_block_lanes(t, block), weir_block_count(t, block), t->block);
+                at += 4 * t->block;
+            }
+    return (uint32_t)(at - out);
+}
+
+uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out, uint8_t *traffic_class)
+{
+    uint32_t s;
+    treatment how;
+    expire(t, now_ns);
+    if (again_due(t)) {
+        s = take_again(t);
+        how = next_treatment(t, &t->slots[s]);
+    } else if (first_due(t)) {
+        s = weir_ready_take(&t->ready) & UINT16_MAX;
+        how = first_treatment(t, &t->slots[s]);
+        t->slots[s].sent_ns = now_ns;
+        t->slots[s].timed = t->heard != 0;
+        t->outstanding++;
+    } else
+        return 0;
+    t->slots[s].sends++;
+    arm_timer(t, s, now_ns);
+    uint32_t length = write_contribution(t, s, how, out);
+    *traffic_class = how.traffic_class;
+    t->report.packets_up++;
+    t->report.bytes_up += length + WEIR_FRAME_OVERHEAD;
+    return length;
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a transport knows, and the vector it reduces; for the transport's own files.
+ *
+ *   transport.c   its life, the beginning of a reduce, and questions about it
+ *   send.c        what goes out, when, and with which traffic class
+ *   result.c      what a payload that came in says, and whether it can be
+ *   receive.c     what a result does to vector, books and slots */
+#ifndef WEIR_STATE_H
+#define WEIR_STATE_H
+
+#include "budget.h"
+#include "lanes.h"
+#include "ready.h"
+#include "rtt.h"
+#include "transport.h"
+#include "window.h"
+
+/* Why a slot's packet must go out again. */
+enum { WEIR_DUE_TIMER = 1, WEIR_DUE_LANES = 2, WEIR_DUE_RESULT = 4 };
+
+typedef struct {
+    uint32_t round;    /* in progress, or the last one done */
+    uint32_t before;   /* the last one before this reduce began */
+    uint32_t sends;    /* packets sent in this round; 0: it waits in `ready` */
+    uint8_t active;    /* takes part in the reduce and is not finished */
+    uint8_t groups;    /* that our contribution to this round carries */
+    uint8_t timed;     /* an answer to the first packet measures the network, not a late worker */
+    uint8_t due;       /* reasons to send again */
+    uint8_t queued;    /* in the queue of packets to send again */
+    uint8_t reserved;  /* our lanes of this round are, in the budget */
+    uint8_t wanted;    /* the aggregator asked for our lanes: give them up no more */
+    uint8_t timeouts;  /* in this round */
+    int64_t sent_ns;   /* first packet of this round */
+    uint32_t block[WEIR_MAX_COLUMNS], next[WEIR_MAX_COLUMNS];
+} slot_state;
+
+struct weir_transport {
+    weir_config config;
+    weir_rtt rtt;
+    weir_window window;
+    slot_state *slots;
+    int64_t *deadlines; /* per slot: when to send again */
+    int64_t earliest;   /* no deadline comes before */
+    weir_ready ready;   /* slots whose round's first packet is due */
+    uint16_t *again;    /* ring of slots whose packet is due again */
+    uint32_t again_head, again_length;
+    uint32_t outstanding; /* slots that wait for a result */
+
+    /* the reduce in progress */
+    uint32_t op, block_log2, block, columns, column_groups;
+    uint32_t used;   /* slots in use */
+    uint32_t active; /* slots not finished */
+    uint32_t *lanes;
+    uint64_t count, blocks, streams;
+    int heard; /* a result came: every worker is there */
+    weir_tagging tagging;
+    weir_budget budget;
+
+    uint64_t *nonzero; /* bitmap of blocks */
+    uint64_t nonzero_words;
+    uint32_t *returned_blocks, *returned_lanes;
+    uint64_t returned, returned_capacity;
+    weir_report report;
+};
+
+/* ------------------------------------------------------------------------------------------ the vector */
+
+/* Lanes of the vector in this block: fewer than the block size only in the last one. */
+static inline uint32_t weir_block_count(const weir_transport *t, uint64_t block)
+{
+    uint64_t left = t->count - (block << t->block_log2);
+    return left < t->block ? (uint32_t)left : t->block;
+}
+
+static inline uint32_t *weir_block_lanes(const weir_transport *t, uint64_t block)
+{
+    return t->lanes + (block << t->block_log2);
+}
+
+static inline int weir_block_nonzero(const weir_transport *t, uint64_t block)
+{
+    return t->nonzero[block >> 6] >> (block & 63) & 1;
+}
+
+/* Whether our contribution to the slot's round carries this column. */
+static inline int weir_column_sent(const weir_transport *t, const slot_state *slot, uint32_t column)
+{
+    return slot->groups >> column * t->column_groups & 1;
+}
+
+/* What our contribution to the slot's round holds of each account: blocks of zeros hold nothing. */
+static inline uint32_t weir_slot_shares(const weir_transport *t, const slot_state *slot, weir_share *shares)
+{
+    uint32_t found = 0;
+    for (uint32_t c = 0; c < t->columns; c++)
+        if (weir_column_sent(t, slot, c) && weir_block_nonzero(t, slot->block[c])) {
+            uint32_t block = slot->block[c], account = t->tagging.accounts ? t->tagging.accounts[block] : 0;
+            shares[found++] = (weir_share){account, weir_block_count(t, block)};
+        }
+    return found;
+}
+
+/* --------------------------------------------------------------------------------------------- send.c */
+
+/* Make the slot's blocks the subject of a new round, with what we hold of each. */
+void weir_round_start(weir_transport *t, uint32_t s);
+
+/* Send the packet of the slot's round again, for this reason. */
+void weir_send_again(weir_transport *t, uint32_t s, uint8_t reason);
+
+/* The first result of a reduce came: from now on every slot has a timer. */
+void weir_hear(weir_transport *t, int64_t now_ns);
+
+/* ------------------------------------------------------------------------------------------- result.c */
+
+/* The headers of what the aggregator sent, copied out of memory that others could still change. */
+typedef struct {
+    uint8_t version, type, flags, op, block_log2, groups, worker;
+    uint32_t job, round, included;
+    uint16_t slot;
+    uint32_t block[WEIR_MAX_COLUMNS], next[WEIR_MAX_COLUMNS];
+} weir_result;
+
+/* Read a payload and say whether it can be what it claims. */
+enum weir_verdict weir_result_check(const weir_transport *t, const uint8_t *payload, uint32_t length,
+                                    weir_result *result);
+
+static inline int weir_own_included(const weir_transport *t, const weir_result *result)
+{
+    return result->included >> t->config.worker & 1;
+}
+
+#endif
