@@ -13,7 +13,7 @@ from weir.train.config import ConfigError, make_config
 def train(
     *,
     workers: Annotated[int, typer.Option(help="Worker processes, 1 to 32.")] = 4,
-    model: Annotated[str, typer.Option(help="resnet18, cnn or lm (a small language model).")] = "resnet18",
+    model: Annotated[str, typer.Option(help="resnet18, cnn, mlp or lm (a small language model).")] = "resnet18",
     data: Annotated[
         str | None,
         typer.Option(help="digits (images) or stdlib (text of Python's library); default: the model's own."),

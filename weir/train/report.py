@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""report.png: loss and accuracy of both runs, bytes per step against dense, density."""
+"""report.png: loss and accuracy of both runs, bytes per step against dense, density.
+
+Where the network takes something away, also what went missing and what switches and workers did about it.
+"""
 
 from pathlib import Path
 from typing import Any, Final
@@ -8,20 +11,22 @@ from weir.train.config import TrainConfig
 from weir.train.display import headline
 from weir.train.record import RunRecord
 from weir.train.wirebytes import dense_bytes
+from weir.train.words import percent
 
 _COLOURS: Final = {"weir": "#1f77b4", "gloo": "#888888"}
 _NAMES: Final = {"weir": "Weir", "gloo": "Gloo, dense"}
 
 
 def write_report(path: Path, config: TrainConfig, records: list[RunRecord]) -> None:
-    """Draw the runs' four curves into ``path``."""
+    """Draw the runs' curves into ``path``."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 7), layout="constrained")
+    rows = 3 if config.network_matters else 2
+    figure = Figure(figsize=(11, 3.5 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(headline(config), fontsize=13, fontweight="bold")
-    axes = figure.subplots(2, 2)
+    axes = figure.subplots(rows, 2)
     for record in records:
         if record.steps:
             _loss(axes[0][0], record)
@@ -29,6 +34,10 @@ def write_report(path: Path, config: TrainConfig, records: list[RunRecord]) -> N
             _bytes(axes[1][0], record)
     _density(axes[1][1], records)
     _finish(axes, records)
+    weir = next((record for record in records if record.run == "weir" and record.steps), None)
+    if config.network_matters and weir is not None:
+        _network(axes[2][0], axes[2][1], config, weir)
+        figure.supxlabel(_switches(weir), fontsize=10)
     figure.savefig(path, dpi=120)
 
 
@@ -67,6 +76,55 @@ def _density(axis: Any, records: list[RunRecord]) -> None:
         axis.plot(steps, blocks, color="#ff7f0e", linestyle="--", label="blocks sent")
 
 
+def _network(missing: Any, packets: Any, config: TrainConfig, weir: RunRecord) -> None:
+    """What went missing, against the budget; and what happened to packets, each step."""
+    at = [step.step for step in weir.steps]
+    share = [100 * step.delivery.missing_share for step in weir.steps]
+    budget = [100 * step.delivery.budget / max(1, step.delivery.lanes) for step in weir.steps]
+    missing.plot(at, share, color=_COLOURS["weir"], label="missing, added to the next step's")
+    if config.lossy:
+        missing.plot(at, budget, color="#d62728", linestyle=":", label="budget")
+    for name, colour, label in _PACKETS:
+        packets.plot(at, [getattr(s.delivery, name) for s in weir.steps], color=colour, label=label)
+    packets.plot(at, [s.retransmissions for s in weir.steps], color="#888888", label="retransmissions")
+    _label(missing, "Missing from the sums, of the gradient's values", "%")
+    _label(packets, "What happened to packets, all workers, each step", "packets")
+    for axis in (missing, packets):
+        axis.set_ylim(bottom=0, top=max(1.0, 1.45 * axis.get_ylim()[1]))  # room for the legend
+        axis.legend(frameon=False, fontsize=9, loc="upper right", ncols=2)
+
+
+def _switches(weir: RunRecord) -> str:
+    """What the switches counted in the whole run, in one line."""
+    counts = weir.counts
+    if counts is None:
+        return ""
+    parts = [
+        f"trimmed by switches {counts.trims:,}",
+        f"marked {counts.marks:,}",
+        f"lost on purpose {counts.lost:,}",
+    ]
+    if counts.spines:
+        parts.insert(0, "summed by " + ", ".join(f"{name} {percent(v)}" for name, v in counts.shares.items()))
+    return "; ".join(parts)
+
+
+_PACKETS: Final = (
+    ("releases", "#d62728", "releases"),
+    ("trimmed", "#ff7f0e", "rounds without this worker"),
+    ("marked", "#9467bd", "results that met congestion"),
+)
+
+
+def _label(axis: Any, title: str, unit: str) -> None:
+    axis.set_title(title, fontsize=11, loc="left")
+    axis.set_ylabel(unit)
+    axis.set_xlabel("step")
+    axis.set_xlim(left=0)
+    axis.grid(alpha=0.25)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
 def _plain_log_scale(axis: Any) -> None:
     """A logarithmic axis labelled 0.1, 0.2, 0.5, 1 ..., from well below the lowest curve."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -87,12 +145,7 @@ def _finish(axes: Any, records: list[RunRecord]) -> None:
         (axes[1][1], "What Weir's workers send", "% of the gradient"),
     )
     for axis, title, unit in titles:
-        axis.set_title(title, fontsize=11, loc="left")
-        axis.set_ylabel(unit)
-        axis.set_xlabel("step")
-        axis.set_xlim(left=0)
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
+        _label(axis, title, unit)
     if parameters:
         dense = dense_bytes(parameters) / 1e6
         axes[1][0].axhline(

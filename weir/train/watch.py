@@ -90,10 +90,13 @@ def read_counts(status: Any, before: NetworkCounts, dead: Mapping[str, str]) -> 
     spines = dict(before.spines)
     for switch in status.switches:
         events.update({event.name: event.count.packets for event in switch.events})
-        if switch.name.startswith("spine"):
+        if switch.role == "spine":
             summed = sum(event.count.bytes for event in switch.events if event.name in _SUMMED)
             spines[switch.name] = max(summed, spines.get(switch.name, 0))
+    queues = [queue for switch in status.switches for queue in switch.queues]
     return NetworkCounts(
+        trims=sum(queue.trimmed.packets for queue in queues),
+        marks=sum(queue.marked.packets for queue in queues),
         congestion_drops=events["drop_congestion"],
         lost=events["drop_simulated"],
         asked=events["repeat_asked"],
