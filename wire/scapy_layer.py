@@ -19,7 +19,7 @@ from scapy.packet import Packet, bind_bottom_up, bind_layers
 
 from wire import definition as d
 
-_ENUMS = {"type": d.PacketType, "op": d.Op}
+_ENUMS = {d.WEIR: {"type": d.PacketType, "op": d.Op}, d.FLOW: {"type": d.FlowType}, d.COLUMN: {}}
 _DEFAULTS = {
     "version": d.VERSION,
     "type": d.PacketType.CONTRIBUTION,
@@ -36,8 +36,8 @@ def _fields(header: d.Header) -> list[Any]:
     made: list[Any] = []
     for field in header.fields:
         default = _DEFAULTS.get(field.name, 0)
-        if header is d.WEIR and field.name in _ENUMS:
-            names = {member.value: member.name for member in _ENUMS[field.name]}
+        if field.name in _ENUMS[header]:
+            names = {member.value: member.name for member in _ENUMS[header][field.name]}
             made.append(BitEnumField(field.name, default, field.bits, names))
         else:
             made.append(BitField(field.name, default, field.bits))
@@ -83,5 +83,20 @@ class Weir(Packet):  # type: ignore[misc]
         return f"{head} slot {self.slot} round {self.round} blocks {blocks}"
 
 
-bind_layers(UDP, Weir, dport=d.UDP_PORT)
-bind_bottom_up(UDP, Weir, sport=d.UDP_PORT)
+class WeirFlow(Packet):  # type: ignore[misc]
+    """A flow packet's header; what follows is its payload."""
+
+    name = "WeirFlow"
+    fields_desc: ClassVar[list[Any]] = _fields(d.FLOW)
+
+    def mysummary(self) -> str:
+        """One line for `summary()`."""
+        summary: str = self.sprintf(
+            "WeirFlow %WeirFlow.type% flow %WeirFlow.flow% tensor %WeirFlow.tensor% index %WeirFlow.index%"
+        )
+        return summary
+
+
+for _port, _layer in ((d.UDP_PORT, Weir), (d.FLOW_PORT, WeirFlow)):
+    bind_layers(UDP, _layer, dport=_port)
+    bind_bottom_up(UDP, _layer, sport=_port)
