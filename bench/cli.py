@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench``: Weir beside its peers, in one run, on the same links."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -63,3 +64,44 @@ def accuracy(
     from bench.accuracy import run
 
     run(model, workers, epochs, sparsifier, density, seeds)
+
+
+@app.command()
+def training(
+    model: Annotated[str, typer.Option(help="As for weir train.")] = "resnet18",
+    workers: Workers = 4,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 3,
+    sparsifier: Annotated[
+        str, typer.Option(help="As for weir train, for Weir; none: dense, as Gloo.")
+    ] = "none",
+    density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
+    topology: Annotated[str, typer.Option(help="As for weir train.")] = "leaf-spine-2x2",
+    links: Annotated[str, typer.Option(help="Rate of every link.")] = "100mbit",
+    loss: Annotated[float, typer.Option(help="Share of packets that every link loses.")] = 0.01,
+    background: Annotated[str, typer.Option(help="As for weir train.")] = "incast",
+    background_load: Annotated[float, typer.Option(help="As for weir train.")] = 0.5,
+    background_dscp: Annotated[int, typer.Option(help="As for weir train.")] = 0,
+    loss_budget: Annotated[float, typer.Option(help="Of the third run.")] = 0.1,
+    gloo_minutes: Annotated[
+        float, typer.Option(help="After so much training Gloo is cut short; the rest is calculated.")
+    ] = 10.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of parameters and of the order of the data.")] = 1,
+    plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-training.png"),
+) -> None:
+    """Time to equal accuracy of Gloo, lossless Weir and Weir with a loss budget, on the same bad links.
+
+    Needs root: the hosts are network namespaces.
+    """
+    from bench.training import run
+    from weir.train.config import ConfigError, make_config
+
+    try:
+        config = make_config(
+            model=model, workers=workers, epochs=epochs, sparsifier=sparsifier, density=density,
+            topology=topology, links=links, loss=loss, background=background, background_load=background_load,
+            background_dscp=background_dscp, seed=seed,
+        )  # fmt: skip
+        run(config, loss_budget, gloo_minutes, plot)
+    except (ConfigError, PermissionError) as error:
+        typer.echo(f"weir bench training: {error}", err=True)
+        raise typer.Exit(2) from None

@@ -78,8 +78,8 @@ class NetworkSpec:
 
     shape: which switches. rate_bps: of every link, in both directions; None: as fast as the machine. depth:
     packets each queue of a shaped link holds. loss: share of packets that every link loses, in each
-    direction. background: what other hosts send; load: the share of a victim's link that it takes. qos:
-    further settings of the topology file's ``qos`` section.
+    direction. background: what other hosts send; load: the share of a victim's link that it takes; dscp: its
+    class. qos: further settings of the topology file's ``qos`` section.
     """
 
     shape: Shape = SINGLE
@@ -88,6 +88,7 @@ class NetworkSpec:
     loss: float = 0.0
     background: Background = "none"
     load: float = 0.5
+    dscp: int = 0
     qos: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -223,7 +224,11 @@ def incast(plan: Plan, *, only: str | None = None) -> Incast | None:
         if only in (None, host.name)
     )
     return Incast(
-        senders=senders, hosts=len(plan.background), rate_bps=plan.spec.rate_bps, load=plan.spec.load
+        senders=senders,
+        hosts=len(plan.background),
+        rate_bps=plan.spec.rate_bps,
+        load=plan.spec.load,
+        dscp=plan.spec.dscp,
     )
 
 

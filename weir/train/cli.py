@@ -13,7 +13,9 @@ from weir.train.config import ConfigError, make_config
 def train(
     *,
     workers: Annotated[int, typer.Option(help="Worker processes, 1 to 32.")] = 4,
-    model: Annotated[str, typer.Option(help="resnet18, cnn, mlp or lm (a small language model).")] = "resnet18",
+    model: Annotated[
+        str, typer.Option(help="resnet18, cnn, mlp or lm (a small language model).")
+    ] = "resnet18",
     data: Annotated[
         str | None,
         typer.Option(help="digits (images) or stdlib (text of Python's library); default: the model's own."),
@@ -84,6 +86,15 @@ def train(
             rich_help_panel="Network",
         ),
     ] = 0.5,
+    background_dscp: Annotated[
+        int,
+        typer.Option(
+            metavar="DSCP",
+            help="Class of the bursts, 0 to 63. 0: best effort, which the switches serve after all of Weir's "
+            "classes, 8 (back layers) to 48 (front layers).",
+            rich_help_panel="Network",
+        ),
+    ] = 0,
     loss_budget: Annotated[
         float,
         typer.Option(
@@ -144,6 +155,7 @@ def train(
             loss=loss,
             background=background,
             background_load=background_load,
+            background_dscp=background_dscp,
             loss_budget=loss_budget,
             loss_policy=loss_policy,
             pcap=pcap,

@@ -66,6 +66,7 @@ class TrainConfig(BaseModel):
     loss: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     background: Background = "none"
     background_load: Annotated[float, Field(gt=0, le=1)] = 0.5
+    background_dscp: Annotated[int, Field(ge=0, le=63)] = 0
     loss_budget: Annotated[float, Field(ge=0, lt=1)] = 0.0
     loss_policy: Path | None = None
     pcap: Path | None = None
@@ -122,6 +123,7 @@ class TrainConfig(BaseModel):
             loss=self.loss,
             background=self.background,
             load=self.background_load,
+            dscp=self.background_dscp,
         )
 
     @property

@@ -12,17 +12,23 @@ def network_line(config: TrainConfig) -> str:
     """What is between the workers, in one line; empty when it is one switch with perfect links."""
     if not config.network_matters:
         return ""
+    if config.loss_policy:
+        budget = f"budgets of {config.loss_policy.name}"
+    else:
+        budget = f"loss budget {percent(config.loss_budget)}" if config.loss_budget else "lossless"
+    return f"{links_line(config)}, {budget}"
+
+
+def links_line(config: TrainConfig) -> str:
+    """Switches, links, and what disturbs them, in one line."""
     parts = ["one switch" if config.network.shape.single else config.topology]
     if config.links:
         parts.append(f"links of {config.links}")
     if config.loss:
         parts.append(f"{percent(config.loss)} lost on each")
     if config.background != "none":
-        parts.append(f"{config.background} of {config.background_load * 100:g} %")
-    if config.loss_policy:
-        parts.append(f"budgets of {config.loss_policy.name}")
-    else:
-        parts.append(f"loss budget {percent(config.loss_budget)}" if config.loss_budget else "lossless")
+        of_class = f" in DSCP {config.background_dscp}" if config.background_dscp else ""
+        parts.append(f"{config.background} of {config.background_load * 100:g} %{of_class}")
     return ", ".join(parts)
 
 

@@ -6,7 +6,7 @@ import os
 import queue
 import subprocess
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -38,16 +38,19 @@ class Workers:
         size: int,
         environment: Mapping[int, Mapping[str, str]],
         logs: Path,
+        prefix: Callable[[int], Sequence[str]] = lambda _rank: (),
     ) -> None:
         """Start ``ranks`` of a group of ``size``.
 
         spec: a WorkerSpec as JSON. environment: what each rank's environment has besides this process's.
-        logs: directory for what they print, worker-<rank>.log.
+        logs: directory for what they print, worker-<rank>.log. prefix: a command that becomes a rank's
+        process, such as ``ip netns exec NAME``.
         """
         logs.mkdir(parents=True, exist_ok=True)
         self._events: queue.SimpleQueue[Message | Exited] = queue.SimpleQueue()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._readers: list[threading.Thread] = []
+        self._prefix = prefix
         try:
             for rank in ranks:
                 self._start(
@@ -77,7 +80,14 @@ class Workers:
 
     def _start(self, rank: int, spec: str, environment: Mapping[str, str], logs: Path) -> None:
         log = logs / f"worker-{rank}.log"
-        process = spawn("weir.train.worker", [spec], log=log, environment=environment, stdout=subprocess.PIPE)
+        process = spawn(
+            "weir.train.worker",
+            [spec],
+            log=log,
+            environment=environment,
+            stdout=subprocess.PIPE,
+            prefix=self._prefix(rank),
+        )
         self._processes[rank] = process
         reader = threading.Thread(target=self._read, args=(rank, process, log), name=f"worker-{rank}")
         reader.start()

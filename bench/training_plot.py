@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Accuracy over time, as ``weir bench training`` draws it."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from weir.train.config import TrainConfig
+from weir.train.netrows import links_line
+from weir.train.words import duration
+
+if TYPE_CHECKING:
+    from bench.training import Outcome
+
+_COLOURS: Final = ("#888888", "#1f77b4", "#d62728")
+
+
+def draw(
+    path: Path, outcomes: "list[Outcome]", reached: dict[str, float], target: float, config: TrainConfig
+) -> None:
+    """One curve a run; of a run that was cut short, only where it would reach the target."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(
+        f"{config.model}, {config.workers} workers: accuracy over training time", fontweight="bold"
+    )
+    axis = figure.subplots()
+    axis.set_title(links_line(config), fontsize=10, loc="left")
+    for outcome, colour in zip(outcomes, _COLOURS, strict=True):
+        seconds = reached[outcome.name]
+        label = f"{outcome.name}: {duration(seconds)} to {target:.1%}"
+        if outcome.complete:
+            points = outcome.curve()
+            axis.plot([x for x, _ in points], [100 * y for _, y in points], "o-", color=colour, label=label)
+        else:
+            label += f" (from {len(outcome.record.steps)} steps of {duration(outcome.step_s)})"
+            axis.plot([seconds], [100 * target], "X", markersize=10, color=colour, label=label)
+    axis.axhline(100 * target, color="#444444", linestyle=":", linewidth=1)
+    axis.set_xscale("log")
+    axis.set_xlabel("seconds of training (evaluation left out), logarithmic")
+    axis.set_ylabel("accuracy on held-out data, %")
+    axis.grid(alpha=0.25, which="both")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, loc="lower right")
+    figure.supxlabel(f"weir {' '.join(sys.argv[1:])}", fontsize=8, color="#666666")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
