@@ -63,7 +63,7 @@ class P4Switch(Switch):
         else:
             command = ["simple_switch_grpc", "--no-p4", "--device-id", "1"]
             command += [word for port, name in ports.items() for word in ("-i", f"{port}@{name}")]
-            command += ["--", "--grpc-server-addr", GRPC, "--cpu-port", "510"]
+            command += ["--", "--grpc-server-addr", GRPC, "--cpu-port", "510", "--priority-queues", "8"]
         self.process = spawn(self, command, self.folder / "switch.log")
 
     def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803 Mininet's name

@@ -84,7 +84,7 @@ class Bmv2Target(Target):
         address = f"unix:{self._folder}/grpc"
         ports = [arg for port in (*PORTS, _PROBE) for arg in ("-i", f"{port}@sw{port}")]
         options = ["--no-p4", "--device-id", str(os.getpid())]
-        target = ["--grpc-server-addr", address, "--cpu-port", str(CPU_PORT)]
+        target = ["--grpc-server-addr", address, "--cpu-port", str(CPU_PORT), "--priority-queues", "8"]
         self._log = (self._folder / "log").open("w+")
         self._cleanup.callback(self._log.close)
         command = ["simple_switch_grpc", *ports, *options, "--", *target]

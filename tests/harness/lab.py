@@ -154,9 +154,7 @@ class Uplink:
         return self.job.lab.send(self.spine.port, frame)
 
 
-def _sent(
-    job: Job, kind: PacketType, worker: int, to: Station, lanes: Lanes, fields: dict[str, Any]
-) -> Sent:
+def _sent(job: Job, kind: PacketType, worker: int, to: Station, lanes: Lanes, fields: dict[str, Any]) -> Sent:
     """A packet that the switch makes for `to`."""
     tos = fields.pop("traffic_class")
     frame = (
