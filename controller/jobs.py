@@ -59,7 +59,7 @@ class JoinSpec:
         if not 1 <= self.size <= MAX_WORKERS:
             raise JobError(
                 Refusal.INVALID,
-                f"job {self.job!r} has {self.size} workers; 1 to {MAX_WORKERS} are aggregated",
+                f"job {self.job!r} has {self.size} workers; a job has 1 to {MAX_WORKERS}",
             )
         if not 0 <= self.rank < self.size:
             raise JobError(

@@ -29,7 +29,7 @@ def qos_problems(topology: "Topology") -> Iterator[str]:
                 yield f"qos.{kind}: switch {place.switch!r} is not listed (known: {', '.join(sorted(known))})"
             elif kind == "queues" and known[place.switch].thrift is None:
                 yield (
-                    f"qos.queues: switch {place.switch} has no thrift address; rates and depths of a soft "
+                    f"qos.queues: switch {place.switch} has no thrift address: rates and depths of a soft "
                     f"switch are options of its ports: weir switch --port {place.port}=...,rate=...,depth=..."
                 )
 
@@ -54,7 +54,7 @@ def link_problems(topology: "Topology") -> list[str]:
         for end in link.ends:
             users.setdefault((end.switch, end.port), []).append(f"link {link}")
     problems += [
-        f"{' and '.join(sorted(names))} have {len(links)} links; one is supported"
+        f"{' and '.join(sorted(names))} have {len(links)} links: one is supported"
         for names, links in pairs.items()
         if len(links) > 1 and len(names) > 1
     ]
@@ -75,7 +75,7 @@ def tier_problems(topology: "Topology") -> list[str]:
         inside = [end.switch for end in link.ends if end.switch in spine_names]
         if len(inside) != 1:
             kind = "two leaves (both have hosts)" if not inside else "two spines (neither has hosts)"
-            problems.append(f"link {link} joins {kind}; links are between a leaf and a spine")
+            problems.append(f"link {link} joins {kind}: links are between a leaf and a spine")
     problems += [
         f"{leaf.name} has no link to {spine.name}: every leaf needs one to every spine"
         for leaf in leaves
@@ -83,7 +83,7 @@ def tier_problems(topology: "Topology") -> list[str]:
         if spine.name not in {other.name for _port, other in topology.neighbours(leaf.name)}
     ]
     if len(spines) > SPINE_CLASSES:
-        problems.append(f"there are {len(spines)} spines; slots are spread over at most {SPINE_CLASSES}")
+        problems.append(f"there are {len(spines)} spines: slots are spread over at most {SPINE_CLASSES}")
     problems += repeated(topology.switches, "aggregation MAC address", lambda s: s.aggregation.mac)
     problems += repeated(topology.switches, "aggregation IP address", lambda s: s.aggregation.ip)
     problems += [
@@ -93,7 +93,7 @@ def tier_problems(topology: "Topology") -> list[str]:
         if IPv4Address(host.ip) not in leaf.prefix
     ]
     problems += [
-        f"racks {one.name} ({one.prefix}) and {two.name} ({two.prefix}) overlap; each needs its own subnet"
+        f"racks {one.name} ({one.prefix}) and {two.name} ({two.prefix}) overlap: each needs its own subnet"
         for one, two in combinations(leaves, 2)
         if one.prefix.overlaps(two.prefix)
     ]

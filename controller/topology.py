@@ -139,7 +139,7 @@ class End(_Model):
             return value
         switch, colon, port = value.rpartition(":")
         if not (colon and switch and port.isdigit()):
-            raise ValueError(f"{value!r} is not the end of a link; write SWITCH:PORT")
+            raise ValueError(f"{value!r} is not the end of a link: write SWITCH:PORT")
         return {"switch": switch, "port": int(port)}
 
     @model_serializer

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controller.book import Ended, Formed, GatherFailed, JobBook, Left, Stopped
 from controller.jobs import Job, JobError, JobState, JoinSpec, MemberState, Refusal
-from controller.topology import Host, single_switch
+from controller.topology import Host, leaf_spine, single_switch
 
 LEASE = 10.0
 HOSTS = single_switch(40, "127.0.0.1:1").hosts
@@ -71,7 +71,7 @@ def test_jobs_have_disjoint_slots_and_different_ids(book: JobBook) -> None:
 @pytest.mark.parametrize(
     ("wrong", "why", "says"),
     [
-        ({"size": 33}, Refusal.INVALID, "job 'digits' has 33 workers; one switch aggregates 1 to 32"),
+        ({"size": 33}, Refusal.INVALID, "job 'digits' has 33 workers; a job has 1 to 32"),
         ({"size": 0}, Refusal.INVALID, "job 'digits' has 0 workers"),
         ({"rank": 2}, Refusal.INVALID, "rank 2 is not one of the 2 ranks of job 'digits'"),
         ({"job": ""}, Refusal.INVALID, "the job has no name"),
@@ -108,7 +108,8 @@ def test_what_can_never_be_is_refused(
         (
             spec(1, host=HOSTS[1].model_copy(update={"switch": "s2"})),
             Refusal.INVALID,
-            "host h2 is on switch s2, but rank 0 (h1) is on s1; all workers of a job are on one switch",
+            "host h2 is on switch s2, but rank 0 (h1) is on s1, and no spine links them; "
+            "a job's workers are on one switch or on linked ones",
         ),
     ],
 )
@@ -164,6 +165,67 @@ def test_slot_exhaustion_says_what_is_free_and_who_has_the_rest(book: JobBook) -
         "Ask for fewer, or wait until another job is over"
     )
     assert [job.name for job in book.jobs()] == ["small"]
+
+
+# ---- several racks
+
+
+@pytest.fixture
+def racks() -> JobBook:
+    return JobBook(
+        dict.fromkeys(("leaf1", "leaf2", "leaf3", "spine1", "spine2"), 256), LEASE, ["spine1", "spine2"]
+    )
+
+
+def across(book: JobBook, name: str, hosts: list[int], slots: int = 0) -> Job:
+    """A formed job with rank i on host ``hosts[i]`` of three racks of four; forgets the effects."""
+    there = leaf_spine(3, 2, 4).hosts
+    for rank, number in enumerate(hosts):
+        job = book.join(spec(rank, len(hosts), name, there[number - 1], slots=slots), 0, 60)
+    return job
+
+
+def test_a_job_that_spans_racks_has_the_same_slots_on_all_its_switches(racks: JobBook) -> None:
+    home = across(racks, "home", [1, 2], slots=100)
+    assert (home.switches, str(home.slots)) == (("leaf1",), "0-99")
+    away = across(racks, "away", [9, 10], slots=50)
+    assert (away.switches, str(away.slots)) == (("leaf3",), "0-49")
+    wide = across(racks, "wide", [5, 3], slots=64)
+    assert (wide.leaves, wide.switches) == (("leaf2", "leaf1"), ("leaf2", "leaf1", "spine1", "spine2"))
+    assert str(wide.slots) == "100-163"
+    used = {name: pool.used for name, pool in racks.pools.items()}
+    assert used == {"leaf1": 164, "leaf2": 64, "leaf3": 50, "spine1": 64, "spine2": 64}
+    for rank in range(2):
+        racks.leave(wide.id, rank, "secret", 1)
+    assert {name: pool.used for name, pool in racks.pools.items()} == {
+        **used,
+        "leaf1": 100,
+        "leaf2": 0,
+    } | dict.fromkeys(("spine1", "spine2"), 0)
+
+
+def test_slot_exhaustion_over_racks_names_all_switches_and_who_is_on_any(racks: JobBook) -> None:
+    across(racks, "home", [1, 2], slots=200)
+    across(racks, "wide", [5, 9], slots=100)
+    racks.effects()
+    across(racks, "late", [3, 6], slots=100)
+    (effect,) = racks.effects()
+    assert isinstance(effect, GatherFailed)
+    assert str(effect.error).startswith(
+        "no slots for job 'late' on switches leaf1, leaf2, spine1, spine2: 100 consecutive slots are wanted "
+        "of 256; free are 200-255 (longest run: 56); held by 'home' 0-199, 'wide' 0-99."
+    )
+    assert racks.pools["spine1"].used == 100
+
+
+def test_a_job_that_spans_racks_is_adopted_whole_or_not_at_all(racks: JobBook) -> None:
+    wide = across(racks, "wide", [1, 5], slots=64)
+    successor = JobBook({name: pool.total for name, pool in racks.pools.items()}, LEASE, ["spine1", "spine2"])
+    across(successor, "taken", [6], slots=10)
+    assert not successor.adopt(wide, 0)
+    assert successor.pools["leaf1"].used == 0
+    without_spines = JobBook({"leaf1": 256, "leaf2": 256}, LEASE)
+    assert not without_spines.adopt(wide, 0)
 
 
 # ---- a rank that never comes

@@ -177,7 +177,7 @@ def test_a_client_may_join_again_after_leaving(world: World) -> None:
 @pytest.mark.parametrize(
     ("asked", "error", "says"),
     [
-        ({"size": 33}, JoinRefused, "one switch aggregates 1 to 32"),
+        ({"size": 33}, JoinRefused, "a job has 1 to 32"),
         ({"rank": 4}, JoinRefused, "rank 4 is not one of the 4 ranks"),
         ({"host": "h9"}, JoinRefused, "'h9' is not in the topology; hosts there: h1 10.0.0.1, h2 10.0.0.2"),
         ({"host": "", "ip": "10.9.9.9"}, JoinRefused, "a host with address 10.9.9.9 is not in the topology"),
@@ -230,7 +230,7 @@ def test_a_switch_that_is_not_there_is_named(lonely: World, monkeypatch: pytest.
     with pytest.raises(JobStopped) as caught:
         lonely.agent().join(job="one", size=1, rank=0, host="h1", timeout_s=0.1)
     message = str(caught.value)
-    assert "job 'one' cannot start, the switch could not be programmed" in message
+    assert "job 'one' cannot start, a switch could not be programmed" in message
     assert "switch s1 at 127.0.0.1:1 cannot be reached" in message
     assert list(lonely.agent().status().jobs) == []
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.topology import Topology, TopologyError, load_topology, single_switch
+from controller.topology import Topology, TopologyError, leaf_spine, load_topology, single_switch
 
 YAML = """
 switches:
@@ -104,3 +104,120 @@ def test_single_switch_has_room_for_253_hosts() -> None:
 def test_json_mistake_says_json(tmp_path: Path) -> None:
     with pytest.raises(TopologyError, match="is not JSON"):
         _load(tmp_path, json.dumps({"switches": []})[:-1], "topology.json")
+
+
+# ---- two tiers
+
+TWO_TIERS = """
+switches:
+  - {name: leaf1, grpc: "127.0.0.1:1", aggregation: {mac: "02:00:00:00:01:fe", ip: 10.0.1.254}}
+  - {name: leaf2, grpc: "127.0.0.1:2", aggregation: {mac: "02:00:00:00:02:fe", ip: 10.0.2.254}}
+  - {name: spine1, grpc: "127.0.0.1:3", aggregation: {mac: "02:00:00:01:01:fe", ip: 10.1.1.254}}
+  - {name: spine2, grpc: "127.0.0.1:4", aggregation: {mac: "02:00:00:01:02:fe", ip: 10.1.2.254}}
+hosts:
+  - {name: h1, switch: leaf1, port: 1, mac: "02:00:00:00:01:01", ip: 10.0.1.1}
+  - {name: h2, switch: leaf2, port: 1, mac: "02:00:00:00:02:01", ip: 10.0.2.1}
+links:
+  - {ends: [leaf1:2, spine1:1]}
+  - {ends: [leaf1:3, spine2:1]}
+  - {ends: [leaf2:2, spine1:2]}
+  - {ends: [leaf2:3, spine2:2]}
+"""
+
+
+def test_two_tiers_are_what_leaf_spine_makes(tmp_path: Path) -> None:
+    numbers = {"leaf1": 1, "leaf2": 2, "spine1": 3, "spine2": 4}
+    made = leaf_spine(2, 2, 1, grpc=lambda name: f"127.0.0.1:{numbers[name]}", target="bmv2")
+    assert _load(tmp_path, TWO_TIERS) == made
+    assert _load(tmp_path, made.model_dump_json(), "topology.json") == made
+
+
+def test_roles_follow_from_the_links() -> None:
+    topology = leaf_spine(3, 2, 2)
+    assert [leaf.name for leaf in topology.leaves] == ["leaf1", "leaf2", "leaf3"]
+    assert [spine.name for spine in topology.spines] == ["spine1", "spine2"]
+    assert [(port, other.name) for port, other in topology.neighbours("leaf2")] == [
+        (3, "spine1"),
+        (4, "spine2"),
+    ]
+    assert [(port, other.name) for port, other in topology.neighbours("spine2")] == [
+        (1, "leaf1"),
+        (2, "leaf2"),
+        (3, "leaf3"),
+    ]
+    hosts = {host.name: (host.switch, host.port, host.ip) for host in topology.hosts}
+    assert hosts["h4"] == ("leaf2", 2, "10.0.2.2")
+    assert len({host.mac for host in topology.hosts} | {s.aggregation.mac for s in topology.switches}) == 11
+    single = single_switch(2, "127.0.0.1:1")
+    assert (single.leaves, single.spines) == (single.switches, ())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("leaf2:3, spine2:2", "leaf2:3, spine9:2", "link leaf2:3 - spine9:2: switch 'spine9' is not listed"),
+        ("leaf2:3, spine2:2", "leaf2:3, leaf2:4", "link leaf2:3 - leaf2:4 joins a switch with itself"),
+        ("leaf2:3, spine2:2", "leaf2:3, spine1:3", "leaf2 and spine1 have 2 links: one is supported"),
+        ("leaf2:3, spine2:2", "leaf2:3, leaf1:4", "joins two leaves (both have hosts)"),
+        ("leaf2:3, spine2:2", "spine1:3, spine2:2", "joins two spines (neither has hosts)"),
+        ("leaf2:3, spine2:2", "leaf2:3", "links[3].ends[1]: Field required"),
+        ("leaf2:3, spine2:2", "leaf2, spine2:2", "'leaf2' is not the end of a link: write SWITCH:PORT"),
+        (
+            "  - {ends: [leaf2:3, spine2:2]}\n",
+            "",
+            "leaf2 has no link to spine2: every leaf needs one to every",
+        ),
+        (
+            "leaf2:3, spine2:2",
+            "leaf2:1, spine2:2",
+            "port leaf2 / 1 is used 2 times (by host h2, link leaf2:1",
+        ),
+        ("ip: 10.1.2.254", "ip: 10.1.1.254", "aggregation IP address 10.1.1.254 is used 2 times"),
+        (
+            "ip: 10.0.2.1}",
+            "ip: 10.0.1.1}",
+            "host h2 (10.0.1.1) is outside 10.0.2.0/24, the subnet of its rack",
+        ),
+        (
+            '"127.0.0.1:2", aggregation',
+            '"127.0.0.1:2", subnet: 10.0.0.0/16, aggregation',
+            "racks leaf1 (10.0.1.0/24) and leaf2 (10.0.0.0/16) overlap: each needs its own subnet",
+        ),
+        ("links:", "qos: {spray: sideways}\nlinks:", "qos.spray: Input should be 'hash', 'round_robin'"),
+        ("links:", "qos: {classes: {64: {}}}\nlinks:", "qos.classes"),
+        (
+            "links:",
+            "qos: {losses: [{switch: leaf9, port: 1, probability: 0.1}]}\nlinks:",
+            "qos.losses: switch 'leaf9' is not listed",
+        ),
+        (
+            "links:",
+            "qos: {losses: [{switch: leaf1, port: 1, probability: 1.1}]}\nlinks:",
+            "qos.losses[0].probability: Input should be less than or equal to 1",
+        ),
+        (
+            "links:",
+            "qos: {queues: [{switch: leaf1, port: 1, depth: 9}]}\nlinks:",
+            "switch leaf1 has no thrift address: rates and depths of a soft switch are options of its ports",
+        ),
+    ],
+)
+def test_a_mistake_in_two_tiers_is_named(tmp_path: Path, old: str, new: str, says: str) -> None:
+    assert old in TWO_TIERS
+    head, _, tail = TWO_TIERS.rpartition(old)
+    with pytest.raises(TopologyError) as caught:
+        _load(tmp_path, head + new + tail)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ((0, 1, 1), "1 to 255 racks, not 0"),
+        ((1, 17, 1), "1 to 16 spines, not 17"),
+        ((1, 1, 254), "a rack has 1 to 253 hosts, not 254"),
+    ],
+)
+def test_what_cannot_be_numbered_is_refused(counts: tuple[int, int, int], says: str) -> None:
+    with pytest.raises(TopologyError, match=says):
+        leaf_spine(*counts)
