@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from simulator import treatment
 from simulator.clock import SECOND, Clock
 
 
@@ -14,7 +15,8 @@ class Faults:
 
     delay: always; jitter: up to so much more, drawn for each frame (so frames overtake each other).
     loss: dropped. duplicate: delivered twice. late: held back by up to ``lateness``, which may be longer than
-    retransmission timers and whole reduces.
+    retransmission timers and whole reduces. trim: arrives without its lanes, whether it is protected or not.
+    mark: arrives with "congestion experienced", if it can.
     """
 
     delay: int = 10_000
@@ -23,11 +25,13 @@ class Faults:
     duplicate: float = 0.0
     late: float = 0.0
     lateness: int = 0
+    trim: float = 0.0
+    mark: float = 0.0
 
     @property
     def random(self) -> bool:
         """Whether anything is drawn for a frame."""
-        return bool(self.jitter or self.loss or self.duplicate or self.late)
+        return bool(self.jitter or self.loss or self.duplicate or self.late or self.trim or self.mark)
 
 
 class Link:
@@ -71,7 +75,16 @@ class Link:
         copies = 2 if self._random.random() < faults.duplicate else 1
         for _ in range(copies):
             if self._random.random() >= faults.loss:
-                clock.at(arrival + self._hold(), self._deliver, frame)
+                clock.at(arrival + self._hold(), self._deliver, self._treat(frame))
+
+    def _treat(self, frame: bytes) -> bytes:
+        """The frame as it arrives."""
+        faults = self.faults
+        if faults.trim and self._random.random() < faults.trim:
+            frame = treatment.trim(frame)
+        if faults.mark and self._random.random() < faults.mark:
+            frame = treatment.mark(frame)
+        return frame
 
     def _hold(self) -> int:
         """By how much this frame comes later than others."""
