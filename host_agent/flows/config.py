@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What both ends of a flow agree on before its first packet."""
+
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from wire.definition import FLOW, MAX_WORKERS
+
+MAX_DATA: Final = 1500 - 20 - 8 - FLOW.size
+"""Bytes behind the flow header in an IPv4 packet of 1500 bytes: no packet of a flow needs a larger MTU."""
+
+MAX_CHUNK_LANES: Final = MAX_DATA // 4
+CHUNK_LANES: Final = 352
+"""Lanes in a chunk unless said otherwise: eleven lane groups, 1474 bytes on the wire."""
+
+
+@dataclass(frozen=True)
+class FlowConfig:
+    """One flow: who it is of, how it cuts tensors, and how patient its sender is.
+
+    flow: the 32-bit id that packets carry; take it from ``new_flow_id``, so that a stranger must guess it.
+    worker: whose flow this is, whichever end sends.
+    chunk_lanes: float32 values in a chunk, the same at both ends.
+    open_tensors: how many tensors may be under way at once, the same at both ends: what a receiver remembers.
+    ack_every: packets of data after which the receiver says unasked what it has.
+    max_lanes: longest tensor that the receiver makes room for.
+    max_loss: greatest share of a tensor's lanes that the receiver lets any sender's budgets give up.
+    Timeouts in seconds, as host_agent.transport.TransportConfig has them. congestion: keep a window at all.
+    first_window: chunks under way before the first answer.
+    """
+
+    flow: int
+    worker: int = 0
+    chunk_lanes: int = CHUNK_LANES
+    open_tensors: int = 16
+    ack_every: int = 8
+    max_lanes: int = 1 << 28
+    max_loss: float = 1.0
+    initial_rto: float = 0.2
+    min_rto: float = 0.05
+    max_rto: float = 1.0
+    congestion: bool = True
+    first_window: int = 32
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.flow <= 0xFFFFFFFF:
+            raise ValueError(f"flow id {self.flow} is no 32-bit number")
+        if not 0 <= self.worker < MAX_WORKERS:
+            raise ValueError(f"worker {self.worker} is not in 0..{MAX_WORKERS - 1}")
+        if not 1 <= self.chunk_lanes <= MAX_CHUNK_LANES:
+            raise ValueError(f"a chunk has 1 to {MAX_CHUNK_LANES} lanes, not {self.chunk_lanes}")
+        for name in ("open_tensors", "ack_every", "max_lanes", "first_window"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.max_lanes > 0xFFFFFFFF:
+            raise ValueError(f"max_lanes {self.max_lanes}: a tensor has fewer than 2^32 lanes")
+        if not 0.0 <= self.max_loss <= 1.0:
+            raise ValueError(f"max_loss {self.max_loss} is no share from 0 to 1")
+        if not 0 < self.min_rto <= self.initial_rto <= self.max_rto:
+            raise ValueError(
+                "timeouts must satisfy 0 < min_rto <= initial_rto <= max_rto, not "
+                f"{self.min_rto}, {self.initial_rto}, {self.max_rto}"
+            )
+
+    def chunks(self, lanes: int) -> int:
+        """Chunks of a tensor of so many lanes."""
+        return -(-lanes // self.chunk_lanes)
+
+
+def new_flow_id() -> int:
+    """A random flow id."""
+    return secrets.randbits(32)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All flows of a host behind one port: packets to the flow they name, and the most urgent packet first."""
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import Generic, NamedTuple, TypeVar
+
+from host_agent.datagram import Datagram
+from host_agent.flows.receiver import FlowReceiver
+from host_agent.flows.sender import FlowSender
+from host_agent.flows.verdict import FlowVerdict, Verdicts
+from wire.definition import FLOW
+
+Peer = TypeVar("Peer", bound=Hashable)
+
+_FLOW_AT = 4  # bytes before the flow id
+
+
+class Addressed(NamedTuple, Generic[Peer]):
+    """A datagram and where it goes."""
+
+    peer: Peer
+    datagram: Datagram
+
+
+class FlowMux(Generic[Peer]):
+    """Senders and receivers by flow id, each with its one peer. For one thread at a time.
+
+    A packet that does not come from its flow's peer is refused. Among the flows that have something to send,
+    the packet of the greatest DSCP goes first (so front layers before back ones); equals take turns.
+    """
+
+    def __init__(self) -> None:
+        self._flows: dict[int, tuple[FlowSender | FlowReceiver, Peer]] = {}
+        self._turns: list[int] = []
+        self.verdicts: Verdicts = Counter()
+        """Of packets that no flow of this host got to see."""
+
+    def add(self, flow: FlowSender | FlowReceiver, peer: Peer) -> None:
+        """Serve a flow whose other end is at ``peer``."""
+        number = flow.config.flow
+        if number in self._flows:
+            raise ValueError(f"flow {number:#010x} is here already: take another id")
+        self._flows[number] = flow, peer
+        self._turns.append(number)
+
+    def remove(self, flow: FlowSender | FlowReceiver) -> None:
+        """Serve it no more."""
+        del self._flows[flow.config.flow]
+        self._turns.remove(flow.config.flow)
+
+    def on_packet(self, payload: bytes, now: int, traffic_class: int, source: Peer) -> FlowVerdict:
+        """Give a UDP payload to its flow."""
+        verdict = None
+        found = None
+        if len(payload) < FLOW.size:
+            verdict = FlowVerdict.SHORT
+        elif (found := self._flows.get(int.from_bytes(payload[_FLOW_AT : _FLOW_AT + 4], "big"))) is None:
+            verdict = FlowVerdict.WRONG_FLOW
+        elif found[1] != source:
+            verdict = FlowVerdict.WRONG_SOURCE
+        if verdict is not None or found is None:
+            verdict = verdict or FlowVerdict.WRONG_FLOW
+            self.verdicts[verdict] += 1
+            return verdict
+        return found[0].on_packet(payload, now, traffic_class)
+
+    def next(self, now: int) -> Addressed[Peer] | None:
+        """The most urgent packet to send now."""
+        best, best_place = -1, -1
+        for place, number in enumerate(self._turns):
+            urgency = self._flows[number][0].urgency(now)
+            if urgency is not None and urgency > best:
+                best, best_place = urgency, place
+        if best < 0:
+            return None
+        number = self._turns.pop(best_place)
+        self._turns.append(number)
+        flow, peer = self._flows[number]
+        datagram = flow.next(now)
+        assert datagram is not None
+        return Addressed(peer, datagram)
+
+    def poll(self, now: int, limit: int | None = None) -> tuple[list[Addressed[Peer]], int | None]:
+        """At most ``limit`` packets to send now, and when to poll again if nothing arrives.
+
+        A driver that looks for arrivals between short polls keeps the order of urgency up to date.
+        """
+        found: list[Addressed[Peer]] = []
+        while limit is None or len(found) < limit:
+            one = self.next(now)
+            if one is None:
+                return found, self.deadline
+            found.append(one)
+        return found, now
+
+    @property
+    def deadline(self) -> int | None:
+        """The earliest of all flows' deadlines."""
+        times = [flow.deadline for flow, _ in self._flows.values()]
+        return min((time for time in times if time is not None), default=None)

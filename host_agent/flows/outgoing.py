@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One tensor on its way out: where each chunk is, and what its accounts can still do without."""
+
+from collections import deque
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from host_agent.flows.codec import MAX_ACCOUNTS, Bitmap, Bits, Chunk, Head, Probe, Stop, Terms
+from host_agent.flows.config import FlowConfig
+from host_agent.flows.verdict import FlowVerdict
+from host_agent.report import Account
+from host_agent.tagging import Tagging
+
+Floats = npt.NDArray[np.float32]
+
+
+class Place(IntEnum):
+    """Where a chunk is, as far as its sender knows. MISSING: lost, and its account can do without it."""
+
+    UNSENT = 0
+    UNDER_WAY = 1
+    RECEIVED = 2
+    MISSING = 3
+    TO_RESEND = 4
+
+
+_UNSENT, _UNDER_WAY, _RECEIVED, _MISSING, _TO_RESEND = (int(place) for place in Place)
+
+
+@dataclass(frozen=True)
+class News:
+    """What a packet told: chunks whose fate became known, those of them that met congestion."""
+
+    settled: int = 0
+    marked: int = 0
+
+
+NO_NEWS: Final = News()
+
+
+class Outgoing:
+    """A tensor's chunks, from ``submit`` to the receiver's stop.
+
+    Of every account, reserved + missing <= budget always holds: chunks that may be lost are reserved for when
+    they are sent, and are refunded when the receiver has them.
+    """
+
+    def __init__(self, config: FlowConfig, number: int, values: Floats, tagging: Tagging) -> None:
+        self.number, self.layer = number, tagging.layer
+        self.lanes = values.size
+        self.count = config.chunks(self.lanes)
+        self._head = Head(config.flow, config.worker, number, self.count, tagging.layer)
+        self._bytes = 4 * config.chunk_lanes
+        self._wire = memoryview(np.ascontiguousarray(values).view(np.uint32).astype(">u4").tobytes())
+        self._lanes = np.full(self.count, config.chunk_lanes, np.int64)
+        self._lanes[-1] = self.lanes - (self.count - 1) * config.chunk_lanes
+        self._magnitudes = _per_chunk(tagging.magnitudes, self.count, "magnitudes", np.uint8)
+        self._accounts = _per_chunk(tagging.accounts, self.count, "accounts", np.uint16)
+        self.budgets = _budgets(tagging, self._accounts)
+        totals = np.zeros_like(self.budgets)
+        np.add.at(totals, self._accounts, self._lanes)
+        self.budgets = np.minimum(self.budgets, totals)
+        self.terms = Terms(tuple(totals.tolist()), tuple(self.budgets.tolist()))
+        self.entered = self.account(np.ones(self.count, np.bool_))
+
+        self._places = np.zeros(self.count, np.uint8)
+        self._epochs = np.zeros(self.count, np.uint32)  # probes sent before the chunk's latest copy
+        self._may_be_lost = np.zeros(self.count, np.bool_)  # sent so, once: reserved
+        self._again = np.zeros(self.count, np.bool_)  # sent more than once
+        self._reserved, self._missing = np.zeros_like(self.budgets), np.zeros_like(self.budgets)
+        self._next = self._low = 0  # first chunk never sent; first one not known to be received
+        self._resend: deque[int] = deque()
+        self._final = np.zeros(self.count, np.bool_)
+        self._covered = np.zeros(self.count, np.bool_)  # of _final
+
+        self.under_way = 0
+        self.probes = 0
+        self.unanswered = 0  # number of the latest probe while its answer is not complete
+        self.probed_at = 0
+        self.sampled = False  # the latest probe gave a round trip
+        self.began: int | None = None  # time of the first packet
+        self.unprobed = False  # a chunk was sent since the latest probe
+        self.ask_at_once = False  # an answer came without its data
+        self.deadline: int | None = None
+        self.timeouts_in_a_row = 0
+        self.resent = self.trimmed = self.timeouts = 0
+
+    @property
+    def unsent(self) -> bool:
+        """Whether chunks are left that were never sent."""
+        return self._next < self.count
+
+    @property
+    def to_resend(self) -> bool:
+        """Whether lost chunks wait to be sent again."""
+        while self._resend and self._places[self._resend[0]] != _TO_RESEND:
+            self._resend.popleft()
+        return bool(self._resend)
+
+    @property
+    def resending(self) -> bool:
+        """Whether the latest chunk sent was a repeat."""
+        return not self.unsent and self.resent > 0
+
+    def send_next(self) -> Chunk:
+        """The next chunk never sent: it may be lost if its account has room for it."""
+        index = self._next
+        self._next += 1
+        account, lanes = self._accounts[index], self._lanes[index]
+        droppable = bool(self._reserved[account] + self._missing[account] + lanes <= self.budgets[account])
+        if droppable:
+            self._reserved[account] += lanes
+            self._may_be_lost[index] = True
+        return self._chunk(index, protected=not droppable)
+
+    def send_again(self) -> Chunk:
+        """The next lost chunk that its account cannot do without."""
+        index = self._resend.popleft()
+        self._again[index] = True
+        self.resent += 1
+        return self._chunk(index, protected=True)
+
+    def ask(self, now: int) -> Probe:
+        """A probe about every chunk sent that is not known to have arrived."""
+        self.probes += 1
+        self.unanswered, self.probed_at = self.probes, now
+        self.unprobed = self.ask_at_once = self.sampled = False
+        places = self._places
+        while self._low < self._next and places[self._low] == _RECEIVED:
+            self._low += 1
+        first = min(self._low, self.count - 1)
+        return Probe(self._head, self.probes, first, max(self._next, first), self.terms)
+
+    def confirm(self, answers: int) -> Stop:
+        """Tell the receiver that its stop came."""
+        return Stop(self._head, answers, 0, None)
+
+    def on_bitmap(self, packet: Bitmap) -> News | FlowVerdict:
+        """Take in what the receiver has. Whatever its age, it can only tell more."""
+        if packet.bits is None:
+            self._ask_if_latest(packet.answers)
+            return FlowVerdict.TRIMMED
+        span = slice(packet.first, packet.first + packet.bits.size)
+        places = self._places[span]
+        if (packet.bits & (places == _UNSENT)).any():
+            return FlowVerdict.BAD_BITMAP
+        if packet.trimmed:
+            # A repeat is not given up by an old report of its first copy.
+            lost = packet.bits & (places == _UNDER_WAY) & ~self._again[span]
+            count = self._lose(packet.first + np.flatnonzero(lost))
+            self.trimmed += count
+            return News(count, count)
+        settled = received = self._receive(packet.first + np.flatnonzero(packet.bits & (places != _RECEIVED)))
+        if packet.answers:
+            lost = (self._places[span] == _UNDER_WAY) & (self._epochs[span] < packet.answers) & ~packet.bits
+            settled += self._lose(packet.first + np.flatnonzero(lost))
+            if packet.answers == self.unanswered:
+                waiting = (self._places[: self._next] == _UNDER_WAY) & (
+                    self._epochs[: self._next] < packet.answers
+                )
+                if not waiting.any():
+                    self.unanswered = 0
+        return News(settled, received if packet.congested else 0)
+
+    def on_stop(self, packet: Stop) -> News | FlowVerdict:
+        """Take in a part of the final word; see ``stopped``."""
+        if packet.cut:
+            self._ask_if_latest(packet.answers)
+            return FlowVerdict.TRIMMED
+        first = packet.first
+        bits = np.ones(self.count, np.bool_) if packet.bits is None else packet.bits
+        span = slice(first, first + bits.size)
+        places = self._places[span]
+        # What it once had, it has; what was never sent, it cannot have.
+        if (bits & (places == _UNSENT)).any() or (~bits & (places == _RECEIVED)).any():
+            return FlowVerdict.BAD_BITMAP
+        final = self._final.copy()
+        final[span] = bits
+        covered = self._covered.copy()
+        covered[span] = True
+        if covered.all() and (self.missing(final) > self.budgets).any():
+            return FlowVerdict.BEYOND_BOUND
+        self._final, self._covered = final, covered
+        received = self._receive(first + np.flatnonzero(bits & (places != _RECEIVED)))
+        return News(received, received if packet.congested else 0)
+
+    @property
+    def stopped(self) -> Bits | None:
+        """The chunks that were delivered, once the whole of the receiver's final word came."""
+        return self._final if self._covered.all() else None
+
+    def missing(self, delivered: Bits) -> npt.NDArray[np.int64]:
+        """Lanes per account that are not in these chunks."""
+        lanes = np.zeros_like(self.budgets)
+        np.add.at(lanes, self._accounts[~delivered], self._lanes[~delivered])
+        return lanes
+
+    def account(self, chunks: Bits) -> Account:
+        """Lanes of these chunks and the sum of their bit patterns."""
+        words = self._words(chunks)
+        return Account(words.size, int(words.view(np.int32).sum(dtype=np.int64)))
+
+    def values(self, chunks: Bits) -> Floats:
+        """The tensor with zeros in all other chunks."""
+        kept = np.repeat(chunks, self._lanes)
+        words = np.frombuffer(self._wire, ">u4").astype(np.uint32)
+        words[~kept] = 0
+        return words.view(np.float32)
+
+    def _words(self, chunks: Bits) -> npt.NDArray[np.uint32]:
+        return np.frombuffer(self._wire, ">u4")[np.repeat(chunks, self._lanes)].astype(np.uint32)
+
+    def _chunk(self, index: int, protected: bool) -> Chunk:
+        self._places[index] = _UNDER_WAY
+        self._epochs[index] = self.probes
+        self.under_way += 1
+        self.unprobed = True
+        head = self._head
+        if magnitude := int(self._magnitudes[index]):
+            head = Head(head.flow, head.worker, head.tensor, head.count, head.layer, magnitude)
+        data = bytes(self._wire[index * self._bytes : (index + 1) * self._bytes])
+        return Chunk(head, index, int(self._accounts[index]), data, protected)
+
+    def _ask_if_latest(self, answers: int) -> None:
+        """An answer came without its data: ask again at once, unless a later question is under way."""
+        if answers and answers == self.probes:
+            self.ask_at_once = True
+
+    def _receive(self, indexes: npt.NDArray[np.intp]) -> int:
+        """These chunks arrived: refund what was reserved or missing. How many of them were under way."""
+        under_way = 0
+        for index in indexes.tolist():
+            place, account, lanes = self._places[index], self._accounts[index], self._lanes[index]
+            if place == _UNDER_WAY:
+                under_way += 1
+            if place == _MISSING:
+                self._missing[account] -= lanes
+            elif self._may_be_lost[index]:
+                self._reserved[account] -= lanes
+                self._may_be_lost[index] = False
+            self._places[index] = _RECEIVED
+        self.under_way -= under_way
+        return under_way
+
+    def _lose(self, indexes: npt.NDArray[np.intp]) -> int:
+        """These chunks are lost: each is missing while its account has room, else it is sent again."""
+        for index in indexes.tolist():
+            account, lanes = self._accounts[index], self._lanes[index]
+            if self._may_be_lost[index]:
+                self._reserved[account] -= lanes
+                self._may_be_lost[index] = False
+            if self._reserved[account] + self._missing[account] + lanes <= self.budgets[account]:
+                self._missing[account] += lanes
+                self._places[index] = _MISSING
+            else:
+                self._places[index] = _TO_RESEND
+                self._resend.append(index)
+        self.under_way -= len(indexes)
+        return len(indexes)
+
+
+def _per_chunk(
+    given: npt.NDArray[np.unsignedinteger] | None, count: int, what: str, dtype: type[np.unsignedinteger]
+) -> npt.NDArray[np.unsignedinteger]:
+    if given is None:
+        return np.zeros(count, dtype)
+    if given.size != count:
+        raise ValueError(f"tagging has {given.size} {what}, and the tensor {count} chunks")
+    return given.astype(dtype)
+
+
+def _budgets(tagging: Tagging, accounts: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:
+    """Lanes that may go missing per account; one of 0 lanes stands for every account of a lossless tensor."""
+    if tagging.budgets.size == 0:
+        accounts[:] = 0
+        return np.zeros(1, np.int64)
+    if tagging.budgets.size > MAX_ACCOUNTS:
+        raise ValueError(f"{tagging.budgets.size} accounts: a tensor of a flow has at most {MAX_ACCOUNTS}")
+    if int(accounts.max()) >= tagging.budgets.size:
+        raise ValueError(f"account {int(accounts.max())} has no budget: there are {tagging.budgets.size}")
+    return np.minimum(tagging.budgets, np.uint64(0xFFFFFFFF)).astype(np.int64)

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long to wait for an answer: round trips and time-out as in RFC 6298."""
+
+from typing import Final
+
+from host_agent.flows.config import FlowConfig
+
+_SECOND: Final = 1_000_000_000
+
+
+class RoundTrip:
+    """Smoothed round trip of a flow. Times in nanoseconds.
+
+    Every question has its own number, so a sample never is ambiguous (Karn's rule has nothing to forbid).
+    """
+
+    __slots__ = ("_max", "_min", "_rto", "_smoothed", "_variation")
+
+    def __init__(self, config: FlowConfig) -> None:
+        self._min, self._max = round(config.min_rto * _SECOND), round(config.max_rto * _SECOND)
+        self._rto = round(config.initial_rto * _SECOND)
+        self._smoothed = self._variation = 0
+
+    def sample(self, elapsed: int) -> None:
+        """An answer took so long."""
+        if not self._smoothed:
+            self._smoothed, self._variation = max(elapsed, 1), elapsed // 2
+        else:
+            self._variation += (abs(elapsed - self._smoothed) - self._variation) // 4
+            self._smoothed += (elapsed - self._smoothed) // 8
+        self._rto = min(max(self._smoothed + 4 * self._variation, self._min), self._max)
+
+    def timeout(self, backoff: int = 0) -> int:
+        """How long to wait after ``backoff`` time-outs in a row."""
+        return min(self._rto << min(backoff, 16), self._max)
+
+    @property
+    def smoothed(self) -> int:
+        """The smoothed round trip; 0 before the first sample."""
+        return self._smoothed

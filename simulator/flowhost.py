@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host with flows in virtual time: real senders and receivers behind one interface.
+
+Example::
+
+    host = FlowHost(clock, Address("10.0.1.1"), "02:00:00:00:01:01", next_hop, uplink.send)
+    host.add(sender, Address("10.0.1.2"))
+    sender.submit(gradient)
+    host.pump()
+"""
+
+from collections.abc import Callable
+
+from host_agent.flows.frames import Address, unwrap, wrap
+from host_agent.flows.mux import FlowMux
+from host_agent.flows.receiver import FlowReceiver
+from host_agent.flows.sender import FlowSender
+from simulator.clock import Clock
+
+
+class FlowHost:
+    """Serves flows on one address.
+
+    next_hop: MAC address for a destination's IPv4 address. react: called after every packet taken in, before
+    answers are sent: what a program on the host does when something arrives (a parameter server adds up).
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        address: Address,
+        mac: str,
+        next_hop: Callable[[str], str],
+        send: Callable[[bytes], None],
+        react: Callable[[], object] | None = None,
+    ) -> None:
+        self._clock, self._address, self._mac = clock, address, _octets(mac)
+        self._next_hop, self._send = next_hop, send
+        self.react = react
+        self.mux: FlowMux[Address] = FlowMux()
+        self._wake: int | None = None  # the earliest time at which a timer action is scheduled
+
+    def add(self, flow: FlowSender | FlowReceiver, peer: Address) -> None:
+        """Serve a flow whose other end is at ``peer``."""
+        self.mux.add(flow, peer)
+
+    def receive(self, frame: bytes) -> None:
+        """A frame arrived from the link."""
+        arrival = unwrap(frame, self._address, self._mac)
+        if arrival is not None:
+            self.mux.on_packet(arrival.payload, self._clock.now, arrival.traffic_class, arrival.source)
+            if self.react is not None:
+                self.react()
+            self.pump()
+
+    def pump(self) -> None:
+        """Send what is due, also after something was submitted, and note when to look again."""
+        datagrams, deadline = self.mux.poll(self._clock.now)
+        for peer, datagram in datagrams:
+            next_hop = _octets(self._next_hop(peer.ip))
+            self._send(wrap(datagram, self._address, self._mac, peer, next_hop))
+        if deadline is not None and (self._wake is None or deadline < self._wake):
+            self._wake = deadline
+            self._clock.at(deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._wake = None
+        self.pump()
+
+
+def _octets(mac: str) -> bytes:
+    return bytes.fromhex(mac.replace(":", ""))
