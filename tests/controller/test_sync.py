@@ -5,16 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.desired import desired_state
-from controller.entries import Replica, SwitchState, TableEntry
+from controller.entries import Replica, SwitchState, TableEntry, Ternary
 from controller.sync import Batch, EntryUpdate, Verb, plan
-from controller.tables import TABLES, admission, results
-from controller.topology import single_switch
+from controller.tables import TABLES, admission, results, spraying, tree
+from controller.topology import leaf_spine, single_switch
 from tests.controller.helpers import job
+from wire.definition import SPINE_CLASSES
 
 _ENTRIES = st.builds(
-    lambda table, key, value: TableEntry(table, (("key", key),), "action", (("value", value),)),
+    lambda table, key, value, priority: TableEntry(
+        table, (("key", key),), "action", (("value", value),), priority
+    ),
     st.sampled_from(TABLES),
-    st.integers(0, 5),
+    st.integers(0, 5) | st.builds(Ternary, st.just(4), st.sampled_from([4, 5])),
+    st.integers(0, 2),
     st.integers(0, 2),
 )
 _STATES = st.builds(
@@ -68,6 +72,42 @@ def test_who_is_admitted_has_somewhere_to_get_results(before: set[int], after: s
     for batch in plan(*states):
         state = _apply(state, batch)
         _assert_safe(state)
+
+
+_SPINES = st.sampled_from(
+    [(), ("spine1",), ("spine2",), ("spine1", "spine3"), ("spine1", "spine2", "spine3")]
+)
+
+
+@given(st.sets(st.integers(0, 4)), st.sets(st.integers(0, 4)), _SPINES, _SPINES)
+def test_who_is_admitted_at_a_leaf_has_a_way_up_to_a_spine_that_is_or_was_alive(
+    before: set[int], after: set[int], spines_before: tuple[str, ...], spines_after: tuple[str, ...]
+) -> None:
+    """And every choice of a spray group finds a path, so that no packet is lost while things change."""
+    topology = leaf_spine(2, 3, 2)
+    jobs = [job(f"job{i}", topology, size=3 + i % 2, job_id=i + 1, slot_base=64 * (i % 3)) for i in range(5)]
+    for switch in topology.switches:
+        states = [
+            desired_state(topology, switch, _disjoint(jobs[i] for i in sorted(numbers)), alive)
+            for numbers, alive in ((before, spines_before), (after, spines_after))
+        ]
+        state = states[0]
+        for batch in plan(*states):
+            state = _apply(state, batch)
+            _assert_safe(state)
+            if not topology.is_spine(switch.name):
+                _assert_ways(state)
+        assert state == states[1]
+
+
+def _assert_ways(state: SwitchState) -> None:
+    matches = {table: {e.match for e in state.entries if e.table == table} for table in TABLES}
+    admitted = {dict(match)["job"] for gate in admission.GATES for match in matches[gate]}
+    ways = {(("job", job_id), ("spine_class", c)) for job_id in admitted for c in range(SPINE_CLASSES)}
+    assert ways <= matches[tree.UPLINKS]
+    (group,) = (entry for entry in state.entries if entry.table == spraying.GROUPS)
+    for index in range(dict(group.params)["count"]):
+        assert (("index", index),) in matches[spraying.PATHS]
 
 
 def _disjoint(jobs):  # type: ignore[no-untyped-def]
