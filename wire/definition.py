@@ -237,9 +237,9 @@ FLOW: Final = Header(
         Field("worker", 8, "the worker this flow is of, whoever sends"),
         Field("flow", 32, "flow id, chosen by who opens it"),
         Field("tensor", 32, "number of the tensor within the flow, from 1"),
-        Field("index", 32, "chunk: its index; probe and bitmap: the probe's number; stop: chunks received"),
+        Field("index", 32, "chunk: its index; probe: its number, from 1; bitmap, stop: the probe answered, or zero"),
         Field("count", 32, "chunks of the tensor"),
-        Field("first", 32, "bitmap: the chunk its first bit is of; else zero"),
+        Field("first", 32, "chunk: its account; probe: first chunk asked about; bitmap, stop: chunk of the first bit"),
     ),
 )
 

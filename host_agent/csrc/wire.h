@@ -113,8 +113,8 @@
 #define WEIR_FLOW_WORKER_OFFSET 3u /* the worker this flow is of, whoever sends */
 #define WEIR_FLOW_FLOW_OFFSET 4u /* flow id, chosen by who opens it */
 #define WEIR_FLOW_TENSOR_OFFSET 8u /* number of the tensor within the flow, from 1 */
-#define WEIR_FLOW_INDEX_OFFSET 12u /* chunk: its index; probe and bitmap: the probe's number; stop: chunks received */
+#define WEIR_FLOW_INDEX_OFFSET 12u /* chunk: its index; probe: its number, from 1; bitmap, stop: the probe answered, or zero */
 #define WEIR_FLOW_COUNT_OFFSET 16u /* chunks of the tensor */
-#define WEIR_FLOW_FIRST_OFFSET 20u /* bitmap: the chunk its first bit is of; else zero */
+#define WEIR_FLOW_FIRST_OFFSET 20u /* chunk: its account; probe: first chunk asked about; bitmap, stop: chunk of the first bit */
 
 #endif
