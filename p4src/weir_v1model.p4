@@ -125,7 +125,9 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
                         spraying.apply(hdr, meta, standard_metadata);
                     }
                 }
-                queueing.apply(hdr, meta, standard_metadata);
+                if (standard_metadata.mcast_grp != 0 || standard_metadata.egress_spec != NO_PORT) {
+                    queueing.apply(hdr, meta, standard_metadata);
+                }
             }
         }
         events.count(meta.event);

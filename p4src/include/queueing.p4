@@ -25,7 +25,7 @@ const bit<9> NO_PORT = 511; // v1model's way to say "drop"
 
 register<bit<16>>(QUEUES) queue_depths; // of (port, queue), in packets
 
-// Last in ingress: for packets that know where they go.
+// Last in ingress, for packets that go somewhere.
 control Queueing(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     direct_counter(CounterType.packets_and_bytes) traffic;
     counter(4 * 8, CounterType.packets_and_bytes) treatments; // treatment, queue
@@ -92,8 +92,7 @@ control Queueing(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         bit<32> place = (bit<32>)standard_metadata.egress_spec << 3;
         bit<16> depth = 0;
         bit<32> treatment = TREATMENT_QUEUED << 3 | (bit<32>)meta.queue; // trimmed: its class's queue
-        bool unicast = standard_metadata.mcast_grp == 0 && standard_metadata.egress_spec != NO_PORT;
-        if (unicast) {
+        if (standard_metadata.mcast_grp == 0) {
             queue_depths.read(depth, place | (bit<32>)meta.queue);
             if (depth >= trim_limit && hdr.ipv4.ecn == NOT_ECT) {
                 if (hdr.weir.isValid()) {
@@ -121,9 +120,7 @@ control Queueing(inout headers_t hdr, inout metadata_t meta, inout standard_meta
             }
         }
         standard_metadata.priority = meta.queue;
-        if (unicast || standard_metadata.mcast_grp != 0) {
-            treatments.count(treatment);
-        }
+        treatments.count(treatment);
     }
 }
 

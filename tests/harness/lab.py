@@ -126,7 +126,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Uplink:
-    """Where a rack's partial sums go: the spine, where this rack is worker `member`. Results come back there."""
+    """Where a rack's sums go: the spine, where this rack is worker `member`. Results come back there."""
 
     job: Job
     spine: Station

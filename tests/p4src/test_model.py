@@ -64,10 +64,10 @@ class Model:
             return []
         first = worker not in held.packets
         stamp = {"slot": slot, "round": number, "op": self.op, "block_log2": self.block_log2}
-        if not packet["lanes"] and len(held.packets) + first == WORKERS:
-            if 128 * len(held.result(self.op)["lanes"]) > self.headroom:
-                nexts = packet["nexts"] if first else held.result(self.op)["nexts"]
-                return [self.job.repeat(worker, **stamp, nexts=nexts, blocks=packet["blocks"])]
+        last = not packet["lanes"] and len(held.packets) + first == WORKERS
+        if last and 128 * len(held.result(self.op)["lanes"]) > self.headroom:
+            nexts = packet["nexts"] if first else held.result(self.op)["nexts"]
+            return [self.job.repeat(worker, **stamp, nexts=nexts, blocks=packet["blocks"])]
         if first:
             held.packets[worker] = packet
         if len(held.packets) < WORKERS:

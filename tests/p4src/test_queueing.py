@@ -109,7 +109,7 @@ def treatments(lab: Lab) -> dict[tuple[Treatment, int], int]:
 
 
 def treated(lab: Lab, frame: Any) -> tuple[list[Sent], dict[tuple[Treatment, int], int]]:
-    """What comes out for a frame, and what is counted for it; markers of the test itself travel in queue 0."""
+    """What comes out for a frame, and what is counted for it (queue 0 is for the test's own markers)."""
     before = treatments(lab)
     sent = lab.send(1, frame)
     after = treatments(lab)

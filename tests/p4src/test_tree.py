@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two tiers: a rack's switch as the spine's worker, and a spine over racks. One switch at a time, exact packets."""
+"""Two tiers: a rack's switch as the spine's worker, and a spine over racks, one switch at a time."""
 
 import pytest
 
