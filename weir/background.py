@@ -140,7 +140,7 @@ def _checksum(header: bytes) -> int:
     return ~total & 0xFFFF
 
 
-def _outlets(spec: Incast) -> list[list[_Outlet]]:
+def open_outlets(spec: Incast) -> list[list[_Outlet]]:
     """Each sender's outlets, one a victim."""
     found: list[list[_Outlet]] = []
     for sender in spec.senders:
@@ -155,17 +155,17 @@ def _outlets(spec: Incast) -> list[list[_Outlet]]:
 def one_burst(outlets: Sequence[Sequence[_Outlet]], victim: int, frames: int, flows: Iterator[int]) -> int:
     """All senders' bursts to one victim, frame by frame in turn; how many frames found room."""
     sent = 0
-    open_outlets = [own[victim] for own in outlets if victim < len(own)]
+    ready = [own[victim] for own in outlets if victim < len(own)]
     for _ in range(frames):
         flow = next(flows)
-        open_outlets = [outlet for outlet in open_outlets if outlet.send(flow)]  # full: the rest is lost
-        sent += len(open_outlets)
+        ready = [outlet for outlet in ready if outlet.send(flow)]  # full: the rest of its burst is lost
+        sent += len(ready)
     return sent
 
 
 def run(spec: Incast) -> None:
     """Burst after burst, until the process is ended. A burst whose time was slept through is left out."""
-    outlets = _outlets(spec)
+    outlets = open_outlets(spec)
     victims = max(len(own) for own in outlets)
     step = spec.period_s / victims  # one victim after the other within a period
     flows = itertools.cycle(range(FLOWS))

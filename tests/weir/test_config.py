@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings are checked before anything starts, and an error names the option and what would do."""
 
+from pathlib import Path
+
 import pytest
 
+from weir.network import NetworkSpec
 from weir.train.config import PRESETS, ConfigError, make_config
 
 
@@ -30,11 +33,23 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"workers": 33}, "--workers", "less than or equal to 32"),
         ({"block": 100}, "--block", "32, 64, 128 or 256"),
         ({"sparsifier": "best"}, "--sparsifier", "'topk-block'"),
-        ({"model": "vgg"}, "--model", "'resnet18', 'cnn' or 'lm'"),
+        ({"model": "vgg"}, "--model", "'resnet18', 'cnn', 'mlp' or 'lm'"),
         ({"model": "cnn", "data": "stdlib"}, "'cnn'", "'digits'"),
         ({"epochs": 0}, "--epochs", "greater than or equal to 1"),
         ({"batch_size": 0}, "--batch-size", "greater than or equal to 1"),
         ({"name": "a/b"}, "--name", "'a/b'"),
+        ({"topology": "ring"}, "--topology", "leaf-spine-2x2"),
+        ({"topology": "leaf-spine-4x1", "workers": 3}, "--workers 3", "4 racks"),
+        ({"links": "fast"}, "--links", "100mbit"),
+        ({"loss": 0.6}, "--loss", "less than or equal to 0.5"),
+        ({"loss": -0.1}, "--loss", "greater than or equal to 0"),
+        ({"background": "bursts"}, "--background", "'none' or 'incast'"),
+        ({"background": "incast"}, "--background", "give --links one"),
+        ({"background_load": 0}, "--background-load", "greater than 0"),
+        ({"background_dscp": 64}, "--background-dscp", "less than or equal to 63"),
+        ({"loss_budget": 1.0}, "--loss-budget", "less than 1"),
+        ({"loss_policy": Path("no/such.json")}, "--loss-policy", "weir calibrate writes one"),
+        ({"loss_policy": Path(__file__), "loss_budget": 0.1}, "--loss-budget", "give one of them"),
     ],
 )
 def test_a_wrong_setting_is_named(given: dict[str, object], named: str, remedy: str) -> None:
@@ -51,3 +66,13 @@ def test_every_wrong_setting_is_named_at_once() -> None:
         "--model",
         "--density",
     ]
+
+
+def test_the_network_is_one_perfect_switch_unless_asked_otherwise() -> None:
+    assert not make_config().network_matters
+    assert make_config().network == NetworkSpec()
+    for given in ({"topology": "leaf-spine-2x2"}, {"links": "1gbit"}, {"loss": 0.01}, {"loss_budget": 0.1}):
+        assert make_config(**given).network_matters
+    network = make_config(topology="leaf-spine-2x3", links="100mbit", loss=0.01, background="incast").network
+    assert (network.shape.racks, network.shape.spines, network.rate_bps) == (2, 3, 10**8)
+    assert (network.loss, network.background, network.load) == (0.01, "incast", 0.5)

@@ -4,7 +4,7 @@
 import pytest
 
 from weir.train.config import make_config
-from weir.train.messages import Evaluated, Failed, Ready, Sent, Step, Traffic, decode, encode
+from weir.train.messages import Delivery, Evaluated, Failed, Ready, Sent, Step, Traffic, decode, encode
 from weir.train.record import ReplicasDifferError, RunRecord
 from weir.train.summary import overall_status, summarize
 
@@ -45,6 +45,7 @@ def test_replicas_that_differ_are_an_error_that_names_run_step_and_ranks() -> No
     [
         Ready(rank=1, parameters=5, steps_per_epoch=2, samples=10, traffic_source="here"),
         step(1, 3, checksum=2**64 - 1),
+        step(1, 4, delivery=Delivery(releases=2, lanes=5, missing=1, budget=2)),
         Evaluated(rank=0, epoch=1, loss=0.5, accuracy=0.75),
         Failed(rank=2, error="ValueError: é", traceback="line\nline"),
     ],
