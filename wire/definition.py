@@ -53,7 +53,10 @@ class PacketType(IntEnum):
 
 
 class FlowType(IntEnum):
-    """What a flow packet is: chunk and probe from who sends a tensor, bitmap and stop from who receives it."""
+    """What a flow packet is: chunk and probe from who sends a tensor, bitmap and stop from who receives it.
+
+    The sender confirms a stop with a stop.
+    """
 
     CHUNK = 1
     PROBE = 2
@@ -140,7 +143,7 @@ EVENT_HELP: Final[dict[Event, str]] = {
     Event.RESULT_STORED: "result from the spine: stored, and multicast to the rack",
     Event.RESULT_RELAYED: "result that one rack still had: multicast to the other racks",
     Event.RESULT_REPEATED: "result that the rack still had: sent to the spine that asked",
-    Event.REPEAT_ASKED: "lanes missing that nobody gave up: their sender, or the other racks, asked to repeat",
+    Event.REPEAT_ASKED: "lanes missing that nobody gave up: their sender, or other racks, asked to repeat",
     Event.DROP_SIMULATED: "dropped on purpose by the drop simulator",
     Event.DROP_CONGESTION: "queue deeper than the class's limit, and nothing to trim",
     Event.DROP_NO_PATH: "spray group without paths",
@@ -237,9 +240,17 @@ FLOW: Final = Header(
         Field("worker", 8, "the worker this flow is of, whoever sends"),
         Field("flow", 32, "flow id, chosen by who opens it"),
         Field("tensor", 32, "number of the tensor within the flow, from 1"),
-        Field("index", 32, "chunk: its index; probe: its number, from 1; bitmap, stop: the probe answered, or zero"),
+        Field(
+            "index",
+            32,
+            "chunk: its index; probe: its number, from 1; bitmap, stop: the probe answered, or zero",
+        ),
         Field("count", 32, "chunks of the tensor"),
-        Field("first", 32, "chunk: its account; probe: first chunk asked about; bitmap, stop: chunk of the first bit"),
+        Field(
+            "first",
+            32,
+            "chunk: its account; probe: first chunk asked about; bitmap, stop: chunk of the first bit",
+        ),
     ),
 )
 

@@ -2,7 +2,8 @@
 """Write what P4, C and Wireshark need from the wire definition: ``python -m wire.generate [--check]``."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
@@ -101,7 +102,7 @@ def c() -> str:
 
 
 def lua() -> str:
-    """The Wireshark dissector."""
+    """The Wireshark dissectors: of slot packets and of flow packets."""
     fields, reads = [], []
     for header in d.HEADERS:
         bit = 0
@@ -109,8 +110,8 @@ def lua() -> str:
             var = f"f_{header.name}_{f.name}"
             width = max(8, f.bits)
             mask = f", {((1 << f.bits) - 1) << (8 - bit % 8 - f.bits):#x}" if f.bits < 8 else ""
-            base = "base.HEX" if f.name in {"groups", "included", "job", "flags"} else "base.DEC"
-            values = {"type": "types", "op": "ops"}.get(f.name, "nil") if header is d.WEIR else "nil"
+            base = "base.HEX" if f.name in {"groups", "included", "job", "flags", "flow"} else "base.DEC"
+            values = _LUA_NAMES.get((header.name, f.name), "nil")
             name = f.name if header is d.WEIR else f"{header.name}.{f.name}"
             fields.append(
                 f'local {var} = ProtoField.uint{width}("weir.{name}", "{f.name}", {base}, {values}{mask})'
@@ -119,18 +120,32 @@ def lua() -> str:
             bit += f.bits
     weir_reads = [f"  t:add({v}, buf({o}, {n}))" for h, v, o, n in reads if h == "weir"]
     column_reads = [f"    ct:add({v}, buf(at + {o}, {n}))" for h, v, o, n in reads if h == "column"]
-    names = ", ".join(v for _, v, _, _ in reads)
-    types = ", ".join(f'[{t.value}] = "{t.name.lower()}"' for t in d.PacketType)
-    ops = ", ".join(f'[{o.value}] = "{o.name}"' for o in d.Op)
+    flow_reads = [f"  t:add({v}, buf({o}, {n}))" for h, v, o, n in reads if h == "flow"]
+    slot_fields = ", ".join(v for h, v, _, _ in reads if h != "flow")
+    flow_fields = ", ".join(v for h, v, _, _ in reads if h == "flow")
     return f"""-- SPDX-License-Identifier: Apache-2.0
 -- {NOTICE}
 -- Use: wireshark -X lua_script:weir.lua, or copy it into Wireshark's plugin folder.
 local weir = Proto("weir", "Weir in-network aggregation")
-local types = {{ {types} }}
-local ops = {{ {ops} }}
+local flow = Proto("weir_flow", "Weir flow")
+local types = {{ {_lua_values(d.PacketType)} }}
+local ops = {{ {_lua_values(d.Op, str)} }}
+local flow_types = {{ {_lua_values(d.FlowType)} }}
+local flags = {{ {_lua_values(d.Flag)} }}
 {chr(10).join(fields)}
 local f_lanes = ProtoField.bytes("weir.lanes", "lanes")
-weir.fields = {{ {names}, f_lanes }}
+local f_data = ProtoField.bytes("weir.flow.data", "data")
+weir.fields = {{ {slot_fields}, f_lanes }}
+flow.fields = {{ {flow_fields}, f_data }}
+
+local function flag_names(bits)
+  local names = ""
+  for value = 0, 7 do
+    local flag = bit.lshift(1, value)
+    if bit.band(bits, flag) ~= 0 then names = names .. " " .. (flags[flag] or "?") end
+  end
+  return names
+end
 
 function weir.dissector(buf, pinfo, tree)
   if buf:len() < {d.WEIR.size} then return 0 end
@@ -139,8 +154,8 @@ function weir.dissector(buf, pinfo, tree)
   local kind = bit.band(buf(0, 1):uint(), 0x0f)
   local log2 = bit.band(buf(2, 1):uint(), 0x0f)
   pinfo.cols.protocol = "Weir"
-  pinfo.cols.info = string.format("%s job %08x worker %d slot %d round %d", types[kind] or "?",
-    buf(4, 4):uint(), buf(8, 1):uint(), buf(10, 2):uint(), buf(12, 4):uint())
+  pinfo.cols.info = string.format("%s job %08x worker %d slot %d round %d%s", types[kind] or "?",
+    buf(4, 4):uint(), buf(8, 1):uint(), buf(10, 2):uint(), buf(12, 4):uint(), flag_names(buf(1, 1):uint()))
   if log2 < {d.MIN_BLOCK_LOG2} or log2 > {d.MAX_BLOCK_LOG2} then return buf:len() end
   local at = {d.WEIR.size}
   for column = 0, bit.rshift({d.SLOT_LANES}, log2) - 1 do
@@ -158,8 +173,29 @@ function weir.dissector(buf, pinfo, tree)
   return buf:len()
 end
 
+function flow.dissector(buf, pinfo, tree)
+  if buf:len() < {d.FLOW.size} then return 0 end
+  local t = tree:add(flow, buf())
+{chr(10).join(flow_reads)}
+  pinfo.cols.protocol = "Weir flow"
+  pinfo.cols.info = string.format("%s flow %08x worker %d tensor %d index %d of %d%s",
+    flow_types[bit.band(buf(0, 1):uint(), 0x0f)] or "?", buf(4, 4):uint(), buf(3, 1):uint(),
+    buf(8, 4):uint(), buf(12, 4):uint(), buf(16, 4):uint(), flag_names(buf(1, 1):uint()))
+  if buf:len() > {d.FLOW.size} then t:add(f_data, buf({d.FLOW.size})) end
+  return buf:len()
+end
+
 DissectorTable.get("udp.port"):add({d.UDP_PORT}, weir)
+DissectorTable.get("udp.port"):add({d.FLOW_PORT}, flow)
 """
+
+
+_LUA_NAMES: Final = {("weir", "type"): "types", ("weir", "op"): "ops", ("flow", "type"): "flow_types"}
+
+
+def _lua_values(members: Iterable[IntEnum], spell: Callable[[str], str] = str.lower) -> str:
+    """A Lua table's contents: value to name."""
+    return ", ".join(f'[{member.value}] = "{spell(member.name)}"' for member in members)
 
 
 OUTPUTS: Final[dict[str, Callable[[], str]]] = {

@@ -11,6 +11,7 @@ Nothing is filled in: `groups`, `columns` and `lanes` are written as they are gi
 can be made. Scapy's own names win where they clash: read a field that clashes with `getfieldval`.
 """
 
+from enum import IntEnum
 from typing import Any, ClassVar
 
 from scapy.fields import BitEnumField, BitField, FieldListField, IntField, PacketListField
@@ -19,7 +20,11 @@ from scapy.packet import Packet, bind_bottom_up, bind_layers
 
 from wire import definition as d
 
-_ENUMS = {d.WEIR: {"type": d.PacketType, "op": d.Op}, d.FLOW: {"type": d.FlowType}, d.COLUMN: {}}
+_ENUMS: dict[d.Header, dict[str, type[IntEnum]]] = {
+    d.WEIR: {"type": d.PacketType, "op": d.Op},
+    d.FLOW: {"type": d.FlowType},
+    d.COLUMN: {},
+}
 _DEFAULTS = {
     "version": d.VERSION,
     "type": d.PacketType.CONTRIBUTION,

@@ -2,8 +2,11 @@
 -- Generated from wire/definition.py by `python -m wire.generate`. Do not edit.
 -- Use: wireshark -X lua_script:weir.lua, or copy it into Wireshark's plugin folder.
 local weir = Proto("weir", "Weir in-network aggregation")
+local flow = Proto("weir_flow", "Weir flow")
 local types = { [1] = "contribution", [2] = "result", [3] = "repeat" }
 local ops = { [1] = "ADD", [2] = "MAX", [3] = "OR" }
+local flow_types = { [1] = "chunk", [2] = "probe", [3] = "bitmap", [4] = "stop" }
+local flags = { [1] = "protected", [2] = "trimmed", [4] = "congested", [8] = "answer" }
 local f_weir_version = ProtoField.uint8("weir.version", "version", base.DEC, nil, 0xf0)
 local f_weir_type = ProtoField.uint8("weir.type", "type", base.DEC, types, 0xf)
 local f_weir_flags = ProtoField.uint8("weir.flags", "flags", base.HEX, nil)
@@ -20,18 +23,29 @@ local f_weir_included = ProtoField.uint32("weir.included", "included", base.HEX,
 local f_column_block = ProtoField.uint32("weir.column.block", "block", base.DEC, nil)
 local f_column_next = ProtoField.uint32("weir.column.next", "next", base.DEC, nil)
 local f_flow_version = ProtoField.uint8("weir.flow.version", "version", base.DEC, nil, 0xf0)
-local f_flow_type = ProtoField.uint8("weir.flow.type", "type", base.DEC, nil, 0xf)
+local f_flow_type = ProtoField.uint8("weir.flow.type", "type", base.DEC, flow_types, 0xf)
 local f_flow_flags = ProtoField.uint8("weir.flow.flags", "flags", base.HEX, nil)
 local f_flow_layer = ProtoField.uint8("weir.flow.layer", "layer", base.DEC, nil, 0xf0)
 local f_flow_magnitude = ProtoField.uint8("weir.flow.magnitude", "magnitude", base.DEC, nil, 0xf)
 local f_flow_worker = ProtoField.uint8("weir.flow.worker", "worker", base.DEC, nil)
-local f_flow_flow = ProtoField.uint32("weir.flow.flow", "flow", base.DEC, nil)
+local f_flow_flow = ProtoField.uint32("weir.flow.flow", "flow", base.HEX, nil)
 local f_flow_tensor = ProtoField.uint32("weir.flow.tensor", "tensor", base.DEC, nil)
 local f_flow_index = ProtoField.uint32("weir.flow.index", "index", base.DEC, nil)
 local f_flow_count = ProtoField.uint32("weir.flow.count", "count", base.DEC, nil)
 local f_flow_first = ProtoField.uint32("weir.flow.first", "first", base.DEC, nil)
 local f_lanes = ProtoField.bytes("weir.lanes", "lanes")
-weir.fields = { f_weir_version, f_weir_type, f_weir_flags, f_weir_op, f_weir_block_log2, f_weir_groups, f_weir_job, f_weir_worker, f_weir_layer, f_weir_magnitude, f_weir_slot, f_weir_round, f_weir_included, f_column_block, f_column_next, f_flow_version, f_flow_type, f_flow_flags, f_flow_layer, f_flow_magnitude, f_flow_worker, f_flow_flow, f_flow_tensor, f_flow_index, f_flow_count, f_flow_first, f_lanes }
+local f_data = ProtoField.bytes("weir.flow.data", "data")
+weir.fields = { f_weir_version, f_weir_type, f_weir_flags, f_weir_op, f_weir_block_log2, f_weir_groups, f_weir_job, f_weir_worker, f_weir_layer, f_weir_magnitude, f_weir_slot, f_weir_round, f_weir_included, f_column_block, f_column_next, f_lanes }
+flow.fields = { f_flow_version, f_flow_type, f_flow_flags, f_flow_layer, f_flow_magnitude, f_flow_worker, f_flow_flow, f_flow_tensor, f_flow_index, f_flow_count, f_flow_first, f_data }
+
+local function flag_names(bits)
+  local names = ""
+  for value = 0, 7 do
+    local flag = bit.lshift(1, value)
+    if bit.band(bits, flag) ~= 0 then names = names .. " " .. (flags[flag] or "?") end
+  end
+  return names
+end
 
 function weir.dissector(buf, pinfo, tree)
   if buf:len() < 20 then return 0 end
@@ -52,8 +66,8 @@ function weir.dissector(buf, pinfo, tree)
   local kind = bit.band(buf(0, 1):uint(), 0x0f)
   local log2 = bit.band(buf(2, 1):uint(), 0x0f)
   pinfo.cols.protocol = "Weir"
-  pinfo.cols.info = string.format("%s job %08x worker %d slot %d round %d", types[kind] or "?",
-    buf(4, 4):uint(), buf(8, 1):uint(), buf(10, 2):uint(), buf(12, 4):uint())
+  pinfo.cols.info = string.format("%s job %08x worker %d slot %d round %d%s", types[kind] or "?",
+    buf(4, 4):uint(), buf(8, 1):uint(), buf(10, 2):uint(), buf(12, 4):uint(), flag_names(buf(1, 1):uint()))
   if log2 < 5 or log2 > 8 then return buf:len() end
   local at = 20
   for column = 0, bit.rshift(256, log2) - 1 do
@@ -72,4 +86,27 @@ function weir.dissector(buf, pinfo, tree)
   return buf:len()
 end
 
+function flow.dissector(buf, pinfo, tree)
+  if buf:len() < 24 then return 0 end
+  local t = tree:add(flow, buf())
+  t:add(f_flow_version, buf(0, 1))
+  t:add(f_flow_type, buf(0, 1))
+  t:add(f_flow_flags, buf(1, 1))
+  t:add(f_flow_layer, buf(2, 1))
+  t:add(f_flow_magnitude, buf(2, 1))
+  t:add(f_flow_worker, buf(3, 1))
+  t:add(f_flow_flow, buf(4, 4))
+  t:add(f_flow_tensor, buf(8, 4))
+  t:add(f_flow_index, buf(12, 4))
+  t:add(f_flow_count, buf(16, 4))
+  t:add(f_flow_first, buf(20, 4))
+  pinfo.cols.protocol = "Weir flow"
+  pinfo.cols.info = string.format("%s flow %08x worker %d tensor %d index %d of %d%s",
+    flow_types[bit.band(buf(0, 1):uint(), 0x0f)] or "?", buf(4, 4):uint(), buf(3, 1):uint(),
+    buf(8, 4):uint(), buf(12, 4):uint(), buf(16, 4):uint(), flag_names(buf(1, 1):uint()))
+  if buf:len() > 24 then t:add(f_data, buf(24)) end
+  return buf:len()
+end
+
 DissectorTable.get("udp.port"):add(9347, weir)
+DissectorTable.get("udp.port"):add(9348, flow)

@@ -3,6 +3,7 @@
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,30 +12,63 @@ from scapy.layers.l2 import Ether
 from scapy.utils import wrpcap
 
 from host_agent.codec import Column, Packet
-from wire.definition import COLUMN, UDP_PORT, WEIR, Op, PacketType
+from host_agent.flows.codec import Chunk, Head
+from wire.definition import COLUMN, FLOW, FLOW_PORT, UDP_PORT, WEIR, Flag, FlowType, Op, PacketType
 
 DISSECTOR = Path(__file__).resolve().parents[2] / "wire" / "weir.lua"
 
 PACKET = Packet(
-    PacketType.RESULT, Op.MAX, 7, 0xC0FFEE, 3, 517, 70_000, (Column(8, 10), Column(9)), {5: (7,) * 32}, 0b1101
+    type=PacketType.RESULT,
+    op=Op.MAX,
+    block_log2=7,
+    job=0xC0FFEE,
+    worker=3,
+    slot=517,
+    round=70_000,
+    columns=(Column(8, 10), Column(9)),
+    groups={5: (7,) * 32},
+    included=0b1101,
+    flags=Flag.CONGESTED,
+    layer=4,
+    magnitude=2,
 )
+CHUNK = Chunk(Head(0xC0FFEE42, 3, 70_000, 12, layer=4, magnitude=2), 11, 7, b"\1\2\3\4", protected=False)
+
+pytestmark = pytest.mark.skipif(not shutil.which("tshark"), reason="needs tshark on PATH")
 
 
-@pytest.mark.skipif(not shutil.which("tshark"), reason="needs tshark on PATH")
-def test_tshark_reads_every_field(tmp_path: Path) -> None:
-    frame = Ether() / IP(src="10.0.0.254", dst="10.0.0.4") / UDP(sport=UDP_PORT, dport=4000) / PACKET.encode()
-    wrpcap(str(tmp_path / "one.pcap"), frame)
-    fields = [f"weir.{field.name}" for field in WEIR.fields]
-    fields += [f"weir.column.{field.name}" for field in COLUMN.fields] + ["weir.lanes"]
-    command = ["tshark", "-r", str(tmp_path / "one.pcap"), "-X", f"lua_script:{DISSECTOR}", "-T", "fields"]
+def tshark_reads(payload: bytes, port: int, fields: Sequence[str], folder: Path) -> dict[str, str]:
+    """What tshark shows of these fields."""
+    frame = Ether() / IP(src="10.0.0.254", dst="10.0.0.4") / UDP(sport=port, dport=4000) / payload
+    wrpcap(str(folder / "one.pcap"), frame)
+    command = ["tshark", "-r", str(folder / "one.pcap"), "-X", f"lua_script:{DISSECTOR}", "-T", "fields"]
     command += [word for field in fields for word in ("-e", field)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    read = dict(zip(fields, done.stdout.rstrip("\n").split("\t"), strict=True))
+    return dict(zip(fields, done.stdout.rstrip("\n").split("\t"), strict=True))
+
+
+def test_tshark_reads_every_field(tmp_path: Path) -> None:
+    fields = [f"weir.{field.name}" for field in WEIR.fields]
+    fields += [f"weir.column.{field.name}" for field in COLUMN.fields] + ["weir.lanes", "_ws.col.Info"]
+    read = tshark_reads(PACKET.encode(), UDP_PORT, fields, tmp_path)
     wanted = {
-        "version": 1, "type": 2, "flags": 0, "op": 2, "block_log2": 7, "groups": 1 << 5, "job": 0xC0FFEE,
-        "worker": 3, "reserved": 0, "slot": 517, "round": 70_000, "included": 0b1101,
+        "version": 2, "type": 2, "flags": 4, "op": 2, "block_log2": 7, "groups": 1 << 5, "job": 0xC0FFEE,
+        "worker": 3, "layer": 4, "magnitude": 2, "slot": 517, "round": 70_000, "included": 0b1101,
     }  # fmt: skip
     assert {field: int(read[f"weir.{field}"], 0) for field in wanted} == wanted
     assert read["weir.column.block"] == "8,9"
     assert read["weir.column.next"] == f"10,{0xFFFFFFFF}"
     assert read["weir.lanes"] == "00000007" * 32
+    assert read["_ws.col.Info"] == "result job 00c0ffee worker 3 slot 517 round 70000 congested"
+
+
+def test_tshark_reads_every_field_of_a_flow(tmp_path: Path) -> None:
+    fields = [f"weir.flow.{field.name}" for field in FLOW.fields] + ["weir.flow.data", "_ws.col.Info"]
+    read = tshark_reads(CHUNK.encode(), FLOW_PORT, fields, tmp_path)
+    wanted = {
+        "version": 2, "type": FlowType.CHUNK, "flags": 0, "layer": 4, "magnitude": 2, "worker": 3,
+        "flow": 0xC0FFEE42, "tensor": 70_000, "index": 11, "count": 12, "first": 7,
+    }  # fmt: skip
+    assert {field: int(read[f"weir.flow.{field}"], 0) for field in wanted} == wanted
+    assert read["weir.flow.data"] == "01020304"
+    assert read["_ws.col.Info"] == "chunk flow c0ffee42 worker 3 tensor 70000 index 11 of 12"
