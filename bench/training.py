@@ -104,30 +104,30 @@ def time_to(target: float, outcome: Outcome, others: list[Outcome]) -> float:
 def _print(outcomes: list[Outcome], reached: dict[str, float], target: float, config: TrainConfig) -> None:
     gloo = reached["Gloo"]
     lossless = reached["Weir, lossless"]
-    rows = []
+    rows, notes = [], []
     for outcome in outcomes:
-        seconds = reached[outcome.name]
-        record, delivery = outcome.record, outcome.record.delivery
-        weir = record.run == "weir"
+        seconds, record, done = reached[outcome.name], outcome.record, outcome.record.delivery
         rows.append(
             (
                 outcome.name,
                 f"{len(record.steps)} of {record.total_steps}",
                 duration(outcome.step_s),
-                byte_count(record.mean_traffic.bytes_up / max(1, len(record.steps))),
-                "–" if record.accuracy is None else f"{record.accuracy:.2%}",
-                f"{delivery.missing_share:.2%}" if weir else "–",
-                f"{delivery.releases:,}" if weir else "–",
-                f"{outcome.counts.trims:,}",
+                "–" if record.accuracy is None else f"{record.accuracy:.1%}",
+                f"{done.missing_share:.2%}" if record.run == "weir" else "–",
                 ("" if outcome.complete else "~") + duration(seconds),
                 f"{gloo / seconds:.2f}",
                 f"{lossless / seconds:.2f}",
             )
         )
-    notes = [
-        f"time to {target:.2%}: training time at the first evaluation with that accuracy, the highest that "
-        "all complete runs reach",
-        "step: median, of the slowest worker; bytes up: per worker and step, headers included",
+        counts, up = outcome.counts, record.mean_traffic.bytes_up / max(1, len(record.steps))
+        notes.append(
+            f"{outcome.name}: {byte_count(up)} up per worker and step, {record.mean_traffic.retransmissions:,} "
+            f"retransmissions, {done.releases:,} releases; switches trimmed {counts.trims:,} packets, marked "
+            f"{counts.marks:,}, found no room for {counts.congestion_drops:,}, lost {counts.lost:,} on purpose"
+        )
+    notes += [
+        f"time to {target:.1%}: training time at the first evaluation with that accuracy, the highest that "
+        "all complete runs reach; step: median, of the slowest worker",
     ]
     if any(not o.complete for o in outcomes):
         notes.append(
@@ -136,13 +136,10 @@ def _print(outcomes: list[Outcome], reached: dict[str, float], target: float, co
         )
     show(
         f"{config.model}, {config.workers} workers, {config.sparsifier}, {links_line(config)}",
-        (
-            "", "steps", "step", "bytes up", "accuracy", "missing", "releases", "trims",
-            f"time to {target:.1%}", "x Gloo", "x lossless",
-        ),
+        ("", "steps", "step", "accuracy", "missing", f"to {target:.1%}", "x Gloo", "x lossless"),
         rows,
         notes,
-    )  # fmt: skip
+    )
 
 
 def _train(
