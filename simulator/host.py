@@ -81,5 +81,7 @@ class Host:
             self._start_next()
 
     def _on_timer(self) -> None:
+        if self._wake != self._clock.now:
+            return  # an earlier one has seen to it
         self._wake = None
         self._pump()

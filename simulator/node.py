@@ -33,6 +33,8 @@ class Node:
             self._send(self.switch.process(port, frame, self._clock.now))
 
     def _step(self) -> None:
+        if self._wake != self._clock.now:
+            return  # an earlier step has seen to it
         self._wake = None
         if not self.down:
             self._send(self.switch.step(self._clock.now))

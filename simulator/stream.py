@@ -195,8 +195,10 @@ class Stream:
             self._clock.at(deadline, self._on_timer)
 
     def _on_timer(self) -> None:
-        self._wake = None
         sender, now = self.sender, self._clock.now
+        if self._wake != now:
+            return  # an earlier one has seen to it
+        self._wake = None
         if sender.deadline is not None and sender.deadline <= now:
             sender.on_timer(now)
             self._serve()
