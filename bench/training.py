@@ -119,11 +119,12 @@ def _print(outcomes: list[Outcome], reached: dict[str, float], target: float, co
                 f"{lossless / seconds:.2f}",
             )
         )
-        counts, up = outcome.counts, record.mean_traffic.bytes_up / max(1, len(record.steps))
+        counts, mean = outcome.counts, record.mean_traffic
         notes.append(
-            f"{outcome.name}: {byte_count(up)} up per worker and step, {record.mean_traffic.retransmissions:,} "
-            f"retransmissions, {done.releases:,} releases; switches trimmed {counts.trims:,} packets, marked "
-            f"{counts.marks:,}, found no room for {counts.congestion_drops:,}, lost {counts.lost:,} on purpose"
+            f"{outcome.name}: {byte_count(mean.bytes_up / max(1, len(record.steps)))} up per worker and step, "
+            f"{mean.retransmissions:,} retransmissions, {done.releases:,} releases; switches trimmed "
+            f"{counts.trims:,} packets, marked {counts.marks:,}, found no room for "
+            f"{counts.congestion_drops:,}, lost {counts.lost:,} on purpose"
         )
     notes += [
         f"time to {target:.1%}: training time at the first evaluation with that accuracy, the highest that "
