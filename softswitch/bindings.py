@@ -8,15 +8,20 @@ from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int32, c_int64, c_uint
 from typing import Any
 
 from softswitch.entry import Count, Replica
+from softswitch.queueing import Limits, QueueCounts, Queueing, QueueStatistics, queue_statistics
 
 # void emit(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len)
 EMIT = CFUNCTYPE(None, c_void_p, c_uint32, c_void_p, c_uint32)
 _WORDS = POINTER(c_uint64)
 
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
-    "swc_create": (c_void_p, []),
+    "swc_create": (c_void_p, [c_uint64]),
     "swc_destroy": (None, [c_void_p]),
     "swc_process": (None, [c_void_p, c_uint32, c_char_p, c_uint32, c_uint64, EMIT, c_void_p]),
+    "swc_step": (None, [c_void_p, c_uint64, EMIT, c_void_p]),
+    "swc_deadline": (c_uint64, [c_void_p]),
+    "swc_set_queueing": (c_int, [c_void_p, c_uint32, c_void_p]),
+    "swc_queue_stats": (None, [c_void_p, c_uint32, c_void_p]),
     "swc_stats": (None, [c_void_p, _WORDS]),
     "swc_insert": (
         c_int64,
@@ -57,9 +62,9 @@ class Library:
             function.argtypes = arguments
         self._c = library
 
-    def create(self) -> int | None:
+    def create(self, seed: int) -> int | None:
         """A new switch with all tables empty and all state zero; None when memory ran out."""
-        address: int | None = self._c.swc_create()
+        address: int | None = self._c.swc_create(seed)
         return address
 
     def destroy(self, switch: int) -> None:
@@ -69,6 +74,27 @@ class Library:
     def process(self, switch: int, port: int, frame: bytes, now: int, emit: Any) -> None:
         """Runs a frame; calls `emit` for each that leaves."""
         self._c.swc_process(switch, port, frame, len(frame), now, emit, None)
+
+    def step(self, switch: int, now: int, emit: Any) -> None:
+        """Sends what waits in queues and is due; calls `emit` for each frame that leaves."""
+        self._c.swc_step(switch, now, emit, None)
+
+    def deadline(self, switch: int) -> int:
+        """When the next frame that waits is due; NEVER without one."""
+        due: int = self._c.swc_deadline(switch)
+        return due
+
+    def set_queueing(self, switch: int, port: int, queueing: Queueing | None) -> None:
+        """Limits a port, or no longer."""
+        limits = None if queueing is None else ctypes.byref(Limits.of(queueing))
+        if self._c.swc_set_queueing(switch, port, limits):
+            raise MemoryError(f"no memory for the queues of port {port}")
+
+    def queue_statistics(self, switch: int, port: int) -> tuple[QueueStatistics, ...]:
+        """What each queue of a port has seen."""
+        counts = QueueCounts()
+        self._c.swc_queue_stats(switch, port, counts)
+        return queue_statistics(counts)
 
     def statistics(self, switch: int) -> tuple[int, int, int, int, int]:
         """Packets in, out, dropped; bytes in, out."""

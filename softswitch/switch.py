@@ -22,6 +22,7 @@ from softswitch.entry import CloneSession, Count, Entry, Match, Replica
 from softswitch.errors import Code, ControlError
 from softswitch.program import Program, load_program
 from softswitch.program_types import Register
+from softswitch.queueing import NEVER, QUEUE_PORTS, Queueing, QueueStatistics
 from softswitch.table_store import TableStore
 
 MAX_FRAME = 2040
@@ -50,22 +51,27 @@ class Switch:
         device_id: carried for the control plane; the program does not see it.
         cpu_port: the port that leads to the control plane, or None. Frames for it come out of
             `process` like any other, controller header first.
+        seed: what the program's random() starts from: the same seed, the same numbers.
 
     Raises:
         ProgramError, UnsupportedConstruct: from `load_program`.
         native.build.NoCompilerError, native.build.CompileError: from the first use on a machine.
     """
 
-    def __init__(self, program: Program | Path, *, device_id: int = 0, cpu_port: int | None = None) -> None:
+    def __init__(
+        self, program: Program | Path, *, device_id: int = 0, cpu_port: int | None = None, seed: int = 0
+    ) -> None:
         self.program: Program = load_program(program) if isinstance(program, Path) else program
         self.device_id = device_id
         self.cpu_port = cpu_port
         self._library: Library = load_switch_library(self.program)
-        address = self._library.create()
+        address = self._library.create(seed)
         if not address:
             raise MemoryError(f"no memory for the registers and counters of {self.program.digest[:12]}")
         self._handle: int | None = address
         self._control = threading.RLock()
+        self._sent: list[tuple[int, bytes]] = []
+        self._emit = EMIT(self._take)
         self._groups: dict[int, tuple[Replica, ...]] = {}
         self._sessions: dict[int, CloneSession] = {}
         self._tables = {
@@ -91,14 +97,33 @@ class Switch:
             now: time in nanoseconds from any monotonic origin; the program sees microseconds.
 
         Returns:
-            The frames that leave, as (egress port, frame), in order.
+            The frames that leave, as (egress port, frame), in order: first those that waited in queues and
+            were due by `now`.
         """
-        sent: list[tuple[int, bytes]] = []
+        with self._control:
+            self._library.process(self.handle, port, frame, now, self._emit)
+            return self._taken()
 
-        def emit(_: int | None, out_port: int, data: int, length: int) -> None:
-            sent.append((out_port, ctypes.string_at(data, length)))
+    def step(self, now: int) -> list[tuple[int, bytes]]:
+        """Runs the frames that wait in queues and are due by `now` (see `process`) through egress.
 
-        self._library.process(self.handle, port, frame, now, EMIT(emit))
+        Each is run as of the time it was due, so that a late call changes neither rates nor timestamps.
+        Returns what leaves, like `process`.
+        """
+        with self._control:
+            self._library.step(self.handle, now, self._emit)
+            return self._taken()
+
+    def deadline(self) -> int | None:
+        """When the next frame that waits in a queue is due; None when none waits."""
+        due = self._library.deadline(self.handle)
+        return None if due == NEVER else due
+
+    def _take(self, _: int | None, port: int, data: int, length: int) -> None:
+        self._sent.append((port, ctypes.string_at(data, length)))
+
+    def _taken(self) -> list[tuple[int, bytes]]:
+        sent, self._sent = self._sent, []
         return sent
 
     def packet_out(self, frame: bytes, now: int) -> list[tuple[int, bytes]]:
@@ -126,6 +151,30 @@ class Switch:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    # -- queues ------------------------------------------------------------------------------------
+
+    def set_queueing(self, port: int, queueing: Queueing) -> None:
+        """Limits a port (0 to 511), which then has eight queues; or changes its limits.
+
+        What waits stays and leaves under the new limits, which count from the last `process` or `step`. Where
+        a `PortLoop` drives the switch, use its own `set_queueing`.
+        """
+        _check_port(port)
+        with self._control:
+            self._library.set_queueing(self.handle, port, queueing)
+
+    def clear_queueing(self, port: int) -> None:
+        """Lifts a port's limits: what waits there is due at once, and what follows waits no more."""
+        _check_port(port)
+        with self._control:
+            self._library.set_queueing(self.handle, port, None)
+
+    def queue_statistics(self, port: int) -> tuple[QueueStatistics, ...]:
+        """What each of a port's eight queues has seen, by priority; zeros for a port without limits."""
+        _check_port(port)
+        with self._control:
+            return self._library.queue_statistics(self.handle, port)
 
     # -- tables ----------------------------------------------------------------------------------
 
@@ -283,6 +332,13 @@ class Switch:
                 Code.OUT_OF_RANGE, f"register {name} has cells 0..{register.size - 1}, not {index}"
             )
         return list(self.program.registers).index(name), register
+
+
+def _check_port(port: int) -> None:
+    if not 0 <= port < QUEUE_PORTS:
+        raise ControlError(
+            Code.INVALID_ARGUMENT, f"port {port} cannot have queues: ports are 0 to {QUEUE_PORTS - 1}"
+        )
 
 
 def _replica(value: Replica | tuple[int, int]) -> Replica:

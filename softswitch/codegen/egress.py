@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What egress can change: which headers have to be put back between the replicas of a packet, and which
-need to be written into the outgoing frame only once."""
+"""What egress can change, and what it reads of what ingress left.
+
+The first says which headers have to be put back between the replicas of a packet, and which need to be
+written into the outgoing frame only once; the second, what has to be kept of a packet that waits.
+"""
 
 from softswitch.codegen.layout import Layout
-from softswitch.codegen.usage import headers_changed, pipeline_actions
+from softswitch.codegen.usage import (
+    calculation_fields,
+    fields_in,
+    headers_changed,
+    inputs,
+    pipeline_actions,
+)
+from softswitch.program_ir import Clone, CopyHeader, FieldRef, Hash, Recirculate
 from softswitch.program_types import Program
 
 
@@ -17,6 +27,31 @@ def egress_writes(program: Program) -> frozenset[str]:
     }
     headers.update(checksum.target.header for checksum in program.checksums if checksum.update)
     return frozenset(name for name in headers if not program.headers[name].metadata)
+
+
+def egress_reads(program: Program) -> set[FieldRef]:
+    """Metadata fields that egress, the checksums after it or a list of fields kept by it may read."""
+    used: set[FieldRef] = set()
+    for table in program.egress.tables.values():
+        used.update(key.target for key in table.keys if isinstance(key.target, FieldRef))
+    for conditional in program.egress.conditionals.values():
+        used.update(fields_in(conditional.condition))
+    for action in pipeline_actions(program, program.egress):
+        for statement in action.body:
+            for expr in inputs(statement):
+                used.update(fields_in(expr))
+            match statement:
+                case CopyHeader(_, src):
+                    used.update(FieldRef(src, field.name) for field in program.headers[src].type.fields)
+                case Hash(_, _, calculation, _):
+                    used.update(calculation_fields(program, program.calculations[calculation]))
+                case Clone(_, number) | Recirculate(number):
+                    used.update(program.field_lists.get(number, ()))
+    for checksum in program.checksums:
+        if checksum.condition is not None:
+            used.update(fields_in(checksum.condition))
+        used.update(calculation_fields(program, program.calculations[checksum.calculation]))
+    return {ref for ref in used if program.headers[ref.header].metadata}
 
 
 def saved_headers(layout: Layout, changed: frozenset[str]) -> str:

@@ -45,7 +45,7 @@ def generate(program: Program) -> str:
     parser = ParserWriter(layout)
     parts = [
         f"// SPDX-License-Identifier: Apache-2.0\n// Generated from a BMv2 JSON program, {program.digest}.",
-        '#include "packet.h"\n#include "state.h"\n',
+        '#include "packet.h"\n#include "queue.h"\n',
         layout.declarations(),
         *(header_functions(layout, kind) for kind in layout.packet_types()),
         *(
@@ -117,7 +117,7 @@ def _description(layout: Layout) -> str:
         f"static const sw_array_desc register_desc[] = {{{', '.join([*registers, '{0}'])}}};\n"
         f"static const sw_array_desc counter_desc[] = {{{', '.join([*counters, '{0}'])}}};\n"
         f"const sw_program sw_generated = {{{len(tables)}, {len(registers)}, {len(counters)}, table_desc, "
-        "register_desc, counter_desc, sizeof(scratch), process};\n"
+        "register_desc, counter_desc, sizeof(scratch), sizeof(queued), process, process_limited, depart};\n"
     )
 
 

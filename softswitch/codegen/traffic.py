@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What happens around the pipelines: a frame's way from port to ports, as in BMv2's simple_switch.
 
-After ingress, in this order: clone, resubmit, multicast, drop, unicast. After egress: clone, drop,
-deparse, recirculate or send. What has to begin anew (clones at egress, resubmitted and recirculated
-packets) waits in a queue until the packet it comes from is done with. The passes that one frame can cause
-are limited, so that no program and no tables can make the switch run forever.
+After ingress, in this order: clone, resubmit, multicast, drop, unicast. A packet for a limited port then
+waits in a queue (codegen/queueing.py). After egress: clone, drop, deparse, recirculate or send. What has to
+begin anew (clones at egress, resubmitted and recirculated packets) waits until the packet it comes from is
+done with. The passes that one frame can cause are limited, so that no program and no tables can make the
+switch run forever.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
+from softswitch.codegen.intrinsic import Intrinsic, keep_fields_function
 from softswitch.codegen.layout import Layout
+from softswitch.codegen.queueing import QUEUED_TYPE, queueing_functions
 from softswitch.codegen.usage import pipeline_actions
-from softswitch.program_ir import Clone, FieldRef, Recirculate, Resubmit, Statement
+from softswitch.program_ir import Clone, Recirculate, Resubmit, Statement
 from softswitch.program_types import DROP_PORT, Pipeline
 
 _WAITING: Final = 64  # packets that can wait at a time
@@ -30,7 +33,7 @@ class TrafficWriter:
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._kept = set(layout.metadata_fields())
+        self._intrinsic = Intrinsic(layout)
         program = layout.program
         self._clones_in = self._runs(program.ingress, Clone)
         self._clones_out = self._runs(program.egress, Clone)
@@ -41,12 +44,16 @@ class TrafficWriter:
         """C text of `scratch` and ``process``."""
         parts = [
             self._types(),
-            self._keep_fields(),
+            keep_fields_function(self._layout) if self._clones_in or self._waits else "",
             self._queue(),
             self._send(),
+            self._leave(),
             self._replicate(),
+            "SW_INLINE void begin_waiting(run *r, int limited);\n",
+            queueing_functions(self._layout, self._intrinsic),
             self._clone_at_ingress(),
             self._ingress_pass(),
+            self._begin_waiting(),
             self._process(),
         ]
         return "\n".join(part for part in parts if part)
@@ -66,26 +73,6 @@ class TrafficWriter:
     def _linkage(self) -> str:
         """Of functions that have one caller unless packets can be cloned or begin anew."""
         return "SW_HOT" if self._waits or self._clones_in else "SW_INLINE"
-
-    def _field(self, name: str) -> FieldRef | None:
-        """The field that holds a piece of BMv2's standard or intrinsic metadata, if the program uses it."""
-        aliases = self._layout.program.aliases
-        found = (aliases.get(f"{group}.{name}") for group in ("intrinsic_metadata", "queueing_metadata"))
-        ref = next((each for each in found if each), FieldRef("standard_metadata", name))
-        return ref if ref in self._kept else None
-
-    def _set(self, name: str, value: str, state: str = "m") -> list[str]:
-        """C statement that sets standard metadata of ``state *<state>``, if the program looks at it."""
-        ref = self._field(name)
-        if ref is None:
-            return []
-        slot = self._layout.slot(ref)
-        mask = f" & 0x{(1 << slot.bits) - 1:x}ull" if slot.bits < slot.storage else ""
-        return [f"{slot.access.replace('m->', f'{state}->', 1)} = ({value}){mask};"]
-
-    def _get(self, name: str) -> str:
-        ref = self._field(name)
-        return self._layout.slot(ref).access if ref else "0"
 
     # -- pieces ------------------------------------------------------------------------------------
 
@@ -107,18 +94,20 @@ typedef struct {{
 typedef struct {{
     phv p;
 {other}    saved keep;
+    state left; // by ingress, for a packet that may have to wait
     uint32_t written; // bytes of headers in `out`, UINT32_MAX for none
     uint64_t written_valid[{self._layout.valid_words}]; // which headers
     uint8_t out[HEADER_BYTES + SW_MAX_FRAME + 16];
 {queue}}} scratch;
 
+{QUEUED_TYPE}
 typedef struct {{
     sw_state *s;
     sw_emit emit;
     void *ctx;
     uint64_t now; // microseconds
     uint32_t passes;
-    uint32_t first, count; // of the queue
+    uint32_t first, count; // of the packets that wait to begin anew
 }} run;
 
 static inline scratch *here(const run *r) {{ return (scratch *)r->s->scratch; }}
@@ -130,32 +119,13 @@ SW_INLINE void fresh(state *m, uint32_t length) {{
 }}
 """
 
-    def _keep_fields(self) -> str:
-        if not (self._clones_in or self._waits):
-            return ""
-        cases = []
-        for number, fields in self._layout.program.field_lists.items():
-            moves = []
-            for ref in fields:
-                slot = self._layout.slot(ref)
-                if slot.access.startswith("m->"):
-                    to = f"n->{slot.access[3:]}"
-                    moves.append(f"memcpy(&{to}, &{slot.access}, sizeof {to});")
-            cases.append(f"    case {number}: {' '.join(moves)} break;\n")
-        names = (f"n->{self._layout.slot(ref).access[3:]}" for ref in self._layout.metadata_fields())
-        zero = " ".join(f"memset(&{name}, 0, sizeof {name});" for name in names)
-        return f"""// Resets the metadata of `n` but for the fields of a list, which it has from `m`.
-static void keep_fields(state *n, const state *m, uint32_t list) {{
-    {zero}
-    switch (list) {{
-{"".join(cases)}    }}
-}}
-"""
-
     def _queue(self) -> str:
         if not self._waits:
             return ""
-        sets = [*self._set("instance_type", "type", "n"), *self._set("packet_length", "length", "n")]
+        sets = [
+            *self._intrinsic.set("instance_type", "type", "n"),
+            *self._intrinsic.set("packet_length", "length", "n"),
+        ]
         return f"""// The next free place of the queue, not yet counted; without one, NULL and a lost packet.
 static waiting *place(run *r) {{
     if (r->count != WAITING) return &here(r)->queue[(r->first + r->count) % WAITING];
@@ -190,7 +160,7 @@ static __attribute__((unused)) void clone_at_egress(run *r, const phv *p, state 
     w->p = *p;
     *n = *m;
     keep_fields(n, m, m->clone_list);
-    {" ".join(self._set("instance_type", str(_CLONED_AT_EGRESS), "n"))}
+    {" ".join(self._intrinsic.set("instance_type", str(_CLONED_AT_EGRESS), "n"))}
     n->truncate = to->packet_length ? to->packet_length : UINT32_MAX;
     n->recirculate = 0;
     memcpy(w->frame, m->payload, m->payload_length);
@@ -205,11 +175,12 @@ static __attribute__((unused)) void clone_at_egress(run *r, const phv *p, state 
         if self._recirculates:
             recirculate = f"""    if (m->recirculate && total <= SW_MAX_FRAME) {{
         begin_anew(r, m, c->out, total, m->recirculate, {_RECIRCULATED});
-        return;
+        return 0;
     }}
 """
-        return f"""// What was written for the last replica and is the same now is not written again.
-SW_INLINE void send(run *r, phv *p, state *m, uint32_t port) {{
+        return f"""// Returns the length of the frame that goes out, 0 for none.
+// What was written for the last replica and is the same now is not written again.
+SW_INLINE uint32_t send(run *r, phv *p, state *m, uint32_t port) {{
     scratch *c = here(r);
     update_checksums(p, m);
     for (unsigned i = 0; i < {self._layout.valid_words}; i++)
@@ -224,47 +195,58 @@ SW_INLINE void send(run *r, phv *p, state *m, uint32_t port) {{
     if (m->truncate < total) total = m->truncate;
 {recirculate}    if (total == 0 || total > SW_MAX_FRAME) {{
         r->s->stats.packets_dropped++;
-        return;
+        return 0;
     }}
     r->s->stats.packets_out++;
     r->s->stats.bytes_out += total;
     r->emit(r->ctx, port, c->out, total);
+    return total;
+}}
+"""
+
+    def _leave(self) -> str:
+        begin = [
+            *self._intrinsic.set("egress_port", "port"),
+            *self._intrinsic.set("egress_spec", f"{DROP_PORT + 1}"),
+            *self._intrinsic.set("packet_length", "m->length"),
+            *self._intrinsic.set("egress_global_timestamp", "r->now"),
+            *self._intrinsic.set("enq_timestamp", "entered"),
+            *self._intrinsic.set("enq_qdepth", "found"),
+            *self._intrinsic.set("deq_timedelta", "(uint32_t)(r->now - entered)"),
+            *self._intrinsic.set("deq_qdepth", "left"),
+        ]
+        clone = "    if (m->clone_session) clone_at_egress(r, p, m);\n" if self._clones_out else ""
+        return f"""// One egress pass. The packet entered the port's queue at `entered` (microseconds), found
+// `found` there and leaves `left` behind. Returns the length of the frame that goes out, 0 for none.
+SW_INLINE uint32_t leave(run *r, phv *p, state *m, uint32_t port, uint64_t entered, uint32_t found,
+                         uint32_t left) {{
+    sw_state *s = r->s;
+    (void)entered, (void)found, (void)left;
+    if (r->passes++ >= PASSES) {{
+        s->stats.packets_dropped++;
+        return 0;
+    }}
+{_indented(begin)}
+    egress(s, p, m);
+{clone}    if ({self._intrinsic.get("egress_spec")} != {DROP_PORT}) return send(r, p, m, port);
+    s->stats.packets_dropped++;
+    return 0;
 }}
 """
 
     def _replicate(self) -> str:
-        begin = [
-            *self._set("egress_port", "port"),
-            *self._set("egress_spec", f"{DROP_PORT + 1}"),
-            *self._set("packet_length", "m->length"),
-            *self._set("egress_global_timestamp", "r->now"),
-            *self._set("enq_timestamp", "r->now"),
-            *self._set("enq_qdepth", "0"),
-            *self._set("deq_timedelta", "0"),
-            *self._set("deq_qdepth", "0"),
-        ]
-        clone = "        if (m->clone_session) clone_at_egress(r, p, m);\n" if self._clones_out else ""
-        rid = " ".join(self._set("egress_rid", "to[i].rid"))
+        rid = " ".join(self._intrinsic.set("egress_rid", "to[i].rid"))
         return f"""// Egress once per replica, each beginning with what ingress left. Unicast has no rid.
 {self._linkage} void replicate(run *r, phv *p, const state *from, const sw_replica *to, uint32_t count,
                       int rids) {{
-    sw_state *s = r->s;
     saved *keep = &here(r)->keep;
     (void)rids;
     if (count > 1) save(keep, p);
     for (uint32_t i = 0; i < count; i++) {{
         if (i != 0) restore(keep, p);
         state copy = *from, *const m = &copy;
-        const uint32_t port = to[i].port;
-        if (r->passes++ >= PASSES) {{
-            s->stats.packets_dropped++;
-            continue;
-        }}
         if (rids) {{ {rid} }}
-{_indented(begin, 8)}
-        egress(s, p, m);
-{clone}        if ({self._get("egress_spec")} == {DROP_PORT}) s->stats.packets_dropped++;
-        else send(r, p, m, port);
+        leave(r, p, m, to[i].port, r->now, 0, 0);
     }}
 }}
 """
@@ -272,11 +254,11 @@ SW_INLINE void send(run *r, phv *p, state *m, uint32_t port) {{
     def _clone_at_ingress(self) -> str:
         if not self._clones_in:
             return ""
-        port = self._field("ingress_port")
+        port = self._intrinsic.field("ingress_port")
         access = self._layout.slot(port).access if port else None
         keep_port = f"n->{access[3:]} = {access};" if access else ""
         return f"""// A clone made at ingress is the packet as it came, parsed again.
-static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t length) {{
+static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t length, int limited) {{
     const sw_replicas *to = r->s->sessions[from->clone_session & 0x7fff];
     from->clone_session = 0;
     if (to == NULL) return;
@@ -294,9 +276,9 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
     n->payload = frame + parsed;
     n->payload_length = length - parsed;
     keep_fields(n, from, from->clone_list);
-    {" ".join(self._set("instance_type", str(_CLONED_AT_INGRESS), "n"))}
+    {" ".join(self._intrinsic.set("instance_type", str(_CLONED_AT_INGRESS), "n"))}
     n->truncate = to->packet_length ? to->packet_length : UINT32_MAX;
-    replicate(r, q, n, to->replicas, to->count, 1);
+    to_egress(r, q, n, to->replicas, to->count, 1, limited);
     here(r)->written = UINT32_MAX;
 }}
 """
@@ -304,7 +286,7 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
     def _ingress_pass(self) -> str:
         clone = ""
         if self._clones_in:
-            clone = "    if (m->clone_session) clone_at_ingress(r, m, frame, length);\n"
+            clone = "    if (m->clone_session) clone_at_ingress(r, m, frame, length, limited);\n"
         resubmit = ""
         if self._resubmits:
             resubmit = f"""    if (m->resubmit) {{
@@ -313,11 +295,11 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
     }}
 """
         checks = [
-            *self._set("parser_error", "error"),
-            *self._set("checksum_error", "(uint32_t)checksums_wrong(p, m)"),
+            *self._intrinsic.set("parser_error", "error"),
+            *self._intrinsic.set("checksum_error", "(uint32_t)checksums_wrong(p, m)"),
         ]
         return f"""{self._linkage} void ingress_pass(run *r, phv *p, state *m, const uint8_t *frame,
-                         uint32_t length) {{
+                         uint32_t length, int limited) {{
     sw_state *s = r->s;
     uint32_t error = NO_ERROR;
     forget_before_parsing(p);
@@ -328,41 +310,47 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
 {_indented(checks)}
     ingress(s, p, m);
     m->exit = 0;
-{clone}{resubmit}    sw_replica single = {{{self._get("egress_spec")}, 0}};
+{clone}{resubmit}    sw_replica single = {{{self._intrinsic.get("egress_spec")}, 0}};
     const sw_replica *to = &single;
     uint32_t count = single.port != {DROP_PORT};
-    const uint32_t group = {self._get("mcast_grp")};
+    const uint32_t group = {self._intrinsic.get("mcast_grp")};
     if (group != 0) {{
         const sw_replicas *replicas = s->groups[group];
         count = replicas == NULL ? 0 : replicas->count;
         to = replicas == NULL ? NULL : replicas->replicas;
-        {" ".join(self._set("instance_type", str(_REPLICATED)))}
+        {" ".join(self._intrinsic.set("instance_type", str(_REPLICATED)))}
     }} else {{
-        {" ".join(self._set("instance_type", "0"))}
+        {" ".join(self._intrinsic.set("instance_type", "0"))}
     }}
     if (count == 0) s->stats.packets_dropped++;
-    else replicate(r, p, m, to, count, group != 0);
+    else to_egress(r, p, m, to, count, group != 0, limited);
 }}
+"""
+
+    def _begin_waiting(self) -> str:
+        drain = ""
+        if self._waits:
+            drain = """    for (; r->count != 0; r->first = (r->first + 1) % WAITING, r->count--) {
+        waiting *w = &here(r)->queue[r->first];
+        here(r)->written = UINT32_MAX;
+        if (w->clone != NULL) to_egress(r, &w->p, &w->m, w->clone->replicas, w->clone->count, 1, limited);
+        else ingress_pass(r, &w->p, &w->m, w->frame, w->length, limited);
+    }
+"""
+        return f"""// What waits to begin anew runs in its place; what it lets wait itself goes behind.
+SW_INLINE void begin_waiting(run *r, int limited) {{
+    (void)r, (void)limited;
+{drain}}}
 """
 
     def _process(self) -> str:
         begin = [
-            *self._set("ingress_port", "port"),
-            *self._set("packet_length", "length"),
-            *self._set("ingress_global_timestamp", "r.now"),
+            *self._intrinsic.set("ingress_port", "port"),
+            *self._intrinsic.set("packet_length", "length"),
+            *self._intrinsic.set("ingress_global_timestamp", "r.now"),
         ]
-        drain = ""
-        if self._waits:
-            drain = """    // what is queued runs in its place; what it queues itself goes behind
-    for (; r.count != 0; r.first = (r.first + 1) % WAITING, r.count--) {
-        waiting *w = &c->queue[r.first];
-        c->written = UINT32_MAX;
-        if (w->clone != NULL) replicate(&r, &w->p, &w->m, w->clone->replicas, w->clone->count, 1);
-        else ingress_pass(&r, &w->p, &w->m, w->frame, w->length);
-    }
-"""
-        return f"""SW_HOT void process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t length,
-                    uint64_t now_ns, sw_emit emit, void *ctx) {{
+        return f"""SW_INLINE void process_frame(sw_switch *sw, uint32_t port, const uint8_t *frame,
+                             uint32_t length, uint64_t now_ns, sw_emit emit, void *ctx, int limited) {{
     sw_state *s = (sw_state *)sw;
     s->stats.packets_in++;
     s->stats.bytes_in += length;
@@ -377,8 +365,19 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
     fresh(m, length);
     (void)port;
 {_indented(begin)}
-    ingress_pass(&r, &c->p, m, frame, length);
-{drain}}}
+    ingress_pass(&r, &c->p, m, frame, length, limited);
+    begin_waiting(&r, limited);
+}}
+
+SW_HOT void process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t length, uint64_t now_ns,
+                    sw_emit emit, void *ctx) {{
+    process_frame(sw, port, frame, length, now_ns, emit, ctx, 0);
+}}
+
+SW_HOT void process_limited(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t length,
+                            uint64_t now_ns, sw_emit emit, void *ctx) {{
+    process_frame(sw, port, frame, length, now_ns, emit, ctx, 1);
+}}
 """
 
 

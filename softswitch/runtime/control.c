@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "queue.h"
 #include "table.h"
 
 static sw_state *state(sw_switch *sw) { return (sw_state *)sw; }
@@ -13,7 +14,36 @@ static void lock(sw_switch *sw) { pthread_mutex_lock(&state(sw)->mutex); }
 static void unlock(sw_switch *sw) { pthread_mutex_unlock(&state(sw)->mutex); }
 static void stats(const sw_switch *sw, sw_stats *out) { *out = ((const sw_state *)sw)->stats; }
 
-static sw_ops ops = {NULL, lock, unlock, stats};
+static void step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx) {
+    sw_traffic_step(state(sw), now_ns, emit, ctx);
+}
+
+static uint64_t deadline(const sw_switch *sw) {
+    return atomic_load_explicit(&((const sw_state *)sw)->deadline, memory_order_relaxed);
+}
+
+int swc_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted);
+
+static void queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out) {
+    lock(sw);
+    sw_traffic_stats(state(sw), port, out);
+    unlock(sw);
+}
+
+// Before a port is limited, and from then on.
+static sw_ops unlimited = {NULL, lock, unlock, stats, step, deadline, swc_set_queueing, queue_stats};
+static const sw_ops limited = {sw_traffic_process, lock, unlock,           stats,
+                               step,               deadline, swc_set_queueing, queue_stats};
+
+int swc_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted) {
+    lock(sw);
+    int result = sw_traffic_set(state(sw), port, wanted);
+    if (state(sw)->traffic != NULL) sw->ops = &limited;
+    unlock(sw);
+    return result;
+}
+
+void swc_queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out) { queue_stats(sw, port, out); }
 
 static void *cells(uint64_t count, size_t bytes) {
     size_t size = (count * bytes + 63) / 64 * 64;
@@ -36,6 +66,7 @@ void swc_destroy(sw_switch *sw) {
     free(s->groups);
     free(s->sessions);
     free(s->scratch);
+    sw_traffic_free(s);
     pthread_mutex_destroy(&s->mutex);
     free(s);
 }
@@ -58,11 +89,13 @@ static int allocate(sw_state *s) {
     return 0;
 }
 
-sw_switch *swc_create(void) {
+sw_switch *swc_create(uint64_t seed) {
     sw_state *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;
-    ops.process = sw_generated.process;
-    s->base.ops = &ops;
+    s->random = seed;
+    s->deadline = SW_NEVER;
+    unlimited.process = sw_generated.process;
+    s->base.ops = &unlimited;
     pthread_mutex_init(&s->mutex, NULL);
     if (allocate(s) != 0) {
         swc_destroy(&s->base);
@@ -77,6 +110,14 @@ void swc_process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t le
     sw_process(sw, port, frame, len, now_ns, emit, ctx);
     unlock(sw);
 }
+
+void swc_step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx) {
+    lock(sw);
+    step(sw, now_ns, emit, ctx);
+    unlock(sw);
+}
+
+uint64_t swc_deadline(const sw_switch *sw) { return deadline(sw); }
 
 void swc_stats(sw_switch *sw, sw_stats *out) {
     lock(sw);

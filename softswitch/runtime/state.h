@@ -159,10 +159,15 @@ typedef struct {
 
 enum { SW_GROUPS = 1 << 16, SW_SESSIONS = 1 << 15 };
 
+typedef struct sw_traffic sw_traffic;  // queue.h
+typedef struct sw_packet sw_packet;
+
 typedef struct sw_state {
     sw_switch base;  // first: drivers see only this
     pthread_mutex_t mutex;
     sw_stats stats;
+    _Atomic uint64_t deadline;  // when the next queued packet is due; SW_NEVER without one
+    sw_traffic *traffic;        // NULL until a port is limited
     uint64_t random;
     sw_table *tables;
     void **registers;
@@ -177,13 +182,18 @@ typedef struct {
     uint32_t tables, registers, counters;
     const sw_table_desc *table;
     const sw_array_desc *reg, *counter;
-    size_t scratch_bytes;
+    size_t scratch_bytes, packet_bytes;  // of a sw_packet with what the program keeps in it
     void (*process)(sw_switch *, uint32_t, const uint8_t *, uint32_t, uint64_t, sw_emit, void *);
+    // The same where ports are limited: what has to wait is put into their queues.
+    void (*process_limited)(sw_switch *, uint32_t, const uint8_t *, uint32_t, uint64_t, sw_emit, void *);
+    // Egress of a packet from the queue of `port` that left `depth` packets behind. Returns the length of
+    // the frame that went out, 0 for none.
+    uint32_t (*depart)(sw_state *, sw_packet *, uint32_t port, uint64_t now_ns, uint32_t depth, sw_emit, void *);
 } sw_program;
 
 extern const sw_program sw_generated;
 
-// Uniform in [low, high]; splitmix64, the same sequence in every new switch.
+// Uniform in [low, high]; splitmix64, the same sequence in every new switch with the same seed.
 static inline uint64_t sw_random(sw_state *s, uint64_t low, uint64_t high) {
     uint64_t z = s->random += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;

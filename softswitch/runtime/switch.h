@@ -10,7 +10,9 @@
 #ifndef WEIR_SOFTSWITCH_SWITCH_H
 #define WEIR_SOFTSWITCH_SWITCH_H
 
+#include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 enum { SW_MAX_FRAME = 2040 };  // longer frames are dropped and counted
 
@@ -23,12 +25,35 @@ typedef struct {
     uint64_t packets_in, packets_out, packets_dropped, bytes_in, bytes_out;
 } sw_stats;
 
+enum { SW_PRIORITIES = 8 };  // queues of a port: 7 is served first, 0 last
+#define SW_NEVER UINT64_MAX
+
+// What limits a port. Frames wait in its queues while it may not send.
+typedef struct {
+    uint64_t rate_bps;       // bits of frames, without preamble and gap; 0: no limit
+    uint64_t rate_pps;       // packets taken from the queues; 0: no limit
+    uint64_t burst_bytes;    // may leave back to back, ahead of rate_bps, after the port was idle
+    uint64_t depth_packets;  // of each queue
+    uint64_t depth_bytes;    // of each queue; SW_NEVER: no limit
+} sw_queueing;
+
+typedef struct {
+    uint64_t packets, bytes;              // sent
+    uint64_t depth_packets, depth_bytes;  // waiting now
+    uint64_t dropped_packets, dropped_bytes;
+} sw_queue_stats;
+
+// The operations on queues are NULL in a switch that has none.
 typedef struct {
     void (*process)(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t len, uint64_t now_ns,
                     sw_emit emit, void *ctx);
     void (*lock)(sw_switch *sw);
     void (*unlock)(sw_switch *sw);
     void (*stats)(const sw_switch *sw, sw_stats *out);
+    void (*step)(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx);
+    uint64_t (*deadline)(const sw_switch *sw);
+    int (*set_queueing)(sw_switch *sw, uint32_t port, const sw_queueing *wanted);
+    void (*queue_stats)(sw_switch *sw, uint32_t port, sw_queue_stats *out);
 } sw_ops;
 
 struct sw_switch {
@@ -36,10 +61,33 @@ struct sw_switch {
 };
 
 // Runs one frame that came in on `port` at `now_ns` (any monotonic origin; the program sees
-// microseconds modulo 2^48) through the program; calls `emit` for every frame that leaves.
+// microseconds modulo 2^48) through the program; calls `emit` for every frame that leaves: first those that
+// waited in queues and were due by `now_ns`. `now_ns` must not go back.
 static inline void sw_process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t len,
                               uint64_t now_ns, sw_emit emit, void *ctx) {
     sw->ops->process(sw, port, frame, len, now_ns, emit, ctx);
+}
+
+// Sends what waits in queues and is due by `now_ns`, each frame with the time it was due as its time.
+static inline void sw_step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx) {
+    if (sw->ops->step != NULL) sw->ops->step(sw, now_ns, emit, ctx);
+}
+
+// When the next frame that waits in a queue is due, or SW_NEVER. Needs no lock.
+static inline uint64_t sw_deadline(const sw_switch *sw) {
+    return sw->ops->deadline == NULL ? SW_NEVER : sw->ops->deadline(sw);
+}
+
+// These two take the lock. Limits a port (below 512), or with NULL no longer; what waits stays, and leaves
+// under the new limits. They count from the last time that the switch was told: call sw_step before.
+// Returns 0, or -1: no memory, no such port, or no queues in this switch.
+static inline int sw_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted) {
+    return sw->ops->set_queueing == NULL ? -1 : sw->ops->set_queueing(sw, port, wanted);
+}
+// One for each of SW_PRIORITIES queues; all zero for a port without limits.
+static inline void sw_get_queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out) {
+    memset(out, 0, SW_PRIORITIES * sizeof *out);
+    if (sw->ops->queue_stats != NULL) sw->ops->queue_stats(sw, port, out);
 }
 
 static inline void sw_lock(sw_switch *sw) { sw->ops->lock(sw); }

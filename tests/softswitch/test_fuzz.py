@@ -30,6 +30,11 @@ CORPUS = {
     "matching": [bytes([table]) + bytes(29) for table in range(9)],
     "traffic": [bytes([what, 0, argument, 3]) + b"payload" for what in range(10) for argument in (1, 3, 21)],
     "state": [bytes([what | extra]) + bytes(14) + b"\1\2\3\4" for what in range(15) for extra in (0, 0x80)],
+    "queues": [
+        pack([(what, 8), (port, 8), (0, 8), (port, 8), (0, 32), (9, 32)]) + b"payload"
+        for what in range(32)
+        for port in (1, 2)
+    ],
     "loops": [
         bytes([what, 1]) + base.to_bytes(4, "big") + b"\xff" * 4 + bytes(range(64)) + bytes(44)
         for what in range(12)

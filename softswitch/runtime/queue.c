@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "queue.h"
+
+#include <stdlib.h>
+
+enum { NANOSECONDS = 1000000000 };
+
+static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static void set_deadline(sw_state *s, uint64_t due) {
+    atomic_store_explicit(&s->deadline, due, memory_order_relaxed);
+}
+
+// -- limits -----------------------------------------------------------------------------------------
+
+// `units` go at `now`, at `rate` a second: exact, whatever the rate, because the remainder is carried on.
+static void occupy(sw_line *line, uint64_t now, uint64_t units, uint64_t rate) {
+    if (rate == 0) return;
+    if (line->free < now) *line = (sw_line){now, 0};
+    const sw_u128 work = (sw_u128)units * NANOSECONDS + line->rest;
+    line->free += (uint64_t)(work / rate);
+    line->rest = (uint64_t)(work % rate);
+}
+
+// What of a frame has not left yet goes on at the new rate.
+static void change_rate(sw_line *line, uint64_t now, uint64_t old, uint64_t new) {
+    if (old == new) return;
+    if (old != 0 && new != 0 && line->free > now) {
+        const sw_u128 left = (sw_u128)(line->free - now) * old / new;
+        line->free = left > SW_NEVER / 2 ? SW_NEVER / 2 : now + (uint64_t)left;
+    } else {
+        line->free = now;
+    }
+    line->rest = 0;
+}
+
+// When the next packet of a port may leave, not before `now`.
+static uint64_t when(const sw_queued_port *port, uint64_t now) {
+    if (port->waiting == 0) return SW_NEVER;
+    if (port->limits.rate_bps != 0) {
+        const uint64_t burst =
+            (uint64_t)((sw_u128)port->limits.burst_bytes * 8 * NANOSECONDS / port->limits.rate_bps);
+        if (port->bits.free > burst) now = max64(now, port->bits.free - burst);
+    }
+    return port->limits.rate_pps == 0 ? now : max64(now, port->packets.free);
+}
+
+// -- packets ----------------------------------------------------------------------------------------
+
+static sw_packet *take(sw_traffic *t) {
+    const size_t bytes = (sw_generated.packet_bytes + 63) / 64 * 64;
+    sw_packet *packet = t->pool;
+    if (packet != NULL)
+        t->pool = packet->next;
+    else if ((packet = aligned_alloc(64, bytes)) != NULL)
+        memset(packet, 0, bytes);
+    return packet;
+}
+
+static void give_back(sw_traffic *t, sw_packet *packet) {
+    packet->next = t->pool;
+    t->pool = packet;
+}
+
+sw_packet *sw_enqueue(sw_state *s, sw_queued_port *port, uint32_t priority, uint32_t bytes, uint32_t passes) {
+    sw_traffic *t = s->traffic;
+    sw_queue *queue = &port->queues[priority % SW_PRIORITIES];
+    sw_queue_stats *stats = &queue->stats;
+    sw_packet *packet = NULL;
+    if (stats->depth_packets < port->limits.depth_packets && stats->depth_bytes <= port->limits.depth_bytes &&
+        bytes <= port->limits.depth_bytes - stats->depth_bytes)
+        packet = take(t);
+    if (packet == NULL) {
+        stats->dropped_packets++;
+        stats->dropped_bytes += bytes;
+        s->stats.packets_dropped++;
+        return NULL;
+    }
+    *packet = (sw_packet){NULL, t->now, bytes, (uint32_t)stats->depth_packets, passes};
+    if (queue->first == NULL)
+        queue->first = packet;
+    else
+        queue->last->next = packet;
+    queue->last = packet;
+    stats->depth_packets++;
+    stats->depth_bytes += bytes;
+    if (port->waiting++ == 0) {
+        port->due = when(port, t->now);
+        if (port->due < s->deadline) set_deadline(s, port->due);
+    }
+    return packet;
+}
+
+static sw_queue *first_to_serve(sw_queued_port *port) {
+    sw_queue *queue = &port->queues[SW_PRIORITIES - 1];
+    while (queue->first == NULL) queue--;
+    return queue;
+}
+
+static void drop_port(sw_traffic *t, sw_queued_port *port) {
+    uint32_t i = 0;
+    while (t->ports[i] != port) i++;
+    t->count--;
+    for (; i < t->count; i++) t->ports[i] = t->ports[i + 1];
+    t->by_number[port->number] = NULL;
+    free(port);
+}
+
+// Sends the packet that a port has waiting first, which is due.
+static void depart(sw_state *s, sw_queued_port *port, sw_emit emit, void *ctx) {
+    sw_traffic *t = s->traffic;
+    const uint64_t now = port->due;
+    sw_queue *queue = first_to_serve(port);
+    sw_packet *packet = queue->first;
+    queue->first = packet->next;
+    queue->stats.depth_packets--;
+    queue->stats.depth_bytes -= packet->bytes;
+    t->now = now;
+    // Still counted as waiting: what egress sends back to this port must not find it idle.
+    const uint32_t sent =
+        sw_generated.depart(s, packet, port->number, now, (uint32_t)queue->stats.depth_packets, emit, ctx);
+    port->waiting--;
+    give_back(t, packet);
+    occupy(&port->packets, now, 1, port->limits.rate_pps);
+    if (sent != 0) {
+        queue->stats.packets++;
+        queue->stats.bytes += sent;
+        occupy(&port->bits, now, (uint64_t)sent * 8, port->limits.rate_bps);
+    }
+    port->due = when(port, now);
+    if (port->waiting == 0 && port->closing) drop_port(t, port);
+}
+
+// The port that is due first; of several, the one with the lowest number.
+static sw_queued_port *earliest(const sw_traffic *t) {
+    sw_queued_port *found = NULL;
+    for (uint32_t i = 0; i < t->count; i++)
+        if (t->ports[i]->waiting != 0 && (found == NULL || t->ports[i]->due < found->due)) found = t->ports[i];
+    return found;
+}
+
+void sw_traffic_step(sw_state *s, uint64_t now_ns, sw_emit emit, void *ctx) {
+    sw_traffic *t = s->traffic;
+    if (t == NULL) return;
+    if (s->deadline <= now_ns) {
+        sw_queued_port *port;
+        while ((port = earliest(t)) != NULL && port->due <= now_ns) depart(s, port, emit, ctx);
+        set_deadline(s, port == NULL ? SW_NEVER : port->due);
+    }
+    t->now = max64(t->now, now_ns);
+}
+
+void sw_traffic_process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t len, uint64_t now_ns,
+                        sw_emit emit, void *ctx) {
+    sw_state *s = (sw_state *)sw;
+    sw_traffic_step(s, now_ns, emit, ctx);
+    sw_generated.process_limited(sw, port, frame, len, now_ns, emit, ctx);
+    if (s->deadline <= now_ns) sw_traffic_step(s, now_ns, emit, ctx);
+}
+
+// -- settings ---------------------------------------------------------------------------------------
+
+static sw_queued_port *add_port(sw_state *s, uint32_t number) {
+    if (s->traffic == NULL && (s->traffic = calloc(1, sizeof *s->traffic)) == NULL) return NULL;
+    sw_traffic *t = s->traffic;
+    sw_queued_port *port = calloc(1, sizeof *port);
+    if (port == NULL) return NULL;
+    port->number = number;
+    port->due = SW_NEVER;
+    uint32_t i = t->count++;
+    for (; i > 0 && t->ports[i - 1]->number > number; i--) t->ports[i] = t->ports[i - 1];
+    t->ports[i] = t->by_number[number] = port;
+    return port;
+}
+
+int sw_traffic_set(sw_state *s, uint32_t number, const sw_queueing *wanted) {
+    static const sw_queueing unlimited = {.depth_packets = SW_NEVER, .depth_bytes = SW_NEVER};
+    if (number >= SW_QUEUE_PORTS) return -1;
+    sw_queued_port *port = sw_queues_of(s, number);
+    if (port == NULL) {
+        if (wanted == NULL) return 0;
+        if ((port = add_port(s, number)) == NULL) return -1;
+    }
+    sw_traffic *t = s->traffic;
+    const sw_queueing old = port->limits;
+    port->closing = wanted == NULL;
+    port->limits = wanted == NULL ? unlimited : *wanted;
+    change_rate(&port->bits, t->now, old.rate_bps, port->limits.rate_bps);
+    change_rate(&port->packets, t->now, old.rate_pps, port->limits.rate_pps);
+    port->due = when(port, t->now);
+    if (port->closing && port->waiting == 0) drop_port(t, port);
+    const sw_queued_port *next = earliest(t);
+    set_deadline(s, next == NULL ? SW_NEVER : next->due);
+    return 0;
+}
+
+void sw_traffic_stats(const sw_state *s, uint32_t number, sw_queue_stats *out) {
+    const sw_queued_port *port = sw_queues_of(s, number);
+    for (uint32_t i = 0; i < SW_PRIORITIES; i++)
+        out[i] = port == NULL ? (sw_queue_stats){0} : port->queues[i].stats;
+}
+
+static void free_packets(sw_packet *packet) {
+    while (packet != NULL) {
+        sw_packet *next = packet->next;
+        free(packet);
+        packet = next;
+    }
+}
+
+void sw_traffic_free(sw_state *s) {
+    sw_traffic *t = s->traffic;
+    if (t == NULL) return;
+    for (uint32_t i = 0; i < t->count; i++) {
+        for (uint32_t k = 0; k < SW_PRIORITIES; k++) free_packets(t->ports[i]->queues[k].first);
+        free(t->ports[i]);
+    }
+    free_packets(t->pool);
+    free(t);
+    s->traffic = NULL;
+}
