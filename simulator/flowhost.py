@@ -64,6 +64,8 @@ class FlowHost:
             self._clock.at(deadline, self._on_timer)
 
     def _on_timer(self) -> None:
+        if self._wake != self._clock.now:
+            return  # an earlier one has seen to it
         self._wake = None
         self.pump()
 
