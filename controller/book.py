@@ -155,7 +155,7 @@ class JobBook:
         False if its slots are not there or another job has them: then it is not taken.
         """
         switches = self._switches(job)
-        if len(job.leaves) > 1 and not self._spines:
+        if job.spans_racks and not self._spines:
             return False
         if job.slots is None or not all(self.pools[name].can_claim(job.slots) for name in switches):
             return False
@@ -328,7 +328,7 @@ class JobBook:
 
     def _switches(self, job: Job) -> tuple[str, ...]:
         """Where the job needs slots."""
-        return job.leaves if len(job.leaves) == 1 else (*job.leaves, *self._spines)
+        return (*job.leaves, *self._spines) if job.spans_racks else job.leaves
 
     def _form(self, job: Job) -> None:
         del self._gathering[job.name]

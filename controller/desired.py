@@ -4,6 +4,8 @@
 A job whose workers are on one switch is aggregated there. One that spans racks is a tree: every leaf sums its
 own workers, is itself a worker of the spines, and passes their results on; slot s goes to the spine of its
 class s mod 16. The job's number, slots and multicast group are the same on every switch.
+
+A spine that a job has given up (``Job.parents``) sums nothing for it any more, nor do its leaves hear it.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -32,8 +34,8 @@ def desired_state(
 ) -> SwitchState:
     """What ``switch`` must hold for ``jobs``, those of other switches among them ignored.
 
-    ``alive_spines``: names of the spines that leaves send to; None: all. Where none is alive, all are kept:
-    there is nothing better to do with their packets.
+    ``alive_spines``: names of the spines that leaves spray over, and that jobs use which do not say it
+    themselves; None: all. Where none is alive, all are kept: there is nothing better to do with packets.
     """
     entries = list(_standing(topology, switch, _uplinks(topology, switch, alive_spines)))
     groups: dict[int, frozenset[Replica]] = {}
@@ -46,9 +48,9 @@ def desired_state(
         if switch.name in leaves:
             entries += _leaf(switch, job)
             groups[_group(job)] = replication.results({m.rank: m.host.port for m in _members(switch, job)})
-            if len(leaves) > 1:
+            if job.spans_racks:
                 entries += _climbing(topology, switch, job, alive_spines)
-        elif len(leaves) > 1 and topology.is_spine(switch.name):
+        elif job.spans_racks and topology.is_spine(switch.name) and _uses(job.parents, switch):
             racks = _racks(topology, switch, job)
             entries += _spine(switch, job, racks)
             groups[_group(job)] = replication.results({n: port for n, (port, _leaf) in enumerate(racks)})
@@ -118,27 +120,37 @@ def _leaf(switch: Switch, job: Job) -> Iterator[TableEntry]:
 def _climbing(
     topology: Topology, switch: Switch, job: Job, alive_spines: Collection[str] | None
 ) -> Iterator[TableEntry]:
-    """A leaf's way up to the spines that are alive, and down again from any of them."""
+    """A leaf's way up to the job's spines, and down again from them."""
     slots = _slots(job)
+    alive = {spine.name for _port, spine in _uplinks(topology, switch, alive_spines)}
+    up = alive if job.uplinks is None else job.uplinks
+    down = alive if job.parents is None else job.parents
     yield from tree.uplinks(
         job_id=job.id,
         member=job.leaves.index(switch.name),
         src_mac=switch.aggregation.mac,
         src_ip=switch.aggregation.ip,
-        spines=[
-            tree.Uplink(port, spine.aggregation.mac, spine.aggregation.ip)
-            for port, spine in _uplinks(topology, switch, alive_spines)
-        ],
+        spines=len(topology.spines),
+        ways={
+            number: tree.Uplink(port, spine.aggregation.mac, spine.aggregation.ip)
+            for number, (port, spine) in enumerate(topology.neighbours(switch.name))
+            if spine.name in up
+        },
     )
-    for port, _spine in topology.neighbours(switch.name):
-        yield admission.parent(
-            port=port,
-            job_id=job.id,
-            all_workers=admission.bits(m.rank for m in _members(switch, job)),
-            slot_base=slots.base,
-            slot_count=slots.count,
-            group=_group(job),
-        )
+    for port, spine in topology.neighbours(switch.name):
+        if spine.name in down:
+            yield admission.parent(
+                port=port,
+                job_id=job.id,
+                all_workers=admission.bits(m.rank for m in _members(switch, job)),
+                slot_base=slots.base,
+                slot_count=slots.count,
+                group=_group(job),
+            )
+
+
+def _uses(spines: Collection[str] | None, spine: Switch) -> bool:
+    return spines is None or spine.name in spines
 
 
 def _spine(switch: Switch, job: Job, racks: list[tuple[int, Switch]]) -> Iterator[TableEntry]:

@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """All switches of a topology, each with its keeper; and which spines the leaves send to.
 
-A spine that has not answered for a while is given up: the leaves' uplinks, and the paths that they spray
-other packets over, are rewritten to the others, for jobs that run as well. Nothing else changes, and nothing
-is lost for good: what was on its way to the spine is sent again by workers' timers. When the spine is back it
-is programmed first, and then gets its share back, in the same way.
-
-Should a spine be given up that only the controller cannot reach, all is well too: leaves hold their sums
-until they have a result, so a round that ends at another spine ends with the same sums.
+A spine that has not answered for a while is given up: leaves spray packets over the others, and running
+jobs leave it (controller.failover). When it is back it is programmed first; then packets are sprayed over it
+again, and jobs that begin use it.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from controller.desired import desired_state
+from controller.failover import Failover
 from controller.jobs import Job
 from controller.keeper import KeeperState, SwitchKeeper
 from controller.program import load_program
@@ -47,6 +44,8 @@ class Fabric:
         self._topology = topology
         self._spine_timeout_s = spine_timeout_s
         self._jobs: list[Job] = []
+        self._failover = Failover()
+        self.on_failover: Callable[[], None] = lambda: None  # which spines jobs use is about to change
         self._spines = tuple(spine.name for spine in topology.spines)
         self._alive = frozenset(self._spines)
         programs = {name: load_program(name, p4_dir) for name in {s.program for s in topology.switches}}
@@ -65,7 +64,7 @@ class Fabric:
 
     @property
     def alive_spines(self) -> frozenset[str]:
-        """The spines that leaves send to."""
+        """The spines that are not given up."""
         return self._alive
 
     def slots(self) -> dict[str, int]:
@@ -75,6 +74,7 @@ class Fabric:
     def update(self, jobs: Iterable[Job]) -> None:
         """Make these the jobs that switches serve."""
         self._jobs = list(jobs)
+        self._failover.update(self._jobs, self._alive, self._spines)
         self._want()
 
     def reconfigure(self, topology: Topology) -> None:
@@ -134,17 +134,33 @@ class Fabric:
     async def _watch_spines(self) -> None:
         while self._spines:
             await asyncio.sleep(CHECK_S)
-            alive = frozenset(name for name in self._spines if self._lives(name, time.monotonic()))
-            if alive == self._alive:
-                continue
-            for name in self._alive - alive:
-                log.warning("spine %s is given up: %s", name, self.keepers[name].problem)
-            for name in alive - self._alive:
-                log.info("spine %s is back", name)
-            if not alive:
-                log.error("no spine is left: jobs that span racks wait until one is back")
-            self._alive = alive
+            self._look_at_spines(time.monotonic())
+            self._move_jobs()
+
+    def _look_at_spines(self, now: float) -> None:
+        alive = frozenset(name for name in self._spines if self._lives(name, now))
+        if alive == self._alive:
+            return
+        for name in self._alive - alive:
+            log.warning("spine %s is given up: %s", name, self.keepers[name].problem)
+        for name in alive - self._alive:
+            log.info("spine %s is back: for jobs that begin, and packets that are not summed", name)
+        if not alive:
+            log.error("no spine is left: jobs that span racks wait for theirs")
+        self._alive = alive
+        self._want()
+
+    def _move_jobs(self) -> None:
+        if self._failover.fence(self._alive):
+            self.on_failover()
             self._want()
+        self._failover.fenced(lambda leaf: self.keepers[leaf].version)
+        moved = self._failover.move(lambda leaf, version: self.keepers[leaf].holds(version))
+        if moved:
+            self.on_failover()
+            self._want()
+        for job in moved:
+            log.warning("job %r is now summed by %s", job.name, ", ".join(sorted(job.uplinks or ())))
 
     def _lives(self, name: str, now: float) -> bool:
         """One that was given up lives again once it holds what it must."""

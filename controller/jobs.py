@@ -119,6 +119,10 @@ class Job:
     state: JobState = JobState.GATHERING
     slots: SlotRange | None = None
     switches: tuple[str, ...] = ()  # where it has its slots: its leaves, and the spines between them
+    parents: frozenset[str] | None = None  # spines whose results its leaves accept; None: not decided
+    uplinks: frozenset[str] | None = (
+        None  # spines its leaves send to: ``parents``, but for a moment in failover
+    )
     withdrawn: dict[int, str] = field(default_factory=dict)  # rank -> host of who joined and went away
     ends_at: float | None = None  # set when the first member leaves
 
@@ -141,6 +145,11 @@ class Job:
     def first(self) -> Member:
         """The member of the lowest rank of those that have joined."""
         return self.members[min(self.members)]
+
+    @property
+    def spans_racks(self) -> bool:
+        """Are its members on several switches?"""
+        return len(self.leaves) > 1
 
     @property
     def leaves(self) -> tuple[str, ...]:

@@ -85,9 +85,18 @@ class SwitchKeeper:
         return self._wanted
 
     @property
+    def version(self) -> int:
+        """Number of what is wanted; grows with every change."""
+        return self._version
+
+    def holds(self, version: int) -> bool:
+        """Is the switch known to hold what was wanted in ``version``, or something newer?"""
+        return self._applied >= version
+
+    @property
     def current(self) -> bool:
         """Is the switch there, and does it hold what is wanted now?"""
-        return self.state is KeeperState.READY and self._applied >= self._version
+        return self.state is KeeperState.READY and self.holds(self._version)
 
     def want(self, state: SwitchState, queues: tuple[QueueSpec, ...] = ()) -> None:
         """Change what the switch must hold, and how long its queues are."""

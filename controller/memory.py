@@ -39,6 +39,9 @@ class _JobRecord(_Record):
     slots_wanted: int
     slot_base: int = Field(ge=0)
     slot_count: int = Field(gt=0)
+    switches: tuple[str, ...]
+    parents: tuple[str, ...] | None
+    uplinks: tuple[str, ...] | None
     members: tuple[_MemberRecord, ...]
 
 
@@ -79,7 +82,8 @@ class Memory:
     def load(self, topology: Topology) -> list[Job]:
         """The jobs remembered, members as if they had just joined; those that left have left.
 
-        A job whose hosts the topology has no more is forgotten.
+        A job whose hosts the topology has no more is forgotten, and one that spans racks if the spines are
+        others: its slots would be summed elsewhere.
 
         Raises:
             StateFileError: the file is there but cannot be read.
@@ -111,6 +115,9 @@ def _record(job: Job) -> _JobRecord:
         slots_wanted=job.slots_wanted,
         slot_base=job.slots.base,
         slot_count=job.slots.count,
+        switches=job.switches,
+        parents=_sorted(job.parents),
+        uplinks=_sorted(job.uplinks),
         members=tuple(
             _MemberRecord(
                 rank=member.rank,
@@ -128,7 +135,7 @@ def _job(record: _JobRecord, topology: Topology) -> Job | None:
     hosts = {host.name: host for host in topology.hosts}
     if any(member.host not in hosts for member in record.members):
         return None
-    return Job(
+    job = Job(
         id=record.id,
         name=record.name,
         token=record.token,
@@ -146,4 +153,13 @@ def _job(record: _JobRecord, topology: Topology) -> Job | None:
         },
         state=JobState.RUNNING,
         slots=SlotRange(record.slot_base, record.slot_count),
+        switches=record.switches,
+        parents=None if record.parents is None else frozenset(record.parents),
+        uplinks=None if record.uplinks is None else frozenset(record.uplinks),
     )
+    spines = tuple(spine.name for spine in topology.spines) if job.spans_racks else ()
+    return job if job.switches == (*job.leaves, *spines) else None
+
+
+def _sorted(names: frozenset[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(sorted(names))

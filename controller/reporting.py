@@ -155,7 +155,8 @@ def _job(job: Job, readings: dict[str, Reading], now: float) -> Any:
         job_id=job.id,
         state=job.state.value,
         size=job.size,
-        switches=job.switches or job.leaves,
+        leaves=job.leaves,
+        spines=sorted(job.uplinks or ()),
         slot_base=job.slots.base if job.slots else 0,
         slot_count=job.slots.count if job.slots else 0,
         members=[

@@ -51,6 +51,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
         self._inboxes: dict[tuple[int, int], asyncio.Queue[Any]] = {}  # by job id and rank, while attending
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
+        fabric.on_failover = self._remember
 
     # ---- the four calls
 

@@ -143,7 +143,8 @@ def _losses(switch: Any) -> Table:
 
 def _job(job: Any) -> Table:
     slots = f", slots {job.slot_base}-{job.slot_base + job.slot_count - 1}" if job.slot_count else ""
-    title = f"Job {job.name}: {job.state} on {', '.join(job.switches)}, id {job.job_id:#010x}{slots}"
+    where = ", ".join([*job.leaves, *job.spines])
+    title = f"Job {job.name}: {job.state} on {where}, id {job.job_id:#010x}{slots}"
     table = _table(title, "rank>", "host", "port>", "member", "silent>", "in>", "out>")
     for member in job.members:
         table.add_row(

@@ -75,24 +75,26 @@ class JobEvent(_message.Message):
     def __init__(self, kind: _Optional[_Union[JobEvent.Kind, str]] = ..., reason: _Optional[str] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class JobStatus(_message.Message):
-    __slots__ = ["job_id", "members", "name", "size", "slot_base", "slot_count", "state", "switches"]
+    __slots__ = ["job_id", "leaves", "members", "name", "size", "slot_base", "slot_count", "spines", "state"]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     SLOT_BASE_FIELD_NUMBER: _ClassVar[int]
     SLOT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SPINES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
-    SWITCHES_FIELD_NUMBER: _ClassVar[int]
     job_id: int
+    leaves: _containers.RepeatedScalarFieldContainer[str]
     members: _containers.RepeatedCompositeFieldContainer[MemberStatus]
     name: str
     size: int
     slot_base: int
     slot_count: int
+    spines: _containers.RepeatedScalarFieldContainer[str]
     state: str
-    switches: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., switches: _Optional[_Iterable[str]] = ..., slot_base: _Optional[int] = ..., slot_count: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., job_id: _Optional[int] = ..., state: _Optional[str] = ..., size: _Optional[int] = ..., leaves: _Optional[_Iterable[str]] = ..., slot_base: _Optional[int] = ..., slot_count: _Optional[int] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., spines: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ["aggregation", "fill", "host", "host_name", "job_id", "lease_s", "shm_dir", "size", "slots", "switch_name", "switch_port"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``tree``: to which spine a leaf sends the sums of its rack. A job without entries ends at the leaf."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from controller.addresses import ip_number, mac_number
@@ -21,12 +21,27 @@ class Uplink:
     ip: str
 
 
+def spine_of(spine_class: int, spines: int, alive: Collection[int]) -> int:
+    """Which of ``spines`` has a class of slots: spine c mod S, if it is among those that are ``alive``.
+
+    The classes of the others are spread over these. A spine that goes takes no other's classes with it: each
+    class has its own order of spines, and is at the first one that is alive.
+    """
+    first, turn = spine_class % spines, spine_class // spines
+    rest = [(first + step) % spines for step in range(1, spines)]
+    turn %= max(len(rest), 1)
+    return next(spine for spine in (first, *rest[turn:], *rest[:turn]) if spine in alive)
+
+
 def uplinks(
-    *, job_id: int, member: int, src_mac: str, src_ip: str, spines: Sequence[Uplink]
+    *, job_id: int, member: int, src_mac: str, src_ip: str, spines: int, ways: Mapping[int, Uplink]
 ) -> Iterator[TableEntry]:
-    """Slots of class c go to spine c mod the number of ``spines``; there this leaf is number ``member``."""
+    """The spine of every class of slots, as ``spine_of`` has it; there this leaf is number ``member``.
+
+    ``ways``: to those that are alive, by their number among all ``spines``.
+    """
     for spine_class in range(SPINE_CLASSES):
-        spine = spines[spine_class % len(spines)]
+        spine = ways[spine_of(spine_class, spines, ways.keys())]
         yield TableEntry(
             UPLINKS,
             (("job", job_id), ("spine_class", spine_class)),

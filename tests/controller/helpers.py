@@ -13,7 +13,7 @@ def job(
     name: str, topology: Topology, *, size: int, job_id: int = 1, slot_base: int = 0, slot_count: int = 64
 ) -> Job:
     """A running job with rank i on the i-th host, wherever that is."""
-    return Job(
+    made = Job(
         id=job_id,
         name=name,
         token="secret",
@@ -23,6 +23,9 @@ def job(
         state=JobState.RUNNING,
         slots=SlotRange(slot_base, slot_count),
     )
+    spines = tuple(spine.name for spine in topology.spines) if made.spans_racks else ()
+    made.switches = (*made.leaves, *spines)
+    return made
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a switch must hold, entry by entry; and that the compiled program has all of it by these names."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from controller.addresses import ip_number, mac_number
 from controller.codec import Codec
 from controller.desired import desired_state
@@ -233,10 +236,41 @@ def test_a_spine_that_is_given_up_is_nobodys_way() -> None:
     assert {entry["port"] for entry in params(less, tree.UPLINKS).values()} == {4}
     assert {entry["port"] for entry in params(less, spraying.PATHS).values()} == {4}
     assert params(less, spraying.GROUPS)[1,]["count"] == 1
-    assert {entry.key for entry in whole.entries} == {entry.key for entry in less.entries}
-    assert params(less, admission.PARENTS) == params(whole, admission.PARENTS)
+    gone = {entry.key for entry in whole.entries} - {entry.key for entry in less.entries}
+    assert gone == {(admission.PARENTS, (("port", 3), ("job", 1)), 0)}
     assert desired_state(RACKS, SPINE1, running, ["spine2"]) == desired_state(RACKS, SPINE1, running)
     assert desired_state(RACKS, LEAF1, running, []) == whole
+
+
+def test_a_job_that_says_which_spines_it_uses_is_summed_by_no_other() -> None:
+    running = job("wide", RACKS, size=4)
+    running.parents, running.uplinks = frozenset({"spine2"}), frozenset({"spine1", "spine2"})
+    state = desired_state(RACKS, LEAF1, [running], ["spine1"])
+    assert set(params(state, admission.PARENTS)) == {(4, 1)}
+    assert {entry["port"] for entry in params(state, tree.UPLINKS).values()} == {3, 4}
+    assert {entry["port"] for entry in params(state, spraying.PATHS).values()} == {3}
+    assert desired_state(RACKS, SPINE1, [running]) == desired_state(RACKS, SPINE1, [])
+    assert len(params(desired_state(RACKS, SPINE2, [running]), admission.WORKERS)) == 2
+
+
+@given(st.integers(1, 16), st.data())
+def test_a_spine_that_goes_takes_no_other_spines_classes_along(spines: int, data: st.DataObject) -> None:
+    alive = data.draw(st.sets(st.integers(0, spines - 1), min_size=1))
+    gone = data.draw(st.sampled_from(sorted(alive)))
+    assert [tree.spine_of(c, spines, range(spines)) for c in range(16)] == [c % spines for c in range(16)]
+    if len(alive) > 1:
+        for spine_class in range(16):
+            before = tree.spine_of(spine_class, spines, alive)
+            after = tree.spine_of(spine_class, spines, alive - {gone})
+            assert after == before or before == gone
+            assert after in alive - {gone}
+
+
+def test_the_classes_of_a_lost_spine_are_spread_over_the_others() -> None:
+    for spines in range(2, 9):
+        owners = [tree.spine_of(c, spines, range(1, spines)) for c in range(0, 16, spines)]
+        most = max(owners.count(spine) for spine in range(1, spines))
+        assert most <= -(-len(owners) // (spines - 1))
 
 
 def test_qos_is_written_to_every_switch_and_losses_to_their_own() -> None:

@@ -16,7 +16,7 @@ from controller.memory import Memory, StateFileError
 from controller.program import load_program
 from controller.server import Settings, running
 from controller.switch_client import SwitchClient
-from controller.topology import single_switch
+from controller.topology import leaf_spine, single_switch
 from tests.controller.helpers import job, until
 from tests.controller.switches import SwitchProcess
 
@@ -37,6 +37,16 @@ def test_what_is_saved_is_loaded(state: Path) -> None:
     Memory(state).save([first, second])
     assert Memory(state).load(TOPOLOGY) == [first, second]
     assert stat.S_IMODE(state.stat().st_mode) == 0o600
+
+
+def test_a_job_that_spans_racks_is_remembered_with_its_spines(state: Path) -> None:
+    racks = leaf_spine(2, 2, 2)
+    wide = job("wide", racks, size=4)
+    wide.switches = ("leaf1", "leaf2", "spine1", "spine2")
+    wide.parents, wide.uplinks = frozenset({"spine2"}), frozenset({"spine1", "spine2"})
+    Memory(state).save([wide])
+    assert Memory(state).load(racks) == [wide]
+    assert Memory(state).load(leaf_spine(2, 3, 2)) == []
 
 
 def test_only_running_jobs_are_remembered(state: Path) -> None:
