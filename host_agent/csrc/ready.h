@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots whose next round has not been sent yet: first come, first served, until the window holds them back;
- * then the least (round since the reduce began, slot) first.
+/* Slots whose next round has not been sent yet: first come, first served, unless the window may hold some of
+ * them back: then the least (round since the reduce began, slot) first.
  *
  * One ring holds either order: a queue, or a binary heap whose root is at `head`. */
 #ifndef WEIR_READY_H

@@ -131,18 +131,21 @@ static int again_due(weir_transport *t)
     return t->again_length != 0;
 }
 
-/* The window is full: put what waits in order, and say whether its first may go all the same.
+/* The window is narrower than the slots are many: put what waits in order, and say whether its first may go.
  *
- * It may when nothing outstanding is before it in the order (round since the reduce began, slot). Were it not
- * so, workers whose windows hold different slots open would wait for each other for ever. With it they cannot:
- * take the least round that is not complete anywhere. Every round before it is complete, and its results come,
- * by timers if need be; so each worker gets to the point where that round is its own to send and nothing it
- * waits for is before it. Then it is the first of what waits there (all that waits is incomplete) and
- * comes before all that is outstanding (incomplete too). So every worker sends it, and it completes. */
+ * It may when the window is not full, and also when nothing outstanding is before it in the order (round since
+ * the reduce began, slot). Were it not so, workers whose windows hold different slots open would wait for each
+ * other for ever. With it they cannot: take the least round that is not complete anywhere. Every round before
+ * it is complete, and its results come, by timers if need be; so each worker gets to the point where that round
+ * is its own to send and nothing it waits for is before it. Then it is the first of what waits there (all that
+ * waits is incomplete) and comes before all that is outstanding (incomplete too). So every worker sends it,
+ * and it completes. */
 static int squeeze(weir_transport *t)
 {
-    t->window.limited = 1;
     weir_ready_order(&t->ready);
+    if (t->outstanding < t->window.limit)
+        return 1;
+    t->window.limited = 1;
     uint64_t first = *weir_ready_at(&t->ready, 0);
     for (uint32_t s = 0; s < t->used; s++)
         if (t->slots[s].active && t->slots[s].sends && order_of(t, s) < first)
@@ -152,7 +155,7 @@ static int squeeze(weir_transport *t)
 
 static inline int first_due(weir_transport *t)
 {
-    return t->ready.length && (t->outstanding < t->window.limit || squeeze(t));
+    return t->ready.length && (t->window.limit >= t->used || squeeze(t));
 }
 
 int weir_transport_sendable(weir_transport *t, int64_t now_ns)

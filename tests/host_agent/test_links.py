@@ -15,12 +15,13 @@ from host_agent.codec import Packet
 from host_agent.frames import Addresses, Endpoint, Framer
 from host_agent.links import Aborted, ShmLink, TransportTimeout, UdpLink
 from host_agent.report import Verdict
+from host_agent.tagging import Tagging
 from host_agent.transport import SlotTransport, TransportConfig
 from native.ring import SWITCH, ShmPort
 from simulator.entries import AGGREGATION, host_addresses
 from tests.host_agent.answers import result
 from tests.host_agent.racks import on_every_worker, shm_rack, udp_rack
-from wire.definition import Op
+from wire.definition import CE, ECT, NOT_ECT, Op, dscp
 
 US = host_addresses(1)
 THEM = Addresses(AGGREGATION, US.host)  # the same wire from the switch's end
@@ -30,6 +31,17 @@ def begun(workers: int = 1) -> SlotTransport:
     transport = SlotTransport(TransportConfig(job=9, worker=0, workers=workers, slots=8))
     transport.begin(Op.ADD, 256, np.arange(1, 513, dtype=np.uint32))
     return transport
+
+
+def classed() -> SlotTransport:
+    """As ``begun``, of the back layers, and one of its two packets may be shed: CLASSES."""
+    transport = SlotTransport(TransportConfig(job=9, worker=0, workers=1, slots=8))
+    tagging = Tagging(layer=5, budgets=np.array([256], np.uint64))
+    transport.begin(Op.ADD, 256, np.arange(1, 513, dtype=np.uint32), tagging)
+    return transport
+
+
+CLASSES = [dscp(5) << 2 | NOT_ECT, dscp(5) << 2 | ECT]
 
 
 @pytest.fixture
@@ -86,6 +98,19 @@ class TestShm:
         assert transport.done
         assert transport.report().refused == {Verdict.NOT_OURS: len(junk) + 2}
 
+    def test_traffic_classes_go_both_ways(self, tmp_path: Path, port: ShmPort) -> None:
+        transport = classed()
+        with threading_drive(ShmLink(tmp_path, 1, US), transport):
+            classes = []
+            for _ in range(2):
+                frame = port.recv()
+                assert frame is not None
+                classes.append(frame[15])
+                reply = result(Packet.decode(frame[42:])).encode()
+                assert port.send(Framer(THEM).wrap(reply, dscp(5) << 2 | CE))
+        assert classes == CLASSES
+        assert transport.report().marked == 2
+
     def test_without_a_switch_the_error_says_so(self, tmp_path: Path) -> None:
         with pytest.raises(OSError, match=r"port-3: no switch made it"):
             ShmLink(tmp_path, 3, US)
@@ -135,6 +160,22 @@ class TestUdp:
             on_every_worker(rack, lambda r: r.reduce(vectors[r.config.worker], Op.MAX, 32))
         for vector in vectors:
             np.testing.assert_array_equal(vector, expected)
+
+    def test_traffic_classes_go_both_ways(self) -> None:
+        transport = classed()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as switch:
+            switch.bind(("127.0.0.1", 0))
+            switch.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+            link = UdpLink(("127.0.0.1", 0), switch.getsockname())
+            classes = []
+            with threading_drive(link, transport):
+                for mark in (ECT, CE):
+                    payload, (told, *_), _, sender = switch.recvmsg(2048, socket.CMSG_SPACE(4))
+                    classes.append(told[2][0])
+                    switch.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp(5) << 2 | mark)
+                    switch.sendto(result(Packet.decode(payload)).encode(), sender)
+        assert classes == CLASSES
+        assert transport.report().marked == 1
 
     def test_nobody_at_the_aggregation_address(self) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
