@@ -1,29 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DDP communication hook: sparsified all-reduce through the switch, with error feedback.
+"""DDP communication hook: sparsified all-reduce through the switch, of which a bounded part may go missing.
 
 This module must not postpone the evaluation of annotations: DDP looks at the hook's.
 """
 
 import time
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from host_agent.bucket_layout import BucketLayout
-from host_agent.error_feedback import ErrorFeedback
-from host_agent.float_sum import encode
+from host_agent.classes import LayerClasses
+from host_agent.float_sum import Contribution, encode
 from host_agent.ledger import Direction, Ledger
+from host_agent.local_gradients import LocalGradients, Outgoing
+from host_agent.loss_policy import LossPolicy
 from host_agent.reducer import ReducerStats
 from host_agent.report import Account, ReduceReport
 from host_agent.sparsifiers import Sparsifier, SparsifierOptions, create_sparsifier
+from host_agent.tagging import Tagging
 from host_agent.torch_backend import WeirProcessGroup
 
 _HOOKABLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
-_MOVED = ("packets_up", "packets_down", "bytes_up", "bytes_down", "retransmissions")
+_COUNTED = (
+    *("packets_up", "packets_down", "bytes_up", "bytes_down"),
+    *("timeouts", "retransmissions", "releases", "repeats_asked", "trimmed", "marked", "missing", "budget"),
+)
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,9 @@ class StepStats:
     seconds: in the hook's operations, from the copy out of the buckets to the copy back; reduce_seconds: of
     that, in reductions. Packets and bytes are on the wire, all headers included. entered = included +
     returned, in fixed-point lanes.
+    timeouts: timers that fired; retransmissions: packets sent again, of which releases gave their lanes up;
+    repeats_asked: by the aggregator; marked: results that told of congestion; trimmed: rounds whose result
+    lacks this worker's lanes. missing: lanes that no result included, at most budget of them.
     """
 
     step: int = 0
@@ -47,7 +58,14 @@ class StepStats:
     bytes_down: int = 0
     blocks: int = 0
     blocks_sent: int = 0
+    timeouts: int = 0
     retransmissions: int = 0
+    releases: int = 0
+    repeats_asked: int = 0
+    trimmed: int = 0
+    marked: int = 0
+    missing: int = 0
+    budget: int = 0
     entered: Account = field(default_factory=Account)
     included: Account = field(default_factory=Account)
     returned: Account = field(default_factory=Account)
@@ -66,11 +84,16 @@ class StepStats:
 class HookState:
     """What ``hook`` needs from step to step: the method, its settings, every parameter's residual.
 
+    Packets carry the layer class of their bucket, so that what the next forward pass needs first is summed
+    first where the network is congested.
+
     module: the DDP module the hook is registered on (or any module that holds the parameters); it gives the
     names that errors and checkpoints use. process_group: a "weir" group, by default the module's, else the
     default group. sparsifier: a registered name, or an object. density, threshold, block: its options.
-    error_feedback: keep what is not delivered for the next step (the dense sparsifier "none" keeps nothing).
-    warmup_steps: that many first steps are dense.
+    loss_policy: how much of each gradient may go missing in a step rather than be waited for: a share from 0
+    to 1, a LossPolicy, or the path of a file with one; 0, the default: nothing. error_feedback: keep what is
+    not delivered for the next step (dense and without loss there is nothing to keep). warmup_steps: that many
+    first steps are dense.
 
     A residual is this rank's own: save ``state_dict()`` on every rank, beside the model.
 
@@ -90,20 +113,22 @@ class HookState:
         density: float = 0.05,
         threshold: float = 1e-3,
         block: int = 256,
+        loss_policy: LossPolicy | float | str | Path = 0.0,
         error_feedback: bool = True,
         warmup_steps: int = 0,
     ) -> None:
         self.options = SparsifierOptions(density=density, threshold=threshold, block=block)
         if isinstance(sparsifier, str):
             sparsifier = create_sparsifier(sparsifier, self.options)
-        self.sparsifier = sparsifier
-        self.feedback = ErrorFeedback() if error_feedback and not sparsifier.sends_all else None
+        policy = LossPolicy.of(loss_policy)
+        self.gradients = LocalGradients(sparsifier, policy, error_feedback=error_feedback)
         self.warmup_steps = warmup_steps
         self.step = 0
         self.ledger = Ledger()
         self.last_step: StepStats | None = None
         self._this_step = StepStats()
         self._names: dict[torch.Tensor, str] = {}
+        self._layers = LayerClasses({})
         self._group: WeirProcessGroup | None = None
         self.bind(module, process_group)
 
@@ -121,6 +146,7 @@ class HookState:
             )
         self._group = process_group
         self._names = {parameter: name for name, parameter in module.named_parameters()}
+        self._layers = LayerClasses.of(module)
 
     def layout_of(self, bucket: GradBucket) -> BucketLayout:
         """Where the parameters of one of DDP's buckets are."""
@@ -130,7 +156,8 @@ class HookState:
 
     def residual(self, name: str) -> torch.Tensor | None:
         """What a parameter's gradient still owes to the sums: flat, float32; None when there is nothing."""
-        return self.feedback.residual(name) if self.feedback is not None else None
+        feedback = self.gradients.feedback
+        return feedback.residual(name) if feedback is not None else None
 
     @property
     def group(self) -> WeirProcessGroup:
@@ -146,19 +173,17 @@ class HookState:
         raised can be repeated.
         """
         started, before = time.perf_counter(), self.group.connection.stats
-        vector = layout.spread(bucket).div_(self.group.size())
-        if self.feedback is not None:
-            self.feedback.compensate(layout, vector)
-        sent = self._encode(layout, vector)
-        peers = self.group.collectives.peers
-        mine = encode(peers, sent.numpy(), layout.describe, layout.block)
-        total, report = mine.add(peers, keep=self.feedback is not None)
-        layout.collect(self.sparsifier.decode(torch.from_numpy(total.values())), bucket)
-        if self.feedback is not None:
-            self.feedback.keep(layout, vector - torch.from_numpy(mine.values()))
+        dense = self.step < self.warmup_steps
+        outgoing = self.gradients.prepare(layout, bucket, self.group.size(), dense=dense)
+        peers, layer = self.group.collectives.peers, self._layers.frontmost(s.name for s in layout)
+        mine = encode(peers, outgoing.sent.numpy(), layout.describe, layout.block, Tagging(layer))
+        keep = self.gradients.feedback is not None
+        total, report = mine.add(peers, keep=keep, tagging=self._tagging(layer, outgoing, mine))
+        layout.collect(self.gradients.sparsifier.decode(torch.from_numpy(total.values())), bucket)
+        self.gradients.settle(outgoing, torch.from_numpy(mine.values()) if keep else None)
         for direction in Direction:
             self.ledger.record(self.step, f"bucket {layout.index}", direction, report)
-        part = self._part(layout, sent, report, before)
+        part = self._part(layout, outgoing.sent, report, before)
         so_far = self._this_step if layout.index else StepStats()  # a step that raised left its part behind
         self._this_step = so_far.plus(replace(part, seconds=time.perf_counter() - started))
         if last:
@@ -166,12 +191,24 @@ class HookState:
             self.last_step, self._this_step = self._this_step, StepStats()
         return bucket
 
+    def _tagging(self, layer: int, outgoing: Outgoing, mine: Contribution) -> Tagging:
+        """Classes and budgets of the blocks that ``mine`` has lanes of."""
+        if outgoing.magnitudes is None:
+            return Tagging(layer)
+        classes, rows, occupied = outgoing.magnitudes.classes, mine.rows, mine.occupied()
+        if rows is not None:
+            sent_here, occupied = occupied, np.zeros(classes.size, np.bool_)
+            occupied[rows] = sent_here
+        accounts = self.gradients.policy.accounts_for(outgoing.layout, self._layers, classes, occupied)
+        chosen = slice(None) if rows is None else rows
+        return Tagging(layer, classes[chosen], accounts.of_block[chosen], accounts.budgets)
+
     def _part(
         self, layout: BucketLayout, sent: torch.Tensor, report: ReduceReport, before: ReducerStats
     ) -> StepStats:
         """One bucket's statistics; ``before``: the group's when it began."""
         after = self.group.connection.stats
-        moved: dict[str, Any] = {name: getattr(after, name) - getattr(before, name) for name in _MOVED}
+        counted: dict[str, Any] = {name: getattr(after, name) - getattr(before, name) for name in _COUNTED}
         return StepStats(
             step=self.step + 1,
             elements=sum(segment.length for segment in layout),
@@ -182,37 +219,23 @@ class HookState:
             entered=report.entered,
             included=report.included,
             returned=report.returned,
-            **moved,
+            **counted,
         )
 
-    def _encode(self, layout: BucketLayout, vector: torch.Tensor) -> torch.Tensor:
-        """What of each parameter is sent, chosen for each by itself."""
-        if self.sparsifier.sends_all or self.step < self.warmup_steps:
-            return vector
-        sent = torch.zeros_like(vector)
-        for segment in layout:
-            sent[segment.in_vector] = self.sparsifier.encode(vector[segment.in_vector])
-        return sent
-
     def state_dict(self) -> dict[str, Any]:
-        """This rank's residuals, the step, the sparsifier's state: enough to go on bit for bit."""
-        return {
-            "step": self.step,
-            "sparsifier": self.sparsifier.state_dict(),
-            "residuals": self.feedback.state_dict() if self.feedback else {},
-        }
+        """This rank's residuals, classes, step and sparsifier's state: enough to go on bit for bit."""
+        return {"step": self.step, **self.gradients.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from what ``state_dict`` gave on this rank; ValueError when it is of other parameters."""
-        unknown = sorted(set(state["residuals"]) - set(self._names.values()))
-        if unknown:
-            raise ValueError(
-                f"the saved state has residuals of parameters this module lacks: {', '.join(unknown)}"
-            )
-        self.sparsifier.load_state_dict(state["sparsifier"])
+        for what in ("residuals", "quartiles"):
+            unknown = sorted(set(state[what]) - set(self._names.values()))
+            if unknown:
+                raise ValueError(
+                    f"the saved state has {what} of parameters this module lacks: {', '.join(unknown)}"
+                )
+        self.gradients.load_state_dict(state)
         self.step = state["step"]
-        if self.feedback is not None:
-            self.feedback.load_state_dict(state["residuals"])
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the module and the group, which another process does not have."""

@@ -19,6 +19,7 @@ from host_agent import limbs, quantize
 from host_agent.dtypes import Lanes, lanes_for
 from host_agent.primitive import Peers, fitting_block
 from host_agent.report import ReduceReport
+from host_agent.tagging import LOSSLESS, Tagging
 from wire.definition import GROUP_LANES, Op
 
 _LAST = np.uint32(0xFFFFFFFF)
@@ -59,18 +60,24 @@ class Contribution:
     block: int
     workers: int
 
-    def add(self, peers: Peers, *, keep: bool) -> tuple["Contribution", ReduceReport]:
+    def add(
+        self, peers: Peers, *, keep: bool, tagging: Tagging = LOSSLESS
+    ) -> tuple["Contribution", ReduceReport]:
         """The sum of all workers' contributions, itself in this form, and how it was made.
 
         keep: leave this contribution as it is, but for blocks that no result included: those become zero.
-        Otherwise its memory becomes the sum's.
+        Otherwise its memory becomes the sum's. tagging: with budgets, for lanes of whole blocks only; its
+        arrays are of the blocks in ``lanes``.
         """
         lanes = self.lanes.copy() if keep else self.lanes
-        report = peers.primitive.reduce(lanes.view(np.uint32), Op.ADD, self.block)
-        if keep:
-            for block in report.given_back.blocks:
-                self.lanes[block * self.block : (block + 1) * self.block] = 0
+        report = peers.primitive.reduce(lanes.view(np.uint32), Op.ADD, self.block, tagging)
+        if keep and report.given_back.blocks.size:
+            give_back(self.lanes, report.given_back.blocks, self.block)
         return replace(self, lanes=lanes), report
+
+    def occupied(self) -> npt.NDArray[np.bool_]:
+        """For each block in ``lanes``, a whole number of blocks, whether it is sent: it is not zero here."""
+        return np.asarray(self.lanes.reshape(-1, self.block).any(axis=1))
 
     def values(self) -> npt.NDArray[np.float32]:
         """The vector that the lanes stand for.
@@ -91,15 +98,22 @@ class Contribution:
             quantize.from_fixed_rows(self.lanes, self.rows, *scale, out=vector)
 
 
-def encode(peers: Peers, values: npt.NDArray[np.float32], name: Namer, block: int) -> Contribution:
+def give_back(flat: npt.NDArray[Any], blocks: npt.NDArray[np.integer[Any]], block: int) -> None:
+    """Zeroes ``blocks`` of ``flat``, a whole number of blocks: what no result included is not delivered."""
+    flat.reshape(-1, block)[blocks] = 0
+
+
+def encode(
+    peers: Peers, values: npt.NDArray[np.float32], name: Namer, block: int, tagging: Tagging = LOSSLESS
+) -> Contribution:
     """Agrees with all workers on the scale of every block and puts ``values`` to it.
 
     Where many blocks are zero on all workers, the lanes are of the others alone. They are in memory that the
     next call takes again. NonFiniteError on every worker when any value is NaN or infinite; ``name``
-    describes it by flat index.
+    describes it by flat index. tagging: the layer class of the packets; without budgets.
     """
     exponents = quantize.exponents(values, block)
-    rows, shared = _agree(peers, exponents, quantize.NOT_FINITE, values, name)
+    rows, shared = _agree(peers, exponents, quantize.NOT_FINITE, values, name, tagging)
     if rows.size > exponents.size * _WORTH_SELECTING:
         exponents[rows] = shared
         lanes = peers.scratch.take(values.size)
@@ -127,29 +141,33 @@ def sum_float64(peers: Peers, values: npt.NDArray[np.float64], name: Namer) -> N
 
 
 def _agree(
-    peers: Peers, exponents: Lanes, not_finite: int, values: npt.NDArray[np.floating[Any]], name: Namer
+    peers: Peers,
+    exponents: Lanes,
+    not_finite: int,
+    values: npt.NDArray[np.floating[Any]],
+    name: Namer,
+    tagging: Tagging = LOSSLESS,
 ) -> tuple[quantize.Rows, Lanes]:
     """The blocks that are not zero everywhere, and the greatest of all workers' exponents of each.
 
     NonFiniteError when one of those is ``not_finite``.
     """
-    rows = _occupied(peers, exponents)
-    shared = peers.reduce(
-        exponents[rows], Op.MAX, GROUP_LANES
-    )  # sparse on one worker: small blocks skip more
+    rows = _occupied(peers, exponents, tagging)
+    # Sparse on one worker: small blocks skip more.
+    shared = peers.reduce(exponents[rows], Op.MAX, GROUP_LANES, tagging)
     if shared.size and int(shared.max()) >= not_finite:
         raise _blame(peers, values, name)
     return rows, shared
 
 
-def _occupied(peers: Peers, exponents: Lanes) -> quantize.Rows:
+def _occupied(peers: Peers, exponents: Lanes, tagging: Tagging) -> quantize.Rows:
     """Which blocks are not zero on some worker. Of a short vector: all, which saves a round trip."""
     if exponents.size < _WORTH_ASKING:
         return np.arange(exponents.size, dtype=np.uint32)
     padded = np.zeros(lanes_for(-(-exponents.size // 8)), np.uint32)
     bits = np.packbits(exponents != 0)
     padded.view(np.uint8)[: bits.size] = bits
-    peers.reduce(padded, Op.OR)
+    peers.reduce(padded, Op.OR, tagging=tagging)
     found = np.unpackbits(padded.view(np.uint8), count=exponents.size)
     return np.flatnonzero(found).astype(np.uint32)
 

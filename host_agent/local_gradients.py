@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from host_agent.bucket_layout import BucketLayout
@@ -66,12 +64,12 @@ class LocalGradients:
             sent[segment.in_vector] = self.sparsifier.encode(vector[segment.in_vector])
         return sent
 
-    def settle(self, outgoing: Outgoing, delivered: torch.Tensor) -> None:
+    def settle(self, outgoing: Outgoing, delivered: torch.Tensor | None) -> None:
         """Takes note of what the sum included of this worker: ``sent`` as rounded, zero where it was lost.
 
-        To be called once for each vector, when its sum is there.
+        To be called once for each vector, when its sum is there. delivered: may be None without ``feedback``.
         """
-        if self.feedback is not None:
+        if self.feedback is not None and delivered is not None:
             self.feedback.keep(outgoing.layout, outgoing.compensated - delivered)
         if self.classifier is not None and outgoing.magnitudes is not None:
             self.classifier.adopt(outgoing.magnitudes)
@@ -91,10 +89,3 @@ class LocalGradients:
             self.feedback.load_state_dict(state["residuals"])
         if self.classifier is not None:
             self.classifier.load_state_dict(state["quartiles"])
-
-
-def give_back(
-    flat: npt.NDArray[np.int32] | torch.Tensor, blocks: npt.NDArray[np.integer[Any]], block: int
-) -> None:
-    """Zeroes ``blocks`` of ``flat``, a whole number of blocks: what no result included is not delivered."""
-    flat.reshape(-1, block)[blocks.astype(np.int64)] = 0  # torch takes no unsigned indexes

@@ -14,6 +14,7 @@ Example::
 from host_agent.comm_hook import HookState, StepStats, hook
 from host_agent.connection import GroupBrokenError
 from host_agent.float_sum import NonFiniteError
+from host_agent.loss_policy import LossPolicy, LossPolicyError
 from host_agent.sparsifiers import Sparsifier, SparsifierOptions, sparsifier_names
 from host_agent.sparsifiers import register as register_sparsifier
 from host_agent.torch_backend import WeirProcessGroup
@@ -22,6 +23,8 @@ from host_agent.torch_backend import register as _register_backend
 __all__ = [
     "GroupBrokenError",
     "HookState",
+    "LossPolicy",
+    "LossPolicyError",
     "NonFiniteError",
     "Sparsifier",
     "SparsifierOptions",

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from weir.train.config import TrainConfig
 from weir.train.data import OUTPUTS, WORDS, Dataset, Split, digits, stdlib
-from weir.train.models import ResNet18, SmallCnn, WordLm
+from weir.train.models import Mlp, ResNet18, SmallCnn, WordLm
 
 _EVALUATION_BATCH = 64
 
@@ -30,6 +30,8 @@ def make_task(config: TrainConfig) -> Task:
         return Task(WordLm(WORDS, OUTPUTS), stdlib())
     if config.model == "cnn":
         return Task(SmallCnn(), digits())
+    if config.model == "mlp":
+        return Task(Mlp(), digits())
     return Task(ResNet18(), digits())
 
 

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One training run of several workers in one process, with loss injected at the source.
+
+Every worker computes the gradient of its own share of the data with the same parameters, as replicas do. What
+is sent, what is lost and what is kept for the next step is decided by the code that the DDP hook runs
+(``host_agent.local_gradients``); only the network is missing: blocks are lost by a coin, and what is left is
+summed in memory.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from host_agent.bucket_layout import BucketLayout
+from host_agent.classes import LayerClasses
+from host_agent.float_sum import give_back
+from host_agent.local_gradients import LocalGradients, Outgoing
+from host_agent.loss_policy import LossPolicy
+from host_agent.sparsifiers import SparsifierOptions, create_sparsifier
+from weir.train.config import PRESETS, TrainConfig
+from weir.train.data import Split, learning_rate, share
+from weir.train.task import Task, make_task, mean_loss
+
+_EVALUATION_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run to make.
+
+    train: model, data, sizes, seed, sparsifier. losses: the share of blocks that each worker loses in each
+    step, by class. error_feedback: lost blocks are sent again with the next step.
+    """
+
+    train: TrainConfig
+    losses: LossPolicy
+    error_feedback: bool = True
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """accuracy: on held-out data, 0 to 1. lost: share of all blocks that were lost."""
+
+    accuracy: float
+    lost: float
+
+
+class _Worker:
+    """A rank: what it keeps between steps, and its coin."""
+
+    def __init__(self, trial: Trial, layers: LayerClasses, rank: int) -> None:
+        train = trial.train
+        options = SparsifierOptions(density=train.density, threshold=train.threshold, block=train.block)
+        self._gradients = LocalGradients(
+            create_sparsifier(train.sparsifier, options), trial.losses, error_feedback=trial.error_feedback
+        )
+        self._losses, self._layers = trial.losses, layers
+        self._coin = np.random.default_rng((train.seed, rank))
+        self.blocks = self.lost = 0
+
+    def deliver(self, layout: BucketLayout, bucket: torch.Tensor, workers: int) -> torch.Tensor:
+        """What of this gradient the sum includes."""
+        outgoing = self._gradients.prepare(layout, bucket, workers)
+        delivered = outgoing.sent.clone()
+        lost = self._lost(outgoing)
+        give_back(delivered.numpy(), lost, layout.block)
+        self._gradients.settle(outgoing, delivered)
+        self.blocks += layout.length // layout.block
+        self.lost += lost.size
+        return delivered
+
+    def _lost(self, outgoing: Outgoing) -> npt.NDArray[np.intp]:
+        """The same draws whatever the shares: what is lost with a small share is lost with a larger one."""
+        if outgoing.magnitudes is None:
+            return np.empty(0, np.intp)
+        shares = self._losses.shares(outgoing.layout, self._layers, outgoing.magnitudes.classes)
+        return np.flatnonzero(self._coin.random(shares.size) < shares)
+
+
+class _Training:
+    """All workers on one set of parameters."""
+
+    def __init__(self, trial: Trial, task: Task) -> None:
+        self.config, self.task = trial.train, task
+        layers = LayerClasses.of(task.model)
+        self.workers = [_Worker(trial, layers, rank) for rank in range(self.config.workers)]
+        named = [(name, p) for name, p in task.model.named_parameters() if p.requires_grad]
+        self.parameters = [parameter for _, parameter in named]
+        self.layout = BucketLayout.of(0, [name for name, _ in named], self.parameters, self.config.block)
+        self.optimizer = torch.optim.SGD(self.parameters, lr=self.config.lr)
+
+    def run(self) -> None:
+        """All epochs."""
+        config, samples = self.config, len(self.task.data.train)
+        step = 0
+        for epoch in range(1, config.epochs + 1):
+            ranks = [
+                share(samples, rank, config.workers, config.batch_size, config.seed, epoch)[
+                    : config.max_steps
+                ]
+                for rank in range(config.workers)
+            ]
+            steps = config.epochs * len(ranks[0])
+            for batches in zip(*ranks, strict=True):
+                rate = learning_rate(config.lr, step, steps, warm_up=max(1, steps // 10))
+                self._one_step(list(batches), rate)
+                step += 1
+
+    def _one_step(self, batches: list[torch.Tensor], rate: float) -> None:
+        train, total = self.task.data.train, torch.zeros(self.layout.length)
+        for worker, batch in zip(self.workers, batches, strict=True):
+            self.optimizer.zero_grad()
+            mean_loss(self.task.model(train.inputs[batch]), train.targets[batch]).backward()  # type: ignore[no-untyped-call]
+            total += worker.deliver(self.layout, self._bucket(), len(self.workers))
+        for segment, parameter in zip(self.layout, self.parameters, strict=True):
+            parameter.grad = total[segment.in_vector].view_as(parameter)
+        if (limit := PRESETS[self.config.model].clip) is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, limit)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+
+    def _bucket(self) -> torch.Tensor:
+        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in self.parameters]
+        return torch.cat([grad.flatten() for grad in grads])
+
+
+@torch.no_grad()
+def _accuracy(model: torch.nn.Module, held_out: Split) -> float:
+    """Share of right answers."""
+    model.eval()
+    right = 0
+    for start in range(0, len(held_out), _EVALUATION_BATCH):
+        scores = model(held_out.inputs[start : start + _EVALUATION_BATCH])
+        right += int((scores.argmax(-1) == held_out.targets[start : start + _EVALUATION_BATCH]).sum())
+    return right / held_out.targets.numel()
+
+
+def run(trial: Trial) -> Outcome:
+    """Trains from the seed's parameters to the end, and measures."""
+    training = _Training(trial, make_task(trial.train))
+    training.run()
+    blocks = sum(worker.blocks for worker in training.workers)
+    return Outcome(
+        accuracy=_accuracy(training.task.model, training.task.data.test),
+        lost=sum(worker.lost for worker in training.workers) / max(blocks, 1),
+    )
