@@ -16,12 +16,13 @@ from typing import Any, Final, Protocol
 
 import native
 from native.ring import MAX_FRAME
+from softswitch.queueing import Limits, QueueCounts, Queueing, QueueStatistics, queue_statistics
 
 MAX_PORT: Final = 510
 """The highest port number: v1model's have nine bits, and 511 means drop."""
 
 _HERE: Final = Path(__file__).resolve().parent
-_SOURCES: Final = ("loop.c", "capture.c", "port_shm.c", "port_packet.c", "port_queue.c")
+_SOURCES: Final = ("loop.c", "serve.c", "capture.c", "port_shm.c", "port_packet.c", "port_queue.c")
 
 
 class NativeSwitch(Protocol):
@@ -63,13 +64,18 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "loop_free": (None, (ctypes.c_void_p,)),
     "loop_run": (ctypes.c_int, (ctypes.c_void_p,)),
     "loop_stop": (None, (ctypes.c_void_p,)),
-    "loop_set_switch": (None, (ctypes.c_void_p, ctypes.c_void_p)),
+    "loop_set_switch": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
     "loop_remove": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32)),
     "loop_set_up": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int)),
     "loop_get_stats": (
         ctypes.c_int,
         (ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(_Statistics)),
     ),
+    "loop_set_queueing": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(Limits), ctypes.c_int),
+    ),
+    "loop_get_queue_stats": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)),
     "loop_unknown_port": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "loop_start_capture": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)),
     "loop_capture_error": (ctypes.c_int, (ctypes.c_void_p,)),
@@ -156,8 +162,14 @@ class PortLoop:
         self.close()
 
     def set_switch(self, switch: NativeSwitch | None) -> None:
-        """Run frames through ``switch`` from now on. When this returns, no frame is in the old one."""
-        self._library.loop_set_switch(self._handle, switch.handle if switch is not None else None)
+        """Run frames through ``switch`` from now on. When this returns, no frame is in the old one.
+
+        Ports keep their limits; what waits in the old switch's queues leaves at once. Raises PortError when a
+        port is limited and the new switch has no queues.
+        """
+        result = self._library.loop_set_switch(self._handle, switch.handle if switch is not None else None)
+        if result < 0:
+            raise PortError(f"the switch's ports cannot be limited: {os.strerror(-result)}")
 
     @property
     def _handle(self) -> int:
@@ -203,6 +215,27 @@ class PortLoop:
     def set_up(self, number: int, up: bool) -> None:
         """Bring a port up or down; one that is down drops and counts what comes and goes."""
         self._check(self._library.loop_set_up(self._handle, number, int(up)), number)
+
+    def set_queueing(self, number: int, queueing: Queueing | None, *, both_ways: bool = True) -> None:
+        """Limit a port from now on, under this switch and any that follows; None lifts all limits.
+
+        ``queueing`` holds for what the program sends: the switch's traffic manager queues it. With
+        ``both_ways`` its rates hold for what comes in, too: frames wait outside, as in a network card. What
+        waits stays. Raises PortError.
+        """
+        limits = None if queueing is None else ctypes.byref(Limits.of(queueing))
+        result = self._library.loop_set_queueing(self._handle, number, limits, int(both_ways))
+        self._check(result, number)
+
+    def set_rate(self, number: int, rate_bps: int) -> None:
+        """Make a port as fast as a line of ``rate_bps`` bit/s, both ways, with BMv2's queue depths."""
+        self.set_queueing(number, Queueing(rate_bps=rate_bps))
+
+    def queue_statistics(self, number: int) -> tuple[QueueStatistics, ...]:
+        """What each of a port's eight queues has seen under the switch that runs now, by priority."""
+        counts = QueueCounts()
+        self._check(self._library.loop_get_queue_stats(self._handle, number, counts), number)
+        return queue_statistics(counts)
 
     def ports(self) -> dict[int, str]:
         """What each port is attached to, by number."""

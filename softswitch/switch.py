@@ -158,7 +158,7 @@ class Switch:
         """Limits a port (0 to 511), which then has eight queues; or changes its limits.
 
         What waits stays and leaves under the new limits, which count from the last `process` or `step`. Where
-        a `PortLoop` drives the switch, use its own `set_queueing`.
+        a `PortLoop` drives the switch, use its own `set_queueing`: this does not wake it.
         """
         _check_port(port)
         with self._control:

@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 // -- making way for the control side ---------------------------------------------------------------
@@ -59,13 +60,6 @@ void loop_stop(loop *l)
     loop_wake(l);
 }
 
-void loop_set_switch(loop *l, sw_switch *sw)
-{
-    loop_enter(l);
-    l->sw = sw;
-    loop_leave(l);
-}
-
 // -- ports -----------------------------------------------------------------------------------------
 
 port *loop_port(loop *l, uint32_t number) { return number < LOOP_PORTS ? l->by_number[number] : NULL; }
@@ -99,8 +93,12 @@ int loop_remove(loop *l, uint32_t number)
 {
     loop_enter(l);
     port *p = loop_port(l, number);
-    if (p)
+    if (p) {
+        if (p->limited)
+            loop_lift_limits(l, p);
+        p->ops->flush(p);
         detach(l, p);
+    }
     loop_leave(l);
     return p ? 0 : -ENODEV;
 }
@@ -158,83 +156,6 @@ int loop_capture_error(loop *l)
     return error;
 }
 
-// -- frames ----------------------------------------------------------------------------------------
-
-static void emit(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
-{
-    loop *l = ctx;
-    port *p = loop_port(l, number);
-    if (!p) {
-        l->unknown_port++;
-        return;
-    }
-    if (!p->up || p->ops->send(p, frame, len) != 0) {
-        p->stats.tx_drops++;
-        return;
-    }
-    p->dirty = 1;
-    if (l->capture)
-        capture_frame(l->capture, p->capture_id, l->capture_now, frame, len, CAPTURE_OUT);
-}
-
-static uint64_t elapsed_ns(const loop *l)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)((now.tv_sec - l->epoch.tv_sec) * 1000000000 + (now.tv_nsec - l->epoch.tv_nsec));
-}
-
-static uint64_t wall_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-// One batch of one port. Returns how many frames it had.
-static uint32_t serve(loop *l, port *p)
-{
-    uint32_t len, n = 0;
-    const uint8_t *frame = p->ops->peek(p, &len);
-    if (!frame)
-        return 0;
-    sw_switch *sw = p->up ? l->sw : NULL;
-    uint64_t now = elapsed_ns(l);
-    if (l->capture)
-        l->capture_now = wall_ns();
-    if (sw)
-        sw_lock(sw);
-    do {
-        p->stats.rx_packets++;
-        p->stats.rx_bytes += len;
-        if (l->capture && p->up)
-            capture_frame(l->capture, p->capture_id, l->capture_now, frame, len, CAPTURE_IN);
-        if (sw)
-            sw_process(sw, p->number, frame, len, now, emit, l);
-        else
-            p->stats.rx_drops++;
-        p->ops->release(p);
-    } while (++n < LOOP_BATCH && (frame = p->ops->peek(p, &len)));
-    if (sw)
-        sw_unlock(sw);
-    return n;
-}
-
-static uint32_t serve_all(loop *l)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < l->count; i++)
-        n += serve(l, l->ports[i]);
-    if (n == 0)
-        return 0;
-    for (uint32_t i = 0; i < l->count; i++)
-        if (l->ports[i]->dirty) {
-            l->ports[i]->dirty = 0;
-            l->ports[i]->ops->flush(l->ports[i]);
-        }
-    return n;
-}
-
 // -- sleeping --------------------------------------------------------------------------------------
 
 // Waits for the bell on the loop's behalf, once each time it is armed, and ends the loop's poll.
@@ -264,13 +185,19 @@ static void arm_helper(loop *l, uint32_t seen)
     weir_futex_wake(&l->armed);
 }
 
+// Until a frame comes in, a deadline is over or somebody wants the loop.
 static void sleep_until_work(loop *l, uint32_t seen)
 {
+    const uint64_t deadline = loop_deadline(l), now = deadline == SW_NEVER ? 0 : loop_now(l);
+    if (deadline <= now)
+        return;
+    const int64_t patience = deadline == SW_NEVER ? -1 : (int64_t)(deadline - now);
+    const struct timespec timeout = {patience / 1000000000, patience % 1000000000};
     struct pollfd fds[LOOP_PORTS + 1];
     nfds_t n = 0;
     for (uint32_t i = 0; i < l->count; i++) {
         int fd = l->ports[i]->ops->fd ? l->ports[i]->ops->fd(l->ports[i]) : -1;
-        if (fd < 0)
+        if (fd < 0 || l->ports[i]->held)
             continue;
         fds[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
     }
@@ -283,9 +210,9 @@ static void sleep_until_work(loop *l, uint32_t seen)
         capture_flush(l->capture);
     pthread_mutex_unlock(&l->lock);
     if (bell_only)
-        weir_bell_wait(l->bell, seen, -1);
+        weir_bell_wait(l->bell, seen, patience);
     else
-        poll(fds, n + 1, -1);
+        ppoll(fds, n + 1, patience < 0 ? NULL : &timeout, NULL);
     pthread_mutex_lock(&l->lock);
     uint64_t rings;
     if (read(l->wake_fd, &rings, sizeof rings) < 0) {
@@ -301,12 +228,13 @@ static void sleep_until_work(loop *l, uint32_t seen)
 
 int loop_run(loop *l)
 {
+    prctl(PR_SET_TIMERSLACK, 1);  // nanosecond: a deadline is when a frame has to leave
     pthread_mutex_lock(&l->lock);
     while (!atomic_load(&l->stop)) {
         while (atomic_load(&l->waiting))
             pthread_cond_wait(&l->resumed, &l->lock);
         uint32_t seen = l->bell ? weir_bell_value(l->bell) : 0;
-        if (serve_all(l) == 0 && !atomic_load(&l->stop) && !atomic_load(&l->waiting))
+        if (loop_serve(l) == 0 && !atomic_load(&l->stop) && !atomic_load(&l->waiting))
             sleep_until_work(l, seen);
     }
     if (l->capture)

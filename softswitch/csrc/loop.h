@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "capture.h"
+#include "pace.h"
 #include "ring.h"
 #include "switch.h"
 
@@ -47,6 +48,12 @@ struct port {
     uint32_t number;
     int up, dirty;
     uint32_t capture_id;
+    int limited;         // `limits` hold for what the program sends here
+    int paced;           // and for what comes in
+    int held;            // a frame waits outside until `due`
+    sw_queueing limits;
+    sw_pace pace;  // of what comes in
+    uint64_t due;
     port_stats stats;
     char name[PORT_NAME];
 };
@@ -82,10 +89,12 @@ void loop_free(loop *l);
 int loop_run(loop *l);
 void loop_stop(loop *l);
 void loop_wake(loop *l);
-void loop_set_switch(loop *l, sw_switch *sw);
+int loop_set_switch(loop *l, sw_switch *sw);
 int loop_remove(loop *l, uint32_t number);
 int loop_set_up(loop *l, uint32_t number, int up);
 int loop_get_stats(loop *l, uint32_t number, port_stats *out);
+int loop_set_queueing(loop *l, uint32_t number, const sw_queueing *wanted, int both_ways);
+int loop_get_queue_stats(loop *l, uint32_t number, sw_queue_stats *out);
 uint64_t loop_unknown_port(loop *l);
 int loop_start_capture(loop *l, const char *path);
 int loop_capture_error(loop *l);
@@ -103,5 +112,11 @@ int loop_free_number(loop *l, uint32_t number);  // 0, -ERANGE or -EEXIST
 void loop_attach(loop *l, port *p);
 port *loop_port(loop *l, uint32_t number);
 void loop_close_bell(loop *l);
+
+// Between loop.c and serve.c, with the lock held.
+uint32_t loop_serve(loop *l);             // a round; returns 0 when there was nothing to do
+uint64_t loop_deadline(const loop *l);    // when there is something to do though no frame comes in, or SW_NEVER
+uint64_t loop_now(const loop *l);         // program time in nanoseconds
+void loop_lift_limits(loop *l, port *p);  // what waits for a port leaves at once
 
 #endif

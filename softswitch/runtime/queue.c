@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "queue.h"
 
+#include <errno.h>
 #include <stdlib.h>
-
-enum { NANOSECONDS = 1000000000 };
 
 static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
@@ -11,38 +10,8 @@ static void set_deadline(sw_state *s, uint64_t due) {
     atomic_store_explicit(&s->deadline, due, memory_order_relaxed);
 }
 
-// -- limits -----------------------------------------------------------------------------------------
-
-// `units` go at `now`, at `rate` a second: exact, whatever the rate, because the remainder is carried on.
-static void occupy(sw_line *line, uint64_t now, uint64_t units, uint64_t rate) {
-    if (rate == 0) return;
-    if (line->free < now) *line = (sw_line){now, 0};
-    const sw_u128 work = (sw_u128)units * NANOSECONDS + line->rest;
-    line->free += (uint64_t)(work / rate);
-    line->rest = (uint64_t)(work % rate);
-}
-
-// What of a frame has not left yet goes on at the new rate.
-static void change_rate(sw_line *line, uint64_t now, uint64_t old, uint64_t new) {
-    if (old == new) return;
-    if (old != 0 && new != 0 && line->free > now) {
-        const sw_u128 left = (sw_u128)(line->free - now) * old / new;
-        line->free = left > SW_NEVER / 2 ? SW_NEVER / 2 : now + (uint64_t)left;
-    } else {
-        line->free = now;
-    }
-    line->rest = 0;
-}
-
-// When the next packet of a port may leave, not before `now`.
-static uint64_t when(const sw_queued_port *port, uint64_t now) {
-    if (port->waiting == 0) return SW_NEVER;
-    if (port->limits.rate_bps != 0) {
-        const uint64_t burst =
-            (uint64_t)((sw_u128)port->limits.burst_bytes * 8 * NANOSECONDS / port->limits.rate_bps);
-        if (port->bits.free > burst) now = max64(now, port->bits.free - burst);
-    }
-    return port->limits.rate_pps == 0 ? now : max64(now, port->packets.free);
+static void set_due(sw_queued_port *port, uint64_t now) {
+    port->due = port->waiting == 0 ? SW_NEVER : sw_pace_next(&port->pace, &port->limits, now);
 }
 
 // -- packets ----------------------------------------------------------------------------------------
@@ -85,7 +54,7 @@ sw_packet *sw_enqueue(sw_state *s, sw_queued_port *port, uint32_t priority, uint
     stats->depth_packets++;
     stats->depth_bytes += bytes;
     if (port->waiting++ == 0) {
-        port->due = when(port, t->now);
+        set_due(port, t->now);
         if (port->due < s->deadline) set_deadline(s, port->due);
     }
     return packet;
@@ -121,13 +90,10 @@ static void depart(sw_state *s, sw_queued_port *port, sw_emit emit, void *ctx) {
         sw_generated.depart(s, packet, port->number, now, (uint32_t)queue->stats.depth_packets, emit, ctx);
     port->waiting--;
     give_back(t, packet);
-    occupy(&port->packets, now, 1, port->limits.rate_pps);
-    if (sent != 0) {
-        queue->stats.packets++;
-        queue->stats.bytes += sent;
-        occupy(&port->bits, now, (uint64_t)sent * 8, port->limits.rate_bps);
-    }
-    port->due = when(port, now);
+    queue->stats.packets += sent != 0;
+    queue->stats.bytes += sent;
+    sw_pace_take(&port->pace, &port->limits, now, sent);
+    set_due(port, now);
     if (port->waiting == 0 && port->closing) drop_port(t, port);
 }
 
@@ -175,19 +141,18 @@ static sw_queued_port *add_port(sw_state *s, uint32_t number) {
 
 int sw_traffic_set(sw_state *s, uint32_t number, const sw_queueing *wanted) {
     static const sw_queueing unlimited = {.depth_packets = SW_NEVER, .depth_bytes = SW_NEVER};
-    if (number >= SW_QUEUE_PORTS) return -1;
+    if (number >= SW_QUEUE_PORTS) return -ERANGE;
     sw_queued_port *port = sw_queues_of(s, number);
     if (port == NULL) {
         if (wanted == NULL) return 0;
-        if ((port = add_port(s, number)) == NULL) return -1;
+        if ((port = add_port(s, number)) == NULL) return -ENOMEM;
     }
     sw_traffic *t = s->traffic;
     const sw_queueing old = port->limits;
     port->closing = wanted == NULL;
     port->limits = wanted == NULL ? unlimited : *wanted;
-    change_rate(&port->bits, t->now, old.rate_bps, port->limits.rate_bps);
-    change_rate(&port->packets, t->now, old.rate_pps, port->limits.rate_pps);
-    port->due = when(port, t->now);
+    sw_pace_change(&port->pace, t->now, &old, &port->limits);
+    set_due(port, t->now);
     if (port->closing && port->waiting == 0) drop_port(t, port);
     const sw_queued_port *next = earliest(t);
     set_deadline(s, next == NULL ? SW_NEVER : next->due);

@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 
+#include "pace.h"
 #include "state.h"
 
 enum { SW_QUEUE_PORTS = 512 };  // ports that can be limited
@@ -25,17 +26,12 @@ typedef struct {
     sw_queue_stats stats;
 } sw_queue;
 
-// When a limit next allows something, in nanoseconds and in parts of one.
-typedef struct {
-    uint64_t free, rest;
-} sw_line;
-
 typedef struct {
     uint32_t number;
     int closing;  // no longer limited: freed once empty
     sw_queueing limits;
     uint64_t due;  // SW_NEVER when nothing waits
-    sw_line bits, packets;
+    sw_pace pace;
     uint32_t waiting;
     sw_queue queues[SW_PRIORITIES];
 } sw_queued_port;

@@ -10,6 +10,7 @@
 #ifndef WEIR_SOFTSWITCH_SWITCH_H
 #define WEIR_SOFTSWITCH_SWITCH_H
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -80,9 +81,9 @@ static inline uint64_t sw_deadline(const sw_switch *sw) {
 
 // These two take the lock. Limits a port (below 512), or with NULL no longer; what waits stays, and leaves
 // under the new limits. They count from the last time that the switch was told: call sw_step before.
-// Returns 0, or -1: no memory, no such port, or no queues in this switch.
+// Returns 0, -ENOMEM, -ERANGE (no such port) or -EOPNOTSUPP (a switch without queues).
 static inline int sw_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted) {
-    return sw->ops->set_queueing == NULL ? -1 : sw->ops->set_queueing(sw, port, wanted);
+    return sw->ops->set_queueing == NULL ? -EOPNOTSUPP : sw->ops->set_queueing(sw, port, wanted);
 }
 // One for each of SW_PRIORITIES queues; all zero for a port without limits.
 static inline void sw_get_queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out) {
