@@ -95,8 +95,8 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     int marked = h->flags & WEIR_FLAG_CONGESTED || (traffic_class & 3) == WEIR_CE;
     t->report.rounds++;
     t->report.marked += (uint64_t)marked;
-    if (slot->sends == 1 && slot->timed) /* Karn: an answer to a repeated packet measures nothing */
-        weir_rtt_sample(&t->rtt, now_ns - slot->sent_ns);
+    if (slot->timed)
+        weir_rtt_round(&t->rtt, now_ns - slot->sent_ns, slot->sends > 1);
     weir_window_result(&t->window, marked);
     if (slot->groups && (!included || t->budget.count))
         settle(t, slot, included);

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Round-trip time estimation and retransmission timeout, RFC 6298. All times in nanoseconds. */
+/* Round-trip time estimation and retransmission timeout, RFC 6298. All times in nanoseconds.
+ *
+ * A round ends when the last worker's packet is in. When somebody else's was lost, it lasts as long as that
+ * worker's timeout, which is about ours: measured, it would make timeouts feed on each other. So a round that
+ * took more than half the timeout, or that needed a repeat (Karn), counts as slow and is left out; unless
+ * round after round is: then it is the network that is. */
 #ifndef WEIR_RTT_H
 #define WEIR_RTT_H
 
@@ -8,7 +13,10 @@
 typedef struct {
     int64_t srtt_ns, rttvar_ns; /* srtt 0: nothing measured yet */
     int64_t rto_ns, min_ns, max_ns;
+    uint32_t slow; /* rounds left out since the last one that was not */
 } weir_rtt;
+
+enum { WEIR_SLOW_ROUNDS = 8 };
 
 static inline void weir_rtt_init(weir_rtt *r, int64_t initial_ns, int64_t min_ns, int64_t max_ns)
 {
@@ -29,6 +37,15 @@ static inline void weir_rtt_sample(weir_rtt *r, int64_t rtt_ns)
     }
     int64_t rto = r->srtt_ns + 4 * r->rttvar_ns;
     r->rto_ns = rto < r->min_ns ? r->min_ns : rto > r->max_ns ? r->max_ns : rto;
+}
+
+/* A round took so long; `repeated`: its packet was sent more than once. */
+static inline void weir_rtt_round(weir_rtt *r, int64_t ns, int repeated)
+{
+    if ((repeated || 2 * ns > r->rto_ns) && ++r->slow < WEIR_SLOW_ROUNDS)
+        return;
+    r->slow = 0;
+    weir_rtt_sample(r, ns < 2 * r->rto_ns ? ns : 2 * r->rto_ns);
 }
 
 /* The timeout after `repeats` packets of a round went unanswered: doubled each time, up to the maximum. */

@@ -3,7 +3,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -341,15 +341,42 @@ class TestTimers:
         assert t.poll(149 * MS)[0] == []
         assert packets(t.poll(150 * MS)[0]) == packets(sent[1:])
 
+    def rounds(self, t: SlotTransport, now: int, times: Iterable[int]) -> int:
+        """Rounds of the only slot, each answered so long after its packet; the time after all of them."""
+        for time in times:
+            sent, deadline = t.poll(now)
+            (packet,) = packets(sent)
+            now += time
+            while deadline is not None and deadline < now:
+                deadline = t.poll(deadline)[1]
+            t.on_packet(result(packet).encode(), now)
+        return now
+
     def test_the_timeout_follows_round_trips(self) -> None:
         t = transport(workers=1, slots=1, initial_rto=0.2, min_rto=0.001)
         t.begin(Op.ADD, 256, vector(40))
-        now = 0
-        for _ in range(39):
-            (packet,) = packets(t.poll(now)[0])
-            now += 10 * MS
-            t.on_packet(result(packet).encode(), now)
-        assert 0.010 <= t.rto < 0.011  # no variation: the timeout closes in on the round trip
+        self.rounds(t, 0, [10 * MS] * 39)
+        assert 0.010 <= t.rto <= 0.021  # no variation: the timeout closes in on twice the round trip
+
+    def test_rounds_that_last_as_long_as_somebodys_timeout_are_not_measured(self) -> None:
+        t = transport(workers=2, slots=1, initial_rto=0.2, min_rto=0.05)
+        t.begin(Op.ADD, 256, vector(331))
+        now = self.rounds(t, 0, [MS] * 30)
+        for _ in range(100):
+            now = self.rounds(t, now, [MS, MS, int(0.9 * t.rto * 1e9)])
+        assert t.rto == 0.05
+        assert t.report().timeouts == 0
+
+    def test_a_network_that_became_slower_than_the_timeout_is_learned(self) -> None:
+        t = transport(workers=2, slots=1, initial_rto=0.2, min_rto=0.01)
+        t.begin(Op.ADD, 256, vector(200))
+        now = self.rounds(t, 0, [MS] * 50)
+        assert t.rto == 0.01
+        now = self.rounds(t, now, [70 * MS] * 100)
+        before = t.report().timeouts
+        self.rounds(t, now, [70 * MS] * 40)
+        assert t.rto > 0.07
+        assert t.report().timeouts == before
 
     def test_answers_to_repeats_are_not_measured(self) -> None:
         t = transport(workers=1, slots=1, initial_rto=0.2, min_rto=0.001)
