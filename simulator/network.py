@@ -11,9 +11,9 @@ Example::
         network.run(lambda: job.idle)              # each vector is the sum of all now
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -22,6 +22,7 @@ from typing import Final, Self
 
 from controller.desired import desired_state
 from controller.entries import SwitchState
+from controller.failover import Failover
 from controller.jobs import Job, Member
 from controller.slots import SlotRange
 from controller.sync import plan
@@ -45,6 +46,9 @@ from wire.definition import UDP_PORT
 PROGRAM: Final = Path(__file__).resolve().parent.parent / "p4src" / "build" / "weir_v1model.json"
 _FIRST_PORT: Final = 10_000  # of jobs after the first: below what streams use
 SLOTS: Final = 1024  # of a switch, in p4src/include/config.p4
+
+
+_loaded = cache(load_program)  # a program is large, and does not change
 
 
 class StuckError(AssertionError):
@@ -104,8 +108,9 @@ class Network:
         self._allocations: list[Allocation] = []
         self._ids = count(1)
         self._slots_taken = 0
+        self._failover = Failover()
         self._down: set[str] = set()
-        loaded = load_program(program)
+        loaded = _loaded(program)
         self.nodes = {
             switch.name: Node(self.clock, Switch(loaded, seed=self._random(switch.name).getrandbits(32)))
             for switch in topology.switches
@@ -152,10 +157,20 @@ class Network:
         return dict(self._links)
 
     def program(self, topology: Topology | None = None) -> None:
-        """Bring every switch that is up to what the controller wants; ``topology``: from now on."""
+        """Let the controller look: it programs every switch that is up for ``topology`` (from now on) and the
+        jobs there are, and lets jobs leave spines that are gone.
+        """
         if topology is not None:
             self.topology = topology
         alive = {spine.name for spine in self.topology.spines} - self._down
+        self._failover.update(self._jobs, alive, [spine.name for spine in self.topology.spines])
+        if self._failover.fence(alive):
+            self._write(alive)
+            self._failover.fenced(lambda _leaf: 0)
+            self._failover.move(lambda _leaf, _version: True)  # what is written here holds at once
+        self._write(alive)
+
+    def _write(self, alive: Collection[str]) -> None:
         for switch in self.topology.switches:
             if switch.name in self._down:
                 continue
@@ -173,8 +188,19 @@ class Network:
 
     # -- what runs on it ---------------------------------------------------------------------------
 
-    def admit(self, hosts: Sequence[str], *, slots: int, name: str = "", **config: object) -> Allocation:
-        """Start a job with one worker on each of ``hosts`` (by rank). ``config``: of each TransportConfig."""
+    def admit(
+        self,
+        hosts: Sequence[str],
+        *,
+        slots: int,
+        name: str = "",
+        spines: Collection[str] | None = None,
+        **config: object,
+    ) -> Allocation:
+        """Start a job with one worker on each of ``hosts`` (by rank).
+
+        spines: those that its packets are summed at; None: all. config: of each TransportConfig.
+        """
         if self._slots_taken + slots > SLOTS:
             raise ValueError(f"{slots} slots are wanted, and {SLOTS - self._slots_taken} of {SLOTS} are left")
         number = next(self._ids)
@@ -187,6 +213,8 @@ class Network:
             size=len(hosts),
             members={rank: Member(rank, station.host, port) for rank, station in enumerate(stations)},
             slots=SlotRange(self._slots_taken, slots),
+            parents=None if spines is None else frozenset(spines),
+            uplinks=None if spines is None else frozenset(spines),
         )
         allocation = Allocation(job)
         for rank, station in enumerate(stations):

@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole networks: two tiers of real switches, loss, congestion, unequal paths, a spine that dies."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from controller.qos import ClassSpec, Qos
+from controller.topology import Topology, leaf_spine
+from host_agent.codec import Packet
+from host_agent.report import ReduceReport
+from host_agent.tagging import LOSSLESS, Tagging
+from simulator.background import Background, Incast
+from simulator.host import Work
+from simulator.link import Faults
+from simulator.network import Allocation, LinkSpec, Network
+from simulator.ring import Ring
+from simulator.trace import Trace
+from softswitch.pcap import read_capture
+from softswitch.queueing import Queueing
+from tests.host_agent.answers import combine
+from wire.definition import UDP_PORT, Flag, Op, Treatment, dscp
+
+MS = 1_000_000
+BLOCK = 256
+UNLIMITED = LinkSpec(None, Faults(delay=1_000))
+FAST = LinkSpec(1_000_000_000, Faults(delay=1_000))
+SLOW = LinkSpec(100_000_000, Faults(delay=1_000))
+
+Lanes = npt.NDArray[np.uint32]
+
+
+def two_tiers(racks: int, spines: int, hosts: int, **qos: Any) -> Topology:
+    return leaf_spine(racks, spines, hosts, target="soft", qos=Qos(**qos))
+
+
+def everybody(topology: Topology) -> list[str]:
+    return [host.name for host in topology.hosts]
+
+
+def vectors(seed: int, workers: int, blocks: int) -> list[Lanes]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 2**32, blocks * BLOCK, dtype=np.uint32) for _ in range(workers)]
+
+
+def submit(job: Allocation, arrays: list[Lanes], tagging: Tagging = LOSSLESS) -> list[Lanes]:
+    """Begin to reduce copies of the vectors, which are returned."""
+    copies = [array.copy() for array in arrays]
+    for worker, lanes in zip(job.workers, copies, strict=True):
+        worker.submit(Work(Op.ADD, BLOCK, lanes, tagging=tagging))
+    return copies
+
+
+def check_exact(before: list[Lanes], after: list[Lanes]) -> None:
+    expected = combine(Op.ADD, before)
+    for result in after:
+        np.testing.assert_array_equal(result, expected)
+
+
+def check_bounded(before: list[Lanes], after: list[Lanes], job: Allocation, budget: int) -> None:
+    """Every replica holds the sum of all but what came back, which is within the budget."""
+    included = []
+    for lanes, worker in zip(before, job.workers, strict=True):
+        report = worker.reports[-1]
+        assert report.missing.tolist() == [report.returned.lanes]
+        assert report.returned.lanes <= budget
+        rest = lanes.copy()
+        for number, values in zip(report.given_back.blocks, report.given_back.lanes, strict=True):
+            rest[number * BLOCK : (number + 1) * BLOCK] -= values
+        included.append(rest)
+    check_exact(included, after)
+
+
+def treated(network: Network, treatment: Treatment, pipeline: str = "WeirIngress.queueing") -> int:
+    """Packets that all switches' queues treated so."""
+    return sum(
+        node.switch.read_counter(f"{pipeline}.treatments", treatment << 3 | queue).packets
+        for node in network.nodes.values()
+        for queue in range(8)
+    )
+
+
+def total(job: Allocation, count: Callable[[ReduceReport], int]) -> int:
+    return sum(count(report) for worker in job.workers for report in worker.reports)
+
+
+def weir_packets(frames: list[bytes]) -> list[Packet]:
+    return [
+        Packet.decode(frame[42:])
+        for frame in frames
+        if frame[23] == 17 and UDP_PORT in (int.from_bytes(frame[34:36]), int.from_bytes(frame[36:38]))
+    ]
+
+
+# -- determinism ---------------------------------------------------------------------------------------
+
+
+def story(seed: int, path: Path) -> bytes:
+    """Loss, jitter, background, a job: all that is sent on every link."""
+    faults = Faults(delay=5_000, jitter=20_000, loss=0.02, duplicate=0.02)
+    topology = two_tiers(2, 2, 3, spray="random")
+    with Network(topology, seed=seed, link=LinkSpec(1_000_000_000, faults)) as network, Trace(path) as trace:
+        for (here, there), link in network.links().items():
+            trace.attach(f"{here} > {there}", link)
+        job = network.admit(["h1", "h2", "h4", "h5"], slots=8, initial_rto=0.02, min_rto=0.01)
+        hosts = ["h3", "h6"]
+        incast = Incast(200_000_000, fan_in=1, length=20_000)
+        Background(network, incast, senders=hosts, receivers=hosts, seed=seed)
+        submit(job, vectors(1, 4, 20))
+        network.run(lambda: job.idle, limit=10)
+    return path.read_bytes()
+
+
+def test_the_same_seed_gives_the_same_trace_byte_for_byte(tmp_path: Path) -> None:
+    first = story(1, tmp_path / "first")
+    assert first == story(1, tmp_path / "again")
+    assert first != story(2, tmp_path / "other")
+
+
+def test_a_trace_can_be_read_and_is_in_order(tmp_path: Path) -> None:
+    story(3, tmp_path / "trace")
+    times = [captured.time for captured in read_capture(tmp_path / "trace")]
+    assert len(times) > 500
+    assert times == sorted(times)
+
+
+# -- exactness -----------------------------------------------------------------------------------------
+
+probabilities = st.sampled_from([0.0, 0.01, 0.1, 0.3])
+networks = st.fixed_dictionaries(
+    {
+        "racks": st.integers(1, 4),
+        "spines": st.integers(1, 4),
+        "hosts": st.integers(1, 3),
+        "slots": st.one_of(st.integers(1, 4), st.integers(1, 64)),
+        "seed": st.integers(0, 2**32 - 1),
+        "rate": st.sampled_from([None, 100_000_000]),
+        "faults": st.builds(
+            Faults,
+            delay=st.sampled_from([1_000, 1 * MS]),
+            jitter=st.sampled_from([0, 100_000, 20 * MS]),
+            loss=probabilities,
+            duplicate=probabilities,
+            late=st.sampled_from([0.0, 0.05]),
+            lateness=st.sampled_from([100 * MS, 2_000 * MS]),
+            trim=probabilities,
+            mark=probabilities,
+        ),
+        "first_round": st.sampled_from([1, 2**32 - 3]),
+        "bounded": st.booleans(),
+        "dies": st.sampled_from([None, 1, 1 * MS, 20 * MS, 300 * MS]),  # the first spine, when
+        "noticed": st.sampled_from([1, 1 * MS, 500 * MS]),  # after so long
+    }
+)
+
+
+@settings(max_examples=300, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@given(shape=networks)
+def test_two_tiers_sum_exactly_what_they_include_whatever_links_do(shape: dict[str, Any]) -> None:
+    note(f"{shape!r}")
+    topology = two_tiers(shape["racks"], shape["spines"], shape["hosts"])
+    link = LinkSpec(shape["rate"], shape["faults"])
+    with Network(topology, seed=shape["seed"], link=link) as network:
+        names = everybody(topology)
+        job = network.admit(names, slots=shape["slots"], first_round=shape["first_round"])
+        if shape["dies"] is not None and shape["spines"] > 1:
+            network.clock.at(shape["dies"], network.kill, "spine1")
+            network.clock.at(shape["dies"] + shape["noticed"], network.program)
+        for step in range(3):
+            before = vectors(shape["seed"] + step, len(names), 10)
+            bounded = shape["bounded"] and step != 1
+            budget = 3 * BLOCK
+            tagging = Tagging(layer=step, budgets=np.array([budget], np.uint64)) if bounded else LOSSLESS
+            after = submit(job, before, tagging)
+            network.run(lambda: job.idle)
+            if bounded:
+                check_bounded(before, after, job, budget)
+            else:
+                check_exact(before, after)
+
+
+def test_jobs_within_racks_and_across_them_do_not_disturb_each_other() -> None:
+    topology = two_tiers(3, 2, 3)
+    with Network(topology, seed=1, link=LinkSpec(None, Faults(delay=1_000, loss=0.02))) as network:
+        members = [everybody(topology), ["h1", "h2"], ["h4", "h9"], ["h7", "h8", "h9"]]
+        jobs = [network.admit(hosts, slots=16) for hosts in members]
+        before = [vectors(number, len(hosts), 30) for number, hosts in enumerate(members)]
+        after = [submit(job, arrays) for job, arrays in zip(jobs, before, strict=True)]
+        network.run(lambda: all(job.idle for job in jobs))
+        for one, other in zip(before, after, strict=True):
+            check_exact(one, other)
+
+
+# -- paths ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spines", [2, 4])
+def test_slots_are_spread_over_unequal_paths_evenly_and_to_no_harm(spines: int) -> None:
+    topology = two_tiers(2, spines, 4)
+    with Network(topology, seed=1, link=FAST) as network:
+        sent: Counter[tuple[str, str]] = Counter()
+        for ends in [("leaf1", f"spine{s}") for s in range(1, spines + 1)]:
+            number = int(ends[1].removeprefix("spine"))
+            network.link(*ends).faults = Faults(delay=1_000 + 300_000 * number, jitter=50_000 * number)
+
+            def count(_time: int, frame: bytes, ends: tuple[str, str] = ends) -> None:
+                sent[ends] += len(frame)
+
+            network.link(*ends).tap = count
+        job = network.admit(everybody(topology), slots=64)
+        before = vectors(1, 8, 640)
+        after = submit(job, before)
+        network.run(lambda: job.idle)
+        check_exact(before, after)
+    assert len(sent) == spines
+    assert max(sent.values()) < 1.02 * min(sent.values())
+
+
+def test_a_spine_that_dies_in_the_middle_costs_time_and_nothing_else() -> None:
+    topology = two_tiers(2, 2, 4)
+    with Network(topology, seed=1, link=FAST) as network:
+        job = network.admit(everybody(topology), slots=32)
+        before = vectors(1, 8, 400)
+        after = submit(job, before)
+        network.clock.at(1 * MS, network.kill, "spine1")
+        network.clock.at(50 * MS, network.program)
+        network.run_for(0.05)
+        assert not job.idle
+        rounds = [worker.transport.rounds for worker in job.workers]
+        assert all(rounds)  # it was in the middle
+        network.run(lambda: job.idle, limit=5)
+        check_exact(before, after)
+        again = vectors(2, 8, 40)
+        last = submit(job, again)
+        start = network.clock.now
+        network.run(lambda: job.idle, limit=1)
+        assert network.clock.now - start < 10 * MS  # nobody waits for the dead spine
+        check_exact(again, last)
+        late = network.admit(everybody(topology), slots=16)
+        done = submit(late, again)
+        network.run(lambda: late.idle, limit=1)
+        check_exact(again, done)
+
+
+@pytest.mark.parametrize("when", [100_000, 500_000, 1_300_000, 2_100_000])
+def test_whenever_a_spine_dies_the_rounds_that_one_rack_has_reach_the_others(when: int) -> None:
+    """Results are on their way down to some racks only: the others get them through the new spine."""
+    topology = two_tiers(3, 2, 2)
+    with Network(topology, seed=when, link=FAST) as network:
+        for leaf, delay in (("leaf1", 1_000), ("leaf2", 200_000), ("leaf3", 600_000)):
+            network.link("spine1", leaf).faults = Faults(delay=delay)
+        job = network.admit(everybody(topology), slots=16)
+        before = vectors(when, 6, 200)
+        after = submit(job, before)
+        network.clock.at(when, network.kill, "spine1")
+        network.clock.at(when + 20 * MS, network.program)
+        network.run(lambda: job.idle, limit=10)
+        check_exact(before, after)
+
+
+# -- congestion ----------------------------------------------------------------------------------------
+
+
+def congested(**qos: Any) -> tuple[Network, list[str]]:
+    """Two racks of four between which there is a tenth of the hosts' rate."""
+    topology = two_tiers(2, 1, 4, **qos)
+    network = Network(topology, seed=1, link=FAST, trunk=SLOW, queueing=Queueing(depth_packets=128))
+    return network, everybody(topology)
+
+
+def test_no_timer_fires_because_of_a_trim() -> None:
+    network, names = congested()
+    with network:
+        job = network.admit(names, slots=64)
+        budget = 200 * BLOCK
+        for seed in range(3):
+            before = vectors(seed, 8, 400)
+            tagging = Tagging(layer=3, budgets=np.array([budget], np.uint64))
+            after = submit(job, before, tagging)
+            network.run(lambda: job.idle, limit=10)
+            check_bounded(before, after, job, budget)
+        assert treated(network, Treatment.TRIMMED) > 0
+        assert total(job, lambda report: report.trimmed) > 0
+        assert total(job, lambda report: report.timeouts) == 0
+        assert total(job, lambda report: report.releases) == 0
+
+
+def test_marks_close_the_window_of_what_is_protected_before_anything_is_lost() -> None:
+    network, names = congested()
+    with network:
+        job = network.admit(names, slots=64)
+        before = vectors(1, 8, 1000)
+        after = submit(job, before)
+        network.run(lambda: job.idle, limit=10)
+        check_exact(before, after)
+        assert treated(network, Treatment.MARKED, "WeirEgress.marking") > 0
+        assert total(job, lambda report: report.marked) > 0
+        assert total(job, lambda report: report.timeouts) == 0
+        assert all(worker.reports[-1].window < 64 for worker in job.workers)
+
+
+def test_front_layers_results_arrive_before_back_layers() -> None:
+    network, names = congested()
+    with network:
+        layers = [5, 3, 0]  # submitted in this order, as a backward pass would
+        jobs = {layer: network.admit(names, slots=32) for layer in layers}
+        before = {layer: vectors(layer, 8, 200) for layer in layers}
+        after = {layer: submit(jobs[layer], before[layer], Tagging(layer=layer)) for layer in layers}
+        ended: dict[int, int] = {}
+
+        def all_done() -> bool:
+            for layer, job in jobs.items():
+                if job.idle and layer not in ended:
+                    ended[layer] = network.clock.now
+            return len(ended) == len(jobs)
+
+        network.run(all_done, limit=10)
+        for layer in layers:
+            check_exact(before[layer], after[layer])
+    assert ended[0] < ended[3] < ended[5]
+    assert ended[0] < 0.5 * ended[5]  # it had the links almost for itself
+
+
+def test_protected_packets_are_never_trimmed_and_droppable_ones_next_to_them_are() -> None:
+    network, names = congested()
+    with network:
+        frames: list[bytes] = []
+        for link in network.links().values():
+            link.tap = lambda _time, frame: frames.append(frame)
+        budget = 200 * BLOCK
+        lossless, bounded = (network.admit(names, slots=64) for _ in range(2))
+        first, second = vectors(1, 8, 400), vectors(2, 8, 400)
+        exact = submit(lossless, first, Tagging(layer=3))
+        trimmed = submit(bounded, second, Tagging(layer=3, budgets=np.array([budget], np.uint64)))
+        network.run(lambda: lossless.idle and bounded.idle, limit=10)
+        check_exact(first, exact)
+        check_bounded(second, trimmed, bounded, budget)
+        assert total(lossless, lambda report: report.repeats_asked + report.trimmed) == 0
+        assert total(bounded, lambda report: report.trimmed) > 0
+    cut = [packet.flags for packet in weir_packets(frames) if packet.flags & Flag.TRIMMED]
+    assert cut
+    assert not any(flags & Flag.PROTECTED for flags in cut)
+
+
+def test_thresholds_changed_at_run_time_hold_for_the_next_packet() -> None:
+    network, names = congested()
+    with network:
+        job = network.admit(names, slots=64)
+        blocks = 1500
+        before = vectors(1, 8, blocks)
+        after = submit(job, before, Tagging(layer=3, budgets=np.array([blocks * BLOCK], np.uint64)))
+        network.run(lambda: treated(network, Treatment.TRIMMED) >= 20, limit=1)
+        trimmed = treated(network, Treatment.TRIMMED)
+        network.program(two_tiers(2, 1, 4, classes={dscp(3): ClassSpec(trim_at="never")}))
+        network.run_for(0.01)
+        assert treated(network, Treatment.TRIMMED) == trimmed
+        network.program(two_tiers(2, 1, 4, classes={dscp(3): ClassSpec(trim_at=0)}))
+        network.run_for(0.01)  # what is in the queues leaves them
+        climbing: list[bytes] = []
+        network.link("leaf1", "spine1").tap = lambda _time, frame: climbing.append(frame)
+        network.run_for(0.002)
+        assert treated(network, Treatment.TRIMMED) > trimmed
+        assert climbing
+        assert not any(packet.groups for packet in weir_packets(climbing))
+        network.program(two_tiers(2, 1, 4))
+        network.run(lambda: job.idle, limit=20)
+        check_bounded(before, after, job, blocks * BLOCK)
+
+
+# -- the peers -----------------------------------------------------------------------------------------
+
+
+def test_a_ring_on_idle_links_takes_the_time_of_its_bytes() -> None:
+    topology = two_tiers(2, 2, 4)
+    with Network(topology, seed=1, link=FAST) as network:
+        ring = Ring(network, everybody(topology))
+        left = Counter(range(8))
+        length = 800_000
+        for rank in range(8):
+            ring.reduce(rank, length, lambda rank=rank: left.subtract([rank]))
+        network.run(lambda: not any(left[rank] > 0 for rank in range(8)), limit=1)
+        bits = 2 * 7 * length / 8 * 8
+        assert 1.0 < network.clock.now / (bits / FAST.rate_bps * 1e9) < 1.15
