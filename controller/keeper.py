@@ -66,7 +66,7 @@ class SwitchKeeper:
         self.program = program
         self.state = KeeperState.CONNECTING
         self.problem = "not tried yet"
-        self.down_since: float | None = time.monotonic()  # None while there is a session
+        self.down_since: float | None = None  # of the first failure since it was as it must be
         self._probed = probed
         self._queues: tuple[QueueSpec, ...] = ()
         self._queues_set: tuple[QueueSpec, ...] | None = None

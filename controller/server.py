@@ -79,6 +79,7 @@ class Controller:
         self._fabric.update(book.programmed())
         self._service = AgentService(topology, self._fabric, book, memory, settings.join_timeout_s)
         self._server: Any = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.address = settings.listen
 
@@ -90,6 +91,7 @@ class Controller:
             TlsError: a certificate cannot be used.
         """
         credentials = self._settings.tls.server_credentials() if self._settings.tls else None
+        self._loop = asyncio.get_running_loop()
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         agent_pb2_grpc.add_AgentsServicer_to_server(self._service, self._server)  # type: ignore[no-untyped-call]
         self.address = self._bind(credentials)
@@ -109,7 +111,7 @@ class Controller:
             task.result()
 
     def reconfigure(self, topology: Topology) -> None:
-        """Take over the ``qos`` section, for jobs that run as well; effective on the next packet.
+        """Take over the ``qos`` section, for jobs that run as well; from any thread, after ``start``.
 
         Raises:
             TopologyError: something else differs; then nothing is taken over.
@@ -125,7 +127,8 @@ class Controller:
                 f"taken over; restart the controller"
             )
         self._topology = topology
-        self._fabric.reconfigure(topology)
+        assert self._loop is not None, "not started"
+        self._loop.call_soon_threadsafe(self._fabric.reconfigure, topology)
 
     async def stop(self) -> None:
         """End all sessions. Jobs stop, unless there is a state file for a successor to take them over."""

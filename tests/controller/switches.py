@@ -2,6 +2,7 @@
 """Real switches for the controller to program: the soft switch, and BMv2 where it is installed."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ class SwitchProcess:
         self._options = options
         self._folder = folder
         self.address = f"127.0.0.1:{_free_port()}"
+        self.thrift = f"127.0.0.1:{_free_port()}"  # BMv2's own management service
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -29,7 +31,7 @@ class SwitchProcess:
             command = [sys.executable, "-m", "softswitch", "--grpc", self.address, "--ready-file", str(ready)]
             command += self._options
         else:
-            options = ["--no-p4", "--device-id", "1", "--thrift-port", str(_free_port())]
+            options = ["--no-p4", "--device-id", "1", "--thrift-port", self.thrift.rpartition(":")[2]]
             command = ["simple_switch_grpc", *options, "--", "--grpc-server-addr", self.address]
         log = self._folder / "log"
         with log.open("ab") as sink:
@@ -39,6 +41,11 @@ class SwitchProcess:
             assert self._process.poll() is None, f"{self.kind} ended:\n{log.read_text()}"
             assert time.monotonic() < until, f"{self.kind} does not start:\n{log.read_text()}"
             time.sleep(0.02)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def stop(self) -> None:
         """Kill it, as a power cut would."""

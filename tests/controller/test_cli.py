@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -91,6 +92,77 @@ def test_status_for_people_and_for_programs(started: "tuple[subprocess.Popen[str
         assert shown.returncode == 0
         for text in ("s1", "digits", f"{member.job_id:#010x}", "attending", "16/1024"):
             assert text in shown.stdout
+
+
+def test_a_hangup_brings_new_settings_and_a_mistake_changes_nothing(
+    started: "tuple[subprocess.Popen[str], str]", topology: Path
+) -> None:
+    process, address = started
+
+    def trim_at() -> int:
+        (row,) = [c for c in json.loads(told())["switches"][0]["classes"] if c["dscp"] == 48]
+        return int(row["trim_at"])
+
+    def told() -> str:
+        return status("--controller", address, "--json").stdout
+
+    def rewrite(**sections: object) -> None:
+        topology.write_text(json.dumps({**written, **sections}))
+        process.send_signal(signal.SIGHUP)
+
+    def logged(what: str) -> None:
+        assert process.stderr is not None
+        assert any(what in line for line in process.stderr)
+
+    written = json.loads(topology.read_text())
+    assert trim_at() == 16
+    rewrite(qos={"classes": {"48": {"trim_at": 5}}})
+    until(lambda: trim_at() == 5)
+    rewrite(hosts=[], qos={"classes": {"48": {"trim_at": 6}}})
+    logged("hosts changed, but only qos may while the controller runs")
+    rewrite(qos={"classes": {"48": {"trim_at": "soon"}}})
+    logged("is not a valid topology")
+    assert trim_at() == 5
+
+
+def test_a_busy_leaf_is_shown_with_its_paths_queues_classes_and_losses() -> None:
+    def traffic(packets: int) -> Any:
+        return agent_pb2.Traffic(packets=packets, bytes=1000 * packets)
+
+    queues = [
+        agent_pb2.QueueStatus(queue=6, queued=traffic(50), trimmed=traffic(7), marked=traffic(3)),
+        agent_pb2.QueueStatus(queue=5),
+    ]
+    classes = [
+        agent_pb2.ClassStatus(
+            dscp=48, name="layer class 0", queue=6, trim_at=16, mark_at=12, drop_at=65535, traffic=traffic(57)
+        )
+    ]
+    paths = [
+        agent_pb2.PathStatus(port=number, spine=f"spine{number}", traffic=traffic(number))
+        for number in (1, 3)
+    ]
+    leaf = agent_pb2.SwitchStatus(
+        name="leaf1",
+        role="leaf",
+        state="ready",
+        queues=queues,
+        classes=classes,
+        paths=paths,
+        spray="round_robin",
+        losses=[agent_pb2.LossStatus(port=3, direction="egress", dscp=-1, probability=0.01)],
+    )
+    spine = agent_pb2.SwitchStatus(name="spine1", role="spine", state="connecting", given_up=True)
+    console = Console(record=True, width=160)
+    with console.capture() as capture:
+        render(agent_pb2.StatusReply(switches=[leaf, spine]), console)
+    rows = [" ".join(line.replace("│", " ").split()) for line in capture.get().splitlines()]
+    assert any("spine1 spine" in row and "given up" in row for row in rows)
+    assert "1 spine1 1 (1.0 kB) 25.0%" in rows
+    assert "3 spine3 3 (3.0 kB) 75.0%" in rows
+    assert "6 50 (50.0 kB) 7 (7.0 kB) 3 (3.0 kB) 0" in rows
+    assert "48 layer class 0 6 16 12 never 57 (57.0 kB)" in rows
+    assert "3 egress all 0.01" in rows
 
 
 def test_drops_stand_out() -> None:
