@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -19,10 +18,15 @@ from softswitch.device import Device
 from softswitch.errors import ProgramError
 from softswitch.p4rt.server import ServerError, Tls
 from softswitch.pcap import CaptureError, play
+from softswitch.port_spec import OPTIONS, Interface, Pcap, PortSpec, Shm, Tunnel, parse_port
 from softswitch.ports import MAX_PORT, PortError
+from softswitch.queueing import QueueStatistics
+
+_UNUSED: Final = QueueStatistics(0, 0, 0, 0, 0, 0)
 
 _log = logging.getLogger("softswitch")
 _WATCH_INTERVAL: Final = 1.0  # seconds between looks for trouble that the data path counts silently
+_PATIENCE: Final = 0.01  # seconds between looks at whether all has left
 
 
 class LogLevel(StrEnum):
@@ -34,42 +38,11 @@ class LogLevel(StrEnum):
     error = "error"
 
 
-@dataclass(frozen=True)
-class PortSpec:
-    """One ``--port``: ``N=IFACE``, ``N=shm`` or ``N=pcap:IN,OUT`` (either file may be missing)."""
-
-    number: int
-    interface: str | None = None
-    pcap_in: Path | None = None
-    pcap_out: Path | None = None
-    is_pcap: bool = False
-
-    @property
-    def is_shm(self) -> bool:
-        """Whether it is a shared-memory port."""
-        return self.interface is None and not self.is_pcap
-
-
-def parse_port(text: str) -> PortSpec:
-    """Raises typer.BadParameter, saying what is expected."""
-    number, equals, target = text.partition("=")
-    if not equals or not target or not number.isdecimal() or int(number) > MAX_PORT:
-        raise typer.BadParameter(
-            f"{text!r}: expected N=IFACE, N=shm or N=pcap:IN,OUT with N from 0 to {MAX_PORT}"
-        )
-    if target == "shm":
-        return PortSpec(int(number))
-    if target.startswith("pcap:"):
-        source, _, sink = target.removeprefix("pcap:").partition(",")
-        if not source and not sink:
-            raise typer.BadParameter(f"{text!r}: expected N=pcap:IN,OUT with at least one file")
-        return PortSpec(
-            int(number),
-            pcap_in=Path(source) if source else None,
-            pcap_out=Path(sink) if sink else None,
-            is_pcap=True,
-        )
-    return PortSpec(int(number), interface=target)
+def _parse_port(text: str) -> PortSpec:
+    try:
+        return parse_port(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _parse_tls(cert: Path | None, key: Path | None, ca: Path | None) -> Tls | None:
@@ -81,20 +54,23 @@ def _parse_tls(cert: Path | None, key: Path | None, ca: Path | None) -> Tls | No
 
 
 def _add_ports(device: Device, specs: Sequence[PortSpec], shm: Path | None) -> None:
-    if any(spec.is_shm for spec in specs):
+    if any(isinstance(spec.kind, Shm) for spec in specs):
         if shm is None:
             raise typer.BadParameter("shared-memory ports need --shm DIR")
         device.open_shm(shm)
     for spec in specs:
-        if spec.is_pcap:
-            device.loop.add_queue(
-                spec.number, f"pcap {spec.pcap_in or '-'}", spec.pcap_out or Path(os.devnull)
-            )
-        elif spec.interface is not None:
-            device.loop.add_interface(spec.number, spec.interface)
-        else:
-            assert shm is not None
-            device.loop.add_shm(spec.number, shm)
+        match spec.kind:
+            case Interface(name):
+                device.loop.add_interface(spec.number, name)
+            case Tunnel(local, peer):
+                device.loop.add_udp(spec.number, local, peer)
+            case Pcap(source, sink):
+                device.loop.add_queue(spec.number, f"pcap {source or '-'}", sink or Path(os.devnull))
+            case Shm():
+                assert shm is not None
+                device.loop.add_shm(spec.number, shm)
+        if spec.queueing is not None:
+            device.loop.set_queueing(spec.number, spec.queueing)
 
 
 class _ReadyFile:
@@ -144,7 +120,8 @@ def _serve(device: Device, specs: Sequence[PortSpec], play_after: float) -> None
     """Until a signal; or, when every port is a file, until all have been played."""
     stop = threading.Event()
     handlers = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
-    inputs = {spec.number: spec.pcap_in for spec in specs if spec.pcap_in is not None}
+    files = {spec.number: spec.kind for spec in specs if isinstance(spec.kind, Pcap)}
+    inputs = {number: file.source for number, file in files.items() if file.source is not None}
     watch = _Watch(device)
     failure: list[Exception] = []
 
@@ -152,9 +129,11 @@ def _serve(device: Device, specs: Sequence[PortSpec], play_after: float) -> None
         try:
             if not stop.wait(play_after):
                 _log.info("played %d frames", play(device.loop, inputs, stop))
+            while device.loop.waiting() and not stop.wait(_PATIENCE):
+                pass
         except (CaptureError, OSError, PortError) as error:
             failure.append(error)
-        if failure or all(spec.is_pcap for spec in specs):
+        if failure or len(files) == len(specs):
             stop.set()
 
     device.start()
@@ -178,6 +157,9 @@ def _serve(device: Device, specs: Sequence[PortSpec], play_after: float) -> None
 def _log_statistics(device: Device) -> None:
     for number, what in device.loop.ports().items():
         _log.info("port %d (%s): %s", number, what, device.loop.statistics(number))
+        for priority, queue in enumerate(device.loop.queue_statistics(number)):
+            if queue != _UNUSED:
+                _log.info("port %d, queue %d: %s", number, priority, queue)
     if frames := device.loop.unknown_port_drops():
         _log.info("%d frames were sent to ports that are not there", frames)
 
@@ -196,7 +178,9 @@ def switch(
         typer.Option(
             metavar="N=PORT",
             help="A port, repeatable. N=IFACE is a network interface (AF_PACKET), N=shm a shared-memory port "
-            "for a process of this machine, N=pcap:IN,OUT a capture file to play and one to write.",
+            "for a process of this machine, N=udp:HOST:PORT:PEERHOST:PEERPORT one end of a tunnel to another "
+            "switch, N=pcap:IN,OUT a capture file to play and one to write. Limits may follow: "
+            f"{OPTIONS}. N=shm,rate=100mbit is as fast as a line of 100 Mbit/s, both ways.",
             show_default=False,
         ),
     ] = None,
@@ -247,6 +231,14 @@ def switch(
             show_default=False,
         ),
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="What the program's random numbers start from; else every start differs.",
+            show_default=False,
+        ),
+    ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="How much to log.")] = LogLevel.info,
 ) -> None:
     """Run a P4 switch.
@@ -255,14 +247,14 @@ def switch(
     P4Runtime. Ctrl-C ends it. When every port is a pcap file, it ends by itself once all were played.
     """
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    specs = [parse_port(text) for text in port or ()]
+    specs = [_parse_port(text) for text in port or ()]
     tls = _parse_tls(tls_cert, tls_key, tls_ca)
     if program is None and grpc is None:
         raise typer.BadParameter("give a --program to run, or --grpc for a controller to set one, or both")
     if tls is not None and grpc is None:
         raise typer.BadParameter("the --tls options need --grpc")
     try:
-        with Device(device_id=device_id, cpu_port=cpu_port) as device:
+        with Device(device_id=device_id, cpu_port=cpu_port, seed=seed) as device:
             _add_ports(device, specs, shm)
             if pcap is not None:
                 device.loop.capture(pcap)

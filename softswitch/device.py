@@ -2,6 +2,7 @@
 """A whole soft switch: ports, programs and the P4Runtime server, put together and taken apart in order."""
 
 import logging
+import secrets
 import threading
 from pathlib import Path
 from typing import Any, Final
@@ -33,15 +34,17 @@ class Device:
     Args:
         device_id: the device's P4Runtime id.
         cpu_port: the port that leads to the controller.
+        seed: what random() of the programs starts from; None: every switch differs.
 
     Attributes:
         loop: the ports.
         address: where P4Runtime is served, or None.
     """
 
-    def __init__(self, *, device_id: int = 1, cpu_port: int = 510) -> None:
+    def __init__(self, *, device_id: int = 1, cpu_port: int = 510, seed: int | None = None) -> None:
         self.device_id = device_id
         self.cpu_port = cpu_port
+        self.seed = secrets.randbits(64) if seed is None else seed
         self.loop = PortLoop()
         self.address: str | None = None
         self._server: P4RuntimeServer | None = None
@@ -57,8 +60,8 @@ class Device:
             self.loop.close()
             raise
 
-    def _make_switch(self, program: Program) -> Switch:
-        return Switch(program, device_id=self.device_id, cpu_port=self.cpu_port)
+    def _make_switch(self, program: Program | Path) -> Switch:
+        return Switch(program, device_id=self.device_id, cpu_port=self.cpu_port, seed=self.seed)
 
     def _run(self, switch: Switch) -> None:
         self.loop.set_switch(switch)
@@ -76,7 +79,7 @@ class Device:
         With a P4Info, given or found beside it, controllers can use it without setting a pipeline; the
         result says whether there is one. Raises ProgramError (UnsupportedConstruct) and OSError.
         """
-        switch = Switch(program, device_id=self.device_id, cpu_port=self.cpu_port)
+        switch = self._make_switch(program)
         self.loop.set_switch(switch)
         self._bare_switch = switch
         p4info = p4info or find_p4info(program)

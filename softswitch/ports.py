@@ -8,6 +8,7 @@ import ctypes
 import errno
 import functools
 import os
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -22,7 +23,16 @@ MAX_PORT: Final = 510
 """The highest port number: v1model's have nine bits, and 511 means drop."""
 
 _HERE: Final = Path(__file__).resolve().parent
-_SOURCES: Final = ("loop.c", "serve.c", "capture.c", "port_shm.c", "port_packet.c", "port_queue.c")
+_SOURCES: Final = (
+    "loop.c",
+    "serve.c",
+    "capture.c",
+    "port_shm.c",
+    "port_packet.c",
+    "port_udp.c",
+    "batch.c",
+    "port_queue.c",
+)
 
 
 class NativeSwitch(Protocol):
@@ -81,6 +91,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "loop_capture_error": (ctypes.c_int, (ctypes.c_void_p,)),
     "loop_add_shm": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
     "loop_add_interface": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
+    "loop_add_udp": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, *(ctypes.c_char_p,) * 4)),
     "loop_add_queue": (
         ctypes.c_int,
         (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p),
@@ -190,6 +201,23 @@ class PortLoop:
         """Attach port ``number`` to a network interface (AF_PACKET). Needs CAP_NET_RAW. Raises PortError."""
         self._add("loop_add_interface", number, f"interface {interface!r}", interface.encode())
 
+    def add_udp(self, number: int, local: tuple[str, int], peer: tuple[str, int]) -> None:
+        """Make port ``number`` this end of a UDP tunnel: each frame is one datagram.
+
+        Only what comes from ``peer`` is received. An empty local host is every address of this machine.
+        Raises PortError.
+        """
+        what = f"udp {_address(local)} to {_address(peer)}"
+        try:
+            family, _, _, _, there = socket.getaddrinfo(*peer, type=socket.SOCK_DGRAM)[0]
+            _, _, _, _, here = socket.getaddrinfo(
+                local[0] or None, local[1], family, socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
+            )[0]
+        except OSError as error:
+            raise PortError(f"port {number}, {what}: {error.strerror or error}") from error
+        numbers = (str(part).encode() for end in (here, there) for part in end[:2])
+        self._add("loop_add_udp", number, what, *numbers)
+
     def add_queue(self, number: int, name: str, output: Path | None = None) -> None:
         """Make port ``number`` one whose frames ``inject`` puts in and ``receive`` takes out.
 
@@ -236,6 +264,10 @@ class PortLoop:
         counts = QueueCounts()
         self._check(self._library.loop_get_queue_stats(self._handle, number, counts), number)
         return queue_statistics(counts)
+
+    def waiting(self) -> int:
+        """How many frames wait in the queues of all ports."""
+        return sum(queue.depth_packets for port in self._kinds for queue in self.queue_statistics(port))
 
     def ports(self) -> dict[int, str]:
         """What each port is attached to, by number."""
@@ -297,6 +329,11 @@ class PortLoop:
             raise PortError(f"there is no such port: {number}")
         if result < 0:
             raise PortError(f"port {number}: {os.strerror(-result)}")
+
+
+def _address(end: tuple[str, int]) -> str:
+    host, port = end
+    return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
 
 
 def _reason(number: int, port: int, kinds: dict[int, str]) -> str:

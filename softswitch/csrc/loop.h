@@ -100,6 +100,8 @@ int loop_start_capture(loop *l, const char *path);
 int loop_capture_error(loop *l);
 int loop_add_shm(loop *l, uint32_t number, const char *directory);
 int loop_add_interface(loop *l, uint32_t number, const char *interface);
+int loop_add_udp(loop *l, uint32_t number, const char *host, const char *service, const char *peer_host,
+                 const char *peer_service);
 int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output);
 int loop_inject(loop *l, uint32_t number, const uint8_t *frame, uint32_t len, int64_t timeout_ns);
 int loop_receive(loop *l, uint32_t number, uint8_t *frame, uint32_t room, int64_t timeout_ns);

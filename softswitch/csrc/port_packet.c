@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-#include "loop.h"
+#include "batch.h"
 
 #ifndef PACKET_IGNORE_OUTGOING
 #define PACKET_IGNORE_OUTGOING 23
@@ -26,8 +26,6 @@ enum {
     FRAMES_PER_BLOCK = RING_BLOCK / RING_FRAME,
     RING_BLOCKS = 35,  // about a thousand frames, as in a shared-memory port
     RING_FRAMES = RING_BLOCKS * FRAMES_PER_BLOCK,
-    SEND_BATCH = 64,
-    SOCKET_BUFFER = 8 << 20,
     VLAN_TAG = 4,
     MAC_ADDRESSES = 2 * ETH_ALEN,
 };
@@ -38,10 +36,7 @@ typedef struct {
     uint8_t *ring;
     uint32_t next;
     uint64_t kernel_drops;
-    uint32_t queued;
-    struct mmsghdr messages[SEND_BATCH];
-    struct iovec vectors[SEND_BATCH];
-    uint8_t frames[SEND_BATCH][SW_MAX_FRAME];
+    send_batch out;
 } packet_port;
 
 // -- receiving -------------------------------------------------------------------------------------
@@ -117,37 +112,16 @@ static int packet_fd(port *base) { return ((packet_port *)base)->rx; }
 
 // -- sending ---------------------------------------------------------------------------------------
 
-static void packet_flush(port *base)
-{
-    packet_port *p = (packet_port *)base;
-    uint32_t done = 0;
-    while (done < p->queued) {
-        int n = sendmmsg(p->tx, p->messages + done, p->queued - done, 0);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0) {  // the frame at `done`: queue full, interface down, longer than the MTU
-            base->stats.tx_drops++;
-            done++;
-            continue;
-        }
-        for (int i = 0; i < n; i++)
-            base->stats.tx_bytes += p->vectors[done + (uint32_t)i].iov_len;
-        base->stats.tx_packets += (uint32_t)n;
-        done += (uint32_t)n;
-    }
-    p->queued = 0;
-}
-
 static int packet_send(port *base, const uint8_t *frame, uint32_t len)
 {
     packet_port *p = (packet_port *)base;
-    if (len > SW_MAX_FRAME)
-        return -1;
-    if (p->queued == SEND_BATCH)
-        packet_flush(base);
-    memcpy(p->frames[p->queued], frame, len);
-    p->vectors[p->queued++].iov_len = len;
-    return 0;
+    return batch_add(&p->out, base, p->tx, frame, len);
+}
+
+static void packet_flush(port *base)
+{
+    packet_port *p = (packet_port *)base;
+    batch_flush(&p->out, base, p->tx);
 }
 
 // -- life ------------------------------------------------------------------------------------------
@@ -222,12 +196,8 @@ static int open_sender(packet_port *p, int interface)
     p->tx = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (p->tx < 0 || bind_to(p->tx, interface, 0) != 0)
         return -errno;
-    if (set_option(p->tx, SOL_SOCKET, SO_SNDBUFFORCE, SOCKET_BUFFER) != 0)
-        set_option(p->tx, SOL_SOCKET, SO_SNDBUF, SOCKET_BUFFER);  // without CAP_NET_ADMIN: what one may have
-    for (uint32_t i = 0; i < SEND_BATCH; i++) {
-        p->vectors[i].iov_base = p->frames[i];
-        p->messages[i].msg_hdr = (struct msghdr){.msg_iov = &p->vectors[i], .msg_iovlen = 1};
-    }
+    grow_buffer(p->tx, SO_SNDBUFFORCE, SO_SNDBUF);
+    batch_init(&p->out);
     return 0;
 }
 

@@ -122,6 +122,20 @@ def test_captures_are_played_in_order_of_time_and_written(tmp_path: Path) -> Non
         assert [bytes(packet) for packet in reader] == [bytes(packet) for packet in packets]
 
 
+def test_a_played_capture_ends_when_the_last_frame_has_left(tmp_path: Path) -> None:
+    """Through a limited port: played in a moment, sent at 100 frames a second."""
+    played, out = tmp_path / "played.pcap", tmp_path / "out.pcapng"
+    packets = [Ether(frame(payload=b"%d" % index)) for index in range(20)]
+    wrpcap(str(played), packets)
+    program = tmp_path / "out.json"
+    program.write_text(_forwarding_program())
+    ports = ("--port", f"1=pcap:{played},", "--port", f"2=pcap:,{out},pps=100")
+    done = run("--program", program, *ports)
+    assert done.exit_code == 0, done.stderr
+    with PcapNgReader(str(out)) as reader:
+        assert [bytes(packet) for packet in reader] == [bytes(packet) for packet in packets]
+
+
 def _forwarding_program() -> str:
     """The program with another default: everything goes to port 2."""
     program = json.loads(CONTROL.read_text())
@@ -140,9 +154,13 @@ _ERRORS: dict[str, tuple[list[object], str]] = {
     "not JSON": (["--program", __file__], "is not"),
     "no port number": (
         ["--grpc", "127.0.0.1:0", "--port", "veth1"],
-        "expected N=IFACE, N=shm or N=pcap:IN,OUT",
+        "expected N=IFACE, N=shm, N=udp:",
     ),
     "port too high": (["--grpc", "127.0.0.1:0", "--port", "511=veth1"], "with N from 0 to 510"),
+    "no rate": (
+        ["--grpc", "127.0.0.1:0", "--port", "1=shm,rate=fast"],
+        "'1=shm,rate=fast': 'fast' is no rate",
+    ),
     "no interface": (
         ["--grpc", "127.0.0.1:0", "--port", "1=nosuchif0"],
         "port 1, interface 'nosuchif0': there is no such network interface",
@@ -202,7 +220,17 @@ def test_help_names_every_kind_of_port() -> None:
     done = run("--help")
     assert done.exit_code == 0
     said = " ".join(done.stdout.replace("│", " ").split())
-    for word in ("N=IFACE", "N=shm", "N=pcap:IN,OUT", "--grpc", "--ready-file", "--tls-ca", "--play-after"):
+    for word in (
+        "N=IFACE",
+        "N=shm",
+        "N=udp:",
+        "N=pcap:IN,OUT",
+        "rate=RATE",
+        "--grpc",
+        "--ready-file",
+        "--tls-ca",
+        "--play-after",
+    ):
         assert word in said
 
 
