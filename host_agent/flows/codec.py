@@ -39,11 +39,12 @@ _HEADER: Final = struct.Struct("!BBBBIIIII")
 _END: Final = struct.Struct("!I")
 _TERM: Final = 8  # bytes of an account's terms: lanes, budget
 _FIRST_BYTE: Final = VERSION << 4
-_ALLOWED: Final = {
-    FlowType.CHUNK: Flag.PROTECTED | Flag.TRIMMED,
-    FlowType.PROBE: Flag.PROTECTED | Flag.TRIMMED,
-    FlowType.BITMAP: Flag.PROTECTED | Flag.TRIMMED | Flag.CONGESTED,
-    FlowType.STOP: Flag.PROTECTED | Flag.TRIMMED | Flag.CONGESTED,
+# As plain numbers: ~ of an IntFlag leaves out bits that have no name.
+_ALLOWED: Final[dict[int, int]] = {
+    FlowType.CHUNK: int(Flag.PROTECTED | Flag.TRIMMED),
+    FlowType.PROBE: int(Flag.PROTECTED | Flag.TRIMMED),
+    FlowType.BITMAP: int(Flag.PROTECTED | Flag.TRIMMED | Flag.CONGESTED),
+    FlowType.STOP: int(Flag.PROTECTED | Flag.TRIMMED | Flag.CONGESTED),
 }
 
 assert _HEADER.size == FLOW.size
@@ -205,14 +206,16 @@ def decode(payload: bytes) -> FlowPacket | FlowVerdict:
         case FlowType.PROBE:
             return _probe(head, index, first, data, trimmed)
         case FlowType.BITMAP:
-            bits = _unpack_bits(head, first, data, may_be_empty=trimmed)
+            bits = None if trimmed and not data else _unpack_bits(head, first, data)
             if isinstance(bits, FlowVerdict):
                 return bits
             return Bitmap(head, index, first, bits, congested, trimmed)
         case _:
             if trimmed and data:
                 return FlowVerdict.BAD_LENGTH
-            bits = _unpack_bits(head, first, data, may_be_empty=True)
+            if not trimmed and not data and first:
+                return FlowVerdict.BAD_FIRST
+            bits = _unpack_bits(head, first, data) if data else None
             if isinstance(bits, FlowVerdict):
                 return bits
             return Stop(head, index, first, bits, congested, cut=trimmed)
@@ -249,16 +252,12 @@ def _pack_bits(bits: Bits | None) -> bytes:
     return b"" if bits is None else np.packbits(bits, bitorder="little").tobytes()
 
 
-def _unpack_bits(head: Head, first: int, data: bytes, may_be_empty: bool) -> Bits | FlowVerdict | None:
+def _unpack_bits(head: Head, first: int, data: bytes) -> Bits | FlowVerdict:
     """The bits that a bitmap's data holds; those behind the tensor's last chunk must be zero."""
-    if not data:
-        if not may_be_empty:
-            return FlowVerdict.BAD_LENGTH
-        return None if first == 0 else FlowVerdict.BAD_FIRST
     if first >= head.count:
         return FlowVerdict.BAD_FIRST
     left = head.count - first
-    if len(data) > min(MAX_BITMAP, (left + 7) // 8):
+    if not 1 <= len(data) <= min(MAX_BITMAP, -(-left // 8)):
         return FlowVerdict.BAD_LENGTH
     bits = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little").view(np.bool_)
     if bits[left:].any():

@@ -74,7 +74,7 @@ class Incoming:
         self._lanes = [0] * MAX_ACCOUNTS  # received, by account
         self._terms: Terms | None = None
         self._congested = False  # the latest chunk met congestion; so did all those not told yet
-        self._new = 0  # packets not told yet, of chunks from _low to _high
+        self._new = 0  # packets not told yet; _low, _high: first and last chunk among them that came
         self._low, self._high = head.count, -1
         self.stopped = False
         self.confirmed = False
@@ -95,7 +95,7 @@ class Incoming:
             return FlowVerdict.DUPLICATE, []
         if chunk.trimmed:
             self._trimmed.add(index)
-            return FlowVerdict.TRIMMED, self._count_one(index)
+            return FlowVerdict.TRIMMED, self._count_one()
         answers = []
         if congested != self._congested:  # as DCTCP: one answer never is about both kinds
             answers = self._tell_news()
@@ -103,6 +103,7 @@ class Incoming:
         assert self._wire is not None
         self._wire[index * self._bytes : index * self._bytes + length] = chunk.data
         self._received[index] = True
+        self._low, self._high = min(self._low, index), max(self._high, index)
         self._trimmed.discard(index)
         self._left -= 1
         self._lanes[chunk.account] += length // 4
@@ -111,7 +112,7 @@ class Incoming:
         if not self._left:
             self.stopped = True
             return FlowVerdict.ACCEPTED, answers
-        return FlowVerdict.ACCEPTED, answers + self._count_one(index)
+        return FlowVerdict.ACCEPTED, answers + self._count_one()
 
     def on_probe(self, probe: Probe, congested: bool) -> tuple[FlowVerdict, list[bytes]]:
         """Answer a probe: with the final word if there is nothing to wait for, else with what arrived."""
@@ -193,9 +194,8 @@ class Incoming:
             return FlowVerdict.BEYOND_BOUND
         return None
 
-    def _count_one(self, index: int) -> list[bytes]:
+    def _count_one(self) -> list[bytes]:
         self._new += 1
-        self._low, self._high = min(self._low, index), max(self._high, index)
         return self._tell_news() if self._new >= self._config.ack_every else []
 
     def _tell_news(self) -> list[bytes]:

@@ -8,7 +8,7 @@ from typing import Generic, NamedTuple, TypeVar
 from host_agent.datagram import Datagram
 from host_agent.flows.receiver import FlowReceiver
 from host_agent.flows.sender import FlowSender
-from host_agent.flows.verdict import FlowVerdict, Verdicts
+from host_agent.flows.verdict import FlowVerdict, Verdicts, refusals
 from wire.definition import FLOW
 
 Peer = TypeVar("Peer", bound=Hashable)
@@ -51,19 +51,19 @@ class FlowMux(Generic[Peer]):
 
     def on_packet(self, payload: bytes, now: int, traffic_class: int, source: Peer) -> FlowVerdict:
         """Give a UDP payload to its flow."""
-        verdict = None
-        found = None
         if len(payload) < FLOW.size:
-            verdict = FlowVerdict.SHORT
-        elif (found := self._flows.get(int.from_bytes(payload[_FLOW_AT : _FLOW_AT + 4], "big"))) is None:
-            verdict = FlowVerdict.WRONG_FLOW
-        elif found[1] != source:
-            verdict = FlowVerdict.WRONG_SOURCE
-        if verdict is not None or found is None:
-            verdict = verdict or FlowVerdict.WRONG_FLOW
-            self.verdicts[verdict] += 1
-            return verdict
-        return found[0].on_packet(payload, now, traffic_class)
+            return self._refuse(FlowVerdict.SHORT)
+        found = self._flows.get(int.from_bytes(payload[_FLOW_AT : _FLOW_AT + 4], "big"))
+        if found is None:
+            return self._refuse(FlowVerdict.WRONG_FLOW)
+        flow, peer = found
+        if peer != source:
+            return self._refuse(FlowVerdict.WRONG_SOURCE)
+        return flow.on_packet(payload, now, traffic_class)
+
+    def _refuse(self, verdict: FlowVerdict) -> FlowVerdict:
+        self.verdicts[verdict] += 1
+        return verdict
 
     def next(self, now: int) -> Addressed[Peer] | None:
         """The most urgent packet to send now."""
@@ -93,6 +93,28 @@ class FlowMux(Generic[Peer]):
                 return found, self.deadline
             found.append(one)
         return found, now
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is under way, and every sender here and there knows that."""
+        return all(
+            flow.idle if isinstance(flow, FlowSender) else flow.settled for flow, _ in self._flows.values()
+        )
+
+    def waiting(self) -> list[str]:
+        """In words, what each sender with unsettled tensors waits for."""
+        return [
+            f"flow {number:#010x} to {peer} waits for tensors {flow.waiting()}"
+            for number, (flow, peer) in self._flows.items()
+            if isinstance(flow, FlowSender) and flow.waiting()
+        ]
+
+    def refused(self) -> dict[FlowVerdict, int]:
+        """Packets refused here or by a flow, by reason."""
+        total = self.verdicts.copy()
+        for flow, _ in self._flows.values():
+            total.update(flow.verdicts)
+        return refusals(total)
 
     @property
     def deadline(self) -> int | None:

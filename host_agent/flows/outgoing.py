@@ -106,6 +106,13 @@ class Outgoing:
         """Whether the latest chunk sent was a repeat."""
         return not self.unsent and self.resent > 0
 
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the receiver has to say something before this can go on; else it waits for its turn."""
+        if self.under_way or self.unanswered:
+            return self.probes > 0
+        return not (self.unsent or self.to_resend)
+
     def send_next(self) -> Chunk:
         """The next chunk never sent: it may be lost if its account has room for it."""
         index = self._next
@@ -164,6 +171,10 @@ class Outgoing:
                 )
                 if not waiting.any():
                     self.unanswered = 0
+                    # The receiver missed too much when it was asked, and by now it does not (answers overtake
+                    # one another): it stops only when it is asked again.
+                    if not (self.unsent or self.to_resend or self.unprobed):
+                        self.ask_at_once = True
         return News(settled, received if packet.congested else 0)
 
     def on_stop(self, packet: Stop) -> News | FlowVerdict:

@@ -271,8 +271,7 @@ class FlowSender:
             tensor.sampled = True
             self.round_trip.sample(now - tensor.probed_at)
         tensor.timeouts_in_a_row = 0
-        if tensor.deadline is not None:
-            tensor.deadline = now + self.round_trip.timeout()
+        tensor.deadline = now + self.round_trip.timeout() if tensor.awaits_answer else None
         if isinstance(news, FlowVerdict):
             return news
         if tensor.stopped is not None:

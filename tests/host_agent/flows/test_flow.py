@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The promise of a flow: it ends, both ends agree, no account loses more than its budget, nothing vanishes."""
+"""The promise of a flow: it ends, both ends agree, no account overdraws its budget, and nothing vanishes."""
 
 from typing import Any
 
@@ -8,13 +8,17 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from host_agent.flows import FlowConfig
+from host_agent.datagram import RELIABLE_CLASS
+from host_agent.flows import FlowConfig, FlowReceiver, FlowSender, FlowVerdict
+from host_agent.flows.codec import Bitmap, Chunk, Head, Probe, Stop, decode
+from host_agent.report import FRAME_OVERHEAD
 from host_agent.tagging import LOSSLESS, Tagging
 from simulator.link import Faults
-from tests.host_agent.flows.world import FLOW_ID, Floats, Meddling, World, check
+from tests.host_agent.flows.world import FLOW_ID, Floats, Meddling, World, check, is_chunk, is_protected
+from wire.definition import ECT, FlowType
 
 MS = 1_000_000
-EXAMPLES = 300
+EXAMPLES = 150
 
 probabilities = st.sampled_from([0.0, 0.01, 0.1, 0.3])
 faults = st.builds(
@@ -80,7 +84,7 @@ def transfer(config: FlowConfig, shape: dict[str, Any], lossy: bool) -> tuple[Wo
     world = World(config, **shape)
     vectors = []
     for _ in range(int(rng.integers(1, 7))):
-        lanes = int(rng.integers(1, 60 * config.chunk_lanes))
+        lanes = int(rng.integers(1, 40 * config.chunk_lanes))
         vectors.append(random_values(rng, lanes))
         world.submit(vectors[-1], random_tagging(rng, config, lanes, lossy))
         for _ in range(int(rng.integers(0, 50))):
@@ -136,3 +140,287 @@ def test_an_undisturbed_transfer_asks_once_and_repeats_nothing(tagging: Tagging)
     assert counts.packets == chunks + 2  # the probe, and that its answer came
     assert world.deliveries[1].complete
     assert world.receiver.settled
+
+
+quiet = st.fixed_dictionaries(
+    {
+        "seed": st.integers(0, 2**32 - 1),
+        "there": st.builds(Faults, delay=st.sampled_from([1_000, MS]), jitter=st.sampled_from([0, MS])),
+        "back": st.builds(Faults, delay=st.sampled_from([1_000, MS]), jitter=st.sampled_from([0, MS])),
+        "meddling": meddlings,
+        "meddling_back": meddlings,
+    }
+)
+
+
+@settings(max_examples=100, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@given(config=configs, shape=quiet, lossy=st.booleans())
+def test_no_timer_fires_because_of_a_trim(config: FlowConfig, shape: dict[str, Any], lossy: bool) -> None:
+    """Whatever is trimmed, also protected chunks, probes and answers: only what vanishes needs a timer."""
+    note(f"World({config!r}, **{shape!r})")
+    world, _ = transfer(config, shape, lossy)
+    assert world.sender.counts.timeouts == 0
+
+
+def budget(lanes: int) -> Tagging:
+    return Tagging(budgets=np.array([lanes], np.uint64))
+
+
+def frame_type(frame: bytes) -> FlowType:
+    return FlowType(frame[FRAME_OVERHEAD] & 15)
+
+
+def chunk_index(frame: bytes) -> int:
+    return int.from_bytes(frame[FRAME_OVERHEAD + 12 : FRAME_OVERHEAD + 16], "big")
+
+
+def sent(world: World) -> list[tuple[FlowType, int]]:
+    """(type, DSCP) of every packet the sender sent."""
+    return [(frame_type(frame), frame[15] >> 2) for frame in world.there.seen]
+
+
+@pytest.mark.parametrize(
+    ("given_lanes", "lost_chunks"), [(0, 0), (31, 0), (32, 1), (63, 1), (64, 2), (640, 20)]
+)
+def test_as_much_is_lost_as_the_budget_allows_and_no_more(given_lanes: int, lost_chunks: int) -> None:
+    world = World(FlowConfig(FLOW_ID, chunk_lanes=32), meddling=Meddling(trim=1.0))
+    values = np.ones(32 * 100, np.float32)
+    world.submit(values, budget(given_lanes))
+    world.run()
+    settlement = world.settlements[1]
+    check(values, world.deliveries[1], settlement)
+    assert settlement.returned.lanes == 32 * lost_chunks
+    assert settlement.trimmed == world.sender.counts.droppable == lost_chunks
+    assert (settlement.resent, settlement.timeouts) == (0, 0)  # nothing beyond the budget could be trimmed
+
+
+def test_accounts_are_kept_apart() -> None:
+    """One account's room is not for another's chunks, of which every second one is lost."""
+    world = World(FlowConfig(FLOW_ID, chunk_lanes=32), there=Faults(loss=0.5))
+    values = np.ones(32 * 100, np.float32)
+    accounts = np.repeat(np.array([0, 1], np.uint16), 50)
+    world.submit(values, Tagging(accounts=accounts, budgets=np.array([0, 32 * 10], np.uint64)))
+    world.run()
+    check(values, world.deliveries[1], world.settlements[1])
+    assert world.deliveries[1].received[:50].all()
+    assert world.settlements[1].missing.tolist() == [0, 320]
+    assert world.deliveries[1].missing == (0, 320)
+
+
+def test_what_is_lost_beyond_the_budget_is_sent_again_at_once_and_protected() -> None:
+    """No timer either: the probe behind the chunks finds out."""
+    world = World(FlowConfig(FLOW_ID, chunk_lanes=32))
+    first_copies: set[int] = set()
+
+    def lose_odd_first_copies(frame: bytes) -> bool:
+        odd = is_chunk(frame) and chunk_index(frame) % 2 == 1 and chunk_index(frame) not in first_copies
+        first_copies.update([chunk_index(frame)] if odd else [])
+        return odd
+
+    world.there.drop = lose_odd_first_copies
+    values = np.arange(32 * 20, dtype=np.float32)
+    world.submit(values, budget(32 * 4))
+    world.run()
+    settlement = world.settlements[1]
+    check(values, world.deliveries[1], settlement)
+    assert (settlement.returned.lanes, settlement.resent, settlement.timeouts) == (128, 6, 0)
+    chunks = [frame for frame in world.there.seen if is_chunk(frame)]
+    assert all(is_protected(frame) and frame[15] == RELIABLE_CLASS for frame in chunks[20:])
+    assert sum(not is_protected(frame) for frame in chunks[:20]) == 4
+    assert all(is_protected(frame) == (frame[15] & 3 == ECT) for frame in chunks)
+
+
+def test_a_lost_final_word_is_asked_for_again() -> None:
+    world = World(FlowConfig(FLOW_ID))
+    stops: list[bytes] = []
+
+    def lose_three_stops(frame: bytes) -> bool:
+        stops.extend([frame] if frame_type(frame) is FlowType.STOP else [])
+        return len(stops) <= 3
+
+    world.back.drop = lose_three_stops
+    world.submit(np.ones(1000, np.float32))
+    world.run()
+    assert world.deliveries[1].complete
+    assert world.settlements[1].timeouts == 3
+    assert len(stops) == 4
+    assert world.receiver.settled
+
+
+def test_a_lost_confirmation_is_given_again_when_the_final_word_comes_again() -> None:
+    world = World(FlowConfig(FLOW_ID), there=Faults(duplicate=1.0))  # so the probe is answered twice
+    lost: list[bytes] = []
+
+    def lose_first_confirmation(frame: bytes) -> bool:
+        if frame_type(frame) is FlowType.STOP and not lost:
+            lost.append(frame)
+            return True
+        return False
+
+    world.there.drop = lose_first_confirmation
+    world.submit(np.ones(1000, np.float32))
+    world.run()
+    assert lost
+    assert world.receiver.settled
+    assert world.sender.verdicts[FlowVerdict.LATE] == 1
+
+
+def test_what_arrives_after_the_final_word_changes_nothing() -> None:
+    world = World(FlowConfig(FLOW_ID, chunk_lanes=32))
+    held: list[bytes] = []
+
+    def hold_two(frame: bytes) -> bool:
+        kept = is_chunk(frame) and chunk_index(frame) in {3, 7}
+        held.extend([frame] if kept else [])
+        return kept
+
+    world.there.drop = hold_two
+    values = np.arange(1, 32 * 10 + 1, dtype=np.float32)
+    world.submit(values, budget(64))
+    world.run()
+    before = world.deliveries[1].values.copy()
+    for frame in held:
+        world.right.receive(frame)
+    assert world.receiver.verdicts[FlowVerdict.LATE] == 2
+    check(values, world.deliveries[1], world.settlements[1])
+    np.testing.assert_array_equal(world.deliveries[1].values, before)
+
+
+def test_an_old_bitmap_does_not_give_up_a_chunk_sent_again() -> None:
+    """Answers to the first probe, repeated when the second copies are under way."""
+    config = FlowConfig(FLOW_ID, chunk_lanes=1)
+    sender = FlowSender(config)
+    sender.submit(np.ones(4, np.float32))
+    sender.poll(0)
+    head = Head(FLOW_ID, 0, 1, 4)
+    old = Bitmap(head, 1, 0, np.array([True, False, True, False])).encode()
+    assert sender.on_packet(old, 10) is FlowVerdict.ACCEPTED
+    again, _ = sender.poll(10)
+    assert [decode(datagram.payload).__class__ for datagram in again] == [Chunk, Chunk, Probe]
+    for _ in range(5):
+        assert sender.on_packet(old, 20) is FlowVerdict.DUPLICATE
+        assert sender.poll(20)[0] == []
+    assert sender.counts.resent == 2
+
+
+def test_a_bitmap_of_many_parts_is_one_answer() -> None:
+    config = FlowConfig(FLOW_ID, chunk_lanes=1, first_window=50_000)
+    world = World(config, seed=3, there=Faults(loss=0.05), back=Faults(loss=0.2))
+    values = np.arange(20_000, dtype=np.float32)
+    world.submit(values, budget(900))
+    world.run()
+    check(values, world.deliveries[1], world.settlements[1])
+    assert 0 < world.settlements[1].returned.lanes <= 900
+    assert world.settlements[1].resent >= 20
+
+
+def test_front_layers_overtake_back_layers() -> None:
+    """Submitted last, delivered first: every packet leaves in the order of its layer."""
+    world = World(FlowConfig(FLOW_ID, first_window=8))
+    for layer in (5, 3, 0):
+        world.sender.submit(np.ones(352 * 50, np.float32), Tagging(layer=layer))
+    world.left.pump()
+    world.run()
+    assert list(world.deliveries) == [3, 2, 1]
+    codes = [code for kind, code in sent(world) if kind is FlowType.CHUNK]
+    assert codes == sorted(codes, reverse=True)
+
+
+def test_the_probe_rides_behind_its_chunks_in_their_class() -> None:
+    world = World(FlowConfig(FLOW_ID))
+    world.submit(np.ones(352 * 3, np.float32), Tagging(layer=4))
+    world.run()
+    assert sent(world) == [
+        (FlowType.CHUNK, 16),
+        (FlowType.CHUNK, 16),
+        (FlowType.CHUNK, 16),
+        (FlowType.PROBE, 16),
+        (FlowType.STOP, 56),
+    ]
+
+
+def test_an_outage_delays_and_does_no_more() -> None:
+    world = World(FlowConfig(FLOW_ID), there=Faults(delay=MS), back=Faults(delay=MS))
+    world.there.drop = lambda frame: 5 * MS < world.clock.now < 30_000 * MS
+    values = np.arange(352 * 500, dtype=np.float32)
+    world.submit(values)
+    world.run(limit=60)
+    assert world.deliveries[1].complete
+    assert 30_000 * MS < world.settlements[1].ended < 31_500 * MS
+
+
+def test_a_receiver_refuses_terms_beyond_its_bound() -> None:
+    config = FlowConfig(FLOW_ID, max_loss=0.1)
+    sender, receiver = FlowSender(config), FlowReceiver(config)
+    sender.submit(np.ones(1000, np.float32), budget(101))
+    for datagram in sender.poll(0)[0][1:]:
+        receiver.on_packet(datagram.payload, 0)
+    assert receiver.verdicts[FlowVerdict.BEYOND_BOUND] == 1
+    assert receiver.deliveries() == []
+
+
+def test_a_sender_refuses_a_final_word_beyond_its_budget() -> None:
+    sender = FlowSender(FlowConfig(FLOW_ID, chunk_lanes=1))
+    sender.submit(np.ones(4, np.float32), budget(1))
+    sender.poll(0)
+    stop = Stop(Head(FLOW_ID, 0, 1, 4), 1, 0, np.array([True, False, True, False]))
+    assert sender.on_packet(stop.encode(), 1) is FlowVerdict.BEYOND_BOUND
+    assert sender.settlements() == []
+    assert sender.waiting() == [1]
+
+
+def test_an_answer_about_what_was_never_sent_is_refused() -> None:
+    sender = FlowSender(FlowConfig(FLOW_ID, chunk_lanes=1, first_window=2))
+    sender.submit(np.ones(4, np.float32))
+    sender.poll(0)
+    head = Head(FLOW_ID, 0, 1, 4)
+    everything = np.ones(4, np.bool_)
+    assert sender.on_packet(Bitmap(head, 1, 0, everything).encode(), 1) is FlowVerdict.BAD_BITMAP
+    assert sender.on_packet(Stop(head, 1, 0, None).encode(), 1) is FlowVerdict.BAD_BITMAP
+    assert sender.on_packet(Bitmap(head, 2, 0, everything[:1]).encode(), 1) is FlowVerdict.BAD_INDEX
+    assert sender.on_packet(Stop(Head(FLOW_ID, 0, 2, 4), 0, 0, None).encode(), 1) is FlowVerdict.BAD_TENSOR
+    assert sender.counts.chunks == 2
+
+
+def test_a_receiver_remembers_no_more_than_agreed() -> None:
+    """A sender that had ended tensor 1 may open tensor 5 of 4; packets of tensor 1 are old from then on."""
+    world = World(FlowConfig(FLOW_ID, open_tensors=4))
+    for _ in range(12):
+        world.sender.submit(np.ones(10, np.float32))
+    world.left.pump()
+    world.run()
+    assert sorted(world.deliveries) == list(range(1, 13))
+    chunk = Chunk(Head(FLOW_ID, 0, 1, 1), 0, 0, bytes(40)).encode()
+    assert world.receiver.on_packet(chunk, 0) is FlowVerdict.LATE
+    beyond = Chunk(Head(FLOW_ID, 0, 17, 1), 0, 0, bytes(40)).encode()
+    assert world.receiver.on_packet(beyond, 0) is FlowVerdict.BAD_TENSOR
+
+
+@pytest.mark.parametrize(
+    ("values", "tagging", "error", "match"),
+    [
+        (np.ones(4, np.float64), LOSSLESS, TypeError, "float32"),
+        (np.ones((2, 2), np.float32), LOSSLESS, TypeError, "one-dimensional"),
+        (np.ones(0, np.float32), LOSSLESS, ValueError, "1 to"),
+        (np.ones(4, np.float32), Tagging(accounts=np.zeros(3, np.uint16)), ValueError, "3 accounts"),
+        (np.ones(4, np.float32), Tagging(magnitudes=np.zeros(9, np.uint8)), ValueError, "9 magnitudes"),
+        (np.ones(4, np.float32), Tagging(budgets=np.zeros(129, np.uint64)), ValueError, "at most 128"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_by_name(
+    values: Any, tagging: Tagging, error: type[Exception], match: str
+) -> None:
+    sender = FlowSender(FlowConfig(FLOW_ID))
+    with pytest.raises(error, match=match):
+        sender.submit(values, tagging)
+    assert sender.idle
+
+
+def test_tensors_may_become_ready_in_any_order() -> None:
+    world = World(FlowConfig(FLOW_ID, open_tensors=2))
+    for number in (4, 2, 3, 1):
+        world.submit(np.full(10, number, np.float32), number=number)
+    with pytest.raises(ValueError, match="before"):
+        world.submit(np.ones(10, np.float32), number=3)
+    world.run()
+    assert {number: float(d.values[0]) for number, d in world.deliveries.items()} == {1: 1, 2: 2, 3: 3, 4: 4}

@@ -61,8 +61,10 @@ def mark(frame: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Meddling:
-    """Probabilities of one frame: ``trim`` of chunks that may be, ``trim_any`` of whatever has data, ``mark``,
-    ``garbage``: something else arrives beside it."""
+    """Probabilities of one frame.
+
+    trim: of chunks that may be. trim_any: of whatever has data. garbage: something else arrives beside it.
+    """
 
     trim: float = 0.0
     trim_any: float = 0.0
@@ -138,12 +140,8 @@ class World:
         self.clock = Clock()
         random = Random(seed)
         self.sender, self.receiver = FlowSender(config), FlowReceiver(config)
-        self.there = Path(
-            self.clock, random, there or Faults(), meddling or Meddling(), lambda f: self.right.receive(f)
-        )
-        self.back = Path(
-            self.clock, random, back or Faults(), meddling_back or Meddling(), lambda f: self.left.receive(f)
-        )
+        self.there = Path(self.clock, random, there or Faults(), meddling or Meddling(), self._at_right)
+        self.back = Path(self.clock, random, back or Faults(), meddling_back or Meddling(), self._at_left)
         self.left = FlowHost(self.clock, A, MACS[A.ip], MACS.__getitem__, self.there.send)
         self.right = FlowHost(self.clock, B, MACS[B.ip], MACS.__getitem__, self.back.send)
         self.left.add(self.sender, B)
@@ -166,6 +164,12 @@ class World:
         while self.clock.step():
             pass
         self._collect()
+
+    def _at_left(self, frame: bytes) -> None:
+        self.left.receive(frame)
+
+    def _at_right(self, frame: bytes) -> None:
+        self.right.receive(frame)
 
     def _collect(self) -> None:
         for delivery in self.receiver.deliveries():
