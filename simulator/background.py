@@ -52,7 +52,8 @@ class Background:
         if few < incast.fan_in:
             raise ValueError(f"a burst of {incast.fan_in} senders, but a receiver has {few} in other racks")
         self._running = True
-        self.delivered = self.bursts = self.timeouts = 0  # bytes of flows that are done, bursts begun
+        self.bursts = self.timeouts = 0
+        self.times: list[int] = []  # of the flows that are done: how long they took
         self._plan()
 
     def stop(self) -> None:
@@ -73,12 +74,13 @@ class Background:
         self._plan()
 
     def _flow(self, sender: str, receiver: str) -> None:
-        stream = self._network.stream(sender, receiver, self._config)
+        clock = self._network.clock
+        stream, begun = self._network.stream(sender, receiver, self._config), clock.now
 
         def done() -> None:
-            self.delivered += stream.receiver.expected
+            self.times.append(clock.now - begun)
             self.timeouts += stream.sender.timeouts
-            self._network.clock.after(SECOND, stream.close)  # late copies still find their port
+            clock.after(SECOND, stream.close)  # late copies still find their port
 
         stream.on_done = done
         stream.write(self._incast.length)

@@ -27,10 +27,12 @@ from controller.jobs import Job, Member
 from controller.slots import SlotRange
 from controller.sync import plan
 from controller.topology import Topology
+from host_agent.flows.frames import Address
 from host_agent.frames import Addresses, Endpoint
 from host_agent.transport import TransportConfig
 from simulator.clock import SECOND, Clock
 from simulator.entries import apply
+from simulator.flowhost import FlowHost
 from simulator.host import Host
 from simulator.link import Faults, Link
 from simulator.nic import Nic
@@ -41,7 +43,7 @@ from simulator.tcp import TcpConfig
 from softswitch.program import load_program
 from softswitch.queueing import Queueing
 from softswitch.switch import Switch
-from wire.definition import UDP_PORT
+from wire.definition import FLOW_PORT, UDP_PORT
 
 PROGRAM: Final = Path(__file__).resolve().parent.parent / "p4src" / "build" / "weir_v1model.json"
 _FIRST_PORT: Final = 10_000  # of jobs after the first: below what streams use
@@ -236,6 +238,19 @@ class Network:
         """A TCP stream from one host to another; `Stream.close` it when it is done for."""
         macs = self._towards(here, there), self._towards(there, here)
         return Stream(self.clock, self.stations[here], self.stations[there], macs, config)
+
+    def flows(self, name: str) -> FlowHost:
+        """Serve flows on a host; once for each."""
+        station = self.stations[name]
+        by_ip = {other.host.ip: other_name for other_name, other in self.stations.items()}
+
+        def next_hop(ip: str) -> str:
+            return self._towards(name, by_ip[ip]).hex(":")
+
+        address = Address(station.host.ip)
+        host = FlowHost(self.clock, address, station.host.mac, next_hop, station.send)
+        station.open(UDP, FLOW_PORT, host.receive)
+        return host
 
     def _towards(self, here: str, there: str) -> bytes:
         """The MAC address to which ``here`` sends what is for ``there``: in other racks, the own leaf's."""

@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``weir bench tail`` compares: contenders, and one run of one of them in the simulator.
+
+Two settings. Collectives: all workers all-reduce a tensor; Weir sums it in leaves and spines, its peer is a
+ring over DCTCP. Parameter server: workers push a tensor, cut into one shard per server, and pull the sums; Weir
+sends flows, its peer DCTCP streams. Tensors come one after the other, with pauses; a tensor's completion time
+is from its begin to the last worker's end.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from controller.qos import ClassSpec, Qos
+from controller.topology import Topology, leaf_spine
+from host_agent.flows.config import FlowConfig
+from host_agent.flows.frames import Address
+from host_agent.flows.server import ParameterServer, ServerConfig, WorkerFlows, bounded
+from host_agent.flows.worker import ServerClient
+from host_agent.tagging import Tagging
+from simulator.background import Background, Incast
+from simulator.clock import SECOND
+from simulator.host import Host, Work
+from simulator.link import Faults
+from simulator.network import LinkSpec, Network
+from simulator.ring import Ring
+from simulator.stream import OVERHEAD, Stream
+from simulator.tcp import MSS, TcpConfig
+from softswitch.queueing import Queueing
+from wire.definition import LAYER_CLASSES, RELIABLE_DSCP, Op, dscp
+
+Setting = Literal["collectives", "server"]
+SETTINGS: Final[tuple[Setting, ...]] = ("collectives", "server")
+
+BLOCK: Final = 256
+LANE: Final = 4
+BEST_EFFORT_MARK: Final = 20
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Links, background and tensors: the same for every contender.
+
+    Every rack has workers, one server and background hosts, which send bursts to any host of the other racks.
+    load: what the background takes of the links between racks, headers included, on average. Times in
+    seconds, sizes in bytes. budget: share of a tensor's lanes that may go missing where a contender allows it.
+    """
+
+    racks: int = 4
+    workers: int = 4  # in a rack
+    others: int = 4  # background hosts in a rack
+    spines: int = 2
+    rate: int = 1_000_000_000
+    delay_ns: int = 1_000
+    depth: int = 128
+    load: float = 0.7
+    fan_in: int = 8
+    burst: int = 64_000
+    tensor: int = 65_536
+    tensors: int = 100
+    pause: float = 0.004
+    min_rto: float = 0.01
+    budget: float = 0.1
+    slots: int = 64
+
+    @property
+    def names(self) -> tuple[list[str], list[str], list[str]]:
+        """Workers, servers and background hosts."""
+        per_rack = self.workers + 1 + self.others
+        racks = [[f"h{rack * per_rack + i}" for i in range(1, per_rack + 1)] for rack in range(self.racks)]
+        workers = [name for rack in racks for name in rack[: self.workers]]
+        servers = [rack[self.workers] for rack in racks]
+        return workers, servers, [name for rack in racks for name in rack[self.workers + 1 :]]
+
+    @property
+    def incast(self) -> Incast:
+        """The background that makes this load."""
+        between_racks = self.racks * self.spines * self.rate
+        return Incast(self.load * between_racks * MSS / (MSS + OVERHEAD), self.fan_in, self.burst)
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to move tensors. ``weir`` False: DCTCP, and the rest says nothing."""
+
+    name: str
+    weir: bool = True
+    spray: bool = True
+    priorities: bool = True
+    trims: bool = True  # and a loss budget
+
+    def qos(self) -> Qos:
+        """The switches' settings. Without priorities every class is treated as best effort is."""
+        if self.priorities:
+            return Qos(spray="round_robin" if self.spray else "hash")
+        classes = {dscp(layer): ClassSpec(mark_at=BEST_EFFORT_MARK) for layer in range(LAYER_CLASSES)}
+        classes[RELIABLE_DSCP] = ClassSpec(queue=0, mark_at=BEST_EFFORT_MARK)
+        return Qos(spray="round_robin" if self.spray else "hash", priorities=False, classes=classes)
+
+
+CONTENDERS: Final = (
+    Contender("a: DCTCP", weir=False, spray=False, priorities=False, trims=False),
+    Contender("b: Weir, hashed paths", spray=False, priorities=False, trims=False),
+    Contender("c: b + spraying", priorities=False, trims=False),
+    Contender("d: c + priorities", trims=False),
+    Contender("e: d + trimming, budget"),
+    Contender("e without spraying", spray=False),
+    Contender("e without priorities", priorities=False),
+)
+
+
+@dataclass
+class Outcome:
+    """times: of each tensor, in seconds. background: of its flows. counts: what the hosts counted, summed."""
+
+    times: list[float] = field(default_factory=list)
+    background: list[float] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+Begin = Callable[[int], Callable[[], bool]]  # begins a tensor; the answer tells whether it is done
+
+
+def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -> Outcome:
+    """One run in virtual time."""
+    workers, servers, others = scenario.names
+    with Network(
+        _topology(scenario, contender.qos()),
+        seed=seed,
+        link=LinkSpec(scenario.rate, Faults(delay=scenario.delay_ns)),
+        queueing=Queueing(depth_packets=scenario.depth),
+        host_priorities=contender.priorities,
+    ) as network:
+        outcome = Outcome()
+        tcp = TcpConfig(min_rto=round(scenario.min_rto * SECOND))
+        if setting == "collectives":
+            begin = (_tree if contender.weir else _ring)(network, contender, scenario, seed, workers, outcome)
+        elif contender.weir:
+            begin = _flows(network, contender, scenario, workers, servers, outcome)
+        else:
+            begin = _streams(network, scenario, tcp, workers, servers, outcome)
+        background = None
+        if scenario.load:
+            everybody = [*workers, *servers, *others]
+            background = Background(
+                network, scenario.incast, senders=others, receivers=everybody, seed=seed, config=tcp
+            )
+        random = Random(f"{seed} pauses")
+        network.run_for(0.02)
+        for number in range(scenario.tensors):
+            network.run_for(random.random() * scenario.pause)
+            begun = network.clock.now
+            network.run(begin(number), limit=60)
+            outcome.times.append((network.clock.now - begun) / SECOND)
+        if background is not None:
+            outcome.background = [time / SECOND for time in background.times]
+        return outcome
+
+
+def _topology(scenario: Scenario, qos: Qos) -> Topology:
+    hosts = scenario.workers + 1 + scenario.others
+    return leaf_spine(scenario.racks, scenario.spines, hosts, target="soft", qos=qos)
+
+
+class _All:
+    """Whether all of some hosts are idle, asked after every event: so it only looks at one that was not."""
+
+    __slots__ = ("_hosts",)
+
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        self._hosts = list(hosts)
+
+    def __call__(self) -> bool:
+        while self._hosts and self._hosts[-1].idle:
+            self._hosts.pop()
+        return not self._hosts
+
+
+class _Count:
+    """Whether something has happened so many times."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def one(self) -> None:
+        self.left -= 1
+
+    def __call__(self) -> bool:
+        return self.left <= 0
+
+
+# -- collectives ---------------------------------------------------------------------------------------
+
+
+def _ring(
+    network: Network, _: Contender, scenario: Scenario, _seed: int, workers: list[str], outcome: Outcome
+) -> Begin:
+    ring = Ring(network, workers, TcpConfig(min_rto=round(scenario.min_rto * SECOND)))
+
+    def begin(_number: int) -> Callable[[], bool]:
+        count = _Count(len(workers))
+        for rank in range(len(workers)):
+            ring.reduce(rank, scenario.tensor, count.one)
+        _tell_streams(outcome, ring.streams)
+        return count
+
+    return begin
+
+
+def _tree(
+    network: Network,
+    contender: Contender,
+    scenario: Scenario,
+    seed: int,
+    workers: list[str],
+    outcome: Outcome,
+) -> Begin:
+    """A float tensor as `host_agent.float_sum` has it: one exponent per block (MAX), then the lanes (ADD)."""
+    spines = None if contender.spray else [f"spine{1 + seed % scenario.spines}"]
+    job = network.admit(
+        workers,
+        slots=scenario.slots,
+        spines=spines,
+        initial_rto=2 * scenario.min_rto,
+        min_rto=scenario.min_rto,
+    )
+    lanes = scenario.tensor // LANE
+    rng = np.random.default_rng(seed)
+    own = [rng.integers(1, 1 << 20, lanes, dtype=np.uint32) for _ in workers]
+    exponents = np.full(-(-lanes // BLOCK), 127, np.uint32)
+    budgets = np.array([int(scenario.budget * lanes)], np.uint64)
+    expected = np.sum(own, axis=0, dtype=np.uint32)
+    arrays: list[npt.NDArray[np.uint32]] = []
+
+    def check() -> None:
+        """That all replicas are the same, and exact where nothing may be lost."""
+        for array in arrays:
+            if not np.array_equal(array, arrays[0] if contender.trims else expected):
+                raise AssertionError("replicas differ")
+        for worker in job.workers:
+            for report in worker.reports:
+                for name in ("timeouts", "releases", "trimmed", "marked", "retransmissions"):
+                    outcome.counts[name] = outcome.counts.get(name, 0) + getattr(report, name)
+                outcome.counts["lanes"] = outcome.counts.get("lanes", 0) + report.entered.lanes
+                outcome.counts["missing"] = outcome.counts.get("missing", 0) + report.returned.lanes
+            worker.reports.clear()
+
+    def begin(number: int) -> Callable[[], bool]:
+        check()
+        layer = LAYER_CLASSES - 1 - number % LAYER_CLASSES
+        arrays[:] = [lanes_of.copy() for lanes_of in own]
+        for worker, array in zip(job.workers, arrays, strict=True):
+            worker.submit(Work(Op.MAX, 32, exponents.copy(), tagging=Tagging(layer=layer)))
+            tagging = Tagging(layer=layer, budgets=budgets) if contender.trims else Tagging(layer=layer)
+            worker.submit(Work(Op.ADD, BLOCK, array, tagging=tagging))
+        return _All(job.workers)
+
+    return begin
+
+
+# -- parameter server ----------------------------------------------------------------------------------
+
+
+def _streams(
+    network: Network,
+    scenario: Scenario,
+    tcp: TcpConfig,
+    workers: list[str],
+    servers: list[str],
+    outcome: Outcome,
+) -> Begin:
+    """Every worker a stream to and from every server, which answers when it has all pushes of a shard."""
+    shard = scenario.tensor // len(servers)
+    pulls: list[Stream] = []
+    every: list[Stream] = []
+    current = _Count(0)
+
+    def serve(server: str) -> list[Stream]:
+        pushes = [network.stream(worker, server, tcp) for worker in workers]
+        answers = [network.stream(server, worker, tcp) for worker in workers]
+        every.extend([*pushes, *answers])
+        state = {"done": 0}
+
+        def pushed(_total: int) -> None:
+            if all(push.receiver.expected >= (state["done"] + 1) * shard for push in pushes):
+                state["done"] += 1
+                for answer in answers:
+                    answer.write(shard)
+
+        def pulled(total: int) -> None:
+            if total % shard == 0:
+                current.one()
+
+        for push in pushes:
+            push.on_bytes = pushed
+        for answer in answers:
+            answer.on_bytes = pulled
+        return pushes
+
+    pulls = [push for server in servers for push in serve(server)]
+
+    def begin(_number: int) -> Callable[[], bool]:
+        _tell_streams(outcome, every)
+        current.left = len(workers) * len(servers)
+        for push in pulls:
+            push.write(shard)
+        return current
+
+    return begin
+
+
+def _flows(
+    network: Network,
+    contender: Contender,
+    scenario: Scenario,
+    workers: list[str],
+    servers: list[str],
+    outcome: Outcome,
+) -> Begin:
+    """Weir's flows: bounded pushes, lossless pulls."""
+    lanes = scenario.tensor // LANE // len(servers)
+    rto = {"initial_rto": 2 * scenario.min_rto, "min_rto": scenario.min_rto}
+
+    def pair(server: int, worker: int) -> WorkerFlows:
+        number = 2 * (server * len(workers) + worker)
+        push, pull = (FlowConfig(1 + number + way, worker, **rto) for way in (0, 1))  # type: ignore[arg-type]
+        return WorkerFlows(push, pull)
+
+    addresses = {name: Address(network.stations[name].host.ip) for name in [*workers, *servers]}
+    peers = [addresses[name] for name in workers]
+    hosts = {name: network.flows(name) for name in [*workers, *servers]}
+    for number, name in enumerate(servers):
+        agreed = [pair(number, worker) for worker in range(len(workers))]
+        server = ParameterServer(agreed, ServerConfig(push_loss=scenario.budget))
+        server.attach(hosts[name].mux, peers)
+        hosts[name].react = server.advance
+    current = _Count(0)
+    clients: list[list[ServerClient]] = []
+
+    def collect(own: list[ServerClient]) -> None:
+        for client in own:
+            for result in client.results():
+                current.one()
+                counts = outcome.counts
+                for what, value in (
+                    ("timeouts", result.pushed.timeouts),
+                    ("retransmissions", result.pushed.resent),
+                    ("trimmed", result.pushed.trimmed),
+                    ("lanes", result.pushed.entered.lanes),
+                    ("missing", result.pushed.returned.lanes),
+                ):
+                    counts[what] = counts.get(what, 0) + value
+
+    def react(own: list[ServerClient]) -> Callable[[], None]:
+        return lambda: collect(own)
+
+    for worker, name in enumerate(workers):
+        own = [ServerClient(pair(number, worker)) for number in range(len(servers))]
+        for client, server_name in zip(own, servers, strict=True):
+            client.attach(hosts[name].mux, addresses[server_name])
+        clients.append(own)
+        hosts[name].react = react(own)
+    values = np.random.default_rng(1).standard_normal(lanes).astype(np.float32)
+
+    def begin(number: int) -> Callable[[], bool]:
+        layer = LAYER_CLASSES - 1 - number % LAYER_CLASSES
+        current.left = len(workers) * len(servers)
+        share = scenario.budget if contender.trims else 0.0
+        tagging = bounded(lanes, share, layer) if share else Tagging(layer=layer)
+        for name, own in zip(workers, clients, strict=True):
+            for client in own:
+                client.push(values, tagging, previous=values)
+            hosts[name].pump()
+        return current
+
+    return begin
+
+
+def _tell_streams(outcome: Outcome, streams: Sequence[Stream]) -> None:
+    outcome.counts["timeouts"] = sum(stream.sender.timeouts for stream in streams)
+    outcome.counts["retransmissions"] = sum(stream.sender.retransmissions for stream in streams)
