@@ -57,7 +57,7 @@ static __attribute__((noinline)) void wait_or_leave(run *r, phv *p, state *n, ui
     const sw_packet at_once = {{.enqueued_ns = r->now * 1000}};
     saved *keep = &here(r)->keep;
     (void)rids;
-    save(keep, p);
+    if (count > 1) save(keep, p);
     for (uint32_t i = 0; i < count; i++) {{
         if (i != 0) restore(keep, p);
         if (rids) {{ {rid} }}
