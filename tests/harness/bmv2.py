@@ -14,13 +14,12 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Sequence
-from ctypes import CDLL, get_errno
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
+from tests.harness.netns import inside, run
 from tests.harness.p4runtime import P4Runtime
 from tests.harness.target import CPU_PORT, EVENTS, P4INFO, PORTS, PROGRAM, Count, Key, Sent, Target
 from wire.definition import Event
@@ -29,8 +28,6 @@ _PROBE: Final = 9  # the port that markers come in by
 _MARKER: Final = bytes.fromhex("02ffffffffff 02fffffffffe 88b5") + bytes(46)
 _MARKER_GROUP: Final = 4000  # BMv2 has groups below 4096
 _PATIENCE: Final = 30.0  # seconds until a switch that does not answer counts as broken
-_CLONE_NEWNET: Final = 0x40000000
-_T = TypeVar("_T")
 
 
 class Bmv2Target(Target):
@@ -48,7 +45,7 @@ class Bmv2Target(Target):
         self._overhead = Count(0, 0)  # what markers add to the FORWARDED event
         try:
             self._make_namespace()
-            self._sockets = _inside(self._namespace, self._open_sockets)
+            self._sockets = inside(self._namespace, self._open_sockets)
             for port in self._sockets.values():
                 self._cleanup.callback(port.close)
             address = self._start()
@@ -60,17 +57,17 @@ class Bmv2Target(Target):
             raise
 
     def _make_namespace(self) -> None:
-        _run("ip", "netns", "add", self._namespace)
-        self._cleanup.callback(_run, "ip", "netns", "del", self._namespace)
+        run("ip", "netns", "add", self._namespace)
+        self._cleanup.callback(run, "ip", "netns", "del", self._namespace)
         inside = ("ip", "-n", self._namespace)
-        _run(*inside, "link", "set", "lo", "up")
+        run(*inside, "link", "set", "lo", "up")
         # IPv6 would send frames of its own accord; a kernel without it needs no telling.
         quiet = ("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
         subprocess.run(["ip", "netns", "exec", self._namespace, *quiet], capture_output=True, check=False)
         for port in (*PORTS, _PROBE):
-            _run(*inside, "link", "add", f"sw{port}", "type", "veth", "peer", "name", f"host{port}")
-            _run(*inside, "link", "set", f"sw{port}", "up")
-            _run(*inside, "link", "set", f"host{port}", "up")
+            run(*inside, "link", "add", f"sw{port}", "type", "veth", "peer", "name", f"host{port}")
+            run(*inside, "link", "set", f"sw{port}", "up")
+            run(*inside, "link", "set", f"host{port}", "up")
 
     def _open_sockets(self) -> dict[int, socket.socket]:
         made = {}
@@ -193,31 +190,3 @@ class Bmv2Target(Target):
 
     def close(self) -> None:
         self._cleanup.close()
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
-
-
-def _inside(namespace: str, call: Callable[[], _T]) -> _T:
-    """What `call` returns when run by a thread inside a network namespace."""
-    results: list[_T] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            with Path("/run/netns", namespace).open("rb") as handle:
-                if CDLL(None, use_errno=True).setns(handle.fileno(), _CLONE_NEWNET):
-                    raise OSError(get_errno(), f"cannot enter network namespace {namespace}")
-            results.append(call())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]

@@ -2,14 +2,11 @@
 """AF_PACKET ports: kernel sockets in network namespaces talk through the switch, over veth pairs."""
 
 import contextlib
-import ctypes
 import os
 import select
 import socket
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -19,18 +16,13 @@ from softswitch.entry import Entry, Exact
 from softswitch.ports import PortLoop
 from softswitch.program import load_program
 from softswitch.switch import Switch
+from tests.harness.netns import inside, run
 from tests.softswitch.p4rt_client import CONTROL, PATIENCE
 
 pytestmark = pytest.mark.root
 
-_CLONE_NEWNET = 0x40000000
 _ETH_P_ALL = 3
 _T = TypeVar("_T")
-
-
-def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
 
 
 class Lab:
@@ -43,24 +35,24 @@ class Lab:
 
     def make(self) -> None:
         for name in (self.switch, *self.hosts.values()):
-            _run("ip", "netns", "add", name)
-            _run("ip", "netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
+            run("ip", "netns", "add", name)
+            run("ip", "netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
         for number, host in self.hosts.items():
             ends = ("link", "add", f"sw{number}", "type", "veth", "peer", "name", "eth0", "netns", host)
-            _run("ip", "-n", self.switch, *ends)
-            _run("ip", "-n", self.switch, "link", "set", f"sw{number}", "up")
-            _run("ip", "-n", host, "link", "set", "eth0", "address", mac(number), "up")
-            _run("ip", "-n", host, "addr", "add", f"10.0.0.{number}/24", "dev", "eth0")
+            run("ip", "-n", self.switch, *ends)
+            run("ip", "-n", self.switch, "link", "set", f"sw{number}", "up")
+            run("ip", "-n", host, "link", "set", "eth0", "address", mac(number), "up")
+            run("ip", "-n", host, "addr", "add", f"10.0.0.{number}/24", "dev", "eth0")
             peer = 3 - number
             neighbour = ("lladdr", mac(peer), "dev", "eth0", "nud", "permanent")
-            _run("ip", "-n", host, "neigh", "add", f"10.0.0.{peer}", *neighbour)
+            run("ip", "-n", host, "neigh", "add", f"10.0.0.{peer}", *neighbour)
 
     def remove(self) -> None:
         for name in (self.switch, *self.hosts.values()):
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
     def at_switch(self, call: Callable[[], _T]) -> _T:
-        return _inside(self.switch, call)
+        return inside(self.switch, call)
 
     def udp(self, host: int) -> socket.socket:
         """A kernel UDP socket at a host, bound to port 5000."""
@@ -71,7 +63,7 @@ class Lab:
             made.settimeout(PATIENCE)
             return made
 
-        return _inside(self.hosts[host], make)
+        return inside(self.hosts[host], make)
 
     def raw(self, host: int) -> socket.socket:
         """A raw socket at a host that sees everything its interface receives."""
@@ -82,7 +74,7 @@ class Lab:
             made.settimeout(PATIENCE)
             return made
 
-        return _inside(self.hosts[host], make)
+        return inside(self.hosts[host], make)
 
 
 def mac(host: int) -> str:
@@ -91,28 +83,6 @@ def mac(host: int) -> str:
 
 def mac_bytes(host: int) -> bytes:
     return bytes.fromhex(mac(host).replace(":", ""))
-
-
-def _inside(namespace: str, call: Callable[[], _T]) -> _T:
-    """What ``call`` returns when run in a network namespace; sockets that it makes stay there."""
-    results: list[_T] = []
-    errors: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            with Path("/run/netns", namespace).open("rb") as handle:
-                if ctypes.CDLL(None, use_errno=True).setns(handle.fileno(), _CLONE_NEWNET):
-                    raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
-            results.append(call())
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +158,7 @@ def test_vlan_tags_stay_in_the_frame(lab: Lab, loop: PortLoop, tmp_path: Path) -
 def test_frames_longer_than_the_switch_holds_are_counted(lab: Lab, loop: PortLoop) -> None:
     names = ((lab.hosts[1], "eth0"), (lab.switch, "sw1"))
     for namespace, name in names:
-        _run("ip", "-n", namespace, "link", "set", name, "mtu", "4000")
+        run("ip", "-n", namespace, "link", "set", name, "mtu", "4000")
     with lab.raw(1) as one, lab.raw(2) as two:
         one.send(mac_bytes(2) + bytes(3000))
         short = mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60)
@@ -196,7 +166,7 @@ def test_frames_longer_than_the_switch_holds_are_counted(lab: Lab, loop: PortLoo
         assert two.recv(2048) == short
     assert loop.statistics(1).rx_oversize == 1
     for namespace, name in names:
-        _run("ip", "-n", namespace, "link", "set", name, "mtu", "1500")
+        run("ip", "-n", namespace, "link", "set", name, "mtu", "1500")
 
 
 def test_frames_that_find_no_room_are_counted(lab: Lab) -> None:
@@ -210,23 +180,23 @@ def test_frames_that_find_no_room_are_counted(lab: Lab) -> None:
 
 def test_an_interface_that_goes_down_and_up_again(lab: Lab, loop: PortLoop) -> None:
     frame = mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60)
-    _run("ip", "-n", lab.switch, "link", "set", "sw2", "down")
+    run("ip", "-n", lab.switch, "link", "set", "sw2", "down")
     with lab.raw(1) as one:
         one.send(frame)
         while loop.statistics(2).tx_drops == 0:
             pass
-        _run("ip", "-n", lab.switch, "link", "set", "sw2", "up")
+        run("ip", "-n", lab.switch, "link", "set", "sw2", "up")
         with lab.raw(2) as two:
             one.send(frame)
             assert two.recv(2048) == frame
 
 
 def test_an_interface_that_vanishes_leaves_the_others_working(lab: Lab, loop: PortLoop) -> None:
-    _run("ip", "-n", lab.switch, "link", "add", "gone", "type", "veth", "peer", "name", "gonepeer")
+    run("ip", "-n", lab.switch, "link", "add", "gone", "type", "veth", "peer", "name", "gonepeer")
     for end in ("gone", "gonepeer"):
-        _run("ip", "-n", lab.switch, "link", "set", end, "up")
+        run("ip", "-n", lab.switch, "link", "set", end, "up")
     lab.at_switch(lambda: loop.add_interface(3, "gone"))
-    _run("ip", "-n", lab.switch, "link", "del", "gone")
+    run("ip", "-n", lab.switch, "link", "del", "gone")
     with lab.udp(1) as one, lab.udp(2) as two:
         one.sendto(b"still there", ("10.0.0.2", 5000))
         assert two.recv(100) == b"still there"
@@ -257,7 +227,7 @@ def test_interfaces_and_shared_memory_mix(lab: Lab, loop: PortLoop, tmp_path: Pa
 
 def test_traffic_control_on_the_switchs_side_is_honoured(lab: Lab, loop: PortLoop) -> None:
     """A queue on the interface may drop; the switch counts it, and stays alive."""
-    _run("tc", "-n", lab.switch, "qdisc", "add", "dev", "sw2", "root", "tbf", *_SLOW)
+    run("tc", "-n", lab.switch, "qdisc", "add", "dev", "sw2", "root", "tbf", *_SLOW)
     try:
         with lab.raw(1) as one:
             for _ in range(200):
@@ -266,7 +236,7 @@ def test_traffic_control_on_the_switchs_side_is_honoured(lab: Lab, loop: PortLoo
                 pass
         assert now.tx_drops > 100
     finally:
-        _run("tc", "-n", lab.switch, "qdisc", "del", "dev", "sw2", "root")
+        run("tc", "-n", lab.switch, "qdisc", "del", "dev", "sw2", "root")
     with lab.udp(1) as one, lab.udp(2) as two:
         one.sendto(b"fast again", ("10.0.0.2", 5000))
         assert two.recv(100) == b"fast again"
