@@ -5,7 +5,7 @@ from softswitch.codegen.expressions import Compiler, literal
 from softswitch.codegen.keys import KeyLayout, arg_word_count, key_layout
 from softswitch.codegen.layout import Layout
 from softswitch.errors import UnsupportedConstruct
-from softswitch.program_ir import Exit, Valid
+from softswitch.program_ir import Binary, Exit, Expr, Valid
 from softswitch.program_tables import successors
 from softswitch.program_types import Action, ActionCall, MatchKind, Pipeline, Table, TableKey
 
@@ -36,11 +36,9 @@ class PipelineWriter:
 
     def _conditional(self, name: str) -> list[str]:
         conditional = self._pipeline.conditionals[name]
-        condition = Compiler(self._layout, (), f"conditional {name}").boolean(conditional.condition)
-        return [
-            f"if ({condition}) {self._go(conditional.true_next)}",
-            self._go(conditional.false_next),
-        ]
+        compiler = Compiler(self._layout, (), f"conditional {name}")
+        yes, no = self._go(conditional.true_next), self._go(conditional.false_next)
+        return [*_tests(compiler, conditional.condition, yes, no), no]
 
     def _table(self, name: str) -> list[str]:
         table = self._pipeline.tables[name]
@@ -131,6 +129,20 @@ class PipelineWriter:
             return f"sw_lookup_lpm({at}, key, {packing.words})"
         count = arg_word_count(table_actions(self._layout, table))
         return f"sw_lookup_ternary({at}, key, {packing.words}, {packing.range_words}, {count})"
+
+
+def _tests(compiler: Compiler, condition: Expr, yes: str, no: str) -> list[str]:
+    """Jumps to `yes` when the condition holds, or else to `no` or on to the next line.
+
+    One test per operand of and / or: in one expression, compilers join fields that are next to each other into one
+    wide load, which has to wait for the narrow stores just before it.
+    """
+    match condition:
+        case Binary("or", left, right):
+            return [*_tests(compiler, left, yes, ""), *_tests(compiler, right, yes, no)]
+        case Binary("and", left, right) if no:
+            return [f"if (!({compiler.boolean(left)})) {no}", *_tests(compiler, right, yes, no)]
+    return [f"if ({compiler.boolean(condition)}) {yes}"]
 
 
 def table_actions(layout: Layout, table: Table) -> list[Action]:
