@@ -28,7 +28,7 @@ from wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES, Op
 
 MS = 1_000_000
 REDUCES = 5  # one after the other in each example, lossless and bounded ones mixed
-EXAMPLES = 500
+EXAMPLES = 300
 BMV2_HEADROOM = 512
 
 Lanes = npt.NDArray[np.uint32]
@@ -156,6 +156,9 @@ def run(
     buckets = [random_bucket(rng, shape["workers"]) for _ in range(REDUCES)]
     arrays = [[vector.copy() for vector in bucket.vectors] for bucket in buckets]
     with Rack(switch, job=job, **shape) as rack:
+        for link in (*rack.up, *rack.down):
+            if rng.random() < 0.25:
+                link.faults = Faults()
         for bucket, lanes in zip(buckets, arrays, strict=True):
             pauses = rng.integers(0, most_pause + 1, len(lanes))
             rack.submit(
