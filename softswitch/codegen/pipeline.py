@@ -134,8 +134,8 @@ class PipelineWriter:
 def _tests(compiler: Compiler, condition: Expr, yes: str, no: str) -> list[str]:
     """Jumps to `yes` when the condition holds, or else to `no` or on to the next line.
 
-    One test per operand of and / or: in one expression, compilers join fields that are next to each other into one
-    wide load, which has to wait for the narrow stores just before it.
+    One test per operand of and / or: in one expression, compilers join fields that are next to each other
+    into one wide load, which has to wait for the narrow stores just before it.
     """
     match condition:
         case Binary("or", left, right):
