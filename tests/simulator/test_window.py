@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The senders' windows at a shared bottleneck: fair between jobs, and short queues."""
+
+import numpy as np
+import pytest
+
+from controller.qos import Qos
+from controller.topology import leaf_spine
+from simulator.host import Work
+from simulator.link import Faults
+from simulator.network import Allocation, LinkSpec, Network
+from softswitch.queueing import Queueing
+from wire.definition import Op, Treatment
+
+BLOCK = 256
+FAST = LinkSpec(1_000_000_000, Faults(delay=5_000))
+BOTTLENECK = LinkSpec(100_000_000, Faults(delay=5_000))
+MARKED = "WeirEgress.marking.treatments"
+FRONT_QUEUE = 6
+
+
+def begin_long(job: Allocation, blocks: int = 20_000) -> None:
+    for worker in job.workers:
+        worker.submit(Work(Op.ADD, BLOCK, np.ones(blocks * BLOCK, np.uint32)))
+
+
+def rounds(job: Allocation) -> int:
+    return job.workers[0].transport.rounds
+
+
+@pytest.mark.parametrize("late", [0.0, 0.1])
+def test_jobs_share_a_bottleneck_fairly_whenever_they_start(late: float) -> None:
+    """Two jobs over the same two racks; the link between rack and spine is what both want."""
+    topology = leaf_spine(2, 1, 2, target="soft", qos=Qos())
+    queueing = Queueing(depth_packets=256)
+    with Network(topology, seed=3, link=FAST, trunk=BOTTLENECK, queueing=queueing) as network:
+        first = network.admit(["h1", "h3"], slots=128)
+        second = network.admit(["h2", "h4"], slots=128)
+        begin_long(first)
+        network.run_for(late)
+        begin_long(second)
+        network.run_for(0.3)  # to settle
+        before = rounds(first), rounds(second)
+        network.run_for(0.5)
+        gained = rounds(first) - before[0], rounds(second) - before[1]
+        assert 0.75 < gained[0] / gained[1] < 1.33
+        lost = sum(
+            statistics.dropped_packets
+            for node in network.nodes.values()
+            for port in range(1, 4)
+            for statistics in node.switch.queue_statistics(port)
+        )
+        marked = sum(
+            node.switch.read_counter(MARKED, Treatment.MARKED << 3 | FRONT_QUEUE).packets
+            for node in network.nodes.values()
+        )
+        assert marked > 0
+        assert lost == 0, "the windows close before queues overflow"
+        # full slots of both directions' frames: the bottleneck is used, not only shared
+        frame_bits = 8 * (14 + 28 + 20 + 8 + 4 * BLOCK)
+        assert BOTTLENECK.rate_bps is not None
+        assert sum(gained) * frame_bits > 0.8 * 0.5 * BOTTLENECK.rate_bps
