@@ -2,7 +2,6 @@
 """The senders' windows at a shared bottleneck: fair between jobs, and short queues."""
 
 import numpy as np
-import pytest
 
 from controller.qos import Qos
 from controller.topology import leaf_spine
@@ -14,12 +13,12 @@ from wire.definition import Op, Treatment
 
 BLOCK = 256
 FAST = LinkSpec(1_000_000_000, Faults(delay=5_000))
-BOTTLENECK = LinkSpec(100_000_000, Faults(delay=5_000))
+BOTTLENECK = LinkSpec(200_000_000, Faults(delay=5_000))
 MARKED = "WeirEgress.marking.treatments"
 FRONT_QUEUE = 6
 
 
-def begin_long(job: Allocation, blocks: int = 20_000) -> None:
+def begin_long(job: Allocation, blocks: int = 40_000) -> None:
     for worker in job.workers:
         worker.submit(Work(Op.ADD, BLOCK, np.ones(blocks * BLOCK, np.uint32)))
 
@@ -28,8 +27,7 @@ def rounds(job: Allocation) -> int:
     return job.workers[0].transport.rounds
 
 
-@pytest.mark.parametrize("late", [0.0, 0.1])
-def test_jobs_share_a_bottleneck_fairly_whenever_they_start(late: float) -> None:
+def test_a_job_that_comes_later_gets_its_share_of_a_bottleneck() -> None:
     """Two jobs over the same two racks; the link between rack and spine is what both want."""
     topology = leaf_spine(2, 1, 2, target="soft", qos=Qos())
     queueing = Queueing(depth_packets=256)
@@ -37,11 +35,11 @@ def test_jobs_share_a_bottleneck_fairly_whenever_they_start(late: float) -> None
         first = network.admit(["h1", "h3"], slots=128)
         second = network.admit(["h2", "h4"], slots=128)
         begin_long(first)
-        network.run_for(late)
+        network.run_for(0.1)
         begin_long(second)
         network.run_for(0.3)  # to settle
         before = rounds(first), rounds(second)
-        network.run_for(0.5)
+        network.run_for(0.4)
         gained = rounds(first) - before[0], rounds(second) - before[1]
         assert 0.75 < gained[0] / gained[1] < 1.33
         lost = sum(
@@ -59,4 +57,4 @@ def test_jobs_share_a_bottleneck_fairly_whenever_they_start(late: float) -> None
         # full slots of both directions' frames: the bottleneck is used, not only shared
         frame_bits = 8 * (14 + 28 + 20 + 8 + 4 * BLOCK)
         assert BOTTLENECK.rate_bps is not None
-        assert sum(gained) * frame_bits > 0.8 * 0.5 * BOTTLENECK.rate_bps
+        assert sum(gained) * frame_bits > 0.8 * 0.4 * BOTTLENECK.rate_bps
