@@ -53,7 +53,8 @@ static void put32(capture *c, uint32_t value)
 
 static void put_padded(capture *c, const void *data, uint32_t len)
 {
-    memcpy(c->buffer + c->used, data, len);
+    if (len)
+        memcpy(c->buffer + c->used, data, len);
     c->used += len;
     while (c->used & 3)
         c->buffer[c->used++] = 0;

@@ -38,7 +38,7 @@ static const sw_ops limited = {sw_traffic_process, lock, unlock,           stats
 int swc_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted) {
     lock(sw);
     int result = sw_traffic_set(state(sw), port, wanted);
-    if (state(sw)->traffic != NULL) sw->ops = &limited;
+    if (state(sw)->traffic != NULL) __atomic_store_n(&sw->ops, &limited, __ATOMIC_RELAXED);
     unlock(sw);
     return result;
 }

@@ -58,41 +58,45 @@ typedef struct {
 } sw_ops;
 
 struct sw_switch {
-    const sw_ops *ops;  // private state follows
+    const sw_ops *ops;  // changes with what the switch has to do; private state follows
 };
+
+static inline const sw_ops *sw_operations(const sw_switch *sw) {
+    return __atomic_load_n(&sw->ops, __ATOMIC_RELAXED);
+}
 
 // Runs one frame that came in on `port` at `now_ns` (any monotonic origin; the program sees
 // microseconds modulo 2^48) through the program; calls `emit` for every frame that leaves: first those that
 // waited in queues and were due by `now_ns`. `now_ns` must not go back.
 static inline void sw_process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t len,
                               uint64_t now_ns, sw_emit emit, void *ctx) {
-    sw->ops->process(sw, port, frame, len, now_ns, emit, ctx);
+    sw_operations(sw)->process(sw, port, frame, len, now_ns, emit, ctx);
 }
 
 // Sends what waits in queues and is due by `now_ns`, each frame with the time it was due as its time.
 static inline void sw_step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx) {
-    if (sw->ops->step != NULL) sw->ops->step(sw, now_ns, emit, ctx);
+    if (sw_operations(sw)->step != NULL) sw_operations(sw)->step(sw, now_ns, emit, ctx);
 }
 
 // When the next frame that waits in a queue is due, or SW_NEVER. Needs no lock.
 static inline uint64_t sw_deadline(const sw_switch *sw) {
-    return sw->ops->deadline == NULL ? SW_NEVER : sw->ops->deadline(sw);
+    return sw_operations(sw)->deadline == NULL ? SW_NEVER : sw_operations(sw)->deadline(sw);
 }
 
 // These two take the lock. Limits a port (below 512), or with NULL no longer; what waits stays, and leaves
 // under the new limits. They count from the last time that the switch was told: call sw_step before.
 // Returns 0, -ENOMEM, -ERANGE (no such port) or -EOPNOTSUPP (a switch without queues).
 static inline int sw_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted) {
-    return sw->ops->set_queueing == NULL ? -EOPNOTSUPP : sw->ops->set_queueing(sw, port, wanted);
+    return sw_operations(sw)->set_queueing == NULL ? -EOPNOTSUPP : sw_operations(sw)->set_queueing(sw, port, wanted);
 }
 // One for each of SW_PRIORITIES queues; all zero for a port without limits.
 static inline void sw_get_queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out) {
     memset(out, 0, SW_PRIORITIES * sizeof *out);
-    if (sw->ops->queue_stats != NULL) sw->ops->queue_stats(sw, port, out);
+    if (sw_operations(sw)->queue_stats != NULL) sw_operations(sw)->queue_stats(sw, port, out);
 }
 
-static inline void sw_lock(sw_switch *sw) { sw->ops->lock(sw); }
-static inline void sw_unlock(sw_switch *sw) { sw->ops->unlock(sw); }
-static inline void sw_get_stats(const sw_switch *sw, sw_stats *out) { sw->ops->stats(sw, out); }
+static inline void sw_lock(sw_switch *sw) { sw_operations(sw)->lock(sw); }
+static inline void sw_unlock(sw_switch *sw) { sw_operations(sw)->unlock(sw); }
+static inline void sw_get_stats(const sw_switch *sw, sw_stats *out) { sw_operations(sw)->stats(sw, out); }
 
 #endif
