@@ -71,6 +71,7 @@ def training(
     model: Annotated[str, typer.Option(help="As for weir train.")] = "resnet18",
     workers: Workers = 4,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 3,
+    max_steps: Annotated[int | None, typer.Option(min=1, help="Steps per epoch at most.")] = None,
     sparsifier: Annotated[
         str, typer.Option(help="As for weir train, for Weir; none: dense, as Gloo.")
     ] = "none",
@@ -97,9 +98,9 @@ def training(
 
     try:
         config = make_config(
-            model=model, workers=workers, epochs=epochs, sparsifier=sparsifier, density=density,
-            topology=topology, links=links, loss=loss, background=background, background_load=background_load,
-            background_dscp=background_dscp, seed=seed,
+            model=model, workers=workers, epochs=epochs, max_steps=max_steps, sparsifier=sparsifier,
+            density=density, topology=topology, links=links, loss=loss, background=background,
+            background_load=background_load, background_dscp=background_dscp, seed=seed,
         )  # fmt: skip
         run(config, loss_budget, gloo_minutes, plot)
     except (ConfigError, PermissionError) as error:
