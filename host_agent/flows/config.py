@@ -26,7 +26,8 @@ class FlowConfig:
     ack_every: packets of data after which the receiver says unasked what it has.
     max_lanes: longest tensor that the receiver makes room for.
     max_loss: greatest share of a tensor's lanes that the receiver lets any sender's budgets give up.
-    Timeouts in seconds, as host_agent.transport.TransportConfig has them. congestion: keep a window at all.
+    Timeouts in seconds, as host_agent.transport.TransportConfig has them; the minimum is smaller here, as all
+    that a timer does is to ask again. congestion: keep a window at all.
     first_window: chunks under way before the first answer.
     """
 
@@ -38,7 +39,7 @@ class FlowConfig:
     max_lanes: int = 1 << 28
     max_loss: float = 1.0
     initial_rto: float = 0.2
-    min_rto: float = 0.05
+    min_rto: float = 0.01
     max_rto: float = 1.0
     congestion: bool = True
     first_window: int = 32

@@ -17,6 +17,7 @@ from bisect import insort
 from collections import Counter, deque
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -83,6 +84,10 @@ class SenderCounts:
     timeouts: int = 0
     trimmed: int = 0
     marked: int = 0
+
+
+_SILENCE: Final = 3
+"""Questions in a row without an answer that count as silence: a machine may be busy for one or two."""
 
 
 class _Step(Enum):
@@ -216,7 +221,9 @@ class FlowSender:
             if tensor.ask_at_once:
                 return RELIABLE_DSCP, _Step.ASK, tensor
             if tensor.deadline is not None and tensor.deadline <= now:
-                return RELIABLE_DSCP, _Step.TIMER, tensor
+                # The first repeat rides behind the chunks too: when they are only slow, it finds them all.
+                first = not (tensor.resending or tensor.timeouts_in_a_row)
+                return dscp(tensor.layer) if first else RELIABLE_DSCP, _Step.TIMER, tensor
         room = sum(tensor.under_way for tensor in tensors) < self.window.chunks
         if room:
             for tensor in tensors:
@@ -239,7 +246,7 @@ class FlowSender:
         tensor.timeouts += 1
         tensor.timeouts_in_a_row += 1
         self.counts.timeouts += 1
-        if tensor.timeouts_in_a_row >= 2 and now >= self._silent_until:
+        if tensor.timeouts_in_a_row >= _SILENCE and now >= self._silent_until:
             self.window.on_silence()
             self._silent_until = now + self.round_trip.timeout(tensor.timeouts_in_a_row)
 

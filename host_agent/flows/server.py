@@ -181,9 +181,11 @@ class ParameterServer:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way in either direction."""
-        pulled = all(sender.idle for sender in self.senders)
-        return pulled and not self._sums and all(receiver.settled for receiver in self.receivers)
+        """Whether all that was delivered here was summed and pulled by every worker.
+
+        Some worker may not know yet how its push ended: go on answering for a while (``FlowMux.settled``).
+        """
+        return all(sender.idle for sender in self.senders) and not self._sums
 
     def _send(self, aggregate: Aggregate) -> None:
         values = np.ascontiguousarray(self.config.update(aggregate), np.float32)

@@ -48,9 +48,10 @@ class Window:
             self._end_round_trip()
 
     def on_silence(self) -> None:
-        """Two questions in a row stayed unanswered: halve, as nothing tells how full the network is."""
+        """Several questions in a row stayed unanswered: halve, as nothing tells how full the network is."""
         self._starting = False
         self._shrink(0.5)
+        self._begin_round_trip()
 
     def _end_round_trip(self) -> None:
         self.alpha += GAIN * (self._marked / self._settled - self.alpha) if self._settled else 0.0
@@ -58,6 +59,9 @@ class Window:
             self._shrink(self.alpha / 2)
         elif not self._starting:
             self._chunks = min(self._chunks + 1, MAX_WINDOW)
+        self._begin_round_trip()
+
+    def _begin_round_trip(self) -> None:
         self._settled = self._marked = 0
         self._left = int(self._chunks)
 

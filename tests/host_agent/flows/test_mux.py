@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several flows of a host: packets find their flow, strangers do not, and the most urgent goes first."""
+
+import numpy as np
+import pytest
+
+from host_agent.flows import FlowConfig, FlowMux, FlowReceiver, FlowSender, FlowVerdict
+from host_agent.flows.codec import Chunk, Head, decode
+from host_agent.tagging import Tagging
+from wire.definition import dscp
+
+CHUNKS = 20
+
+
+def sender(flow: int, layer: int) -> FlowSender:
+    made = FlowSender(FlowConfig(flow, first_window=100))
+    made.submit(np.ones(352 * CHUNKS, np.float32), Tagging(layer=layer))
+    return made
+
+
+def test_front_layers_go_first_and_equals_take_turns() -> None:
+    mux: FlowMux[str] = FlowMux()
+    for flow, layer in ((1, 4), (2, 0), (3, 0)):
+        mux.add(sender(flow, layer), "there")
+    packets, _ = mux.poll(0)
+    order = [decode(packet.datagram.payload).head.flow for packet in packets]  # type: ignore[union-attr]
+    assert order[: 2 * CHUNKS + 2] == [2, 3] * (CHUNKS + 1)
+    assert order[2 * CHUNKS + 2 :] == [1] * (CHUNKS + 1)
+
+
+def test_what_becomes_urgent_between_polls_overtakes() -> None:
+    mux: FlowMux[str] = FlowMux()
+    mux.add(sender(1, 5), "there")
+    first, again = mux.poll(7, limit=5)
+    assert len(first) == 5
+    assert again == 7  # there is more
+    mux.add(sender(2, 0), "there")
+    codes = [packet.datagram.traffic_class >> 2 for packet in mux.poll(7)[0]]
+    assert codes == [dscp(0)] * (CHUNKS + 1) + [dscp(5)] * (CHUNKS + 1 - 5)
+
+
+def test_only_the_peer_may_write_into_a_flow() -> None:
+    mux: FlowMux[str] = FlowMux()
+    receiver = FlowReceiver(FlowConfig(7))
+    mux.add(receiver, "friend")
+    chunk = Chunk(Head(7, 0, 1, 1), 0, 0, bytes(40)).encode()
+    assert mux.on_packet(chunk, 0, 0, "stranger") is FlowVerdict.WRONG_SOURCE
+    assert mux.on_packet(chunk[:23], 0, 0, "friend") is FlowVerdict.SHORT
+    other = Chunk(Head(8, 0, 1, 1), 0, 0, bytes(40)).encode()
+    assert mux.on_packet(other, 0, 0, "friend") is FlowVerdict.WRONG_FLOW
+    assert receiver.deliveries() == []
+    assert mux.on_packet(chunk, 0, 0, "friend") is FlowVerdict.ACCEPTED
+    assert len(receiver.deliveries()) == 1
+    assert sum(mux.refused().values()) == 3
+
+
+def test_a_packet_of_another_worker_is_refused() -> None:
+    receiver = FlowReceiver(FlowConfig(7, worker=3))
+    chunk = Chunk(Head(7, 4, 1, 1), 0, 0, bytes(40)).encode()
+    assert receiver.on_packet(chunk, 0) is FlowVerdict.WRONG_WORKER
+
+
+def test_a_flow_id_is_used_once() -> None:
+    mux: FlowMux[str] = FlowMux()
+    flow = FlowReceiver(FlowConfig(7))
+    mux.add(flow, "friend")
+    with pytest.raises(ValueError, match="0x00000007"):
+        mux.add(FlowSender(FlowConfig(7)), "friend")
+    mux.remove(flow)
+    mux.add(FlowSender(FlowConfig(7)), "friend")
+
+
+def test_the_next_deadline_is_the_earliest() -> None:
+    mux: FlowMux[str] = FlowMux()
+    assert mux.deadline is None
+    mux.add(sender(1, 0), "there")
+    mux.poll(0)
+    mux.add(sender(2, 0), "there")
+    assert mux.poll(1000)[1] == 200_000_000

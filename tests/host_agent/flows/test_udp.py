@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flows over real sockets on the loopback interface."""
+
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from host_agent.flows import (
+    FlowConfig,
+    FlowReceiver,
+    FlowSender,
+    FlowVerdict,
+    ParameterServer,
+    ServerClient,
+    ServerConfig,
+)
+from host_agent.flows.frames import Address
+from host_agent.flows.server import WorkerFlows
+from host_agent.flows.udp import UdpFlows
+from host_agent.links import Aborted, TransportTimeout
+from host_agent.tagging import Tagging
+
+LOOPBACK = ("127.0.0.1", 0)
+
+
+def test_a_tensor_crosses_real_sockets() -> None:
+    config = FlowConfig(0xABCD0001)
+    values = np.arange(200_000, dtype=np.float32)
+    with UdpFlows(LOOPBACK) as left, UdpFlows(LOOPBACK) as right:
+        sender, receiver = FlowSender(config), FlowReceiver(config)
+        left.mux.add(sender, right.address)
+        right.mux.add(receiver, left.address)
+        sender.submit(values, Tagging(layer=2, budgets=np.array([20_000], np.uint64)))
+        serving = threading.Thread(target=right.drive, args=(lambda: receiver.settled and bool(done), 30))
+        done: list[bool] = []
+        serving.start()
+        left.drive(lambda: sender.idle, timeout_s=30)
+        done.append(True)
+        left.linger(5)
+        serving.join()
+        (delivery,), (settlement,) = receiver.deliveries(), sender.settlements()
+    assert (delivery.received == settlement.delivered).all()
+    assert settlement.entered == settlement.kept + settlement.returned
+    np.testing.assert_array_equal(delivery.values + settlement.residual(), values)
+    assert settlement.returned.lanes <= 20_000
+
+
+def test_the_traffic_class_crosses_with_the_packet() -> None:
+    config = FlowConfig(0xABCD0002)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer, UdpFlows(LOOPBACK) as flows:
+        peer.bind(LOOPBACK)
+        peer.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+        peer.settimeout(10)
+        there = Address(*peer.getsockname())
+        sender = FlowSender(config)
+        flows.mux.add(sender, there)
+        sender.submit(np.ones(10, np.float32), Tagging(layer=5, budgets=np.array([10], np.uint64)))
+        with pytest.raises(TransportTimeout, match=r"flow 0xabcd0002 .* waits for tensors \[1\]"):
+            flows.drive(lambda: sender.idle, timeout_s=0)
+        classes = []
+        for _ in range(2):
+            _, ((_, _, tos),), _, _ = peer.recvmsg(2000, 100)
+            classes.append(tos[0])
+        assert classes == [8 << 2 | 0, 8 << 2 | 2]  # a chunk that may be trimmed, the probe behind it
+
+        # and back: a mark on a chunk reaches the receiver
+        marked = FlowReceiver(FlowConfig(0xABCD0003))
+        flows.mux.add(marked, there)
+        other = FlowSender(FlowConfig(0xABCD0003))
+        other.submit(np.ones(10, np.float32))
+        peer.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 48 << 2 | 3)
+        peer.sendto(other.poll(0)[0][0].payload, flows.address)
+        flows.drive(lambda: marked.counts.marked == 1, timeout_s=10)
+
+
+def test_strangers_are_refused_and_named_when_nothing_else_comes() -> None:
+    receiver = FlowReceiver(FlowConfig(0xABCD0004))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger, UdpFlows(LOOPBACK) as flows:
+        flows.mux.add(receiver, Address("127.0.0.1", 1))
+        sender = FlowSender(FlowConfig(0xABCD0004))
+        sender.submit(np.ones(10, np.float32))
+        for datagram in sender.poll(0)[0]:
+            stranger.sendto(datagram.payload, flows.address)
+        with pytest.raises(TransportTimeout, match="2 WRONG_SOURCE"):
+            flows.drive(lambda: not receiver.settled, timeout_s=0.2)
+        assert flows.mux.verdicts[FlowVerdict.WRONG_SOURCE] == 2
+
+
+def test_driving_can_be_given_up() -> None:
+    abort = threading.Event()
+    abort.set()
+    with UdpFlows(LOOPBACK) as flows, pytest.raises(Aborted):
+        flows.drive(lambda: False, timeout_s=10, abort=abort)
+
+
+def test_an_address_in_use_is_named() -> None:
+    with UdpFlows(LOOPBACK) as flows, pytest.raises(OSError, match=str(flows.address.port)):
+        UdpFlows(flows.address)
+
+
+def test_workers_and_a_server_over_real_sockets() -> None:
+    workers, steps, lanes = 3, 4, 50_000
+    flows = [WorkerFlows(FlowConfig(100 + w, w), FlowConfig(200 + w, w)) for w in range(workers)]
+    rng = np.random.default_rng(1)
+    gradients = rng.standard_normal((steps, workers, lanes), np.float32)
+    results: dict[int, list[np.ndarray]] = {}
+    failures: list[BaseException] = []
+    ready, addresses = threading.Barrier(workers + 1), {}
+
+    def work(rank: int) -> None:
+        try:
+            with UdpFlows(LOOPBACK) as udp:
+                addresses[rank] = udp.address
+                ready.wait()
+                ready.wait()
+                client = ServerClient(flows[rank])
+                client.attach(udp.mux, addresses[-1])
+                results[rank] = []
+                for step in range(steps):
+                    client.push(gradients[step, rank])
+                    udp.drive(lambda: client.idle, timeout_s=30)
+                    results[rank] += [result.values for result in client.results()]
+                udp.linger(5)
+        except BaseException as error:
+            failures.append(error)
+            ready.abort()
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(workers)]
+    for thread in threads:
+        thread.start()
+    with UdpFlows(LOOPBACK) as udp:
+        addresses[-1] = udp.address
+        ready.wait()
+        server = ParameterServer(flows, ServerConfig())
+        server.attach(udp.mux, [addresses[rank] for rank in range(workers)])
+        ready.wait()
+        udp.drive(
+            lambda: not any(thread.is_alive() for thread in threads), timeout_s=30, react=server.advance
+        )
+    assert not failures
+    expected = gradients.astype(np.float64).sum(axis=1).astype(np.float32)
+    for rank in range(workers):
+        np.testing.assert_array_equal(np.stack(results[rank]), expected)
