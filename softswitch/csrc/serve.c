@@ -172,6 +172,7 @@ int loop_set_queueing(loop *l, uint32_t number, const sw_queueing *wanted, int b
     if (p && l->sw) {
         step(l, l->sw);  // up to now, the old limits hold
         result = sw_set_queueing(l->sw, number, wanted);
+        step(l, l->sw);
         flush(l);
     }
     if (result == 0) {
