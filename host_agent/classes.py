@@ -18,7 +18,6 @@ import torch
 from host_agent.bucket_layout import BucketLayout
 from wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
-_LIMITS: Final = MAGNITUDE_CLASSES - 1
 _LARGEST: Final = torch.finfo(torch.float32).max
 
 
@@ -77,7 +76,7 @@ class Magnitudes:
     """What the classifier found in one vector. classes: of each block; quartiles: to be adopted, by name."""
 
     classes: npt.NDArray[np.uint8]
-    quartiles: Mapping[str, torch.Tensor]
+    quartiles: Mapping[str, npt.NDArray[np.float32]]
 
 
 class MagnitudeClassifier:
@@ -95,22 +94,20 @@ class MagnitudeClassifier:
         if not 0.0 <= decay < 1.0:
             raise ValueError(f"decay is {decay!r}: it is the weight of the past, at least 0 and below 1")
         self.decay = decay
-        self._quartiles: dict[str, torch.Tensor] = {}
+        self._quartiles: dict[str, npt.NDArray[np.float32]] = {}
 
     def classify(self, layout: BucketLayout, vector: torch.Tensor) -> Magnitudes:
         """The classes of the blocks of ``vector`` (float32, spread by ``layout``); changes nothing yet."""
         sums = torch.linalg.vector_norm(vector.view(-1, layout.block), ord=1, dim=1)
-        means = (sums / layout.block_lengths).clamp_(max=_LARGEST)
-        limits, adopted = [], {}
-        for segment in layout:
-            now = _quartiles(means[layout.blocks_of(segment)])
-            before = self._quartiles.get(segment.name, now)
-            limits.append(before if before is not None else torch.zeros(_LIMITS))
-            if now is not None and before is not None:
-                adopted[segment.name] = torch.lerp(now, before, self.decay)
-        compared = means.unsqueeze(1) >= torch.stack(limits)[torch.from_numpy(layout.owners)]
-        classes = compared.sum(dim=1, dtype=torch.uint8).masked_fill_(means == 0, 0)
-        return Magnitudes(classes.numpy(), adopted)
+        means = (sums / layout.block_lengths).clamp_(max=_LARGEST).numpy()
+        now, seen = _quartiles(layout, means)
+        known = [self._quartiles.get(segment.name) for segment in layout]
+        before = np.stack([now[i] if limits is None else limits for i, limits in enumerate(known)])
+        classes = (means[:, np.newaxis] >= before[layout.owners]).sum(axis=1, dtype=np.uint8)
+        classes[means == 0] = 0
+        average = now + np.float32(self.decay) * (before - now)
+        names = [segment.name for segment in layout]
+        return Magnitudes(classes, {names[i]: average[i] for i in np.flatnonzero(seen)})
 
     def adopt(self, magnitudes: Magnitudes) -> None:
         """Makes what was found part of the average: once for every vector that was delivered."""
@@ -118,15 +115,25 @@ class MagnitudeClassifier:
 
     def state_dict(self) -> dict[str, Any]:
         """A copy of the averages by parameter name."""
-        return {name: quartiles.clone() for name, quartiles in self._quartiles.items()}
+        return {name: torch.tensor(quartiles) for name, quartiles in self._quartiles.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Replaces all averages by a copy of saved ones."""
-        self._quartiles = {name: quartiles.clone() for name, quartiles in state.items()}
+        self._quartiles = {name: quartiles.numpy().copy() for name, quartiles in state.items()}
 
 
-def _quartiles(means: torch.Tensor) -> torch.Tensor | None:
-    """Three of the means, in order: a quarter, a half, three quarters of the non-zero ones are below them."""
-    found = means[means > 0].sort().values
-    places = [found.numel() * k // MAGNITUDE_CLASSES for k in range(1, MAGNITUDE_CLASSES)]
-    return found[places] if found.numel() else None
+def _quartiles(
+    layout: BucketLayout, means: npt.NDArray[np.float32]
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Per tensor: its quartiles, a row each, and whether it has a block that is not zero.
+
+    They are three of its means: a quarter, a half, three quarters of those that are not zero are below them.
+    """
+    tensors = len(layout.segments)
+    blocks = np.bincount(layout.owners, minlength=tensors)
+    zeros = np.bincount(layout.owners[means == 0], minlength=tensors)
+    ordered = means[np.lexsort((means, layout.owners))]  # tensor by tensor, in each its zeros first
+    places = (blocks - zeros)[:, np.newaxis] * np.arange(1, MAGNITUDE_CLASSES) // MAGNITUDE_CLASSES
+    firsts = np.cumsum(blocks) - blocks + zeros
+    seen = blocks > zeros
+    return ordered[np.where(seen[:, np.newaxis], firsts[:, np.newaxis] + places, 0)], seen

@@ -26,9 +26,16 @@ class ErrorFeedback:
                 vector[segment.in_vector] += residual
 
     def keep(self, layout: BucketLayout, undelivered: torch.Tensor) -> None:
-        """Takes ``undelivered``, compensated minus delivered, as the new residuals of these parameters."""
+        """Takes ``undelivered``, compensated minus delivered, as the new residuals of these parameters.
+
+        It must not change any more: the residuals are parts of it.
+        """
         for segment in layout:
-            self._residuals[segment.name] = undelivered[segment.in_vector].clone()
+            self._residuals[segment.name] = undelivered[segment.in_vector]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Each residual by itself: a part of a vector would take the whole of it along."""
+        return {"_residuals": self.state_dict()}
 
     def residual(self, name: str) -> torch.Tensor | None:
         """One parameter's residual, flat in the order of its memory; None before its first step."""

@@ -39,6 +39,12 @@ _COMMANDS: Final = {
     ),
     "status": _Command("controller.cli", "status", "Show switches, ports, jobs and what was counted."),
     "pcap": _Command("weir.pcap.cli", "pcap", "Print the rounds in a capture file.", ("train",)),
+    "calibrate": _Command(
+        "weir.calibrate.cli",
+        "calibrate",
+        "Find how much of its gradients a model can miss.",
+        ("train",),
+    ),
     "bench": _Command(
         "bench.cli",
         "app",

@@ -38,7 +38,7 @@ class Preset:
 PRESETS: Final[dict[Model, Preset]] = {
     "resnet18": Preset(data="digits", batch_size=16, lr=0.1),
     "cnn": Preset(data="digits", batch_size=8, lr=0.3),
-    "mlp": Preset(data="digits", batch_size=8, lr=0.1),
+    "mlp": Preset(data="digits", batch_size=8, lr=0.3),
     "lm": Preset(data="stdlib", batch_size=8, lr=15.0, clip=0.25),
 }
 

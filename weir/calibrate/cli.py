@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir calibrate``: options of the command line to a calibration, and what comes of it."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from weir.calibrate.config import make_calibration
+from weir.train.config import ConfigError
+
+
+def calibrate(
+    *,
+    model: Annotated[str, typer.Option(help="mlp, cnn, lm (a small language model) or resnet18.")] = "cnn",
+    workers: Annotated[int, typer.Option(help="Workers of the job, 1 to 32.")] = 4,
+    seeds: Annotated[int | None, typer.Option(help="Runs behind each figure; default: 3.")] = None,
+    tolerance: Annotated[
+        float, typer.Option(help="Points of accuracy, in per cent, that the mean may fall.")
+    ] = 0.5,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the data; default: the model's own.")
+    ] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(help="Steps per epoch at most; default: the model's own.")
+    ] = None,
+    sparsifier: Annotated[str, typer.Option(help="As for weir train; none: all is sent.")] = "none",
+    density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
+    block: Annotated[int, typer.Option(help="Values per block: 32, 64, 128 or 256.")] = 256,
+    lr: Annotated[float | None, typer.Option(help="Peak learning rate; default: the model's own.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="One seed, fewer epochs, a coarse grid: a first impression.")
+    ] = False,
+    jobs: Annotated[int | None, typer.Option(help="Runs at a time; default: one per processor.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The policy; a picture goes beside it. Default: policy-MODEL.json."
+        ),
+    ] = None,
+) -> None:
+    """Find how much of its gradients a model can miss, by layer class and by magnitude class.
+
+    Trains without loss, then again and again with a share of the blocks lost at the source, each worker its
+    own in every step, and searches for the largest share that costs no more than the tolerance. Needs no
+    switch: all workers train in one process. Prints a table and writes a policy for weir train --loss-policy.
+    """
+    try:
+        config = make_calibration(
+            model=model,
+            workers=workers,
+            seeds=seeds,
+            tolerance=tolerance,
+            epochs=epochs,
+            max_steps=max_steps,
+            sparsifier=sparsifier,
+            density=density,
+            block=block,
+            lr=lr,
+            quick=quick,
+            jobs=jobs or len(os.sched_getaffinity(0)),
+            out=out,
+        )
+    except ConfigError as error:
+        typer.echo(f"weir calibrate: {error}", err=True)
+        raise typer.Exit(2) from None
+    from weir.calibrate import report, runner
+    from weir.calibrate.progress import RunProgress
+
+    console = Console()
+    try:
+        with RunProgress(console) as progress:
+            done = runner.calibrate(config, progress)
+    except KeyboardInterrupt:
+        typer.echo("weir calibrate: interrupted; nothing was written", err=True)
+        raise typer.Exit(130) from None
+    picture = config.out.with_suffix(".png")
+    config.out.parent.mkdir(parents=True, exist_ok=True)
+    done.policy.save(config.out)
+    report.draw(picture, done)
+    console.print(report.tables(done))
+    console.print(f"written: {config.out}, {picture}", highlight=False)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a calibration is told, checked before anything starts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from weir.train.config import ConfigError, Model, Sparsifier, TrainConfig, make_config
+from wire.definition import MAX_WORKERS
+
+# What all figures are compared with deserves more runs than each of them has.
+LOSSLESS_RUNS: Final = 3  # for each seed
+
+# Shares of blocks that are tried, by bisection.
+GRID: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+QUICK_GRID: Final = (0.05, 0.2, 0.5, 0.9)
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a model is trained: until its accuracy hardly rises any more, or as near as minutes allow."""
+
+    epochs: int
+    max_steps: int | None = None
+
+
+LENGTHS: Final[dict[Model, Length]] = {
+    "mlp": Length(epochs=12),
+    "cnn": Length(epochs=6),
+    "lm": Length(epochs=2, max_steps=60),
+    "resnet18": Length(epochs=2),
+}
+
+
+class CalibrateConfig(BaseModel):
+    """One ``weir calibrate`` run. Frozen; make it with :func:`make_calibration`.
+
+    tolerance: points of accuracy, in per cent, that the mean over the seeds may be below that without loss.
+    jobs: training runs at a time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: Model
+    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 4
+    seeds: Annotated[int, Field(ge=1)] = 3
+    tolerance: Annotated[float, Field(gt=0)] = 0.5
+    epochs: Annotated[int, Field(ge=1)]
+    max_steps: Annotated[int, Field(ge=1)] | None = None
+    sparsifier: Sparsifier = "none"
+    density: Annotated[float, Field(gt=0, le=1)] = 0.05
+    block: int = 256
+    lr: Annotated[float, Field(gt=0)] | None = None
+    grid: tuple[Annotated[float, Field(gt=0, le=1)], ...] = GRID
+    jobs: Annotated[int, Field(ge=1)] = 1
+    out: Path
+
+    @model_validator(mode="after")
+    def _can_be_trained(self) -> Self:
+        self.training(seed=1)
+        return self
+
+    def training(self, seed: int) -> TrainConfig:
+        """The run with this seed, as ``weir train`` would be told."""
+        return make_config(
+            model=self.model,
+            workers=self.workers,
+            epochs=self.epochs,
+            max_steps=self.max_steps,
+            sparsifier=self.sparsifier,
+            density=self.density,
+            block=self.block,
+            lr=self.lr,
+            seed=seed,
+        )
+
+
+def make_calibration(*, quick: bool = False, **given: Any) -> CalibrateConfig:
+    """The configuration for these settings; ``None`` means the model's own.
+
+    quick: one seed, half of the epochs, a coarse grid: to see it work, not to rely on. Raises ConfigError.
+    """
+    known = {key: value for key, value in given.items() if value is not None}
+    length = LENGTHS.get(known.get("model", ""))
+    if length is not None:
+        known = {"epochs": length.epochs, "max_steps": length.max_steps, **known}
+        known.setdefault("out", Path(f"policy-{known['model']}.json"))
+    if quick:
+        known = {"seeds": 1, "grid": QUICK_GRID, **known}
+        if length is not None and given.get("epochs") is None:
+            known["epochs"] = max(1, length.epochs // 2)
+    try:
+        return CalibrateConfig.model_validate(known)
+    except ValidationError as error:
+        problems = [item for item in error.errors() if item["type"] != "missing"]
+        raise ConfigError("\n".join(_sentence(item) for item in problems)) from None
+
+
+def _sentence(item: Any) -> str:
+    """One pydantic error as the user would name it: the option, what is wrong with it, what was given."""
+    where = "--" + "-".join(str(part) for part in item["loc"]).replace("_", "-") + ": " if item["loc"] else ""
+    message = item["msg"].removeprefix("Value error, ")
+    shown = "" if item["type"] == "value_error" else f", not {item['input']!r}"
+    return f"{where}{message[0].lower()}{message[1:]}{shown}"

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user sees while a calibration runs: a bar with the time left, and a line for each finding."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from weir.calibrate.report import name_of
+from weir.calibrate.search import Finding, Question
+from weir.calibrate.trial import Outcome
+
+
+class RunProgress:
+    """A Listener on a console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("training runs"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._task = self._progress.add_task("training without loss", total=None)
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def expect(self, runs: int) -> None:
+        """Makes the bar so long."""
+        self._progress.update(self._task, total=runs)
+
+    def ran(self, question: Question | None, p: float, outcome: Outcome) -> None:
+        """Moves the bar on."""
+        what = "no loss" if question is None else f"{question.name}, {p:.0%}"
+        self._progress.update(self._task, advance=1, description=f"{what}: {outcome.accuracy:.1%}")
+
+    def found(self, finding: Finding, spared: int) -> None:
+        """Prints what was found, and shortens the bar."""
+        self._progress.update(self._task, advance=spared)
+        share = f"{finding.tolerated:.0%} tolerated" if finding.tolerated else "nothing tolerated"
+        beyond = f", {finding.beyond:.0%} is too much" if finding.beyond is not None else ""
+        self._console.print(f"{name_of(finding)}: {share}{beyond}", highlight=False)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A calibration for people: a table, and a picture."""
+
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from weir.calibrate.runner import Calibration, mean_accuracy
+from weir.calibrate.search import Finding
+from wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
+
+_NAMES: Final = {
+    "all": "all blocks",
+    "all, not sent again": "all blocks, not sent again",
+    "layer 0": "layer class 0 (front)",
+    f"layer {LAYER_CLASSES - 1}": f"layer class {LAYER_CLASSES - 1} (back)",
+    "magnitude 0": "magnitude class 0 (small)",
+    f"magnitude {MAGNITUDE_CLASSES - 1}": f"magnitude class {MAGNITUDE_CLASSES - 1} (large)",
+    "policy": "all classes at once, scale",
+}
+_BLUE, _GREY, _ORANGE = "#1f77b4", "#888888", "#ff7f0e"
+
+
+def name_of(finding: Finding) -> str:
+    """What was lost, in words."""
+    name = finding.question.name
+    return _NAMES.get(name, name.replace("layer", "layer class").replace("magnitude", "magnitude class"))
+
+
+def tables(done: Calibration) -> RenderableType:
+    """What was tolerated, and the policy made of it."""
+    config = done.config
+    found = Table(
+        title=f"What {config.model} can miss: {config.workers} workers, {config.epochs} epochs, "
+        f"{config.seeds} seeds\n{mean_accuracy(done.lossless):.2f} % without loss, "
+        f"{config.tolerance:g} points less tolerated",
+        title_justify="left",
+    )
+    found.add_column("lost in each step, by each worker")
+    for column in ("tolerated", "too much", "points lost", "of all blocks"):
+        found.add_column(column, justify="right")
+    for finding in (*done.findings, done.whole):
+        if finding.question.index == 0 and finding.question.kind in {"layer", "magnitude", "policy"}:
+            found.add_section()
+        at = finding.at
+        found.add_row(
+            name_of(finding),
+            _share(finding.tolerated) if finding.tolerated else "none",
+            _share(finding.beyond) if finding.beyond is not None else "-",
+            f"{at.drop:+.2f}" if at else "-",
+            f"{at.lost:.1%}" if at else "-",
+        )
+    budgets = Table(title="Policy: what may go missing, by class", title_justify="left")
+    budgets.add_column("layer class")
+    for magnitude in range(MAGNITUDE_CLASSES):
+        budgets.add_column(f"magnitude {magnitude}", justify="right")
+    budgets.add_column("whole tensor", justify="right")
+    made = done.policy
+    for layer, (row, whole) in enumerate(zip(made.budgets, made.tensor, strict=True)):
+        of = "" if done.parameters[layer] else " (none here)"
+        budgets.add_row(f"{layer}{of}", *(f"{share:.3g}" for share in (*row, whole)))
+    notes = Text(
+        "too much: the next share tried. points lost, of all blocks: at the tolerated share. Lost blocks are "
+        "sent again with the next step's, but where it says that they are not.",
+        style="dim",
+    )
+    return Group(found, notes, budgets)
+
+
+def _share(p: float) -> str:
+    return f"{p:.0%}" if p >= 0.01 else f"{p:.2%}"
+
+
+def draw(path: Path, done: Calibration) -> None:
+    """The findings as a picture: random loss, by layer class, by magnitude class."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    config = done.config
+    figure = Figure(figsize=(12, 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(
+        f"What {config.model} can miss: {config.workers} workers, {config.seeds} seeds, "
+        f"{config.tolerance:g} points tolerated",
+        fontsize=13,
+        fontweight="bold",
+    )
+    curves, layers, magnitudes = figure.subplots(1, 3)
+    _curves(curves, done)
+    _bars(layers, "layer", "Tolerated loss by layer class", "front to back", done)
+    _bars(magnitudes, "magnitude", "Tolerated loss by magnitude class", "small to large", done)
+    figure.savefig(path, dpi=120)
+
+
+def _curves(axis: Any, done: Calibration) -> None:
+    """Points lost against the share of blocks lost, wherever all classes lose."""
+    styles = {
+        "all": (_BLUE, "sent again with the next step"),
+        "all, not sent again": (_ORANGE, "not sent again"),
+    }
+    for finding in done.findings:
+        if style := styles.get(finding.question.kind):
+            points = [(0.0, 0.0), *((100 * m.p, m.drop) for m in finding.measurements)]
+            axis.plot(*zip(*points, strict=True), color=style[0], marker="o", label=style[1])
+    axis.axhline(done.config.tolerance, color=_GREY, linestyle="--", linewidth=1, label="tolerance")
+    axis.set_yscale("symlog", linthresh=1)
+    _label(axis, "Random loss of all blocks", "blocks lost, %", "accuracy lost, points")
+    axis.legend(frameon=False, fontsize=9)
+
+
+def _bars(axis: Any, kind: str, title: str, order: str, done: Calibration) -> None:
+    """One bar for each class; a paler one up to the share that was too much."""
+    findings = [f for f in done.findings if f.question.kind == kind]
+    places = range(len(findings))
+    axis.bar(places, [100 * (f.beyond or 1.0) for f in findings], color=_BLUE, alpha=0.2, label="not known")
+    bars = axis.bar(places, [100 * f.tolerated for f in findings], color=_BLUE, label="tolerated")
+    for bar, finding in zip(bars, findings, strict=True):
+        axis.annotate(
+            f"{100 * finding.tolerated:g}", (bar.get_x() + bar.get_width() / 2, bar.get_height()),
+            xytext=(0, 3), textcoords="offset points", ha="center", fontsize=9,
+        )  # fmt: skip
+    axis.set_xticks(list(places), [str(f.question.index) for f in findings])
+    axis.set_ylim(0, 118)
+    _label(axis, title, f"class, {order}", "blocks of the class lost, %")
+    axis.legend(frameon=False, fontsize=9, loc="upper right", ncols=2)
+
+
+def _label(axis: Any, title: str, x: str, y: str) -> None:
+    axis.set_title(title, fontsize=11)
+    axis.set_xlabel(x)
+    axis.set_ylabel(y)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)

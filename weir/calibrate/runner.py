@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries a calibration out: training runs in processes of their own, searches side by side."""
+
+import multiprocessing
+import signal
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Protocol
+
+from host_agent.classes import LayerClasses
+from host_agent.loss_policy import LossPolicy
+from weir.calibrate import trial
+from weir.calibrate.config import LOSSLESS_RUNS, CalibrateConfig
+from weir.calibrate.search import Finding, Measurement, Question, bisect, combined, policy, questions
+from weir.calibrate.trial import Outcome, Trial
+from weir.train.task import make_task
+
+# Of the shares that the classes tolerate one by one, how much they tolerate all at once.
+SCALES = (0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
+
+
+class Listener(Protocol):
+    """Hears how a calibration goes; from several threads."""
+
+    def expect(self, runs: int) -> None:
+        """So many more training runs may have to be made."""
+
+    def ran(self, question: Question | None, p: float, outcome: Outcome) -> None:
+        """A run is over; question None: a lossless one."""
+
+    def found(self, finding: Finding, spared: int) -> None:
+        """A search is over; so many of the runs that were expected need not be made."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """All that was found. lossless: accuracies. parameters: how many each layer class has."""
+
+    config: CalibrateConfig
+    lossless: tuple[float, ...]
+    parameters: tuple[int, ...]
+    findings: tuple[Finding, ...]
+    whole: Finding
+
+    @property
+    def policy(self) -> LossPolicy:
+        """What ``weir train --loss-policy`` reads."""
+        return policy(self.whole, self.as_json())
+
+    def as_json(self) -> dict[str, Any]:
+        """How the policy was found."""
+        return {
+            "settings": self.config.model_dump(mode="json", exclude={"jobs", "out"}),
+            "lossless_accuracies": self.lossless,
+            "parameters_by_layer_class": self.parameters,
+            "findings": [finding.as_json() for finding in (*self.findings, self.whole)],
+        }
+
+
+def calibrate(config: CalibrateConfig, listener: Listener) -> Calibration:
+    """Measures everything. Ends all processes before it returns or raises, also on an interrupt."""
+    parameters = LayerClasses.of(make_task(config.training(seed=1)).model).counts()
+    context = multiprocessing.get_context("spawn")
+    others = set(multiprocessing.active_children())
+    processes = ProcessPoolExecutor(config.jobs, mp_context=context, initializer=_begin_process)
+    asked = list(questions([layer for layer, count in enumerate(parameters) if count]))
+    searches = ThreadPoolExecutor(len(asked))
+    try:
+        runs = _Runs(config, processes, listener)
+        listener.expect(
+            config.seeds * (LOSSLESS_RUNS + len(asked) * _longest(config.grid) + _longest(SCALES))
+        )
+        lossless = tuple(outcome.accuracy for outcome in runs.of(None, 0.0, LOSSLESS_RUNS * config.seeds))
+        findings = list(searches.map(lambda question: runs.answer(question, lossless), asked))
+        whole = runs.answer(combined(findings), lossless, SCALES)
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()  # what is still queued then fails, and every search with it
+        raise
+    finally:
+        processes.shutdown(cancel_futures=True)
+        searches.shutdown(cancel_futures=True)
+    return Calibration(config, lossless, tuple(parameters), tuple(findings), whole)
+
+
+class _Runs:
+    """Makes the runs that a search asks for, all seeds at once."""
+
+    def __init__(self, config: CalibrateConfig, processes: ProcessPoolExecutor, listener: Listener) -> None:
+        self._config, self._processes, self._listener = config, processes, listener
+
+    def answer(
+        self, question: Question, lossless: tuple[float, ...], grid: tuple[float, ...] | None = None
+    ) -> Finding:
+        grid = grid or self._config.grid
+        finding = bisect(question, grid, self._config.tolerance, self._measured(question, lossless))
+        spared = self._config.seeds * (_longest(grid) - len(finding.measurements))
+        self._listener.found(finding, spared)
+        return finding
+
+    def _measured(self, question: Question, lossless: tuple[float, ...]) -> Callable[[float], Measurement]:
+        return lambda p: Measurement.of(p, self.of(question, p), lossless)
+
+    def of(self, question: Question | None, p: float, seeds: int | None = None) -> list[Outcome]:
+        """The outcomes by seed; question None: without loss."""
+        losses = LossPolicy.from_budget(0) if question is None else question.losses(p)
+        feedback = question is None or question.error_feedback
+        futures: list[Future[Outcome]] = []
+        for seed in range(1, (seeds or self._config.seeds) + 1):
+            wanted = Trial(self._config.training(seed), losses, feedback)
+            future = self._processes.submit(trial.run, wanted)
+            future.add_done_callback(lambda done: self._tell(question, p, done))
+            futures.append(future)
+        return [future.result() for future in futures]
+
+    def _tell(self, question: Question | None, p: float, done: "Future[Outcome]") -> None:
+        if not done.cancelled() and done.exception() is None:
+            self._listener.ran(question, p, done.result())
+
+
+def _longest(grid: tuple[float, ...]) -> int:
+    """How many measurements a bisection of ``grid`` takes at most."""
+    return len(grid).bit_length()
+
+
+def _begin_process() -> None:
+    """One thread, the processes are parallel enough; an interrupt is the parent's to handle."""
+    import torch
+
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def mean_accuracy(accuracies: tuple[float, ...]) -> float:
+    """In per cent."""
+    return 100 * fmean(accuracies)

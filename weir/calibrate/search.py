@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked of a model, and the search for the largest share that it can miss."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any, Literal
+
+from host_agent.loss_policy import LossPolicy
+from weir.calibrate.trial import Outcome
+from wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
+
+Kind = Literal["all", "all, not sent again", "layer", "magnitude", "policy"]
+Table = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Question:
+    """Which blocks are lost. index: of the class; shape: what a share of 1 means for each class."""
+
+    kind: Kind
+    index: int
+    shape: Table
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        return f"{self.kind} {self.index}" if self.kind in {"layer", "magnitude"} else self.kind
+
+    @property
+    def error_feedback(self) -> bool:
+        """Whether what is lost is sent again with the next step."""
+        return self.kind != "all, not sent again"
+
+    def losses(self, p: float) -> LossPolicy:
+        """The losses that a share ``p`` stands for."""
+        budgets = tuple(tuple(min(1.0, p * share) for share in row) for row in self.shape)
+        return LossPolicy(budgets=budgets, tensor=(1.0,) * LAYER_CLASSES)
+
+
+def questions(layer_classes: Sequence[int]) -> Iterator[Question]:
+    """Loss of all blocks, with and without error feedback; of each layer class; of each magnitude class."""
+    everything = _table(lambda _layer, _magnitude: True)
+    yield Question("all", 0, everything)
+    yield Question("all, not sent again", 0, everything)
+    for index in layer_classes:
+        yield Question("layer", index, _table(partial(_in_layer, index)))
+    for index in range(MAGNITUDE_CLASSES):
+        yield Question("magnitude", index, _table(partial(_of_magnitude, index)))
+
+
+def _in_layer(index: int, layer: int, _magnitude: int) -> bool:
+    return layer == index
+
+
+def _of_magnitude(index: int, _layer: int, magnitude: int) -> bool:
+    return magnitude == index
+
+
+def _table(lost: Callable[[int, int], bool]) -> Table:
+    return tuple(
+        tuple(float(lost(layer, magnitude)) for magnitude in range(MAGNITUDE_CLASSES))
+        for layer in range(LAYER_CLASSES)
+    )
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One share, over all seeds. accuracies: 0 to 1, by seed; lost: share of all blocks; drop: in points."""
+
+    p: float
+    accuracies: tuple[float, ...]
+    lost: float
+    drop: float
+
+    @classmethod
+    def of(cls, p: float, outcomes: Sequence[Outcome], lossless: Sequence[float]) -> "Measurement":
+        """From the outcomes with this share, by seed, and the accuracies without loss."""
+        accuracies = tuple(outcome.accuracy for outcome in outcomes)
+        drop = 100 * (fmean(lossless) - fmean(accuracies))
+        return cls(p, accuracies, fmean(outcome.lost for outcome in outcomes), drop)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The answer. tolerated: the largest share that was measured within the tolerance, 0 if none was.
+
+    beyond: the next one tried, which was not; None when even the largest was tolerated.
+    """
+
+    question: Question
+    tolerated: float
+    beyond: float | None
+    measurements: tuple[Measurement, ...]
+
+    @property
+    def at(self) -> Measurement | None:
+        """What was measured at the tolerated share."""
+        return next((m for m in self.measurements if m.p == self.tolerated), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """For the calibration record in a policy file."""
+        return {
+            "lost": self.question.kind,
+            "class": self.question.index,
+            "tolerated": self.tolerated,
+            "beyond": self.beyond,
+            "measured": [
+                {
+                    "p": m.p,
+                    "points_lost": round(m.drop, 3),
+                    "lost": round(m.lost, 5),
+                    "accuracies": m.accuracies,
+                }
+                for m in self.measurements
+            ],
+        }
+
+
+def bisect(
+    question: Question, grid: Sequence[float], tolerance: float, measure: Callable[[float], Measurement]
+) -> Finding:
+    """The answer to a question, assuming that more loss is never better. grid: ascending."""
+    measured = []
+    low, high = -1, len(grid)  # grid[low] holds, grid[high] does not: losing nothing, and more than all
+    while high - low > 1:
+        middle = (low + high) // 2
+        measured.append(measure(grid[middle]))
+        if measured[-1].drop <= tolerance:
+            low = middle
+        else:
+            high = middle
+    return Finding(
+        question,
+        tolerated=grid[low] if low >= 0 else 0.0,
+        beyond=grid[high] if high < len(grid) else None,
+        measurements=tuple(sorted(measured, key=lambda m: m.p)),
+    )
+
+
+def combined(findings: Sequence[Finding]) -> Question:
+    """All classes at once: what each block's layer and magnitude class tolerate by themselves, the smaller.
+
+    A layer class that the model has no parameter in gets the smaller of its neighbours' shares.
+    """
+    found = {(f.question.kind, f.question.index): f.tolerated for f in findings}
+    present = sorted(index for kind, index in found if kind == "layer")
+    layers = []
+    for layer in range(LAYER_CLASSES):
+        before = max((index for index in present if index <= layer), default=present[0])
+        after = min((index for index in present if index >= layer), default=present[-1])
+        layers.append(min(found["layer", before], found["layer", after]))
+    shape = tuple(
+        tuple(min(layer, found["magnitude", magnitude]) for magnitude in range(MAGNITUDE_CLASSES))
+        for layer in layers
+    )
+    return Question("policy", 0, shape)
+
+
+def policy(finding: Finding, calibration: dict[str, Any]) -> LossPolicy:
+    """The policy that the answer to ``combined`` stands for."""
+    budgets = finding.question.losses(finding.tolerated).budgets
+    return LossPolicy(budgets=budgets, tensor=tuple(fmean(row) for row in budgets), calibration=calibration)
