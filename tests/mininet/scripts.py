@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the scripts of ``mininet/`` as a user would, with the system's own Mininet package."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "mininet"
+SYSTEM_PYTHON = "/usr/bin/python3"
+TRAIN = "weir train --model cnn --epochs 1 --max-steps 3 --no-reference --out"
+
+
+def _has_mininet() -> bool:
+    probe = [SYSTEM_PYTHON, "-c", "import mininet.net"]
+    return (
+        os.access(SYSTEM_PYTHON, os.X_OK)
+        and subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    )
+
+
+NEEDED = [
+    pytest.mark.root,
+    pytest.mark.skipif(not _has_mininet(), reason="needs the system's Mininet package (apt install mininet)"),
+]
+SWITCHES = pytest.mark.parametrize("switch", ["soft", pytest.param("bmv2", marks=pytest.mark.bmv2)])
+
+
+def train(script: str, folder: Path, *options: str) -> dict[str, Any]:
+    """Three training steps on every host; what the run's summary says of them."""
+    command = [SYSTEM_PYTHON, str(FOLDER / script), *options, "--run", f"{TRAIN} {folder}/runs"]
+    with (folder / "log").open("wb") as log:
+        done = subprocess.run(
+            command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, timeout=240, check=False
+        )
+    assert done.returncode == 0, (folder / "log").read_text(errors="replace")
+    (summary,) = folder.glob("runs/*/summary.json")
+    return dict(json.loads(summary.read_text())["runs"]["weir"])
+
+
+def refusal(script: str, *options: str) -> str:
+    """What the script says about options that it does not take."""
+    done = subprocess.run(
+        [SYSTEM_PYTHON, str(FOLDER / script), *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    return done.stderr
