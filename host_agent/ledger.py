@@ -114,10 +114,13 @@ class Ledger:
 
     def record(self, step: int, bucket: str, direction: Direction, report: ReduceReport) -> Posting:
         """Enter a reduce. Raises ConservationError, and enters nothing, when it does not add up."""
-        entry = posting(step, bucket, direction, report)
+        return self.enter(posting(step, bucket, direction, report))
+
+    def enter(self, entry: Posting) -> Posting:
+        """Enter a posting, of a reduce or a flow; see ``record``."""
         entry.check()
         self.latest.append(entry)
-        key = (bucket, direction)
+        key = (entry.bucket, entry.direction)
         self._balances[key] = self._balances.get(key, Balance()).plus(entry)
         return entry
 

@@ -29,6 +29,7 @@ from host_agent.flows.outgoing import Floats, News, Outgoing
 from host_agent.flows.timer import RoundTrip
 from host_agent.flows.verdict import FlowVerdict, Verdicts
 from host_agent.flows.window import Window
+from host_agent.ledger import Direction, Posting
 from host_agent.report import FRAME_OVERHEAD, Account
 from host_agent.tagging import LOSSLESS, Tagging
 from wire.definition import ECT, NOT_ECT, RELIABLE_DSCP, dscp
@@ -65,6 +66,11 @@ class Settlement:
     def complete(self) -> bool:
         """Whether all of it was delivered."""
         return self.returned.lanes == 0
+
+    def posting(self, step: int, bucket: str) -> Posting:
+        """What this means for the ledger."""
+        missing, budgets = (tuple(lanes.tolist()) for lanes in (self.missing, self.budgets))
+        return Posting(step, bucket, Direction.UP, self.entered, self.kept, self.returned, missing, budgets)
 
     def residual(self) -> Floats:
         """The values that were not delivered, zero elsewhere."""
@@ -221,9 +227,10 @@ class FlowSender:
             if tensor.ask_at_once:
                 return RELIABLE_DSCP, _Step.ASK, tensor
             if tensor.deadline is not None and tensor.deadline <= now:
-                # The first repeat rides behind the chunks too: when they are only slow, it finds them all.
-                first = not (tensor.resending or tensor.timeouts_in_a_row)
-                return dscp(tensor.layer) if first else RELIABLE_DSCP, _Step.TIMER, tensor
+                # Repeats ride behind the chunks too, so that they find all that was only slow, until silence
+                # suggests that their queue lets nothing through.
+                behind = not tensor.resending and tensor.timeouts_in_a_row < _SILENCE - 1
+                return dscp(tensor.layer) if behind else RELIABLE_DSCP, _Step.TIMER, tensor
         room = sum(tensor.under_way for tensor in tensors) < self.window.chunks
         if room:
             for tensor in tensors:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from host_agent.flows import Delivery, FlowConfig, FlowReceiver, FlowSender, Settlement
 from host_agent.flows.frames import Address
+from host_agent.ledger import Ledger
 from host_agent.report import FRAME_OVERHEAD
 from host_agent.tagging import LOSSLESS, Tagging
 from simulator.clock import SECOND, Clock
@@ -194,5 +195,6 @@ def check(values: Floats, delivery: Delivery, settlement: Settlement) -> None:
     np.testing.assert_array_equal(residual, np.where(came, 0, words))
     np.testing.assert_array_equal(residual | delivery.values.view(np.uint32), words)
     # never more than the budget of any account
+    Ledger().enter(settlement.posting(1, "tensor"))
     assert (settlement.missing <= settlement.budgets).all()
     assert int(settlement.missing.sum()) == settlement.returned.lanes == int((~came).sum())
