@@ -106,3 +106,38 @@ def training(
     except (ConfigError, PermissionError) as error:
         typer.echo(f"weir bench training: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+@app.command()
+def tail(
+    load: Annotated[
+        list[float] | None,
+        typer.Option(help="Share of the links between racks that the background takes; may be repeated."),
+    ] = None,
+    setting: Annotated[
+        str, typer.Option(help="collectives: all-reduce; server: push and pull; or both.")
+    ] = "both",
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each contender.")] = 2,
+    tensors: Annotated[int, typer.Option(min=1, help="Tensors in a run.")] = 100,
+    kilobytes: Annotated[int, typer.Option(min=4, help="Size of a tensor in KiB.")] = 64,
+    budget: Annotated[float, typer.Option(min=0, max=1, help="Share of lanes that may go missing.")] = 0.1,
+    min_rto: Annotated[float, typer.Option(min=0.1, help="Least time-out of all contenders, ms.")] = 10.0,
+    depth: Annotated[int, typer.Option(min=1, help="Packets that a switch queue holds.")] = 128,
+    processes: Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: cores.")] = None,
+    plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-tail.png"),
+) -> None:
+    """Tensor completion times, mean and p99, of 16 workers in four racks under incast traffic (simulated).
+
+    A ring all-reduce or streams over DCTCP, against Weir step by step: hashed paths, spraying, priorities,
+    trimming with a loss budget.
+    """
+    from bench.tail import measure
+    from bench.tail_cases import SETTINGS, Scenario
+
+    chosen = [name for name in SETTINGS if setting in (name, "both")]
+    if not chosen:
+        raise typer.BadParameter(f"--setting: {', '.join(SETTINGS)} or both, not {setting!r}")
+    scenario = Scenario(
+        tensor=kilobytes * 1024, tensors=tensors, budget=budget, min_rto=min_rto / 1000, depth=depth
+    )
+    measure(chosen, load or [0.7], seeds, scenario, processes=processes, plot=plot)

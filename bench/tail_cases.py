@@ -2,9 +2,9 @@
 """What ``weir bench tail`` compares: contenders, and one run of one of them in the simulator.
 
 Two settings. Collectives: all workers all-reduce a tensor; Weir sums it in leaves and spines, its peer is a
-ring over DCTCP. Parameter server: workers push a tensor, cut into one shard per server, and pull the sums; Weir
-sends flows, its peer DCTCP streams. Tensors come one after the other, with pauses; a tensor's completion time
-is from its begin to the last worker's end.
+ring over DCTCP. Parameter server: workers push a tensor, cut into one shard per server, and pull the sums;
+Weir sends flows, its peer DCTCP streams. Tensors come one after the other, with pauses; a tensor's completion
+time is from its begin to the last worker's end.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,8 @@ class Scenario:
 
     Every rack has workers, one server and background hosts, which send bursts to any host of the other racks.
     load: what the background takes of the links between racks, headers included, on average. Times in
-    seconds, sizes in bytes. budget: share of a tensor's lanes that may go missing where a contender allows it.
+    seconds, sizes in bytes. budget: share of a tensor's lanes that may go missing where a contender allows it
+    (with a server: of what is pushed). first_window: of a flow, in chunks.
     """
 
     racks: int = 4
@@ -59,13 +60,14 @@ class Scenario:
     depth: int = 128
     load: float = 0.7
     fan_in: int = 8
-    burst: int = 64_000
+    burst: int = 16_000
     tensor: int = 65_536
     tensors: int = 100
-    pause: float = 0.004
+    pause: float = 0.002
     min_rto: float = 0.01
     budget: float = 0.1
     slots: int = 64
+    first_window: int = 8
 
     @property
     def names(self) -> tuple[list[str], list[str], list[str]]:
@@ -325,11 +327,19 @@ def _flows(
 ) -> Begin:
     """Weir's flows: bounded pushes, lossless pulls."""
     lanes = scenario.tensor // LANE // len(servers)
-    rto = {"initial_rto": 2 * scenario.min_rto, "min_rto": scenario.min_rto}
 
     def pair(server: int, worker: int) -> WorkerFlows:
         number = 2 * (server * len(workers) + worker)
-        push, pull = (FlowConfig(1 + number + way, worker, **rto) for way in (0, 1))  # type: ignore[arg-type]
+        push, pull = (
+            FlowConfig(
+                1 + number + way,
+                worker,
+                first_window=scenario.first_window,
+                initial_rto=2 * scenario.min_rto,
+                min_rto=scenario.min_rto,
+            )
+            for way in (0, 1)
+        )
         return WorkerFlows(push, pull)
 
     addresses = {name: Address(network.stations[name].host.ip) for name in [*workers, *servers]}

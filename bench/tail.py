@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir bench tail``: how long the slowest tensors take where others' bursts share the links.
+
+In virtual time: the real switch program and host code in `simulator`, so the figures do not depend on the
+machine that computes them. `bench.tail_cases` says what is compared.
+"""
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+
+from rich.console import Console
+
+from bench.table import show
+from bench.tail_cases import CONTENDERS, Contender, Outcome, Scenario, Setting, run
+
+console = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One row: a contender in one setting under one load, over all seeds."""
+
+    setting: Setting
+    load: float
+    contender: Contender
+
+
+def measure(
+    settings: Sequence[Setting],
+    loads: Sequence[float],
+    seeds: int,
+    scenario: Scenario,
+    contenders: Sequence[Contender] = CONTENDERS,
+    processes: int | None = None,
+    plot: Path | None = None,
+) -> None:
+    """Run all, print a table for each setting and load, and draw the distributions."""
+    results = simulate(settings, loads, range(1, seeds + 1), scenario, contenders, processes)
+    for setting in settings:
+        for load in loads:
+            mine = {case.contender: one for case, one in results.items() if _is(case, setting, load)}
+            _print(setting, replace(scenario, load=load), seeds, mine)
+    if plot is not None:
+        draw(results, plot)
+        console.print(f"distributions drawn in {plot}")
+
+
+def simulate(
+    settings: Iterable[Setting],
+    loads: Sequence[float],
+    seeds: Iterable[int],
+    scenario: Scenario,
+    contenders: Iterable[Contender],
+    processes: int | None,
+) -> dict[_Case, Outcome]:
+    """All runs, several at a time; the seeds of a case put together."""
+    cases = [_Case(s, load, c) for s in settings for load in loads for c in contenders]
+    results = {case: Outcome() for case in cases}
+    todo = [(case, seed) for seed in seeds for case in cases]
+    with ProcessPoolExecutor(min(len(todo), processes or os.cpu_count() or 1)) as pool:
+        runs = [
+            pool.submit(run, case.setting, case.contender, replace(scenario, load=case.load), seed)
+            for case, seed in todo
+        ]
+        for (case, seed), future in zip(todo, runs, strict=True):
+            outcome, total = future.result(), results[case]
+            total.times += outcome.times
+            total.background += outcome.background
+            for name, count in outcome.counts.items():
+                total.counts[name] = total.counts.get(name, 0) + count
+            console.print(
+                f"{case.setting}, load {case.load:.0%}, {case.contender.name}, seed {seed}: "
+                f"p99 {1000 * percentile(outcome.times, 99):.2f} ms of {len(outcome.times)} tensors"
+            )
+    return results
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """Nearest rank: the smallest value that so many per cent do not exceed."""
+    return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
+
+
+def _is(case: _Case, setting: Setting, load: float) -> bool:
+    return (case.setting, case.load) == (setting, load)
+
+
+def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Contender, Outcome]) -> None:
+    tails = [percentile(outcome.times, 99) for outcome in results.values()]
+    rows = []
+    for number, (contender, outcome) in enumerate(results.items()):
+        counts = outcome.counts
+        missing = counts.get("missing", 0) / counts["lanes"] if counts.get("lanes") else 0
+        rows.append(
+            (
+                contender.name,
+                f"{1000 * mean(outcome.times):.2f}",
+                f"{1000 * percentile(outcome.times, 50):.2f}",
+                f"{1000 * tails[number]:.2f}",
+                f"{1 - tails[number] / tails[0]:+.0%}" if number else "-",
+                f"{1 - tails[number] / tails[1]:+.0%}" if number > 1 else "-",
+                f"{counts.get('timeouts', 0) / len(outcome.times):.2f}",
+                f"{missing:.2%}",
+                f"{1000 * percentile(outcome.background, 99):.1f}" if outcome.background else "-",
+            )
+        )
+    title = {"collectives": "All-reduce", "server": "Push to and pull from servers"}[setting]
+    show(
+        f"{title}: completion time of a tensor, background load {scenario.load:.0%}",
+        (
+            "contender",
+            "mean ms",
+            "median ms",
+            "p99 ms",
+            "less than a",
+            "less than b",
+            "time-outs / tensor",
+            "lanes missing",
+            "background p99 ms",
+        ),
+        rows,
+        _notes(setting, scenario, seeds),
+    )
+
+
+def _notes(setting: Setting, scenario: Scenario, seeds: int) -> list[str]:
+    hosts = scenario.workers + 1 + scenario.others
+    ratio = hosts / scenario.spines
+    size = f"{scenario.tensor // 1024} KiB"
+    peer = "ring all-reduce over DCTCP" if setting == "collectives" else "DCTCP streams to and fro"
+    return [
+        f"simulated: {scenario.racks} racks of {scenario.workers} workers, 1 server and {scenario.others} "
+        f"background hosts, {scenario.spines} spines, all links {scenario.rate / 1e9:g} Gbit/s and "
+        f"{scenario.delay_ns / 1000:g} µs, racks {ratio:.1f}:1 oversubscribed, {scenario.depth} packets "
+        "a queue.",
+        f"background: bursts of {scenario.fan_in} DCTCP flows of {scenario.burst // 1000} kB from background "
+        "hosts to any host of another rack; its load is that of the links between racks.",
+        f"a: {peer}, least time-out {1000 * scenario.min_rto:g} ms, as for Weir. b: the path of all of a "
+        "job's packets, or of each flow, is drawn once (ECMP).",
+        f"{seeds} x {scenario.tensors} tensors of {size}, one at a time; a budget allows "
+        f"{scenario.budget:.0%} of the lanes {'' if setting == 'collectives' else 'pushed '}to be missing. "
+        "p99: nearest rank.",
+    ]
+
+
+def draw(results: dict[_Case, Outcome], path: Path) -> None:
+    """The distribution functions, a panel for each setting and load."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    panels = list(dict.fromkeys((case.setting, case.load) for case in results))
+    figure = Figure(figsize=(5.5 * len(panels), 4.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(panels), squeeze=False)
+    for axis, (setting, load) in zip(axes[0], panels, strict=True):
+        for case, outcome in results.items():
+            if _is(case, setting, load):
+                times = sorted(1000 * time for time in outcome.times)
+                shares = [(rank + 1) / len(times) for rank in range(len(times))]
+                axis.step(times, shares, where="post", label=case.contender.name)
+        axis.set(xscale="log", xlabel="completion time, ms", ylabel="share of tensors", ylim=(0, 1.01))
+        axis.set_title(f"{setting}, background load {load:.0%}")
+        axis.axhline(0.99, color="grey", linewidth=0.5)
+        axis.legend(fontsize=8)
+        axis.grid(alpha=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
