@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from native.build import compiler
 from softswitch.codegen.module import generate
 from softswitch.compiler import RUNTIME
+from softswitch.queueing import Queueing
 from softswitch.switch import MAX_FRAME, Switch
 from tests.softswitch.programs import NAMES, pack, program
 
@@ -100,3 +101,35 @@ def test_packets_do_not_see_one_another(
         for _ in range(3):
             switch.process(rng.randrange(512), rng.choice(CORPUS[name]) + rng.randbytes(rng.randrange(40)), 0)
         assert switch.process(port, frame, 0) == before
+
+
+# The program `state` counts how often it is asked, `queues` reports what it sees of its queue.
+_SAME = ("expressions", "parsing", "matching", "traffic", "loops")
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Iterator[dict[str, tuple[Switch, Switch]]]:
+    """Each program twice: once as it is, once with queues at all ports that hold up nothing."""
+    made = {name: (Switch(program(name)), Switch(program(name))) for name in _SAME}
+    for plain, limited in made.values():
+        for switch in (plain, limited):
+            switch.set_multicast_group(3, [(1, 1), (2, 2), (600, 3)])
+            switch.set_clone_session(3, [(4, 4), (5, 5)], packet_length=30)
+        for port in range(512):
+            limited.set_queueing(port, Queueing(depth_packets=1000))
+    yield made
+    for pair in made.values():
+        for switch in pair:
+            switch.close()
+
+
+@settings(max_examples=100)
+@given(st.sampled_from(_SAME), st.integers(0, 2**32), st.binary(max_size=200), st.integers(0, 511))
+def test_queues_change_no_packet(
+    pairs: dict[str, tuple[Switch, Switch]], name: str, choice: int, tail: bytes, port: int
+) -> None:
+    plain, limited = pairs[name]
+    frame = CORPUS[name][choice % len(CORPUS[name])] + tail
+    assert sorted(plain.process(port, frame, 5000)) == sorted(limited.process(port, frame, 5000))
+    assert limited.deadline() is None
+    assert plain.statistics() == limited.statistics()
