@@ -7,6 +7,7 @@ Weir sends flows, its peer DCTCP streams. Tensors come one after the other, with
 time is from its begin to the last worker's end.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -129,6 +130,7 @@ Begin = Callable[[int], Callable[[], bool]]  # begins a tensor; the answer tells
 
 def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -> Outcome:
     """One run in virtual time."""
+    gc.set_threshold(100_000, 50, 50)  # of many frames and events none is a cycle: a fifth of the time
     workers, servers, others = scenario.names
     with Network(
         _topology(scenario, contender.qos()),
