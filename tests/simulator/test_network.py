@@ -13,8 +13,11 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from controller.qos import ClassSpec, Qos
+from controller.tables import spraying
 from controller.topology import Topology, leaf_spine
 from host_agent.codec import Packet
+from host_agent.flows import FlowConfig, FlowReceiver, FlowSender
+from host_agent.flows.frames import Address
 from host_agent.report import ReduceReport
 from host_agent.tagging import LOSSLESS, Tagging
 from simulator.background import Background, Incast
@@ -221,6 +224,29 @@ def test_slots_are_spread_over_unequal_paths_evenly_and_to_no_harm(spines: int) 
         check_exact(before, after)
     assert len(sent) == spines
     assert max(sent.values()) < 1.02 * min(sent.values())
+
+
+@pytest.mark.parametrize("spines", [2, 4])
+def test_flow_packets_are_sprayed_within_two_per_cent_of_even(spines: int) -> None:
+    topology = two_tiers(2, spines, 1)
+    values = np.random.default_rng(1).standard_normal(400_000).astype(np.float32)
+    with Network(topology, seed=1, link=FAST) as network:
+        for number in range(1, spines + 1):
+            network.link("leaf1", f"spine{number}").faults = Faults(delay=1_000 + 200_000 * number)
+        here, there = network.flows("h1"), network.flows("h2")
+        sender, receiver = FlowSender(FlowConfig(1)), FlowReceiver(FlowConfig(1))
+        here.add(sender, Address(network.stations["h2"].host.ip))
+        there.add(receiver, Address(network.stations["h1"].host.ip))
+        sender.submit(values)
+        here.pump()
+        network.run(lambda: sender.idle, limit=10)
+        (delivery,) = receiver.deliveries()
+        np.testing.assert_array_equal(delivery.values, values)
+        leaf = network.nodes["leaf1"].switch
+        counted = [leaf.entry_counter(spraying.PATHS, entry.key) for entry in leaf.entries(spraying.PATHS)]
+    assert len(counted) == spines
+    assert min(count.bytes for count in counted) > 1_000_000 / spines
+    assert max(count.bytes for count in counted) < 1.02 * min(count.bytes for count in counted)
 
 
 def test_a_spine_that_dies_in_the_middle_costs_time_and_nothing_else() -> None:
