@@ -48,7 +48,7 @@ def test_what_the_network_did_is_shown_where_there_is_one() -> None:
         "packets trimmed by switches": "1,234",
         "packets marked by switches": "56",
         "packets lost on purpose": "78",
-        "background packets forwarded": "90",
+        "background packets": "90",
         "releases, all workers": "6",
         "missing of the gradient": "2.50 % of at most 7.00 %",
         "summed by spines": "spine1 75.0 %, spine2 25.0 % (dead)",

@@ -99,8 +99,9 @@ def train(
         float,
         typer.Option(
             metavar="P",
-            help="Share of a gradient that may be missing from its sum, rather than be waited for; what is "
-            "missing is added to the next step's. 0: nothing.",
+            help="Share of a front layer's gradient that may be missing from its sum, rather than be waited "
+            "for; of back layers and of large values less, so of the whole less. What is missing is added to "
+            "the next step's. 0: nothing.",
             rich_help_panel="Network",
         ),
     ] = 0.0,

@@ -102,7 +102,7 @@ class PlainLines(Silence):
                 f"up {byte_count(news.bytes_up)} ({percent(_of_dense(record, news))} of dense), "
                 f"{news.retransmissions} retransmissions"
             )
-            if rows := network_rows(self._config, record):
+            if (rows := network_rows(self._config, record)) and record.run == "weir":
                 self._line("  " + "; ".join(f"{label}: {value}" for label, value in rows))
 
     def _line(self, text: str) -> None:

@@ -49,7 +49,7 @@ def network_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]
     if config.loss:
         rows.append(("packets lost on purpose", f"{counts.lost:,}" if counts else NOT_KNOWN))
     if config.background != "none":
-        rows.append(("background packets forwarded", f"{counts.background:,}" if counts else NOT_KNOWN))
+        rows.append(("background packets", f"{counts.background:,}" if counts else NOT_KNOWN))
     if config.lossy:
         rows.append(("releases, all workers", f"{done.releases:,}" if ours else NOT_KNOWN))
         rows.append(("missing of the gradient", _missing(record) if ours else NOT_KNOWN))

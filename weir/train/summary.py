@@ -148,6 +148,11 @@ def _notes(config: TrainConfig, records: list[RunRecord]) -> list[Text]:
     same = [r.run for r in records if r.steps]
     if same and config.workers > 1:
         sources.append(f"parameters bit-identical on all workers after every step ({', '.join(same)})")
+    if config.lossy:
+        sources.append(
+            "missing: of the values sent; the bound is what the budgets of all layers and magnitudes allow "
+            "together, back layers and large values less than front layers and small ones"
+        )
     if config.network_matters and any(record.run == "gloo" for record in records):
         sources.append("gloo runs over loopback, not over these links: compare its accuracy, not its time")
     return [Text(line, style="dim") for line in sources]

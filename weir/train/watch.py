@@ -20,8 +20,9 @@ class NetworkCounts:
 
     trims: packets whose lanes were cut off in a full queue. marks: packets marked there instead. congestion
     drops: packets that found no room and could not be trimmed. lost: dropped on purpose, to simulate loss.
-    asked: times a switch asked a sender to send again. background: packets that are not Weir's. spines: bytes
-    of Weir's packets that each spine took part in; dead: spines that have ended, and how.
+    asked: times a switch asked a sender to send again. background: packets that are not Weir's, however many
+    switches forwarded them. spines: bytes of Weir's packets that each spine took part in; dead: spines that
+    have ended, and how.
     """
 
     trims: int = 0
@@ -88,8 +89,12 @@ def read_counts(status: Any, before: NetworkCounts, dead: Mapping[str, str]) -> 
     """What a ``StatusReply`` says. ``before``: the last counts, for spines that cannot be asked any more."""
     events: Counter[str] = Counter()
     spines = dict(before.spines)
+    background = 0
     for switch in status.switches:
         events.update({event.name: event.count.packets for event in switch.events})
+        forwarded = next((e.count.packets for e in switch.events if e.name == "forwarded"), 0)
+        # What crosses racks is forwarded by two leaves and one spine.
+        background += -forwarded if switch.role == "spine" else forwarded
         if switch.role == "spine":
             summed = sum(event.count.bytes for event in switch.events if event.name in _SUMMED)
             spines[switch.name] = max(summed, spines.get(switch.name, 0))
@@ -100,7 +105,7 @@ def read_counts(status: Any, before: NetworkCounts, dead: Mapping[str, str]) -> 
         congestion_drops=events["drop_congestion"],
         lost=events["drop_simulated"],
         asked=events["repeat_asked"],
-        background=events["forwarded"],
+        background=max(0, background),
         spines=spines,
         dead=dict(dead),
     )
