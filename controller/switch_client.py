@@ -32,7 +32,7 @@ from controller.topology import Switch
 
 HANDSHAKE_TIMEOUT_S = 5.0
 RPC_TIMEOUT_S = 10.0
-PROBE_TIMEOUT_S = 1.0
+PROBE_TIMEOUT_S = 2.0
 PUSH_TIMEOUT_S = 120.0  # a soft switch compiles the program it is given
 MAX_BATCH = 256  # updates in one write: well below gRPC's 4 MB message limit
 
@@ -90,7 +90,7 @@ class SwitchClient:
         self._client.tear_down()
 
     def probe(self) -> None:
-        """Ask the switch for very little. Raises SwitchError when it does not answer within a second."""
+        """Ask the switch for very little. Raises SwitchError when it does not answer in two seconds."""
         request = _Pull(device_id=self.switch.device_id, response_type=_Pull.COOKIE_ONLY)
         try:
             self._client.stub.GetForwardingPipelineConfig(request, timeout=PROBE_TIMEOUT_S)

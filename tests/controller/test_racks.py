@@ -10,15 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
 
 from controller.client import AgentClient, Membership
+from controller.program import load_program
 from controller.server import Settings, running
+from controller.switch_client import SwitchClient
+from controller.tables import admission, tree
 from controller.topology import TopologyError, leaf_spine
 from host_agent.reducer import Reducer
+from native.ring import ShmPort
 from tests.controller.helpers import until
 from tests.controller.racks import Racks
 from tests.controller.switches import SwitchProcess
-from wire.definition import Op
+from wire.definition import FLOW_PORT, VERSION, FlowType, Op
+from wire.scapy_layer import WeirFlow
 
 LANES = 1_000_000
 HOSTS = ("h1", "h2", "h3", "h4")
@@ -95,6 +102,34 @@ def test_workers_of_two_racks_sum_exactly_over_both_spines(racks: Racks) -> None
             assert all(port.up.packets and port.down.packets for port in by_name[name].ports)
 
 
+def test_packets_for_another_rack_are_spread_evenly_and_counted(racks: Racks) -> None:
+    frames = 200
+    sender, receiver = racks.topology.hosts[0], racks.topology.hosts[3]
+    gateway = racks.topology.switch("leaf1").aggregation.mac
+    flow = WeirFlow(version=VERSION, type=FlowType.CHUNK) / bytes(100)
+    there = IP(src=sender.ip, dst=receiver.ip, tos=48 << 2) / UDP(sport=FLOW_PORT, dport=FLOW_PORT)
+    frame = bytes(Ether(src=sender.mac, dst=gateway) / there / flow)
+    with running(racks.topology, FAST) as controller, AgentClient(controller.address) as agent:
+        until(lambda: {switch.state for switch in agent.status().switches} == {"ready"})
+        with (
+            ShmPort(Path(str(sender.shm)), sender.port) as out,
+            ShmPort(Path(str(receiver.shm)), receiver.port) as into,
+        ):
+            for _ in range(frames):
+                out.send(frame)
+                arrived = into.recv(timeout=10)
+                assert arrived is not None
+                told = Ether(arrived)
+                assert (told.dst, told[IP].ttl, told[IP].tos) == (receiver.mac, 61, 48 << 2)
+        leaf = switch_status(agent, "leaf1")
+        (front,) = [row for row in leaf.classes if row.dscp == 48]
+        assert front.traffic.packets == frames
+        assert [(path.spine, path.traffic.packets) for path in leaf.paths] == [
+            ("spine1", frames // 2),
+            ("spine2", frames // 2),
+        ]
+
+
 def test_a_job_goes_on_without_a_spine_and_a_new_one_uses_it_again(racks: Racks) -> None:
     with running(racks.topology, FAST) as controller, ExitStack() as stack:
         workers = Workers(racks, controller.address, ("h1", "h3"), stack)
@@ -114,6 +149,35 @@ def test_a_job_goes_on_without_a_spine_and_a_new_one_uses_it_again(racks: Racks)
         assert spines == {("spine1",), ("spine1", "spine2")}
         racks.kill("spine1")
         later.reduce(6)
+
+
+def test_no_leaf_sends_elsewhere_before_all_leaves_are_deaf_to_the_spine(racks: Racks) -> None:
+    """A leaf that cannot be told holds the move up: it might still hear the spine."""
+    both, fenced, moved = ({3, 4}, {3, 4}), ({3}, {3, 4}), ({3}, {3})
+    with running(racks.topology, FAST) as controller, ExitStack() as stack:
+        workers = Workers(racks, controller.address, ("h1", "h3"), stack)
+        assert _ways(racks, "leaf1") == both
+        racks.kill("leaf2")
+        racks.kill("spine2")
+        until(lambda: _ways(racks, "leaf1") == fenced)
+        until(lambda: switch_status(workers.agents[0], "spine2").given_up)
+        assert list(workers.agents[0].status().jobs[0].spines) == ["spine1", "spine2"]
+        assert _ways(racks, "leaf1") == fenced
+        racks.start("leaf2")
+        until(lambda: _ways(racks, "leaf1") == moved)
+        until(lambda: _ways(racks, "leaf2") == moved)
+
+
+def _ways(racks: Racks, leaf: str) -> tuple[set[int], set[int]]:
+    """The ports by which a leaf accepts results, and by which it sends its sums; as the switch says."""
+    observer = SwitchClient(racks.topology.switch(leaf), 1)
+    try:
+        observer.ensure_program(load_program("weir_v1model"))
+        entries = observer.read().entries
+    finally:
+        observer.close()
+    down = {int(str(dict(e.match)["port"])) for e in entries if e.table == admission.PARENTS}
+    return down, {dict(e.params)["port"] for e in entries if e.table == tree.UPLINKS}
 
 
 def test_a_job_starts_while_a_spine_is_away_and_none_without_any(

@@ -9,13 +9,15 @@ import pytest
 from controller.desired import desired_state
 from controller.entries import SwitchState
 from controller.program import load_program
+from controller.qos import Loss, Qos
 from controller.switch_client import SwitchClient, SwitchError
 from controller.sync import plan
+from controller.tables import admission, queueing, results, spraying
 from controller.tables.events import COUNTERS
-from controller.topology import Switch, SwitchTls, single_switch
+from controller.topology import Switch, SwitchTls, leaf_spine, single_switch
 from tests.controller.helpers import job, until
 from tests.controller.switches import SwitchProcess
-from wire.definition import MAX_WORKERS, Event
+from wire.definition import MAX_WORKERS, Event, Treatment
 
 PROGRAM = load_program("weir_v1model")
 _elections = iter(range(1000, 1 << 32))
@@ -42,6 +44,24 @@ def test_a_full_job_is_read_back_as_written_and_removed_again(client: SwitchClie
     assert client.read() == SwitchState()
 
 
+def test_a_leaf_and_a_spine_are_read_back_as_written_whatever_changes(client: SwitchClient) -> None:
+    """Ternary matches with priorities, prefixes, sprayed routes; a spine goes, settings change."""
+    losses = (
+        Loss(switch="leaf1", port=1, probability=0.5),
+        Loss(switch="leaf1", port=1, dscp=8, probability=0.25),
+        Loss(switch="leaf1", port=1, dscp=8, direction="ingress", probability=1),
+    )
+    racks = leaf_spine(2, 3, 2)
+    busy = racks.model_copy(update={"qos": Qos(priorities=False, spray="least_loaded", losses=losses)})
+    jobs = [job("wide", racks, size=4)]
+    for switch in (racks.leaves[0], racks.spines[2]):
+        steps = ((racks, None), (busy, None), (busy, ["spine2"]), (racks, ["spine1", "spine3"]))
+        for topology, alive in steps:
+            wanted = desired_state(topology, switch, jobs, alive)
+            client.write(plan(client.read(), wanted))
+            assert client.read() == wanted
+
+
 def test_a_job_that_changes_is_modified(client: SwitchClient) -> None:
     topology = single_switch(4, client.switch.grpc)
     for size, base in ((2, 0), (4, 0), (3, 64)):
@@ -53,12 +73,14 @@ def test_a_job_that_changes_is_modified(client: SwitchClient) -> None:
 
 
 def test_counters_cover_every_event_and_every_entry(client: SwitchClient) -> None:
-    topology = single_switch(2, client.switch.grpc)
+    topology = leaf_spine(2, 2, 2)
     wanted = desired_state(topology, topology.switches[0], [job("one", topology, size=2)])
     client.write(plan(client.read(), wanted))
     for name in COUNTERS:
         assert len(client.read_counter(name)) >= len(Event)
-    for table in ("WeirIngress.admission.workers", "WeirEgress.results.receivers"):
+    for name in queueing.TREATMENTS:
+        assert len(client.read_counter(name)) == len(Treatment) * queueing.QUEUES
+    for table in (admission.WORKERS, results.RECEIVERS, queueing.CLASSES, spraying.PATHS):
         assert set(client.read_table_counts(table)) == {e for e in wanted.entries if e.table == table}
 
 
