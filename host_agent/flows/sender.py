@@ -126,6 +126,9 @@ class FlowSender:
         self._control: deque[bytes] = deque()
         self._settlements: list[Settlement] = []
         self._silent_until = 0  # before then, further silence is the same silence
+        self._chosen: tuple[int, _Step, Outgoing | None] | None = None  # what to send next, while ...
+        self._fresh = False  # ... nothing happened since, and no deadline has come
+        self._earliest: int | None = None  # of the deadlines then
 
     def submit(self, values: Floats, tagging: Tagging = LOSSLESS, number: int | None = None) -> int:
         """Send a vector of float32; its number. It is copied.
@@ -146,6 +149,7 @@ class FlowSender:
             raise ValueError("a flow carries fewer than 2^32 tensors: open another one")
         self._tensors[number] = Outgoing(self.config, number, values, tagging)
         self._last = max(self._last, number)
+        self._fresh = False
         self._open_more()
         return number
 
@@ -167,6 +171,7 @@ class FlowSender:
         """Take in a UDP payload. A refused one changes nothing but its counter."""
         packet = decode(payload)
         verdict = packet if isinstance(packet, FlowVerdict) else self._take_in(packet, now)
+        self._fresh = False
         self.verdicts[verdict] += 1
         return verdict
 
@@ -194,6 +199,7 @@ class FlowSender:
         if chosen is None:
             return None
         code, step, tensor = chosen
+        self._fresh = False
         counts = self.counts
         ecn = ECT
         if tensor is None:
@@ -220,6 +226,11 @@ class FlowSender:
 
     def _choose(self, now: int) -> tuple[int, _Step, Outgoing | None] | None:
         """(DSCP, what, of which tensor) to send next."""
+        if not self._fresh or (self._earliest is not None and self._earliest <= now):
+            self._chosen, self._earliest, self._fresh = self._find(now), self.deadline, True
+        return self._chosen
+
+    def _find(self, now: int) -> tuple[int, _Step, Outgoing | None] | None:
         if self._control:
             return RELIABLE_DSCP, _Step.CONTROL, None
         tensors = [self._tensors[number] for _, number in self._open]

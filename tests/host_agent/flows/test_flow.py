@@ -303,6 +303,18 @@ def test_an_old_bitmap_does_not_give_up_a_chunk_sent_again() -> None:
     assert sender.counts.resent == 2
 
 
+def test_an_old_report_of_a_trim_does_not_give_up_a_chunk_sent_again() -> None:
+    sender = FlowSender(FlowConfig(FLOW_ID, chunk_lanes=1))
+    sender.submit(np.ones(4, np.float32))
+    sender.poll(0)
+    old = Bitmap(Head(FLOW_ID, 0, 1, 4), 0, 1, np.array([True]), trimmed=True).encode()
+    assert sender.on_packet(old, 10) is FlowVerdict.ACCEPTED
+    assert [decode(datagram.payload).__class__ for datagram in sender.poll(10)[0]] == [Chunk, Probe]
+    for _ in range(5):
+        assert sender.on_packet(old, 20) is FlowVerdict.DUPLICATE
+        assert sender.poll(20)[0] == []
+
+
 def test_a_bitmap_of_many_parts_is_one_answer() -> None:
     config = FlowConfig(FLOW_ID, chunk_lanes=1, first_window=50_000)
     world = World(config, seed=3, there=Faults(loss=0.05), back=Faults(loss=0.2))
