@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir calibrate``: loss is injected where it is said, searches find what holds, policies can be read."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from host_agent.loss_policy import LossPolicy
+from weir.calibrate import trial
+from weir.calibrate.config import GRID, LENGTHS, QUICK_GRID, make_calibration
+from weir.calibrate.search import Finding, Measurement, Question, bisect, combined, policy, questions
+from weir.calibrate.trial import Outcome, Trial
+from weir.train.config import PRESETS, ConfigError, make_config
+from wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
+
+EVERYTHING = ((1.0,) * MAGNITUDE_CLASSES,) * LAYER_CLASSES
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in the processes that calibrate: models are too small for more."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# The search.
+
+
+@given(st.integers(0, len(GRID)), st.floats(0.1, 3))
+def test_the_largest_share_that_holds_is_found(held: int, tolerance: float) -> None:
+    asked = []
+
+    def measure(p: float) -> Measurement:
+        asked.append(p)
+        return Measurement(p, (0.9,), p, drop=0.0 if p in GRID[:held] else 2 * tolerance)
+
+    finding = bisect(Question("all", 0, EVERYTHING), GRID, tolerance, measure)
+    assert finding.tolerated == (GRID[held - 1] if held else 0)
+    assert finding.beyond == (GRID[held] if held < len(GRID) else None)
+    assert len(asked) == len(set(asked)) <= len(GRID).bit_length()
+    assert [m.p for m in finding.measurements] == sorted(asked)
+    assert (finding.at is None) == (held == 0)
+
+
+def test_exactly_the_tolerance_is_tolerated() -> None:
+    def measure(p: float) -> Measurement:
+        return Measurement.of(p, [Outcome(0.75, p), Outcome(0.5, p)], [0.625, 0.630])
+
+    finding = bisect(Question("all", 0, EVERYTHING), (0.5,), 0.25, measure)
+    assert (finding.tolerated, finding.beyond) == (0.5, None)
+    assert finding.measurements[0].drop == pytest.approx(0.25)
+    assert bisect(Question("all", 0, EVERYTHING), (0.5,), 0.24, measure).tolerated == 0
+
+
+def test_each_class_that_the_model_has_is_asked_about() -> None:
+    asked = list(questions([0, 2, 5]))
+    assert [question.name for question in asked] == [
+        "all", "all, not sent again", "layer 0", "layer 2", "layer 5",
+        "magnitude 0", "magnitude 1", "magnitude 2", "magnitude 3",
+    ]  # fmt: skip
+    assert [question.error_feedback for question in asked] == [True, False] + [True] * 7
+    table = asked[3].losses(0.3).budgets
+    assert [sum(row) for row in table] == pytest.approx([0, 0, 1.2, 0, 0, 0])
+    assert [row[1] for row in asked[6].losses(0.3).budgets] == [0.3] * LAYER_CLASSES
+    assert sum(sum(row) for row in asked[6].losses(0.3).budgets) == pytest.approx(0.3 * LAYER_CLASSES)
+
+
+def findings(layers: dict[int, float], magnitudes: list[float]) -> list[Finding]:
+    found = [Finding(q, layers[q.index], None, ()) for q in questions(list(layers)) if q.kind == "layer"]
+    return found + [Finding(q, magnitudes[q.index], None, ()) for q in questions([]) if q.kind == "magnitude"]
+
+
+def test_a_block_may_lose_what_both_of_its_classes_tolerate() -> None:
+    question = combined(findings({0: 0.5, 2: 0.1, 5: 0.3}, [0.9, 0.4, 0.2, 0.05]))
+    assert question.shape[0] == (0.5, 0.4, 0.2, 0.05)
+    assert question.shape[1] == question.shape[2] == (0.1, 0.1, 0.1, 0.05)  # 1 is absent: the stricter side
+    assert question.shape[3] == (0.1, 0.1, 0.1, 0.05)
+    assert question.shape[5] == (0.3, 0.3, 0.2, 0.05)
+    made = policy(Finding(question, 0.5, 1.0, ()), {"seeds": 3})
+    assert made.budgets[0] == (0.25, 0.2, 0.1, 0.025)
+    assert made.tensor[0] == pytest.approx((0.25 + 0.2 + 0.1 + 0.025) / 4)
+    assert policy(Finding(question, 0.0, 0.05, ()), {}).lossless
+
+
+# The injected loss.
+
+
+def tiny(**changes: Any) -> Any:
+    options = {"model": "mlp", "workers": 2, "epochs": 1, "max_steps": 6, "sparsifier": "none", "block": 32}
+    return make_config(**{**options, **changes})
+
+
+def losing(p: float, question: str = "all") -> LossPolicy:
+    return next(q for q in questions(range(LAYER_CLASSES)) if q.name == question).losses(p)
+
+
+def test_a_trial_repeats_itself_and_loses_the_share_it_was_told() -> None:
+    first, second = (trial.run(Trial(tiny(), losing(0.3))) for _ in range(2))
+    assert first == second
+    assert first.lost == pytest.approx(0.3, abs=0.01)
+    assert trial.run(Trial(tiny(seed=2), losing(0.3))) != first
+
+
+def test_only_blocks_of_the_class_are_lost() -> None:
+    shares = [trial.run(Trial(tiny(), losing(0.5, f"layer {layer}"))).lost for layer in range(LAYER_CLASSES)]
+    assert sum(shares) == pytest.approx(0.5, abs=0.02)
+    shares = [trial.run(Trial(tiny(), losing(0.8, f"magnitude {k}"))).lost for k in range(MAGNITUDE_CLASSES)]
+    assert sum(shares) == pytest.approx(0.8, abs=0.05)
+    assert min(shares) > 0.1  # about a quarter of the blocks each
+
+
+def final(losses: LossPolicy, *, error_feedback: bool = True, **changes: Any) -> list[Any]:
+    config = tiny(**changes)
+    training = trial._Training(Trial(config, losses, error_feedback), trial.make_task(config))
+    training.run()
+    return [parameter.detach().clone() for parameter in training.parameters]
+
+
+def test_no_loss_is_the_same_with_and_without_the_machinery() -> None:
+    """A policy that allows loss but loses nothing, against one that needs no residuals and classes."""
+    machinery = LossPolicy(budgets=((1e-12,) * 4,) * 6, tensor=(1.0,) * 6)
+    for with_it, without in zip(final(machinery), final(LossPolicy.from_budget(0)), strict=True):
+        assert with_it.equal(without)
+
+
+def test_losing_everything_leaves_the_parameters_as_they_were() -> None:
+    started = trial.make_task(tiny()).model.parameters()
+    for before, after in zip(started, final(losing(1.0)), strict=True):
+        assert before.equal(after)
+
+
+def test_error_feedback_makes_up_for_what_was_lost() -> None:
+    """With small steps what is delivered late counts the same; what is never delivered does not."""
+    options = {"lr": 1e-4, "max_steps": 40}
+    lossless, late, never = (
+        final(LossPolicy.from_budget(0), **options),
+        final(losing(0.5), **options),
+        final(losing(0.5), error_feedback=False, **options),
+    )
+    start = [parameter.detach() for parameter in trial.make_task(tiny()).model.parameters()]
+
+    def distance(one: list[Any], other: list[Any]) -> float:
+        return sum(float((a - b).square().sum()) for a, b in zip(one, other, strict=True)) ** 0.5
+
+    moved = distance(lossless, start)
+    assert distance(late, lossless) < 0.15 * moved
+    assert distance(never, lossless) > 0.35 * moved
+
+
+# The command.
+
+
+def test_settings_come_from_the_model_unless_given() -> None:
+    config = make_calibration(model="cnn", tolerance=1.0)
+    assert (config.epochs, config.seeds, config.grid) == (LENGTHS["cnn"].epochs, 3, GRID)
+    assert config.out == Path("policy-cnn.json")
+    quick = make_calibration(model="cnn", quick=True, workers=2)
+    assert (quick.seeds, quick.grid) == (1, QUICK_GRID)
+    assert quick.epochs < config.epochs
+    assert make_calibration(model="cnn", quick=True, epochs=9, seeds=2).epochs == 9
+    assert set(LENGTHS) == set(PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"model": "vgg"}, "--model: .*'mlp'.* not 'vgg'"),
+        ({"model": "mlp", "tolerance": 0}, "--tolerance: .* greater than 0, not 0"),
+        ({"model": "mlp", "seeds": 0}, "--seeds: .* not 0"),
+        ({"model": "mlp", "workers": 33}, "--workers: .* not 33"),
+        ({"model": "mlp", "block": 100}, "--block: .* not 100"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        make_calibration(**settings)
+
+
+def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "policy.json"
+    command = [sys.executable, "-m", "weir", "calibrate", "--model", "mlp", "--quick", "--workers", "2"]
+    command += ["--epochs", "1", "--max-steps", "4", "--tolerance", "100", "--out", str(out), "--jobs", "2"]
+    environment = {**os.environ, "COLUMNS": "160"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in ("layer class 0 (front)", "magnitude class 3 (large)", "not sent again", "whole tensor"):
+        assert words in done.stdout
+    assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    made = LossPolicy.load(out)
+    assert not made.lossless  # any accuracy was good enough
+    assert made.budgets == ((max(QUICK_GRID),) * MAGNITUDE_CLASSES,) * LAYER_CLASSES
+    written = json.loads(out.read_text())["calibration"]
+    assert written["settings"]["model"] == "mlp"
+    assert len(written["lossless_accuracies"]) == 3
+    assert {finding["lost"] for finding in written["findings"]} == {
+        "all", "all, not sent again", "layer", "magnitude", "policy",
+    }  # fmt: skip
+
+
+def test_the_command_refuses_wrong_options() -> None:
+    command = [sys.executable, "-m", "weir", "calibrate", "--model", "vgg"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "weir calibrate: --model" in done.stderr
