@@ -34,13 +34,15 @@ _CSRC: Final = Path(__file__).resolve().parent / "csrc"
 
 _CONFIG: Final = ("job", "worker", "workers", "slots", "first_round", "fill", "congestion")
 
+_TIMES: Final = ("initial_rto_ns", "min_rto_ns", "max_rto_ns", "min_probe_ns", "reordering_ns")
+
 
 class Config(Structure):
     """``weir_config`` in transport.h."""
 
     _fields_ = (
         *((name, c_uint32) for name in _CONFIG),
-        *((name, c_int64) for name in ("initial_rto_ns", "min_rto_ns", "max_rto_ns")),
+        *((name, c_int64) for name in _TIMES),
     )
 
 
@@ -74,6 +76,7 @@ class Report(Structure):
         "bytes_down",
         "timeouts",
         "retransmissions",
+        "probes",
         "releases",
         "marked",
         "trimmed",

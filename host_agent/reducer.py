@@ -48,6 +48,7 @@ class ReducerStats:
     timeouts: int = 0
     retransmissions: int = 0
     releases: int = 0
+    probes: int = 0
     repeats_asked: int = 0
     results_trimmed: int = 0
     marked: int = 0

@@ -80,9 +80,10 @@ class ReduceReport:
     fills).
     rounds: slot rounds completed. duplicates: results that came again, ignored. refused: payloads that
     were no valid result, by reason.
-    timeouts: timers that fired. retransmissions: packets of a round after its first, for whatever reason.
-    releases: such packets that gave the round's lanes up instead of repeating them. repeats_asked: times the
-    aggregator asked for lanes. results_trimmed: results that came without their lanes, asked for again.
+    Packets of a round after its first are of three kinds. retransmissions: what was sent before, sent again.
+    releases: without lanes, giving them up. probes: without lanes, asking for the result, or whether lanes
+    are missing. timeouts: retransmission timeouts. repeats_asked: times the aggregator asked for lanes.
+    results_trimmed: results that came without their lanes, asked for again.
     marked: results that told of congestion. trimmed: rounds whose result lacks the lanes that this worker had
     for it, whether a switch cut them off or a release gave them up.
     entered: lanes of the non-zero blocks as the reduce began; included: those in a result that was
@@ -105,6 +106,7 @@ class ReduceReport:
     timeouts: int
     retransmissions: int
     releases: int
+    probes: int
     repeats_asked: int
     results_trimmed: int
     marked: int

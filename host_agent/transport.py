@@ -43,6 +43,8 @@ class TransportConfig:
     back-off, so that an outage of any length is over at most that long after the network is back.
     The minimum is well above the delays of a busy machine's scheduler: a packet repeated for nothing costs
     more than a lost one found late.
+    min_probe: least time after which to ask what became of a packet, or to give up its lanes if the budget
+    allows: both cost little. reordering: packets that were sent less than this apart may overtake each other.
     first_round: where the round counter of every slot starts; the same on all workers.
     fill: send every requested block, also when it is zero here. Then a result is never longer than the
     packet that completed its round, which BMv2 needs; the same on all workers.
@@ -56,6 +58,8 @@ class TransportConfig:
     initial_rto: float = 0.2
     min_rto: float = 0.05
     max_rto: float = 1.0
+    min_probe: float = 0.002
+    reordering: float = 0.001
     first_round: int = 1
     fill: bool = False
     congestion: bool = True
@@ -73,6 +77,10 @@ class TransportConfig:
             raise ValueError(
                 "timeouts must satisfy 0 < min_rto <= initial_rto <= max_rto, not "
                 f"{self.min_rto}, {self.initial_rto}, {self.max_rto}"
+            )
+        if self.min_probe <= 0 or self.reordering < 0:
+            raise ValueError(
+                f"min_probe {self.min_probe} must be above 0, and reordering {self.reordering} not below"
             )
 
 
@@ -93,7 +101,16 @@ class SlotTransport:
             config.first_round,
             config.fill,
             config.congestion,
-            *(round(seconds * 1e9) for seconds in (config.initial_rto, config.min_rto, config.max_rto)),
+            *(
+                round(seconds * 1e9)
+                for seconds in (
+                    config.initial_rto,
+                    config.min_rto,
+                    config.max_rto,
+                    config.min_probe,
+                    config.reordering,
+                )
+            ),
         )
         handle = self._lib.weir_transport_new(ctypes.byref(native))
         if not handle:

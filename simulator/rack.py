@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from random import Random
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from host_agent.transport import TransportConfig
 from simulator.clock import SECOND, Clock
@@ -33,7 +33,7 @@ class Rack:
     """A job of ``workers`` hosts on ports 1 to ``workers`` of a switch.
 
     The switch (with `aggregation` installed) may have served other racks: a job id, slots and group that no
-    other job uses now are all it takes.
+    other job uses now are all it takes. ``config``: more of the hosts' TransportConfig.
     """
 
     def __init__(
@@ -48,8 +48,7 @@ class Rack:
         job: int = 1,
         slot_base: int = 0,
         group: int = 1,
-        first_round: int = 1,
-        fill: bool = False,
+        **config: Any,
     ) -> None:
         self.clock = Clock()
         self._switch = switch
@@ -61,9 +60,9 @@ class Rack:
         self.down: list[Link] = []
         for worker in range(workers):
             port = worker + 1
-            config = TransportConfig(job, worker, workers, slots, first_round=first_round, fill=fill)
+            place = TransportConfig(job, worker, workers, slots, **config)
             uplink = Link(self.clock, random, up or Faults(), partial(self._arrive, port))
-            host = Host(self.clock, config, host_addresses(port), uplink.send)
+            host = Host(self.clock, place, host_addresses(port), uplink.send)
             self.up.append(uplink)
             self.hosts.append(host)
             self.down.append(Link(self.clock, random, down or Faults(), host.receive))

@@ -79,6 +79,7 @@ static void advance(weir_transport *t, uint32_t s, const weir_result *h)
         more |= h->next[c] != WEIR_NO_BLOCK;
     }
     t->outstanding--;
+    weir_sent_remove(&t->sent, s);
     if (more)
         weir_round_start(t, s);
     else {
@@ -95,8 +96,9 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     int marked = h->flags & WEIR_FLAG_CONGESTED || (traffic_class & 3) == WEIR_CE;
     t->report.rounds++;
     t->report.marked += (uint64_t)marked;
-    if (slot->timed)
-        weir_rtt_round(&t->rtt, now_ns - slot->sent_ns, slot->sends > 1);
+    weir_rtt_round(&t->rtt, now_ns - slot->sent_ns, slot->sends > 1, slot->together);
+    if (slot->sends == 1 && slot->sent_ns > t->answered_ns) /* else it may be the answer to the earlier packet */
+        t->answered_ns = slot->sent_ns;
     weir_window_result(&t->window, marked);
     if (slot->groups && (!included || t->budget.count))
         settle(t, slot, included);
@@ -122,8 +124,10 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
         weir_send_again(t, h.slot, WEIR_DUE_RESULT);
         break;
     case WEIR_REPEAT:
-        if (t->slots[h.slot].groups) /* without lanes there is nothing that the last packet did not say */
+        if (t->slots[h.slot].groups) { /* without lanes there is nothing that the last packet did not say */
+            t->slots[h.slot].attempts = 0;
             weir_send_again(t, h.slot, WEIR_DUE_LANES);
+        }
         return verdict;
     default:
         return verdict;

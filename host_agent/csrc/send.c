@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What goes out, when, and with which traffic class.
+/* What goes out, and with which traffic class.
  *
  * First packets of rounds wait in `ready` and for the window; packets sent again come before them, and need no
  * room in the window: they are in it already. */
@@ -35,7 +35,7 @@ void weir_round_start(weir_transport *t, uint32_t s)
     uint8_t all = (uint8_t)((1u << t->column_groups) - 1);
     slot->round++;
     slot->sends = 0;
-    slot->groups = slot->due = slot->reserved = slot->wanted = slot->timeouts = 0;
+    slot->groups = slot->due = slot->reserved = slot->wanted = slot->timeouts = slot->attempts = 0;
     for (uint32_t c = 0; c < t->columns; c++) {
         uint32_t block = slot->block[c];
         slot->next[c] = WEIR_NO_BLOCK;
@@ -51,83 +51,13 @@ void weir_round_start(weir_transport *t, uint32_t s)
     weir_ready_add(&t->ready, order_of(t, s));
 }
 
-/* --------------------------------------------------------------------------------------------- timers */
-
-/* Until the first result of a reduce, silence says that some worker is late, not that packets were lost:
- * then slot 0 alone asks again. */
-static void arm_timer(weir_transport *t, uint32_t s, int64_t now_ns)
-{
-    int64_t deadline = WEIR_NEVER;
-    if (t->heard || s == 0)
-        deadline = now_ns + weir_rtt_backed_off(&t->rtt, t->slots[s].timeouts);
-    t->deadlines[s] = deadline;
-    if (deadline < t->earliest)
-        t->earliest = deadline;
-}
-
-void weir_hear(weir_transport *t, int64_t now_ns)
-{
-    t->heard = 1;
-    for (uint32_t s = 0; s < t->used; s++)
-        if (t->slots[s].active && t->slots[s].sends && !t->slots[s].due)
-            arm_timer(t, s, now_ns);
-}
-
-void weir_send_again(weir_transport *t, uint32_t s, uint8_t reason)
-{
-    slot_state *slot = &t->slots[s];
-    slot->due |= reason;
-    if (slot->queued)
-        return;
-    uint32_t at = t->again_head + t->again_length++;
-    t->again[at >= t->config.slots ? at - t->config.slots : at] = (uint16_t)s;
-    slot->queued = 1;
-}
-
-static void time_out(weir_transport *t, uint32_t s)
-{
-    slot_state *slot = &t->slots[s];
-    t->report.timeouts++;
-    if (slot->timeouts < UINT8_MAX)
-        slot->timeouts++;
-    if (slot->timeouts == 2 && t->heard) /* one may be chance; a late worker is no congestion */
-        weir_window_silence(&t->window);
-    weir_send_again(t, s, WEIR_DUE_TIMER);
-}
-
-/* Queue what timed out. */
-static void expire(weir_transport *t, int64_t now_ns)
-{
-    if (now_ns < t->earliest)
-        return;
-    t->earliest = WEIR_NEVER;
-    for (uint32_t s = 0; s < t->used; s++) {
-        const slot_state *slot = &t->slots[s];
-        if (!slot->active || !slot->sends || slot->due)
-            continue;
-        if (t->deadlines[s] <= now_ns)
-            time_out(t, s);
-        else if (t->deadlines[s] < t->earliest)
-            t->earliest = t->deadlines[s];
-    }
-}
-
 /* ------------------------------------------------------------------------------------ what may go out */
-
-static uint32_t take_again(weir_transport *t)
-{
-    uint32_t s = t->again[t->again_head];
-    t->again_head = t->again_head + 1 == t->config.slots ? 0 : t->again_head + 1;
-    t->again_length--;
-    t->slots[s].queued = 0;
-    return s;
-}
 
 /* Whether a packet is due again. Those whose result came meanwhile are not. */
 static int again_due(weir_transport *t)
 {
     while (t->again_length && !t->slots[t->again[t->again_head]].due)
-        take_again(t);
+        weir_take_again(t);
     return t->again_length != 0;
 }
 
@@ -160,7 +90,7 @@ static inline int first_due(weir_transport *t)
 
 int weir_transport_sendable(weir_transport *t, int64_t now_ns)
 {
-    expire(t, now_ns);
+    weir_recover(t, now_ns);
     return again_due(t) || first_due(t);
 }
 
@@ -172,6 +102,11 @@ typedef struct {
 } treatment;
 
 static const treatment BARE = {0, 0, WEIR_RELIABLE_DSCP << 2 | WEIR_ECT};
+
+/* Looks as if its lanes had been cut off: takes part in nothing, and is answered by the result of a complete
+ * round, or by the wish for our lanes if the aggregator lacks them. */
+static const treatment PROBE = {0, WEIR_FLAG_PROTECTED | WEIR_FLAG_TRIMMED,
+                                WEIR_RELIABLE_DSCP << 2 | WEIR_ECT};
 
 static inline treatment with_lanes(const slot_state *slot, uint32_t dscp, int droppable)
 {
@@ -197,21 +132,23 @@ static treatment first_treatment(weir_transport *t, slot_state *slot)
     return with_lanes(slot, 8 * (WEIR_LAYER_CLASSES - t->tagging.layer), expendable(t, slot));
 }
 
+/* A packet that was sent before. Lanes go out when they are asked for or the retransmission timeout is over,
+ * unless they can be given up. */
 static treatment next_treatment(weir_transport *t, slot_state *slot)
 {
     uint8_t due = slot->due;
     slot->due = 0;
     slot->wanted |= due & WEIR_DUE_LANES;
-    if (slot->groups && due & WEIR_DUE_TIMER && !slot->wanted && expendable(t, slot)) {
+    if (due & (WEIR_DUE_EARLY | WEIR_DUE_TIMER) && slot->groups && !slot->wanted && expendable(t, slot)) {
         t->report.releases++;
         return BARE;
     }
+    if (!(due & (WEIR_DUE_LANES | WEIR_DUE_TIMER)) && !t->config.fill) {
+        t->report.probes++;
+        return slot->groups ? PROBE : BARE;
+    }
     t->report.retransmissions++;
-    /* A result that lost its lanes is complete: asking for it again takes none of ours, but where the switch
-     * cannot lengthen packets. */
-    if (!slot->groups || (due == WEIR_DUE_RESULT && !t->config.fill && !slot->wanted))
-        return BARE;
-    return with_lanes(slot, WEIR_RELIABLE_DSCP, 0);
+    return slot->groups ? with_lanes(slot, WEIR_RELIABLE_DSCP, 0) : BARE;
 }
 
 /* The greatest magnitude class among the blocks that the packet carries. */
@@ -257,20 +194,23 @@ uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out, ui
 {
     uint32_t s;
     treatment how;
-    expire(t, now_ns);
+    weir_recover(t, now_ns);
     if (again_due(t)) {
-        s = take_again(t);
+        s = weir_take_again(t);
         how = next_treatment(t, &t->slots[s]);
+        weir_sent_remove(&t->sent, s);
     } else if (first_due(t)) {
         s = weir_ready_take(&t->ready) & UINT16_MAX;
         how = first_treatment(t, &t->slots[s]);
         t->slots[s].sent_ns = now_ns;
-        t->slots[s].timed = t->heard != 0;
+        t->slots[s].together = t->heard != 0;
         t->outstanding++;
     } else
         return 0;
     t->slots[s].sends++;
-    arm_timer(t, s, now_ns);
+    t->slots[s].last_ns = now_ns;
+    weir_sent_add(&t->sent, s);
+    weir_arm_timer(t, s, now_ns);
     uint32_t length = write_contribution(t, s, how, out);
     *traffic_class = how.traffic_class;
     t->report.packets_up++;

@@ -2,7 +2,8 @@
 /* What a transport knows, and the vector it reduces; for the transport's own files.
  *
  *   transport.c   its life, the beginning of a reduce, and questions about it
- *   send.c        what goes out, when, and with which traffic class
+ *   send.c        what goes out, and with which traffic class
+ *   recover.c     when a packet goes out again
  *   result.c      what a payload that came in says, and whether it can be
  *   receive.c     what a result does to vector, books and slots */
 #ifndef WEIR_STATE_H
@@ -12,11 +13,17 @@
 #include "lanes.h"
 #include "ready.h"
 #include "rtt.h"
+#include "sent.h"
 #include "transport.h"
 #include "window.h"
 
 /* Why a slot's packet must go out again. */
-enum { WEIR_DUE_TIMER = 1, WEIR_DUE_LANES = 2, WEIR_DUE_RESULT = 4 };
+enum {
+    WEIR_DUE_EARLY = 1,  /* it may be lost */
+    WEIR_DUE_TIMER = 2,  /* the retransmission timeout is over */
+    WEIR_DUE_LANES = 4,  /* the aggregator asked for them */
+    WEIR_DUE_RESULT = 8, /* the round is complete, but its result lost its lanes */
+};
 
 typedef struct {
     uint32_t round;    /* in progress, or the last one done */
@@ -24,13 +31,15 @@ typedef struct {
     uint32_t sends;    /* packets sent in this round; 0: it waits in `ready` */
     uint8_t active;    /* takes part in the reduce and is not finished */
     uint8_t groups;    /* that our contribution to this round carries */
-    uint8_t timed;     /* an answer to the first packet measures the network, not a late worker */
+    uint8_t together;  /* all workers were known to be at work when the first packet was sent */
     uint8_t due;       /* reasons to send again */
     uint8_t queued;    /* in the queue of packets to send again */
     uint8_t reserved;  /* our lanes of this round are, in the budget */
     uint8_t wanted;    /* the aggregator asked for our lanes: give them up no more */
-    uint8_t timeouts;  /* in this round */
+    uint8_t attempts;  /* in this round: times that we took the packet to be lost */
+    uint8_t timeouts;  /* of these, retransmission timeouts */
     int64_t sent_ns;   /* first packet of this round */
+    int64_t last_ns;   /* last one */
     uint32_t block[WEIR_MAX_COLUMNS], next[WEIR_MAX_COLUMNS];
 } slot_state;
 
@@ -44,7 +53,9 @@ struct weir_transport {
     weir_ready ready;   /* slots whose round's first packet is due */
     uint16_t *again;    /* ring of slots whose packet is due again */
     uint32_t again_head, again_length;
-    uint32_t outstanding; /* slots that wait for a result */
+    weir_sent sent;       /* slots that wait for a result */
+    uint32_t outstanding; /* how many */
+    int64_t answered_ns;  /* when the last packet was sent that has been answered, of those sent only once */
 
     /* the reduce in progress */
     uint32_t op, block_log2, block, columns, column_groups;
@@ -105,11 +116,23 @@ static inline uint32_t weir_slot_shares(const weir_transport *t, const slot_stat
 /* Make the slot's blocks the subject of a new round, with what we hold of each. */
 void weir_round_start(weir_transport *t, uint32_t s);
 
+/* ------------------------------------------------------------------------------------------ recover.c */
+
 /* Send the packet of the slot's round again, for this reason. */
 void weir_send_again(weir_transport *t, uint32_t s, uint8_t reason);
 
+/* The next slot to be sent again; there must be one. It may have got its result meanwhile: then `due` is 0. */
+uint32_t weir_take_again(weir_transport *t);
+
+/* A packet of the slot was sent. Until the first result of a reduce, silence says that some worker is late, not
+ * that packets were lost: then only slot 0 has a timer. */
+void weir_arm_timer(weir_transport *t, uint32_t s, int64_t now_ns);
+
 /* The first result of a reduce came: from now on every slot has a timer. */
 void weir_hear(weir_transport *t, int64_t now_ns);
+
+/* Find what is lost by now. */
+void weir_recover(weir_transport *t, int64_t now_ns);
 
 /* ------------------------------------------------------------------------------------------- result.c */
 

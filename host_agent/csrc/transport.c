@@ -10,6 +10,7 @@ weir_transport *weir_transport_new(const weir_config *config)
 {
     if (config->workers < 1 || config->workers > WEIR_MAX_WORKERS || config->worker >= config->workers ||
         config->slots < 1 || config->slots > UINT16_MAX || config->min_rto_ns <= 0 ||
+        config->min_probe_ns <= 0 || config->reordering_ns < 0 ||
         config->initial_rto_ns < config->min_rto_ns || config->max_rto_ns < config->initial_rto_ns) {
         errno = EINVAL;
         return NULL;
@@ -18,20 +19,27 @@ weir_transport *weir_transport_new(const weir_config *config)
     if (!t)
         return NULL;
     t->config = *config;
-    weir_rtt_init(&t->rtt, config->initial_rto_ns, config->min_rto_ns, config->max_rto_ns);
+    t->rtt = (weir_rtt){.early_ns = config->initial_rto_ns,
+                        .rto_ns = config->initial_rto_ns,
+                        .min_early_ns = config->min_probe_ns,
+                        .min_rto_ns = config->min_rto_ns,
+                        .max_ns = config->max_rto_ns};
     weir_window_init(&t->window, config->slots, config->congestion != 0);
     t->slots = calloc(config->slots, sizeof *t->slots);
     t->deadlines = calloc(config->slots, sizeof *t->deadlines);
     t->again = calloc(config->slots, sizeof *t->again);
     t->ready.keys = calloc(config->slots, sizeof *t->ready.keys);
     t->ready.capacity = config->slots;
-    if (!t->slots || !t->deadlines || !t->again || !t->ready.keys) {
+    t->sent.links = calloc(config->slots + 1, sizeof *t->sent.links);
+    t->sent.end = config->slots;
+    if (!t->slots || !t->deadlines || !t->again || !t->ready.keys || !t->sent.links) {
         weir_transport_free(t);
         errno = ENOMEM;
         return NULL;
     }
     for (uint32_t s = 0; s < config->slots; s++)
         t->slots[s].round = config->first_round - 1;
+    weir_sent_clear(&t->sent);
     t->earliest = WEIR_NEVER;
     return t;
 }
@@ -44,6 +52,7 @@ void weir_transport_free(weir_transport *t)
     free(t->deadlines);
     free(t->again);
     free(t->ready.keys);
+    free(t->sent.links);
     weir_budget_free(&t->budget);
     free(t->nonzero);
     free(t->returned_blocks);
@@ -106,6 +115,8 @@ static void open_slots(weir_transport *t)
     t->active = t->used;
     t->again_head = t->again_length = 0;
     weir_ready_clear(&t->ready);
+    weir_sent_clear(&t->sent);
+    t->answered_ns = 0;
     for (uint32_t s = 0; s < t->used; s++) {
         slot_state *slot = &t->slots[s];
         for (uint32_t c = 0; c < t->columns; c++) {

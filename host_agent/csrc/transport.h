@@ -52,6 +52,8 @@ typedef struct {
     uint32_t fill;            /* send requested blocks even when zero: for switches that cannot grow a packet */
     uint32_t congestion;      /* let marked results narrow the window */
     int64_t initial_rto_ns, min_rto_ns, max_rto_ns;
+    int64_t min_probe_ns;  /* lower bound of the timeout after which we ask */
+    int64_t reordering_ns; /* packets sent less than this apart may overtake each other */
 } weir_config;
 
 /* What a reduce's packets are marked with, and how much of it may go missing. The arrays are the caller's, and
@@ -76,8 +78,9 @@ typedef struct {
     uint64_t blocks, blocks_sent; /* all blocks of the vector; those of which this worker sent lanes */
     uint64_t rounds;              /* slot rounds completed */
     uint64_t packets_up, packets_down, bytes_up, bytes_down;
-    uint64_t timeouts;        /* timers that fired */
-    uint64_t retransmissions; /* packets of a round after its first, but for releases */
+    uint64_t timeouts;        /* retransmission timeouts */
+    uint64_t retransmissions; /* packets of a round after its first, but for releases and probes */
+    uint64_t probes;          /* packets that ask for the result, or whether our lanes have arrived */
     uint64_t releases;        /* packets without lanes of ours: given up, so that the round can complete */
     uint64_t marked;          /* results that tell of congestion */
     uint64_t trimmed;         /* rounds whose result lacks lanes that we had */

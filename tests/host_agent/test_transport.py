@@ -25,7 +25,9 @@ JOB = 77
 
 
 def transport(worker: int = 0, workers: int = 2, slots: int = 4, **more: Any) -> SlotTransport:
-    return SlotTransport(TransportConfig(JOB, worker, workers, slots, **more))
+    """One that asks for nothing before a retransmission timeout, unless ``more`` says so."""
+    patient = {"min_probe": 10.0, "reordering": 10.0}
+    return SlotTransport(TransportConfig(JOB, worker, workers, slots, **(patient | more)))
 
 
 def vector(blocks: int, block: int = 256, zero: tuple[int, ...] = ()) -> np.ndarray:
@@ -337,9 +339,9 @@ class TestTimers:
         t = transport(initial_rto=0.1, min_rto=0.01)
         t.begin(Op.ADD, 256, vector(4))
         sent, _ = t.poll(0)
-        t.on_packet(result(*packets(sent[:1])).encode(), 50 * MS)
-        assert t.poll(149 * MS)[0] == []
-        assert packets(t.poll(150 * MS)[0]) == packets(sent[1:])
+        t.on_packet(result(*packets(sent[:1])).encode(), 20 * MS)  # the timeout is 20 + 4 * 10 ms now
+        assert t.poll(79 * MS)[0] == []
+        assert packets(t.poll(80 * MS)[0]) == packets(sent[1:])
 
     def rounds(self, t: SlotTransport, now: int, times: Iterable[int]) -> int:
         """Rounds of the only slot, each answered so long after its packet; the time after all of them."""
@@ -379,21 +381,20 @@ class TestTimers:
         assert t.report().timeouts == before
 
     def test_answers_to_repeats_are_not_measured(self) -> None:
-        t = transport(workers=1, slots=1, initial_rto=0.2, min_rto=0.001)
-        t.begin(Op.ADD, 256, vector(3))
-        (packet,) = packets(t.poll(0)[0])
-        t.on_packet(result(packet).encode(), 1)
-        (packet,) = packets(t.poll(1)[0])
-        assert len(t.poll(1 + 200 * MS)[0]) == 1
-        t.on_packet(result(packet).encode(), 2 + 200 * MS)
-        assert t.rto == 0.2
+        t = transport(workers=1, slots=1, min_rto=0.01)
+        t.begin(Op.ADD, 256, vector(5))
+        self.rounds(t, 0, [20 * MS, 20 * MS, int(1.5 * 60 * MS)])
+        before = t.rto
+        assert t.report().timeouts == 1
+        self.rounds(t, 1000 * MS, [int(1.5 * t.rto * 1e9)])
+        assert t.rto == before
 
-    def test_a_late_worker_is_not_measured(self) -> None:
-        t = transport(slots=1)
-        t.begin(Op.ADD, 256, vector(2))
-        (packet,) = packets(t.poll(0)[0])
-        t.on_packet(result(packet).encode(), 20 * MS)
-        assert t.rto == 0.2
+    def test_waiting_for_a_late_worker_is_soon_forgotten(self) -> None:
+        t = transport(workers=2, slots=1)
+        for wait in (150 * MS, 2 * MS, 190 * MS, *(2 * MS,) * 20, 190 * MS):
+            t.begin(Op.ADD, 256, vector(1))
+            self.rounds(t, 0, [wait])
+        assert t.rto == 0.05
 
     def test_an_outage_of_half_a_minute_is_over_within_the_maximum_timeout(self) -> None:
         t = transport(slots=2, max_rto=1.0)

@@ -17,11 +17,14 @@ from wire.definition import ECT, NOT_ECT, RELIABLE_DSCP, Flag, Op, PacketType, d
 
 MS = 1_000_000
 RELIABLE = RELIABLE_DSCP << 2 | ECT
+PROBE = (Flag.PROTECTED | Flag.TRIMMED, RELIABLE)
 SHED, KEPT = (Flag(0), dscp(0) << 2 | NOT_ECT), (Flag.PROTECTED, dscp(0) << 2 | ECT)
 
 
 def transport(slots: int = 4, **more: Any) -> SlotTransport:
-    return SlotTransport(TransportConfig(job=7, worker=0, workers=2, slots=slots, **more))
+    """One that asks for nothing before a retransmission timeout, unless ``more`` says so."""
+    patient = {"min_probe": 10.0, "reordering": 10.0}
+    return SlotTransport(TransportConfig(job=7, worker=0, workers=2, slots=slots, **(patient | more)))
 
 
 def begun(
@@ -291,13 +294,14 @@ class TestTrimmedResults:
         (first,) = send(t)
         assert self.trimmed(t, first, MS) == Verdict.TRIMMED
         (again,) = send(t, MS)
-        assert treatment(again) == (Flag(0), RELIABLE)
+        assert treatment(again) == PROBE
         assert not Packet.decode(again.payload).groups
         assert not t.done
         assert answer(t, first, 2 * MS) == Verdict.ACCEPTED
         assert t.done
         report = t.report()
-        assert (report.results_trimmed, report.timeouts, report.releases, report.trimmed) == (1, 0, 0, 0)
+        assert (report.results_trimmed, report.probes, report.retransmissions) == (1, 1, 0)
+        assert (report.timeouts, report.releases, report.trimmed) == (0, 0, 0)
         assert report.included == report.entered
 
     def test_with_lanes_where_the_switch_cannot_lengthen_packets(self) -> None:
@@ -307,25 +311,16 @@ class TestTrimmedResults:
         (again,) = send(t)
         assert again.payload == first.payload
 
-    def test_or_where_it_has_said_so(self) -> None:
-        t = begun(1, [])
-        (first,) = send(t)
-        self.trimmed(t, first)
-        send(t)
-        ask(t, first)
-        self.trimmed(t, first)
-        (again,) = send(t)
-        assert Packet.decode(again.payload).groups
-
     def test_an_answer_that_is_late_measures_nothing(self) -> None:
         t = begun(2, [], slots=1)
         (first,) = send(t)
-        answer(t, first, 1)
-        (second,) = send(t, 1)
-        self.trimmed(t, second, 2)
-        send(t, 2)
-        answer(t, second, 3)
-        assert t.rto == 0.2
+        answer(t, first, 30 * MS)
+        before = t.rto
+        (second,) = send(t, 30 * MS)
+        self.trimmed(t, second, 31 * MS)
+        send(t, 31 * MS)
+        answer(t, second, 32 * MS)
+        assert t.rto == before == 0.09
 
     def test_they_tell_that_every_worker_is_there(self) -> None:
         t = begun(3, [], initial_rto=0.1)
@@ -333,6 +328,102 @@ class TestTrimmedResults:
         self.trimmed(t, first, 50 * MS)
         send(t, 50 * MS)
         assert [p.slot for p in packets(send(t, 150 * MS))] == [0, 1, 2]
+
+
+class TestEarly:
+    """Asking, or giving up, long before the retransmission timeout."""
+
+    def early(self, blocks: int, budgets: Sequence[int], slots: int = 4, **more: Any) -> SlotTransport:
+        return begun(blocks, budgets, slots=slots, **({"min_probe": 0.002, "reordering": 0.001} | more))
+
+    def measured(self, t: SlotTransport, rounds: int = 10) -> tuple[int, list[Datagram]]:
+        """Answer so many rounds of every slot after 0.1 ms each; the time then, and what was sent last."""
+        now, sent = 0, send(t)
+        for _ in range(rounds):
+            now += MS // 10
+            for datagram in sent:
+                answer(t, datagram, now)
+            sent = send(t, now)
+        assert len(sent) == t.config.slots
+        return now, sent
+
+    def test_it_asks_ever_more_rarely_until_the_retransmission_timeout(self) -> None:
+        t = self.early(100, [], slots=1)
+        now, _ = self.measured(t)
+        start = now
+        story = []
+        for _ in range(7):
+            sent: list[Datagram] = []
+            while not sent:  # a deadline may be that of a packet that was answered
+                deadline = t.poll(now)[1]
+                assert deadline is not None
+                sent = send(t, now := deadline)
+            story += [((now - start) // MS, treatment(datagram)) for datagram in sent]
+        lanes = (Flag.PROTECTED, RELIABLE)
+        assert story == [
+            *((at, PROBE) for at in (2, 6, 14, 30, 62)),
+            *((at, lanes) for at in (126, 254)),
+        ]
+        report = t.report()
+        assert (report.probes, report.timeouts, report.retransmissions) == (5, 2, 2)
+
+    def test_lanes_that_are_missing_go_out_when_the_answer_is_there(self) -> None:
+        t = self.early(100, [], slots=1)
+        now, _ = self.measured(t)
+        (probe,) = send(t, now + 2 * MS)
+        assert not Packet.decode(probe.payload).groups
+        ask(t, probe, now + 2 * MS)
+        (again,) = send(t, now + 2 * MS)
+        assert treatment(again) == (Flag.PROTECTED, RELIABLE)
+        assert treatment(*send(t, now + 4 * MS)) == PROBE  # the path is alive: as patient as at first
+        assert t.report().timeouts == 0
+
+    def test_what_may_go_missing_is_released(self) -> None:
+        t = self.early(100, [256], slots=1)
+        now, _ = self.measured(t)
+        assert [treatment(d) for d in send(t, now + 2 * MS)] == [(Flag(0), RELIABLE)]
+        assert (t.report().releases, t.report().probes, t.report().timeouts) == (1, 0, 0)
+
+    def overtake(self, t: SlotTransport, lost: int = 2) -> list[tuple[float, Datagram]]:
+        """Answer all but slot ``lost``, every half a millisecond: what else was sent, and after how long."""
+        start, sent = self.measured(t)
+        others = [d for d in sent if Packet.decode(d.payload).slot != lost]
+        extra = []
+        for tick in range(1, 30):
+            now = start + tick * MS // 2
+            for datagram in others:
+                answer(t, datagram, now)
+            sent = send(t, now)
+            others = [d for d in sent if Packet.decode(d.payload).slot != lost]
+            extra += [(tick / 2, d) for d in sent if d not in others]
+        return extra
+
+    def test_what_was_overtaken_is_asked_for_at_once(self) -> None:
+        t = self.early(400, [], min_probe=0.04)
+        story = [(ms, treatment(datagram)) for ms, datagram in self.overtake(t)]
+        # something that was sent more than 1 ms later was answered; then 2, then 4 ms
+        assert story == [(2.0, PROBE), (5.0, PROBE), (10.0, PROBE)]
+        assert t.report().timeouts == 0
+
+    def test_or_released(self) -> None:
+        t = self.early(400, [256 * 400], min_probe=0.04)
+        assert [ms for ms, _ in self.overtake(t)] == [2.0, 5.0, 10.0]
+        assert (t.report().releases, t.report().probes) == (3, 0)
+
+    def test_packets_sent_within_the_reordering_window_tell_nothing_of_each_other(self) -> None:
+        assert self.overtake(self.early(400, [], min_probe=0.04, reordering=0.03)) == []
+
+    def test_a_switch_that_cannot_lengthen_packets_is_not_asked(self) -> None:
+        assert self.overtake(self.early(400, [], fill=True)) == []
+
+    def test_until_a_first_result_only_one_slot_asks(self) -> None:
+        t = self.early(4, [])
+        for datagram in send(t):
+            answer(t, datagram, MS // 10)
+        t.begin(Op.ADD, 256, np.ones(4 * 256, np.uint32))
+        assert len(send(t, MS)) == 4
+        (probe,) = send(t, 4 * MS)
+        assert (Packet.decode(probe.payload).slot, treatment(probe)) == (0, PROBE)
 
 
 class TestWindow:

@@ -204,8 +204,12 @@ def test_no_timer_fires_because_of_a_trim(
 ) -> None:
     if headroom == BMV2_HEADROOM:
         shape = shape | {"fill": True}
-    _, reports = run(switch, next(job_ids), shape)
-    assert sum(report.timeouts for seen in reports for report in seen) == 0
+    unhurried = {"min_probe": 0.05, "reordering": 0.05}  # longer than any number of trims one after the other
+    _, reports = run(switch, next(job_ids), shape | unhurried)
+    for report in (report for seen in reports for report in seen):
+        assert report.timeouts == 0
+        assert report.probes <= report.results_trimmed  # nothing else made a worker ask
+        assert report.releases == 0
 
 
 def dense(workers: int, blocks: int, budget: int | None) -> tuple[list[Lanes], list[Tagging]]:
@@ -246,7 +250,8 @@ class TestWhatItCosts:
     def test_trimmed_results_are_asked_for_at_once(self, switch: Switch, job_ids: Iterator[int]) -> None:
         for report in reduce_dense(switch, next(job_ids), None, down=Faults(trim=0.2)):
             assert report.timeouts == 0
-            assert report.results_trimmed == report.retransmissions > 0
+            assert report.results_trimmed == report.probes > 0
+            assert report.retransmissions == 0
             assert report.bytes_up < 400 * 1094 + 100 * report.results_trimmed  # by small packets
 
     def test_within_the_budget_nothing_is_sent_again(self, switch: Switch, job_ids: Iterator[int]) -> None:
@@ -265,7 +270,8 @@ class TestWhatItCosts:
         self, switch: Switch, job_ids: Iterator[int]
     ) -> None:
         for report in reduce_dense(switch, next(job_ids), 400 * 256, up=Faults(loss=0.1)):
-            assert report.releases == report.timeouts > 0
+            assert report.releases > 0
+            assert report.timeouts == 0  # something overtook them
             assert report.missing[0] > 0
             assert report.retransmissions == 0
 
