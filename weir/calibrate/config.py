@@ -14,8 +14,8 @@ from wire.definition import MAX_WORKERS
 LOSSLESS_RUNS: Final = 3  # for each seed
 
 # Shares of blocks that are tried, by bisection.
-GRID: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
-QUICK_GRID: Final = (0.05, 0.2, 0.5, 0.9)
+GRID: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.9)
+QUICK_GRID: Final = (0.1, 0.4, 0.9)
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Length:
 
 
 LENGTHS: Final[dict[Model, Length]] = {
-    "mlp": Length(epochs=12),
-    "cnn": Length(epochs=6),
+    "mlp": Length(epochs=10),
+    "cnn": Length(epochs=4),
     "lm": Length(epochs=2, max_steps=60),
     "resnet18": Length(epochs=2),
 }
