@@ -36,7 +36,7 @@ MAX_BITMAP: Final = 1024
 """Bytes of bitmap in one packet: 8192 chunks."""
 
 _HEADER: Final = struct.Struct("!BBBBIIIII")
-_END: Final = struct.Struct("!I")
+_RANGE: Final = struct.Struct("!II")  # end of the range asked about; whether to decide
 _TERM: Final = 8  # bytes of an account's terms: lanes, budget
 _FIRST_BYTE: Final = VERSION << 4
 # As plain numbers: ~ of an IntFlag leaves out bits that have no name.
@@ -107,7 +107,7 @@ class Terms:
 class Probe:
     """The sender asks what arrived of chunks ``first`` to ``end`` - 1.
 
-    When ``end`` is the tensor's count all of it was sent, and the receiver may stop within the terms.
+    When ``end`` is the tensor's count all of it was sent. final: so long ago that what has not come is lost.
     terms: None when a switch cut them off.
     """
 
@@ -115,6 +115,7 @@ class Probe:
     number: int
     first: int
     end: int
+    final: bool
     terms: Terms | None
 
     def encode(self) -> bytes:
@@ -123,7 +124,7 @@ class Probe:
         if self.terms is None:
             raise ValueError("a probe is sent with its terms")
         pairs = np.array([self.terms.lanes, self.terms.budgets], ">u4").T
-        return header + _END.pack(self.end) + pairs.tobytes()
+        return header + _RANGE.pack(self.end, self.final) + pairs.tobytes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,15 +238,17 @@ def _probe(head: Head, number: int, first: int, data: bytes, trimmed: bool) -> P
     if not number:
         return FlowVerdict.BAD_INDEX
     if trimmed and not data:
-        return Probe(head, number, first, head.count, None)
-    accounts, rest = divmod(len(data) - _END.size, _TERM)
+        return Probe(head, number, first, head.count, False, None)
+    accounts, rest = divmod(len(data) - _RANGE.size, _TERM)
     if trimmed or rest or not 1 <= accounts <= MAX_ACCOUNTS:
         return FlowVerdict.BAD_LENGTH
-    (end,) = _END.unpack_from(data)
+    end, final = _RANGE.unpack_from(data)
     if not first <= end <= head.count:
         return FlowVerdict.BAD_FIRST
-    lanes, budgets = np.frombuffer(data, ">u4", offset=_END.size).reshape(-1, 2).T
-    return Probe(head, number, first, end, Terms(tuple(lanes.tolist()), tuple(budgets.tolist())))
+    if final > 1:
+        return FlowVerdict.BAD_TERMS
+    lanes, budgets = np.frombuffer(data, ">u4", offset=_RANGE.size).reshape(-1, 2).T
+    return Probe(head, number, first, end, bool(final), Terms(tuple(lanes.tolist()), tuple(budgets.tolist())))
 
 
 def _pack_bits(bits: Bits | None) -> bytes:

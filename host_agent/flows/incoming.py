@@ -57,8 +57,9 @@ class Delivery:
 class Incoming:
     """A tensor's chunks, from the first packet about it to the stop.
 
-    The receiver decides once, when it is asked after everything was sent: what is missing then is forgiven if
-    the terms allow it, account by account, and from then on nothing changes any more.
+    The receiver decides once, when it is asked after everything was sent and nothing is on its way any more:
+    what is missing then is forgiven if the terms allow it, account by account, and from then on nothing
+    changes.
     """
 
     def __init__(self, config: FlowConfig, head: Head) -> None:
@@ -69,6 +70,7 @@ class Incoming:
         self._wire: bytearray | None = bytearray(self._bytes * head.count)
         self._received = np.zeros(head.count, np.bool_)
         self._trimmed: set[int] = set()  # not told yet
+        self._accounted = np.zeros(head.count, np.bool_)  # received, or known to be lost: trimmed
         self._left = head.count
         self._last_bytes = 0  # of the last chunk, once known
         self._lanes = [0] * MAX_ACCOUNTS  # received, by account
@@ -95,6 +97,7 @@ class Incoming:
             return FlowVerdict.DUPLICATE, []
         if chunk.trimmed:
             self._trimmed.add(index)
+            self._accounted[index] = True
             return FlowVerdict.TRIMMED, self._count_one()
         answers = []
         if congested != self._congested:  # as DCTCP: one answer never is about both kinds
@@ -102,7 +105,7 @@ class Incoming:
             self._congested = congested
         assert self._wire is not None
         self._wire[index * self._bytes : index * self._bytes + length] = chunk.data
-        self._received[index] = True
+        self._received[index] = self._accounted[index] = True
         self._low, self._high = min(self._low, index), max(self._high, index)
         self._trimmed.discard(index)
         self._left -= 1
@@ -128,7 +131,8 @@ class Incoming:
         told = self._tell_trimmed()
         self._forget_news()
         if not self.stopped and probe.end == self.count:
-            self.stopped = all(
+            # What has not come may still be on a slower path, unless the sender has waited.
+            self.stopped = (probe.final or bool(self._accounted.all())) and all(
                 total - came <= budget
                 for total, came, budget in zip(
                     probe.terms.lanes, self._lanes, probe.terms.budgets, strict=False

@@ -9,13 +9,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from host_agent.flows.codec import MAX_ACCOUNTS, Bitmap, Bits, Chunk, Head, Probe, Stop, Terms
+from host_agent.flows.codec import MAX_ACCOUNTS, MAX_BITMAP, Bitmap, Bits, Chunk, Head, Probe, Stop, Terms
 from host_agent.flows.config import FlowConfig
 from host_agent.flows.verdict import FlowVerdict
 from host_agent.report import Account
 from host_agent.tagging import Tagging
 
 Floats = npt.NDArray[np.float32]
+
+_REMEMBERED: Final = 64
+"""Probes whose answers still tell what is lost; older ones only tell what came."""
 
 
 class Place(IntEnum):
@@ -80,6 +83,11 @@ class Outgoing:
         self.under_way = 0
         self.probes = 0
         self.unanswered = 0  # number of the latest probe while its answer is not complete
+        self._parts: set[int] = set()  # of that answer, by first chunk
+        self._recent: deque[tuple[int, int]] = deque()  # (number, time) of probes within the patience
+        self._old = 0  # chunks sent before the probe of this number can no longer be overtaken
+        self._old_then: dict[int, int] = {}  # the same as it was when each of the latest probes was sent
+        self._sent_at = 0  # time of the latest chunk
         self.probed_at = 0
         self.sampled = False  # the latest probe gave a round trip
         self.began: int | None = None  # time of the first packet
@@ -113,7 +121,17 @@ class Outgoing:
             return self.probes > 0
         return not (self.unsent or self.to_resend)
 
-    def send_next(self) -> Chunk:
+    def ask_again_at(self, patience: int) -> int | None:
+        """When to ask again although the latest probe was answered; None when there is nothing to ask.
+
+        Everything was sent, and the receiver does not stop: either chunks are on their way still, and those
+        that do not come within ``patience`` are lost, or it was asked too early.
+        """
+        if self.unsent or self.to_resend or self.unprobed or self.unanswered:
+            return None
+        return self._sent_at + patience if self.under_way else 0
+
+    def send_next(self, now: int) -> Chunk:
         """The next chunk never sent: it may be lost if its account has room for it."""
         index = self._next
         self._next += 1
@@ -122,25 +140,37 @@ class Outgoing:
         if droppable:
             self._reserved[account] += lanes
             self._may_be_lost[index] = True
-        return self._chunk(index, protected=not droppable)
+        return self._chunk(index, now, protected=not droppable)
 
-    def send_again(self) -> Chunk:
+    def send_again(self, now: int) -> Chunk:
         """The next lost chunk that its account cannot do without."""
         index = self._resend.popleft()
         self._again[index] = True
         self.resent += 1
-        return self._chunk(index, protected=True)
+        return self._chunk(index, now, protected=True)
 
-    def ask(self, now: int) -> Probe:
-        """A probe about every chunk sent that is not known to have arrived."""
+    def ask(self, now: int, patience: int) -> Probe:
+        """A probe about every chunk sent that is not known to have arrived.
+
+        patience: for how long a chunk may be on its way when what was sent after it has arrived.
+        """
         self.probes += 1
         self.unanswered, self.probed_at = self.probes, now
+        while self._recent and now - self._recent[0][1] >= patience:
+            self._old = self._recent.popleft()[0]
+        self._recent.append((self.probes, now))
+        waited = now - self._sent_at >= patience
+        self._old_then[self.probes] = self.probes if waited else self._old
+        self._old_then.pop(self.probes - _REMEMBERED, None)
+        final = not self.unsent and (waited or not self.under_way)
         self.unprobed = self.ask_at_once = self.sampled = False
         places = self._places
         while self._low < self._next and places[self._low] == _RECEIVED:
             self._low += 1
         first = min(self._low, self.count - 1)
-        return Probe(self._head, self.probes, first, max(self._next, first), self.terms)
+        end = max(self._next, first + 1)
+        self._parts = set(range(first, end, 8 * MAX_BITMAP))
+        return Probe(self._head, self.probes, first, end, final, self.terms)
 
     def confirm(self, answers: int) -> Stop:
         """Tell the receiver that its stop came."""
@@ -163,18 +193,13 @@ class Outgoing:
             return News(count, count)
         settled = received = self._receive(packet.first + np.flatnonzero(packet.bits & (places != _RECEIVED)))
         if packet.answers:
-            lost = (self._places[span] == _UNDER_WAY) & (self._epochs[span] < packet.answers) & ~packet.bits
+            old = self._epochs[span] < self._old_then.get(packet.answers, 0)
+            lost = (self._places[span] == _UNDER_WAY) & old & ~packet.bits
             settled += self._lose(packet.first + np.flatnonzero(lost))
             if packet.answers == self.unanswered:
-                waiting = (self._places[: self._next] == _UNDER_WAY) & (
-                    self._epochs[: self._next] < packet.answers
-                )
-                if not waiting.any():
+                self._parts.discard(packet.first)
+                if not self._parts:
                     self.unanswered = 0
-                    # The receiver missed too much when it was asked, and by now it does not (answers overtake
-                    # one another): it stops only when it is asked again.
-                    if not (self.unsent or self.to_resend or self.unprobed):
-                        self.ask_at_once = True
         return News(settled, received if packet.congested else 0)
 
     def on_stop(self, packet: Stop) -> News | FlowVerdict:
@@ -225,11 +250,12 @@ class Outgoing:
     def _words(self, chunks: Bits) -> npt.NDArray[np.uint32]:
         return np.frombuffer(self._wire, ">u4")[np.repeat(chunks, self._lanes)].astype(np.uint32)
 
-    def _chunk(self, index: int, protected: bool) -> Chunk:
+    def _chunk(self, index: int, now: int, protected: bool) -> Chunk:
         self._places[index] = _UNDER_WAY
         self._epochs[index] = self.probes
         self.under_way += 1
         self.unprobed = True
+        self._sent_at = now
         head = self._head
         if magnitude := int(self._magnitudes[index]):
             head = Head(head.flow, head.worker, head.tensor, head.count, head.layer, magnitude)

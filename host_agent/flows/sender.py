@@ -185,7 +185,7 @@ class FlowSender:
     @property
     def deadline(self) -> int | None:
         """When a question will have been unanswered for too long."""
-        times = [self._tensors[number].deadline for _, number in self._open]
+        times = [self._wake(self._tensors[number]) for _, number in self._open]
         return min((time for time in times if time is not None), default=None)
 
     def urgency(self, now: int) -> int | None:
@@ -207,11 +207,11 @@ class FlowSender:
         elif step in {_Step.ASK, _Step.TIMER}:
             if step is _Step.TIMER:
                 self._count_silence(tensor, now)
-            payload = tensor.ask(now).encode()
+            payload = tensor.ask(now, self.round_trip.patience).encode()
             tensor.deadline = now + self.round_trip.timeout(tensor.timeouts_in_a_row)
             counts.probes += 1
         else:
-            chunk = tensor.send_again() if step is _Step.RESEND else tensor.send_next()
+            chunk = tensor.send_again(now) if step is _Step.RESEND else tensor.send_next(now)
             if tensor.began is None:
                 tensor.began = now
             payload = chunk.encode()
@@ -237,11 +237,13 @@ class FlowSender:
         for tensor in tensors:
             if tensor.ask_at_once:
                 return RELIABLE_DSCP, _Step.ASK, tensor
-            if tensor.deadline is not None and tensor.deadline <= now:
+            wake = self._wake(tensor)
+            if wake is not None and wake <= now:
                 # Repeats ride behind the chunks too, so that they find all that was only slow, until silence
                 # suggests that their queue lets nothing through.
                 behind = not tensor.resending and tensor.timeouts_in_a_row < _SILENCE - 1
-                return dscp(tensor.layer) if behind else RELIABLE_DSCP, _Step.TIMER, tensor
+                step = _Step.TIMER if tensor.unanswered else _Step.ASK
+                return dscp(tensor.layer) if behind else RELIABLE_DSCP, step, tensor
         room = sum(tensor.under_way for tensor in tensors) < self.window.chunks
         if room:
             for tensor in tensors:
@@ -259,6 +261,11 @@ class FlowSender:
             elif tensor.unprobed:
                 return code, _Step.ASK, tensor
         return None
+
+    def _wake(self, tensor: Outgoing) -> int | None:
+        """When to ask about a tensor although nothing arrived."""
+        again = tensor.ask_again_at(self.round_trip.patience)
+        return tensor.deadline if again is None else again
 
     def _count_silence(self, tensor: Outgoing, now: int) -> None:
         tensor.timeouts += 1

@@ -35,6 +35,11 @@ class RoundTrip:
         return min(self._rto << min(backoff, 16), self._max)
 
     @property
+    def patience(self) -> int:
+        """For how long a packet may be overtaken, on a slower path, by packets sent after it."""
+        return self._smoothed + 2 * self._variation if self._smoothed else self._rto
+
+    @property
     def smoothed(self) -> int:
         """The smoothed round trip; 0 before the first sample."""
         return self._smoothed

@@ -52,7 +52,7 @@ def probes(draw: st.DrawFn) -> Probe:
     first = draw(st.integers(0, head.count))
     end = draw(st.integers(first, head.count))
     terms = Terms(tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs))
-    return Probe(head, draw(st.integers(1, 2**32 - 1)), first, end, terms)
+    return Probe(head, draw(st.integers(1, 2**32 - 1)), first, end, draw(st.booleans()), terms)
 
 
 @st.composite
@@ -100,7 +100,7 @@ def test_no_packet_of_a_flow_needs_a_larger_mtu() -> None:
     terms = Terms((1,) * MAX_ACCOUNTS, (1,) * MAX_ACCOUNTS)
     largest = [
         Chunk(head, 0, 0, bytes(MAX_DATA)),
-        Probe(head, 1, 0, 9, terms),
+        Probe(head, 1, 0, 9, True, terms),
         Stop(head, 1, 0, np.ones(8 * MAX_BITMAP, bool)),
     ]
     assert all(len(packet.encode()) + 28 <= 1500 for packet in largest)
@@ -131,9 +131,10 @@ V, HEAD = FlowVerdict, bytes.fromhex("21013205 01020304 00000006 00000007 000000
         (1, 1, bytes(MAX_DATA + 4), V.BAD_LENGTH),
         (0, 0x22, b"", V.BAD_LENGTH),  # a probe has terms
         (0, 0x22, b"1234", V.BAD_LENGTH),
-        (0, 0x22, bytes(4 + 8 * 129), V.BAD_LENGTH),
-        (0, 0x22, bytes(12), V.BAD_FIRST),  # ends before it begins
-        (0, 0x22, b"\0\0\0\12" + bytes(8), V.BAD_FIRST),  # ends behind the last chunk
+        (0, 0x22, bytes(8 + 8 * 129), V.BAD_LENGTH),
+        (0, 0x22, bytes(16), V.BAD_FIRST),  # ends before it begins
+        (0, 0x22, b"\0\0\0\12" + bytes(12), V.BAD_FIRST),  # ends behind the last chunk
+        (0, 0x22, b"\0\0\0\11\0\0\0\2" + bytes(8), V.BAD_TERMS),
         (0, 0x23, b"", V.BAD_LENGTH),
         (0, 0x23, b"\2", V.BAD_BITMAP),  # the tenth of nine chunks
         (0, 0x23, b"\0\0", V.BAD_LENGTH),

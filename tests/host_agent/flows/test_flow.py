@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The promise of a flow: it ends, both ends agree, no account overdraws its budget, and nothing vanishes."""
 
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -286,21 +287,47 @@ def test_what_arrives_after_the_final_word_changes_nothing() -> None:
     np.testing.assert_array_equal(world.deliveries[1].values, before)
 
 
-def test_an_old_bitmap_does_not_give_up_a_chunk_sent_again() -> None:
-    """Answers to the first probe, repeated when the second copies are under way."""
-    config = FlowConfig(FLOW_ID, chunk_lanes=1)
-    sender = FlowSender(config)
+def test_a_hole_is_a_loss_only_after_a_round_trip_and_some_patience() -> None:
+    """On a slower path the chunk may arrive behind the probe; an old answer gives up no second copy."""
+    sender = FlowSender(FlowConfig(FLOW_ID, chunk_lanes=1))
     sender.submit(np.ones(4, np.float32))
     sender.poll(0)
-    head = Head(FLOW_ID, 0, 1, 4)
-    old = Bitmap(head, 1, 0, np.array([True, False, True, False])).encode()
-    assert sender.on_packet(old, 10) is FlowVerdict.ACCEPTED
-    again, _ = sender.poll(10)
+    head, holes = Head(FLOW_ID, 0, 1, 4), np.array([True, False, True, False])
+    assert sender.on_packet(Bitmap(head, 1, 0, holes).encode(), 10) is FlowVerdict.ACCEPTED
+    assert sender.poll(19) == ([], 20)  # round trip 10, variation 5
+    ((payload, _),), _ = sender.poll(20)
+    probe = decode(payload)
+    assert isinstance(probe, Probe)
+    assert probe.final
+    assert sender.on_packet(Bitmap(head, 1, 0, holes).encode(), 25) is FlowVerdict.DUPLICATE
+    assert sender.poll(25)[0] == []
+    assert sender.on_packet(Bitmap(head, 2, 0, holes).encode(), 30) is FlowVerdict.ACCEPTED
+    again, _ = sender.poll(30)
     assert [decode(datagram.payload).__class__ for datagram in again] == [Chunk, Chunk, Probe]
-    for _ in range(5):
-        assert sender.on_packet(old, 20) is FlowVerdict.DUPLICATE
-        assert sender.poll(20)[0] == []
-    assert sender.counts.resent == 2
+    for answers in (1, 2):
+        assert sender.on_packet(Bitmap(head, answers, 0, holes).encode(), 31) is FlowVerdict.DUPLICATE
+        assert sender.poll(31)[0] == []
+    assert (sender.counts.resent, sender.counts.timeouts) == (2, 0)
+
+
+def test_a_probe_that_overtakes_its_chunks_gives_up_none_of_them() -> None:
+    """Packets take a fast and a slow path in turn, and the budget would allow to lose them all."""
+    world = World(FlowConfig(FLOW_ID), there=Faults(delay=100_000), back=Faults(delay=100_000))
+    turns = count()
+
+    def every_second_one_is_slow(frame: bytes) -> bool:
+        if next(turns) % 2:
+            return False
+        world.clock.after(180_000, lambda: world.right.receive(frame))
+        return True
+
+    world.there.drop = every_second_one_is_slow
+    for _ in range(20):
+        world.submit(np.ones(352 * 13, np.float32), budget(352 * 13))
+    world.run()
+    assert all(settlement.complete for settlement in world.settlements.values())
+    assert world.sender.counts.resent == 0
+    assert world.sender.counts.timeouts == 0
 
 
 def test_an_old_report_of_a_trim_does_not_give_up_a_chunk_sent_again() -> None:
