@@ -38,7 +38,7 @@ class FlowConfig:
     ack_every: int = 8
     max_lanes: int = 1 << 28
     max_loss: float = 1.0
-    initial_rto: float = 0.2
+    initial_rto: float = 0.05
     min_rto: float = 0.01
     max_rto: float = 1.0
     congestion: bool = True
