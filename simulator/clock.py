@@ -3,18 +3,36 @@
 
 import heapq
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 SECOND = 1_000_000_000
 
 
-class Clock:
-    """A queue of actions in virtual time, in nanoseconds. Actions of one time run in order of scheduling."""
+class Engine(Protocol):
+    """Something with a queue of its own, such as a network's switches."""
 
-    __slots__ = ("_queue", "_scheduled", "now")
+    @property
+    def next(self) -> int:
+        """Time of what happens next in there; beyond all times when nothing will."""
+
+    @property
+    def now(self) -> int:
+        """Time of what happened last in there."""
+
+    def run(self, until: int) -> list[tuple[Callable[[bytes], None], bytes]]:
+        """Let things happen up to ``until``, or until some come out: whom to call with what, at ``now``."""
+
+
+class Clock:
+    """A queue of actions in virtual time, in nanoseconds. Actions of one time run in order of scheduling, and
+    after what happens in the ``engine`` at that time.
+    """
+
+    __slots__ = ("_queue", "_scheduled", "engine", "now")
 
     def __init__(self) -> None:
         self.now = 0
+        self.engine: Engine | None = None
         self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._scheduled = 0
 
@@ -28,7 +46,7 @@ class Clock:
         self.at(self.now + delay, action, *args)
 
     def step(self) -> bool:
-        """Go to the next action and run it. False when there is none."""
+        """Go to the next action and run it. False when there is none. Without an engine."""
         if not self._queue:
             return False
         self.now, _, action, args = heapq.heappop(self._queue)
@@ -37,10 +55,18 @@ class Clock:
 
     def run(self, until: int, stop: Callable[[], bool]) -> bool:
         """Run actions until ``stop()`` holds (asked after each one); whether it did by the time ``until``."""
-        queue, pop = self._queue, heapq.heappop
+        queue, pop, engine = self._queue, heapq.heappop, self.engine
         while not stop():
-            if not queue or queue[0][0] > until:
+            first = queue[0][0] if queue else until + 1
+            if engine is not None and engine.next <= first:
+                if engine.next > until:
+                    return False
+                for receive, frame in engine.run(min(first, until)):
+                    self.now = engine.now
+                    receive(frame)
+            elif first > until:
                 return False
-            self.now, _, action, args = pop(queue)
-            action(*args)
+            else:
+                self.now, _, action, args = pop(queue)
+                action(*args)
         return True

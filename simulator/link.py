@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from simulator import treatment
@@ -41,21 +42,63 @@ class Link:
     None: frames take no time. ``tap`` sees each frame as its sending begins, whatever becomes of it.
     """
 
-    __slots__ = ("_clock", "_deliver", "_random", "down", "faults", "rate_bps", "tap")
+    __slots__ = ("_carry", "_down", "_faults", "_random", "_tap", "clock", "on_change", "rate_bps")
 
     def __init__(
         self,
         clock: Clock,
         random: Random,
         faults: Faults,
-        deliver: Callable[[bytes], None],
+        deliver: Callable[[bytes], None] | None = None,
         rate_bps: int | None = None,
+        *,
+        carry: Callable[[int, bytes], None] | None = None,
     ) -> None:
-        self._clock, self._random, self._deliver = clock, random, deliver
-        self.faults = faults
+        """deliver: takes a frame when it arrives. carry: instead, takes it at once, and when it arrives."""
+        if carry is None:
+            if deliver is None:
+                raise ValueError("a link needs to know who takes its frames: deliver or carry")
+            carry = partial(_deliver_at, clock, deliver)
+        self.clock, self._random, self._carry = clock, random, carry
+        self._faults, self._down = faults, False
+        self._tap: Callable[[int, bytes], None] | None = None
         self.rate_bps = rate_bps
-        self.down = False
-        self.tap: Callable[[int, bytes], None] | None = None
+        self.on_change: Callable[[], None] = lambda: None  # what happens to frames has changed
+
+    @property
+    def faults(self) -> Faults:
+        """What it does to frames."""
+        return self._faults
+
+    @faults.setter
+    def faults(self, faults: Faults) -> None:
+        self._faults = faults
+        self.on_change()
+
+    @property
+    def down(self) -> bool:
+        """Whether it loses everything."""
+        return self._down
+
+    @down.setter
+    def down(self, down: bool) -> None:
+        self._down = down
+        self.on_change()
+
+    @property
+    def tap(self) -> Callable[[int, bytes], None] | None:
+        """Who sees the frames, and their times."""
+        return self._tap
+
+    @tap.setter
+    def tap(self, tap: Callable[[int, bytes], None] | None) -> None:
+        self._tap = tap
+        self.on_change()
+
+    @property
+    def clean(self) -> bool:
+        """Whether all it does is to take time."""
+        return not (self._down or self._tap is not None or self._faults.random)
 
     def duration(self, frame: bytes) -> int:
         """Nanoseconds from the frame's first bit to its last (no preamble or gap between frames)."""
@@ -63,23 +106,23 @@ class Link:
 
     def send(self, frame: bytes) -> None:
         """Deliver the frame some time later: once, twice or never."""
-        clock, faults = self._clock, self.faults
-        if self.tap is not None:
-            self.tap(clock.now, frame)
-        if self.down:
+        now, faults = self.clock.now, self._faults
+        if self._tap is not None:
+            self._tap(now, frame)
+        if self._down:
             return
-        arrival = clock.now + self.duration(frame) + faults.delay
+        arrival = now + self.duration(frame) + faults.delay
         if not faults.random:
-            clock.at(arrival, self._deliver, frame)
+            self._carry(arrival, frame)
             return
         copies = 2 if self._random.random() < faults.duplicate else 1
         for _ in range(copies):
             if self._random.random() >= faults.loss:
-                clock.at(arrival + self._hold(), self._deliver, self._treat(frame))
+                self._carry(arrival + self._hold(), self._treat(frame))
 
     def _treat(self, frame: bytes) -> bytes:
         """The frame as it arrives."""
-        faults = self.faults
+        faults = self._faults
         if faults.trim and self._random.random() < faults.trim:
             frame = treatment.trim(frame)
         if faults.mark and self._random.random() < faults.mark:
@@ -88,9 +131,13 @@ class Link:
 
     def _hold(self) -> int:
         """By how much this frame comes later than others."""
-        faults, hold = self.faults, 0
+        faults, hold = self._faults, 0
         if faults.jitter:
             hold += self._random.randrange(faults.jitter)
         if faults.late and self._random.random() < faults.late:
             hold += self._random.randrange(faults.lateness)
         return hold
+
+
+def _deliver_at(clock: Clock, deliver: Callable[[bytes], None], arrival: int, frame: bytes) -> None:
+    clock.at(arrival, deliver, frame)

@@ -26,17 +26,17 @@ from controller.failover import Failover
 from controller.jobs import Job, Member
 from controller.slots import SlotRange
 from controller.sync import plan
-from controller.topology import Topology
+from controller.topology import End, Topology
 from host_agent.flows.frames import Address
 from host_agent.frames import Addresses, Endpoint
 from host_agent.transport import TransportConfig
 from simulator.clock import SECOND, Clock
 from simulator.entries import apply
+from simulator.fabric import Fabric, Target
 from simulator.flowhost import FlowHost
 from simulator.host import Host
 from simulator.link import Faults, Link
 from simulator.nic import Nic
-from simulator.node import Node
 from simulator.station import UDP, Station
 from simulator.stream import Stream
 from simulator.tcp import TcpConfig
@@ -63,6 +63,14 @@ class LinkSpec:
 
     rate_bps: int | None = 1_000_000_000
     faults: Faults = field(default_factory=partial(Faults, delay=1_000))
+
+
+@dataclass(frozen=True)
+class Node:
+    """A switch, and its number in the fabric."""
+
+    switch: Switch
+    number: int
 
 
 @dataclass
@@ -114,22 +122,22 @@ class Network:
         self._down: set[str] = set()
         loaded = _loaded(program)
         self.nodes = {
-            switch.name: Node(self.clock, Switch(loaded, seed=self._random(switch.name).getrandbits(32)))
-            for switch in topology.switches
+            switch.name: Node(Switch(loaded, seed=self._random(switch.name).getrandbits(32)), number)
+            for number, switch in enumerate(topology.switches)
         }
+        self._fabric = Fabric([node.switch for node in self.nodes.values()])
+        self.clock.engine = self._fabric
         self._held = {name: SwitchState() for name in self.nodes}
         self.stations: dict[str, Station] = {}
         link = link or LinkSpec()
         for host in topology.hosts:
-            node = self.nodes[host.switch]
-            up = self._link(host.name, host.switch, link, node.receiver(host.port))
+            up = self._link(host.name, host.switch, link, self._into(host.switch, host.port))
             station = Station(host, Nic(self.clock, up, host_priorities))
             self.stations[host.name] = station
-            self._attach(host.switch, host.port, host.name, link, station.receive)
+            self._attach(host.switch, host.port, host.name, link, station)
         for cable in topology.links:
             for here, there in (cable.ends, cable.ends[::-1]):
-                deliver = self.nodes[there.switch].receiver(there.port)
-                self._attach(here.switch, here.port, there.switch, trunk or link, deliver)
+                self._attach(here.switch, here.port, there.switch, trunk or link, there)
         self.program()
 
     # -- the fabric --------------------------------------------------------------------------------
@@ -137,18 +145,47 @@ class Network:
     def _random(self, what: str) -> Random:
         return Random(f"{self._seed} {what}")
 
-    def _link(self, here: str, there: str, spec: LinkSpec, deliver: Callable[[bytes], None]) -> Link:
-        link = Link(self.clock, self._random(f"{here} > {there}"), spec.faults, deliver, spec.rate_bps)
+    def _into(self, switch: str, port: int) -> Callable[[int, bytes], None]:
+        """What lets frames arrive at a switch."""
+        fabric, number = self._fabric, self.nodes[switch].number
+        return lambda time, frame: fabric.arrive(time, number, port, frame)
+
+    def _link(self, here: str, there: str, spec: LinkSpec, carry: Callable[[int, bytes], None]) -> Link:
+        random = self._random(f"{here} > {there}")
+        link = Link(self.clock, random, spec.faults, rate_bps=spec.rate_bps, carry=carry)
         self._links[here, there] = link
         return link
 
-    def _attach(
-        self, switch: str, port: int, there: str, spec: LinkSpec, deliver: Callable[[bytes], None]
-    ) -> None:
-        self.nodes[switch].attach(port, self._link(switch, there, spec, deliver))
+    def _attach(self, switch: str, port: int, name: str, spec: LinkSpec, there: Station | End) -> None:
+        """A link from a switch's port. The fabric carries frames on it by itself while it is clean."""
+        node, fabric, clock = self.nodes[switch], self._fabric, self.clock
+        if isinstance(there, Station):
+            target, receive = Target.TO_HOST, there.receive
+            number, there_port = fabric.receiver(receive), 0
+            link = self._link(switch, name, spec, lambda time, frame: clock.at(time, receive, frame))
+        else:
+            target, number, there_port = Target.TO_SWITCH, self.nodes[there.switch].number, there.port
+            link = self._link(switch, name, spec, self._into(there.switch, there.port))
+        minded = fabric.receiver(link.send)
+
+        def attach() -> None:
+            if link.clean:
+                fabric.attach(
+                    node.number,
+                    port,
+                    target,
+                    number,
+                    there_port,
+                    rate_bps=spec.rate_bps,
+                    delay=link.faults.delay,
+                )
+            else:
+                fabric.attach(node.number, port, Target.TO_CALLER, minded)
+
+        link.on_change = attach
+        attach()
         if spec.rate_bps is not None:
-            queueing = replace(self._queueing, rate_bps=spec.rate_bps)
-            self.nodes[switch].switch.set_queueing(port, queueing)
+            node.switch.set_queueing(port, replace(self._queueing, rate_bps=spec.rate_bps))
 
     def link(self, here: str, there: str) -> Link:
         """The way from one switch or host to its neighbour."""
@@ -183,7 +220,7 @@ class Network:
     def kill(self, switch: str) -> None:
         """The switch is gone, with what it holds; the controller has not noticed yet (`program`)."""
         self._down.add(switch)
-        self.nodes[switch].down = True
+        self._fabric.set_down(self.nodes[switch].number)
         for ends, link in self._links.items():
             if switch in ends:
                 link.down = True
@@ -285,6 +322,7 @@ class Network:
         for allocation in self._allocations:
             for worker in allocation.workers:
                 worker.transport.close()
+        self._fabric.close()
         for node in self.nodes.values():
             node.switch.close()
 

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inside of a network, natively: real switches, and the clean links between them (``csrc/fabric.c``)."""
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from enum import IntEnum
+from pathlib import Path
+from typing import Final
+
+from native.build import load_library
+from softswitch.compiler import RUNTIME
+from softswitch.switch import Switch
+
+_CSRC: Final = Path(__file__).resolve().parent / "csrc"
+
+
+class Target(IntEnum):
+    """Where a switch's port leads: C ``target``."""
+
+    TO_SWITCH = 1
+    TO_HOST = 2
+    TO_CALLER = 3
+
+
+class _Output(Structure):
+    _fields_ = (("id", c_uint32), ("len", c_uint32), ("bytes", c_void_p))
+
+
+class _State(Structure):
+    """The public head of C ``fabric``."""
+
+    _fields_ = (
+        ("next", c_uint64),
+        ("now", c_uint64),
+        ("outputs", POINTER(_Output)),
+        ("events", c_uint64),
+    )
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = load_library("fabric", [_CSRC / "fabric.c"], include=[RUNTIME], flags=["-O2"])
+    prototypes = {
+        "fabric_new": (POINTER(_State), [c_uint32, POINTER(c_void_p)]),
+        "fabric_free": (None, [c_void_p]),
+        "fabric_attach": (None, [c_void_p, *[c_uint32] * 5, c_uint64, c_uint64]),
+        "fabric_set_down": (None, [c_void_p, c_uint32, c_int]),
+        "fabric_rearm": (None, [c_void_p, c_uint32, c_uint64]),
+        "fabric_arrive": (None, [c_void_p, c_uint64, c_uint32, c_uint32, c_char_p, c_uint32]),
+        "fabric_run": (c_int64, [c_void_p, c_uint64]),
+    }
+    for name, (result, arguments) in prototypes.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+class Fabric:
+    """Runs the switches of a network and carries frames between them.
+
+    Frames for hosts, and those on links that the caller minds itself, come out by the receivers that
+    `receiver` numbered.
+    """
+
+    def __init__(self, switches: Sequence[Switch]) -> None:
+        library = _library()
+        handles = (c_void_p * len(switches))(*(switch.handle for switch in switches))
+        state = library.fabric_new(len(switches), handles)
+        if not state:
+            raise MemoryError(f"no memory for a network of {len(switches)} switches")
+        self._switches = tuple(switches)  # kept alive
+        self._state: _State = state.contents
+        self._handle: int | None = ctypes.addressof(self._state)
+        self._receivers: list[Callable[[bytes], None]] = []
+        self._c_run, self._c_arrive = library.fabric_run, library.fabric_arrive
+
+    @property
+    def next(self) -> int:
+        """Time of what happens next; 2^64 - 1 when nothing will."""
+        time: int = self._state.next
+        return time
+
+    @property
+    def now(self) -> int:
+        """Time of what happened last."""
+        time: int = self._state.now
+        return time
+
+    @property
+    def events(self) -> int:
+        """How much has happened."""
+        count: int = self._state.events
+        return count
+
+    def receiver(self, receive: Callable[[bytes], None]) -> int:
+        """The number of somebody whom frames are given to."""
+        self._receivers.append(receive)
+        return len(self._receivers) - 1
+
+    def attach(
+        self,
+        node: int,
+        port: int,
+        target: Target,
+        there: int,
+        there_port: int = 0,
+        *,
+        rate_bps: int | None = None,
+        delay: int = 0,
+    ) -> None:
+        """What switch ``node`` sends by ``port`` goes ``there``: a switch and its port, or a receiver."""
+        _library().fabric_attach(self._handle, node, port, target, there, there_port, rate_bps or 0, delay)
+
+    def set_down(self, node: int) -> None:
+        """Switch ``node`` takes in and sends nothing from now on."""
+        _library().fabric_set_down(self._handle, node, 1)
+
+    def rearm(self, node: int, now: int) -> None:
+        """To be called when a switch's queues were changed from outside."""
+        _library().fabric_rearm(self._handle, node, now)
+
+    def arrive(self, time: int, node: int, port: int, frame: bytes) -> None:
+        """A frame arrives at a switch's port at ``time``, which is not past."""
+        self._c_arrive(self._handle, time, node, port, frame, len(frame))
+
+    def run(self, until: int) -> list[tuple[Callable[[bytes], None], bytes]]:
+        """Let things happen up to ``until``, or until something comes out: who gets it, and the frame."""
+        count = self._c_run(self._handle, until)
+        if count < 0:
+            raise MemoryError("no memory for the frames of a network")
+        outputs, receivers = self._state.outputs, self._receivers
+        taken = []
+        for index in range(count):
+            output = outputs[index]
+            taken.append((receivers[output.id], ctypes.string_at(output.bytes, output.len)))
+        return taken
+
+    def close(self) -> None:
+        """Free it. Its switches are the caller's. Closing twice is harmless."""
+        if self._handle is not None:
+            _library().fabric_free(self._handle)
+            self._handle = None
