@@ -26,19 +26,20 @@ class Verdict(IntEnum):
     BAD_VERSION = 5
     BAD_TYPE = 6
     BAD_FLAGS = 7
-    WRONG_JOB = 8
-    WRONG_WORKER = 9
-    BAD_SLOT = 10
-    BAD_ROUND = 11
-    BAD_OP = 12
-    BAD_BLOCK_SIZE = 13
-    BAD_GROUPS = 14
-    BAD_LENGTH = 15
-    BAD_COLUMN = 16
-    BAD_NEXT = 17
-    BAD_INCLUDED = 18
-    NO_MEMORY = 19
-    NOT_OURS = 20
+    BAD_CLASS = 8
+    WRONG_JOB = 9
+    WRONG_WORKER = 10
+    BAD_SLOT = 11
+    BAD_ROUND = 12
+    BAD_OP = 13
+    BAD_BLOCK_SIZE = 14
+    BAD_GROUPS = 15
+    BAD_LENGTH = 16
+    BAD_COLUMN = 17
+    BAD_NEXT = 18
+    BAD_INCLUDED = 19
+    NO_MEMORY = 20
+    NOT_OURS = 21
 
     @property
     def refused(self) -> bool:

@@ -78,6 +78,7 @@ static void advance(weir_transport *t, uint32_t s, const weir_result *h)
         slot->block[c] = h->next[c];
         more |= h->next[c] != WEIR_NO_BLOCK;
     }
+    slot->asked = slot->attempts > slot->timeouts;
     t->outstanding--;
     weir_sent_remove(&t->sent, s);
     if (more)
@@ -85,6 +86,16 @@ static void advance(weir_transport *t, uint32_t s, const weir_result *h)
     else {
         slot->active = slot->due = 0;
         t->active--;
+    }
+}
+
+/* A result of a round that is over: if we asked for it, the first answer was on its way then. */
+static void notice_haste(weir_transport *t, const weir_result *h, int64_t now_ns)
+{
+    slot_state *slot = &t->slots[h->slot];
+    if (slot->asked && h->type == WEIR_TYPE_RESULT && h->round == slot->round - (slot->active != 0)) {
+        slot->asked = 0;
+        weir_rtt_hasty(&t->rtt, now_ns);
     }
 }
 
@@ -99,6 +110,7 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     weir_rtt_round(&t->rtt, now_ns - slot->sent_ns, slot->sends > 1, slot->together);
     if (slot->sends == 1 && slot->sent_ns > t->answered_ns) /* else it may be the answer to the earlier packet */
         t->answered_ns = slot->sent_ns;
+    weir_rtt_calm(&t->rtt, now_ns);
     weir_window_result(&t->window, marked);
     if (slot->groups && (!included || t->budget.count))
         settle(t, slot, included);
@@ -120,6 +132,9 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
     case WEIR_ACCEPTED:
         complete(t, &h, payload + WEIR_WEIR_SIZE + t->columns * WEIR_COLUMN_SIZE, traffic_class, now_ns);
         break;
+    case WEIR_STALE:
+        notice_haste(t, &h, now_ns);
+        return verdict;
     case WEIR_TRIMMED:
         weir_send_again(t, h.slot, WEIR_DUE_RESULT);
         break;

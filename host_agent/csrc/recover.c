@@ -36,15 +36,16 @@ static int may_ask(const weir_transport *t, const slot_state *slot)
 /* How long the slot's last packet is given. */
 static int64_t patience(const weir_transport *t, const slot_state *slot)
 {
-    int early = may_ask(t, slot) && t->rtt.early_ns < t->rtt.rto_ns;
-    return weir_rtt_backed_off(&t->rtt, early ? t->rtt.early_ns : t->rtt.rto_ns, slot->attempts);
+    int64_t timeout = may_ask(t, slot) ? weir_rtt_early(&t->rtt) : t->rtt.late.timeout_ns;
+    return weir_rtt_backed_off(&t->rtt, timeout, slot->attempts);
 }
 
 void weir_arm_timer(weir_transport *t, uint32_t s, int64_t now_ns)
 {
-    int64_t deadline = WEIR_NEVER;
+    int64_t deadline = WEIR_NEVER, timeout = patience(t, &t->slots[s]);
+    t->slots[s].early = timeout < t->rtt.late.timeout_ns;
     if (t->heard || s == 0)
-        deadline = now_ns + patience(t, &t->slots[s]);
+        deadline = now_ns + timeout;
     t->deadlines[s] = deadline;
     if (deadline < t->earliest)
         t->earliest = deadline;
@@ -68,7 +69,7 @@ static void ask(weir_transport *t, uint32_t s)
 static void time_out(weir_transport *t, uint32_t s)
 {
     slot_state *slot = &t->slots[s];
-    if (patience(t, slot) < t->rtt.rto_ns) {
+    if (slot->early) {
         ask(t, s);
         return;
     }
@@ -97,8 +98,8 @@ static void expire_timers(weir_transport *t, int64_t now_ns)
 /* Of packets that may have overtaken each other on the way, the later is not taken to tell of the earlier. */
 static int64_t reordering(const weir_transport *t)
 {
-    int64_t quarter = t->rtt.srtt_ns / 4;
-    return quarter > t->config.reordering_ns ? quarter : t->config.reordering_ns;
+    int64_t quarter = t->rtt.early.mean_ns / 4;
+    return (quarter > t->config.reordering_ns ? quarter : t->config.reordering_ns) << t->rtt.caution;
 }
 
 /* Ask about the packets that were sent well before one that has been answered; RACK (RFC 8985). */

@@ -12,6 +12,8 @@ static void read_header(weir_result *h, const uint8_t *p)
     h->groups = p[WEIR_WEIR_GROUPS_OFFSET];
     h->job = weir_get32(p + WEIR_WEIR_JOB_OFFSET);
     h->worker = p[WEIR_WEIR_WORKER_OFFSET];
+    h->layer = p[WEIR_WEIR_LAYER_OFFSET] >> WEIR_WEIR_LAYER_SHIFT;
+    h->magnitude = p[WEIR_WEIR_MAGNITUDE_OFFSET] & 15;
     h->slot = weir_get16(p + WEIR_WEIR_SLOT_OFFSET);
     h->round = weir_get32(p + WEIR_WEIR_ROUND_OFFSET);
     h->included = weir_get32(p + WEIR_WEIR_INCLUDED_OFFSET);
@@ -61,6 +63,8 @@ static enum weir_verdict check_header(const weir_transport *t, const weir_result
         return WEIR_BAD_TYPE;
     if (h->flags & ~WEIR_FLAGS || (h->flags & WEIR_FLAG_TRIMMED && h->groups))
         return WEIR_BAD_FLAGS;
+    if (h->layer >= WEIR_LAYER_CLASSES || h->magnitude >= WEIR_MAGNITUDE_CLASSES)
+        return WEIR_BAD_CLASS;
     if (h->job != t->config.job)
         return WEIR_WRONG_JOB;
     if (h->worker != t->config.worker)

@@ -1,74 +1,124 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Round-trip time estimation and timeouts, RFC 6298. All times in nanoseconds.
+/* How long answers take, and two timeouts that follow from it (RFC 6298). All times in nanoseconds.
  *
- * Two timeouts come of one estimate, with different lower bounds: `early_ns`, after which we ask, which costs
- * little, and `rto_ns`, after which lanes are sent again.
+ * After the early one we ask, which costs little; after the other, lanes are sent again. Each has an estimate of
+ * its own, because a round ends when the last worker's packet is in: when somebody else's was lost, it lasts as
+ * long as that worker's timeout, which is about ours. Measured, it would make timeouts feed on each other. So a
+ * round that took more than half the timeout, or that needed a repeat (Karn), counts as slow and is left out;
+ * unless round after round is: then it is the network, or the machine, that is.
  *
- * A round ends when the last worker's packet is in. When somebody else's was lost, it lasts as long as that
- * worker's timeout, which is about ours: measured, it would make timeouts feed on each other. So a round that
- * took more than half the lesser timeout, or that needed a repeat (Karn), counts as slow and is left out; unless
- * round after round is: then it is the network that is. */
+ * Asking too early shows: the answer comes twice. Then the early timeout doubles, and is halved again for every
+ * second in which that does not happen; RACK's reordering window adapts likewise (RFC 8985). */
 #ifndef WEIR_RTT_H
 #define WEIR_RTT_H
 
 #include <stdint.h>
 
+enum { WEIR_SLOW_ROUNDS = 8 };
+static const int64_t WEIR_CALM_NS = 1000000000;
+
 typedef struct {
-    int64_t srtt_ns, rttvar_ns; /* srtt 0: nothing measured yet */
-    int64_t early_ns, rto_ns;
-    int64_t min_early_ns, min_rto_ns, max_ns;
-    uint32_t slow; /* rounds left out since the last one that was not */
+    int64_t mean_ns, deviation_ns; /* mean 0: nothing measured yet */
+    int64_t timeout_ns, least_ns, most_ns;
+    uint32_t slow; /* rounds since the last one that was not */
+} weir_estimate;
+
+typedef struct {
+    weir_estimate early, late;
+    uint32_t caution;   /* times that the early timeout is doubled */
+    int64_t caution_ns; /* since when */
 } weir_rtt;
 
-enum { WEIR_SLOW_ROUNDS = 8 };
-
-static inline int64_t weir_rtt_clamp(int64_t ns, int64_t least, int64_t most)
+static inline void weir_rtt_init(weir_rtt *r, int64_t initial_ns, int64_t least_early_ns, int64_t least_ns,
+                                 int64_t most_ns)
 {
-    return ns < least ? least : ns > most ? most : ns;
+    *r = (weir_rtt){
+        .early = {.timeout_ns = initial_ns, .least_ns = least_early_ns, .most_ns = most_ns},
+        .late = {.timeout_ns = initial_ns, .least_ns = least_ns, .most_ns = most_ns},
+    };
 }
 
-static inline void weir_rtt_sample(weir_rtt *r, int64_t rtt_ns)
+static inline void weir_estimate_sample(weir_estimate *e, int64_t ns)
 {
-    if (rtt_ns < 1)
-        rtt_ns = 1;
-    if (r->srtt_ns == 0) {
-        r->srtt_ns = rtt_ns;
-        r->rttvar_ns = rtt_ns / 2;
+    if (ns < 1)
+        ns = 1;
+    if (e->mean_ns == 0) {
+        e->mean_ns = ns;
+        e->deviation_ns = ns / 2;
     } else {
-        int64_t error = rtt_ns - r->srtt_ns;
-        r->rttvar_ns += ((error < 0 ? -error : error) - r->rttvar_ns) / 4;
-        r->srtt_ns += error / 8;
+        int64_t error = ns - e->mean_ns;
+        e->deviation_ns += ((error < 0 ? -error : error) - e->deviation_ns) / 4;
+        e->mean_ns += error / 8;
     }
-    int64_t timeout = r->srtt_ns + 4 * r->rttvar_ns;
-    r->early_ns = weir_rtt_clamp(timeout, r->min_early_ns, r->max_ns);
-    r->rto_ns = weir_rtt_clamp(timeout, r->min_rto_ns, r->max_ns);
+    int64_t timeout = e->mean_ns + 4 * e->deviation_ns;
+    timeout = timeout < e->most_ns ? timeout : e->most_ns;
+    e->timeout_ns = timeout > e->least_ns ? timeout : e->least_ns;
+}
+
+static inline void weir_estimate_round(weir_estimate *e, int64_t ns, int repeated)
+{
+    if (!repeated && 2 * ns <= e->timeout_ns)
+        e->slow = 0;
+    else if (e->slow < WEIR_SLOW_ROUNDS && ++e->slow < WEIR_SLOW_ROUNDS)
+        return;
+    weir_estimate_sample(e, ns < 2 * e->timeout_ns ? ns : 2 * e->timeout_ns);
+}
+
+/* A round that may have waited for a late worker can only show that the estimate is too high. */
+static inline void weir_estimate_bound(weir_estimate *e, int64_t ns)
+{
+    if (e->mean_ns && ns >= e->mean_ns)
+        return;
+    if (2 * ns < e->mean_ns)
+        e->mean_ns = 0; /* what was measured was a late worker: forget it */
+    weir_estimate_sample(e, ns);
 }
 
 /* A round took so long. `repeated`: its packet was sent more than once. `together`: all workers were known to
- * be at work when it was sent; else it may have waited for a late one, and only shows an estimate too high. */
+ * be at work when it was sent. */
 static inline void weir_rtt_round(weir_rtt *r, int64_t ns, int repeated, int together)
 {
-    if (!together) {
-        if (repeated || (r->srtt_ns && ns >= r->srtt_ns))
-            return;
-        if (2 * ns < r->srtt_ns)
-            r->srtt_ns = 0; /* so what we measured was a late worker: forget it */
-        weir_rtt_sample(r, ns);
-        return;
+    if (together) {
+        weir_estimate_round(&r->early, ns, repeated);
+        weir_estimate_round(&r->late, ns, repeated);
+    } else if (!repeated) {
+        weir_estimate_bound(&r->early, ns);
+        weir_estimate_bound(&r->late, ns);
     }
-    int64_t timeout = r->early_ns < r->rto_ns ? r->early_ns : r->rto_ns;
-    if ((repeated || 2 * ns > timeout) && ++r->slow < WEIR_SLOW_ROUNDS)
+}
+
+/* The early timeout, if that is the shorter one. */
+static inline int64_t weir_rtt_early(const weir_rtt *r)
+{
+    int64_t early = r->early.timeout_ns << r->caution;
+    return early < r->late.timeout_ns ? early : r->late.timeout_ns;
+}
+
+/* We asked too early. */
+static inline void weir_rtt_hasty(weir_rtt *r, int64_t now_ns)
+{
+    int64_t early = weir_rtt_early(r);
+    if (early == r->late.timeout_ns || (r->caution && now_ns - r->caution_ns < early))
         return;
-    r->slow = 0;
-    weir_rtt_sample(r, ns < 2 * timeout ? ns : 2 * timeout);
+    r->caution++;
+    r->caution_ns = now_ns;
+}
+
+/* A round is complete. */
+static inline void weir_rtt_calm(weir_rtt *r, int64_t now_ns)
+{
+    if (r->caution && now_ns - r->caution_ns >= WEIR_CALM_NS) {
+        r->caution--;
+        r->caution_ns = now_ns;
+    }
 }
 
 /* A timeout of which `repeats` went by: doubled each time, up to the maximum. */
 static inline int64_t weir_rtt_backed_off(const weir_rtt *r, int64_t timeout_ns, uint32_t repeats)
 {
-    while (repeats-- && timeout_ns < r->max_ns)
+    while (repeats-- && timeout_ns < r->late.most_ns)
         timeout_ns *= 2;
-    return timeout_ns < r->max_ns ? timeout_ns : r->max_ns;
+    return timeout_ns < r->late.most_ns ? timeout_ns : r->late.most_ns;
 }
 
 #endif

@@ -38,6 +38,8 @@ typedef struct {
     uint8_t wanted;    /* the aggregator asked for our lanes: give them up no more */
     uint8_t attempts;  /* in this round: times that we took the packet to be lost */
     uint8_t timeouts;  /* of these, retransmission timeouts */
+    uint8_t early;     /* its timer is short of the retransmission timeout */
+    uint8_t asked;     /* in the round before we asked early */
     int64_t sent_ns;   /* first packet of this round */
     int64_t last_ns;   /* last one */
     uint32_t block[WEIR_MAX_COLUMNS], next[WEIR_MAX_COLUMNS];
@@ -138,7 +140,7 @@ void weir_recover(weir_transport *t, int64_t now_ns);
 
 /* The headers of what the aggregator sent, copied out of memory that others could still change. */
 typedef struct {
-    uint8_t version, type, flags, op, block_log2, groups, worker;
+    uint8_t version, type, flags, op, block_log2, groups, worker, layer, magnitude;
     uint32_t job, round, included;
     uint16_t slot;
     uint32_t block[WEIR_MAX_COLUMNS], next[WEIR_MAX_COLUMNS];

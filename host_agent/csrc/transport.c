@@ -19,11 +19,7 @@ weir_transport *weir_transport_new(const weir_config *config)
     if (!t)
         return NULL;
     t->config = *config;
-    t->rtt = (weir_rtt){.early_ns = config->initial_rto_ns,
-                        .rto_ns = config->initial_rto_ns,
-                        .min_early_ns = config->min_probe_ns,
-                        .min_rto_ns = config->min_rto_ns,
-                        .max_ns = config->max_rto_ns};
+    weir_rtt_init(&t->rtt, config->initial_rto_ns, config->min_probe_ns, config->min_rto_ns, config->max_rto_ns);
     weir_window_init(&t->window, config->slots, config->congestion != 0);
     t->slots = calloc(config->slots, sizeof *t->slots);
     t->deadlines = calloc(config->slots, sizeof *t->deadlines);
@@ -188,7 +184,7 @@ const weir_report *weir_transport_report(const weir_transport *t)
 
 int64_t weir_transport_rto(const weir_transport *t)
 {
-    return t->rtt.rto_ns;
+    return t->rtt.late.timeout_ns;
 }
 
 uint32_t weir_transport_window(const weir_transport *t)

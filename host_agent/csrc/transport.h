@@ -28,6 +28,7 @@ enum weir_verdict {
     WEIR_BAD_VERSION,
     WEIR_BAD_TYPE,
     WEIR_BAD_FLAGS,
+    WEIR_BAD_CLASS, /* a layer or magnitude class that does not exist */
     WEIR_WRONG_JOB,
     WEIR_WRONG_WORKER,
     WEIR_BAD_SLOT,

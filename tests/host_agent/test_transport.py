@@ -232,6 +232,8 @@ MALFORMED: list[tuple[Verdict, Callable[[bytes], bytes]]] = [
     (Verdict.BAD_TYPE, _replaced(type=PacketType.CONTRIBUTION)),
     (Verdict.BAD_FLAGS, _byte(1, 0x10)),
     (Verdict.BAD_FLAGS, _byte(1, Flag.TRIMMED)),  # but there are lanes
+    (Verdict.BAD_CLASS, _byte(9, 0x60)),
+    (Verdict.BAD_CLASS, _byte(9, 0x04)),
     (Verdict.WRONG_JOB, _replaced(job=JOB + 1)),
     (Verdict.WRONG_WORKER, _replaced(worker=0)),
     (Verdict.BAD_SLOT, _replaced(slot=4)),

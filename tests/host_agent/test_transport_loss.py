@@ -416,6 +416,28 @@ class TestEarly:
     def test_a_switch_that_cannot_lengthen_packets_is_not_asked(self) -> None:
         assert self.overtake(self.early(400, [], fill=True)) == []
 
+    def test_answers_that_come_twice_make_it_patient(self) -> None:
+        t = self.early(4000, [], slots=1)
+        now, (waiting,) = self.measured(t)
+        waits = []
+        for _ in range(7):
+            start, sent = now, list[Datagram]()
+            while not sent:
+                deadline = t.poll(now)[1]
+                assert deadline is not None
+                sent = send(t, now := deadline)
+            waits.append((now - start) // MS)
+            answer(t, waiting, now)
+            answer(t, waiting, now)  # the switch answers the probe, too
+            (waiting,) = send(t, now)
+        assert waits == [2, 4, 8, 16, 32, 50, 50]
+        assert t.report().timeouts == 2
+        for pause in (MS // 10, *(1000 * MS, MS // 10) * 5):  # five quiet seconds
+            now += pause
+            answer(t, waiting, now)
+            (waiting,) = send(t, now)
+        assert [treatment(d) for d in send(t, now + 2 * MS)] == [PROBE]
+
     def test_until_a_first_result_only_one_slot_asks(self) -> None:
         t = self.early(4, [])
         for datagram in send(t):
