@@ -49,7 +49,8 @@ class Scenario:
     Every rack has workers, one server and background hosts, which send bursts to any host of the other racks.
     load: what the background takes of the links between racks, headers included, on average. Times in
     seconds, sizes in bytes. budget: share of a tensor's lanes that may go missing where a contender allows it
-    (with a server: of what is pushed). first_window: of a flow, in chunks.
+    (with a server: of what is pushed). first_window: of a flow, in chunks. warmup: tensors before those that
+    count, in which windows and round-trip times are learned.
     """
 
     racks: int = 4
@@ -64,6 +65,7 @@ class Scenario:
     burst: int = 16_000
     tensor: int = 65_536
     tensors: int = 100
+    warmup: int = 3
     pause: float = 0.002
     min_rto: float = 0.01
     budget: float = 0.1
@@ -155,11 +157,12 @@ def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -
             )
         random = Random(f"{seed} pauses")
         network.run_for(0.02)
-        for number in range(scenario.tensors):
+        for number in range(scenario.warmup + scenario.tensors):
             network.run_for(random.random() * scenario.pause)
             begun = network.clock.now
             network.run(begin(number), limit=60)
-            outcome.times.append((network.clock.now - begun) / SECOND)
+            if number >= scenario.warmup:
+                outcome.times.append((network.clock.now - begun) / SECOND)
         if background is not None:
             outcome.background = [time / SECOND for time in background.times]
         return outcome
