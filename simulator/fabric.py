@@ -13,6 +13,7 @@ from native.build import load_library
 from softswitch.compiler import RUNTIME
 from softswitch.switch import Switch
 
+_NO_PORT: Final = 512
 _CSRC: Final = Path(__file__).resolve().parent / "csrc"
 
 
@@ -47,7 +48,6 @@ def _library() -> ctypes.CDLL:
         "fabric_free": (None, [c_void_p]),
         "fabric_attach": (None, [c_void_p, *[c_uint32] * 5, c_uint64, c_uint64]),
         "fabric_set_down": (None, [c_void_p, c_uint32, c_int]),
-        "fabric_rearm": (None, [c_void_p, c_uint32, c_uint64]),
         "fabric_arrive": (None, [c_void_p, c_uint64, c_uint32, c_uint32, c_char_p, c_uint32]),
         "fabric_run": (c_int64, [c_void_p, c_uint64]),
     }
@@ -117,13 +117,13 @@ class Fabric:
         """Switch ``node`` takes in and sends nothing from now on."""
         _library().fabric_set_down(self._handle, node, 1)
 
-    def rearm(self, node: int, now: int) -> None:
-        """To be called when a switch's queues were changed from outside."""
-        _library().fabric_rearm(self._handle, node, now)
-
     def arrive(self, time: int, node: int, port: int, frame: bytes) -> None:
         """A frame arrives at a switch's port at ``time``, which is not past."""
         self._c_arrive(self._handle, time, node, port, frame, len(frame))
+
+    def reach(self, time: int, receiver: int, frame: bytes) -> None:
+        """A frame reaches a receiver at ``time``, which is not past."""
+        self._c_arrive(self._handle, time, receiver, _NO_PORT, frame, len(frame))
 
     def run(self, until: int) -> list[tuple[Callable[[bytes], None], bytes]]:
         """Let things happen up to ``until``, or until something comes out: who gets it, and the frame."""

@@ -158,11 +158,10 @@ class Network:
 
     def _attach(self, switch: str, port: int, name: str, spec: LinkSpec, there: Station | End) -> None:
         """A link from a switch's port. The fabric carries frames on it by itself while it is clean."""
-        node, fabric, clock = self.nodes[switch], self._fabric, self.clock
+        node, fabric = self.nodes[switch], self._fabric
         if isinstance(there, Station):
-            target, receive = Target.TO_HOST, there.receive
-            number, there_port = fabric.receiver(receive), 0
-            link = self._link(switch, name, spec, lambda time, frame: clock.at(time, receive, frame))
+            target, number, there_port = Target.TO_HOST, fabric.receiver(there.receive), 0
+            link = self._link(switch, name, spec, lambda time, frame: fabric.reach(time, number, frame))
         else:
             target, number, there_port = Target.TO_SWITCH, self.nodes[there.switch].number, there.port
             link = self._link(switch, name, spec, self._into(there.switch, there.port))

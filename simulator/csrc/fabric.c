@@ -3,7 +3,8 @@
 //
 // Frames go from switch to switch in here. What comes out is returned to the caller: frames that reach a host,
 // and frames that a switch sends on a link that is not clean (which the caller loses, delays or records).
-// Events of one time run in the order in which they were scheduled.
+// Events of one time run switch by switch and port by port, hosts last; those of one port in the order in which
+// they were scheduled. So it makes no difference on which side of the border a frame was carried.
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +37,8 @@ typedef struct {
     fabric_link links[PORTS];
 } node_state;
 
-// A frame that arrives at a switch or, with NO_PORT, at a host; without a frame: a switch's step.
+// A frame that arrives at a switch or, with NO_PORT, at a host (whose id is in `node`); without a frame: a
+// switch's step.
 typedef struct {
     uint64_t time, order;
     uint32_t node, port;
@@ -92,7 +94,10 @@ static void drop_frame(fabric *f, frame *dropped) {
 // ---- the queue: a binary heap ----------------------------------------------------------------------
 
 static int earlier(const event *a, const event *b) {
-    return a->time != b->time ? a->time < b->time : a->order < b->order;
+    if (a->time != b->time) return a->time < b->time;
+    if ((a->port == NO_PORT) != (b->port == NO_PORT)) return b->port == NO_PORT;
+    if (a->node != b->node) return a->node < b->node;
+    return a->port != b->port ? a->port < b->port : a->order < b->order;
 }
 
 static void push(fabric *f, uint64_t time, uint32_t node, uint32_t port, frame *carried) {
@@ -246,13 +251,7 @@ void fabric_attach(fabric *f, uint32_t node, uint32_t port, uint32_t to, uint32_
 
 void fabric_set_down(fabric *f, uint32_t node, int down) { f->nodes[node].down = down; }
 
-// The caller changed a switch's queues, or asked it something, at `now`.
-void fabric_rearm(fabric *f, uint32_t node, uint64_t now) {
-    if (now > f->now) f->now = now;
-    rearm(f, node);
-}
-
-// A frame arrives at a switch's port at `time`.
+// A frame arrives at a switch's port, or with NO_PORT at the host of id `node`, at `time`.
 void fabric_arrive(fabric *f, uint64_t time, uint32_t node, uint32_t port, const uint8_t *bytes, uint32_t len) {
     frame *carried = take_frame(f, bytes, len);
     if (carried != NULL) push(f, time, node, port, carried);

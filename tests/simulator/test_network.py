@@ -127,6 +127,26 @@ def test_the_same_seed_gives_the_same_trace_byte_for_byte(tmp_path: Path) -> Non
     assert first != story(2, tmp_path / "other")
 
 
+def test_who_looks_changes_nothing(tmp_path: Path) -> None:
+    def run(traced: bool) -> list[Any]:
+        topology = two_tiers(2, 2, 3)
+        queueing = Queueing(depth_packets=24)
+        with Network(topology, seed=1, link=FAST, queueing=queueing) as network:
+            trace = Trace(tmp_path / "trace")
+            for ends, link in network.links().items() if traced else ():
+                trace.attach(" > ".join(ends), link)
+            job = network.admit(everybody(topology), slots=64, initial_rto=0.02, min_rto=0.01)
+            incast = Incast(1_500_000_000, fan_in=3, length=40_000)
+            Background(network, incast, senders=everybody(topology), receivers=everybody(topology), seed=1)
+            after = submit(job, vectors(1, 6, 100))
+            network.run(lambda: job.idle, limit=10)
+            trace.close()
+            counts = [node.switch.statistics() for node in network.nodes.values()]
+            return [network.clock.now, counts, [array.sum() for array in after]]
+
+    assert run(traced=True) == run(traced=False)
+
+
 def test_a_trace_can_be_read_and_is_in_order(tmp_path: Path) -> None:
     story(3, tmp_path / "trace")
     times = [captured.time for captured in read_capture(tmp_path / "trace")]
