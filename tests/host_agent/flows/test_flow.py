@@ -184,7 +184,7 @@ def sent(world: World) -> list[tuple[FlowType, int]]:
     ("given_lanes", "lost_chunks"), [(0, 0), (31, 0), (32, 1), (63, 1), (64, 2), (640, 20)]
 )
 def test_as_much_is_lost_as_the_budget_allows_and_no_more(given_lanes: int, lost_chunks: int) -> None:
-    world = World(FlowConfig(FLOW_ID, chunk_lanes=32), meddling=Meddling(trim=1.0))
+    world = World(FlowConfig(FLOW_ID, chunk_lanes=32, first_window=100), meddling=Meddling(trim=1.0))
     values = np.ones(32 * 100, np.float32)
     world.submit(values, budget(given_lanes))
     world.run()
@@ -193,6 +193,7 @@ def test_as_much_is_lost_as_the_budget_allows_and_no_more(given_lanes: int, lost
     assert settlement.returned.lanes == 32 * lost_chunks
     assert settlement.trimmed == world.sender.counts.droppable == lost_chunks
     assert (settlement.resent, settlement.timeouts) == (0, 0)  # nothing beyond the budget could be trimmed
+    assert settlement.probes == 1  # what was trimmed is known to be lost, and nothing else is waited for
 
 
 def test_accounts_are_kept_apart() -> None:
@@ -340,6 +341,41 @@ def test_an_old_report_of_a_trim_does_not_give_up_a_chunk_sent_again() -> None:
     for _ in range(5):
         assert sender.on_packet(old, 20) is FlowVerdict.DUPLICATE
         assert sender.poll(20)[0] == []
+
+
+def test_room_is_given_back_when_what_was_missing_arrives_after_all() -> None:
+    sender = FlowSender(FlowConfig(FLOW_ID, chunk_lanes=1))
+    sender.submit(np.ones(2, np.float32), budget(1))
+    sender.poll(0)
+
+    def bitmap(answers: int, *bits: bool) -> bytes:
+        return Bitmap(Head(FLOW_ID, 0, 1, 2), answers, 0, np.array(bits)).encode()
+
+    sender.on_packet(bitmap(1, False, False), 10)
+    sender.poll(20)
+    sender.on_packet(bitmap(2, False, False), 30)  # the first may be missing, so the second is sent again
+    again, _ = sender.poll(30)
+    assert [decode(datagram.payload).__class__ for datagram in again] == [Chunk, Probe]
+    sender.on_packet(bitmap(0, True, False), 40)  # here it is
+    sender.poll(100)
+    sender.on_packet(bitmap(3, True, False), 110)  # asked too early for the second copy
+    ((payload, _),), _ = sender.poll(200)
+    assert decode(payload).number == 4  # type: ignore[union-attr]
+    sender.on_packet(bitmap(4, True, False), 210)
+    sender.poll(210)
+    assert sender.counts.resent == 1  # there is room for the second now
+
+
+def test_an_answer_is_complete_with_its_last_part() -> None:
+    sender = FlowSender(FlowConfig(FLOW_ID, chunk_lanes=1, first_window=20_000))
+    sender.submit(np.ones(10_000, np.float32))
+    sender.poll(0)
+    head = Head(FLOW_ID, 0, 1, 10_000)
+    holes = np.arange(8192) % 2 == 0
+    sender.on_packet(Bitmap(head, 1, 0, holes).encode(), 10)
+    assert sender.poll(1000)[0] == []
+    sender.on_packet(Bitmap(head, 1, 8192, np.ones(10_000 - 8192, np.bool_)).encode(), 1000)
+    assert [decode(datagram.payload).__class__ for datagram in sender.poll(1000)[0]] == [Probe]
 
 
 def test_a_bitmap_of_many_parts_is_one_answer() -> None:
