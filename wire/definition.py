@@ -70,7 +70,7 @@ class Flag(IntFlag):
     PROTECTED: the sender gives up nothing; without its lanes (or data) the packet does not count.
     TRIMMED: a switch cut off the lanes (or data).
     CONGESTED: in what a switch or receiver sends: some packet that it is made of had met congestion (CE).
-    ANSWER: sent because a switch asked (REPEAT), who will not ask because of it again.
+    ANSWER: sent because a switch asked (REPEAT), or early, on suspicion: no switch asks others because of it.
     """
 
     PROTECTED = 1
@@ -139,7 +139,7 @@ EVENT_HELP: Final[dict[Event, str]] = {
     Event.DROP_NO_RECEIVER: "result for a worker without a receiver entry",
     Event.DROP_NO_ROOM: "result that would make its packet grow by more than the target can",
     Event.PARTIAL_SENT: "contribution that completed its rack's round; partial sums sent to the spine",
-    Event.PARTIAL_REPEATED: "retransmission while the spine's result is missing: partial sums sent again",
+    Event.PARTIAL_REPEATED: "repetition while the spine's result is missing: sums, or a question, sent up",
     Event.RESULT_STORED: "result from the spine: stored, and multicast to the rack",
     Event.RESULT_RELAYED: "result that one rack still had: multicast to the other racks",
     Event.RESULT_REPEATED: "result that the rack still had: sent to the spine that asked",

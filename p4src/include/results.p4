@@ -68,6 +68,15 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
         meta.made = true;
     }
 
+    // "Have you seen this rack?": like a packet whose lanes were lost, it makes the spine answer, or ask for them.
+    action probe() {
+        hdr.weir.flags = FLAG_PROTECTED | FLAG_TRIMMED | FLAG_ANSWER;
+        hdr.weir.included = 0;
+        hdr.ipv4.dscp = RELIABLE_DSCP;
+        hdr.ipv4.ecn = ECT;
+        meta.made = true;
+    }
+
     action to_sender() {
         standard_metadata.egress_spec = standard_metadata.ingress_port;
     }
@@ -102,6 +111,10 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
             bit<8> flags = meta.flags & FLAG_CONGESTED;
             if (meta.up && meta.final) {
                 sums(TYPE_RESULT, flags | FLAG_PROTECTED);
+            } else if (meta.up && !asked && !meta.adds && meta.early) {
+                strip();
+                probe();
+                meta.event = EVENT_PARTIAL_REPEATED;
             } else if (meta.up) {
                 sums(TYPE_CONTRIBUTION, meta.flags | (asked ? FLAG_ANSWER : 0));
                 if (!asked) {

@@ -8,6 +8,9 @@
 //    /    \   /    \
 //   w0    w1 w2    w3
 //
+// A worker that asks early, without lanes and with the flag ANSWER, is not worth the sums: its rack asks the
+// spine in the same way.
+//
 // A spine that dies takes nothing with it that the racks do not hold: the controller gives its classes to the
 // others, and workers that wait for a result repeat their packets. The switch of such a rack repeats its
 // partial sums. If another rack already has the result, the new spine does not; asked by that spine, the

@@ -3,7 +3,7 @@
 
 import pytest
 
-from tests.harness.lab import PROTECTED_FRONT, Job, Lab, Uplink, group_of
+from tests.harness.lab import PROTECTED_FRONT, RELIABLE, Job, Lab, Uplink, group_of
 from wire.definition import CE, NOT_ECT, Event, Flag, PacketType, dscp
 
 A, B, C, D = group_of(1), group_of(1000), group_of(2**31), group_of(77)
@@ -54,6 +54,26 @@ class TestRack:
         assert job.send(0, lanes={0: A}) == [job.result(0, **total)]
         assert job.send(1) == [job.result(1, **total)]
         assert lab.events()[Event.PARTIAL_REPEATED] == 2
+
+    @pytest.mark.parametrize("flags", [Flag.ANSWER, Flag.ANSWER | Flag.TRIMMED | Flag.PROTECTED])
+    def test_an_early_question_goes_up_without_lanes(self, lab: Lab, rack: Uplink, flags: Flag) -> None:
+        job = rack.job
+        if lab.target.headroom < 1024:
+            pytest.skip("workers behind a target that cannot lengthen packets never ask without lanes")
+        job.send(0, lanes=dict.fromkeys(range(8), A))
+        assert job.send(0, flags=flags) == []
+        up = rack.partial(lanes=dict.fromkeys(range(8), A), included=0b01, nexts=[4])
+        assert job.send(1, nexts=[4], flags=Flag.ANSWER) == [up]
+        asked = Flag.ANSWER | Flag.TRIMMED | Flag.PROTECTED
+        for worker in (0, 1):
+            probe = rack.partial(nexts=[4], flags=asked, traffic_class=RELIABLE)
+            assert job.send(worker, flags=flags) == [probe]
+        assert rack.send(PacketType.REPEAT, nexts=[4]) == [
+            rack.partial(
+                lanes=dict.fromkeys(range(8), A), included=0b01, nexts=[4], flags=Flag.PROTECTED | Flag.ANSWER
+            )
+        ]
+        assert job.send(1, flags=0) == [up]  # the ordinary timer means it
 
     def test_a_second_result_is_dropped(self, lab: Lab, rack: Uplink) -> None:
         job = rack.job
@@ -174,6 +194,19 @@ class TestSpine:
         sent = spine.send(1, type=PacketType.RESULT, **total)
         assert sent == [spine.result(worker, **total) for worker in (0, 2)]
         assert lab.events() == {Event.RESULT_RELAYED: 1}
+
+    def test_a_rack_that_was_not_seen_is_asked_for_its_sums(self, lab: Lab, spine: Job) -> None:
+        early = {"flags": Flag.ANSWER | Flag.TRIMMED | Flag.PROTECTED}
+        assert spine.send(0, nexts=[3], **early) == [spine.repeat(0, nexts=[3])]
+        spine.send(0, lanes={0: A}, included=1)
+        assert spine.send(0, **early) == []
+        spine.send(1)
+        total = {"lanes": {0: A}, "included": 1}
+        assert spine.send(2) == spine.results(**total)
+        assert spine.send(0, **early) == [spine.result(0, **total)]
+        expected = {Event.CONTRIBUTION: 2, Event.ROUND_COMPLETE: 1, Event.REPEAT_ASKED: 1}
+        expected |= {Event.DUPLICATE_PENDING: 1, Event.DUPLICATE_ANSWERED: 1}
+        assert lab.events() == expected
 
     def test_racks_may_not_ask(self, lab: Lab, spine: Job) -> None:
         assert spine.send(1, type=PacketType.REPEAT) == []
