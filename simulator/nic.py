@@ -34,7 +34,7 @@ class Nic:
         self._clock, self._link = clock, link
         self.priorities = priorities
         self._queues: tuple[deque[bytes | Source], ...] = tuple(deque() for _ in range(QUEUES))
-        self._waiting = 0
+        self._waiting = 0  # a bit for each queue that is not empty
         self._free_at = 0
         self._scheduled = False
 
@@ -48,7 +48,7 @@ class Nic:
 
     def _put(self, queue: int, item: bytes | Source) -> None:
         self._queues[queue].append(item)
-        self._waiting += 1
+        self._waiting |= 1 << queue
         if not self._scheduled:
             now = self._clock.now
             if self._free_at <= now:
@@ -76,16 +76,12 @@ class Nic:
                 return
 
     def _take(self) -> bytes | None:
-        for queue in reversed(self._queues):
-            if queue:
-                item = queue.popleft()
-                if isinstance(item, bytes):
-                    self._waiting -= 1
-                    return item
-                frame = item.next_frame(self._clock.now)
-                if frame is None:
-                    self._waiting -= 1
-                else:
-                    queue.append(item)
-                return frame
-        return None
+        number = self._waiting.bit_length() - 1
+        queue = self._queues[number]
+        item = queue.popleft()
+        frame = item if isinstance(item, bytes) else item.next_frame(self._clock.now)
+        if frame is not None and frame is not item:
+            queue.append(item)  # there may be more
+        elif not queue:
+            self._waiting &= ~(1 << number)
+        return frame

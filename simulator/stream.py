@@ -16,8 +16,9 @@ _ACK, _ECE = 0x10, 0x40
 _DATA_OFFSET = 0x50
 _WINDOW = 0xFFFF
 _TTL = 64
-_HEADERS = struct.Struct(">12sHBBHHHBBHIIHHIIBBHHH")
-_TCP = struct.Struct(">IIBB")
+_IP = struct.Struct(">12sHBBHHHBBHII")  # and Ethernet
+_TCP = struct.Struct(">HHIIBBHHH")
+_ANSWER = struct.Struct(">IIBB")  # of the TCP header, from the sequence number on
 _TOS = 15
 _WRAP = 1 << 32
 
@@ -46,53 +47,53 @@ class Port(Protocol):
         """Get no more of them."""
 
 
-def _folded(total: int) -> int:
-    total = (total & 0xFFFF) + (total >> 16)
-    return (total & 0xFFFF) + (total >> 16)
-
-
 class _Frames:
     """Makes the frames of one direction. Their data are zeros: what travels is only counted."""
 
-    __slots__ = ("_base", "_ends", "_ip_sum", "_ips", "_ports", "_tos")
+    __slots__ = ("_base", "_ends", "_heads", "_ips", "_ports")
 
     def __init__(self, port: Port, peer: Port, next_mac: bytes, ports: tuple[int, int]) -> None:
         self._ends = next_mac + port.mac
         self._ips = (port.ip, peer.ip)
         self._ports = ports
-        self._tos = ECT
-        addresses = sum(ip >> 16 for ip in self._ips) + sum(ip & 0xFFFF for ip in self._ips)
-        self._ip_sum = 0x4500 + self._tos + 0x4000 + (_TTL << 8 | PROTOCOL) + addresses
-        self._base = addresses + PROTOCOL + sum(ports) + _WINDOW
+        self._base = self._address_sum() + PROTOCOL + sum(ports) + _WINDOW
+        self._heads: dict[int, bytes] = {}  # Ethernet and IPv4 headers, by length of the data
 
     def make(self, sequence: int, acknowledgement: int, flags: int, length: int) -> bytes:
         """A frame with correct checksums and ``length`` zeros."""
         sequence %= _WRAP
         acknowledgement %= _WRAP
-        kind = _DATA_OFFSET << 8 | flags
-        total = self._base + 20 + length + kind + (sequence >> 16) + (sequence & 0xFFFF)
+        total = (
+            self._base + 20 + length + (_DATA_OFFSET << 8 | flags) + (sequence >> 16) + (sequence & 0xFFFF)
+        )
         total += (acknowledgement >> 16) + (acknowledgement & 0xFFFF)
-        return _HEADERS.pack(
-            self._ends,
-            0x0800,
-            0x45,
-            self._tos,
-            40 + length,
-            0,
-            0x4000,
-            _TTL,
-            PROTOCOL,
-            ~_folded(self._ip_sum + 40 + length) & 0xFFFF,
-            *self._ips,
-            *self._ports,
-            sequence,
-            acknowledgement,
-            _DATA_OFFSET,
-            flags,
-            _WINDOW,
-            ~_folded(total) & 0xFFFF,
-            0,
-        ) + bytes(length)
+        total = (total & 0xFFFF) + (total >> 16)
+        head = self._heads.get(length) or self._head(length)
+        return (
+            head
+            + _TCP.pack(
+                *self._ports,
+                sequence,
+                acknowledgement,
+                _DATA_OFFSET,
+                flags,
+                _WINDOW,
+                ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF,
+                0,
+            )
+            + bytes(length)
+        )
+
+    def _address_sum(self) -> int:
+        return sum((ip >> 16) + (ip & 0xFFFF) for ip in self._ips)
+
+    def _head(self, length: int) -> bytes:
+        total = 0x4500 + ECT + 40 + length + 0x4000 + (_TTL << 8 | PROTOCOL) + self._address_sum()
+        total = (total & 0xFFFF) + (total >> 16)
+        checksum = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+        words = (0x0800, 0x45, ECT, 40 + length, 0, 0x4000, _TTL, PROTOCOL, checksum)
+        head = self._heads[length] = _IP.pack(self._ends, *words, *self._ips)
+        return head
 
 
 class Stream:
@@ -171,7 +172,7 @@ class Stream:
 
     def on_acknowledgement(self, frame: bytes) -> None:
         """An acknowledgement of this stream arrived at the sending host."""
-        _, wire, _, flags = _TCP.unpack_from(frame, 38)
+        _, wire, _, flags = _ANSWER.unpack_from(frame, 38)
         sender = self.sender
         base = sender.acknowledged
         position = base + ((wire - base + (_WRAP >> 1)) % _WRAP - (_WRAP >> 1))
