@@ -35,7 +35,7 @@ def tables(done: Calibration) -> RenderableType:
     config = done.config
     found = Table(
         title=f"What {config.model} can miss: {config.workers} workers, {config.epochs} epochs, "
-        f"{config.seeds} seeds\n{mean_accuracy(done.lossless):.2f} % without loss, "
+        f"{_seeds(config.seeds)}\n{mean_accuracy(done.lossless):.2f} % without loss, "
         f"{config.tolerance:g} points less tolerated",
         title_justify="left",
     )
@@ -70,6 +70,10 @@ def tables(done: Calibration) -> RenderableType:
     return Group(found, notes, budgets)
 
 
+def _seeds(seeds: int) -> str:
+    return f"{seeds} seed{'' if seeds == 1 else 's'}"
+
+
 def _share(p: float) -> str:
     return f"{p:.0%}" if p >= 0.01 else f"{p:.2%}"
 
@@ -83,7 +87,7 @@ def draw(path: Path, done: Calibration) -> None:
     figure = Figure(figsize=(12, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(
-        f"What {config.model} can miss: {config.workers} workers, {config.seeds} seeds, "
+        f"What {config.model} can miss: {config.workers} workers, {_seeds(config.seeds)}, "
         f"{config.tolerance:g} points tolerated",
         fontsize=13,
         fontweight="bold",
@@ -107,15 +111,16 @@ def _curves(axis: Any, done: Calibration) -> None:
             axis.plot(*zip(*points, strict=True), color=style[0], marker="o", label=style[1])
     axis.axhline(done.config.tolerance, color=_GREY, linestyle="--", linewidth=1, label="tolerance")
     axis.set_yscale("symlog", linthresh=1)
+    axis.yaxis.set_major_formatter("{x:g}")
     _label(axis, "Random loss of all blocks", "blocks lost, %", "accuracy lost, points")
     axis.legend(frameon=False, fontsize=9)
 
 
 def _bars(axis: Any, kind: str, title: str, order: str, done: Calibration) -> None:
-    """One bar for each class; a paler one up to the share that was too much."""
+    """One bar for each class, and how much of the class there is."""
     findings = [f for f in done.findings if f.question.kind == kind]
     places = range(len(findings))
-    axis.bar(places, [100 * (f.beyond or 1.0) for f in findings], color=_BLUE, alpha=0.2, label="not known")
+    axis.bar(places, [100.0 for _ in findings], color=_BLUE, alpha=0.15, label="too much, or not tried")
     bars = axis.bar(places, [100 * f.tolerated for f in findings], color=_BLUE, label="tolerated")
     for bar, finding in zip(bars, findings, strict=True):
         axis.annotate(
