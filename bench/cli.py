@@ -117,6 +117,9 @@ def tail(
     setting: Annotated[
         str, typer.Option(help="collectives: all-reduce; server: push and pull; or both.")
     ] = "both",
+    loss: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of packets that links between racks lose.")
+    ] = 0.0,
     seeds: Annotated[int, typer.Option(min=1, help="How many runs of each contender.")] = 2,
     tensors: Annotated[int, typer.Option(min=1, help="Tensors in a run.")] = 100,
     kilobytes: Annotated[int, typer.Option(min=4, help="Size of a tensor in KiB.")] = 64,
@@ -138,6 +141,11 @@ def tail(
     if not chosen:
         raise typer.BadParameter(f"--setting: {', '.join(SETTINGS)} or both, not {setting!r}")
     scenario = Scenario(
-        tensor=kilobytes * 1024, tensors=tensors, budget=budget, min_rto=min_rto / 1000, depth=depth
+        loss=loss,
+        tensor=kilobytes * 1024,
+        tensors=tensors,
+        budget=budget,
+        min_rto=min_rto / 1000,
+        depth=depth,
     )
     measure(chosen, load or [0.7], seeds, scenario, processes=processes, plot=plot)

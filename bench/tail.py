@@ -138,7 +138,8 @@ def _notes(setting: Setting, scenario: Scenario, seeds: int) -> list[str]:
         f"{scenario.delay_ns / 1000:g} µs, racks {ratio:.1f}:1 oversubscribed, {scenario.depth} packets "
         "a queue.",
         f"background: bursts of {scenario.fan_in} DCTCP flows of {scenario.burst // 1000} kB from background "
-        "hosts to any host of another rack; its load is that of the links between racks.",
+        f"hosts to any host of another rack; its load is that of the links between racks, which lose "
+        f"{scenario.loss:.2%} of packets.",
         f"a: {peer}, least time-out {1000 * scenario.min_rto:g} ms, as for Weir. b: the path of all of a "
         "job's packets, or of each flow, is drawn once (ECMP).",
         f"{seeds} x {scenario.tensors} tensors of {size}, one at a time; a budget allows "

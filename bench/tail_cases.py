@@ -16,7 +16,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from controller.qos import ClassSpec, Qos
+from controller.qos import ClassSpec, Loss, Qos
 from controller.topology import Topology, leaf_spine
 from host_agent.flows.config import FlowConfig
 from host_agent.flows.frames import Address
@@ -47,10 +47,10 @@ class Scenario:
     """Links, background and tensors: the same for every contender.
 
     Every rack has workers, one server and background hosts, which send bursts to any host of the other racks.
-    load: what the background takes of the links between racks, headers included, on average. Times in
-    seconds, sizes in bytes. budget: share of a tensor's lanes that may go missing where a contender allows it
-    (with a server: of what is pushed). first_window: of a flow, in chunks. warmup: tensors before those that
-    count, in which windows and round-trip times are learned.
+    load: what the background takes of the links between racks, headers included, on average. loss: share of
+    packets that those links lose. Times in seconds, sizes in bytes. budget: share of a tensor's lanes that may
+    go missing where a contender allows it (with servers: of what is pushed). first_window: of a flow, in
+    chunks. warmup: tensors before those that count, in which windows and round-trip times are learned.
     """
 
     racks: int = 4
@@ -61,6 +61,7 @@ class Scenario:
     delay_ns: int = 1_000
     depth: int = 128
     load: float = 0.7
+    loss: float = 0.0
     fan_in: int = 8
     burst: int = 16_000
     tensor: int = 65_536
@@ -170,6 +171,12 @@ def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -
 
 def _topology(scenario: Scenario, qos: Qos) -> Topology:
     hosts = scenario.workers + 1 + scenario.others
+    racks, spines = range(1, scenario.racks + 1), range(1, scenario.spines + 1)
+    if scenario.loss:
+        ports = [(f"leaf{rack}", hosts + spine) for rack in racks for spine in spines]
+        ports += [(f"spine{spine}", rack) for rack in racks for spine in spines]
+        losses = tuple(Loss(switch=name, port=port, probability=scenario.loss) for name, port in ports)
+        qos = qos.model_copy(update={"losses": losses})
     return leaf_spine(scenario.racks, scenario.spines, hosts, target="soft", qos=qos)
 
 
