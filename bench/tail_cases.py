@@ -48,8 +48,8 @@ class Scenario:
 
     Every rack has workers, one server and background hosts, which send bursts to any host of the other racks.
     load: what the background takes of the links between racks, headers included, on average. loss: share of
-    packets that those links lose. Times in seconds, sizes in bytes. budget: share of a tensor's lanes that may
-    go missing where a contender allows it (with servers: of what is pushed). first_window: of a flow, in
+    packets that those links lose. Times in seconds, sizes in bytes. budget: share of a tensor's lanes that
+    may go missing where a contender allows it (with servers: of what is pushed). first_window: of a flow, in
     chunks. warmup: tensors before those that count, in which windows and round-trip times are learned.
     """
 
