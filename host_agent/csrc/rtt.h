@@ -7,15 +7,16 @@
  * round that took more than half the timeout, or that needed a repeat (Karn), counts as slow and is left out;
  * unless round after round is: then it is the network, or the machine, that is.
  *
- * Asking too early shows: the answer comes twice. Then the early timeout doubles, and is halved again for every
- * second in which that does not happen; RACK's reordering window adapts likewise (RFC 8985). */
+ * Asking too early shows: the answer comes twice. Then the early timeout doubles, up to a quarter of the other,
+ * and is halved again for every WEIR_CALM_NS in which that does not happen; RACK's reordering window adapts
+ * likewise (RFC 8985). */
 #ifndef WEIR_RTT_H
 #define WEIR_RTT_H
 
 #include <stdint.h>
 
 enum { WEIR_SLOW_ROUNDS = 8 };
-static const int64_t WEIR_CALM_NS = 1000000000;
+static const int64_t WEIR_CALM_NS = 500000000;
 
 typedef struct {
     int64_t mean_ns, deviation_ns; /* mean 0: nothing measured yet */
@@ -87,18 +88,20 @@ static inline void weir_rtt_round(weir_rtt *r, int64_t ns, int repeated, int tog
     }
 }
 
-/* The early timeout, if that is the shorter one. */
+/* The early timeout: never more than the other. */
 static inline int64_t weir_rtt_early(const weir_rtt *r)
 {
-    int64_t early = r->early.timeout_ns << r->caution;
-    return early < r->late.timeout_ns ? early : r->late.timeout_ns;
+    int64_t early = r->early.timeout_ns, late = r->late.timeout_ns, cautious = early << r->caution;
+    if (early > late)
+        return late;
+    return cautious < late / 4 ? cautious : early > late / 4 ? early : late / 4;
 }
 
 /* We asked too early. */
 static inline void weir_rtt_hasty(weir_rtt *r, int64_t now_ns)
 {
-    int64_t early = weir_rtt_early(r);
-    if (early == r->late.timeout_ns || (r->caution && now_ns - r->caution_ns < early))
+    if (r->early.timeout_ns << r->caution >= r->late.timeout_ns / 4 ||
+        (r->caution && now_ns - r->caution_ns < weir_rtt_early(r)))
         return;
     r->caution++;
     r->caution_ns = now_ns;
