@@ -8,7 +8,7 @@ machine that computes them. `bench.tail_cases` says what is compared.
 import math
 import os
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -63,20 +63,23 @@ def simulate(
     results = {case: Outcome() for case in cases}
     todo = [(case, seed) for seed in seeds for case in cases]
     with ProcessPoolExecutor(min(len(todo), processes or os.cpu_count() or 1)) as pool:
-        runs = [
-            pool.submit(run, case.setting, case.contender, replace(scenario, load=case.load), seed)
-            for case, seed in todo
-        ]
-        for (case, seed), future in zip(todo, runs, strict=True):
-            outcome, total = future.result(), results[case]
-            total.times += outcome.times
-            total.background += outcome.background
-            for name, count in outcome.counts.items():
-                total.counts[name] = total.counts.get(name, 0) + count
+        runs = {}
+        for case, seed in todo:
+            loaded = replace(scenario, load=case.load)
+            runs[pool.submit(run, case.setting, case.contender, loaded, seed)] = case, seed
+        for future in as_completed(runs):
+            (case, seed), outcome = runs[future], future.result()
+            times = [1000 * time for time in outcome.times]
             console.print(
                 f"{case.setting}, load {case.load:.0%}, {case.contender.name}, seed {seed}: "
-                f"p99 {1000 * percentile(outcome.times, 99):.2f} ms of {len(outcome.times)} tensors"
+                f"mean {mean(times):.2f} ms, p99 {percentile(times, 99):.2f} ms of {len(times)} tensors"
             )
+    for future, (case, _) in runs.items():
+        outcome, total = future.result(), results[case]
+        total.times += outcome.times
+        total.background += outcome.background
+        for name, count in outcome.counts.items():
+            total.counts[name] = total.counts.get(name, 0) + count
     return results
 
 
@@ -101,8 +104,8 @@ def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Conte
                 f"{1000 * mean(outcome.times):.2f}",
                 f"{1000 * percentile(outcome.times, 50):.2f}",
                 f"{1000 * tails[number]:.2f}",
-                f"{1 - tails[number] / tails[0]:+.0%}" if number else "-",
-                f"{1 - tails[number] / tails[1]:+.0%}" if number > 1 else "-",
+                f"{tails[number] / tails[0]:.1%}",
+                f"{tails[number] / tails[1]:.1%}" if number else "-",
                 f"{counts.get('timeouts', 0) / len(outcome.times):.2f}",
                 f"{missing:.2%}",
                 f"{1000 * percentile(outcome.background, 99):.1f}" if outcome.background else "-",
@@ -112,15 +115,15 @@ def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Conte
     show(
         f"{title}: completion time of a tensor, background load {scenario.load:.0%}",
         (
-            "contender",
-            "mean ms",
-            "median ms",
-            "p99 ms",
-            "less than a",
-            "less than b",
-            "time-outs / tensor",
-            "lanes missing",
-            "background p99 ms",
+            "ms",
+            "mean",
+            "median",
+            "p99",
+            "p99 / a",
+            "p99 / b",
+            "RTOs",
+            "missing",
+            "others",
         ),
         rows,
         _notes(setting, scenario, seeds),
@@ -144,7 +147,8 @@ def _notes(setting: Setting, scenario: Scenario, seeds: int) -> list[str]:
         "job's packets, or of each flow, is drawn once (ECMP).",
         f"{seeds} x {scenario.tensors} tensors of {size}, one at a time; a budget allows "
         f"{scenario.budget:.0%} of the lanes {'' if setting == 'collectives' else 'pushed '}to be missing. "
-        "p99: nearest rank.",
+        "p99: nearest rank. RTOs: time-outs per tensor. missing: share of lanes. others: p99 of "
+        "the background's flows.",
     ]
 
 

@@ -109,13 +109,13 @@ class Contender:
 
 
 CONTENDERS: Final = (
-    Contender("a: DCTCP", weir=False, spray=False, priorities=False, trims=False),
-    Contender("b: Weir, hashed paths", spray=False, priorities=False, trims=False),
-    Contender("c: b + spraying", priorities=False, trims=False),
-    Contender("d: c + priorities", trims=False),
-    Contender("e: d + trimming, budget"),
-    Contender("e without spraying", spray=False),
-    Contender("e without priorities", priorities=False),
+    Contender("a DCTCP", weir=False, spray=False, priorities=False, trims=False),
+    Contender("b Weir, hashed", spray=False, priorities=False, trims=False),
+    Contender("c + spraying", priorities=False, trims=False),
+    Contender("d + priorities", trims=False),
+    Contender("e + trimming"),
+    Contender("e - spraying", spray=False),
+    Contender("e - priorities", priorities=False),
 )
 
 
