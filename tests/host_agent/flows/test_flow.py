@@ -15,8 +15,8 @@ from host_agent.flows.codec import Bitmap, Chunk, Head, Probe, Stop, decode
 from host_agent.report import FRAME_OVERHEAD
 from host_agent.tagging import LOSSLESS, Tagging
 from simulator.link import Faults
-from tests.host_agent.flows.world import FLOW_ID, Floats, Meddling, World, check, is_chunk, is_protected
-from wire.definition import ECT, FlowType
+from tests.host_agent.flows.world import FLOW_ID, Floats, Meddling, World, check, is_chunk, is_protected, mark
+from wire.definition import CE, ECT, FlowType
 
 MS = 1_000_000
 EXAMPLES = 150
@@ -499,3 +499,49 @@ def test_tensors_may_become_ready_in_any_order() -> None:
         world.submit(np.ones(10, np.float32), number=3)
     world.run()
     assert {number: float(d.values[0]) for number, d in world.deliveries.items()} == {1: 1, 2: 2, 3: 3, 4: 4}
+
+
+def test_a_tensor_that_waits_for_its_turn_asks_nothing() -> None:
+    """Its answer came, and urgent tensors have the window for longer than any time-out."""
+    world = World(FlowConfig(FLOW_ID, first_window=1, congestion=True), back=Faults(delay=MS))
+    world.there.change = mark  # so that the window stays at one chunk
+    world.submit(np.ones(352 * 4, np.float32), Tagging(layer=5))
+    for _ in range(8):
+        world.clock.step()
+    world.submit(np.ones(352 * 300, np.float32), Tagging(layer=0))
+    world.run()
+    assert list(world.deliveries) == [2, 1]
+    assert world.settlements[1].ended > 300 * MS
+    assert world.sender.counts.timeouts == 0
+
+
+def test_marks_shrink_the_window_and_are_counted_chunk_by_chunk() -> None:
+    """The chunks of every second round trip, as the receiver tells kinds apart."""
+    config = FlowConfig(FLOW_ID, first_window=16)
+    sender, receiver = FlowSender(config), FlowReceiver(config)
+    sender.submit(np.ones(352 * 15, np.float32))
+    for place, datagram in enumerate(sender.poll(0)[0]):
+        receiver.on_packet(datagram.payload, 0, datagram.traffic_class | (CE if 3 <= place < 8 else 0))
+    for datagram in receiver.poll(0)[0]:
+        sender.on_packet(datagram.payload, 1)
+    assert receiver.counts.marked == sender.counts.marked == 5
+    assert sender.window.shrunk == 0  # the round trip of 16 chunks is not over
+    sender.submit(np.ones(352 * 3, np.float32))
+    for datagram in sender.poll(2)[0]:
+        receiver.on_packet(datagram.payload, 2, datagram.traffic_class)
+    for datagram in receiver.poll(2)[0]:
+        sender.on_packet(datagram.payload, 3)
+    assert sender.window.shrunk == 1
+
+
+def test_repeated_questions_stay_behind_the_chunks_until_there_is_silence() -> None:
+    sender = FlowSender(FlowConfig(FLOW_ID))
+    sender.submit(np.ones(10, np.float32), Tagging(layer=4))
+    _, deadline = sender.poll(0)
+    codes = []
+    for _ in range(4):
+        assert deadline is not None
+        ((_, traffic_class),), deadline = sender.poll(deadline)
+        codes.append(traffic_class >> 2)
+    assert codes == [16, 16, 56, 56]
+    assert sender.window.shrunk == 2
