@@ -99,6 +99,14 @@ static void notice_haste(weir_transport *t, const weir_result *h, int64_t now_ns
     }
 }
 
+static inline void answered(weir_transport *t, const slot_state *slot)
+{
+    if (slot->sent_ns > t->answered_ns)
+        t->answered_ns = slot->sent_ns;
+    if (slot->sent_ns > t->answered_kind_ns[slot->kind])
+        t->answered_kind_ns[slot->kind] = slot->sent_ns;
+}
+
 static void complete(weir_transport *t, const weir_result *h, const uint8_t *lanes, uint8_t traffic_class,
                      int64_t now_ns)
 {
@@ -108,8 +116,8 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     t->report.rounds++;
     t->report.marked += (uint64_t)marked;
     weir_rtt_round(&t->rtt, now_ns - slot->sent_ns, slot->sends > 1, slot->together);
-    if (slot->sends == 1 && slot->sent_ns > t->answered_ns) /* else it may be the answer to the earlier packet */
-        t->answered_ns = slot->sent_ns;
+    if (slot->sends == 1) /* else it may be the answer to the earlier packet */
+        answered(t, slot);
     weir_rtt_calm(&t->rtt, now_ns);
     weir_window_result(&t->window, marked);
     if (slot->groups && (!included || t->budget.count))

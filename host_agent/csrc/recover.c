@@ -98,11 +98,11 @@ static void expire_timers(weir_transport *t, int64_t now_ns)
 /* Of packets that may have overtaken each other on the way, the later is not taken to tell of the earlier. */
 static int64_t reordering(const weir_transport *t)
 {
-    int64_t quarter = t->rtt.early.mean_ns / 4;
-    return (quarter > t->config.reordering_ns ? quarter : t->config.reordering_ns) << t->rtt.caution;
+    int64_t half = t->rtt.early.mean_ns / 2;
+    return (half > t->config.reordering_ns ? half : t->config.reordering_ns) << t->rtt.caution;
 }
 
-/* Ask about the packets that were sent well before one that has been answered; RACK (RFC 8985). */
+/* Ask about the packets that were sent well before one of their kind that has been answered; RACK (RFC 8985). */
 static void find_overtaken(weir_transport *t)
 {
     int64_t window = reordering(t);
@@ -111,7 +111,8 @@ static void find_overtaken(weir_transport *t)
         if (slot->last_ns + window >= t->answered_ns)
             return;
         if (!slot->due && may_ask(t, slot) &&
-            slot->last_ns + weir_rtt_backed_off(&t->rtt, window, slot->attempts) < t->answered_ns)
+            slot->last_ns + weir_rtt_backed_off(&t->rtt, window, slot->attempts) <
+                t->answered_kind_ns[slot->kind])
             ask(t, s);
     }
 }

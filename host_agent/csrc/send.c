@@ -103,9 +103,12 @@ typedef struct {
 
 static const treatment BARE = {0, 0, WEIR_RELIABLE_DSCP << 2 | WEIR_ECT};
 
+/* The same before the retransmission timeout: a rack's switch takes it for a question to itself. */
+static const treatment EARLY = {0, WEIR_FLAG_ANSWER, WEIR_RELIABLE_DSCP << 2 | WEIR_ECT};
+
 /* Looks as if its lanes had been cut off: takes part in nothing, and is answered by the result of a complete
  * round, or by the wish for our lanes if the aggregator lacks them. */
-static const treatment PROBE = {0, WEIR_FLAG_PROTECTED | WEIR_FLAG_TRIMMED,
+static const treatment PROBE = {0, WEIR_FLAG_PROTECTED | WEIR_FLAG_TRIMMED | WEIR_FLAG_ANSWER,
                                 WEIR_RELIABLE_DSCP << 2 | WEIR_ECT};
 
 static inline treatment with_lanes(const slot_state *slot, uint32_t dscp, int droppable)
@@ -141,11 +144,11 @@ static treatment next_treatment(weir_transport *t, slot_state *slot)
     slot->wanted |= due & WEIR_DUE_LANES;
     if (due & (WEIR_DUE_EARLY | WEIR_DUE_TIMER) && slot->groups && !slot->wanted && expendable(t, slot)) {
         t->report.releases++;
-        return BARE;
+        return due & WEIR_DUE_TIMER ? BARE : EARLY;
     }
     if (!(due & (WEIR_DUE_LANES | WEIR_DUE_TIMER)) && !t->config.fill) {
         t->report.probes++;
-        return slot->groups ? PROBE : BARE;
+        return slot->groups ? PROBE : EARLY;
     }
     t->report.retransmissions++;
     return slot->groups ? with_lanes(slot, WEIR_RELIABLE_DSCP, 0) : BARE;
@@ -209,6 +212,7 @@ uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out, ui
         return 0;
     t->slots[s].sends++;
     t->slots[s].last_ns = now_ns;
+    t->slots[s].kind = weir_kind(s, how.traffic_class);
     weir_sent_add(&t->sent, s);
     weir_arm_timer(t, s, now_ns);
     uint32_t length = write_contribution(t, s, how, out);

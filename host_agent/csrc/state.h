@@ -25,6 +25,16 @@ enum {
     WEIR_DUE_RESULT = 8, /* the round is complete, but its result lost its lanes */
 };
 
+/* Packets of one kind take the same queues and paths, so they keep their order: first packets and those of the
+ * reliable class apart, and racks send slots to spines by their number. */
+enum { WEIR_KINDS = 2 * WEIR_SPINE_CLASSES };
+
+static inline uint8_t weir_kind(uint32_t slot, uint8_t traffic_class)
+{
+    uint32_t reliable = traffic_class >> 2 == WEIR_RELIABLE_DSCP;
+    return (uint8_t)(reliable * WEIR_SPINE_CLASSES + slot % WEIR_SPINE_CLASSES);
+}
+
 typedef struct {
     uint32_t round;    /* in progress, or the last one done */
     uint32_t before;   /* the last one before this reduce began */
@@ -38,6 +48,7 @@ typedef struct {
     uint8_t wanted;    /* the aggregator asked for our lanes: give them up no more */
     uint8_t attempts;  /* in this round: times that we took the packet to be lost */
     uint8_t timeouts;  /* of these, retransmission timeouts */
+    uint8_t kind;      /* of the last packet: WEIR_KINDS */
     uint8_t early;     /* its timer is short of the retransmission timeout */
     uint8_t asked;     /* in the round before we asked early */
     int64_t sent_ns;   /* first packet of this round */
@@ -58,6 +69,7 @@ struct weir_transport {
     weir_sent sent;       /* slots that wait for a result */
     uint32_t outstanding; /* how many */
     int64_t answered_ns;  /* when the last packet was sent that has been answered, of those sent only once */
+    int64_t answered_kind_ns[WEIR_KINDS]; /* the same of each kind */
 
     /* the reduce in progress */
     uint32_t op, block_log2, block, columns, column_groups;

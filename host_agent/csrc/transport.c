@@ -113,6 +113,7 @@ static void open_slots(weir_transport *t)
     weir_ready_clear(&t->ready);
     weir_sent_clear(&t->sent);
     t->answered_ns = 0;
+    memset(t->answered_kind_ns, 0, sizeof t->answered_kind_ns);
     for (uint32_t s = 0; s < t->used; s++) {
         slot_state *slot = &t->slots[s];
         for (uint32_t c = 0; c < t->columns; c++) {
