@@ -87,11 +87,13 @@ def training(
         float, typer.Option(help="After so much training Gloo is cut short; the rest is calculated.")
     ] = 10.0,
     seed: Annotated[int, typer.Option(min=0, help="Of parameters and of the order of the data.")] = 1,
+    virtual: Annotated[bool, typer.Option(help="Simulate a step's all-reduce beforehand.")] = True,
     plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-training.png"),
 ) -> None:
     """Time to equal accuracy of Gloo, lossless Weir and Weir with a loss budget, on the same bad links.
 
-    Needs root: the hosts are network namespaces.
+    First what one step waits for, in virtual time, then (as root: the hosts are network namespaces) the
+    training itself, which needs cores to spare: all switches and workers share this machine.
     """
     from bench.training import run
     from weir.train.config import ConfigError, make_config
@@ -102,8 +104,8 @@ def training(
             density=density, topology=topology, links=links, loss=loss, background=background,
             background_load=background_load, background_dscp=background_dscp, seed=seed,
         )  # fmt: skip
-        run(config, loss_budget, gloo_minutes, plot)
-    except (ConfigError, PermissionError) as error:
+        run(config, loss_budget, gloo_minutes, plot, virtual=virtual)
+    except ConfigError as error:
         typer.echo(f"weir bench training: {error}", err=True)
         raise typer.Exit(2) from None
 

@@ -18,7 +18,7 @@ from weir.network import NetworkSpec, parse_shape
 
 RACKS = ("--topology", "leaf-spine-2x2")
 MODEL = ("--model", "mlp", "--workers", "4", "--sparsifier", "none", "--epochs", "1", "--no-reference")
-STEPS = 12
+STEPS = 10
 
 
 def checksums(out: Path) -> list[str]:
@@ -91,7 +91,7 @@ def test_with_a_budget_a_bounded_share_goes_missing(tmp_path: Path) -> None:
 
 
 def test_the_last_spine_that_dies_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    process = start(tmp_path, *MODEL, "--topology", "leaf-spine-2x1", "--epochs", "500")
+    process = start(tmp_path, *MODEL, "--workers", "2", "--topology", "leaf-spine-2x1", "--epochs", "500")
     wait_for_steps(tmp_path, 2)
     started = children(process.pid)
     os.kill(next(pid for pid, line in started.items() if "spine1.sock" in line), signal.SIGKILL)

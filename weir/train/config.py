@@ -112,6 +112,7 @@ class TrainConfig(BaseModel):
                 raise ValueError(
                     f"--loss-policy: there is no file {self.loss_policy}; weir calibrate writes one"
                 )
+            _check_policy(self.loss_policy)
         return self
 
     @property
@@ -137,6 +138,15 @@ class TrainConfig(BaseModel):
         network = self.network
         disturbed = network.rate_bps is not None or network.loss > 0  # background needs a rate
         return self.lossy or disturbed or not network.shape.single
+
+
+def _check_policy(path: Path) -> None:
+    from host_agent.loss_policy import LossPolicy
+
+    try:
+        LossPolicy.load(path)
+    except ValueError as error:
+        raise ValueError(f"--loss-policy: {error}") from None
 
 
 def make_config(**given: Any) -> TrainConfig:

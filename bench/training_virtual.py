@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one training step waits for, in virtual time: the gradient's all-reduce on the same bad links.
+
+The real switch program, the real entries and the real transport, in the simulator: what comes out depends on
+the seed and not on how busy this machine is. The peer is Gloo's ring of two segments a chunk over simulated
+TCP (new Reno's recovery, time-outs of 200 ms at least as in Linux, no selective acknowledgements).
+"""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from host_agent.tagging import Tagging
+from simulator.host import Work
+from simulator.link import Faults
+from simulator.network import LinkSpec, Network
+from simulator.ring import Ring
+from simulator.tcp import TcpConfig
+from softswitch.queueing import Queueing
+from weir.background import FLOWS, frame
+from weir.network import NetworkSpec, Plan, incast, make_plan
+from wire.definition import SLOT_LANES, Op
+
+SLOTS: Final = 256  # what a job gets that does not say
+LAYER: Final = 2
+DELAY_NS: Final = 10_000  # of every link
+LINUX_MIN_RTO_NS: Final = 200_000_000
+_LIMIT_S: Final = 36_000.0
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """One all-reduce: virtual seconds to the last worker's end; share of its lanes that is missing."""
+
+    seconds: float
+    missing: float = 0.0
+    retransmissions: int = 0
+    releases: int = 0
+
+
+def weir(spec: NetworkSpec, workers: int, parameters: int, budget: float) -> Reduced:
+    """The gradient as Weir sums it: shared exponents first, then fixed-point lanes, all blocks non-zero.
+
+    budget: the share of the lanes that may go missing, in one account.
+    """
+    blocks = -(-parameters // SLOT_LANES)
+    numbers = np.random.default_rng(0)
+    with _network(spec, workers) as (network, plan):
+        job = network.admit([host.name for host in plan.workers], slots=SLOTS)
+        for worker in job.workers:
+            exponents = numbers.integers(1, 255, blocks, dtype=np.uint32)
+            lanes = numbers.integers(1, 1 << 32, blocks * SLOT_LANES, dtype=np.uint32)
+            worker.submit(Work(Op.MAX, SLOT_LANES, exponents, tagging=Tagging(layer=LAYER)))
+            worker.submit(Work(Op.ADD, SLOT_LANES, lanes, tagging=_tagging(blocks, budget)))
+        network.run(lambda: job.idle, limit=_LIMIT_S)
+        reports = [report for worker in job.workers for report in worker.reports]
+        return Reduced(
+            seconds=network.clock.now / 1e9,
+            missing=sum(int(report.missing.sum()) for report in reports) / (workers * blocks * SLOT_LANES),
+            retransmissions=sum(report.retransmissions for report in reports),
+            releases=sum(report.releases for report in reports),
+        )
+
+
+def ring(spec: NetworkSpec, workers: int, parameters: int) -> Reduced:
+    """The gradient as a ring of TCP streams sums it."""
+    with _network(spec, workers) as (network, plan):
+        members = Ring(network, [host.name for host in plan.workers], TcpConfig(min_rto=LINUX_MIN_RTO_NS))
+        done: list[int] = []
+        for rank in range(workers):
+            members.reduce(rank, 4 * parameters, lambda rank=rank: done.append(rank))  # type: ignore[misc]
+        network.run(lambda: len(done) == workers, limit=_LIMIT_S)
+        return Reduced(network.clock.now / 1e9)
+
+
+def _tagging(blocks: int, budget: float) -> Tagging:
+    if not budget:
+        return Tagging(layer=LAYER)
+    return Tagging(
+        layer=LAYER,
+        magnitudes=np.zeros(blocks, np.uint8),
+        accounts=np.zeros(blocks, np.uint16),
+        budgets=np.array([int(budget * blocks * SLOT_LANES)], np.uint64),
+    )
+
+
+@contextmanager
+def _network(spec: NetworkSpec, workers: int) -> Iterator[tuple[Network, Plan]]:
+    """The network of ``spec`` with its background traffic, in virtual time."""
+    plan = make_plan(spec, workers, grpc=lambda name: f"unix:/{name}")
+    link = LinkSpec(spec.rate_bps, Faults(delay=DELAY_NS))  # what is lost is lost in the switches
+    with Network(plan.topology, seed=1, link=link, queueing=Queueing(depth_packets=spec.depth)) as network:
+        _disturb(network, plan)
+        yield network, plan
+
+
+def _disturb(network: Network, plan: Plan) -> None:
+    """Bursts as ``weir.background`` sends them, on the virtual clock."""
+    spec = incast(plan)
+    if spec is None:
+        return
+    victims = len(plan.victims)
+    step = round(spec.period_s / victims * 1e9)
+    senders = [network.stations[host.name] for host in plan.background]
+    frames = [
+        [[frame(sender, victim, spec.dscp, flow) for flow in range(FLOWS)] for victim in sender.victims]
+        for sender in spec.senders
+    ]
+    flows = itertools.cycle(range(FLOWS))
+
+    def burst(number: int) -> None:
+        for flow in itertools.islice(flows, spec.burst):
+            for station, own in zip(senders, frames, strict=True):
+                station.send(own[number % victims][flow])
+        network.clock.after(step, burst, number + 1)
+
+    network.clock.after(0, burst, 0)
