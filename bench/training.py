@@ -166,7 +166,8 @@ def _print(outcomes: list[Outcome], reached: dict[str, float], target: float, co
         )
         counts, mean, steps = outcome.counts, record.mean_traffic, max(1, len(record.steps))
         notes.append(
-            f"{outcome.name}: {len(record.steps)} of {record.total_steps} steps, {byte_count(mean.bytes_up / steps)} up per worker and step, "
+            f"{outcome.name}: {len(record.steps)} of {record.total_steps} steps, "
+            f"{byte_count(mean.bytes_up / steps)} up per worker and step, "
             f"{mean.retransmissions:,} retransmissions, {done.releases:,} releases; switches trimmed "
             f"{counts.trims:,} packets, marked {counts.marks:,}, found no room for "
             f"{counts.congestion_drops:,}, lost {counts.lost:,} on purpose"
