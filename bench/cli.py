@@ -87,7 +87,8 @@ def training(
         float, typer.Option(help="After so much training Gloo is cut short; the rest is calculated.")
     ] = 10.0,
     seed: Annotated[int, typer.Option(min=0, help="Of parameters and of the order of the data.")] = 1,
-    virtual: Annotated[bool, typer.Option(help="Simulate a step's all-reduce beforehand.")] = True,
+    virtual: Annotated[bool, typer.Option(help="First a step's all-reduce, in virtual time.")] = True,
+    train: Annotated[bool, typer.Option(help="Then the training itself, in real time.")] = True,
     plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-training.png"),
 ) -> None:
     """Time to equal accuracy of Gloo, lossless Weir and Weir with a loss budget, on the same bad links.
@@ -104,7 +105,7 @@ def training(
             density=density, topology=topology, links=links, loss=loss, background=background,
             background_load=background_load, background_dscp=background_dscp, seed=seed,
         )  # fmt: skip
-        run(config, loss_budget, gloo_minutes, plot, virtual=virtual)
+        run(config, loss_budget, gloo_minutes, plot, virtual=virtual, real=train)
     except ConfigError as error:
         typer.echo(f"weir bench training: {error}", err=True)
         raise typer.Exit(2) from None

@@ -66,13 +66,17 @@ class Outcome:
         ]
 
 
-def run(config: TrainConfig, budget: float, gloo_minutes: float, plot: Path, *, virtual: bool) -> None:
-    """Measure, print and draw; ``virtual``: the step's all-reduce in virtual time too, beforehand.
+def run(
+    config: TrainConfig, budget: float, gloo_minutes: float, plot: Path, *, virtual: bool, real: bool
+) -> None:
+    """Measure, print and draw: ``virtual``, a step's all-reduce in virtual time; ``real``, the training itself.
 
-    The training itself only as root, and said if not.
+    The latter only as root, and said if not.
     """
     if virtual:
         _virtual(config, budget)
+    if not real:
+        return
     if os.geteuid() != 0:
         console.print("not trained: the links are made of network namespaces, which need root")
         return

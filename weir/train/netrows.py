@@ -68,7 +68,7 @@ def _missing(record: RunRecord) -> str:
 
 def _spines(record: RunRecord) -> str:
     """Each spine's share of the bytes; a dead one is named so."""
-    if record.counts is None or not record.counts.spines:
+    if record.counts is None or not any(record.counts.spines.values()):
         return NOT_KNOWN
     shares = record.counts.shares
     return ", ".join(
