@@ -69,7 +69,7 @@ class Outcome:
 def run(
     config: TrainConfig, budget: float, gloo_minutes: float, plot: Path, *, virtual: bool, real: bool
 ) -> None:
-    """Measure, print and draw: ``virtual``, a step's all-reduce in virtual time; ``real``, the training itself.
+    """Measure, print and draw. virtual: a step's all-reduce in virtual time; real: the training itself.
 
     The latter only as root, and said if not.
     """
