@@ -105,7 +105,7 @@ def summary_view(config: TrainConfig, records: list[RunRecord]) -> RenderableTyp
     """The table at the end, with what its numbers mean below; a sentence when there was no step."""
     if not any(record.steps for record in records):
         return Text(f"{_title(config, records)}: no step was trained")
-    table = Table(title=_title(config, records), title_justify="left")
+    table = Table()
     table.add_column("")
     for record in records:
         table.add_column(_column(record), justify="right")
@@ -122,7 +122,7 @@ def summary_view(config: TrainConfig, records: list[RunRecord]) -> RenderableTyp
     table.add_row("blocks skipped", *(_skipped(record) for record in records), *([""] if both else []))
     for row in zip(*(network_rows(config, record) for record in records), strict=True):
         table.add_row(row[0][0], *(value for _, value in row), *([""] if both else []))
-    return Group(table, *_notes(config, records))
+    return Group(Text(_title(config, records), style="italic"), table, *_notes(config, records))
 
 
 def _title(config: TrainConfig, records: list[RunRecord]) -> str:
