@@ -513,6 +513,7 @@ def test_a_tensor_that_waits_for_its_turn_asks_nothing() -> None:
     assert list(world.deliveries) == [2, 1]
     assert world.settlements[1].ended > 300 * MS
     assert world.sender.counts.timeouts == 0
+    assert world.settlements[1].probes <= 6
 
 
 def test_marks_shrink_the_window_and_are_counted_chunk_by_chunk() -> None:
