@@ -177,10 +177,11 @@ class HookState:
         outgoing = self.gradients.prepare(layout, bucket, self.group.size(), dense=dense)
         peers, layer = self.group.collectives.peers, self._layers.frontmost(s.name for s in layout)
         mine = encode(peers, outgoing.sent.numpy(), layout.describe, layout.block, Tagging(layer))
-        keep = self.gradients.feedback is not None
+        keep = self.gradients.keeps_rounding
         total, report = mine.add(peers, keep=keep, tagging=self._tagging(layer, outgoing, mine))
         layout.collect(self.gradients.sparsifier.decode(torch.from_numpy(total.values())), bucket)
-        self.gradients.settle(outgoing, torch.from_numpy(mine.values()) if keep else None)
+        lost = mine.blocks_of(report.given_back.blocks)
+        self.gradients.settle(outgoing, torch.from_numpy(mine.values()) if keep else outgoing.without(lost))
         for direction in Direction:
             self.ledger.record(self.step, f"bucket {layout.index}", direction, report)
         part = self._part(layout, outgoing.sent, report, before)

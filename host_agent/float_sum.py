@@ -75,6 +75,10 @@ class Contribution:
             give_back(self.lanes, report.given_back.blocks, self.block)
         return replace(self, lanes=lanes), report
 
+    def blocks_of(self, packed: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        """Which blocks of the vector those are that ``lanes`` has in these places."""
+        return packed if self.rows is None else self.rows[packed]
+
     def occupied(self) -> npt.NDArray[np.bool_]:
         """For each block in ``lanes``, a whole number of blocks, whether it is sent: it is not zero here."""
         return np.asarray(self.lanes.reshape(-1, self.block).any(axis=1))

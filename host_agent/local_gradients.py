@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from host_agent.bucket_layout import BucketLayout
 from host_agent.classes import MagnitudeClassifier, Magnitudes
 from host_agent.error_feedback import ErrorFeedback
+from host_agent.float_sum import give_back
 from host_agent.loss_policy import LossPolicy
 from host_agent.sparsifiers import Sparsifier
 
@@ -30,6 +33,14 @@ class Outgoing:
     compensated: torch.Tensor
     sent: torch.Tensor
     magnitudes: Magnitudes | None
+
+    def without(self, lost: npt.NDArray[np.integer[Any]]) -> torch.Tensor:
+        """What is delivered when these blocks are lost."""
+        if not lost.size:
+            return self.sent
+        delivered = self.sent.clone()
+        give_back(delivered.numpy(), lost, self.layout.block)
+        return delivered
 
 
 class LocalGradients:
@@ -64,12 +75,20 @@ class LocalGradients:
             sent[segment.in_vector] = self.sparsifier.encode(vector[segment.in_vector])
         return sent
 
-    def settle(self, outgoing: Outgoing, delivered: torch.Tensor | None) -> None:
-        """Takes note of what the sum included of this worker: ``sent`` as rounded, zero where it was lost.
+    @property
+    def keeps_rounding(self) -> bool:
+        """Whether residuals have the errors of rounding to fixed point in them, too.
 
-        To be called once for each vector, when its sum is there. delivered: may be None without ``feedback``.
+        Not where everything is sent: blocks that are zero in the next step would be sent for their sake.
         """
-        if self.feedback is not None and delivered is not None:
+        return self.feedback is not None and not self.sparsifier.sends_all
+
+    def settle(self, outgoing: Outgoing, delivered: torch.Tensor) -> None:
+        """Takes note of what the sum included of this worker: what was sent, zero where it was lost.
+
+        To be called once for each vector, when its sum is there.
+        """
+        if self.feedback is not None:
             self.feedback.keep(outgoing.layout, outgoing.compensated - delivered)
         if self.classifier is not None and outgoing.magnitudes is not None:
             self.classifier.adopt(outgoing.magnitudes)

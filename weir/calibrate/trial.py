@@ -15,7 +15,6 @@ import torch
 
 from host_agent.bucket_layout import BucketLayout
 from host_agent.classes import LayerClasses
-from host_agent.float_sum import give_back
 from host_agent.local_gradients import LocalGradients, Outgoing
 from host_agent.loss_policy import LossPolicy
 from host_agent.sparsifiers import SparsifierOptions, create_sparsifier
@@ -63,9 +62,8 @@ class _Worker:
     def deliver(self, layout: BucketLayout, bucket: torch.Tensor, workers: int) -> torch.Tensor:
         """What of this gradient the sum includes."""
         outgoing = self._gradients.prepare(layout, bucket, workers)
-        delivered = outgoing.sent.clone()
         lost = self._lost(outgoing)
-        give_back(delivered.numpy(), lost, layout.block)
+        delivered = outgoing.without(lost)
         self._gradients.settle(outgoing, delivered)
         self.blocks += layout.length // layout.block
         self.lost += lost.size
