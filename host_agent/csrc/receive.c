@@ -78,7 +78,7 @@ static void advance(weir_transport *t, uint32_t s, const weir_result *h)
         slot->block[c] = h->next[c];
         more |= h->next[c] != WEIR_NO_BLOCK;
     }
-    slot->asked = slot->attempts > slot->timeouts;
+    slot->asked = slot->attempts != 0;
     t->outstanding--;
     weir_sent_remove(&t->sent, s);
     if (more)
@@ -126,6 +126,13 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     advance(t, h->slot, h);
 }
 
+/* Something came. */
+static inline void stir(weir_transport *t, int64_t now_ns)
+{
+    t->quiet_ns = now_ns;
+    t->quiet_times = 0;
+}
+
 enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *payload, uint32_t length,
                                          uint8_t traffic_class, int64_t now_ns)
 {
@@ -147,6 +154,7 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
         weir_send_again(t, h.slot, WEIR_DUE_RESULT);
         break;
     case WEIR_REPEAT:
+        stir(t, now_ns);
         if (t->slots[h.slot].groups) { /* without lanes there is nothing that the last packet did not say */
             t->slots[h.slot].attempts = 0;
             weir_send_again(t, h.slot, WEIR_DUE_LANES);
@@ -155,6 +163,7 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
     default:
         return verdict;
     }
+    stir(t, now_ns);
     if (!t->heard)
         weir_hear(t, now_ns);
     return verdict;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* When a slot's packet goes out again.
  *
- * A packet counts as lost when something that was sent well after it has been answered, or when nothing came for
- * as long as answers take. Both may be wrong, so what is done about it first costs little: a release, or a
- * packet without lanes that asks what the aggregator has. Lanes go out again when it says that they are missing,
- * or when the retransmission timeout is over. */
+ * A packet counts as lost when something that was sent well after it has been answered, or when nothing at all
+ * came for as long as answers take. Both may be wrong, so what is done about it first costs little: a release,
+ * or a packet without lanes that asks what the aggregator has. Lanes go out again when it says that they are
+ * missing, or when the retransmission timeout is over. */
 #include "state.h"
+
+enum { QUIET_PROBES = 8 };
 
 void weir_send_again(weir_transport *t, uint32_t s, uint8_t reason)
 {
@@ -33,19 +35,11 @@ static int may_ask(const weir_transport *t, const slot_state *slot)
     return !t->config.fill || (slot->reserved && !slot->wanted);
 }
 
-/* How long the slot's last packet is given. */
-static int64_t patience(const weir_transport *t, const slot_state *slot)
-{
-    int64_t timeout = may_ask(t, slot) ? weir_rtt_early(&t->rtt) : t->rtt.late.timeout_ns;
-    return weir_rtt_backed_off(&t->rtt, timeout, slot->attempts);
-}
-
 void weir_arm_timer(weir_transport *t, uint32_t s, int64_t now_ns)
 {
-    int64_t deadline = WEIR_NEVER, timeout = patience(t, &t->slots[s]);
-    t->slots[s].early = timeout < t->rtt.late.timeout_ns;
+    int64_t deadline = WEIR_NEVER;
     if (t->heard || s == 0)
-        deadline = now_ns + timeout;
+        deadline = now_ns + weir_rtt_backed_off(&t->rtt, t->rtt.late.timeout_ns, t->slots[s].timeouts);
     t->deadlines[s] = deadline;
     if (deadline < t->earliest)
         t->earliest = deadline;
@@ -69,13 +63,7 @@ static void ask(weir_transport *t, uint32_t s)
 static void time_out(weir_transport *t, uint32_t s)
 {
     slot_state *slot = &t->slots[s];
-    if (slot->early) {
-        ask(t, s);
-        return;
-    }
     t->report.timeouts++;
-    if (slot->attempts < UINT8_MAX)
-        slot->attempts++;
     if (slot->timeouts < UINT8_MAX && ++slot->timeouts == 2 && t->heard)
         weir_window_silence(&t->window); /* one may be chance, and a late worker is no congestion */
     weir_send_again(t, s, WEIR_DUE_TIMER);
@@ -95,33 +83,64 @@ static void expire_timers(weir_transport *t, int64_t now_ns)
     }
 }
 
-/* Of packets that may have overtaken each other on the way, the later is not taken to tell of the earlier. */
-static int64_t reordering(const weir_transport *t)
-{
-    int64_t half = t->rtt.early.mean_ns / 2;
-    return (half > t->config.reordering_ns ? half : t->config.reordering_ns) << t->rtt.caution;
-}
-
-/* Ask about the packets that were sent well before one of their kind that has been answered; RACK (RFC 8985). */
+/* Ask about the packets that were sent well before one that has been answered; RACK (RFC 8985). Of those that take
+ * the same way, that is the reordering window; of all others, as long as answers take. */
 static void find_overtaken(weir_transport *t)
 {
-    int64_t window = reordering(t);
+    int64_t half = t->rtt.early.mean_ns / 2, early = weir_rtt_early(&t->rtt);
+    int64_t window = (half > t->config.reordering_ns ? half : t->config.reordering_ns) << t->rtt.caution;
     for (uint32_t s = weir_sent_oldest(&t->sent); s != t->sent.end; s = t->sent.links[s].newer) {
         const slot_state *slot = &t->slots[s];
-        if (slot->last_ns + window >= t->answered_ns)
+        if (slot->last_ns + (window < early ? window : early) >= t->answered_ns)
             return;
-        if (!slot->due && may_ask(t, slot) &&
-            slot->last_ns + weir_rtt_backed_off(&t->rtt, window, slot->attempts) <
-                t->answered_kind_ns[slot->kind])
+        int64_t same = slot->last_ns + weir_rtt_backed_off(&t->rtt, window, slot->attempts);
+        int64_t other = slot->last_ns + weir_rtt_backed_off(&t->rtt, early, slot->attempts);
+        if (!slot->due && may_ask(t, slot) && (same < t->answered_kind_ns[slot->kind] || other < t->answered_ns))
             ask(t, s);
     }
+}
+
+/* How long nothing may happen until we ask; WEIR_NEVER when it is for the retransmission timeouts to act. */
+static int64_t quiet_wait(const weir_transport *t)
+{
+    int64_t wait = weir_rtt_backed_off(&t->rtt, weir_rtt_early(&t->rtt), t->quiet_times);
+    return wait < t->rtt.late.timeout_ns && (!t->config.fill || t->budget.count) ? wait : WEIR_NEVER;
+}
+
+/* Nothing came for a while. Ask about a few of the oldest packets, as a tail loss probe does (RFC 8985): one
+ * answer is enough to set all else going. */
+static void break_silence(weir_transport *t, int64_t now_ns)
+{
+    int64_t wait = quiet_wait(t);
+    if (wait == WEIR_NEVER || now_ns - t->quiet_ns < wait)
+        return;
+    t->quiet_ns = now_ns;
+    t->quiet_times++;
+    uint32_t asked = 0;
+    for (uint32_t s = weir_sent_oldest(&t->sent); s != t->sent.end && asked < QUIET_PROBES;
+         s = t->sent.links[s].newer)
+        if (!t->slots[s].due && (t->heard || s == 0) && may_ask(t, &t->slots[s])) {
+            ask(t, s);
+            asked++;
+        }
 }
 
 void weir_recover(weir_transport *t, int64_t now_ns)
 {
     if (now_ns >= t->earliest)
         expire_timers(t, now_ns);
-    uint32_t oldest = weir_sent_oldest(&t->sent);
-    if (oldest != t->sent.end && t->slots[oldest].last_ns < t->answered_ns - t->config.reordering_ns)
+    if (!t->outstanding)
+        return;
+    if (now_ns - t->quiet_ns >= t->rtt.early.timeout_ns)
+        break_silence(t, now_ns);
+    if (t->slots[weir_sent_oldest(&t->sent)].last_ns < t->answered_ns - t->config.reordering_ns)
         find_overtaken(t);
+}
+
+int64_t weir_transport_deadline(const weir_transport *t)
+{
+    if (!t->active)
+        return WEIR_NEVER;
+    int64_t wait = t->outstanding ? quiet_wait(t) : WEIR_NEVER;
+    return wait == WEIR_NEVER || t->quiet_ns + wait > t->earliest ? t->earliest : t->quiet_ns + wait;
 }

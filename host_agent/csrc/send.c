@@ -208,6 +208,7 @@ uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out, ui
         t->slots[s].sent_ns = now_ns;
         t->slots[s].together = t->heard != 0;
         t->outstanding++;
+        t->quiet_ns = now_ns;
     } else
         return 0;
     t->slots[s].sends++;

@@ -113,6 +113,7 @@ static void open_slots(weir_transport *t)
     weir_ready_clear(&t->ready);
     weir_sent_clear(&t->sent);
     t->answered_ns = 0;
+    t->outstanding = t->quiet_times = 0;
     memset(t->answered_kind_ns, 0, sizeof t->answered_kind_ns);
     for (uint32_t s = 0; s < t->used; s++) {
         slot_state *slot = &t->slots[s];
@@ -171,11 +172,6 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
 int weir_transport_done(const weir_transport *t)
 {
     return t->active == 0;
-}
-
-int64_t weir_transport_deadline(const weir_transport *t)
-{
-    return t->active ? t->earliest : WEIR_NEVER;
 }
 
 const weir_report *weir_transport_report(const weir_transport *t)

@@ -362,7 +362,7 @@ class TestEarly:
         lanes = (Flag.PROTECTED, RELIABLE)
         assert story == [
             *((at, PROBE) for at in (2, 6, 14, 30, 62)),
-            *((at, lanes) for at in (126, 254)),
+            *((at, lanes) for at in (112, 212)),
         ]
         report = t.report()
         assert (report.probes, report.timeouts, report.retransmissions) == (5, 2, 2)
@@ -415,6 +415,25 @@ class TestEarly:
 
     def test_nor_do_packets_that_take_different_ways(self) -> None:
         assert self.overtake(self.early(900, [], slots=16, min_probe=0.04)) == []  # slot 18 is not there
+
+    def test_of_those_it_takes_longer(self) -> None:
+        t = self.early(900, [], slots=16)
+        assert next(ms for ms, _ in self.overtake(t)) == 3.0  # sent more than 2 ms later
+
+    def test_as_long_as_answers_come_it_does_not_ask(self) -> None:
+        """A first window may take longer than all that was measured before."""
+        t = self.early(1200, [], slots=100)
+        now, sent = self.measured(t)
+        for datagram in sent:  # 30 ms of them
+            now += 3 * MS // 10
+            answer(t, datagram, now)
+            assert all(Packet.decode(d.payload).round > 11 for d in send(t, now))
+        assert t.report().probes == 0
+
+    def test_silence_is_broken_by_a_few(self) -> None:
+        t = self.early(1200, [], slots=100)
+        now, _ = self.measured(t)
+        assert [treatment(d) for d in send(t, now + 2 * MS)] == [PROBE] * 8
 
     def test_a_switch_that_cannot_lengthen_packets_is_not_asked(self) -> None:
         assert self.overtake(self.early(900, [], slots=20, fill=True)) == []
