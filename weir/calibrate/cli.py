@@ -30,6 +30,9 @@ def calibrate(
     density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
     block: Annotated[int, typer.Option(help="Values per block: 32, 64, 128 or 256.")] = 256,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate; default: the model's own.")] = None,
+    error_feedback: Annotated[
+        bool, typer.Option(help="By class: what is lost is sent again with the next step. Or never again.")
+    ] = True,
     quick: Annotated[
         bool, typer.Option("--quick", help="One seed, fewer epochs, a coarse grid: a first impression.")
     ] = False,
@@ -59,6 +62,7 @@ def calibrate(
             density=density,
             block=block,
             lr=lr,
+            error_feedback=error_feedback,
             quick=quick,
             jobs=jobs or len(os.sched_getaffinity(0)),
             out=out,

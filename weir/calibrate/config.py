@@ -38,6 +38,7 @@ class CalibrateConfig(BaseModel):
     """One ``weir calibrate`` run. Frozen; make it with :func:`make_calibration`.
 
     tolerance: points of accuracy, in per cent, that the mean over the seeds may be below that without loss.
+    error_feedback: for the questions by class, what is lost is sent again with the next step.
     jobs: training runs at a time.
     """
 
@@ -53,6 +54,7 @@ class CalibrateConfig(BaseModel):
     density: Annotated[float, Field(gt=0, le=1)] = 0.05
     block: int = 256
     lr: Annotated[float, Field(gt=0)] | None = None
+    error_feedback: bool = True
     grid: tuple[Annotated[float, Field(gt=0, le=1)], ...] = GRID
     jobs: Annotated[int, Field(ge=1)] = 1
     out: Path

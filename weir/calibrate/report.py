@@ -14,7 +14,6 @@ from wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
 _NAMES: Final = {
     "all": "all blocks",
-    "all, not sent again": "all blocks, not sent again",
     "layer 0": "layer class 0 (front)",
     f"layer {LAYER_CLASSES - 1}": f"layer class {LAYER_CLASSES - 1} (back)",
     "magnitude 0": "magnitude class 0 (small)",
@@ -26,8 +25,9 @@ _BLUE, _GREY, _ORANGE = "#1f77b4", "#888888", "#ff7f0e"
 
 def name_of(finding: Finding) -> str:
     """What was lost, in words."""
-    name = finding.question.name
-    return _NAMES.get(name, name.replace("layer", "layer class").replace("magnitude", "magnitude class"))
+    name, comma, again = finding.question.name.partition(",")
+    name = _NAMES.get(name, name.replace("layer", "layer class").replace("magnitude", "magnitude class"))
+    return name + comma + again
 
 
 def tables(done: Calibration) -> RenderableType:
@@ -102,11 +102,12 @@ def draw(path: Path, done: Calibration) -> None:
 def _curves(axis: Any, done: Calibration) -> None:
     """Points lost against the share of blocks lost, wherever all classes lose."""
     styles = {
-        "all": (_BLUE, "sent again with the next step"),
-        "all, not sent again": (_ORANGE, "not sent again"),
+        True: (_BLUE, "sent again with the next step"),
+        False: (_ORANGE, "not sent again"),
     }
     for finding in done.findings:
-        if style := styles.get(finding.question.kind):
+        if finding.question.kind == "all":
+            style = styles[finding.question.error_feedback]
             points = [(0.0, 0.0), *((100 * m.p, m.drop) for m in finding.measurements)]
             axis.plot(*zip(*points, strict=True), color=style[0], marker="o", label=style[1])
     axis.axhline(done.config.tolerance, color=_GREY, linestyle="--", linewidth=1, label="tolerance")

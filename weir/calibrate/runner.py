@@ -65,7 +65,8 @@ def calibrate(config: CalibrateConfig, listener: Listener) -> Calibration:
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
     processes = ProcessPoolExecutor(config.jobs, mp_context=context, initializer=_begin_process)
-    asked = list(questions([layer for layer, count in enumerate(parameters) if count]))
+    present = [layer for layer, count in enumerate(parameters) if count]
+    asked = list(questions(present, config.error_feedback))
     searches = ThreadPoolExecutor(len(asked))
     try:
         runs = _Runs(config, processes, listener)

@@ -5,33 +5,35 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from host_agent.loss_policy import LossPolicy
 from weir.calibrate.trial import Outcome
 from wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
-Kind = Literal["all", "all, not sent again", "layer", "magnitude", "policy"]
+Kind = Literal["all", "layer", "magnitude", "policy"]
+NOT_SENT_AGAIN: Final = ", not sent again"
 Table = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True)
 class Question:
-    """Which blocks are lost. index: of the class; shape: what a share of 1 means for each class."""
+    """Which blocks are lost.
+
+    index: of the class. shape: what a share of 1 means for each class. error_feedback: whether what is lost
+    is sent again with the next step.
+    """
 
     kind: Kind
     index: int
     shape: Table
+    error_feedback: bool = True
 
     @property
     def name(self) -> str:
         """For tables."""
-        return f"{self.kind} {self.index}" if self.kind in {"layer", "magnitude"} else self.kind
-
-    @property
-    def error_feedback(self) -> bool:
-        """Whether what is lost is sent again with the next step."""
-        return self.kind != "all, not sent again"
+        name = f"{self.kind} {self.index}" if self.kind in {"layer", "magnitude"} else self.kind
+        return name if self.error_feedback else name + NOT_SENT_AGAIN
 
     def losses(self, p: float) -> LossPolicy:
         """The losses that a share ``p`` stands for."""
@@ -39,15 +41,16 @@ class Question:
         return LossPolicy(budgets=budgets, tensor=(1.0,) * LAYER_CLASSES)
 
 
-def questions(layer_classes: Sequence[int]) -> Iterator[Question]:
+def questions(layer_classes: Sequence[int], error_feedback: bool = True) -> Iterator[Question]:
     """Loss of all blocks, with and without error feedback; of each layer class; of each magnitude class."""
+    again = error_feedback
     everything = _table(lambda _layer, _magnitude: True)
     yield Question("all", 0, everything)
-    yield Question("all, not sent again", 0, everything)
+    yield Question("all", 0, everything, error_feedback=False)
     for index in layer_classes:
-        yield Question("layer", index, _table(partial(_in_layer, index)))
+        yield Question("layer", index, _table(partial(_in_layer, index)), again)
     for index in range(MAGNITUDE_CLASSES):
-        yield Question("magnitude", index, _table(partial(_of_magnitude, index)))
+        yield Question("magnitude", index, _table(partial(_of_magnitude, index)), again)
 
 
 def _in_layer(index: int, layer: int, _magnitude: int) -> bool:
@@ -104,6 +107,7 @@ class Finding:
         return {
             "lost": self.question.kind,
             "class": self.question.index,
+            "sent_again": self.question.error_feedback,
             "tolerated": self.tolerated,
             "beyond": self.beyond,
             "measured": [
@@ -155,7 +159,9 @@ def combined(findings: Sequence[Finding]) -> Question:
         tuple(min(layer, found["magnitude", magnitude]) for magnitude in range(MAGNITUDE_CLASSES))
         for layer in layers
     )
-    return Question("policy", 0, shape)
+    return Question(
+        "policy", 0, shape, all(f.question.error_feedback for f in findings if f.question.kind != "all")
+    )
 
 
 def policy(finding: Finding, calibration: dict[str, Any]) -> LossPolicy:
