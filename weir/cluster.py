@@ -159,13 +159,6 @@ class LocalCluster:
             if name in self._processes and (status := self._processes[name].poll()) is not None
         }
 
-    def process(self, name: str) -> int:
-        """The process id of a switch, by its name in the topology, or of the controller.
-
-        Raises KeyError when there is none of that name.
-        """
-        return self._processes[name].pid
-
     def status(self) -> Any:
         """The controller's ``StatusReply``: switches, ports, jobs, counters."""
         from controller.client import AgentClient
