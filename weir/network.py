@@ -24,8 +24,6 @@ LOOPBACK: Final = "127.0.0.1"
 DEPTH: Final = 64  # packets a queue of a shaped link holds
 BACKGROUND_HOSTS: Final = 2  # in each rack
 _SHAPE: Final = re.compile(r"leaf-spine-([1-9]\d?)x([1-9]\d?)")
-_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)bit")
-_PREFIX: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 @dataclass(frozen=True)
@@ -61,15 +59,6 @@ def parse_shape(text: str) -> Shape:
     if shape.racks > MAX_RACKS or shape.spines > MAX_SPINES:
         raise ValueError(f"{text}: at most {MAX_RACKS} racks and {MAX_SPINES} spines fit on one machine")
     return shape
-
-
-def parse_rate(text: str) -> int:
-    """Bits per second of "100mbit", "2.5gbit", "64kbit". Raises ValueError saying what would do."""
-    found = _RATE.fullmatch(text.strip().lower())
-    rate = round(float(found[1]) * _PREFIX[found[2]]) if found else 0
-    if rate < 1000:
-        raise ValueError(f"{text!r} is no rate: take a number and kbit, mbit or gbit, for example 100mbit")
-    return rate
 
 
 @dataclass(frozen=True)

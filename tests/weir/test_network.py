@@ -3,7 +3,7 @@
 
 import pytest
 
-from weir.network import NetworkSpec, Plan, Shape, incast, make_plan, parse_rate, parse_shape, switch_ports
+from weir.network import NetworkSpec, Plan, Shape, incast, make_plan, parse_shape, switch_ports
 
 TWO_BY_TWO = NetworkSpec(parse_shape("leaf-spine-2x2"), rate_bps=10**8, loss=0.01, background="incast")
 
@@ -28,17 +28,6 @@ def test_what_is_no_shape_is_told_one(text: str) -> None:
 def test_more_switches_than_a_machine_should_run_are_refused() -> None:
     with pytest.raises(ValueError, match="at most 8 racks and 8 spines"):
         parse_shape("leaf-spine-9x2")
-
-
-@pytest.mark.parametrize(("text", "rate"), [("100mbit", 10**8), ("2.5gbit", 25 * 10**8), ("64kbit", 64000)])
-def test_rates_are_read(text: str, rate: int) -> None:
-    assert parse_rate(text) == rate
-
-
-@pytest.mark.parametrize("text", ["fast", "-1mbit", "0mbit", "100 mb"])
-def test_what_is_no_rate_is_told_one(text: str) -> None:
-    with pytest.raises(ValueError, match="for example 100mbit"):
-        parse_rate(text)
 
 
 @pytest.mark.parametrize(("workers", "racks"), [(4, [2, 2]), (5, [2, 3]), (2, [1, 1]), (7, [3, 4])])

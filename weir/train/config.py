@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from weir.network import Background, NetworkSpec, parse_rate, parse_shape
+from softswitch.queueing import parse_rate
+from weir.network import Background, NetworkSpec, parse_shape
 from wire.definition import MAX_WORKERS
 
 Model = Literal["resnet18", "cnn", "mlp", "lm"]
