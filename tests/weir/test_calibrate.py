@@ -203,7 +203,7 @@ def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> No
     assert made.budgets == ((max(QUICK_GRID),) * MAGNITUDE_CLASSES,) * LAYER_CLASSES
     written = json.loads(out.read_text())["calibration"]
     assert written["settings"]["model"] == "mlp"
-    assert len(written["lossless_accuracies"]) == 3
+    assert len(written["lossless_accuracies"]) == 1
     assert {finding["lost"] for finding in written["findings"]} == {
         "all", "layer", "magnitude", "policy",
     }  # fmt: skip

@@ -10,9 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from weir.train.config import ConfigError, Model, Sparsifier, TrainConfig, make_config
 from wire.definition import MAX_WORKERS
 
-# What all figures are compared with deserves more runs than each of them has.
-LOSSLESS_RUNS: Final = 3  # for each seed
-
 # Shares of blocks that are tried, by bisection.
 GRID: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.9)
 QUICK_GRID: Final = (0.1, 0.4, 0.9)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from host_agent.classes import LayerClasses
 from host_agent.loss_policy import LossPolicy
 from weir.calibrate import trial
-from weir.calibrate.config import LOSSLESS_RUNS, CalibrateConfig
+from weir.calibrate.config import CalibrateConfig
 from weir.calibrate.search import Finding, Measurement, Question, bisect, combined, policy, questions
 from weir.calibrate.trial import Outcome, Trial
 from weir.train.task import make_task
@@ -36,7 +36,7 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class Calibration:
-    """All that was found. lossless: accuracies. parameters: how many each layer class has."""
+    """All that was found. lossless: accuracy by seed. parameters: how many each layer class has."""
 
     config: CalibrateConfig
     lossless: tuple[float, ...]
@@ -70,10 +70,8 @@ def calibrate(config: CalibrateConfig, listener: Listener) -> Calibration:
     searches = ThreadPoolExecutor(len(asked))
     try:
         runs = _Runs(config, processes, listener)
-        listener.expect(
-            config.seeds * (LOSSLESS_RUNS + len(asked) * _longest(config.grid) + _longest(SCALES))
-        )
-        lossless = tuple(outcome.accuracy for outcome in runs.of(None, 0.0, LOSSLESS_RUNS * config.seeds))
+        listener.expect(config.seeds * (1 + len(asked) * _longest(config.grid) + _longest(SCALES)))
+        lossless = tuple(outcome.accuracy for outcome in runs.of(None, 0.0))
         findings = list(searches.map(lambda question: runs.answer(question, lossless), asked))
         whole = runs.answer(combined(findings), lossless, SCALES)
     except BaseException:
@@ -104,12 +102,12 @@ class _Runs:
     def _measured(self, question: Question, lossless: tuple[float, ...]) -> Callable[[float], Measurement]:
         return lambda p: Measurement.of(p, self.of(question, p), lossless)
 
-    def of(self, question: Question | None, p: float, seeds: int | None = None) -> list[Outcome]:
+    def of(self, question: Question | None, p: float) -> list[Outcome]:
         """The outcomes by seed; question None: without loss."""
         losses = LossPolicy.from_budget(0) if question is None else question.losses(p)
         feedback = question is None or question.error_feedback
         futures: list[Future[Outcome]] = []
-        for seed in range(1, (seeds or self._config.seeds) + 1):
+        for seed in range(1, self._config.seeds + 1):
             wanted = Trial(self._config.training(seed), losses, feedback)
             future = self._processes.submit(trial.run, wanted)
             future.add_done_callback(lambda done: self._tell(question, p, done))

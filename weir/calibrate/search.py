@@ -79,7 +79,10 @@ class Measurement:
 
     @classmethod
     def of(cls, p: float, outcomes: Sequence[Outcome], lossless: Sequence[float]) -> "Measurement":
-        """From the outcomes with this share, by seed, and the accuracies without loss."""
+        """From the outcomes of the same seeds with this share, and the accuracies without loss.
+
+        A seed gives parameters and an order of the data; both runs share its luck, so it must not count.
+        """
         accuracies = tuple(outcome.accuracy for outcome in outcomes)
         drop = 100 * (fmean(lossless) - fmean(accuracies))
         return cls(p, accuracies, fmean(outcome.lost for outcome in outcomes), drop)
