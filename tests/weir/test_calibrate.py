@@ -3,8 +3,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from host_agent.loss_policy import LossPolicy
+from tests.weir.processes import children, wait_until_gone
 from weir.calibrate import trial
 from weir.calibrate.config import GRID, LENGTHS, QUICK_GRID, make_calibration
 from weir.calibrate.search import Finding, Measurement, Question, bisect, combined, policy, questions
@@ -207,6 +210,21 @@ def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> No
     assert {finding["lost"] for finding in written["findings"]} == {
         "all", "layer", "magnitude", "policy",
     }  # fmt: skip
+
+
+def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "weir", "calibrate", "--model", "mlp", "--jobs", "2"]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "policy.json")], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    while len(started := children(process.pid)) < 3:  # two that train, and what keeps track of them
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert (process.returncode, b"interrupted; nothing was written" in said) == (130, True), said
+    wait_until_gone(*started)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_command_refuses_wrong_options() -> None:

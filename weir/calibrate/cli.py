@@ -2,6 +2,7 @@
 """``weir calibrate``: options of the command line to a calibration, and what comes of it."""
 
 import os
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Annotated
 
@@ -80,6 +81,9 @@ def calibrate(
     except KeyboardInterrupt:
         typer.echo("weir calibrate: interrupted; nothing was written", err=True)
         raise typer.Exit(130) from None
+    except BrokenProcessPool:
+        typer.echo("weir calibrate: a training process was killed; is there memory for --jobs?", err=True)
+        raise typer.Exit(1) from None
     picture = config.out.with_suffix(".png")
     config.out.parent.mkdir(parents=True, exist_ok=True)
     done.policy.save(config.out)

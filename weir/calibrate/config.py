@@ -26,7 +26,7 @@ class Length:
 LENGTHS: Final[dict[Model, Length]] = {
     "mlp": Length(epochs=10),
     "cnn": Length(epochs=4),
-    "lm": Length(epochs=2, max_steps=60),
+    "lm": Length(epochs=1, max_steps=80),
     "resnet18": Length(epochs=2),
 }
 
