@@ -18,9 +18,10 @@ _COLOURS: Final = ("#888888", "#1f77b4", "#d62728")
 def draw(
     path: Path, outcomes: "list[Outcome]", reached: dict[str, float], target: float, config: TrainConfig
 ) -> None:
-    """One curve a run; of a run that was cut short, only where it would reach the target."""
+    """One curve a run; a run that was cut short has a dashed one, to where it would reach the target."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
 
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -32,19 +33,21 @@ def draw(
     for outcome, colour in zip(outcomes, _COLOURS, strict=True):
         seconds = reached[outcome.name]
         label = f"{outcome.name}: {duration(seconds)} to {target:.1%}"
-        if outcome.complete:
-            points = outcome.curve()
-            axis.plot([x for x, _ in points], [100 * y for _, y in points], "o-", color=colour, label=label)
-        else:
+        points = outcome.curve()
+        style = "o-" if outcome.complete else "o--"
+        if not outcome.complete:
             label += f" (from {len(outcome.record.steps)} steps of {duration(outcome.step_s)})"
-            axis.plot([seconds], [100 * target], "X", markersize=10, color=colour, label=label)
+            points = [*points, (seconds, target)]
+        axis.plot([x for x, _ in points], [100 * y for _, y in points], style, color=colour, label=label)
     axis.axhline(100 * target, color="#444444", linestyle=":", linewidth=1)
     axis.set_xscale("log")
+    for each in (axis.xaxis.set_major_formatter, axis.xaxis.set_minor_formatter):
+        each(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_xlabel("seconds of training (evaluation left out), logarithmic")
     axis.set_ylabel("accuracy on held-out data, %")
     axis.grid(alpha=0.25, which="both")
     axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, loc="lower right")
+    axis.legend(frameon=False, loc="best")
     figure.supxlabel(f"weir {' '.join(sys.argv[1:])}", fontsize=8, color="#666666")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
