@@ -147,9 +147,7 @@ def test_one_queue_that_overflows(bmv2: Bmv2) -> None:
     theirs = through_bmv2(bmv2, first, burst, LIMITS, len(soft))
     assert timeless(theirs) == timeless(soft)
     for copies in (soft, theirs):
-        waits = [copy.deq_timedelta for copy in copies]
-        assert waits == sorted(waits)
-        assert waits[-1] > 1_000_000, "microseconds"
+        assert copies[-1].deq_timedelta > 1_000_000, "microseconds, for the last of the queue"
 
 
 def test_priorities_are_queues_of_their_own(bmv2: Bmv2) -> None:
