@@ -23,10 +23,11 @@ from host_agent.flows.frames import Address
 from host_agent.flows.server import bounded
 from host_agent.tagging import LOSSLESS, Tagging
 from simulator.flowhost import FlowHost
+from simulator.host import Work
 from simulator.link import Faults
 from simulator.network import LinkSpec, Network
 from softswitch.queueing import Queueing
-from wire.definition import LAYER_CLASSES, Treatment, dscp
+from wire.definition import LAYER_CLASSES, Op, Treatment, dscp
 
 MS = 1_000_000
 LANES = 60_000
@@ -218,3 +219,36 @@ def test_thresholds_changed_while_flows_run_hold_from_the_next_packet() -> None:
         trimmed = treatments(network, Treatment.TRIMMED)
         assert trimmed == sum(result.pushed.trimmed for result in results) > 100
         assert cluster.timeouts() == 0
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.01])
+def test_flows_and_collectives_share_a_network(loss: float) -> None:
+    """The same hosts push to a server and all-reduce over the spines at once, both within their budgets."""
+    topology = leaf_spine(2, 2, 3, target="soft", qos=Qos())
+    workers, blocks = 5, 300
+    vectors, previous = gradients(6, workers), np.zeros(LANES, np.float32)
+    link = LinkSpec(LINK.rate_bps, Faults(delay=5_000, loss=loss))
+    tagging = Tagging(
+        layer=1,
+        accounts=np.zeros(blocks, np.uint16),
+        budgets=np.array([blocks * 256 // 10], np.uint64),
+    )
+    rng = np.random.default_rng(7)
+    with Network(topology, seed=1, link=link, queueing=Queueing(depth_packets=400)) as network:
+        job = network.admit(list(network.stations)[:workers], slots=64)
+        before = [rng.integers(0, 1 << 20, blocks * 256, dtype=np.uint32) for _ in range(workers)]
+        after = [lanes.copy() for lanes in before]
+        for worker, lanes in zip(job.workers, after, strict=True):
+            worker.submit(Work(Op.ADD, 256, lanes, tagging=tagging))
+        cluster = Cluster(network, ServerConfig(pull_loss=0.05))
+        results = cluster.exchange(vectors, bounded(LANES, 0.1, layer=3), previous)
+        network.run(lambda: job.idle, limit=60)
+        check(vectors, results, previous)
+        expected = sum(before, np.zeros(blocks * 256, np.uint32))
+        for worker in job.workers:
+            report = worker.reports[0]
+            assert report.missing[0] <= tagging.budgets[0]
+            for block, lanes in zip(report.given_back.blocks, report.given_back.lanes, strict=True):
+                expected[block * 256 : (block + 1) * 256] -= lanes
+        for lanes in after:
+            np.testing.assert_array_equal(lanes, expected)
