@@ -12,7 +12,7 @@ import grpc
 
 from controller.book import Ended, Formed, GatherFailed, JobBook, Left, Stopped
 from controller.fabric import Fabric
-from controller.jobs import Job, JobError, JoinSpec, Refusal
+from controller.jobs import Job, JobError, JoinSpec, Member, Refusal
 from controller.memory import Memory, StateFileError
 from controller.proto import agent_pb2, agent_pb2_grpc
 from controller.reporting import status_reply
@@ -84,6 +84,8 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
             await _abort(context, error)
         inbox = self._inboxes[job.id, first.rank] = asyncio.Queue()
         inbox.put_nowait(_Event(kind=_Event.RUNNING))
+        for member in job.departed():  # before this one began to listen
+            inbox.put_nowait(_left(job, member))
         reader = asyncio.create_task(self._hear(job, first.rank, requests, inbox))
         try:
             while (event := await inbox.get()) is not None:
@@ -172,9 +174,9 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
                     self._resolve(job, error)
                     self._fabric.update(self._book.programmed())
                 case Left(job, member):
-                    reason = f"{member} left job {job.name!r}"
-                    log.info("%s", reason)
-                    self._tell(job, _Event(kind=_Event.MEMBER_LEFT, reason=reason, rank=member.rank))
+                    event = _left(job, member)
+                    log.info("%s", event.reason)
+                    self._tell(job, event)
                 case Stopped(job, reason):
                     log.warning("%s", reason)
                     self._resolve(job, JobError(Refusal.ABORTED, reason))
@@ -243,6 +245,10 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
             switch_port=spec.host.port,
             switch_name=switch.name,
         )
+
+
+def _left(job: Job, member: Member) -> Any:
+    return _Event(kind=_Event.MEMBER_LEFT, reason=f"{member} left job {job.name!r}", rank=member.rank)
 
 
 def _find_host(topology: Topology, name: str, ip: str) -> Host:

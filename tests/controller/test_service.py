@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
 
 from controller.client import (
@@ -28,6 +29,7 @@ from controller.client import (
 )
 from controller.desired import desired_state
 from controller.program import load_program
+from controller.proto import agent_pb2, agent_pb2_grpc
 from controller.server import Controller, ListenError, Settings, running
 from controller.switch_client import SwitchClient
 from controller.topology import Switch, single_switch
@@ -307,6 +309,22 @@ def test_a_member_that_leaves_early_is_announced_and_then_ends_the_job(world: Wo
     assert reason.get() == "job 'digits' was stopped: rank 2 (h3) left the job"
     late = watch(agents[0])
     assert late.get() == "job 'digits' was stopped: rank 2 (h3) left the job"
+
+
+def test_who_begins_to_listen_later_hears_of_those_who_had_left(world: World) -> None:
+    """A member's lifeline opens after it has joined: another may be gone by then."""
+    leaver = world.agent()
+    early = world.later(lambda: leaver.join(job="digits", size=2, rank=1, host="h2"))
+    with grpc.insecure_channel(world.address) as channel:
+        stub = agent_pb2_grpc.AgentsStub(channel)
+        joined = stub.Join(agent_pb2.JoinRequest(job="digits", size=2, rank=0, host="h1"))
+        early.result()
+        leaver.leave()
+        events = stub.Attend(iter([agent_pb2.Heartbeat(job_id=joined.job_id, rank=0)]))
+        assert next(events).kind == agent_pb2.JobEvent.RUNNING
+        left = next(events)
+    assert (left.kind, left.rank) == (agent_pb2.JobEvent.MEMBER_LEFT, 1)
+    assert left.reason == "rank 1 (h2) left job 'digits'"
 
 
 def test_a_controller_that_stops_tells_everybody_and_cleans_up(any_switch: SwitchProcess) -> None:
