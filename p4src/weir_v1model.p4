@@ -72,7 +72,7 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
 
     apply {
         bool answered = false;
-        bool lost = false;
+        bool lost;
         mark_to_drop(standard_metadata);
         if (hdr.packet_out.isValid()) {
             standard_metadata.egress_spec = hdr.packet_out.egress_port;
@@ -143,7 +143,7 @@ control WeirEgress(inout headers_t hdr, inout metadata_t meta, inout standard_me
     Marking() marking;
 
     apply {
-        bool lost = false;
+        bool lost;
         losses.apply(hdr, standard_metadata.egress_port, lost);
         if (lost) {
             mark_to_drop(standard_metadata);

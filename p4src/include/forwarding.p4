@@ -4,6 +4,16 @@
 
 #include "headers.p4"
 
+// One hop from src_mac to dst_mac. The checksum is mended as RFC 1624 has it, for a word (TTL, protocol) that
+// falls by 0x0100. So options, which the parser leaves alone, do not matter.
+void hop(inout headers_t hdr, in bit<48> src_mac, in bit<48> dst_mac) {
+    hdr.ethernet.src = src_mac;
+    hdr.ethernet.dst = dst_mac;
+    hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
+    bit<32> sum = (bit<32>)(~hdr.ipv4.checksum) + 0xFEFF;
+    hdr.ipv4.checksum = ~(sum[15:0] + sum[31:16]);
+}
+
 // Everything that is not for this switch: by destination MAC, or by IPv4 route when the MAC is the switch's
 // own. Forwarded frames leave as they came, whatever they hold above Ethernet.
 control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
@@ -44,14 +54,9 @@ control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_me
         size = L2_ENTRIES;
     }
 
-    // One hop: the switch's MAC becomes the source, and the checksum is mended as RFC 1624 has it, for a word
-    // (TTL, protocol) that falls by 0x0100. So options, which the parser leaves alone, do not matter.
+    // The switch's own MAC becomes the source.
     action route(bit<9> port, bit<48> dst_mac) {
-        hdr.ethernet.src = hdr.ethernet.dst;
-        hdr.ethernet.dst = dst_mac;
-        hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
-        bit<32> sum = (bit<32>)(~hdr.ipv4.checksum) + 0xFEFF;
-        hdr.ipv4.checksum = ~(sum[15:0] + sum[31:16]);
+        hop(hdr, hdr.ethernet.dst, dst_mac);
         standard_metadata.egress_spec = port;
         meta.event = EVENT_FORWARDED;
     }

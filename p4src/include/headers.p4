@@ -138,7 +138,6 @@ struct metadata_t {
     bool final; // the cell holds the spine's result
     bool bounce; // the sender is to send its lanes again
     bool ask; // the other racks are to repeat what they hold
-    bool early; // the sender does not know yet whether anything is lost, and sent no lanes
     bool relay; // another rack's result for the racks that lack it
     // Lane groups, one bit each; for a group that several masks name, the first of them counts.
     bit<8> put; // to write to the cell: first of the round

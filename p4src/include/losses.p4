@@ -6,7 +6,7 @@
 
 // The drop simulator: loses packets on purpose, by port and traffic class, so that loss can be tested on every
 // target alike. Once at ingress, for what comes in by a port, and once at egress, for what leaves by it.
-control Losses(in headers_t hdr, in bit<9> port, inout bool lost) {
+control Losses(in headers_t hdr, in bit<9> port, out bool lost) {
     // probability: of 2^32.
     action lose(bit<32> probability) {
         bit<32> draw;

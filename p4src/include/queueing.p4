@@ -18,6 +18,7 @@
 #define WEIR_QUEUEING_P4
 
 #include "headers.p4"
+#include "lanes.p4"
 
 const bit<3> TOP_QUEUE = 7;
 const bit<16> NEVER = 0xFFFF;
@@ -58,18 +59,9 @@ control Queueing(inout headers_t hdr, inout metadata_t meta, inout standard_meta
 
     action cut_lanes() {
         cut();
-        hdr.lanes0.setInvalid();
-        hdr.lanes1.setInvalid();
-        hdr.lanes2.setInvalid();
-        hdr.lanes3.setInvalid();
-        hdr.lanes4.setInvalid();
-        hdr.lanes5.setInvalid();
-        hdr.lanes6.setInvalid();
-        hdr.lanes7.setInvalid();
-        hdr.weir.groups = 0;
+        cut_off(hdr, meta);
         hdr.weir.included = 0;
         hdr.weir.flags = hdr.weir.flags | FLAG_TRIMMED;
-        meta.length = meta.without_lanes;
         hdr.ipv4.total_len = meta.length + 28;
         hdr.udp.length = meta.length + 8;
         meta.keep = (bit<32>)meta.length + 42;

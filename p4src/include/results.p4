@@ -14,6 +14,7 @@
 #define WEIR_RESULTS_P4
 
 #include "headers.p4"
+#include "lanes.p4"
 
 const bit<16> LANE_BYTES = 1024; // of a whole slot
 
@@ -47,16 +48,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
     }
 
     action strip() {
-        hdr.lanes0.setInvalid();
-        hdr.lanes1.setInvalid();
-        hdr.lanes2.setInvalid();
-        hdr.lanes3.setInvalid();
-        hdr.lanes4.setInvalid();
-        hdr.lanes5.setInvalid();
-        hdr.lanes6.setInvalid();
-        hdr.lanes7.setInvalid();
-        hdr.weir.groups = 0;
-        meta.length = meta.without_lanes;
+        cut_off(hdr, meta);
     }
 
     action question() {
@@ -108,10 +100,12 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
             to_others();
         } else if (meta.complete) {
             bool asked = hdr.weir.kind != TYPE_CONTRIBUTION; // by the spine
+            // By a worker that does not know yet whether anything is lost, and sent no lanes.
+            bool early = !asked && !meta.adds && hdr.weir.groups == 0 && hdr.weir.flags & FLAG_ANSWER != 0;
             bit<8> flags = meta.flags & FLAG_CONGESTED;
             if (meta.up && meta.final) {
                 sums(TYPE_RESULT, flags | FLAG_PROTECTED);
-            } else if (meta.up && !asked && !meta.adds && meta.early) {
+            } else if (meta.up && early) {
                 strip();
                 probe();
                 meta.event = EVENT_PARTIAL_REPEATED;

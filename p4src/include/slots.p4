@@ -117,7 +117,6 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     }
 
     apply {
-        meta.early = hdr.weir.groups == 0 && hdr.weir.flags & FLAG_ANSWER != 0;
         meta.cell = ((meta.slot_base + (bit<32>)hdr.weir.slot) << 1) | (hdr.weir.round & 1);
         load();
         bit<32> ahead = hdr.weir.round - round;

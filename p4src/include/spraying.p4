@@ -3,6 +3,7 @@
 #define WEIR_SPRAYING_P4
 
 #include "headers.p4"
+#include "forwarding.p4"
 #include "queueing.p4"
 
 // One of several equal-cost paths. Nothing in Weir needs order, so its packets are spread one by one, by the
@@ -40,13 +41,8 @@ control Spraying(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         size = SPRAY_GROUPS;
     }
 
-    // One hop, as Forwarding.route has it.
     action take(bit<9> port, bit<48> src_mac, bit<48> dst_mac) {
-        hdr.ethernet.src = src_mac;
-        hdr.ethernet.dst = dst_mac;
-        hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
-        bit<32> sum = (bit<32>)(~hdr.ipv4.checksum) + 0xFEFF;
-        hdr.ipv4.checksum = ~(sum[15:0] + sum[31:16]);
+        hop(hdr, src_mac, dst_mac);
         standard_metadata.egress_spec = port;
         meta.event = EVENT_FORWARDED;
     }
