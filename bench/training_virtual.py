@@ -10,10 +10,12 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
 
+from controller.jobs import MOST_SLOTS
 from host_agent.tagging import Tagging
 from simulator.host import Work
 from simulator.link import Faults
@@ -25,7 +27,6 @@ from weir.background import FLOWS, frame
 from weir.network import NetworkSpec, Plan, incast, make_plan
 from wire.definition import SLOT_LANES, Op
 
-SLOTS: Final = 256  # what a job gets that does not say
 LAYER: Final = 2
 DELAY_NS: Final = 10_000  # of every link
 LINUX_MIN_RTO_NS: Final = 200_000_000
@@ -50,7 +51,7 @@ def weir(spec: NetworkSpec, workers: int, parameters: int, budget: float) -> Red
     blocks = -(-parameters // SLOT_LANES)
     numbers = np.random.default_rng(0)
     with _network(spec, workers) as (network, plan):
-        job = network.admit([host.name for host in plan.workers], slots=SLOTS)
+        job = network.admit([host.name for host in plan.workers], slots=MOST_SLOTS)
         for worker in job.workers:
             exponents = numbers.integers(1, 255, blocks, dtype=np.uint32)
             lanes = numbers.integers(1, 1 << 32, blocks * SLOT_LANES, dtype=np.uint32)
@@ -72,7 +73,7 @@ def ring(spec: NetworkSpec, workers: int, parameters: int) -> Reduced:
         members = Ring(network, [host.name for host in plan.workers], TcpConfig(min_rto=LINUX_MIN_RTO_NS))
         done: list[int] = []
         for rank in range(workers):
-            members.reduce(rank, 4 * parameters, lambda rank=rank: done.append(rank))  # type: ignore[misc]
+            members.reduce(rank, 4 * parameters, partial(done.append, rank))
         network.run(lambda: len(done) == workers, limit=_LIMIT_S)
         return Reduced(network.clock.now / 1e9)
 

@@ -10,17 +10,9 @@ lost, and sent again by workers' timers.
 For the same reason a job never takes a spine back, and one that has no other left keeps the one it has.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
 
 from controller.jobs import Job
-
-
-@dataclass(frozen=True)
-class _Fence:
-    """By leaf, the version of its entries that no longer has the spines which were given up."""
-
-    versions: Mapping[str, int]
 
 
 class Failover:
@@ -28,7 +20,8 @@ class Failover:
 
     def __init__(self) -> None:
         self._jobs: list[Job] = []
-        self._fences: dict[int, _Fence] = {}
+        # By job and leaf: the version of the leaf's entries that lacks the spines which were given up.
+        self._fences: dict[int, dict[str, int]] = {}
 
     def update(self, jobs: Iterable[Job], alive: Collection[str], spines: Collection[str]) -> None:
         """These are the jobs now. New ones use the spines that are alive, or all if none is."""
@@ -57,7 +50,7 @@ class Failover:
         """The leaves were told to stop accepting; ``version_of`` numbers what each leaf was told last."""
         for job in self._jobs:
             if job.uplinks != job.parents and job.id not in self._fences:
-                self._fences[job.id] = _Fence({leaf: version_of(leaf) for leaf in job.leaves})
+                self._fences[job.id] = {leaf: version_of(leaf) for leaf in job.leaves}
 
     def move(self, holds: Callable[[str, int], bool]) -> list[Job]:
         """Let jobs send elsewhere all of whose leaves hold their fence: those that did.
@@ -67,7 +60,7 @@ class Failover:
         moved = []
         for job in self._jobs:
             fence = self._fences.get(job.id)
-            if fence is not None and all(holds(leaf, version) for leaf, version in fence.versions.items()):
+            if fence is not None and all(holds(leaf, version) for leaf, version in fence.items()):
                 job.uplinks = job.parents
                 del self._fences[job.id]
                 moved.append(job)

@@ -8,6 +8,10 @@ from typing import Any, Protocol
 SECOND = 1_000_000_000
 
 
+class StuckError(AssertionError):
+    """What was waited for did not happen within the virtual time it was given."""
+
+
 class Engine(Protocol):
     """Something with a queue of its own, such as a network's switches."""
 

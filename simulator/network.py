@@ -30,7 +30,7 @@ from controller.topology import End, Topology
 from host_agent.flows.frames import Address
 from host_agent.frames import Addresses, Endpoint
 from host_agent.transport import TransportConfig
-from simulator.clock import SECOND, Clock
+from simulator.clock import SECOND, Clock, StuckError
 from simulator.entries import apply
 from simulator.fabric import Fabric, Target
 from simulator.flowhost import FlowHost
@@ -51,10 +51,6 @@ SLOTS: Final = 1024  # of a switch, in p4src/include/config.p4
 
 
 _loaded = cache(load_program)  # a program is large, and does not change
-
-
-class StuckError(AssertionError):
-    """What was waited for did not happen within the virtual time it was given."""
 
 
 @dataclass(frozen=True)

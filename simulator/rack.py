@@ -18,15 +18,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from host_agent.transport import TransportConfig
-from simulator.clock import SECOND, Clock
+from simulator.clock import SECOND, Clock, StuckError
 from simulator.entries import Job, host_addresses
 from simulator.host import Host, Work
 from simulator.link import Faults, Link
 from softswitch.switch import Switch
-
-
-class StuckError(AssertionError):
-    """The hosts did not finish within the virtual time they were given."""
 
 
 class Rack:

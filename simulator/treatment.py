@@ -4,6 +4,7 @@
 import struct
 from typing import Final
 
+from host_agent.flows.frames import header_sum
 from wire import definition as d
 
 _IPV4: Final = 14  # offsets in an Ethernet frame that holds IPv4 without options
@@ -50,8 +51,5 @@ def _with_class(frame: bytearray, traffic_class: int) -> bytes:
     """The frame with this traffic class, and the right IPv4 checksum."""
     frame[_IPV4 + 1] = traffic_class
     frame[_IPV4 + 10 : _IPV4 + 12] = b"\0\0"
-    total = sum(struct.unpack_from("!10H", frame, _IPV4))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    struct.pack_into("!H", frame, _IPV4 + 10, ~total & 0xFFFF)
+    struct.pack_into("!H", frame, _IPV4 + 10, 0xFFFF ^ header_sum(bytes(frame[_IPV4:_UDP])))
     return bytes(frame)

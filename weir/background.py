@@ -7,10 +7,8 @@ link; a host whose queue is full loses the rest of its burst, so what waits is b
 whole multiples on the machine's monotonic clock: processes on several hosts burst together without talking.
 """
 
-import ipaddress
 import itertools
 import socket
-import struct
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -27,10 +25,6 @@ FRAME_BYTES: Final = 14 + IP_BYTES
 DISCARD_PORT: Final = 9
 FLOWS: Final = 8  # source ports in turn, so that switches that hash flows use all their paths
 _SOURCE_PORT: Final = 40000
-_TTL: Final = 64
-_ETHERTYPE_IPV4: Final = 0x0800
-_UDP: Final = 17
-_DF: Final = 0x4000
 
 
 class _Model(BaseModel):
@@ -119,25 +113,20 @@ class _KernelOutlet:
 
 def frame(sender: Sender, victim: Victim, dscp: int, flow: int) -> bytes:
     """One full UDP frame from ``sender`` to ``victim``, of flow number ``flow``."""
-    addresses = _octets(victim.mac) + _octets(sender.mac)
-    source, destination = (ipaddress.IPv4Address(ip).packed for ip in (sender.ip, victim.ip))
-    layout = "!BBHHHBBH4s4s"
-    fields = [0x45, dscp << 2, IP_BYTES, 0, _DF, _TTL, _UDP, 0, source, destination]
-    fields[7] = _checksum(struct.pack(layout, *fields))
-    udp = struct.pack("!HHHH", _SOURCE_PORT + flow, DISCARD_PORT, IP_BYTES - 20, 0)
-    head = addresses + struct.pack("!H", _ETHERTYPE_IPV4) + struct.pack(layout, *fields) + udp
-    return head.ljust(FRAME_BYTES, b"\0")
+    from host_agent.datagram import Datagram  # not before it is needed: this module also describes settings
+    from host_agent.flows.frames import Address, wrap
+
+    return wrap(
+        Datagram(bytes(IP_BYTES - 28), dscp << 2),
+        Address(sender.ip, _SOURCE_PORT + flow),
+        _octets(sender.mac),
+        Address(victim.ip, DISCARD_PORT),
+        _octets(victim.mac),
+    )
 
 
 def _octets(mac: str) -> bytes:
     return bytes.fromhex(mac.replace(":", ""))
-
-
-def _checksum(header: bytes) -> int:
-    total: int = sum(word for (word,) in struct.iter_unpack("!H", header))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
 
 
 def open_outlets(spec: Incast) -> list[list[_Outlet]]:

@@ -49,7 +49,7 @@ def wrap(datagram: Datagram, source: Address, source_mac: bytes, to: Address, ne
         ipaddress.IPv4Address(source.ip).packed,
         ipaddress.IPv4Address(to.ip).packed,
     ]
-    header[7] = 0xFFFF ^ _sum(_IP.pack(*header))
+    header[7] = 0xFFFF ^ header_sum(_IP.pack(*header))
     udp = _PORTS.pack(source.port, to.port, length, 0)
     return b"".join((next_hop_mac, source_mac, _IPV4, _IP.pack(*header), udp, datagram.payload))
 
@@ -60,7 +60,7 @@ def unwrap(frame: bytes, here: Address, mac: bytes) -> Arrival | None:
         return None
     header = frame[_IP_AT:_UDP_AT]
     first, traffic_class, total, _, fragment, _, protocol, _, source, to = _IP.unpack(header)
-    if first != _PLAIN or protocol != _UDP or fragment & 0x3FFF or _sum(header) != 0xFFFF:
+    if first != _PLAIN or protocol != _UDP or fragment & 0x3FFF or header_sum(header) != 0xFFFF:
         return None
     source_port, port, length, _ = _PORTS.unpack_from(frame, _UDP_AT)
     if to != ipaddress.IPv4Address(here.ip).packed or port != here.port:
@@ -71,8 +71,8 @@ def unwrap(frame: bytes, here: Address, mac: bytes) -> Arrival | None:
     return Arrival(payload, traffic_class, Address(str(ipaddress.IPv4Address(source)), source_port))
 
 
-def _sum(header: bytes) -> int:
-    """The ones' complement sum of an IPv4 header, RFC 1071."""
+def header_sum(header: bytes) -> int:
+    """The ones' complement sum of an IPv4 header without options: 0xFFFF when it is right, RFC 1071."""
     total: int = sum(struct.unpack("!10H", header))
     total = (total & 0xFFFF) + (total >> 16)
     return (total & 0xFFFF) + (total >> 16)

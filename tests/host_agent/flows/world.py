@@ -13,7 +13,7 @@ from host_agent.flows.frames import Address
 from host_agent.ledger import Ledger
 from host_agent.report import FRAME_OVERHEAD
 from host_agent.tagging import LOSSLESS, Tagging
-from simulator.clock import SECOND, Clock
+from simulator.clock import SECOND, Clock, StuckError
 from simulator.flowhost import FlowHost
 from simulator.link import Faults, Link
 from wire.definition import CE, ECT, FLOW, RELIABLE_DSCP, Flag, FlowType
@@ -120,10 +120,6 @@ class Path:
             case _:
                 spoiled[FRAME_OVERHEAD:] = self.random.randbytes(len(frame) - FRAME_OVERHEAD)
         return bytes(spoiled)
-
-
-class StuckError(AssertionError):
-    """The flow did not end within its virtual time."""
 
 
 class World:
