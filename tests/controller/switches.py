@@ -37,7 +37,7 @@ class SwitchProcess:
         with log.open("ab") as sink:
             self._process = subprocess.Popen(command, stdout=sink, stderr=sink)
         until = time.monotonic() + PATIENCE_S
-        while not (self._serves() and (self.kind != "soft" or _complete(ready))):
+        while not self._is_up(ready):
             assert self._process.poll() is None, f"{self.kind} ended:\n{log.read_text()}"
             assert time.monotonic() < until, f"{self.kind} does not start:\n{log.read_text()}"
             time.sleep(0.02)
@@ -55,13 +55,19 @@ class SwitchProcess:
             self._process = None
         (self._folder / "ready.json").unlink(missing_ok=True)
 
-    def _serves(self) -> bool:
-        host, _, port = self.address.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=1).close()
-        except OSError:
-            return False
-        return True
+    def _is_up(self, ready: Path) -> bool:
+        if self.kind == "soft":
+            return _serves(self.address) and _complete(ready)
+        return _serves(self.address) and _serves(self.thrift)  # one begins after the other
+
+
+def _serves(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 def _complete(ready: Path) -> bool:
