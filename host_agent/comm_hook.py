@@ -5,6 +5,7 @@ This module must not postpone the evaluation of annotations: DDP looks at the ho
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,10 @@ class HookState:
     default group. sparsifier: a registered name, or an object. density, threshold, block: its options.
     loss_policy: how much of each gradient may go missing in a step rather than be waited for: a share from 0
     to 1, a LossPolicy, or the path of a file with one; 0, the default: nothing. error_feedback: keep what is
-    not delivered for the next step (dense and without loss there is nothing to keep). warmup_steps: that many
-    first steps are dense.
+    not delivered for the next step (dense and without loss there is nothing to keep). warmup_steps: over that
+    many first steps the density goes down to its target. exclude: parameters that are sent whole: name
+    patterns (fnmatch), or "1d" for all of one dimension. seed: of what a sparsifier draws at random, the same
+    on all ranks.
 
     A residual is this rank's own: save ``state_dict()`` on every rank, beside the model.
 
@@ -116,13 +119,14 @@ class HookState:
         loss_policy: LossPolicy | float | str | Path = 0.0,
         error_feedback: bool = True,
         warmup_steps: int = 0,
+        exclude: Sequence[str] = (),
+        seed: int = 0,
     ) -> None:
-        self.options = SparsifierOptions(density=density, threshold=threshold, block=block)
+        self.options = SparsifierOptions(density, threshold, block, warmup_steps, seed)
         if isinstance(sparsifier, str):
             sparsifier = create_sparsifier(sparsifier, self.options)
         policy = LossPolicy.of(loss_policy)
-        self.gradients = LocalGradients(sparsifier, policy, error_feedback=error_feedback)
-        self.warmup_steps = warmup_steps
+        self.gradients = LocalGradients(sparsifier, policy, error_feedback=error_feedback, exclude=exclude)
         self.step = 0
         self.ledger = Ledger()
         self.last_step: StepStats | None = None
@@ -147,6 +151,7 @@ class HookState:
         self._group = process_group
         self._names = {parameter: name for name, parameter in module.named_parameters()}
         self._layers = LayerClasses.of(module)
+        self.gradients.join(module, process_group.rank(), process_group.size())
 
     def layout_of(self, bucket: GradBucket) -> BucketLayout:
         """Where the parameters of one of DDP's buckets are."""
@@ -173,21 +178,23 @@ class HookState:
         raised can be repeated.
         """
         started, before = time.perf_counter(), self.group.connection.stats
-        dense = self.step < self.warmup_steps
-        outgoing = self.gradients.prepare(layout, bucket, self.group.size(), dense=dense)
+        outgoing = self.gradients.prepare(layout, bucket)
         peers, layer = self.group.collectives.peers, self._layers.frontmost(s.name for s in layout)
         mine = encode(peers, outgoing.sent.numpy(), layout.describe, layout.block, Tagging(layer))
         keep = self.gradients.keeps_rounding
         total, report = mine.add(peers, keep=keep, tagging=self._tagging(layer, outgoing, mine))
-        layout.collect(self.gradients.sparsifier.decode(torch.from_numpy(total.values())), bucket)
+        summed = torch.from_numpy(total.values())
+        layout.collect(self.gradients.sparsifier.decode(summed), bucket)
         lost = mine.blocks_of(report.given_back.blocks)
         self.gradients.settle(outgoing, torch.from_numpy(mine.values()) if keep else outgoing.without(lost))
+        self.gradients.observe(layout, summed)
         for direction in Direction:
             self.ledger.record(self.step, f"bucket {layout.index}", direction, report)
         part = self._part(layout, outgoing.sent, report, before)
         so_far = self._this_step if layout.index else StepStats()  # a step that raised left its part behind
         self._this_step = so_far.plus(replace(part, seconds=time.perf_counter() - started))
         if last:
+            self.gradients.end_step()
             self.step += 1
             self.last_step, self._this_step = self._this_step, StepStats()
         return bucket

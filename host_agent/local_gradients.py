@@ -5,20 +5,31 @@ The DDP hook sums over a switch; ``weir calibrate`` sums in memory and loses blo
 ``prepare`` and ``settle`` either decides what is delivered; the rest becomes the residual here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from host_agent.bucket_layout import BucketLayout
+from host_agent.bucket_layout import BucketLayout, Segment
 from host_agent.classes import MagnitudeClassifier, Magnitudes
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.float_sum import give_back
 from host_agent.loss_policy import LossPolicy
-from host_agent.sparsifiers import Sparsifier
+from host_agent.sparsifiers import Span, Sparsifier
+
+
+def spans_of(module: torch.nn.Module) -> dict[str, Span]:
+    """Where the trained parameters of a module lie in its gradient, by name."""
+    named = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
+    total, start, spans = sum(length for _, length in named), 0, {}
+    for name, length in named:
+        spans[name] = Span(name, start, length, total)
+        start += length
+    return spans
 
 
 @dataclass(frozen=True)
@@ -47,24 +58,37 @@ class LocalGradients:
     """One worker's sparsifier, residuals and magnitude classes, from step to step.
 
     error_feedback: keep what is not delivered for the next step. Where everything is sent and nothing may be
-    lost there is nothing to keep.
+    lost there is nothing to keep. exclude: patterns (fnmatch) of parameter names whose gradients are sent
+    whole, such as ``"*.bias"``; the pattern ``"1d"`` stands for every parameter of one dimension: biases, norms.
     """
 
-    def __init__(self, sparsifier: Sparsifier, policy: LossPolicy, *, error_feedback: bool = True) -> None:
+    def __init__(
+        self,
+        sparsifier: Sparsifier,
+        policy: LossPolicy,
+        *,
+        error_feedback: bool = True,
+        exclude: Sequence[str] = (),
+    ) -> None:
         self.sparsifier = sparsifier
+        self.exclude = tuple(exclude)
+        self.spans: Mapping[str, Span] = {}
         self.policy = policy
         keeps = not sparsifier.sends_all or not policy.lossless
         self.feedback = ErrorFeedback() if error_feedback and keeps else None
         self.classifier = None if policy.lossless else MagnitudeClassifier()
 
-    def prepare(
-        self, layout: BucketLayout, bucket: torch.Tensor, workers: int, *, dense: bool = False
-    ) -> Outgoing:
-        """What to send of a bucket (flat, any float dtype); changes nothing. dense: all of it."""
-        vector = layout.spread(bucket).div_(workers)
+    def join(self, module: torch.nn.Module, rank: int, workers: int) -> None:
+        """Whose gradients these are, and this worker's place in its group; again when either has changed."""
+        self.spans = spans_of(module)
+        self.sparsifier.join(rank, workers)
+
+    def prepare(self, layout: BucketLayout, bucket: torch.Tensor) -> Outgoing:
+        """What to send of a bucket (flat, any float dtype); changes nothing."""
+        vector = layout.spread(bucket).div_(self.sparsifier.workers)
         if self.feedback is not None:
             self.feedback.compensate(layout, vector)
-        sent = vector if dense or self.sparsifier.sends_all else self._chosen(layout, vector)
+        sent = vector if self.sparsifier.sends_all else self._chosen(layout, vector)
         magnitudes = None if self.classifier is None else self.classifier.classify(layout, sent)
         return Outgoing(layout, vector, sent, magnitudes)
 
@@ -72,8 +96,34 @@ class LocalGradients:
         """What of each parameter is sent, chosen for each by itself."""
         sent = torch.zeros_like(vector)
         for segment in layout:
-            sent[segment.in_vector] = self.sparsifier.encode(vector[segment.in_vector])
+            whole = vector[segment.in_vector]
+            span = self.spans[segment.name]
+            sent[segment.in_vector] = whole if self.excluded(segment) else self.sparsifier.encode(whole, span)
         return sent
+
+    def excluded(self, segment: Segment) -> bool:
+        """Whether a parameter's gradient is sent whole, whatever the sparsifier."""
+        return any(
+            (pattern == "1d" and len(segment.shape) == 1) or fnmatchcase(segment.name, pattern)
+            for pattern in self.exclude
+        )
+
+    def observe(self, layout: BucketLayout, total: torch.Tensor, union: torch.Tensor | None = None) -> None:
+        """Shows the sparsifier a sum (spread by ``layout``), and what the workers had chosen.
+
+        union: bool, by element; None: total != 0.
+        """
+        if self.sparsifier.sends_all:
+            return
+        union = total != 0 if union is None else union
+        for segment in layout:
+            if not self.excluded(segment):
+                place = segment.in_vector
+                self.sparsifier.observe(total[place], union[place], self.spans[segment.name])
+
+    def end_step(self) -> None:
+        """After every bucket of a step has been settled and observed."""
+        self.sparsifier.end_step()
 
     @property
     def keeps_rounding(self) -> bool:

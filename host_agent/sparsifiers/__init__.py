@@ -3,6 +3,7 @@
 
 from host_agent.sparsifiers.base import (
     BLOCK_SIZES,
+    Span,
     Sparsifier,
     SparsifierOptions,
     create_sparsifier,
@@ -17,6 +18,7 @@ from host_agent.sparsifiers.topk_block import TopKBlock
 __all__ = [
     "BLOCK_SIZES",
     "SendAll",
+    "Span",
     "Sparsifier",
     "SparsifierOptions",
     "Threshold",

@@ -4,12 +4,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import torch
 
 from wire.definition import MAX_BLOCK_LOG2, MIN_BLOCK_LOG2
 
+WARMUP_DENSITY: Final = 0.25
 BLOCK_SIZES = tuple(1 << log2 for log2 in range(MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 + 1))
 
 
@@ -18,12 +19,15 @@ class SparsifierOptions:
     """The settings every sparsifier may read; each reads those it knows.
 
     density: fraction kept, in (0, 1]. threshold: magnitude from which an element is kept, at least 0.
-    block: lanes in one block, 32, 64, 128 or 256.
+    block: lanes in one block, 32, 64, 128 or 256. warmup_steps: over so many first steps the density goes
+    down to its target, from WARMUP_DENSITY. seed: of whatever is drawn at random; the same on every worker.
     """
 
     density: float = 0.05
     threshold: float = 1e-3
     block: int = 256
+    warmup_steps: int = 0
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if not 0.0 < self.density <= 1.0:
@@ -34,41 +38,98 @@ class SparsifierOptions:
             raise ValueError(
                 f"block is {self.block!r} lanes: it must be one of {', '.join(map(str, BLOCK_SIZES))}"
             )
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps is {self.warmup_steps!r}: it is a number of steps, at least 0")
+
+    def density_at(self, step: int) -> float:
+        """The density to aim at in a step, counted from 0: it goes down geometrically in the warm-up.
+
+        Reference: Lin et al., "Deep Gradient Compression", ICLR 2018: from 25 % to 0.1 % in five epochs.
+        """
+        if step >= self.warmup_steps or self.density >= WARMUP_DENSITY:
+            return self.density
+        return float(WARMUP_DENSITY * (self.density / WARMUP_DENSITY) ** (step / self.warmup_steps))
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where a parameter lies in the gradient of the whole model.
+
+    start: its first element, counted over all parameters in the module's order, which DDP's buckets do not
+    change; length: its elements; total: those of the model.
+    """
+
+    name: str
+    start: int
+    length: int
+    total: int
 
 
 class Sparsifier(ABC):
-    """Chooses what is sent of one flat float32 gradient.
+    """Chooses what is sent of each parameter's gradient, flat float32.
 
     ``encode`` returns a tensor of the same length holding the chosen elements, bit for bit, and zeros
-    elsewhere; so ``gradient - encode(gradient)`` is what stays behind, exactly. ``decode`` turns the sum of
-    all workers' encodings back into a gradient. A non-finite element is always chosen, never held back:
-    it must reach the check that reports it.
+    elsewhere; so ``gradient - encode(gradient, span)`` is what stays behind, exactly. ``decode`` turns the
+    sum of all workers' encodings back into a gradient. A non-finite element is always chosen, never held
+    back: it must reach the check that reports it.
 
-    To add one: subclass, set ``name``, decorate with ``register``.
+    One step: ``encode`` and then ``observe`` for every parameter, bucket by bucket, then ``end_step``. A step
+    that failed is repeated: ``encode`` changes nothing of the state, and what ``observe`` noted of a parameter
+    is replaced when it is shown again. What ``observe`` is shown is the same on every worker, so a state made
+    from nothing else is, too. Everything must depend on parameters and their spans alone: DDP's buckets
+    change during a run. Tensors stay on their device.
+
+    To add one: subclass, set ``name`` and ``summary``, decorate with ``register`` (docs/add-a-method.md).
     """
 
     name: ClassVar[str]
+    summary: ClassVar[str]  # one line for people
+    format: ClassVar[str] = "auto"  # how what is sent is written down, see host_agent.formats
     sends_all: ClassVar[bool] = False  # nothing is ever held back: no residual is needed
+    fills_union: ClassVar[bool] = False  # what any worker chose is sent by all of them, whatever they chose
+    mask: ClassVar[int | None] = None  # elements per bit of the mask that workers agree on; None: as planned
 
     def __init__(self, options: SparsifierOptions) -> None:
         self.options = options
+        self.step = 0
+        self.rank, self.workers = 0, 1
+
+    def join(self, rank: int, workers: int) -> None:
+        """This worker's place in the group, before the first step and whenever the group has changed."""
+        self.rank, self.workers = rank, workers
+
+    @property
+    def density(self) -> float:
+        """The fraction to keep in this step."""
+        return self.options.density_at(self.step)
 
     @abstractmethod
-    def encode(self, gradient: torch.Tensor) -> torch.Tensor:
+    def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
         """The part of ``gradient`` (flat, float32, not modified) to send; may be ``gradient`` itself."""
 
     def decode(self, total: torch.Tensor) -> torch.Tensor:
         """The gradient that ``total``, the sum over workers of what they encoded, stands for."""
         return total
 
+    def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:  # noqa: B027 may do nothing
+        """Shows the sum, and which elements some worker had chosen (bool); the same on every worker.
+
+        The union is as fine as the mask that the workers agreed on; without one it is ``total != 0``.
+        """
+
+    def end_step(self) -> None:
+        """The step is over: every parameter's sum has been observed."""
+        self.step += 1
+
     def state_dict(self) -> dict[str, Any]:
-        """What must be saved for ``encode`` to go on as if never interrupted."""
-        return {"name": self.name}
+        """What must be saved for ``encode`` to go on as if never interrupted: tensors and plain values."""
+        return {"name": self.name, "step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what ``state_dict`` gave; refuses another sparsifier's."""
+        """Takes back what ``state_dict`` gave, maybe in a group of another size; refuses another's."""
         if state["name"] != self.name:
             raise ValueError(f"the saved state is of sparsifier {state['name']!r}, this one is {self.name!r}")
+        self.step = state["step"]
 
 
 _REGISTRY: dict[str, type[Sparsifier]] = {}

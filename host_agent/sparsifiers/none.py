@@ -3,7 +3,7 @@
 
 import torch
 
-from host_agent.sparsifiers.base import Sparsifier, register
+from host_agent.sparsifiers.base import Span, Sparsifier, register
 
 
 @register
@@ -11,8 +11,9 @@ class SendAll(Sparsifier):
     """The dense case: every element travels at every step."""
 
     name = "none"
+    summary = "Dense: every element, every step."
     sends_all = True
 
-    def encode(self, gradient: torch.Tensor) -> torch.Tensor:
+    def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
         """The gradient itself."""
         return gradient

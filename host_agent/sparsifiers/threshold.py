@@ -3,7 +3,7 @@
 
 import torch
 
-from host_agent.sparsifiers.base import Sparsifier, register
+from host_agent.sparsifiers.base import Span, Sparsifier, register
 
 
 @register
@@ -15,8 +15,9 @@ class Threshold(Sparsifier):
     """
 
     name = "threshold"
+    summary = "Elements of at least a given magnitude (Strom 2015)."
 
-    def encode(self, gradient: torch.Tensor) -> torch.Tensor:
+    def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
         """The elements of ``gradient`` with ``|x| >= threshold``, and every NaN."""
         small = gradient.abs() < self.options.threshold
         return gradient.masked_fill(small, 0.0)

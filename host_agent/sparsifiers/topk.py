@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from host_agent.sparsifiers.base import Sparsifier, register
+from host_agent.sparsifiers.base import Span, Sparsifier, register
 
 
 @register
@@ -18,10 +18,11 @@ class TopK(Sparsifier):
     """
 
     name = "topk"
+    summary = "The largest elements of each parameter (Aji and Heafield 2017)."
 
-    def encode(self, gradient: torch.Tensor) -> torch.Tensor:
+    def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
         """``ceil(density * length)`` elements of ``gradient``; NaN counts as largest."""
-        kept = math.ceil(self.options.density * gradient.numel())
+        kept = math.ceil(self.density * gradient.numel())
         if kept == gradient.numel():
             return gradient
         indices = torch.topk(gradient.abs(), kept, sorted=False).indices

@@ -5,7 +5,7 @@ import math
 
 import torch
 
-from host_agent.sparsifiers.base import Sparsifier, register
+from host_agent.sparsifiers.base import Span, Sparsifier, register
 
 
 @register
@@ -18,12 +18,13 @@ class TopKBlock(Sparsifier):
     """
 
     name = "topk-block"
+    summary = "The blocks of largest norm of each parameter (OmniReduce's block top-k, 2021)."
 
-    def encode(self, gradient: torch.Tensor) -> torch.Tensor:
+    def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
         """``ceil(density * blocks)`` blocks of ``gradient``; one with a NaN or infinity counts as largest."""
         block = self.options.block
         blocks = -(-gradient.numel() // block)
-        kept = math.ceil(self.options.density * blocks)
+        kept = math.ceil(self.density * blocks)
         if kept == blocks:
             return gradient
         whole = gradient.numel() // block

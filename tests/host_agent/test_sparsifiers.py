@@ -9,12 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from host_agent.sparsifiers import (
+    Span,
     Sparsifier,
     SparsifierOptions,
     create_sparsifier,
     register,
     sparsifier_names,
 )
+
+
+def span(values: torch.Tensor) -> Span:
+    """Of a model with one parameter."""
+    return Span("weight", 0, values.numel(), values.numel())
 
 
 def gradient(length: int, seed: int = 0) -> torch.Tensor:
@@ -33,7 +39,7 @@ def test_every_element_is_sent_bit_for_bit_or_left_whole(
 ) -> None:
     values = gradient(length, seed)
     before = values.clone()
-    sent = create_sparsifier(name, SparsifierOptions(density, 0.5, block)).encode(values)
+    sent = create_sparsifier(name, SparsifierOptions(density, 0.5, block)).encode(values, span(values))
     assert torch.equal(values, before)
     assert sent.shape == values.shape
     assert torch.equal(torch.where(sent != 0, values, 0.0), sent)
@@ -42,12 +48,12 @@ def test_every_element_is_sent_bit_for_bit_or_left_whole(
 
 def test_none_sends_everything() -> None:
     values = gradient(1000)
-    assert torch.equal(create_sparsifier("none").encode(values), values)
+    assert torch.equal(create_sparsifier("none").encode(values, span(values)), values)
 
 
 def test_topk_keeps_the_largest_elements() -> None:
     values = gradient(1000)
-    sent = create_sparsifier("topk", SparsifierOptions(density=0.0305)).encode(values)
+    sent = create_sparsifier("topk", SparsifierOptions(density=0.0305)).encode(values, span(values))
     assert torch.count_nonzero(sent) == 31
     assert values.abs()[sent == 0].max() < sent.abs()[sent != 0].min()
 
@@ -57,7 +63,9 @@ def test_topk_block_keeps_the_blocks_of_largest_norm(length: int) -> None:
     values = torch.full((length,), 0.01)
     values[70] = -3.0  # block 2 of 32 lanes
     values[length - 1] = 2.0  # the last block, which may be short
-    sent = create_sparsifier("topk-block", SparsifierOptions(density=2 / 32, block=32)).encode(values)
+    sent = create_sparsifier("topk-block", SparsifierOptions(density=2 / 32, block=32)).encode(
+        values, span(values)
+    )
     expected = torch.zeros(length)
     expected[64:96] = values[64:96]
     expected[992:] = values[992:]
@@ -66,7 +74,7 @@ def test_topk_block_keeps_the_blocks_of_largest_norm(length: int) -> None:
 
 def test_threshold_keeps_what_reaches_it() -> None:
     values = torch.tensor([0.5, -0.5, 0.49, 0.0, -3.0])
-    sent = create_sparsifier("threshold", SparsifierOptions(threshold=0.5)).encode(values)
+    sent = create_sparsifier("threshold", SparsifierOptions(threshold=0.5)).encode(values, span(values))
     assert sent.tolist() == [0.5, -0.5, 0.0, 0.0, -3.0]
 
 
@@ -75,7 +83,9 @@ def test_threshold_keeps_what_reaches_it() -> None:
 def test_a_non_finite_element_is_never_held_back(name: str, bad: float) -> None:
     values = gradient(5000) * 1e10
     values[1234] = bad
-    sent = create_sparsifier(name, SparsifierOptions(density=0.001, threshold=1e30)).encode(values)
+    sent = create_sparsifier(name, SparsifierOptions(density=0.001, threshold=1e30)).encode(
+        values, span(values)
+    )
     assert not torch.isfinite(sent).all()
 
 
@@ -101,7 +111,9 @@ def test_a_name_is_registered_once() -> None:
     class Again(Sparsifier):
         name = "topk"
 
-        def encode(self, gradient: torch.Tensor) -> torch.Tensor:
+        summary = "Twice."
+
+        def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
             return gradient
 
     with pytest.raises(ValueError, match="two sparsifiers are called 'topk'"):

@@ -49,25 +49,31 @@ class Outcome:
 class _Worker:
     """A rank: what it keeps between steps, and its coin."""
 
-    def __init__(self, trial: Trial, layers: LayerClasses, rank: int) -> None:
+    def __init__(self, trial: Trial, module: torch.nn.Module, rank: int) -> None:
         train = trial.train
         options = SparsifierOptions(density=train.density, threshold=train.threshold, block=train.block)
         self._gradients = LocalGradients(
             create_sparsifier(train.sparsifier, options), trial.losses, error_feedback=trial.error_feedback
         )
-        self._losses, self._layers = trial.losses, layers
+        self._gradients.join(module, rank, train.workers)
+        self._losses, self._layers = trial.losses, LayerClasses.of(module)
         self._coin = np.random.default_rng((train.seed, rank))
         self.blocks = self.lost = 0
 
-    def deliver(self, layout: BucketLayout, bucket: torch.Tensor, workers: int) -> torch.Tensor:
+    def deliver(self, layout: BucketLayout, bucket: torch.Tensor) -> torch.Tensor:
         """What of this gradient the sum includes."""
-        outgoing = self._gradients.prepare(layout, bucket, workers)
+        outgoing = self._gradients.prepare(layout, bucket)
         lost = self._lost(outgoing)
         delivered = outgoing.without(lost)
         self._gradients.settle(outgoing, delivered)
         self.blocks += layout.length // layout.block
         self.lost += lost.size
         return delivered
+
+    def observe(self, layout: BucketLayout, total: torch.Tensor) -> None:
+        """What the step's sum was."""
+        self._gradients.observe(layout, total)
+        self._gradients.end_step()
 
     def _lost(self, outgoing: Outgoing) -> npt.NDArray[np.intp]:
         """The same draws whatever the shares: what is lost with a small share is lost with a larger one."""
@@ -82,8 +88,7 @@ class _Training:
 
     def __init__(self, trial: Trial, task: Task) -> None:
         self.config, self.task = trial.train, task
-        layers = LayerClasses.of(task.model)
-        self.workers = [_Worker(trial, layers, rank) for rank in range(self.config.workers)]
+        self.workers = [_Worker(trial, task.model, rank) for rank in range(self.config.workers)]
         named = [(name, p) for name, p in task.model.named_parameters() if p.requires_grad]
         self.parameters = [parameter for _, parameter in named]
         self.layout = BucketLayout.of(0, [name for name, _ in named], self.parameters, self.config.block)
@@ -111,7 +116,9 @@ class _Training:
         for worker, batch in zip(self.workers, batches, strict=True):
             self.optimizer.zero_grad()
             mean_loss(self.task.model(train.inputs[batch]), train.targets[batch]).backward()  # type: ignore[no-untyped-call]
-            total += worker.deliver(self.layout, self._bucket(), len(self.workers))
+            total += worker.deliver(self.layout, self._bucket())
+        for worker in self.workers:
+            worker.observe(self.layout, total)
         for segment, parameter in zip(self.layout, self.parameters, strict=True):
             parameter.grad = total[segment.in_vector].view_as(parameter)
         if (limit := PRESETS[self.config.model].clip) is not None:
