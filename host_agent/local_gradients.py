@@ -59,7 +59,7 @@ class LocalGradients:
 
     error_feedback: keep what is not delivered for the next step. Where everything is sent and nothing may be
     lost there is nothing to keep. exclude: patterns (fnmatch) of parameter names whose gradients are sent
-    whole, such as ``"*.bias"``; the pattern ``"1d"`` stands for every parameter of one dimension: biases, norms.
+    whole, such as ``"*.bias"``; ``"1d"`` stands for every parameter of one dimension: biases, norms.
     """
 
     def __init__(

@@ -74,10 +74,10 @@ class Sparsifier(ABC):
     back: it must reach the check that reports it.
 
     One step: ``encode`` and then ``observe`` for every parameter, bucket by bucket, then ``end_step``. A step
-    that failed is repeated: ``encode`` changes nothing of the state, and what ``observe`` noted of a parameter
-    is replaced when it is shown again. What ``observe`` is shown is the same on every worker, so a state made
-    from nothing else is, too. Everything must depend on parameters and their spans alone: DDP's buckets
-    change during a run. Tensors stay on their device.
+    that failed is repeated: ``encode`` changes nothing of the state, and what ``observe`` noted of a
+    parameter is replaced when it is shown again. What ``observe`` is shown is the same on every worker, so a
+    state made from nothing else is, too. Everything must depend on parameters and their spans alone: DDP's
+    buckets change during a run. Tensors stay on their device.
 
     To add one: subclass, set ``name`` and ``summary``, decorate with ``register`` (docs/add-a-method.md).
     """
