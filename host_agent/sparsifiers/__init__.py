@@ -8,16 +8,21 @@ from host_agent.sparsifiers.base import (
     SparsifierOptions,
     create_sparsifier,
     register,
+    sparsifier_class,
     sparsifier_names,
 )
-from host_agent.sparsifiers.none import SendAll
+from host_agent.sparsifiers.dense import Dense
+from host_agent.sparsifiers.omnireduce import OmniReduce
+from host_agent.sparsifiers.random_k import RandomK
 from host_agent.sparsifiers.threshold import Threshold
 from host_agent.sparsifiers.topk import TopK
 from host_agent.sparsifiers.topk_block import TopKBlock
 
 __all__ = [
     "BLOCK_SIZES",
-    "SendAll",
+    "Dense",
+    "OmniReduce",
+    "RandomK",
     "Span",
     "Sparsifier",
     "SparsifierOptions",
@@ -26,5 +31,6 @@ __all__ = [
     "TopKBlock",
     "create_sparsifier",
     "register",
+    "sparsifier_class",
     "sparsifier_names",
 ]

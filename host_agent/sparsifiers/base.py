@@ -2,7 +2,6 @@
 """What a sparsifier is: it decides which part of a gradient travels now and which waits."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
@@ -79,12 +78,15 @@ class Sparsifier(ABC):
     state made from nothing else is, too. Everything must depend on parameters and their spans alone: DDP's
     buckets change during a run. Tensors stay on their device.
 
-    To add one: subclass, set ``name`` and ``summary``, decorate with ``register`` (docs/add-a-method.md).
+    To add one: subclass, set ``name``, ``summary`` and what else of the attributes below is not as usual,
+    decorate with ``register`` (docs/add-a-method.md).
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for people
-    format: ClassVar[str] = "auto"  # how what is sent is written down, see host_agent.formats
+    reference: ClassVar[str] = ""  # who described it, where
+    uses: ClassVar[tuple[str, ...]] = ("density",)  # the options it reads; "density" includes the warm-up
+    promises_density: ClassVar[bool] = True  # the share that is sent is the one asked for
     sends_all: ClassVar[bool] = False  # nothing is ever held back: no residual is needed
     fills_union: ClassVar[bool] = False  # what any worker chose is sent by all of them, whatever they chose
     mask: ClassVar[int | None] = None  # elements per bit of the mask that workers agree on; None: as planned
@@ -97,6 +99,11 @@ class Sparsifier(ABC):
     def join(self, rank: int, workers: int) -> None:
         """This worker's place in the group, before the first step and whenever the group has changed."""
         self.rank, self.workers = rank, workers
+
+    @property
+    def format(self) -> str:
+        """How what is sent is written down, unless the user says: a rule of ``host_agent.formats``."""
+        return "auto"
 
     @property
     def density(self) -> float:
@@ -149,6 +156,14 @@ def sparsifier_names() -> list[str]:
     return sorted(_REGISTRY)
 
 
+def sparsifier_class(name: str) -> type[Sparsifier]:
+    """The class of a name; ValueError lists the names when there is none of that name."""
+    found = _REGISTRY.get("dense" if name == "none" else name)
+    if found is None:
+        raise ValueError(f"no sparsifier is called {name!r}; there are {', '.join(sparsifier_names())}")
+    return found
+
+
 def create_sparsifier(name: str, options: SparsifierOptions | None = None) -> Sparsifier:
     """A new sparsifier by name; ValueError lists the names when there is none of that name.
 
@@ -156,7 +171,4 @@ def create_sparsifier(name: str, options: SparsifierOptions | None = None) -> Sp
 
         topk = create_sparsifier("topk", SparsifierOptions(density=0.01))
     """
-    make: Callable[[SparsifierOptions], Sparsifier] | None = _REGISTRY.get(name)
-    if make is None:
-        raise ValueError(f"no sparsifier is called {name!r}; there are {', '.join(sparsifier_names())}")
-    return make(options or SparsifierOptions())
+    return sparsifier_class(name)(options or SparsifierOptions())

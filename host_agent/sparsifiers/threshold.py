@@ -4,6 +4,7 @@
 import torch
 
 from host_agent.sparsifiers.base import Span, Sparsifier, register
+from host_agent.sparsifiers.density import keep_from
 
 
 @register
@@ -15,9 +16,11 @@ class Threshold(Sparsifier):
     """
 
     name = "threshold"
-    summary = "Elements of at least a given magnitude (Strom 2015)."
+    summary = "Elements of at least a given magnitude, however many there are."
+    reference = "Strom, Interspeech 2015"
+    uses = ("threshold",)
+    promises_density = False
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
         """The elements of ``gradient`` with ``|x| >= threshold``, and every NaN."""
-        small = gradient.abs() < self.options.threshold
-        return gradient.masked_fill(small, 0.0)
+        return keep_from(gradient, self.options.threshold)

@@ -1,31 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends the largest elements."""
 
-import math
-
 import torch
 
 from host_agent.sparsifiers.base import Span, Sparsifier, register
+from host_agent.sparsifiers.density import keep_largest, rounded
 
 
 @register
 class TopK(Sparsifier):
-    """Keeps the ``density`` fraction of elements that are largest in magnitude, at least one.
+    """Keeps the ``density`` fraction of each parameter's elements that is largest in magnitude.
 
-    Reference: Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017.
-    The switch skips whole blocks, not elements, so scattered elements cost more wire than their number says:
-    use the smallest block with it, or ``topk-block``.
+    What is not a whole number of elements is rounded up in some steps and down in others; over all
+    parameters together the density holds in every step.
+
+    Reference: Aji and Heafield, "Sparse Communication for Distributed Gradient Descent", EMNLP 2017 (there
+    one threshold for the whole model; here each parameter has its share).
     """
 
     name = "topk"
-    summary = "The largest elements of each parameter (Aji and Heafield 2017)."
+    summary = "The largest elements of each parameter."
+    reference = "Aji and Heafield, EMNLP 2017"
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """``ceil(density * length)`` elements of ``gradient``; NaN counts as largest."""
-        kept = math.ceil(self.density * gradient.numel())
-        if kept == gradient.numel():
-            return gradient
-        indices = torch.topk(gradient.abs(), kept, sorted=False).indices
-        sent = torch.zeros_like(gradient)
-        sent[indices] = gradient[indices]
-        return sent
+        """About ``density * length`` elements of ``gradient``, and what is not finite."""
+        kept = rounded(self.density * span.length, self.step, self.density * span.start)
+        return keep_largest(gradient, kept)

@@ -7,11 +7,13 @@ from host_agent.sparsifiers.base import Span, Sparsifier, register
 
 
 @register
-class SendAll(Sparsifier):
-    """The dense case: every element travels at every step."""
+class Dense(Sparsifier):
+    """Every element travels at every step."""
 
-    name = "none"
-    summary = "Dense: every element, every step."
+    name = "dense"
+    summary = "Every element, every step."
+    uses = ()
+    promises_density = False
     sends_all = True
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
