@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sparsified gradients with error feedback: DDP's communication hook, saved and restored with the model.
 
-torchrun --nproc-per-node 4 examples/ddp_hook.py --sparsifier topk-block --density 0.1
+torchrun --nproc-per-node 4 examples/ddp_hook.py --method topk-block --density 0.1
 """
 
 import argparse
@@ -16,14 +16,14 @@ import weir.torch
 
 
 def make(
-    sparsifier: str, density: float
+    method: str, density: float
 ) -> tuple[DistributedDataParallel, torch.optim.Optimizer, weir.torch.HookState]:
     """A model whose gradients go through the hook."""
     torch.manual_seed(0)
     model = DistributedDataParallel(
         torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
     )
-    state = weir.torch.HookState(model, sparsifier=sparsifier, density=density, block=32)
+    state = weir.torch.HookState(model, sparsifier=method, density=density, block=32)
     model.register_comm_hook(state, weir.torch.hook)
     return model, torch.optim.SGD(model.parameters(), lr=0.02), state
 
@@ -43,14 +43,14 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range
 def main() -> None:
     """Runs on every rank: trains, saves, restores into new objects, trains on."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--sparsifier", default="topk-block")
+    parser.add_argument("--method", default="topk-block")
     parser.add_argument("--density", type=float, default=0.1)
     parser.add_argument("--steps", type=int, default=100)
     options = parser.parse_args()
     dist.init_process_group("weir")
     try:
         rank = dist.get_rank()
-        model, optimizer, state = make(options.sparsifier, options.density)
+        model, optimizer, state = make(options.method, options.density)
         train(model, optimizer, range(options.steps // 2))
 
         with tempfile.TemporaryDirectory() as directory:
@@ -59,7 +59,7 @@ def main() -> None:
             torch.save(
                 {"model": model.state_dict(), "sgd": optimizer.state_dict(), "hook": state.state_dict()}, path
             )
-            model, optimizer, state = make(options.sparsifier, options.density)
+            model, optimizer, state = make(options.method, options.density)
             saved = torch.load(path)
             model.load_state_dict(saved["model"])
             optimizer.load_state_dict(saved["sgd"])

@@ -46,3 +46,17 @@ def test_local_cluster_sums_and_stops() -> None:
         "rank 1: sum [0.0, 3.0, 6.0, 9.0], swapped [1, 11]",
     ]
     assert re.search(r"the switch completed [1-9]\d* rounds", said)
+
+
+def test_a_method_of_ones_own_trains() -> None:
+    said = torchrun(2, "own_method.py", "--density", "0.1")
+    found = re.findall(r"rank (\d): loss (\d+\.\d+), sent (\d+\.\d)% of the gradient", said)
+    assert sorted(rank for rank, *_ in found) == ["0", "1"]
+    assert all(float(loss) < 0.5 for _, loss, _ in found)  # it starts at 1
+    assert all(9 < float(density) < 11 for *_, density in found)
+
+
+def test_the_page_about_it_shows_the_script() -> None:
+    page, script = EXAMPLES.parent / "docs" / "add-a-method.md", EXAMPLES / "own_method.py"
+    shown = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert shown[0] in script.read_text(encoding="utf-8")
