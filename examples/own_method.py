@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A method of one's own, from docs/add-a-method.md: in each step all workers send the same window of each parameter.
+"""A method of one's own, from docs/add-a-method.md: all workers send the same window of each parameter.
 
 torchrun --nproc-per-node 4 examples/own_method.py --density 0.1
 """
@@ -16,7 +16,7 @@ import weir.torch
 # --- the method
 @weir.torch.register_sparsifier
 class Window(weir.torch.Sparsifier):
-    """Sends one window after another: what each element is worth is never asked, so choosing costs nothing."""
+    """Sends one window after another. What an element is worth is never asked: choosing costs nothing."""
 
     name = "window"
     summary = "A window of each parameter that moves on with every step; all workers send the same."
