@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many blocks of a vector are not empty, at 1, 2, 4, ... elements to a block, in one pass.
 
-A block of 2k elements is not empty when one of its two halves is: each level follows from the one below, which
-is half as long. Eight bytes that are 0 or 1 are also one 64-bit number, so three levels are counted by reading
-the same bytes as wider and wider numbers, and only every third is written down. All of it happens on the
-vector's device.
+A block of 2k elements is not empty when one of its two halves is: each level follows from the one below,
+which is half as long. Eight bytes that are 0 or 1 are also one 64-bit number, so three levels are counted by
+reading the same bytes as wider and wider numbers, and only every third is written down. All of it happens on
+the vector's device.
 """
 
 from typing import Final
