@@ -5,6 +5,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,15 @@ _GRACE_S = 2.0  # several retransmission timeouts
 
 class GroupBrokenError(RuntimeError):
     """The group cannot reduce any more: a worker was lost or left, or nothing came in time. Says which."""
+
+
+@dataclass(frozen=True)
+class FreeSlots:
+    """Slots of a switch that no job holds. spine: it is one of those that jobs in several racks need, too."""
+
+    switch: str
+    count: int
+    spine: bool = False
 
 
 class Connection:
@@ -69,11 +79,14 @@ class Connection:
         _watch_the_main_thread()
 
     @classmethod
-    def open(cls, store: Store, rank: int, ranks: list[int], group: str, timeout: timedelta) -> "Connection":
+    def open(
+        cls, store: Store, rank: int, ranks: list[int], group: str, timeout: timedelta, slots: int = 0
+    ) -> "Connection":
         """Joins the job of group ``group``; returns when all its ranks have.
 
-        rank: this process's place in ``ranks``, the members' global ranks. Raises MeetingError, AgentError
-        or OSError, each saying what is missing.
+        rank: this process's place in ``ranks``, the members' global ranks. slots: how many of the switch's
+        the job is to have; 0: a share of what is free. Raises MeetingError, AgentError or OSError, each
+        saying what is missing.
         """
         wanted = wanted_link()
         with contextlib.ExitStack() as undo:
@@ -93,6 +106,7 @@ class Connection:
                 token=met.token,
                 host=met.host(ranks[rank]),
                 udp_port=udp.port if udp is not None else 0,
+                slots=slots,
                 timeout_s=timeout.total_seconds(),
             )
             share = share_port(membership, wanted, udp)
@@ -105,6 +119,13 @@ class Connection:
     def operations(self) -> OperationQueue:
         """The queue of this process's operations on the port."""
         return self._share.operations
+
+    def free_slots(self) -> list[FreeSlots]:
+        """The slots that no job holds now. AgentError when the controller cannot be asked."""
+        return [
+            FreeSlots(switch.name, switch.slots - switch.slots_used, switch.role == "spine")
+            for switch in self._client.status().switches
+        ]
 
     @property
     def stats(self) -> ReducerStats:

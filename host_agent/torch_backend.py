@@ -9,6 +9,7 @@ one operation and returns its handle at once. Operations of a process run in the
 # mypy: disable-error-code="override, assignment"
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +26,17 @@ from wire.definition import MAX_WORKERS
 BACKEND = "weir"
 
 
+@dataclass(frozen=True)
+class GroupOptions:
+    """What a group may ask for: ``new_group(ranks, backend="weir", pg_options=GroupOptions(slots=16))``.
+
+    slots: how many of the switch's slots its job is to have, 0: a share of what is free. Who makes many
+    groups at once divides the slots among them. The same on all ranks of the group.
+    """
+
+    slots: int = 0
+
+
 class WeirProcessGroup(dist.ProcessGroup):
     """A process group on one job of the switch; made by torch, see ``register``.
 
@@ -36,6 +48,11 @@ class WeirProcessGroup(dist.ProcessGroup):
         self._timeout = timeout
         self.connection = connection
         self.collectives = Collectives(connection, rank, size)
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long a reduction may go without progress."""
+        return self._timeout
 
     def submit(self, run: Callable[[], Any], timeout: timedelta | None = None) -> QueuedWork:
         """Queues ``run``, which may use ``collectives``, behind the operations issued before.
@@ -291,7 +308,9 @@ def _operator(opts: Any) -> RedOpType:
     return op
 
 
-def create(options: _DistributedBackendOptions, _backend_options: Any = None) -> WeirProcessGroup:
+def create(
+    options: _DistributedBackendOptions, group_options: GroupOptions | None = None
+) -> WeirProcessGroup:
     """What torch calls to make a group: joins its job and returns when all its ranks have joined."""
     rank, size = options.group_rank, options.group_size
     if size > MAX_WORKERS:
@@ -300,7 +319,8 @@ def create(options: _DistributedBackendOptions, _backend_options: Any = None) ->
             f"at most {MAX_WORKERS}. Use fewer processes"
         )
     ranks = list(options.global_ranks_in_group) or list(range(size))
-    connection = Connection.open(options.store, rank, ranks, options.group_id, options.timeout)
+    slots = group_options.slots if group_options is not None else 0
+    connection = Connection.open(options.store, rank, ranks, options.group_id, options.timeout, slots)
     return WeirProcessGroup(rank, size, options.timeout, connection)
 
 
