@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each parameter's gradient lies in a bucket, and in the vector that is reduced for it.
+"""Where each parameter's gradient lies in a bucket, and in the vector that is made of it.
 
-In the reduced vector each parameter starts on a block of its own. So what is chosen, scaled and summed for a
-parameter depends on that parameter alone, not on which bucket DDP put it in: DDP rebuilds its buckets after
-the first iteration, and once more after a restart from a checkpoint.
+In the vector each parameter starts on a multiple of ``align`` elements of its own. So what is chosen, scaled
+and summed for a parameter depends on that parameter alone, not on which bucket DDP put it in: DDP rebuilds
+its buckets after the first iteration, and once more after a restart from a checkpoint.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 
 @dataclass(frozen=True)
 class Segment:
-    """One parameter: its name and shape, its place in the bucket and its place in the reduced vector."""
+    """One parameter: its name and shape, its place in the bucket and its place in the vector."""
 
     name: str
     shape: tuple[int, ...]
@@ -38,55 +38,94 @@ class Segment:
 
 @dataclass(frozen=True)
 class BucketLayout:
-    """All parameters of one bucket, in its order. length: of the reduced vector, a multiple of the block."""
+    """All parameters of one bucket, in its order.
+
+    block: elements in a block, the unit of what is sent, classified and lost. length: of the vector, a
+    multiple of ``align``, which is a multiple of the block.
+    """
 
     index: int
     block: int
     length: int
     segments: tuple[Segment, ...]
+    align: int
 
     @classmethod
     def of(
-        cls, index: int, names: Sequence[str], parameters: Sequence[torch.Tensor], block: int
+        cls,
+        index: int,
+        names: Sequence[str],
+        parameters: Sequence[torch.Tensor],
+        block: int,
+        align: int | None = None,
     ) -> "BucketLayout":
-        """The layout of bucket ``index`` that holds these parameters' gradients one after another."""
+        """The layout of bucket ``index`` that holds these parameters' gradients one after another.
+
+        align: by default the block.
+        """
+        align = align or block
         segments, bucket_start, vector_start = [], 0, 0
         for name, parameter in zip(names, parameters, strict=True):
             length = parameter.numel()
             segments.append(Segment(name, tuple(parameter.shape), length, bucket_start, vector_start))
             bucket_start += length
-            vector_start += -(-length // block) * block
-        return cls(index, block, vector_start, tuple(segments))
+            vector_start += -(-length // align) * align
+        return cls(index, block, vector_start, tuple(segments), align)
+
+    def in_blocks(self, block: int) -> "BucketLayout":
+        """The same layout, with blocks of another size that divides ``align``."""
+        return self if block == self.block else replace(self, block=block)
+
+    def resized(self, lengths: Sequence[int], block: int) -> "BucketLayout":
+        """A layout of the same parameters with so many elements of each in the vector."""
+        segments, start = [], 0
+        for segment, length in zip(self.segments, lengths, strict=True):
+            segments.append(replace(segment, length=length, vector_start=start))
+            start += -(-length // self.align) * self.align
+        return BucketLayout(self.index, block, start, tuple(segments), self.align)
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self.segments)
+
+    @cached_property
+    def elements(self) -> int:
+        """How many elements the parameters have, padding left out."""
+        return sum(segment.length for segment in self.segments)
 
     def blocks_of(self, segment: Segment) -> slice:
         """A parameter's blocks of the vector: no other parameter has a part of them."""
         first = segment.vector_start // self.block
         return slice(first, first - (-segment.length // self.block))
 
+    def padding_of(self, segment: Segment) -> slice:
+        """The elements of the vector between a parameter's last one and the next parameter's first."""
+        end = segment.vector_start + segment.length
+        return slice(end, -(-end // self.align) * self.align)
+
     @cached_property
     def owners(self) -> npt.NDArray[np.intp]:
         """For each block of the vector, the index of the segment it is of."""
-        counts = [-(-segment.length // self.block) for segment in self.segments]
-        return np.repeat(np.arange(len(counts)), counts)
+        counts = [-(-segment.length // self.align) for segment in self.segments]
+        return np.repeat(np.arange(len(counts)), np.array(counts, np.intp) * (self.align // self.block))
 
     @cached_property
     def block_lengths(self) -> torch.Tensor:
-        """For each block, how many of its lanes are elements of its parameter, not padding; float32."""
+        """For each block, how many of its lanes are elements, 1 where all are padding; float32."""
         lengths = torch.full((self.length // self.block,), float(self.block))
         for segment in self.segments:
+            blocks = self.blocks_of(segment)
             if remainder := segment.length % self.block:
-                lengths[self.blocks_of(segment).stop - 1] = remainder
+                lengths[blocks.stop - 1] = remainder
+            lengths[blocks.stop : self.padding_of(segment).stop // self.block] = 1
         return lengths
 
-    def spread(self, bucket: torch.Tensor) -> torch.Tensor:
-        """The bucket (flat, any float dtype) as a new vector: float32, padded with zeros."""
-        vector = torch.zeros(self.length, dtype=torch.float32)
+    def spread(self, bucket: torch.Tensor, divisor: float = 1) -> torch.Tensor:
+        """The bucket (flat, any float dtype) over ``divisor`` as a new vector: float32, padded with zeros."""
+        vector = torch.empty(self.length, dtype=torch.float32, device=bucket.device)
         for segment in self.segments:
             vector[segment.in_vector] = bucket[segment.in_bucket]
-        return vector
+            vector[self.padding_of(segment)] = 0
+        return vector if divisor == 1 else vector.div_(divisor)
 
     def collect(self, vector: torch.Tensor, bucket: torch.Tensor) -> None:
         """Overwrites the bucket by the vector's elements: the inverse of ``spread``."""

@@ -5,8 +5,7 @@ This module must not postpone the evaluation of annotations: DDP looks at the ho
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,69 +16,27 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from host_agent.bucket_layout import BucketLayout
-from host_agent.classes import LayerClasses
+from host_agent.classes import LayerClasses, Magnitudes
 from host_agent.float_sum import Contribution, encode
+from host_agent.formats import SCALE_LANES, Formats, Plan, Proposal, Selection, parse_rule
+from host_agent.handover import newest
 from host_agent.ledger import Direction, Ledger
 from host_agent.local_gradients import LocalGradients, Outgoing
 from host_agent.loss_policy import LossPolicy
 from host_agent.reducer import ReducerStats
-from host_agent.report import Account, ReduceReport
+from host_agent.report import ReduceReport
 from host_agent.sparsifiers import Sparsifier, SparsifierOptions, create_sparsifier
+from host_agent.step_stats import StepStats
 from host_agent.tagging import Tagging
 from host_agent.torch_backend import WeirProcessGroup
+
+__all__ = ["HookState", "StepStats", "hook"]
 
 _HOOKABLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
 _COUNTED = (
     *("packets_up", "packets_down", "bytes_up", "bytes_down"),
     *("timeouts", "retransmissions", "releases", "repeats_asked", "trimmed", "marked", "missing", "budget"),
 )
-
-
-@dataclass(frozen=True)
-class StepStats:
-    """What one training step did on this worker, over all buckets.
-
-    elements: of the gradients; sent_elements: those sent non-zero. blocks, blocks_sent: the same in blocks.
-    seconds: in the hook's operations, from the copy out of the buckets to the copy back; reduce_seconds: of
-    that, in reductions. Packets and bytes are on the wire, all headers included. entered = included +
-    returned, in fixed-point lanes.
-    timeouts: timers that fired; retransmissions: packets sent again, of which releases gave their lanes up;
-    repeats_asked: by the aggregator; marked: results that told of congestion; trimmed: rounds whose result
-    lacks this worker's lanes. missing: lanes that no result included, at most budget of them.
-    """
-
-    step: int = 0
-    elements: int = 0
-    sent_elements: int = 0
-    seconds: float = 0.0
-    reduce_seconds: float = 0.0
-    packets_up: int = 0
-    packets_down: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    blocks: int = 0
-    blocks_sent: int = 0
-    timeouts: int = 0
-    retransmissions: int = 0
-    releases: int = 0
-    repeats_asked: int = 0
-    trimmed: int = 0
-    marked: int = 0
-    missing: int = 0
-    budget: int = 0
-    entered: Account = field(default_factory=Account)
-    included: Account = field(default_factory=Account)
-    returned: Account = field(default_factory=Account)
-
-    @property
-    def density(self) -> float:
-        """Share of the elements that were sent non-zero."""
-        return self.sent_elements / self.elements if self.elements else 0.0
-
-    def plus(self, other: "StepStats") -> "StepStats":
-        """The sum of two parts of one step."""
-        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        return StepStats(**{**sums, "step": other.step})
 
 
 class HookState:
@@ -91,6 +48,8 @@ class HookState:
     module: the DDP module the hook is registered on (or any module that holds the parameters); it gives the
     names that errors and checkpoints use. process_group: a "weir" group, by default the module's, else the
     default group. sparsifier: a registered name, or an object. density, threshold, block: its options.
+    format: how what it chose is written down (``host_agent.formats.parse_rule``), by default what the
+    sparsifier says, mostly "auto".
     loss_policy: how much of each gradient may go missing in a step rather than be waited for: a share from 0
     to 1, a LossPolicy, or the path of a file with one; 0, the default: nothing. error_feedback: keep what is
     not delivered for the next step (dense and without loss there is nothing to keep). warmup_steps: over that
@@ -98,7 +57,9 @@ class HookState:
     patterns (fnmatch), or "1d" for all of one dimension. seed: of what a sparsifier draws at random, the same
     on all ranks.
 
-    A residual is this rank's own: save ``state_dict()`` on every rank, beside the model.
+    A residual is this rank's own: save ``state_dict()`` on every rank, beside the model. When the group has
+    changed, ``bind`` on all its ranks: they go on from the state of the one that has made most steps, and a
+    rank that has just joined starts without residuals.
 
     Example::
 
@@ -116,6 +77,7 @@ class HookState:
         density: float = 0.05,
         threshold: float = 1e-3,
         block: int = 256,
+        format: str | None = None,
         loss_policy: LossPolicy | float | str | Path = 0.0,
         error_feedback: bool = True,
         warmup_steps: int = 0,
@@ -127,6 +89,7 @@ class HookState:
             sparsifier = create_sparsifier(sparsifier, self.options)
         policy = LossPolicy.of(loss_policy)
         self.gradients = LocalGradients(sparsifier, policy, error_feedback=error_feedback, exclude=exclude)
+        self.formats = Formats(parse_rule(sparsifier.format if format is None else format), sparsifier)
         self.step = 0
         self.ledger = Ledger()
         self.last_step: StepStats | None = None
@@ -134,10 +97,14 @@ class HookState:
         self._names: dict[torch.Tensor, str] = {}
         self._layers = LayerClasses({})
         self._group: WeirProcessGroup | None = None
+        self._joined = False
         self.bind(module, process_group)
 
     def bind(self, module: torch.nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
-        """Connects the state to a module and a group: at the start, and again after unpickling."""
+        """Connects the state to a module and a group: at the start, after unpickling, for another group.
+
+        To be called on all ranks of the group: at the next step they agree on one state.
+        """
         if isinstance(module, DistributedDataParallel):
             process_group = process_group or module.process_group
             module = module.module
@@ -152,17 +119,24 @@ class HookState:
         self._names = {parameter: name for name, parameter in module.named_parameters()}
         self._layers = LayerClasses.of(module)
         self.gradients.join(module, process_group.rank(), process_group.size())
+        self.formats.join(process_group.size(), process_group.connection.membership.slot_count)
+        self._joined = False
 
     def layout_of(self, bucket: GradBucket) -> BucketLayout:
         """Where the parameters of one of DDP's buckets are."""
         parameters = bucket.parameters()
         names = [self._names[parameter] for parameter in parameters]
-        return BucketLayout.of(bucket.index(), names, parameters, self.options.block)
+        return BucketLayout.of(bucket.index(), names, parameters, SCALE_LANES)
 
     def residual(self, name: str) -> torch.Tensor | None:
         """What a parameter's gradient still owes to the sums: flat, float32; None when there is nothing."""
         feedback = self.gradients.feedback
         return feedback.residual(name) if feedback is not None else None
+
+    @property
+    def plans(self) -> Mapping[int, Plan]:
+        """How each bucket was written down the last time, by its index."""
+        return self.formats.plans
 
     @property
     def group(self) -> WeirProcessGroup:
@@ -174,65 +148,140 @@ class HookState:
     def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool) -> torch.Tensor:
         """One bucket's step: overwrites it by the average over all ranks of what was sent, and returns it.
 
-        Runs on the group's thread. Until the sum is there nothing of the state has changed, so a step that
-        raised can be repeated.
+        layout: its parameters start on multiples of SCALE_LANES. Runs on the group's thread. Until the sum is
+        there nothing of the state has changed, so a step that raised can be repeated.
         """
+        if not self._joined:
+            self._join()
         started, before = time.perf_counter(), self.group.connection.stats
+        peers, tagging = self.group.collectives.peers, Tagging(self._layers.frontmost(s.name for s in layout))
         outgoing = self.gradients.prepare(layout, bucket)
-        peers, layer = self.group.collectives.peers, self._layers.frontmost(s.name for s in layout)
-        mine = encode(peers, outgoing.sent.numpy(), layout.describe, layout.block, Tagging(layer))
+        plan = self.formats.plan(layout, self.gradients.excluded)
+        proposed = time.perf_counter()
+        proposal = Proposal(plan, layout, outgoing.sent)
+        seconds = outgoing.seconds + time.perf_counter() - proposed
+        selection = proposal.agree(peers, tagging)
+        fills = self.gradients.sparsifier.fills_union
+        packed = selection.pack(outgoing.compensated if fills else outgoing.sent)
+        magnitudes = self.gradients.classify(selection.layout, packed)
+        notes = self.formats.notes(peers, selection, packed)
+        mine = encode(
+            peers,
+            packed.cpu().numpy(),
+            selection.describe,
+            SCALE_LANES,
+            tagging,
+            packet=plan.block,
+            dense=not selection.everything,
+            notes=notes,
+        )
         keep = self.gradients.keeps_rounding
-        total, report = mine.add(peers, keep=keep, tagging=self._tagging(layer, outgoing, mine))
-        summed = torch.from_numpy(total.values())
+        budgets = self._budgets(tagging, selection, magnitudes, mine)
+        total, report = mine.add(peers, keep=keep, tagging=budgets)
+        sums = torch.from_numpy(total.values()).to(bucket.device)
+        summed = selection.unpack(sums)
         layout.collect(self.gradients.sparsifier.decode(summed), bucket)
-        lost = mine.blocks_of(report.given_back.blocks)
-        self.gradients.settle(outgoing, torch.from_numpy(mine.values()) if keep else outgoing.without(lost))
-        self.gradients.observe(layout, summed)
+        self._settle(outgoing, selection, packed, mine, report, magnitudes)
+        if self.gradients.observes:
+            self.gradients.observe(layout, summed, selection.union(summed))
+        self.formats.settle(selection, summed, peers.size, notes)
         for direction in Direction:
             self.ledger.record(self.step, f"bucket {layout.index}", direction, report)
-        part = self._part(layout, outgoing.sent, report, before)
+        part = StepStats(
+            step=self.step + 1,
+            elements=layout.elements,
+            sent_elements=proposal.elements,
+            union_elements=selection.layout.elements if fills else int(torch.count_nonzero(sums)),
+            seconds=time.perf_counter() - started,
+            selection_seconds=seconds,
+            blocks=selection.layout.length // plan.block,
+            **self._counted(report, before),
+        )
         so_far = self._this_step if layout.index else StepStats()  # a step that raised left its part behind
-        self._this_step = so_far.plus(replace(part, seconds=time.perf_counter() - started))
+        self._this_step = so_far.plus(part)
         if last:
-            self.gradients.end_step()
-            self.step += 1
-            self.last_step, self._this_step = self._this_step, StepStats()
+            self._end_step()
         return bucket
 
-    def _tagging(self, layer: int, outgoing: Outgoing, mine: Contribution) -> Tagging:
-        """Classes and budgets of the blocks that ``mine`` has lanes of."""
-        if outgoing.magnitudes is None:
-            return Tagging(layer)
-        classes, rows, occupied = outgoing.magnitudes.classes, mine.rows, mine.occupied()
-        if rows is not None:
-            sent_here, occupied = occupied, np.zeros(classes.size, np.bool_)
-            occupied[rows] = sent_here
-        accounts = self.gradients.policy.accounts_for(outgoing.layout, self._layers, classes, occupied)
-        chosen = slice(None) if rows is None else rows
-        return Tagging(layer, classes[chosen], accounts.of_block[chosen], accounts.budgets)
+    def _join(self) -> None:
+        """Goes on from the state of whichever rank of the group has made most steps."""
+        state = newest(self.group.collectives, self.step, self._agreed())
+        if state is not None:
+            self._adopt(state)
+        self._joined = True
 
-    def _part(
-        self, layout: BucketLayout, sent: torch.Tensor, report: ReduceReport, before: ReducerStats
-    ) -> StepStats:
-        """One bucket's statistics; ``before``: the group's when it began."""
+    def _agreed(self) -> dict[str, Any]:
+        """What is the same on all ranks."""
+        return {
+            "step": self.step,
+            "sparsifier": self.gradients.sparsifier.state_dict(),
+            "formats": self.formats.state_dict(),
+        }
+
+    def _adopt(self, state: Mapping[str, Any]) -> None:
+        self.gradients.sparsifier.load_state_dict(state["sparsifier"])
+        self.formats.load_state_dict(state["formats"])
+        self.step = state["step"]
+
+    def _settle(
+        self,
+        outgoing: Outgoing,
+        selection: Selection,
+        packed: torch.Tensor,
+        mine: Contribution,
+        report: ReduceReport,
+        magnitudes: Magnitudes | None,
+    ) -> None:
+        """Keeps what the sum did not include."""
+        undelivered = outgoing.compensated
+        if self.gradients.feedback is None:
+            pass
+        elif self.gradients.keeps_rounding:
+            delivered = torch.from_numpy(mine.values()).to(undelivered.device)
+            selection.subtract(undelivered, delivered)
+        else:  # everything was sent, as it was
+            lost, places = report.given_back.blocks, mine.places()
+            blocks = torch.zeros_like(packed).view(-1, selection.plan.block)
+            chosen = torch.from_numpy((lost if places is None else places[lost]).astype(np.int64))
+            blocks[chosen] = packed.view(blocks.shape)[chosen]
+            undelivered = selection.unpack(blocks.view(-1))
+        self.gradients.settle(outgoing, undelivered, magnitudes)
+
+    def _budgets(
+        self, tagging: Tagging, selection: Selection, magnitudes: Magnitudes | None, mine: Contribution
+    ) -> Tagging:
+        """Classes and budgets of the blocks that ``mine`` has lanes of."""
+        if magnitudes is None or not mine.lanes.size:
+            return tagging
+        classes, places, occupied = magnitudes.classes, mine.places(), mine.occupied()
+        if places is not None:
+            sent_here, occupied = occupied, np.zeros(classes.size, np.bool_)
+            occupied[places] = sent_here
+        accounts = self.gradients.policy.accounts_for(selection.layout, self._layers, classes, occupied)
+        chosen = slice(None) if places is None else places
+        return Tagging(tagging.layer, classes[chosen], accounts.of_block[chosen], accounts.budgets)
+
+    def _counted(self, report: ReduceReport, before: ReducerStats) -> dict[str, Any]:
+        """One bucket's numbers of the network; ``before``: the group's when it began."""
         after = self.group.connection.stats
-        counted: dict[str, Any] = {name: getattr(after, name) - getattr(before, name) for name in _COUNTED}
-        return StepStats(
-            step=self.step + 1,
-            elements=sum(segment.length for segment in layout),
-            sent_elements=int(torch.count_nonzero(sent)),
-            reduce_seconds=after.seconds - before.seconds,
-            blocks=layout.length // layout.block,
-            blocks_sent=report.blocks_sent,
-            entered=report.entered,
-            included=report.included,
-            returned=report.returned,
-            **counted,
-        )
+        return {
+            "reduce_seconds": after.seconds - before.seconds,
+            "blocks_sent": report.blocks_sent,
+            "entered": report.entered,
+            "included": report.included,
+            "returned": report.returned,
+            **{name: getattr(after, name) - getattr(before, name) for name in _COUNTED},
+        }
+
+    def _end_step(self) -> None:
+        self.gradients.end_step()
+        self.formats.end_step()
+        self.step += 1
+        self.last_step, self._this_step = self._this_step, StepStats()
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's residuals, classes, step and sparsifier's state: enough to go on bit for bit."""
-        return {"step": self.step, **self.gradients.state_dict()}
+        """This rank's residuals and classes, what all ranks share: enough to go on bit for bit."""
+        return {**self._agreed(), **self.gradients.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from what ``state_dict`` gave on this rank; ValueError when it is of other parameters."""
@@ -242,8 +291,8 @@ class HookState:
                 raise ValueError(
                     f"the saved state has {what} of parameters this module lacks: {', '.join(unknown)}"
                 )
+        self._adopt(state)
         self.gradients.load_state_dict(state)
-        self.step = state["step"]
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the module and the group, which another process does not have."""

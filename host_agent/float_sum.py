@@ -10,7 +10,7 @@ derived in ``host_agent.quantize`` and ``host_agent.limbs``.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,11 @@ from host_agent.tagging import LOSSLESS, Tagging
 from wire.definition import GROUP_LANES, Op
 
 _LAST = np.uint32(0xFFFFFFFF)
-_WORTH_ASKING = 512  # blocks: from here on, a bitmap of those that are not zero costs less than it saves
-_WORTH_SELECTING = 1 / 2  # of the blocks: with more, copying them out and in costs more than it saves
+WORTH_ASKING = 512  # blocks: from here on, a bitmap of those that are not zero costs less than it saves
+WORTH_SELECTING = 1 / 2  # of the blocks: with more, copying them out and in costs more than it saves
+
+_WORTH_ASKING, _WORTH_SELECTING = WORTH_ASKING, WORTH_SELECTING
+NO_NOTES: Final = np.empty(0, np.uint32)
 
 Namer = Callable[[int], str]
 
@@ -50,7 +53,9 @@ class Contribution:
     """One worker's part of a float32 sum: fixed-point lanes, and the scale that all workers agreed on.
 
     rows: which blocks of the vector the lanes and exponents are of, the same on every worker; None: all of
-    them. The others are zero on every worker. count: values of the vector.
+    them. The others are zero on every worker. count: values of the vector. block: lanes that share an
+    exponent. packet: lanes in a block of the packets, the unit of what is skipped and lost; it divides
+    ``block``.
     """
 
     lanes: npt.NDArray[np.int32]
@@ -58,6 +63,7 @@ class Contribution:
     rows: quantize.Rows | None
     count: int
     block: int
+    packet: int
     workers: int
 
     def add(
@@ -67,21 +73,25 @@ class Contribution:
 
         keep: leave this contribution as it is, but for blocks that no result included: those become zero.
         Otherwise its memory becomes the sum's. tagging: with budgets, for lanes of whole blocks only; its
-        arrays are of the blocks in ``lanes``.
+        arrays are of the packets' blocks in ``lanes``.
         """
         lanes = self.lanes.copy() if keep else self.lanes
-        report = peers.primitive.reduce(lanes.view(np.uint32), Op.ADD, self.block, tagging)
+        report = peers.primitive.reduce(lanes.view(np.uint32), Op.ADD, self.packet, tagging)
         if keep and report.given_back.blocks.size:
-            give_back(self.lanes, report.given_back.blocks, self.block)
+            give_back(self.lanes, report.given_back.blocks, self.packet)
         return replace(self, lanes=lanes), report
 
-    def blocks_of(self, packed: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-        """Which blocks of the vector those are that ``lanes`` has in these places."""
-        return packed if self.rows is None else self.rows[packed]
+    def places(self) -> npt.NDArray[np.uint32] | None:
+        """For each of the packets' blocks in ``lanes``, which one of the vector it is; None: the same."""
+        if self.rows is None:
+            return None
+        parts = np.arange(self.block // self.packet, dtype=np.uint32)
+        found: npt.NDArray[np.uint32] = (self.rows[:, np.newaxis] * np.uint32(parts.size) + parts).reshape(-1)
+        return found
 
     def occupied(self) -> npt.NDArray[np.bool_]:
-        """For each block in ``lanes``, a whole number of blocks, whether it is sent: it is not zero here."""
-        return np.asarray(self.lanes.reshape(-1, self.block).any(axis=1))
+        """For each of the packets' blocks in ``lanes``, whether it is sent: it is not zero here."""
+        return np.asarray(self.lanes.reshape(-1, self.packet).any(axis=1))
 
     def values(self) -> npt.NDArray[np.float32]:
         """The vector that the lanes stand for.
@@ -108,24 +118,38 @@ def give_back(flat: npt.NDArray[Any], blocks: npt.NDArray[np.integer[Any]], bloc
 
 
 def encode(
-    peers: Peers, values: npt.NDArray[np.float32], name: Namer, block: int, tagging: Tagging = LOSSLESS
+    peers: Peers,
+    values: npt.NDArray[np.float32],
+    name: Namer,
+    block: int,
+    tagging: Tagging = LOSSLESS,
+    *,
+    packet: int | None = None,
+    dense: bool = False,
+    notes: Lanes = NO_NOTES,
 ) -> Contribution:
     """Agrees with all workers on the scale of every block and puts ``values`` to it.
 
     Where many blocks are zero on all workers, the lanes are of the others alone. They are in memory that the
     next call takes again. NonFiniteError on every worker when any value is NaN or infinite; ``name``
-    describes it by flat index. tagging: the layer class of the packets; without budgets.
+    describes it by flat index. tagging: the layer class of the packets; without budgets. packet: lanes in a
+    block of the packets, by default those that share a scale. dense: hardly any block is zero on all workers,
+    so they do not ask each other which. notes: lanes that travel with the scales; becomes their maximum over
+    all workers.
     """
     exponents = quantize.exponents(values, block)
-    rows, shared = _agree(peers, exponents, quantize.NOT_FINITE, values, name, tagging)
-    if rows.size > exponents.size * _WORTH_SELECTING:
+    rows = None if dense else _occupied(peers, exponents, tagging)
+    shared = _agree(peers, exponents, rows, quantize.NOT_FINITE, values, name, tagging, notes)
+    if rows is not None and rows.size <= exponents.size * WORTH_SELECTING:
+        lanes = peers.scratch.take(rows.size * block)
+        quantize.to_fixed_rows(values, rows, shared, block, peers.size, out=lanes)
+        return Contribution(lanes, shared, rows, values.size, block, packet or block, peers.size)
+    if rows is not None:
         exponents[rows] = shared
-        lanes = peers.scratch.take(values.size)
-        quantize.to_fixed(values, exponents, block, peers.size, out=lanes)
-        return Contribution(lanes, exponents, None, values.size, block, peers.size)
-    lanes = peers.scratch.take(rows.size * block)
-    quantize.to_fixed_rows(values, rows, shared, block, peers.size, out=lanes)
-    return Contribution(lanes, shared, rows, values.size, block, peers.size)
+        shared = exponents
+    lanes = peers.scratch.take(values.size)
+    quantize.to_fixed(values, shared, block, peers.size, out=lanes)
+    return Contribution(lanes, shared, None, values.size, block, packet or block, peers.size)
 
 
 def sum_float32(peers: Peers, values: npt.NDArray[np.float32], name: Namer) -> None:
@@ -138,8 +162,12 @@ def sum_float64(peers: Peers, values: npt.NDArray[np.float64], name: Namer) -> N
     """``sum_float32`` for float64: three limb lanes a value."""
     block = fitting_block(values.size)
     exponents = limbs.exponents64(values, block)
-    rows, shared = _agree(peers, exponents, limbs.NOT_FINITE64, values, name)
-    exponents[rows] = shared
+    rows = _occupied(peers, exponents)
+    shared = _agree(peers, exponents, rows, limbs.NOT_FINITE64, values, name)
+    if rows is None:
+        exponents = shared
+    else:
+        exponents[rows] = shared
     lanes = limbs.split_float64(values, exponents, block)
     values[:] = limbs.join_float64(peers.reduce(lanes, Op.ADD), exponents, block)
 
@@ -147,27 +175,30 @@ def sum_float64(peers: Peers, values: npt.NDArray[np.float64], name: Namer) -> N
 def _agree(
     peers: Peers,
     exponents: Lanes,
+    rows: quantize.Rows | None,
     not_finite: int,
     values: npt.NDArray[np.floating[Any]],
     name: Namer,
     tagging: Tagging = LOSSLESS,
-) -> tuple[quantize.Rows, Lanes]:
-    """The blocks that are not zero everywhere, and the greatest of all workers' exponents of each.
+    notes: Lanes = NO_NOTES,
+) -> Lanes:
+    """The greatest of all workers' exponents of the blocks ``rows``, None: of all; and so for the notes.
 
     NonFiniteError when one of those is ``not_finite``.
     """
-    rows = _occupied(peers, exponents, tagging)
+    mine = exponents if rows is None else exponents[rows]
     # Sparse on one worker: small blocks skip more.
-    shared = peers.reduce(exponents[rows], Op.MAX, GROUP_LANES, tagging)
+    found = peers.reduce(np.concatenate([mine, notes]), Op.MAX, GROUP_LANES, tagging)
+    shared, notes[:] = found[: mine.size], found[mine.size :]
     if shared.size and int(shared.max()) >= not_finite:
         raise _blame(peers, values, name)
-    return rows, shared
+    return shared
 
 
-def _occupied(peers: Peers, exponents: Lanes, tagging: Tagging) -> quantize.Rows:
-    """Which blocks are not zero on some worker. Of a short vector: all, which saves a round trip."""
-    if exponents.size < _WORTH_ASKING:
-        return np.arange(exponents.size, dtype=np.uint32)
+def _occupied(peers: Peers, exponents: Lanes, tagging: Tagging = LOSSLESS) -> quantize.Rows | None:
+    """Which blocks are not zero on some worker. Of a short vector None, for all: that saves a round trip."""
+    if exponents.size < WORTH_ASKING:
+        return None
     padded = np.zeros(lanes_for(-(-exponents.size // 8)), np.uint32)
     bits = np.packbits(exponents != 0)
     padded.view(np.uint8)[: bits.size] = bits

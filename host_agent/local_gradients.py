@@ -5,19 +5,17 @@ The DDP hook sums over a switch; ``weir calibrate`` sums in memory and loses blo
 ``prepare`` and ``settle`` either decides what is delivered; the rest becomes the residual here.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from host_agent.bucket_layout import BucketLayout, Segment
 from host_agent.classes import MagnitudeClassifier, Magnitudes
 from host_agent.error_feedback import ErrorFeedback
-from host_agent.float_sum import give_back
 from host_agent.loss_policy import LossPolicy
 from host_agent.sparsifiers import Span, Sparsifier
 
@@ -36,22 +34,14 @@ def spans_of(module: torch.nn.Module) -> dict[str, Span]:
 class Outgoing:
     """One vector on its way.
 
-    compensated: gradients over the number of workers, plus residuals. sent: what of that was chosen, all else
-    zero. magnitudes: the classes of its blocks; None when nothing may be lost.
+    compensated: gradients over the number of workers, plus residuals. sent: what this worker chose of that,
+    all else zero; it may be the same tensor. seconds: that choosing took.
     """
 
     layout: BucketLayout
     compensated: torch.Tensor
     sent: torch.Tensor
-    magnitudes: Magnitudes | None
-
-    def without(self, lost: npt.NDArray[np.integer[Any]]) -> torch.Tensor:
-        """What is delivered when these blocks are lost."""
-        if not lost.size:
-            return self.sent
-        delivered = self.sent.clone()
-        give_back(delivered.numpy(), lost, self.layout.block)
-        return delivered
+    seconds: float = 0.0
 
 
 class LocalGradients:
@@ -85,12 +75,16 @@ class LocalGradients:
 
     def prepare(self, layout: BucketLayout, bucket: torch.Tensor) -> Outgoing:
         """What to send of a bucket (flat, any float dtype); changes nothing."""
-        vector = layout.spread(bucket).div_(self.sparsifier.workers)
+        vector = layout.spread(bucket, self.sparsifier.workers)
         if self.feedback is not None:
             self.feedback.compensate(layout, vector)
+        started = time.perf_counter()
         sent = vector if self.sparsifier.sends_all else self._chosen(layout, vector)
-        magnitudes = None if self.classifier is None else self.classifier.classify(layout, sent)
-        return Outgoing(layout, vector, sent, magnitudes)
+        return Outgoing(layout, vector, sent, time.perf_counter() - started)
+
+    def classify(self, layout: BucketLayout, vector: torch.Tensor) -> Magnitudes | None:
+        """The classes of the blocks of what is sent; None when nothing may be lost. Changes nothing."""
+        return None if self.classifier is None else self.classifier.classify(layout, vector)
 
     def _chosen(self, layout: BucketLayout, vector: torch.Tensor) -> torch.Tensor:
         """What of each parameter is sent, chosen for each by itself."""
@@ -108,12 +102,17 @@ class LocalGradients:
             for pattern in self.exclude
         )
 
+    @property
+    def observes(self) -> bool:
+        """Whether the sparsifier looks at sums."""
+        return type(self.sparsifier).observe is not Sparsifier.observe
+
     def observe(self, layout: BucketLayout, total: torch.Tensor, union: torch.Tensor | None = None) -> None:
         """Shows the sparsifier a sum (spread by ``layout``), and what the workers had chosen.
 
         union: bool, by element; None: total != 0.
         """
-        if self.sparsifier.sends_all:
+        if not self.observes:
             return
         union = total != 0 if union is None else union
         for segment in layout:
@@ -133,27 +132,28 @@ class LocalGradients:
         """
         return self.feedback is not None and not self.sparsifier.sends_all
 
-    def settle(self, outgoing: Outgoing, delivered: torch.Tensor) -> None:
-        """Takes note of what the sum included of this worker: what was sent, zero where it was lost.
+    def settle(
+        self, outgoing: Outgoing, undelivered: torch.Tensor, magnitudes: Magnitudes | None = None
+    ) -> None:
+        """Takes note of what no sum included of this worker: compensated minus delivered.
 
-        To be called once for each vector, when its sum is there.
+        To be called once for each vector, when its sum is there. ``undelivered`` must not change any more.
+        magnitudes: what ``classify`` said of what was sent.
         """
         if self.feedback is not None:
-            self.feedback.keep(outgoing.layout, outgoing.compensated - delivered)
-        if self.classifier is not None and outgoing.magnitudes is not None:
-            self.classifier.adopt(outgoing.magnitudes)
+            self.feedback.keep(outgoing.layout, undelivered)
+        if self.classifier is not None and magnitudes is not None:
+            self.classifier.adopt(magnitudes)
 
     def state_dict(self) -> dict[str, Any]:
-        """The sparsifier's state, residuals and classes: enough to go on bit for bit."""
+        """A copy of what is this worker's own: residuals and classes."""
         return {
-            "sparsifier": self.sparsifier.state_dict(),
             "residuals": self.feedback.state_dict() if self.feedback is not None else {},
             "quartiles": self.classifier.state_dict() if self.classifier is not None else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what ``state_dict`` gave; what these settings do not use is left out."""
-        self.sparsifier.load_state_dict(state["sparsifier"])
         if self.feedback is not None:
             self.feedback.load_state_dict(state["residuals"])
         if self.classifier is not None:

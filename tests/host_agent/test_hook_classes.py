@@ -25,11 +25,11 @@ def exchanged(order: Sequence[int], policy: LossPolicy | float) -> None:
     torch.manual_seed(0)
     layers = torch.nn.Sequential(*(torch.nn.Linear(64, 64, bias=False) for _ in range(LAYER_CLASSES)))
     model = DistributedDataParallel(layers)
-    state = weir.torch.HookState(model, sparsifier="none", block=32, loss_policy=policy)
+    state = weir.torch.HookState(model, sparsifier="dense", format="blocks:32", loss_policy=policy)
     named = list(layers.named_parameters())
     for number, index in enumerate(order):
         name, parameter = named[index]
-        layout = BucketLayout.of(number, [name], [parameter], 32)
+        layout = BucketLayout.of(number, [name], [parameter], 256)
         bucket = torch.randn(parameter.numel(), generator=torch.Generator().manual_seed(index))
         bucket *= torch.arange(1, parameter.numel() + 1)  # blocks of every magnitude
         last = number == len(order) - 1

@@ -17,6 +17,7 @@ import weir
 import weir.torch
 from host_agent.bucket_layout import BucketLayout
 from host_agent.classes import LayerClasses
+from host_agent.formats import SCALE_LANES
 from host_agent.ledger import Direction
 from host_agent.loss_policy import LossPolicy
 from tests.host_agent.worlds import World
@@ -25,6 +26,7 @@ from wire.definition import LAYER_CLASSES, dscp
 
 SIZE = 3
 BLOCK = 32
+BLOCKS: dict[str, Any] = {"block": BLOCK, "format": f"blocks:{BLOCK}"}
 STEPS = 4
 POLICY = LossPolicy(budgets=((0.6, 0.5, 0.4, 0.2),) * LAYER_CLASSES, tensor=(0.4,) * LAYER_CLASSES)
 
@@ -61,7 +63,7 @@ class Run:
 
     def __init__(self, **options: Any) -> None:
         self.model = make_model()
-        self.state = weir.torch.HookState(self.model, block=BLOCK, loss_policy=POLICY, **options)
+        self.state = weir.torch.HookState(self.model, loss_policy=POLICY, **BLOCKS, **options)
         self.model.register_comm_hook(self.state, weir.torch.hook)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
 
@@ -97,7 +99,7 @@ def trained(options: dict[str, Any]) -> tuple[list[bytes], int, int, int]:
     return digests, missing, budget, releases
 
 
-@pytest.mark.parametrize("options", [{"sparsifier": "none"}, {"sparsifier": "topk-block", "density": 0.5}])
+@pytest.mark.parametrize("options", [{"sparsifier": "dense"}, {"sparsifier": "topk-block", "density": 0.5}])
 def test_replicas_are_bit_identical_whatever_is_missing(world: World, options: dict[str, Any]) -> None:
     outcomes = world.run(trained, options)
     digests = [outcome[0] for outcome in outcomes]
@@ -109,9 +111,9 @@ def test_replicas_are_bit_identical_whatever_is_missing(world: World, options: d
 def followed(options: dict[str, Any]) -> int:
     """Feeds gradients to the state directly; returns lanes missing. Every bit is somewhere."""
     model = make_model()
-    state = weir.torch.HookState(model, block=BLOCK, loss_policy=POLICY, **options)
+    state = weir.torch.HookState(model, loss_policy=POLICY, **BLOCKS, **options)
     named, layers = list(model.module.named_parameters()), LayerClasses.of(model.module)
-    layout = BucketLayout.of(0, [name for name, _ in named], [parameter for _, parameter in named], BLOCK)
+    layout = BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], BLOCK, SCALE_LANES)
     residual, missing = torch.zeros(layout.length), 0
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
@@ -160,7 +162,7 @@ def residuals(state: weir.torch.HookState, layout: BucketLayout) -> torch.Tensor
     return vector
 
 
-@pytest.mark.parametrize("options", [{"sparsifier": "none"}, {"sparsifier": "topk", "density": 0.2}])
+@pytest.mark.parametrize("options", [{"sparsifier": "dense"}, {"sparsifier": "topk", "density": 0.2}])
 def test_what_is_missing_is_kept_and_within_the_budget(world: World, options: dict[str, Any]) -> None:
     missing = world.run(followed, options)
     assert "density" in options or sum(missing) > 0
@@ -175,7 +177,7 @@ def sparse_rows() -> int:
     small_only = LossPolicy(budgets=((1.0, 0.0, 0.0, 0.0),) * LAYER_CLASSES, tensor=(1.0,) * LAYER_CLASSES)
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(block, size, bias=False))
-    state = weir.torch.HookState(model, sparsifier="none", block=block, loss_policy=small_only)
+    state = weir.torch.HookState(model, sparsifier="dense", block=block, loss_policy=small_only)
     layout = BucketLayout.of(0, ["weight"], list(model.module.parameters()), block)
     missing, residual = 0, torch.zeros(layout.length)
     for step in range(STEPS):
@@ -207,7 +209,7 @@ def test_accounts_follow_the_blocks_that_are_sent(world: World) -> None:
 
 
 def without_error_feedback() -> tuple[bytes, int]:
-    run = Run(sparsifier="none", error_feedback=False)
+    run = Run(sparsifier="dense", error_feedback=False)
     missing = sum(run.step(number).missing for number in range(STEPS))
     assert run.state.state_dict()["residuals"] == {}
     return run.digest(), missing
@@ -221,7 +223,7 @@ def test_without_error_feedback_replicas_agree_all_the_same(world: World) -> Non
 
 def saved_and_loaded() -> None:
     """Residuals and classes survive a checkpoint bit for bit; what is lost later is up to the network."""
-    run, other = Run(sparsifier="none"), Run(sparsifier="none")
+    run, other = Run(sparsifier="dense"), Run(sparsifier="dense")
     for number in range(STEPS):
         run.step(number)
     saved = io.BytesIO()

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The step between sparsifier and sum: the workers agree what travels, in which format, and learn from it."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from host_agent.bucket_layout import BucketLayout, Segment
+from host_agent.dtypes import Lanes
+from host_agent.formats.fixed import Planner
+from host_agent.formats.format import DENSE, SCALE_LANES, Format, Plan, Rule
+from host_agent.formats.selection import Selection
+from host_agent.formats.shared_mask import unite, words_for, write_mask
+from host_agent.primitive import Peers
+from host_agent.sparsifiers import Sparsifier
+from host_agent.tagging import LOSSLESS, Tagging
+
+_log = logging.getLogger(__name__)
+
+
+class Formats:
+    """How buckets are written down, from step to step. What it knows is the same on all workers.
+
+    rule: which formats may be used. A sparsifier that sends everything is written down densely, unless the
+    rule names a format; one that fills the union needs a mask of its own, and a rule that names another is
+    refused with ValueError.
+
+    plans: the last one of each bucket, by its index.
+    """
+
+    def __init__(self, rule: Rule, sparsifier: Sparsifier) -> None:
+        self.rule, self.sparsifier = rule, sparsifier
+        self.plans: dict[int, Plan] = {}
+        self._prescribed = _prescribed(rule, sparsifier)
+        self._planner = Planner(workers=1, slots=1)
+        self._learns = self._prescribed is None or self._prescribed.mask is not None
+
+    def join(self, workers: int, slots: int) -> None:
+        """The group that the buckets are summed over; again when it has changed."""
+        self._planner.resize(workers, slots)
+
+    def plan(self, layout: BucketLayout, excluded: Callable[[Segment], bool]) -> Plan:
+        """How to write down a bucket. excluded: whether one is sent whole whatever the sparsifier."""
+        if layout.align % SCALE_LANES:
+            raise ValueError(f"parameters start on multiples of {layout.align}, not of {SCALE_LANES}")
+        fixed = {
+            segment.name: format
+            for segment in layout
+            if (format := DENSE if excluded(segment) else self._prescribed) is not None
+        }
+        if all(fixed.get(segment.name) == DENSE for segment in layout) and not self._learns:
+            plan = Plan(fixed, SCALE_LANES, reason="everything is sent")
+        else:
+            plan = self._planner.plan(layout, fixed, self.rule.block)
+        self._announce(layout, plan)
+        return plan
+
+    def _announce(self, layout: BucketLayout, plan: Plan) -> None:
+        """Tells people: of a change, else only those who ask for much."""
+        before = self.plans.get(layout.index)
+        known = before is not None and (before.formats, before.block) == (plan.formats, plan.block)
+        _log.log(
+            logging.DEBUG if known else logging.INFO, "bucket %d: %s", layout.index, plan.reason or "as ruled"
+        )
+        self.plans[layout.index] = plan
+
+    def notes(self, peers: Peers, selection: Selection, packed: torch.Tensor) -> Lanes:
+        """What the workers tell each other for the next step's plan, each in lanes of its own."""
+        if not self._learns:
+            return np.empty(0, np.uint32)
+        own = self._planner.count(selection.layout, packed)
+        notes: Lanes = np.zeros((peers.size, own.size), np.uint32)
+        notes[peers.rank] = own
+        return notes.reshape(-1)
+
+    def settle(self, selection: Selection, total: torch.Tensor, workers: int, notes: Lanes) -> None:
+        """Learns from a bucket's sum (the whole vector), and the notes of all workers."""
+        if self._learns:
+            self._planner.observe(selection.whole, selection.plan, total, notes.reshape(workers, -1))
+
+    def end_step(self) -> None:
+        """After the last bucket of a step."""
+        self._planner.end_step()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next step's plans depend on: tensors and plain values."""
+        return self._planner.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what ``state_dict`` gave, maybe in a group of another size."""
+        self._planner.load_state_dict(dict(state))
+
+
+class Proposal:
+    """What this worker would send of a bucket, before it knows of the others.
+
+    elements: that are not zero.
+    """
+
+    def __init__(self, plan: Plan, layout: BucketLayout, sent: torch.Tensor) -> None:
+        self.plan, self.layout = plan, layout
+        masked = [segment for segment in layout if plan.formats[segment.name].mask is not None]
+        self._words = np.zeros(sum(self._size(segment) for segment in masked), np.uint32)
+        self._masks: dict[str, Lanes] = {}
+        self.elements, at = 0, 0
+        for segment in layout:
+            mask, values = plan.formats[segment.name].mask, sent[segment.in_vector]
+            if mask is None:
+                self.elements += int(torch.count_nonzero(values))
+                continue
+            words = self._masks[segment.name] = self._words[at : at + self._size(segment)]
+            self.elements += write_mask(values, mask, words)
+            at += words.size
+
+    def _size(self, segment: Segment) -> int:
+        return words_for(segment.length, self.plan.formats[segment.name].mask or 1)
+
+    def agree(self, peers: Peers, tagging: Tagging = LOSSLESS) -> Selection:
+        """What some worker would send; the same on all of them. Once."""
+        united = unite(peers, self._words, self.plan.levels, tagging)
+        assert united is self._words, "the masks are parts of it"
+        return Selection.of(self.plan, self.layout, self._masks)
+
+
+def _prescribed(rule: Rule, sparsifier: Sparsifier) -> Format | None:
+    """The format of all parameters that are not excluded; None: to be planned for each."""
+    needed = sparsifier.mask if sparsifier.mask or not sparsifier.fills_union else 1
+    if needed is None:
+        return rule.format if rule.kind != "auto" or not sparsifier.sends_all else DENSE
+    if rule.kind != "auto" and rule.format != Format(needed):
+        raise ValueError(
+            f"sparsifier {sparsifier.name!r} needs the format shared-mask:{needed}, which auto chooses; "
+            f"{rule} does not fit"
+        )
+    return Format(needed)
