@@ -56,14 +56,14 @@ def accuracy(
     model: Annotated[str, typer.Option(help="As for weir train.")] = "cnn",
     workers: Workers = 4,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 4,
-    sparsifier: Annotated[str, typer.Option(help="As for weir train; none: dense.")] = "none",
+    method: Annotated[str, typer.Option(help="As for weir train.")] = "dense",
     density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
 ) -> None:
     """Final accuracy of training over Weir against Gloo: the same seeds, both trained in full."""
     from bench.accuracy import run
 
-    run(model, workers, epochs, sparsifier, density, seeds)
+    run(model, workers, epochs, method, density, seeds)
 
 
 @app.command()
@@ -72,9 +72,12 @@ def training(
     workers: Workers = 4,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 3,
     max_steps: Annotated[int | None, typer.Option(min=1, help="Steps per epoch at most.")] = None,
-    sparsifier: Annotated[
-        str, typer.Option(help="As for weir train, for Weir; none: dense, as Gloo.")
-    ] = "none",
+    methods: Annotated[
+        str, typer.Option(help="Weir's methods, comma-separated: weir methods lists them.")
+    ] = "dense",
+    peers: Annotated[
+        str, typer.Option(help="gloo: all-reduce; ps: a parameter server; both dense. Comma-separated.")
+    ] = "gloo",
     density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
     topology: Annotated[str, typer.Option(help="As for weir train.")] = "leaf-spine-2x2",
     links: Annotated[str, typer.Option(help="Rate of every link.")] = "100mbit",
@@ -82,30 +85,47 @@ def training(
     background: Annotated[str, typer.Option(help="As for weir train.")] = "incast",
     background_load: Annotated[float, typer.Option(help="As for weir train.")] = 0.5,
     background_dscp: Annotated[int, typer.Option(help="As for weir train.")] = 0,
-    loss_budget: Annotated[float, typer.Option(help="Of the third run.")] = 0.1,
-    gloo_minutes: Annotated[
-        float, typer.Option(help="After so much training Gloo is cut short; the rest is calculated.")
+    loss_budget: Annotated[
+        float, typer.Option(help="Of another run of the first method that can have one; 0: no such run.")
+    ] = 0.1,
+    peer_minutes: Annotated[
+        float, typer.Option(help="After so much training a peer is cut short; the rest is calculated.")
     ] = 10.0,
+    evaluate_every: Annotated[
+        int | None, typer.Option(min=1, help="Steps between evaluations; by default once an epoch.")
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Accuracy to reach; by default the highest all complete runs do."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of parameters and of the order of the data.")] = 1,
     virtual: Annotated[bool, typer.Option(help="First a step's all-reduce, in virtual time.")] = True,
     train: Annotated[bool, typer.Option(help="Then the training itself, in real time.")] = True,
     plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-training.png"),
 ) -> None:
-    """Time to equal accuracy of Gloo, lossless Weir and Weir with a loss budget, on the same bad links.
+    """Time to equal accuracy of Weir's methods, one also with a loss budget, and of dense peers.
 
     First what one step waits for, in virtual time, then (as root: the hosts are network namespaces) the
-    training itself, which needs cores to spare: all switches and workers share this machine.
+    training itself, all on the same bad links. It needs cores to spare: all switches and workers share this
+    machine.
     """
     from bench.training import run
+    from bench.training_ways import PEERS
     from weir.train.config import ConfigError, make_config
 
     try:
         config = make_config(
-            model=model, workers=workers, epochs=epochs, max_steps=max_steps, sparsifier=sparsifier,
+            model=model, workers=workers, epochs=epochs, max_steps=max_steps,
             density=density, topology=topology, links=links, loss=loss, background=background,
             background_load=background_load, background_dscp=background_dscp, seed=seed,
+            evaluate_every=evaluate_every,
         )  # fmt: skip
-        run(config, loss_budget, gloo_minutes, plot, virtual=virtual, real=train)
+        given = config.model_dump(exclude={"method"})
+        configs = [make_config(**given, method=method) for method in methods.split(",")]
+        chosen = [peer for peer in PEERS if peer in peers.split(",")]
+        if unknown := set(peers.split(",")) - {*PEERS, ""}:
+            raise ConfigError(f"--peers: {', '.join(PEERS)}, not {', '.join(sorted(unknown))}")
+        run(configs, chosen, loss_budget, peer_minutes, target, plot, virtual=virtual, real=train)
     except ConfigError as error:
         typer.echo(f"weir bench training: {error}", err=True)
         raise typer.Exit(2) from None

@@ -1,103 +1,121 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench training``: time to equal accuracy of Gloo and of Weir, lossless and with a loss budget.
+"""``weir bench training``: time to equal accuracy of Weir's methods and of its peers, on the same bad links.
 
 All train the same model from the same seed over the same network, one after the other: racks and spines of
-soft switches in network namespaces, links with a rate, random loss and incast. Gloo's TCP and Weir's UDP come
-from the kernels of the hosts' namespaces, and our switches forward, queue and lose both alike.
+soft switches in network namespaces, links with a rate, random loss and incast. The peers' TCP and Weir's UDP
+come from the kernels of the hosts' namespaces, and our switches forward, queue and lose both alike.
 """
 
 import os
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import median
-from typing import Final
 
 from rich.console import Console
 
 from bench import training_virtual
+from bench.dense_curve import dense_curve
 from bench.table import show
 from bench.training_plot import draw
 from bench.training_virtual import Reduced
-from weir.netns import NetworkCluster, network_cluster
+from bench.training_ways import PEERS, Kind, Outcome, Way, train
+from weir.methods import find_method
+from weir.netns import network_cluster
 from weir.train.config import TrainConfig
-from weir.train.messages import Failed
 from weir.train.models import parameter_count
 from weir.train.netrows import links_line
-from weir.train.record import RunRecord, StepSummary
-from weir.train.spec import BackendName, WorkerSpec
-from weir.train.watch import NetworkCounts, read_counts
-from weir.train.words import byte_count, duration
-from weir.train.workers import Exited, Workers, worker_environment
-
-_TICK_S: Final = 0.5
-_LINE_EVERY_S: Final = 10.0
-_MIN_STEPS: Final = 3  # that many are taken at least, however slow they are
+from weir.train.words import byte_count, duration, method_words
 
 console = Console(stderr=True)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One way to train: how far it came. ``counts``: what the switches counted meanwhile."""
-
-    name: str
-    record: RunRecord
-    counts: NetworkCounts
-
-    @property
-    def complete(self) -> bool:
-        """Did it take all its steps in the time it had?"""
-        return self.record.status == "complete"
-
-    @property
-    def step_s(self) -> float:
-        """Median time of a step; the first of them warms up."""
-        return median(step.seconds for step in self.record.steps[1:] or self.record.steps)
-
-    def curve(self) -> list[tuple[float, float]]:
-        """(seconds of training, accuracy) at each evaluation; evaluating itself takes no time."""
-        per_epoch = self.record.ready.steps_per_epoch if self.record.ready else 1
-        return [
-            (sum(step.seconds for step in self.record.steps[: e.epoch * per_epoch]), e.accuracy)
-            for e in self.record.evaluations
-        ]
-
-
 def run(
-    config: TrainConfig, budget: float, gloo_minutes: float, plot: Path, *, virtual: bool, real: bool
+    configs: Sequence[TrainConfig],
+    peers: Sequence[Kind],
+    budget: float,
+    peer_minutes: float,
+    target: float | None,
+    plot: Path,
+    *,
+    virtual: bool,
+    real: bool,
 ) -> None:
     """Measure, print and draw. virtual: a step's all-reduce in virtual time; real: the training itself.
 
-    The latter only as root, and said if not.
+    The latter only as root, and said if not. configs: one for each of Weir's methods, equal otherwise.
+    budget: of another run of the first that can have one; 0: no such run. peer_minutes: of training, then a
+    peer is cut short. target: the accuracy to reach; None: the highest that all complete runs reach.
     """
     if virtual:
-        _virtual(config, budget)
+        _virtual(configs[0], budget)
     if not real:
         return
     if os.geteuid() != 0:
         console.print("not trained: the links are made of network namespaces, which need root")
         return
-    lossless = config.model_copy(update={"loss_budget": 0.0})
-    lossy = config.model_copy(update={"loss_budget": budget})
-    ways: list[tuple[str, BackendName, TrainConfig, float]] = [
-        (f"Weir, budget {budget:g}", "weir", lossy, float("inf")),
-        ("Weir, lossless", "weir", lossless, float("inf")),
-        ("Gloo", "gloo", lossless, 60 * gloo_minutes),
-    ]
-    outcomes = []
-    for name, backend, one, limit_s in ways:
-        console.print(f"{name} ...")
-        with network_cluster(config.workers, network=config.network) as cluster:
-            outcomes.append(_train(name, backend, one, cluster, limit_s))
-    outcomes.reverse()
-    target = min(max(accuracy for _, accuracy in o.curve()) for o in outcomes if o.complete)
-    reached = {o.name: time_to(target, o, outcomes) for o in outcomes}
-    _print(outcomes, reached, target, config)
+    outcomes: list[Outcome] = []
+    for way in reversed(ways(configs, peers, budget, 60 * peer_minutes)):
+        console.print(f"{way.name} ...")
+        with network_cluster(way.config.workers, network=way.config.network) as cluster:
+            outcomes.insert(0, train(way, cluster))
+    report(outcomes, configs[0], target, plot)
+
+
+def ways(configs: Sequence[TrainConfig], peers: Sequence[Kind], budget: float, limit_s: float) -> list[Way]:
+    """All ways to train, peers first."""
+    found = [Way(PEERS[peer], peer, configs[0], limit_s) for peer in peers]
+    found += [Way(f"Weir, {config.method}", "weir", config) for config in configs]
+    able = [config for config in configs if find_method(config.method).kind == "sparsifier"]
+    if budget and able:
+        lossy = able[0].model_copy(update={"loss_budget": budget})
+        found.append(Way(f"Weir, {lossy.method}, budget {budget:g}", "weir", lossy))
+    return found
+
+
+def report(outcomes: Sequence[Outcome], config: TrainConfig, target: float | None, plot: Path) -> None:
+    """Print and draw what came out."""
+    if target is None:
+        target = min(max(e.accuracy for e in o.record.evaluations) for o in outcomes if o.complete)
+    steps, source = dense_steps(target, outcomes, lambda: dense_curve(config))
+    reached = {o.name: time_to(target, o, steps) for o in outcomes}
+    _print(outcomes, reached, target, source, config)
     draw(plot, outcomes, reached, target, config)
     Console().print(f"drawn: {plot}", style="dim", highlight=False)
+
+
+def time_to(target: float, outcome: Outcome, dense_steps: int | None) -> float | None:
+    """Seconds of training to an accuracy of ``target``; None where that is not reached, or not known.
+
+    dense_steps: how many steps dense training takes to it. A dense run that was cut short before takes as
+    many, at its own time per step.
+    """
+    if (seconds := outcome.time_to(target)) is not None:
+        return seconds
+    if outcome.complete or not outcome.way.dense or dense_steps is None:
+        return None
+    return dense_steps * outcome.step_s
+
+
+def dense_steps(
+    target: float, outcomes: Sequence[Outcome], curve: Callable[[], Iterator[tuple[int, float]]]
+) -> tuple[int | None, str]:
+    """Steps that dense training takes to an accuracy, and how that is known ("" where nobody needs it).
+
+    From a dense run that came so far, whose sums are every dense run's but for rounding; without one, from
+    ``curve``: steps and accuracy of dense training without a network.
+    """
+    needed = [o for o in outcomes if o.way.dense and not o.complete and o.time_to(target) is None]
+    if not needed:
+        return None, ""
+    for outcome in outcomes:
+        if outcome.way.dense and (steps := outcome.steps_to(target)) is not None:
+            return steps, f"as {outcome.name} needed"
+    if any(o.way.dense and o.complete for o in outcomes):
+        return None, "that no dense run reached"
+    console.print("dense training without a network, to count its steps ...")
+    steps = next((steps for steps, accuracy in curve() if accuracy >= target), None)
+    if steps is None:
+        return None, "that dense training does not reach"
+    return steps, f"as dense training needs: {steps}, counted in one process without a network"
 
 
 def _virtual(config: TrainConfig, budget: float) -> None:
@@ -115,7 +133,7 @@ def _virtual(config: TrainConfig, budget: float) -> None:
     for name, reduce in ways:
         console.print(f"{name}, in virtual time ...")
         found[name] = reduce()
-    peer, lossless, _ = found.values()
+    peer, lossless = found["ring over TCP"], found["Weir, lossless"]
     show(
         f"All-reduce of {config.model}'s gradient in virtual time, {workers} workers, {links_line(config)}",
         ("", "time", "missing", "x ring", "x lossless"),
@@ -137,127 +155,78 @@ def _virtual(config: TrainConfig, budget: float) -> None:
     )
 
 
-def time_to(target: float, outcome: Outcome, others: list[Outcome]) -> float:
-    """Seconds of training to an accuracy of ``target``.
-
-    Of a run that was cut short: the steps that lossless Weir needs, which takes the same ones (its sums are
-    Gloo's but for rounding), at this run's time per step.
-    """
-    if outcome.complete:
-        return next(seconds for seconds, accuracy in outcome.curve() if accuracy >= target)
-    model = next(o for o in others if o.complete and not o.record.delivery.missing)
-    epoch = next(e.epoch for e in model.record.evaluations if e.accuracy >= target)
-    per_epoch = model.record.ready.steps_per_epoch if model.record.ready else 1
-    return epoch * per_epoch * outcome.step_s
-
-
-def _print(outcomes: list[Outcome], reached: dict[str, float], target: float, config: TrainConfig) -> None:
-    gloo = reached["Gloo"]
-    lossless = reached["Weir, lossless"]
+def _print(
+    outcomes: Sequence[Outcome],
+    reached: Mapping[str, float | None],
+    target: float,
+    source: str,
+    config: TrainConfig,
+) -> None:
+    first = next(o for o in outcomes if o.way.kind == "weir")
+    beside = [o.name for o in outcomes if o.way.kind != "weir"] + [first.name]
     rows, notes = [], []
     for outcome in outcomes:
         seconds, record, done = reached[outcome.name], outcome.record, outcome.record.delivery
+        estimated = "" if outcome.time_to(target) is not None else "~"
         rows.append(
             (
                 outcome.name,
                 duration(outcome.step_s),
                 "–" if record.accuracy is None else f"{record.accuracy:.1%}",
-                f"{done.missing_share:.2%}" if record.run == "weir" else "–",
-                ("" if outcome.complete else "~") + duration(seconds),
-                f"{gloo / seconds:.2f}",
-                f"{lossless / seconds:.2f}",
+                f"{done.missing_share:.2%}" if outcome.way.kind == "weir" else "–",
+                "not reached" if seconds is None else estimated + duration(seconds),
+                *(_ratio(reached[other], seconds) for other in beside),
             )
         )
-        counts, mean, steps = outcome.counts, record.mean_traffic, max(1, len(record.steps))
+        notes.append(_counted(outcome))
+    notes.append(
+        f"time to {target:.1%}: training time at the first evaluation with that accuracy; evaluated "
+        + (f"every {config.evaluate_every} steps" if config.evaluate_every else "after each epoch")
+        + "; step: median, of the slowest worker"
+    )
+    notes += _savings(outcomes, reached)
+    if source:
+        notes.append(f"~: cut short; its own time per step times the number of steps {source}")
+    if any(o.way.kind == "ps" for o in outcomes):
         notes.append(
-            f"{outcome.name}: {len(record.steps)} of {record.total_steps} steps, "
-            f"{byte_count(mean.bytes_up / steps)} up per worker and step, "
-            f"{mean.retransmissions:,} retransmissions, {done.releases:,} releases; switches trimmed "
-            f"{counts.trims:,} packets, marked {counts.marks:,}, found no room for "
-            f"{counts.congestion_drops:,}, lost {counts.lost:,} on purpose"
-        )
-    notes += [
-        f"time to {target:.1%}: training time at the first evaluation with that accuracy, the highest that "
-        "all complete runs reach; step: median, of the slowest worker",
-    ]
-    if any(not o.complete for o in outcomes):
-        notes.append(
-            "~: cut short; time from its own time per step and the number of steps lossless Weir needed, "
-            "whose sums are Gloo's but for rounding"
+            "PS: one dense parameter server on rank 0's host, which has that rank's gradient for free; TCP"
         )
     show(
-        f"{config.model}, {config.workers} workers, {config.sparsifier}, {links_line(config)}",
-        ("", "step", "accuracy", "missing", f"to {target:.1%}", "x Gloo", "x lossless"),
+        f"{config.model}, {config.workers} workers, {links_line(config)}",
+        ("", "step", "accuracy", "missing", f"to {target:.1%}", *(f"x {name}" for name in beside)),
         rows,
         notes,
     )
 
 
-def _train(
-    name: str, backend: BackendName, config: TrainConfig, cluster: NetworkCluster, limit_s: float
-) -> Outcome:
-    """One run to its end, or until ``limit_s`` seconds of training are over.
-
-    Raises RuntimeError with what a failed worker said.
-    """
-    ranks = range(config.workers)
-    record, ticker = RunRecord(backend, ranks, config.epochs), _Ticker(name)
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
-        spec = WorkerSpec(config=config, backend=backend, init_method=f"file://{folder}/store")
-        environment = {rank: {**worker_environment(), **cluster.environment(rank)} for rank in ranks}
-        with Workers(
-            spec.model_dump_json(),
-            ranks,
-            config.workers,
-            environment,
-            Path(folder),
-            prefix=cluster.lab.at_worker,
-        ) as workers:
-            for news in _steps(workers, record):
-                ticker.tell(record, news)
-                if len(record.steps) >= _MIN_STEPS and record.training_s > limit_s:
-                    record.status = "interrupted"
-                    break
-            else:
-                record.status = "complete"
-    return Outcome(name, record, _counts(cluster))
+def _ratio(theirs: float | None, ours: float | None) -> str:
+    return "–" if theirs is None or ours is None else f"{theirs / ours:.2f}"
 
 
-def _steps(workers: Workers, record: RunRecord) -> Iterator[StepSummary]:
-    """Every step as all workers have taken it, until all have left."""
-    left = set(record.ranks)
-    while left:
-        match workers.next_event(_TICK_S):
-            case None:
-                pass
-            case Failed(rank=rank, traceback=text):
-                raise RuntimeError(f"worker {rank} failed:\n{text}")
-            case Exited(rank=rank, reason=reason):
-                if reason:
-                    raise RuntimeError(f"worker {rank} failed: {reason}")
-                left.discard(rank)
-            case message:
-                if isinstance(news := record.add(message), StepSummary):
-                    yield news
+def _savings(outcomes: Sequence[Outcome], reached: Mapping[str, float | None]) -> list[str]:
+    """How much less time each of Weir's ways takes than each peer."""
+    notes = []
+    for peer in (o for o in outcomes if o.way.kind != "weir"):
+        theirs = reached[peer.name]
+        parts = [
+            f"{o.name} {1 - ours / theirs:.2%}"
+            for o in outcomes
+            if o.way.kind == "weir" and (ours := reached[o.name]) is not None and theirs is not None
+        ]
+        if parts:
+            notes.append(f"less time than {peer.name}: {'; '.join(parts)}")
+    return notes
 
 
-class _Ticker:
-    """Prints a line every few seconds."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._last = name, 0.0
-
-    def tell(self, record: RunRecord, news: StepSummary) -> None:
-        """Where the run is, when it is time again."""
-        if time.monotonic() - self._last > _LINE_EVERY_S:
-            self._last = time.monotonic()
-            accuracy = "" if record.accuracy is None else f", accuracy {record.accuracy:.2%}"
-            at = f"step {news.step} of {record.total_steps}, {duration(news.seconds)}"
-            console.print(f"{self._name}: {at}{accuracy}")
-
-
-def _counts(cluster: NetworkCluster) -> NetworkCounts:
-    from controller.client import AgentClient
-
-    with AgentClient(cluster.controller) as client:
-        return read_counts(client.status(), NetworkCounts(), {})
+def _counted(outcome: Outcome) -> str:
+    """What workers and switches counted."""
+    record, counts, done = outcome.record, outcome.counts, outcome.record.delivery
+    mean, steps = record.mean_traffic, max(1, len(record.steps))
+    method = f" ({method_words(outcome.way.config)})" if outcome.way.kind == "weir" else ""
+    return (
+        f"{outcome.name}{method}: {len(record.steps)} of {record.total_steps} steps, "
+        f"{byte_count(mean.bytes_up / steps)} up per worker and step, "
+        f"{mean.retransmissions:,} retransmissions, {done.releases:,} releases; switches trimmed "
+        f"{counts.trims:,} packets, marked {counts.marks:,}, found no room for "
+        f"{counts.congestion_drops:,}, lost {counts.lost:,} on purpose"
+    )

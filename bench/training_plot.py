@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accuracy over time, as ``weir bench training`` draws it."""
 
+import itertools
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,13 +12,18 @@ from weir.train.netrows import links_line
 from weir.train.words import duration
 
 if TYPE_CHECKING:
-    from bench.training import Outcome
+    from bench.training_ways import Outcome
 
-_COLOURS: Final = ("#888888", "#1f77b4", "#d62728")
+_PEERS: Final = ("#888888", "#bbbbbb")
+_WEIR: Final = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#e377c2", "#17becf")
 
 
 def draw(
-    path: Path, outcomes: "list[Outcome]", reached: dict[str, float], target: float, config: TrainConfig
+    path: Path,
+    outcomes: "Sequence[Outcome]",
+    reached: Mapping[str, float | None],
+    target: float,
+    config: TrainConfig,
 ) -> None:
     """One curve a run; a run that was cut short has a dashed one, to where it would reach the target."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -30,14 +37,17 @@ def draw(
     )
     axis = figure.subplots()
     axis.set_title(links_line(config), fontsize=10, loc="left")
-    for outcome, colour in zip(outcomes, _COLOURS, strict=True):
+    peers, ours = itertools.cycle(_PEERS), itertools.cycle(_WEIR)
+    for outcome in outcomes:
         seconds = reached[outcome.name]
-        label = f"{outcome.name}: {duration(seconds)} to {target:.1%}"
+        colour = next(ours if outcome.way.kind == "weir" else peers)
+        label = outcome.name if seconds is None else f"{outcome.name}: {duration(seconds)} to {target:.1%}"
         points = outcome.curve()
         style = "o-" if outcome.complete else "o--"
         if not outcome.complete:
             label += f" (from {len(outcome.record.steps)} steps of {duration(outcome.step_s)})"
-            points = [*points, (seconds, target)]
+            if seconds is not None and outcome.time_to(target) is None:
+                points = [*points, (seconds, target)]
         axis.plot([x for x, _ in points], [100 * y for _, y in points], style, color=colour, label=label)
     axis.axhline(100 * target, color="#444444", linestyle=":", linewidth=1)
     axis.set_xscale("log")

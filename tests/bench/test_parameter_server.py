@@ -6,8 +6,11 @@ import threading
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from bench.parameter_server import Client, serve
+from bench.training_worker import ServerExchange
 
 WORKERS = 3
 
@@ -45,3 +48,26 @@ def test_a_worker_hears_when_the_server_is_gone() -> None:
         with pytest.raises(Exception, match="the parameter server is gone"):
             future.wait()
         client.close()
+
+
+def test_ddp_trains_with_what_the_server_averages() -> None:
+    """The other worker of this replica is a script: it sends zeros, so that gradients are halved."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            server = threading.Thread(target=serve, args=(listener, 2))
+            server.start()
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+            exchange = ServerExchange(address, 0)
+            other = Client("127.0.0.1", listener.getsockname()[1], 1)
+            ddp = DistributedDataParallel(torch.nn.Linear(3, 2, bias=False))
+            ddp.register_comm_hook(exchange.state, exchange.hook)
+            answer = other.average(torch.zeros(6))
+            ddp(torch.ones(1, 3)).sum().backward()
+            assert torch.equal(ddp.module.weight.grad, torch.full((2, 3), 0.5))
+            assert torch.equal(answer.wait(), torch.full((6,), 0.5))
+            exchange.finish([])
+            other.close()
+            server.join()
+    finally:
+        dist.destroy_process_group()

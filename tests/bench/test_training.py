@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training benchmark: what it derives from runs, and its all-reduce in virtual time."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bench import training_virtual
-from bench.training import Outcome, time_to
-from bench.training_plot import draw
+from bench.dense_curve import dense_curve
+from bench.training import dense_steps, report, time_to, ways
+from bench.training_ways import Outcome, Way
+from host_agent.loss_policy import LossPolicy
 from tests.weir.test_record import step
+from weir.calibrate.trial import Trial
+from weir.calibrate.trial import run as run_trial
 from weir.network import NetworkSpec, parse_shape
 from weir.train.config import make_config
 from weir.train.messages import Evaluated, Ready
@@ -16,38 +21,89 @@ from weir.train.record import RunRecord
 from weir.train.watch import NetworkCounts
 
 RACKS = NetworkSpec(parse_shape("leaf-spine-2x2"), rate_bps=10**8)
+CONFIGS = {
+    method: make_config(
+        method=method, topology="leaf-spine-2x2", links="100mbit", loss=0.01, background="incast"
+    )
+    for method in ("dense", "topk-block")
+}
+DENSE, SPARSE = Way("Weir, dense", "weir", CONFIGS["dense"]), Way("Weir, topk", "weir", CONFIGS["topk-block"])
+GLOO, SERVER = Way("Gloo", "gloo", CONFIGS["dense"]), Way("PS", "ps", CONFIGS["dense"])
 
 
-def outcome(name: str, step_s: float, accuracies: list[float], *, complete: bool = True) -> Outcome:
-    """A run of two steps an epoch."""
-    record = RunRecord("gloo" if name == "Gloo" else "weir", [0], epochs=3)
+def outcome(way: Way, step_s: float, accuracies: list[float], *, complete: bool = True) -> Outcome:
+    """A run with an evaluation after every second step."""
+    record = RunRecord("weir" if way.kind == "weir" else "gloo", [0], epochs=3)
     record.add(Ready(rank=0, parameters=1000, steps_per_epoch=2, samples=4, traffic_source=""))
     for number in range(1, 2 * max(1, len(accuracies)) + 1):
         record.add(step(0, number, seconds=step_s))
-    for epoch, accuracy in enumerate(accuracies, 1):
-        record.add(Evaluated(0, epoch, 1.0, accuracy))
+    for number, accuracy in enumerate(accuracies, 1):
+        record.add(Evaluated(0, number, 1.0, accuracy, step=2 * number))
     record.status = "complete" if complete else "interrupted"
-    return Outcome(name, record, NetworkCounts())
+    return Outcome(way, record, NetworkCounts())
+
+
+def no_curve() -> Iterator[tuple[int, float]]:
+    raise AssertionError("nobody needs it")
 
 
 def test_time_to_an_accuracy_is_that_of_the_first_evaluation_that_has_it() -> None:
-    lossless = outcome("Weir, lossless", 0.5, [0.5, 0.8, 0.9])
-    gloo = outcome("Gloo", 3.0, [], complete=False)
-    assert time_to(0.8, lossless, [lossless, gloo]) == pytest.approx(2.0)
-    assert time_to(0.85, lossless, [lossless, gloo]) == pytest.approx(3.0)
-    assert time_to(0.8, gloo, [lossless, gloo]) == pytest.approx(4 * 3.0)  # lossless Weir's steps at its pace
+    dense = outcome(DENSE, 0.5, [0.5, 0.8, 0.9])
+    assert dense.time_to(0.8) == pytest.approx(2.0)
+    assert dense.time_to(0.85) == pytest.approx(3.0)
+    assert dense.time_to(0.95) is None
 
 
-def test_a_plot_comes_out(tmp_path: Path) -> None:
-    config = make_config(topology="leaf-spine-2x2", links="100mbit", loss=0.01, background="incast")
-    outcomes = [
-        outcome("Gloo", 3.0, [], complete=False),
-        outcome("Weir, lossless", 0.5, [0.5, 0.8, 0.9]),
-        outcome("Weir, budget 0.1", 0.4, [0.5, 0.8, 0.9]),
+def test_a_peer_cut_short_takes_the_steps_of_a_dense_run_at_its_own_pace() -> None:
+    dense, gloo = outcome(DENSE, 0.5, [0.5, 0.8, 0.9]), outcome(GLOO, 3.0, [], complete=False)
+    steps, _ = dense_steps(0.8, [gloo, dense], no_curve)
+    assert time_to(0.8, gloo, steps) == pytest.approx(4 * 3.0)
+
+
+def test_without_a_dense_run_its_steps_are_counted_in_one_process() -> None:
+    """A sparse run's steps are not a dense peer's."""
+    sparse, gloo = outcome(SPARSE, 0.5, [0.5, 0.8, 0.9]), outcome(GLOO, 3.0, [0.6], complete=False)
+    steps, source = dense_steps(0.8, [gloo, sparse], lambda: iter([(3, 0.7), (7, 0.85), (9, 0.9)]))
+    assert time_to(0.8, gloo, steps) == pytest.approx(7 * 3.0)
+    assert "without a network" in source
+    assert time_to(0.6, gloo, None) == pytest.approx(2 * 3.0)  # it came so far itself
+    assert time_to(0.95, sparse, steps) is None
+
+
+def test_the_curve_without_a_network_is_that_of_dense_training() -> None:
+    config = make_config(model="mlp", method="dense", workers=3, epochs=1, max_steps=9, evaluate_every=4)
+    curve = list(dense_curve(config))
+    assert [steps for steps, _ in curve] == [4, 8, 9]
+    assert curve[-1][1] == run_trial(Trial(config, LossPolicy.of(0.0))).accuracy
+
+
+def test_all_ways_to_train_are_peers_methods_and_a_run_with_a_budget() -> None:
+    found = ways([CONFIGS["topk-block"], CONFIGS["dense"]], ["gloo", "ps"], 0.1, 60.0)
+    assert [(way.name, way.dense) for way in found] == [
+        ("Gloo", True),
+        ("PS", True),
+        ("Weir, topk-block", False),
+        ("Weir, dense", True),
+        ("Weir, topk-block, budget 0.1", False),
     ]
-    reached = {one.name: time_to(0.9, one, outcomes) for one in outcomes}
-    draw(tmp_path / "deeper" / "training.png", outcomes, reached, 0.9, config)
+    assert [way.limit_s for way in found[:3]] == [60.0, 60.0, float("inf")]
+
+
+def test_a_table_and_a_plot_come_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    outcomes = [
+        outcome(GLOO, 3.0, [], complete=False),
+        outcome(SERVER, 8.0, [], complete=False),
+        outcome(DENSE, 0.5, [0.5, 0.8, 0.9]),
+        outcome(SPARSE, 0.2, [0.5, 0.8, 0.9]),
+    ]
+    report(outcomes, CONFIGS["dense"], None, tmp_path / "deeper" / "training.png")
     assert (tmp_path / "deeper" / "training.png").read_bytes().startswith(b"\x89PNG")
+    out = capsys.readouterr().out
+    assert "less time than PS: Weir, dense 93.75%; Weir, topk 97.50%" in out
+    assert "as Weir, dense needed" in out
 
 
 def test_in_virtual_time_an_all_reduce_takes_at_least_what_the_rate_allows() -> None:

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One way to train on a network of namespaces, and how far it came: Weir with some method, or a peer."""
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final, Literal
+
+from rich.console import Console
+
+from weir.child import end, spawn
+from weir.netns import NetworkCluster
+from weir.train.config import TrainConfig
+from weir.train.messages import Failed
+from weir.train.record import RunRecord, StepSummary
+from weir.train.spec import WorkerSpec
+from weir.train.watch import NetworkCounts, read_counts
+from weir.train.words import duration
+from weir.train.workers import Exited, Workers, worker_environment
+
+Kind = Literal["weir", "gloo", "ps"]
+
+PEERS: Final[dict[Kind, str]] = {"gloo": "Gloo", "ps": "PS"}
+SERVER: Final = "WEIR_BENCH_SERVER"  # environment of a worker: address:port of its parameter server
+_PORT: Final = 29433  # in a namespace of its own, any port is free
+_TICK_S: Final = 0.5
+_LINE_EVERY_S: Final = 10.0
+_MIN_STEPS: Final = 3  # that many are taken at least, however slow they are
+
+console = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to train. limit_s: of training; after that it is cut short."""
+
+    name: str
+    kind: Kind
+    config: TrainConfig
+    limit_s: float = float("inf")
+
+    @property
+    def dense(self) -> bool:
+        """Does it take the steps of dense synchronous training, but for rounding?"""
+        return self.kind != "weir" or (self.config.method == "dense" and not self.config.lossy)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far a way to train came. ``counts``: what the switches counted meanwhile."""
+
+    way: Way
+    record: RunRecord
+    counts: NetworkCounts
+
+    @property
+    def name(self) -> str:
+        """What the way is called."""
+        return self.way.name
+
+    @property
+    def complete(self) -> bool:
+        """Did it take all its steps in the time it had?"""
+        return self.record.status == "complete"
+
+    @property
+    def step_s(self) -> float:
+        """Median time of a step; the first of them warms up."""
+        return median(step.seconds for step in self.record.steps[1:] or self.record.steps)
+
+    def curve(self) -> list[tuple[float, float]]:
+        """(seconds of training, accuracy) at each evaluation; evaluating itself takes no time."""
+        return [
+            (sum(step.seconds for step in self.record.steps[: e.step]), e.accuracy)
+            for e in self.record.evaluations
+        ]
+
+    def time_to(self, target: float) -> float | None:
+        """Seconds of training to the first evaluation with that accuracy; None: there was none."""
+        return next((seconds for seconds, accuracy in self.curve() if accuracy >= target), None)
+
+    def steps_to(self, target: float) -> int | None:
+        """Steps to the first evaluation with that accuracy; None: there was none."""
+        return next((e.step for e in self.record.evaluations if e.accuracy >= target), None)
+
+
+def train(way: Way, cluster: NetworkCluster) -> Outcome:
+    """One run to its end, or until its time is over.
+
+    Raises RuntimeError with what a failed worker said.
+    """
+    config, ranks = way.config, range(way.config.workers)
+    backend: Literal["weir", "gloo"] = "weir" if way.kind == "weir" else "gloo"
+    record, ticker = RunRecord(backend, ranks, config.epochs), _Ticker(way.name)
+    with (
+        tempfile.TemporaryDirectory(prefix="weir-bench-") as name,
+        _server(way, cluster, Path(name)) as added,
+    ):
+        spec = WorkerSpec(config=config, backend=backend, init_method=f"file://{name}/store")
+        environment = {rank: {**worker_environment(), **cluster.environment(rank), **added} for rank in ranks}
+        with Workers(
+            spec.model_dump_json(),
+            ranks,
+            config.workers,
+            environment,
+            Path(name),
+            prefix=cluster.lab.at_worker,
+            module="bench.training_worker",
+        ) as workers:
+            for news in _steps(workers, record):
+                ticker.tell(record, news)
+                if len(record.steps) >= _MIN_STEPS and record.training_s > way.limit_s:
+                    record.status = "interrupted"
+                    break
+            else:
+                record.status = "complete"
+    return Outcome(way, record, _counts(cluster))
+
+
+@contextmanager
+def _server(way: Way, cluster: NetworkCluster, folder: Path) -> Iterator[dict[str, str]]:
+    """The parameter server on rank 0's host, if the way has one; what workers are told of it."""
+    if way.kind != "ps":
+        yield {}
+        return
+    address = cluster.lab.plan.workers[0].ip
+    process = spawn(
+        "bench.parameter_server",
+        [address, str(_PORT), str(way.config.workers)],
+        log=folder / "server.log",
+        prefix=cluster.lab.at_worker(0),
+    )
+    try:
+        yield {SERVER: f"{address}:{_PORT}"}
+    finally:
+        end([process])
+
+
+def _steps(workers: Workers, record: RunRecord) -> Iterator[StepSummary]:
+    """Every step as all workers have taken it, until all have left."""
+    left = set(record.ranks)
+    while left:
+        match workers.next_event(_TICK_S):
+            case None:
+                pass
+            case Failed(rank=rank, traceback=text):
+                raise RuntimeError(f"worker {rank} failed:\n{text}")
+            case Exited(rank=rank, reason=reason):
+                if reason:
+                    raise RuntimeError(f"worker {rank} failed: {reason}")
+                left.discard(rank)
+            case message:
+                if isinstance(news := record.add(message), StepSummary):
+                    yield news
+
+
+class _Ticker:
+    """Prints a line every few seconds."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._last = name, 0.0
+
+    def tell(self, record: RunRecord, news: StepSummary) -> None:
+        """Where the run is, when it is time again."""
+        if time.monotonic() - self._last > _LINE_EVERY_S:
+            self._last = time.monotonic()
+            accuracy = "" if record.accuracy is None else f", accuracy {record.accuracy:.2%}"
+            at = f"step {news.step} of {record.total_steps}, {duration(news.seconds)}"
+            console.print(f"{self._name}: {at}{accuracy}")
+
+
+def _counts(cluster: NetworkCluster) -> NetworkCounts:
+    from controller.client import AgentClient
+
+    with AgentClient(cluster.controller) as client:
+        return read_counts(client.status(), NetworkCounts(), {})

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker of ``weir bench training``: one of ``weir train``, which may also use a parameter server.
+
+This module must not postpone the evaluation of annotations: DDP looks at the hook's.
+"""
+
+import os
+from collections.abc import Iterable
+
+import torch
+from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.parameter_server import Client
+from bench.training_ways import SERVER
+from weir.train.backends import Exchange, make_exchange
+from weir.train.config import TrainConfig
+from weir.train.messages import Sent
+from weir.train.spec import BackendName
+from weir.train.wirebytes import TcpMeter
+from weir.train.worker import main
+
+
+class ServerExchange(Exchange):
+    """Averages gradients on a parameter server; all else (starting values, accuracy) goes over Gloo."""
+
+    def __init__(self, server: str, rank: int) -> None:
+        address, port = server.rsplit(":", 1)
+        self._client = Client(address, int(port), rank)
+        self.hook = self._average
+        self.meter = TcpMeter()
+
+    def sent(self) -> Sent:
+        """Everything."""
+        return Sent()
+
+    def finish(self, _inputs: Iterable[torch.Tensor]) -> None:
+        """Hangs up."""
+        self._client.close()
+
+    def _average(self, _state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return self._client.average(bucket.buffer())
+
+
+def exchange(backend: BackendName, ddp: DistributedDataParallel, config: TrainConfig) -> Exchange:
+    """The parameter server's if there is one, else as in ``weir train``."""
+    if server := os.environ.get(SERVER):
+        return ServerExchange(server, int(os.environ["RANK"]))
+    return make_exchange(backend, ddp, config)
+
+
+if __name__ == "__main__":
+    main(exchange)
