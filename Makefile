@@ -15,7 +15,7 @@ BIN := .venv/bin
 	touch $@
 
 demo: .venv/ready  ## train a small model, its gradients summed by the P4 program, beside plain Gloo
-	$(BIN)/weir train --workers 4 --model cnn --data digits --sparsifier topk-block --density 0.05 --epochs 3
+	$(BIN)/weir train --workers 4 --model cnn --data digits --method topk-block --density 0.05 --epochs 3
 
 test: check  ## every test; those that need root, BMv2 or p4c skip without them and say so
 	$(BIN)/pytest

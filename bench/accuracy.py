@@ -15,23 +15,25 @@ from statistics import mean
 from rich.console import Console
 
 from bench.table import show
+from weir.train.config import make_config
+from weir.train.words import method_words
 
 console = Console(stderr=True)
 
 
-def run(model: str, workers: int, epochs: int, sparsifier: str, density: float, seeds: int) -> None:
+def run(model: str, workers: int, epochs: int, method: str, density: float, seeds: int) -> None:
     """Train and print, a row per seed."""
     rows = []
     differences = []
     for seed in range(1, seeds + 1):
         console.print(f"seed {seed} of {seeds} ...")
-        weir, gloo, identical = train(model, workers, epochs, sparsifier, density, seed)
+        weir, gloo, identical = train(model, workers, epochs, method, density, seed)
         differences.append(weir - gloo)
         rows.append((f"{seed}", f"{gloo:.2%}", f"{weir:.2%}", f"{100 * (weir - gloo):+.2f}", identical))
     rows.append(("mean", "", "", f"{100 * mean(differences):+.2f}", ""))
-    method = sparsifier if sparsifier in {"none", "threshold"} else f"{sparsifier} {density:g}"
+    settings = method_words(make_config(model=model, method=method, density=density))
     show(
-        f"Final accuracy of {model}, {workers} workers, {epochs} epochs, {method}",
+        f"Final accuracy of {model}, {workers} workers, {epochs} epochs, {settings}",
         ("seed", "Gloo", "Weir", "points", "replicas bit-identical"),
         rows,
         ["held-out data; points: Weir minus Gloo, in per cent points"],
@@ -39,7 +41,7 @@ def run(model: str, workers: int, epochs: int, sparsifier: str, density: float, 
 
 
 def train(
-    model: str, workers: int, epochs: int, sparsifier: str, density: float, seed: int
+    model: str, workers: int, epochs: int, method: str, density: float, seed: int
 ) -> tuple[float, float, str]:
     """Final accuracy over Weir and over Gloo, and whether all replicas agreed after every step.
 
@@ -47,7 +49,7 @@ def train(
     """
     with tempfile.TemporaryDirectory(prefix="weir-accuracy-") as folder:
         command = [sys.executable, "-m", "weir", "train", "--model", model, "--workers", str(workers)]
-        command += ["--epochs", str(epochs), "--sparsifier", sparsifier, "--density", str(density)]
+        command += ["--epochs", str(epochs), "--method", method, "--density", str(density)]
         command += ["--seed", str(seed), "--out", folder]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -33,6 +33,13 @@ _COMMANDS: Final = {
         "Train a real model, its gradients summed by the switch.",
         ("switch", "controller", "train"),
     ),
+    "compare": _Command(
+        "weir.compare.cli",
+        "compare",
+        "Train a model with several methods, side by side.",
+        ("switch", "controller", "train"),
+    ),
+    "methods": _Command("weir.methods", "list_methods", "List the methods: what is sent of a gradient."),
     "switch": _Command("softswitch.cli", "switch", "Run a P4 switch in software.", ("switch",)),
     "controller": _Command(
         "controller.cli", "controller", "Program the switches and let agents join jobs.", ("controller",)

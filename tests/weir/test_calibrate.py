@@ -101,7 +101,7 @@ def test_a_block_may_lose_what_both_of_its_classes_tolerate() -> None:
 
 
 def tiny(**changes: Any) -> Any:
-    options = {"model": "mlp", "workers": 2, "epochs": 1, "max_steps": 6, "sparsifier": "none", "block": 32}
+    options = {"model": "mlp", "workers": 2, "epochs": 1, "max_steps": 6, "method": "dense", "block": 32}
     return make_config(**{**options, **changes})
 
 

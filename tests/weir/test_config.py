@@ -32,7 +32,7 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"workers": 0}, "--workers", "greater than or equal to 1"),
         ({"workers": 33}, "--workers", "less than or equal to 32"),
         ({"block": 100}, "--block", "32, 64, 128 or 256"),
-        ({"sparsifier": "best"}, "--sparsifier", "'topk-block'"),
+        ({"method": "best"}, "--method", "topk-block"),
         ({"model": "vgg"}, "--model", "'resnet18', 'cnn', 'mlp' or 'lm'"),
         ({"model": "cnn", "data": "stdlib"}, "'cnn'", "'digits'"),
         ({"epochs": 0}, "--epochs", "greater than or equal to 1"),

@@ -27,7 +27,9 @@ def calibrate(
     max_steps: Annotated[
         int | None, typer.Option(help="Steps per epoch at most; default: the model's own.")
     ] = None,
-    sparsifier: Annotated[str, typer.Option(help="As for weir train; none: all is sent.")] = "none",
+    method: Annotated[
+        str, typer.Option(help="As for weir train, sparsifiers only; dense: all is sent.")
+    ] = "dense",
     density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
     block: Annotated[int, typer.Option(help="Values per block: 32, 64, 128 or 256.")] = 256,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate; default: the model's own.")] = None,
@@ -59,7 +61,7 @@ def calibrate(
             tolerance=tolerance,
             epochs=epochs,
             max_steps=max_steps,
-            sparsifier=sparsifier,
+            method=method,
             density=density,
             block=block,
             lr=lr,

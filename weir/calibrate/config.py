@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from weir.train.config import ConfigError, Model, Sparsifier, TrainConfig, make_config
+from weir.methods import find_method
+from weir.train.config import ConfigError, Model, TrainConfig, in_words, make_config
 from wire.definition import MAX_WORKERS
 
 # Shares of blocks that are tried, by bisection.
@@ -47,7 +48,7 @@ class CalibrateConfig(BaseModel):
     tolerance: Annotated[float, Field(gt=0)] = 0.5
     epochs: Annotated[int, Field(ge=1)]
     max_steps: Annotated[int, Field(ge=1)] | None = None
-    sparsifier: Sparsifier = "none"
+    method: str = "dense"
     density: Annotated[float, Field(gt=0, le=1)] = 0.05
     block: int = 256
     lr: Annotated[float, Field(gt=0)] | None = None
@@ -59,6 +60,8 @@ class CalibrateConfig(BaseModel):
     @model_validator(mode="after")
     def _can_be_trained(self) -> Self:
         self.training(seed=1)
+        if find_method(self.method).kind != "sparsifier":
+            raise ValueError(f"--method {self.method}: it sends no gradients of which any could be lost")
         return self
 
     def training(self, seed: int) -> TrainConfig:
@@ -68,7 +71,7 @@ class CalibrateConfig(BaseModel):
             workers=self.workers,
             epochs=self.epochs,
             max_steps=self.max_steps,
-            sparsifier=self.sparsifier,
+            method=self.method,
             density=self.density,
             block=self.block,
             lr=self.lr,
@@ -93,13 +96,4 @@ def make_calibration(*, quick: bool = False, **given: Any) -> CalibrateConfig:
     try:
         return CalibrateConfig.model_validate(known)
     except ValidationError as error:
-        problems = [item for item in error.errors() if item["type"] != "missing"]
-        raise ConfigError("\n".join(_sentence(item) for item in problems)) from None
-
-
-def _sentence(item: Any) -> str:
-    """One pydantic error as the user would name it: the option, what is wrong with it, what was given."""
-    where = "--" + "-".join(str(part) for part in item["loc"]).replace("_", "-") + ": " if item["loc"] else ""
-    message = item["msg"].removeprefix("Value error, ")
-    shown = "" if item["type"] == "value_error" else f", not {item['input']!r}"
-    return f"{where}{message[0].lower()}{message[1:]}{shown}"
+        raise ConfigError(in_words(error)) from None

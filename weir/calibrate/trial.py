@@ -14,10 +14,11 @@ import numpy.typing as npt
 import torch
 
 from host_agent.bucket_layout import BucketLayout
-from host_agent.classes import LayerClasses
+from host_agent.classes import LayerClasses, Magnitudes
+from host_agent.float_sum import give_back
 from host_agent.local_gradients import LocalGradients, Outgoing
 from host_agent.loss_policy import LossPolicy
-from host_agent.sparsifiers import SparsifierOptions, create_sparsifier
+from host_agent.sparsifiers import create_sparsifier
 from weir.train.config import PRESETS, TrainConfig
 from weir.train.data import Split, learning_rate, share
 from weir.train.task import Task, make_task, mean_loss
@@ -29,7 +30,7 @@ _EVALUATION_BATCH = 64
 class Trial:
     """A run to make.
 
-    train: model, data, sizes, seed, sparsifier. losses: the share of blocks that each worker loses in each
+    train: model, data, sizes, seed, method. losses: the share of blocks that each worker loses in each
     step, by class. error_feedback: lost blocks are sent again with the next step.
     """
 
@@ -51,35 +52,46 @@ class _Worker:
 
     def __init__(self, trial: Trial, module: torch.nn.Module, rank: int) -> None:
         train = trial.train
-        options = SparsifierOptions(density=train.density, threshold=train.threshold, block=train.block)
         self._gradients = LocalGradients(
-            create_sparsifier(train.sparsifier, options), trial.losses, error_feedback=trial.error_feedback
+            create_sparsifier(train.method, train.sparsifier_options),
+            trial.losses,
+            error_feedback=trial.error_feedback,
         )
         self._gradients.join(module, rank, train.workers)
         self._losses, self._layers = trial.losses, LayerClasses.of(module)
         self._coin = np.random.default_rng((train.seed, rank))
         self.blocks = self.lost = 0
 
-    def deliver(self, layout: BucketLayout, bucket: torch.Tensor) -> torch.Tensor:
-        """What of this gradient the sum includes."""
-        outgoing = self._gradients.prepare(layout, bucket)
-        lost = self._lost(outgoing)
-        delivered = outgoing.without(lost)
-        self._gradients.settle(outgoing, delivered)
+    def prepare(self, layout: BucketLayout, bucket: torch.Tensor) -> Outgoing:
+        """What this worker would send of its gradient."""
+        return self._gradients.prepare(layout, bucket)
+
+    @property
+    def fills_union(self) -> bool:
+        """Whether what any worker has chosen is sent by all of them."""
+        return self._gradients.sparsifier.fills_union
+
+    def deliver(self, outgoing: Outgoing, union: torch.Tensor | None) -> torch.Tensor:
+        """What of this gradient the sum includes. union: the elements that all workers send, if they do."""
+        layout = outgoing.layout
+        delivered = outgoing.sent.clone() if union is None else outgoing.compensated * union
+        magnitudes = self._gradients.classify(layout, delivered)
+        if magnitudes is not None:
+            lost = self._lost(layout, magnitudes)
+            give_back(delivered.numpy(), lost, layout.block)
+            self.lost += lost.size
+        self._gradients.settle(outgoing, outgoing.compensated - delivered, magnitudes)
         self.blocks += layout.length // layout.block
-        self.lost += lost.size
         return delivered
 
-    def observe(self, layout: BucketLayout, total: torch.Tensor) -> None:
+    def observe(self, layout: BucketLayout, total: torch.Tensor, union: torch.Tensor | None) -> None:
         """What the step's sum was."""
-        self._gradients.observe(layout, total)
+        self._gradients.observe(layout, total, union)
         self._gradients.end_step()
 
-    def _lost(self, outgoing: Outgoing) -> npt.NDArray[np.intp]:
+    def _lost(self, layout: BucketLayout, magnitudes: Magnitudes) -> npt.NDArray[np.intp]:
         """The same draws whatever the shares: what is lost with a small share is lost with a larger one."""
-        if outgoing.magnitudes is None:
-            return np.empty(0, np.intp)
-        shares = self._losses.shares(outgoing.layout, self._layers, outgoing.magnitudes.classes)
+        shares = self._losses.shares(layout, self._layers, magnitudes.classes)
         return np.flatnonzero(self._coin.random(shares.size) < shares)
 
 
@@ -112,13 +124,19 @@ class _Training:
                 step += 1
 
     def _one_step(self, batches: list[torch.Tensor], rate: float) -> None:
-        train, total = self.task.data.train, torch.zeros(self.layout.length)
+        train, outgoing = self.task.data.train, []
         for worker, batch in zip(self.workers, batches, strict=True):
             self.optimizer.zero_grad()
             mean_loss(self.task.model(train.inputs[batch]), train.targets[batch]).backward()  # type: ignore[no-untyped-call]
-            total += worker.deliver(self.layout, self._bucket())
+            outgoing.append(worker.prepare(self.layout, self._bucket()))
+        union = None
+        if self.workers[0].fills_union:
+            union = torch.stack([one.sent != 0 for one in outgoing]).any(dim=0)
+        total = torch.zeros(self.layout.length)
+        for worker, one in zip(self.workers, outgoing, strict=True):
+            total += worker.deliver(one, union)
         for worker in self.workers:
-            worker.observe(self.layout, total)
+            worker.observe(self.layout, total, union)
         for segment, parameter in zip(self.layout, self.parameters, strict=True):
             parameter.grad = total[segment.in_vector].view_as(parameter)
         if (limit := PRESETS[self.config.model].clip) is not None:

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The two ways a run's gradients are summed: by the switch, or by plain Gloo for reference."""
+"""How a run's gradients are exchanged: a method over the switch, or plain Gloo for reference."""
 
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from weir.methods import find_method
 from weir.train.config import TrainConfig
 from weir.train.hooks import BucketHook
 from weir.train.messages import Delivery, Sent, Traffic
@@ -13,39 +17,50 @@ from weir.train.spec import BackendName
 from weir.train.wirebytes import Meter, TcpMeter
 
 
-class Method(Protocol):
-    """How a bucket is reduced, and what that cost."""
+class Exchange(ABC):
+    """What replicas tell each other, and what that costs.
 
-    @property
-    def hook(self) -> BucketHook:
-        """The communication hook to register."""
+    hook, state: the communication hook to register, if any, and its state. meter: counts its traffic.
+    in_step: the replicas are equal after every step, not after the last one alone.
+    """
 
-    @property
-    def state(self) -> Any:
-        """Its state."""
+    hook: BucketHook | None = None
+    state: Any = None
+    meter: Meter
+    in_step = True
 
-    @property
-    def meter(self) -> Meter:
-        """Counts this worker's traffic."""
+    def stepped(self) -> None:  # noqa: B027 may do nothing
+        """Called after each of the optimizer's steps."""
 
+    def epoch_ended(self, left: int) -> None:  # noqa: B027 may do nothing
+        """Called after each epoch; ``left``: how many there are to come."""
+
+    def finish(self, batches: Iterable[Tensor]) -> None:  # noqa: B027 may do nothing
+        """Called when all is done: makes the replicas equal. batches: inputs of this worker's last epoch."""
+
+    @abstractmethod
     def sent(self) -> Sent:
         """What of this worker's gradient was sent in the last step."""
 
     def delivery(self) -> Delivery:
         """How this worker's packets fared in the last step."""
+        return Delivery()
 
 
 class WeirMeter:
-    """The packets of a Weir group, as its transport counts them; retransmissions are among them."""
+    """The packets of Weir groups, as their transports count them; retransmissions are among them."""
 
     source = "measured: frames of Weir's own transport, headers from Ethernet up"
 
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
+    def __init__(self, connections: Sequence[Any]) -> None:
+        self._connections = connections
 
     def read(self) -> Traffic:
         """The totals of all reductions so far."""
-        stats = self._connection.stats
+        return sum((self._of(connection.stats) for connection in self._connections), Traffic())
+
+    @staticmethod
+    def _of(stats: Any) -> Traffic:
         return Traffic(
             bytes_up=stats.bytes_up,
             bytes_down=stats.bytes_down,
@@ -55,47 +70,55 @@ class WeirMeter:
         )
 
 
-class GlooMethod:
+class GlooExchange(Exchange):
     """Plain all-reduce, dense."""
 
     def __init__(self) -> None:
-        self.hook: BucketHook = allreduce_hook
-        self.state: Any = None
-        self.meter: Meter = TcpMeter()
+        self.hook = allreduce_hook
+        self.meter = TcpMeter()
 
     def sent(self) -> Sent:
         """Everything."""
         return Sent()
 
-    def delivery(self) -> Delivery:
-        """Nothing that TCP would tell."""
-        return Delivery()
 
-
-class WeirMethod:
-    """Weir's sparsified all-reduce with error feedback."""
+class SparseExchange(Exchange):
+    """Weir's own all-reduce: a sparsifier, error feedback, maybe a loss budget."""
 
     def __init__(self, ddp: DistributedDataParallel, config: TrainConfig) -> None:
         import weir.torch
         from host_agent.loss_policy import LossPolicy
 
-        self.hook: BucketHook = weir.torch.hook
+        self.hook = weir.torch.hook
         self.state = weir.torch.HookState(
             ddp,
-            sparsifier=config.sparsifier,
+            sparsifier=config.method,
+            format=config.format,
             density=config.density,
             threshold=config.threshold,
             block=config.block,
             loss_policy=LossPolicy.of(config.loss_policy or config.loss_budget),
+            warmup_steps=config.warmup_steps,
+            exclude=config.exclude,
+            seed=config.seed,
         )
-        self._blocks = sum(-(-parameter.numel() // config.block) for parameter in ddp.parameters())
-        self.meter: Meter = WeirMeter(self.state.group.connection)
+        self.meter = WeirMeter([self.state.group.connection])
 
     def sent(self) -> Sent:
-        """As the hook counted the last step. Blocks are cut from each parameter by itself."""
+        """As the hook counted the last step."""
         last = self.state.last_step
         assert last is not None, "a step was taken"
-        return Sent(last.density, last.blocks_sent, self._blocks - last.blocks_sent)
+        fills = self.state.gradients.sparsifier.fills_union
+        values = last.union_elements if fills else last.sent_elements
+        return Sent(
+            density=values / last.elements,
+            blocks=last.blocks_sent,
+            blocks_skipped=last.blocks - last.blocks_sent,
+            chosen=last.sent_elements,
+            values=values,
+            union=last.union_elements,
+            selection_s=last.selection_seconds,
+        )
 
     def delivery(self) -> Delivery:
         """As the hook counted the last step."""
@@ -113,8 +136,18 @@ class WeirMethod:
         )
 
 
-def make_method(backend: BackendName, ddp: DistributedDataParallel, config: TrainConfig) -> Method:
-    """The hook, state and meter for a backend's process group, which must be initialized."""
+def make_exchange(backend: BackendName, ddp: DistributedDataParallel, config: TrainConfig) -> Exchange:
+    """What a backend's process group, which must be initialized, is to be used for."""
     if backend == "gloo":
-        return GlooMethod()
-    return WeirMethod(ddp, config)
+        return GlooExchange()
+    match find_method(config.method).kind:
+        case "sparsifier":
+            return SparseExchange(ddp, config)
+        case "low rank":
+            from weir.train.low_rank import LowRankExchange
+
+            return LowRankExchange(ddp, config)
+        case "parameter averaging":
+            from weir.train.averaging import AveragingExchange
+
+            return AveragingExchange(ddp, config)

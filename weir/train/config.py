@@ -3,17 +3,21 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from softswitch.queueing import parse_rate
+from weir.methods import find_method
 from weir.network import Background, NetworkSpec, parse_shape
 from wire.definition import MAX_WORKERS
 
+if TYPE_CHECKING:
+    from host_agent.sparsifiers import SparsifierOptions
+
 Model = Literal["resnet18", "cnn", "mlp", "lm"]
 Data = Literal["digits", "stdlib"]
-Sparsifier = Literal["none", "topk", "topk-block", "threshold"]
+DEFAULT_METHOD: Final = "topk-block"
 
 
 class ConfigError(ValueError):
@@ -52,12 +56,19 @@ class TrainConfig(BaseModel):
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 4
     model: Model = "resnet18"
     data: Data
-    sparsifier: Sparsifier = "topk-block"
+    method: str = DEFAULT_METHOD
+    format: str | None = None
     density: Annotated[float, Field(gt=0, le=1)] = 0.05
     threshold: Annotated[float, Field(ge=0)] = 1e-3
     block: Literal[32, 64, 128, 256] = 256
+    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    exclude: tuple[str, ...] = ()
+    powersgd_rank: Annotated[int, Field(ge=1)] = 2
+    group_size: Annotated[int, Field(ge=2)] | None = None
+    swa_epochs: Annotated[int, Field(ge=0)] = 0
     epochs: Annotated[int, Field(ge=1)] = 3
     max_steps: Annotated[int, Field(ge=1)] | None = None
+    evaluate_every: Annotated[int, Field(ge=1)] | None = None
     batch_size: Annotated[int, Field(ge=1)]
     lr: Annotated[float, Field(gt=0)]
     seed: Annotated[int, Field(ge=0)] = 1
@@ -79,6 +90,34 @@ class TrainConfig(BaseModel):
         wanted = PRESETS[self.model].data
         if self.data != wanted:
             raise ValueError(f"model {self.model!r} trains on {wanted!r}, not on {self.data!r}")
+        return self
+
+    @field_validator("method")
+    @classmethod
+    def _a_method(cls, name: str) -> str:
+        return find_method(name).name
+
+    @field_validator("format")
+    @classmethod
+    def _a_format(cls, text: str | None) -> str | None:
+        from host_agent.formats import parse_rule
+
+        if text is not None:
+            parse_rule(text)
+        return text
+
+    @model_validator(mode="after")
+    def _method_can_do_it(self) -> Self:
+        if find_method(self.method).kind == "sparsifier":
+            return self
+        for option, given in (
+            ("--format", self.format is not None),
+            ("--exclude", bool(self.exclude)),
+            ("--loss-budget", self.loss_budget > 0),
+            ("--loss-policy", self.loss_policy is not None),
+        ):
+            if given:
+                raise ValueError(f"{option}: method {self.method} sends no gradients that this could be of")
         return self
 
     @field_validator("topology")
@@ -115,6 +154,28 @@ class TrainConfig(BaseModel):
                 )
             _check_policy(self.loss_policy)
         return self
+
+    @property
+    def sparsifier_options(self) -> "SparsifierOptions":
+        """What a sparsifier is told."""
+        from host_agent.sparsifiers import SparsifierOptions
+
+        return SparsifierOptions(
+            density=self.density,
+            threshold=self.threshold,
+            block=self.block,
+            warmup_steps=self.warmup_steps,
+            seed=self.seed,
+        )
+
+    @property
+    def rule(self) -> str | None:
+        """The format, or the rule that finds one; None where the method has no use for any."""
+        from host_agent.sparsifiers import create_sparsifier
+
+        if self.format is not None or find_method(self.method).kind != "sparsifier":
+            return self.format
+        return create_sparsifier(self.method, self.sparsifier_options).format
 
     @property
     def network(self) -> NetworkSpec:
@@ -159,13 +220,17 @@ def make_config(**given: Any) -> TrainConfig:
     preset = PRESETS.get(known.get("model", "resnet18"))
     if preset is not None:
         known = {"data": preset.data, "batch_size": preset.batch_size, "lr": preset.lr, **known}
-    known.setdefault("name", f"{known.get('model', 'resnet18')}-{known.get('sparsifier', 'topk-block')}")
+    known.setdefault("name", f"{known.get('model', 'resnet18')}-{known.get('method', DEFAULT_METHOD)}")
     try:
         return TrainConfig.model_validate(known)
     except ValidationError as error:
-        # What an unknown model has no preset for is not the user's omission.
-        problems = [item for item in error.errors() if item["type"] != "missing"]
-        raise ConfigError("\n".join(_sentence(item) for item in problems)) from None
+        raise ConfigError(in_words(error)) from None
+
+
+def in_words(error: ValidationError) -> str:
+    """A line for each setting that is wrong."""
+    # What is missing is what an unknown model has no preset for: not the user's omission.
+    return "\n".join(_sentence(item) for item in error.errors() if item["type"] != "missing")
 
 
 def _sentence(item: Any) -> str:

@@ -18,7 +18,7 @@ from weir.train.messages import Evaluated
 from weir.train.netrows import network_line, network_rows
 from weir.train.record import RunRecord, StepSummary
 from weir.train.wirebytes import dense_bytes
-from weir.train.words import byte_count, duration, percent, workers
+from weir.train.words import byte_count, duration, percent, training_line
 
 _LINE_EVERY_S = 5.0
 
@@ -92,8 +92,8 @@ class PlainLines(Silence):
         """A step is a line when none was printed lately; an evaluation always is."""
         if isinstance(news, Evaluated):
             self._line(
-                f"{record.run}: epoch {news.epoch}/{record.epochs} done, held-out loss {news.loss:.3f}, "
-                f"accuracy {percent(news.accuracy)}"
+                f"{record.run}: epoch {news.epoch}/{record.epochs}, step {news.step}: "
+                f"held-out loss {news.loss:.3f}, accuracy {percent(news.accuracy)}"
             )
         elif time.monotonic() - self._last >= _LINE_EVERY_S or news.step == 1:
             self._line(
@@ -141,22 +141,17 @@ class LiveTable(Silence):
             parts.insert(0, Text(line, style="italic"))
         if self._phase.text:
             parts.append(self._phase)
-        return Panel(Group(*parts), title=method_line(self._config), title_align="left", border_style="cyan")
+        return Panel(
+            Group(*parts),
+            title=f"Weir: {training_line(self._config)}",
+            title_align="left",
+            border_style="cyan",
+        )
 
 
 def headline(config: TrainConfig) -> str:
     """The run in one line; its network, where there is more than one switch, in a second."""
-    return "\n".join(filter(None, (method_line(config), network_line(config))))
-
-
-def method_line(config: TrainConfig) -> str:
-    """What is trained, and what of its gradients is sent, in one line."""
-    method: str = config.sparsifier
-    if method in ("topk", "topk-block"):
-        method += f", density {config.density:g}"
-    elif method == "threshold":
-        method += f" {config.threshold:g}"
-    return f"Weir: {config.model} on {config.data}, {workers(config.workers)}, {method}, block {config.block}"
+    return "\n".join(filter(None, (f"Weir: {training_line(config)}", network_line(config))))
 
 
 def runs_table(config: TrainConfig, records: list[RunRecord]) -> Table:
@@ -184,6 +179,8 @@ _LABELS = (
     "bytes up per step",
     "  of dense",
     "density",
+    "sent by any : by one",
+    "selection per step",
     "retransmissions",
 )
 
@@ -203,6 +200,8 @@ def _cells(record: RunRecord) -> list[RenderableType]:
         byte_count(last.bytes_up),
         percent(_of_dense(record, last)),
         percent(last.density),
+        "–" if last.build_up is None else f"{last.build_up:.2f}x",
+        duration(last.selection_s),
         str(record.mean_traffic.retransmissions),
     ]
 

@@ -4,9 +4,10 @@
 This module must not postpone the evaluation of annotations: DDP looks at the hook's.
 """
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ BucketHook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 class CommunicationClock:
-    """Adds up the time in which at least one bucket was under way. Safe between threads."""
+    """Adds up the time in which at least one bucket, or anything else, was under way. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Condition()
@@ -38,6 +39,15 @@ class CommunicationClock:
             if self._open == 0:
                 self._total += time.perf_counter() - self._since
                 self._lock.notify_all()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Something is under way while the block runs."""
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
 
     def take(self) -> float:
         """Seconds since the last call; every bucket has arrived.

@@ -32,11 +32,18 @@ class Sent:
     """What of a gradient one worker gave to the transport in one step.
 
     density: share of the values, 1.0 when dense. Blocks of the gradient are 0 where the method has none.
+    chosen: values that this worker chose; values: those that it sent, its own choice or, with methods that
+    agree on one, everybody's; union: those that some worker sent, the same on all. None where no values are
+    chosen. selection_s: time it took to choose.
     """
 
     density: float = 1.0
     blocks: int = 0
     blocks_skipped: int = 0
+    chosen: int | None = None
+    values: int | None = None
+    union: int | None = None
+    selection_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,7 @@ class Step:
     """One training step is done. ``step`` counts from 1 through the whole run, ``epoch`` from 1.
 
     communication_s: time in which at least one bucket was under way. checksum: of all parameters after the
-    step, equal on every rank.
+    step, equal on every rank; None where the method lets them differ.
     """
 
     rank: int
@@ -96,18 +103,26 @@ class Step:
     communication_s: float
     traffic: Traffic
     sent: Sent
-    checksum: int
+    checksum: int | None
     delivery: Delivery = field(default_factory=Delivery)
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The held-out set after an epoch, over all ranks: mean loss and share of right answers."""
+    """The held-out set, over all ranks: mean loss and share of right answers. step: steps taken until then.
+
+    Each rank answers its part of the questions, with its own parameters. checksum: of these after the last
+    epoch, equal on every rank; None before. traffic: of what was exchanged after the last step to make them
+    equal, by methods that let them differ until then.
+    """
 
     rank: int
     epoch: int
     loss: float
     accuracy: float
+    step: int = 0
+    checksum: int | None = None
+    traffic: Traffic = field(default_factory=Traffic)
 
 
 @dataclass(frozen=True)
@@ -130,6 +145,7 @@ Message = Ready | Step | Evaluated | Finished | Failed
 _KINDS: Final[dict[str, type[Message]]] = {
     kind.__name__.lower(): kind for kind in (Ready, Step, Evaluated, Finished, Failed)
 }
+_PARTS: Final[dict[str, type[Any]]] = {"traffic": Traffic, "sent": Sent, "delivery": Delivery}
 
 
 def encode(message: Message) -> str:
@@ -143,8 +159,7 @@ def decode(line: str) -> Message:
     kind = _KINDS.get(values.pop("kind", ""))
     if kind is None:
         raise ValueError(f"not a worker's message: {line[:200]!r}")
-    if "traffic" in values:
-        values["traffic"] = Traffic(**values["traffic"])
-        values["sent"] = Sent(**values["sent"])
-        values["delivery"] = Delivery(**values["delivery"])
+    for name, part in _PARTS.items():
+        if name in values:
+            values[name] = part(**values[name])
     return kind(**values)

@@ -11,7 +11,6 @@ from typing import Literal, Self
 
 from weir.cluster import LocalCluster, local_cluster
 from weir.train.config import TrainConfig
-from weir.train.spec import BackendName
 from weir.train.watch import NetworkWatch
 from weir.train.workers import worker_environment
 
@@ -35,8 +34,8 @@ class Place:
         """All workers on this machine."""
         return cls(tuple(range(workers)), workers, store, "launcher", cluster)
 
-    def init_method(self, run: BackendName) -> str:
-        """What torch.distributed is told."""
+    def init_method(self, run: str) -> str:
+        """What torch.distributed is told; ``run`` is another name for each of this place's runs."""
         return "env://" if self.store is None else f"file://{self.store / run}"
 
     def environment(self) -> Mapping[int, Mapping[str, str]]:
@@ -69,6 +68,14 @@ class Place:
         for switch in self.cluster.status().switches:
             counted.update({event.name: event.count.packets for event in switch.events})
         return {name: packets for name, packets in counted.items() if packets}
+
+
+def starting_line(config: TrainConfig) -> str:
+    """What ``start_place`` is about to do, for people."""
+    shape = config.network.shape
+    if shape.single:
+        return "starting switch and controller"
+    return f"starting {shape.racks} leaves, {shape.spines} spines and the controller"
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is known of one run: steps of all workers put together, replicas compared, evaluations, status."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import Any, Literal
@@ -14,16 +14,18 @@ Status = Literal["running", "complete", "interrupted", "failed"]
 
 
 class ReplicasDifferError(RuntimeError):
-    """After a step the parameters of two workers were not bit-identical."""
+    """The parameters of two workers were not bit-identical where they had to be."""
 
 
 @dataclass(frozen=True)
 class StepSummary:
     """One step of a run over all workers that this process hears.
 
-    loss: mean. seconds: the slowest worker's. communication_s, density: mean. Traffic is the mean per
-    worker, but retransmissions and blocks, which are totals. checksum: of the parameters, equal everywhere.
-    delivery: how the packets of all workers fared.
+    loss: mean. seconds: the slowest worker's. communication_s, selection_s, density: mean. Traffic is the
+    mean per worker, but retransmissions and blocks, which are totals. build_up: values that some worker
+    sent, over those that one sent on average; imbalance: what the busiest worker chose over the average;
+    None where no values are chosen. checksum: of the parameters, equal everywhere; None where they may
+    differ. delivery: how the packets of all workers fared.
     """
 
     run: BackendName
@@ -40,7 +42,10 @@ class StepSummary:
     retransmissions: int
     blocks_sent: int
     blocks_skipped: int
-    checksum: str
+    checksum: str | None
+    build_up: float | None = None
+    imbalance: float | None = None
+    selection_s: float = 0.0
     delivery: Delivery = field(default_factory=Delivery)
 
     def as_json(self) -> dict[str, Any]:
@@ -55,9 +60,10 @@ class RunRecord:
 
     Attributes:
         steps: completed steps, in order.
-        evaluations: one per epoch.
+        evaluations: one after each epoch, and any in between.
         totals: rank -> what that worker put on the wire in all its steps.
         counts: what the switches counted, lately; None where nobody asks them.
+        identical_at_end: the parameters of all ranks were compared when training was over, and equal.
         status: how it stands; ``problem`` says why when it failed.
     """
 
@@ -72,21 +78,25 @@ class RunRecord:
         self.counts: NetworkCounts | None = None
         self.status: Status = "running"
         self.problem = ""
+        self.identical_at_end = False
         self._pending: dict[int, dict[int, Step]] = {}
+        self._checksums: dict[int, int] = {}
 
     def add(self, message: Message) -> StepSummary | Evaluated | None:
         """Take in a message; returns what it completed, if anything.
 
-        Raises ReplicasDifferError when the parameters of two workers differ after a step.
+        Raises ReplicasDifferError when the parameters of two workers differ that should be equal.
         """
         match message:
             case Ready():
                 self.ready = self.ready or message
             case Step():
                 return self._add_step(message)
-            case Evaluated() if message.rank == min(self.ranks):  # all ranks evaluate together
-                self.evaluations.append(message)
-                return message
+            case Evaluated():
+                self._add_evaluation(message)
+                if message.rank == min(self.ranks):  # all ranks evaluate together
+                    self.evaluations.append(message)
+                    return message
         return None
 
     @property
@@ -96,8 +106,13 @@ class RunRecord:
 
     @property
     def accuracy(self) -> float | None:
-        """On the held-out set, after the last epoch that was evaluated."""
+        """On the held-out set, when it was last evaluated."""
         return self.evaluations[-1].accuracy if self.evaluations else None
+
+    @property
+    def identical_in_steps(self) -> bool:
+        """The parameters of all ranks were compared after every step, and equal."""
+        return bool(self.steps) and all(step.checksum is not None for step in self.steps)
 
     @property
     def communication_s(self) -> float:
@@ -118,6 +133,21 @@ class RunRecord:
     def density(self) -> float:
         """Mean share of gradient values that were sent."""
         return fmean(step.density for step in self.steps) if self.steps else 0.0
+
+    @property
+    def build_up(self) -> float | None:
+        """Mean over the steps; None where no values are chosen."""
+        return mean_known(step.build_up for step in self.steps)
+
+    @property
+    def imbalance(self) -> float | None:
+        """Mean over the steps; None where no values are chosen, or one worker alone is heard."""
+        return mean_known(step.imbalance for step in self.steps)
+
+    @property
+    def selection_s(self) -> float:
+        """Mean time per step to choose what is sent."""
+        return fmean(step.selection_s for step in self.steps) if self.steps else 0.0
 
     @property
     def mean_traffic(self) -> Traffic:
@@ -148,14 +178,27 @@ class RunRecord:
         self.steps.append(summary)
         return summary
 
+    def _add_evaluation(self, message: Evaluated) -> None:
+        """Counts what it took to make the replicas equal in the end, and compares them then."""
+        self.totals[message.rank] += message.traffic
+        if message.checksum is None:
+            return
+        self._checksums[message.rank] = message.checksum
+        if self._checksums.keys() == self.ranks:
+            self._compare(f"the last step of the {self.run} run", self._checksums)
+            self.identical_at_end = True
+
+    @staticmethod
+    def _compare(when: str, checksums: Mapping[int, int]) -> None:
+        if len(set(checksums.values())) > 1:
+            sums = ", ".join(f"rank {rank}: {checksums[rank]:016x}" for rank in sorted(checksums))
+            raise ReplicasDifferError(f"after {when} the workers' parameters differ: {sums}")
+
     def _summarize(self, steps: list[Step]) -> StepSummary:
         first = steps[0]
-        differing = sorted(step.rank for step in steps if step.checksum != first.checksum)
-        if differing:
-            sums = ", ".join(f"rank {s.rank}: {s.checksum:016x}" for s in sorted(steps, key=lambda s: s.rank))
-            raise ReplicasDifferError(
-                f"after step {first.step} of the {self.run} run the workers' parameters differ: {sums}"
-            )
+        checksums = {step.rank: step.checksum for step in steps if step.checksum is not None}
+        self._compare(f"step {first.step} of the {self.run} run", checksums)
+        build_up, imbalance = _spread(steps)
         return StepSummary(
             run=self.run,
             epoch=first.epoch,
@@ -171,6 +214,26 @@ class RunRecord:
             retransmissions=sum(step.traffic.retransmissions for step in steps),
             blocks_sent=sum(step.sent.blocks for step in steps),
             blocks_skipped=sum(step.sent.blocks_skipped for step in steps),
-            checksum=f"{first.checksum:016x}",
+            checksum=None if first.checksum is None else f"{first.checksum:016x}",
+            build_up=build_up,
+            imbalance=imbalance,
+            selection_s=fmean(step.sent.selection_s for step in steps),
             delivery=sum((step.delivery for step in steps), Delivery()),
         )
+
+
+def _spread(steps: list[Step]) -> tuple[float | None, float | None]:
+    """Build-up and imbalance of what all workers chose and sent in one step."""
+    parts = [step.sent for step in steps]
+    chosen = [part.chosen for part in parts if part.chosen is not None]
+    values = fmean(part.values or 0 for part in parts)
+    if not values or not any(chosen):
+        return None, None
+    imbalance = max(chosen) / fmean(chosen) if len(chosen) > 1 else None
+    return (parts[0].union or 0) / values, imbalance
+
+
+def mean_known(values: Iterable[float | None]) -> float | None:
+    """The mean of those that are not None; None when there are none."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -50,8 +50,7 @@ def _loss(axis: Any, record: RunRecord) -> None:
 
 
 def _accuracy(axis: Any, record: RunRecord) -> None:
-    per_epoch = record.ready.steps_per_epoch if record.ready else 1
-    points = [(e.epoch * per_epoch, 100 * e.accuracy) for e in record.evaluations]
+    points = [(e.step, 100 * e.accuracy) for e in record.evaluations]
     axis.plot([x for x, _ in points], [y for _, y in points], marker="o", **_style(record))
     if points:
         x, y = points[-1]

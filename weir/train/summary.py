@@ -14,7 +14,7 @@ from weir.train.config import TrainConfig
 from weir.train.netrows import network_line, network_rows
 from weir.train.record import RunRecord, Status
 from weir.train.wirebytes import dense_bytes
-from weir.train.words import byte_count, duration, percent, ratio, workers
+from weir.train.words import byte_count, duration, percent, ratio, training_line
 
 SCHEMA: Final = 1
 
@@ -52,6 +52,7 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "epochs": [
             {
                 "epoch": e.epoch,
+                "step": e.step,
                 "loss": e.loss,
                 "accuracy": e.accuracy,
                 "perplexity": math.exp(min(e.loss, 700.0)),
@@ -63,6 +64,9 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "communication_s": record.communication_s,
         "communication_share": record.communication_s / record.training_s if record.training_s else None,
         "density": record.density,
+        "build_up": record.build_up,
+        "imbalance": record.imbalance,
+        "selection_s": record.selection_s,
         "blocks_sent": sum(step.blocks_sent for step in record.steps),
         "blocks_skipped": sum(step.blocks_skipped for step in record.steps),
         "per_worker": asdict(record.mean_traffic),
@@ -72,10 +76,15 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "traffic_source": record.ready.traffic_source if record.ready else None,
         "dense_bytes_per_step": dense_bytes(parameters) if parameters else None,
         "replicas": {
-            "identical_after_every_step": True if record.steps else None,
+            "identical_after_every_step": record.identical_in_steps or None,
+            "identical_at_end": record.identical_at_end or None,
             "checksum": record.steps[-1].checksum if record.steps else None,
         },
     }
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _perplexity(record: RunRecord) -> float:
@@ -84,7 +93,7 @@ def _perplexity(record: RunRecord) -> float:
 
 _ROWS: Final[tuple[tuple[str, Callable[[RunRecord], float], Callable[[float], str], bool], ...]] = (
     ("steps", lambda r: len(r.steps), lambda v: f"{v:.0f}", False),
-    ("accuracy, held out", lambda r: math.nan if r.accuracy is None else r.accuracy, percent, False),
+    ("accuracy, held out", lambda r: _known(r.accuracy), percent, False),
     ("perplexity, held out", _perplexity, lambda v: f"{v:.1f}", False),
     ("bytes up per worker", lambda r: r.mean_traffic.bytes_up, byte_count, True),
     ("bytes down per worker", lambda r: r.mean_traffic.bytes_down, byte_count, True),
@@ -94,6 +103,8 @@ _ROWS: Final[tuple[tuple[str, Callable[[RunRecord], float], Callable[[float], st
     ("training time", lambda r: r.training_s, duration, True),
     ("median step", lambda r: r.step_s, duration, True),
     ("values sent, not zero", lambda r: r.density, percent, False),
+    ("sent by any worker : by one", lambda r: _known(r.build_up), "{:.2f}x".format, False),
+    ("selection time per step", lambda r: r.selection_s, duration, False),
     ("retransmissions, all workers", lambda r: r.mean_traffic.retransmissions, lambda v: f"{v:,.0f}", False),
 )
 
@@ -128,8 +139,7 @@ def summary_view(config: TrainConfig, records: list[RunRecord]) -> RenderableTyp
 def _title(config: TrainConfig, records: list[RunRecord]) -> str:
     status = overall_status(records)
     ended = "" if status == "complete" else f" ({status})"
-    line = f"{config.model} on {config.data}, {workers(config.workers)}, {config.sparsifier}{ended}"
-    return "\n".join(filter(None, (line, network_line(config))))
+    return "\n".join(filter(None, (f"{training_line(config)}{ended}", network_line(config))))
 
 
 def _column(record: RunRecord) -> str:
@@ -145,9 +155,16 @@ def _skipped(record: RunRecord) -> str:
 
 def _notes(config: TrainConfig, records: list[RunRecord]) -> list[Text]:
     sources = [f"{r.run}: bytes of all training steps, {r.ready.traffic_source}" for r in records if r.ready]
-    same = [r.run for r in records if r.steps]
-    if same and config.workers > 1:
-        sources.append(f"parameters bit-identical on all workers after every step ({', '.join(same)})")
+    if config.workers > 1:
+        for when, runs in (
+            ("after every step", [r.run for r in records if r.identical_in_steps]),
+            (
+                "after the last step",
+                [r.run for r in records if r.identical_at_end and not r.identical_in_steps],
+            ),
+        ):
+            if runs:
+                sources.append(f"parameters bit-identical on all workers {when} ({', '.join(runs)})")
     if config.lossy:
         sources.append(
             "missing: of the values sent; the bound is what the budgets of all layers and magnitudes allow "

@@ -1,5 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers as people read them."""
+"""Numbers and settings as people read them."""
+
+from typing import Final
+
+from weir.methods import find_method
+from weir.train.config import TrainConfig
+
+_SETTINGS: Final = {
+    "density": "density",
+    "threshold": "threshold",
+    "block": "block",
+    "powersgd_rank": "rank",
+    "group_size": "groups of",
+}
 
 
 def byte_count(value: float) -> str:
@@ -33,3 +46,23 @@ def workers(count: int) -> str:
 def ratio(ours: float, theirs: float) -> str:
     """ours : theirs, as a factor: 0.06x; a dash when there is nothing to compare with."""
     return f"{ours / theirs:.2f}x" if theirs else "–"
+
+
+def training_line(config: TrainConfig) -> str:
+    """What is trained, and how its gradients are sent, in one line."""
+    return f"{config.model} on {config.data}, {workers(config.workers)}, {method_words(config)}"
+
+
+def method_words(config: TrainConfig) -> str:
+    """The method with those of its settings that it reads: "topk, density 0.01, format shared-mask:1"."""
+    method = find_method(config.method)
+    parts = [method.name]
+    settings = {words: getattr(config, name) for name, words in _SETTINGS.items() if name in method.uses}
+    parts += [f"{words} {value:g}" for words, value in settings.items() if value is not None]
+    if "density" in method.uses and config.warmup_steps:
+        parts.append(f"{config.warmup_steps} steps of warm-up")
+    if config.rule is not None:
+        parts.append(f"format {config.rule}")
+    if config.exclude:
+        parts.append(f"whole: {' '.join(config.exclude)}")
+    return ", ".join(parts)

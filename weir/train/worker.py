@@ -18,25 +18,30 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from weir.train.backends import make_method
-from weir.train.config import PRESETS
+from weir.train.backends import Exchange, make_exchange
+from weir.train.config import PRESETS, TrainConfig
 from weir.train.data import learning_rate, share
 from weir.train.hooks import CommunicationClock, timed
 from weir.train.messages import Evaluated, Failed, Finished, Message, Ready, Step, Traffic, encode
 from weir.train.models import parameter_checksum, parameter_count
 from weir.train.record import ReplicasDifferError
-from weir.train.spec import WorkerSpec
+from weir.train.spec import BackendName, WorkerSpec
 from weir.train.task import Task, average_buffers, evaluate, make_task, mean_loss
 
+MakeExchange = Callable[[BackendName, DistributedDataParallel, TrainConfig], Exchange]
 
-def main() -> None:
-    """Run the worker; exit status 1 after an error, which is also sent as a message."""
+
+def main(make: MakeExchange = make_exchange) -> None:
+    """Run the worker; exit status 1 after an error, which is also sent as a message.
+
+    make: another way to exchange gradients, for who has one to compare with.
+    """
     faulthandler.enable()
     send = _message_channel()
     rank = int(os.environ["RANK"])
     spec = WorkerSpec.model_validate_json(sys.argv[1])
     with _reported(rank, send):
-        train(spec, rank, int(os.environ["WORLD_SIZE"]), send)
+        train(spec, rank, int(os.environ["WORLD_SIZE"]), send, make)
     send(Finished(rank))
 
 
@@ -63,7 +68,13 @@ def _message_channel() -> Callable[[Message], None]:
     return send
 
 
-def train(spec: WorkerSpec, rank: int, workers: int, send: Callable[[Message], None]) -> None:
+def train(
+    spec: WorkerSpec,
+    rank: int,
+    workers: int,
+    send: Callable[[Message], None],
+    make: MakeExchange = make_exchange,
+) -> None:
     """Join the group, train, leave the group; also when training fails."""
     torch.set_num_threads(1)
     if spec.backend == "weir":
@@ -71,7 +82,7 @@ def train(spec: WorkerSpec, rank: int, workers: int, send: Callable[[Message], N
     dist.init_process_group(spec.backend, init_method=spec.init_method, rank=rank, world_size=workers)
     try:
         with _reported(rank, send):  # before leaving: others hear of that, and fail in turn
-            _Training(spec, rank, workers, send).run()
+            _Training(spec, rank, workers, send, make).run()
     finally:
         dist.destroy_process_group()
 
@@ -79,19 +90,27 @@ def train(spec: WorkerSpec, rank: int, workers: int, send: Callable[[Message], N
 class _Training:
     """The loop over epochs and steps, with what it reports."""
 
-    def __init__(self, spec: WorkerSpec, rank: int, workers: int, send: Callable[[Message], None]) -> None:
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        rank: int,
+        workers: int,
+        send: Callable[[Message], None],
+        make: MakeExchange,
+    ) -> None:
         config = spec.config
         self.spec, self.rank, self.workers, self.send = spec, rank, workers, send
         self.task: Task = make_task(config)
         # BatchNorm's statistics are averaged before each evaluation instead of broadcast at every step.
         self.ddp = DistributedDataParallel(self.task.model, forward_sync_buffers=False)
-        self.method = make_method(spec.backend, self.ddp, config)
+        self.exchange = make(spec.backend, self.ddp, config)
         self.clock = CommunicationClock()
-        self.ddp.register_comm_hook(self.method.state, timed(self.method.hook, self.clock))
+        if self.exchange.hook is not None:
+            self.ddp.register_comm_hook(self.exchange.state, timed(self.exchange.hook, self.clock))
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=config.lr)
         self.steps_per_epoch = len(self._batches(epoch=1))
         self.step = 0
-        self.traffic = self.method.meter.read()
+        self.traffic = self.exchange.meter.read()
 
     def run(self) -> None:
         """All epochs."""
@@ -101,16 +120,34 @@ class _Training:
                 parameters=parameter_count(self.task.model),
                 steps_per_epoch=self.steps_per_epoch,
                 samples=len(self.task.data.train),
-                traffic_source=self.method.meter.source,
+                traffic_source=self.exchange.meter.source,
             )
         )
         for epoch in range(1, self.spec.config.epochs + 1):
-            for batch in self._batches(epoch):
+            batches = self._batches(epoch)
+            for number, batch in enumerate(batches, start=1):
                 self._one_step(epoch, batch)
-            average_buffers(self.task.model)
-            loss, accuracy = evaluate(self.task.model, self.task.data.test, self.rank, self.workers)
-            self.traffic = self.method.meter.read()  # what evaluation sent is no step's
-            self.send(Evaluated(self.rank, epoch, loss, accuracy))
+                if self._wants_evaluation() and number < len(batches):
+                    self._evaluate(epoch)
+            left = self.spec.config.epochs - epoch
+            self.exchange.epoch_ended(left)
+            if not left:
+                self.exchange.finish(self.task.data.train.inputs[batch] for batch in batches)
+                self._evaluate(epoch, self._checksum())
+            else:
+                self._evaluate(epoch)
+
+    def _wants_evaluation(self) -> bool:
+        every = self.spec.config.evaluate_every
+        return every is not None and self.step % every == 0
+
+    def _evaluate(self, epoch: int, checksum: int | None = None) -> None:
+        """On the held-out data; a checksum says that training is over."""
+        finishing = self._traffic()
+        average_buffers(self.task.model)
+        loss, accuracy = evaluate(self.task.model, self.task.data.test, self.rank, self.workers)
+        self.traffic = self.exchange.meter.read()  # what evaluation sent is no step's
+        self.send(Evaluated(self.rank, epoch, loss, accuracy, self.step, checksum, finishing))
 
     def _batches(self, epoch: int) -> list[torch.Tensor]:
         config = self.spec.config
@@ -128,12 +165,12 @@ class _Training:
         if (limit := PRESETS[self.spec.config.model].clip) is not None:
             torch.nn.utils.clip_grad_norm_(self.ddp.parameters(), limit)
         self.optimizer.step()
+        with self.clock.running():
+            self.exchange.stepped()
         self.step += 1
         seconds = time.perf_counter() - began
         traffic = self._traffic()
-        checksum = parameter_checksum(self.task.model)
-        if self.spec.replicas == "group":
-            self._compare(checksum)
+        checksum = self._checksum() if self.exchange.in_step else None
         self.send(
             Step(
                 rank=self.rank,
@@ -144,9 +181,9 @@ class _Training:
                 seconds=seconds,
                 communication_s=self.clock.take(),
                 traffic=traffic,
-                sent=self.method.sent(),
+                sent=self.exchange.sent(),
                 checksum=checksum,
-                delivery=self.method.delivery(),
+                delivery=self.exchange.delivery(),
             )
         )
 
@@ -158,9 +195,16 @@ class _Training:
 
     def _traffic(self) -> Traffic:
         """What this step put on the wire."""
-        now = self.method.meter.read()
+        now = self.exchange.meter.read()
         step, self.traffic = now - self.traffic, now
         return step
+
+    def _checksum(self) -> int:
+        """Of the parameters, which are now equal on all ranks; compared here if no launcher hears all."""
+        checksum = parameter_checksum(self.task.model)
+        if self.spec.replicas == "group":
+            self._compare(checksum)
+        return checksum
 
     def _compare(self, checksum: int) -> None:
         mine = torch.tensor([checksum >> 32, checksum & 0xFFFFFFFF], dtype=torch.int64)

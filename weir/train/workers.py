@@ -39,18 +39,19 @@ class Workers:
         environment: Mapping[int, Mapping[str, str]],
         logs: Path,
         prefix: Callable[[int], Sequence[str]] = lambda _rank: (),
+        module: str = "weir.train.worker",
     ) -> None:
         """Start ``ranks`` of a group of ``size``.
 
         spec: a WorkerSpec as JSON. environment: what each rank's environment has besides this process's.
         logs: directory for what they print, worker-<rank>.log. prefix: a command that becomes a rank's
-        process, such as ``ip netns exec NAME``.
+        process, such as ``ip netns exec NAME``. module: what is run with -m.
         """
         logs.mkdir(parents=True, exist_ok=True)
         self._events: queue.SimpleQueue[Message | Exited] = queue.SimpleQueue()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._readers: list[threading.Thread] = []
-        self._prefix = prefix
+        self._prefix, self._module = prefix, module
         try:
             for rank in ranks:
                 self._start(
@@ -81,7 +82,7 @@ class Workers:
     def _start(self, rank: int, spec: str, environment: Mapping[str, str], logs: Path) -> None:
         log = logs / f"worker-{rank}.log"
         process = spawn(
-            "weir.train.worker",
+            self._module,
             [spec],
             log=log,
             environment=environment,

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a comparison is told, checked before anything starts: the trainings it is made of."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from weir.methods import find_method, methods
+from weir.train.config import ConfigError, TrainConfig, make_config
+
+DEFAULT_METHODS: Final = "dense,omnireduce,dfs,exdyna"
+ALL: Final = "all"
+_OF_SPARSIFIERS: Final = ("format", "exclude", "loss_budget", "loss_policy")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Trainings that differ in method and seed alone.
+
+    trainings: (method, seed) -> how it is trained, as ``weir train`` would be told. out, name: of the folder.
+    """
+
+    methods: tuple[str, ...]
+    seeds: tuple[int, ...]
+    trainings: Mapping[tuple[str, int], TrainConfig] = field(repr=False)
+    out: Path
+    name: str
+
+    def __iter__(self) -> Iterator[tuple[str, int, TrainConfig]]:
+        """In the order of the runs: all methods with one seed, then with the next."""
+        for seed in self.seeds:
+            for method in self.methods:
+                yield method, seed, self.trainings[method, seed]
+
+    @property
+    def any(self) -> TrainConfig:
+        """One of the trainings, for what they have in common."""
+        return next(iter(self.trainings.values()))
+
+    def as_json(self) -> dict[str, Any]:
+        """For config.json and compare.json."""
+        first = self.seeds[0]
+        return {
+            "methods": {
+                m: self.trainings[m, first].model_dump(mode="json", exclude={"seed"}) for m in self.methods
+            },
+            "seeds": list(self.seeds),
+        }
+
+
+def make_comparison(
+    wanted: str, *, seeds: int, out: Path = Path("runs"), name: str | None = None, **given: Any
+) -> Comparison:
+    """The comparison of ``wanted``, names with commas between, or "all".
+
+    seeds: that many trainings of each method, with seeds 1, 2, .... given: settings of ``make_config``; those
+    that a method has no use for are left out for it. Raises ConfigError.
+    """
+    chosen = _names(wanted)
+    if seeds < 1:
+        raise ConfigError(f"--seeds: there must be one at least, not {seeds}")
+    trainings = {
+        (method, seed): make_config(
+            **_fitting(method, given), method=method, seed=seed, reference=False, out=out
+        )
+        for seed in range(1, seeds + 1)
+        for method in chosen
+    }
+    model = next(iter(trainings.values())).model
+    return Comparison(chosen, tuple(range(1, seeds + 1)), trainings, out, name or f"compare-{model}")
+
+
+def _names(wanted: str) -> tuple[str, ...]:
+    """The methods' names, as they were given."""
+    if wanted.strip() == ALL:
+        return tuple(methods())
+    names = [name.strip() for name in wanted.split(",") if name.strip()]
+    if not names:
+        raise ConfigError("--methods: name one at least; weir methods lists them")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"--methods: {', '.join(twice)} is named twice")
+    try:
+        for name in names:
+            find_method(name)
+    except ValueError as error:
+        raise ConfigError(f"--methods: {error}") from None
+    return tuple(names)
+
+
+def _fitting(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a method has a use for."""
+    if find_method(method).kind == "sparsifier":
+        return dict(given)
+    return {key: value for key, value in given.items() if key not in _OF_SPARSIFIERS}

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir compare`` from end to end: one cluster, one training after the other, what is written and shown."""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import IO, Final
+
+from rich.console import Console
+from rich.markup import escape
+
+from weir.cluster import ClusterError
+from weir.compare.config import Comparison
+from weir.compare.page import write_page
+from weir.compare.picture import draw
+from weir.compare.progress import Progress, make_progress
+from weir.compare.results import Run, make_rows, summarize
+from weir.compare.view import result_view
+from weir.train.config import TrainConfig
+from weir.train.folder import make_folder, write_json
+from weir.train.launcher import EXIT_STATUS, USAGE
+from weir.train.messages import Evaluated
+from weir.train.place import Place, joined_place, start_place, starting_line
+from weir.train.record import ReplicasDifferError, RunRecord, Status, StepSummary
+from weir.train.running import WorkerError, interruptible, run_workers
+from weir.train.spec import WorkerSpec
+
+_STARTED_BY_OTHERS: Final = "weir compare: it starts all workers itself; RANK is set, as torchrun would"
+
+
+def compare(comparison: Comparison, console: Console) -> int:
+    """Train and compare; returns the process's exit status.
+
+    A training that fails is noted, and the next one begins; only without a cluster there is no next. Ctrl-C
+    ends everything and still writes what there is.
+    """
+    if joined_place() is not None:
+        console.print(_STARTED_BY_OTHERS, style="red", markup=False, soft_wrap=True)
+        return USAGE
+    try:
+        session = _Session(comparison, make_progress(comparison, console))
+    except OSError as error:
+        console.print(f"weir compare: no folder for this: {error}", style="red", markup=False, soft_wrap=True)
+        return EXIT_STATUS["failed"]
+    with session:
+        with interruptible():
+            session.run_all()
+        session.write_results()
+    console.print(result_view(comparison, make_rows(comparison, session.runs)))
+    console.print(f"written to {session.folder}/", highlight=False, soft_wrap=True)
+    for problem in session.problems:
+        console.print(f"[bold red]weir:[/] {escape(problem)}", highlight=False, soft_wrap=True)
+    return EXIT_STATUS[session.status]
+
+
+class _Session:
+    """The trainings of one comparison, and the files about them."""
+
+    def __init__(self, comparison: Comparison, progress: Progress) -> None:
+        self.comparison = comparison
+        self.runs: list[Run] = []
+        self.interrupted = False
+        self._cluster_problem = ""
+        self._progress = progress
+        self._stack = contextlib.ExitStack()
+        self.folder = make_folder(comparison.out, comparison.name, comparison.as_json())
+
+    def __enter__(self) -> "_Session":
+        self._steps: IO[str] = self._stack.enter_context(
+            (self.folder / "steps.jsonl").open("w", encoding="utf-8", buffering=1)
+        )
+        self._stack.enter_context(self._progress)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    @property
+    def problems(self) -> list[str]:
+        """Why trainings failed, and why there was no cluster."""
+        found = [f"{run.method}, seed {run.seed}: {run.problem}" for run in self.runs if run.problem]
+        return [*found, *filter(None, [self._cluster_problem])]
+
+    @property
+    def status(self) -> Status:
+        """Of the whole comparison."""
+        if self.interrupted:
+            return "interrupted"
+        return "failed" if self.problems else "complete"
+
+    def run_all(self) -> None:
+        """All trainings, over one cluster."""
+        try:
+            self._progress.phase(starting_line(self.comparison.any))
+            with start_place(self.comparison.any) as place:
+                self._progress.phase("")
+                for method, seed, config in self.comparison:
+                    self._run(method, seed, config, place)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            if self.runs and self.runs[-1].record.status == "running":
+                self.runs[-1].record.status = "interrupted"
+        except ClusterError as error:
+            self._cluster_problem = str(error)
+            if self.runs and self.runs[-1].record.status == "running":
+                self.runs[-1].record.status = "failed"
+
+    def write_results(self) -> None:
+        """compare.json, compare.png, compare.html."""
+        self._progress.phase("drawing")
+        summary = summarize(self.comparison, self.runs, self.status, "\n".join(self.problems))
+        write_json(self.folder / "compare.json", summary)
+        rows = make_rows(self.comparison, self.runs)
+        draw(self.folder / "compare.png", self.comparison, rows, self.runs)
+        write_page(self.folder / "compare.html", self.comparison, rows, self.folder / "compare.png")
+
+    def _run(self, method: str, seed: int, config: TrainConfig, place: Place) -> None:
+        """One training, to its end or its failure."""
+        record = RunRecord("weir", place.ranks, config.epochs)
+        run = Run(method, seed, config, record)
+        self.runs.append(run)
+        self._progress.begin(run, self.runs)
+        name = f"{method}-{seed}"
+        spec = WorkerSpec(config=config, backend="weir", init_method=place.init_method(name))
+        marks = {"method": method, "seed": seed}
+
+        def news(record: RunRecord, news: StepSummary | Evaluated) -> None:
+            self._take(marks, record, news)
+
+        try:
+            run_workers(spec, place, record, self.folder / "logs" / name, news)
+        except (WorkerError, ReplicasDifferError) as error:
+            record.status, run.problem = "failed", str(error)
+            place.check()
+        self._progress.ended(run)
+
+    def _take(self, marks: Mapping[str, object], record: RunRecord, news: StepSummary | Evaluated) -> None:
+        if isinstance(news, StepSummary):
+            line = {**marks, **news.as_json()}
+            del line["run"]
+            self._steps.write(json.dumps(line) + "\n")
+        self._progress.show(record, news)

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a comparison found: for each method, figures from all of its trainings."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, median, stdev
+from typing import Any, Final
+
+from weir.compare.config import Comparison
+from weir.train.config import TrainConfig
+from weir.train.record import RunRecord, Status, mean_known
+from weir.train.wirebytes import dense_bytes
+from weir.train.words import method_words
+
+SCHEMA: Final = 1
+DENSE: Final = "dense"
+
+
+@dataclass
+class Run:
+    """One training: its record, and why it failed if it did."""
+
+    method: str
+    seed: int
+    config: TrainConfig
+    record: RunRecord
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method's figures.
+
+    status: the worst of its trainings'. accuracies: on held-out data, 0 to 1, one for each seed that has got
+    so far. bytes_up, bytes_down: on the wire per worker and step, all headers included; up_of_dense,
+    down_of_dense: shares of those of dense training. density: share of the values that a worker sends, mean.
+    build_up: values that some worker sent, over those that one sent on average. imbalance: what the busiest
+    worker chose, over the average. selection_s: per step, to choose; step_s: median step; communication_s:
+    per step, time in which something was under way, also beside the backward pass. None: not known, or
+    without meaning for this method.
+    """
+
+    method: str
+    settings: str
+    status: Status
+    accuracies: tuple[float, ...]
+    bytes_up: float | None
+    bytes_down: float | None
+    up_of_dense: float | None
+    down_of_dense: float | None
+    density: float | None
+    build_up: float | None
+    imbalance: float | None
+    selection_s: float | None
+    step_s: float | None
+    communication_s: float | None
+    problem: str = ""
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean over the seeds."""
+        return fmean(self.accuracies) if self.accuracies else None
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation over the seeds; None of a single one."""
+        return stdev(self.accuracies) if len(self.accuracies) > 1 else None
+
+    def as_json(self) -> dict[str, Any]:
+        """For compare.json."""
+        return {**asdict(self), "accuracy": self.accuracy, "spread": self.spread}
+
+
+def make_rows(comparison: Comparison, runs: Sequence[Run]) -> list[Row]:
+    """A row for each method that was begun, in the order asked for."""
+    of_method = {name: [run for run in runs if run.method == name] for name in comparison.methods}
+    dense = _dense(of_method.get(DENSE, []), runs)
+    return [_row(name, found, dense) for name, found in of_method.items() if found]
+
+
+def dense_source(rows: Sequence[Row]) -> str:
+    """Where the bytes of dense training come from, which shares are of."""
+    measured = any(row.method == DENSE and row.bytes_up is not None for row in rows)
+    return "the method dense, measured" if measured else "all values in full packets, calculated"
+
+
+def summarize(comparison: Comparison, runs: Sequence[Run], status: Status, problem: str) -> dict[str, Any]:
+    """What compare.json holds."""
+    rows = make_rows(comparison, runs)
+    return {
+        "schema": SCHEMA,
+        "status": status,
+        "problem": problem or None,
+        "config": comparison.as_json(),
+        "shares_are_of": dense_source(rows),
+        "methods": {row.method: row.as_json() for row in rows},
+        "runs": [_run(run) for run in runs],
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    record = run.record
+    return {
+        "method": run.method,
+        "seed": run.seed,
+        "status": record.status,
+        "problem": run.problem or None,
+        "steps": len(record.steps),
+        "parameters": record.ready.parameters if record.ready else None,
+        "epochs": [
+            {"epoch": e.epoch, "step": e.step, "loss": e.loss, "accuracy": e.accuracy}
+            for e in record.evaluations
+        ],
+        "per_worker": asdict(record.mean_traffic),
+        "training_s": record.training_s,
+        "replicas": {
+            "identical_after_every_step": record.identical_in_steps or None,
+            "identical_at_end": record.identical_at_end or None,
+        },
+    }
+
+
+def _row(method: str, runs: Sequence[Run], dense: tuple[float, float] | None) -> Row:
+    records = [run.record for run in runs if run.record.steps]
+    steps = [step for record in records for step in record.steps]
+    up, down = _bytes_per_step(records)
+    statuses = {run.record.status for run in runs}
+    order: tuple[Status, ...] = ("failed", "interrupted", "running", "complete")
+    return Row(
+        method=method,
+        settings=method_words(runs[0].config),
+        status=next(status for status in order if status in statuses),
+        accuracies=tuple(record.accuracy for record in records if record.accuracy is not None),
+        bytes_up=up,
+        bytes_down=down,
+        up_of_dense=up / dense[0] if up is not None and dense else None,
+        down_of_dense=down / dense[1] if down is not None and dense else None,
+        density=mean_known(record.density for record in records),
+        build_up=mean_known(record.build_up for record in records),
+        imbalance=mean_known(record.imbalance for record in records),
+        selection_s=mean_known(r.selection_s for r in records if r.build_up is not None),
+        step_s=median(step.seconds for step in steps) if steps else None,
+        communication_s=mean_known(step.communication_s for step in steps),
+        problem=next((run.problem for run in runs if run.problem), ""),
+    )
+
+
+def _dense(measured: Sequence[Run], runs: Sequence[Run]) -> tuple[float, float] | None:
+    """Bytes up and down per worker and step of dense training: measured, else calculated, else None."""
+    up, down = _bytes_per_step([run.record for run in measured if run.record.steps])
+    if up is not None and down is not None:
+        return up, down
+    parameters = next((run.record.ready.parameters for run in runs if run.record.ready), None)
+    return (float(dense_bytes(parameters)),) * 2 if parameters else None
+
+
+def _bytes_per_step(records: Sequence[RunRecord]) -> tuple[float | None, float | None]:
+    """What makes the replicas equal in the end is part of the steps' costs."""
+    steps = sum(len(record.steps) for record in records)
+    if not steps:
+        return None, None
+    traffic = [record.mean_traffic for record in records]
+    return sum(t.bytes_up for t in traffic) / steps, sum(t.bytes_down for t in traffic) / steps

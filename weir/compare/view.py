@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A comparison as a table: in the terminal while it grows and at the end, and for the page."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from weir.compare.config import Comparison
+from weir.compare.results import Row, dense_source
+from weir.train.netrows import network_line
+from weir.train.words import byte_count, duration, workers
+
+NOT_KNOWN: Final = "–"
+
+
+@dataclass(frozen=True)
+class Column:
+    """head: what it is, two words or so. cell: a row's value in words."""
+
+    head: str
+    cell: Callable[[Row], str]
+
+
+def _or_dash(value: float | None, words: Callable[[float], str]) -> str:
+    return NOT_KNOWN if value is None else words(value)
+
+
+def _accuracy(row: Row) -> str:
+    spread = "" if row.spread is None else f" ± {100 * row.spread:.1f}"
+    return _or_dash(row.accuracy, lambda share: f"{100 * share:.1f}{spread} %")
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}x"
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.3g} %"
+
+
+COLUMNS: Final = (
+    Column("accuracy", _accuracy),
+    Column("up per step", lambda row: _or_dash(row.bytes_up, byte_count)),
+    Column("of dense", lambda row: _or_dash(row.up_of_dense, _share)),
+    Column("down per step", lambda row: _or_dash(row.bytes_down, byte_count)),
+    Column("of dense", lambda row: _or_dash(row.down_of_dense, _share)),
+    Column("density", lambda row: _or_dash(row.density, _share)),
+    Column("build- up", lambda row: _or_dash(row.build_up, _times)),
+    Column("imbal- ance", lambda row: _or_dash(row.imbalance, _times)),
+    Column("selec- tion", lambda row: _or_dash(row.selection_s, duration)),
+    Column("commu- nication", lambda row: _or_dash(row.communication_s, duration)),
+    Column("step", lambda row: _or_dash(row.step_s, duration)),
+)
+_ANY_WIDTH: Final = 1000
+_STYLES: Final = {"failed": "red", "interrupted": "yellow"}
+
+
+@dataclass(frozen=True)
+class ResultTable:
+    """A line for each method; in a terminal too narrow for that, a column. Shows how trainings ended."""
+
+    rows: Sequence[Row]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        wide = self._wide()
+        needed = Measurement.get(console, options.update(max_width=_ANY_WIDTH), wide).maximum
+        if needed <= options.max_width:
+            yield wide
+        else:
+            yield self._narrow()
+
+    def _wide(self) -> Table:
+        table = _empty_table()
+        table.add_column("\nmethod")
+        for column in COLUMNS:
+            table.add_column(_on_two_lines(column.head), justify="right", no_wrap=True)
+        for row in self.rows:
+            table.add_row(_name(row), *(column.cell(row) for column in COLUMNS))
+        return table
+
+    def _narrow(self) -> Table:
+        table = _empty_table()
+        table.add_column("", no_wrap=True)
+        for row in self.rows:
+            table.add_column(_name(row), justify="right")
+        for column in COLUMNS:
+            table.add_row(one_line(column.head), *(column.cell(row) for row in self.rows))
+        return table
+
+
+def _empty_table() -> Table:
+    return Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+
+
+def _name(row: Row) -> Text:
+    ended = f"\n({row.status})" if row.status in _STYLES else ""
+    return Text(row.method + ended, style=_STYLES.get(row.status, "bold green"))
+
+
+def one_line(head: str) -> str:
+    """A column's head without the places where it may be broken: "build- up" is "build-up"."""
+    return head.replace("- ", "-" if head.startswith("build") else "")
+
+
+def _on_two_lines(head: str) -> str:
+    first, _, second = head.partition(" ")
+    return f"{first}\n{second}" if second else f"\n{first}"
+
+
+def title(comparison: Comparison) -> str:
+    """What was trained, in one line; its network, where it matters, in a second."""
+    config, seeds = comparison.any, len(comparison.seeds)
+    often = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    line = f"{config.model} on {config.data}, {workers(config.workers)}, {often}"
+    return "\n".join(filter(None, (line, network_line(config))))
+
+
+def notes(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
+    """What the columns mean, and what cannot be concluded from them."""
+    said = [
+        "accuracy: on held-out data; up, down: bytes on the wire per worker and step, all headers included; "
+        f"of dense: against {dense_source(rows)}",
+        "density: values that a worker sends; build-up: values that some worker sends, over those that one "
+        "sends on average; imbalance: what the busiest worker chose, over the average",
+        "selection: time per step to choose; communication: per step, beside the backward pass too; step: "
+        "median, of the slowest worker",
+    ]
+    if len(comparison.seeds) == 1:
+        said.append("one seed: differences in accuracy may be chance; --seeds 3 shows how far they spread")
+    else:
+        said.append("±: standard deviation over the seeds")
+    return said
+
+
+def result_view(comparison: Comparison, rows: Sequence[Row]) -> RenderableType:
+    """The table at the end, with what it means."""
+    if not any(row.bytes_up is not None for row in rows):
+        return Text(f"{title(comparison)}: no step was trained")
+    return Group(
+        Text(title(comparison), style="italic"),
+        ResultTable(rows),
+        *(Text(note, style="dim") for note in notes(comparison, rows)),
+    )

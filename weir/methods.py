@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways there are to make training communicate less, and ``weir methods``, which lists them.
+
+Most are sparsifiers, known by their registry alone; beside them there are methods that replace the gradient
+all-reduce altogether. torch is imported when somebody asks, not before.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Annotated, Final, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+Kind = Literal["sparsifier", "parameter averaging", "low rank"]
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is said of a method.
+
+    kind: how it is run, see ``weir.train.backends``. promises_density: whether what it sends is a share that
+    was asked for. uses: the settings of ``weir train`` that it reads. format: how what is sent is written
+    down unless --format says so; None where that cannot be chosen.
+    """
+
+    name: str
+    summary: str
+    reference: str
+    kind: Kind
+    promises_density: bool
+    uses: tuple[str, ...]
+    format: str | None
+
+
+_OTHERS: Final = (
+    Method(
+        name="ds-sync",
+        summary="Parameters averaged in small groups that change from step to step: divide and shuffle.",
+        reference="Wang et al., arXiv 2007.03298",
+        kind="parameter averaging",
+        promises_density=False,
+        uses=("group_size", "swa_epochs"),
+        format=None,
+    ),
+    Method(
+        name="powersgd",
+        summary="Each matrix as a product of two thin ones; torch's own hook, its sums made by the switch.",
+        reference="Vogels, Karimireddy and Jaggi, NeurIPS 2019",
+        kind="low rank",
+        promises_density=False,
+        uses=("powersgd_rank",),
+        format=None,
+    ),
+)
+
+
+def methods() -> dict[str, Method]:
+    """All there are, by name, in alphabetical order."""
+    from host_agent.sparsifiers import create_sparsifier, sparsifier_class, sparsifier_names
+
+    found = list(_OTHERS)
+    for name in sparsifier_names():
+        cls = sparsifier_class(name)
+        found.append(
+            Method(
+                name=name,
+                summary=cls.summary,
+                reference=cls.reference,
+                kind="sparsifier",
+                promises_density=cls.promises_density,
+                uses=cls.uses,
+                format=create_sparsifier(name).format,
+            )
+        )
+    return {method.name: method for method in sorted(found, key=lambda method: method.name)}
+
+
+def find_method(name: str) -> Method:
+    """The method of a name; ValueError lists the names when there is none of that name."""
+    known = methods()
+    if name not in known:
+        raise ValueError(f"no method is called {name!r}; there are {', '.join(known)}")
+    return known[name]
+
+
+def list_methods(
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as JSON, one object per method.")] = False,
+) -> None:
+    """List the methods that weir train and weir compare know.
+
+    Density: "as asked" where --density says what share of the values is sent; elsewhere it follows from the
+    gradient or from other options. Format: how what is sent is written down unless --format says so. How
+    each method works is described in docs/methods.md.
+    """
+    found = methods().values()
+    if as_json:
+        typer.echo(json.dumps([asdict(method) for method in found], indent=2))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("method", no_wrap=True, style="bold green")
+    table.add_column("what is sent", ratio=3)
+    table.add_column("density", no_wrap=True)
+    table.add_column("format", no_wrap=True)
+    table.add_column("reference", style="dim", ratio=2)
+    for method in found:
+        density = "as asked" if method.promises_density else "–"
+        table.add_row(method.name, method.summary, density, method.format or "–", method.reference)
+    Console().print(table)

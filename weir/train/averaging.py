@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DS-Sync in place of the gradient all-reduce: each steps by itself, then averages in a small group."""
+
+from collections.abc import Iterable
+
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from host_agent.ds_sync import DsSync
+from weir.train.backends import Exchange, WeirMeter
+from weir.train.config import TrainConfig
+from weir.train.messages import Sent
+
+
+class AveragingExchange(Exchange):
+    """Parameters averaged in groups that change; all replicas are equal after ``finish``, not before."""
+
+    in_step = False
+
+    def __init__(self, ddp: DistributedDataParallel, config: TrainConfig) -> None:
+        self._averager = DsSync(ddp, group_size=config.group_size, seed=config.seed)
+        self._collected_epochs = config.swa_epochs
+        self.meter = WeirMeter(self._averager.connections)
+
+    def stepped(self) -> None:
+        """This round's average."""
+        self._averager.step()
+
+    def epoch_ended(self, left: int) -> None:
+        """The parameters after the last epochs go into the final mean."""
+        if left < self._collected_epochs:
+            self._averager.collect()
+
+    def finish(self, batches: Iterable[Tensor]) -> None:
+        """The mean of all workers' parameters, and of those of the last epochs if so configured."""
+        self._averager.finish(batches if self._collected_epochs else None)
+
+    def sent(self) -> Sent:
+        """All parameters, every time."""
+        return Sent()

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PowerSGD, as torch has it, its sums made by the switch: a peer to compare with.
+
+This module must not postpone the evaluation of annotations: DDP looks at the hook's.
+
+Reference: Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+Optimization", NeurIPS 2019; torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.
+"""
+
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from host_agent.torch_backend import WeirProcessGroup
+from host_agent.work import QueuedWork
+from weir.train.backends import Exchange, WeirMeter
+from weir.train.config import TrainConfig
+from weir.train.messages import Sent
+
+_DENSE_STEPS: Final = 2  # the first with DDP's own buckets, which it then makes anew; torch demands two
+_EPSILON: Final = 1e-8  # a column of zeros is not divided by zero
+
+
+class _GroupInside(dist.ProcessGroup):
+    """A Weir group for code that runs in that group's own thread: what it returns is done.
+
+    torch's hook waits for one all-reduce within the callback of another, which that thread could not serve.
+    """
+
+    def __init__(self, group: WeirProcessGroup) -> None:
+        super().__init__(group.rank(), group.size())  # type: ignore[call-arg]
+        self._collectives = group.collectives
+
+    def allreduce(  # type: ignore[override]
+        self, tensors: list[torch.Tensor], opts: Any = None
+    ) -> QueuedWork:
+        """Overwrites each tensor by its sum over all ranks, before it returns."""
+
+        def run() -> list[torch.Tensor]:
+            for tensor in tensors:
+                self._collectives.all_reduce(tensor)
+            return tensors
+
+        work = QueuedWork(run)
+        work.execute()
+        return work
+
+
+class LowRankExchange(Exchange):
+    """Each matrix of the gradient is sent as a product of two thin ones; vectors are sent whole."""
+
+    def __init__(self, ddp: DistributedDataParallel, config: TrainConfig) -> None:
+        group = ddp.process_group
+        assert isinstance(group, WeirProcessGroup)
+        self._group = group
+        self.state = PowerSGDState(
+            process_group=_GroupInside(group),
+            matrix_approximation_rank=config.powersgd_rank,
+            start_powerSGD_iter=_DENSE_STEPS,
+            orthogonalization_epsilon=_EPSILON,
+            random_seed=config.seed,
+        )
+        self.meter = WeirMeter([group.connection])
+        self._counted = 0, 0
+
+    def hook(self, state: PowerSGDState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        """torch's hook, from beginning to end in the group's thread, beside the backward pass."""
+
+        def run() -> torch.Tensor:
+            return powerSGD_hook(state, bucket).wait()
+
+        return self._group.submit(run).get_future()
+
+    def sent(self) -> Sent:
+        """The values in the thin matrices and in what is sent whole, against all."""
+        _, before, after = self.state.compression_stats()
+        elements, sent = before - self._counted[0], after - self._counted[1]
+        self._counted = before, after
+        return Sent(density=sent / elements if elements else 1.0)

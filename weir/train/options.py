@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command line options that ``weir train`` and ``weir compare`` share: names, types, help texts."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+_METHOD: Final = "Method"
+_NETWORK: Final = "Network"
+
+Workers = Annotated[int, typer.Option(help="Worker processes, 1 to 32.")]
+Model = Annotated[str, typer.Option(help="resnet18, cnn, mlp or lm (a small language model).")]
+Data = Annotated[
+    str | None,
+    typer.Option(help="digits (images) or stdlib (text of Python's library); default: the model's own."),
+]
+Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
+MaxSteps = Annotated[
+    int | None, typer.Option(help="Steps per epoch at most; default: the whole of the data.")
+]
+EvaluateEvery = Annotated[
+    int | None,
+    typer.Option(
+        metavar="STEPS", help="Look at the held-out data after so many steps, too; default: after each epoch."
+    ),
+]
+BatchSize = Annotated[int | None, typer.Option(help="Samples per worker and step; default: the model's own.")]
+LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate; default: the model's own.")]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the folder of this run goes.")]
+
+Format = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORMAT",
+        help="How what is sent is written down: auto (planned from what it costs), dense, blocks:32 to "
+        "blocks:256 (zero blocks are skipped), shared-mask:1 to shared-mask:256 (the workers agree which "
+        "values anybody sends). Default: the method's own.",
+        rich_help_panel=_METHOD,
+    ),
+]
+Density = Annotated[
+    float,
+    typer.Option(
+        help="Share of the values (or blocks) to send, above 0, at most 1, by methods that promise one.",
+        rich_help_panel=_METHOD,
+    ),
+]
+Threshold = Annotated[
+    float,
+    typer.Option(help="threshold: the magnitude from which a value is sent.", rich_help_panel=_METHOD),
+]
+Block = Annotated[
+    int,
+    typer.Option(
+        help="Values per block, of methods that choose whole blocks: 32, 64, 128 or 256.",
+        rich_help_panel=_METHOD,
+    ),
+]
+WarmupSteps = Annotated[
+    int,
+    typer.Option(
+        metavar="STEPS",
+        help="First steps in which the density goes down to its target, from 0.25.",
+        rich_help_panel=_METHOD,
+    ),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Parameters whose gradients are sent whole: names such as '*.bias', or 1d for all of one "
+        "dimension (biases, norms). May be given more than once.",
+        rich_help_panel=_METHOD,
+    ),
+]
+PowerSgdRank = Annotated[
+    int,
+    typer.Option(metavar="RANK", help="powersgd: columns of the two thin matrices.", rich_help_panel=_METHOD),
+]
+GroupSize = Annotated[
+    int | None,
+    typer.Option(
+        metavar="WORKERS",
+        help="ds-sync: workers that average their parameters together; default: the root of their number.",
+        rich_help_panel=_METHOD,
+    ),
+]
+SwaEpochs = Annotated[
+    int,
+    typer.Option(
+        metavar="EPOCHS",
+        help="ds-sync: the result is the mean of the parameters after so many last epochs; 0: those of the "
+        "last step.",
+        rich_help_panel=_METHOD,
+    ),
+]
+
+Topology = Annotated[
+    str,
+    typer.Option(
+        metavar="SHAPE",
+        help="single: one switch. leaf-spine-RxS: R racks, a leaf switch in each, joined by S spines; "
+        "the workers are spread over the racks.",
+        rich_help_panel=_NETWORK,
+    ),
+]
+Links = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RATE",
+        help="Rate of every link, both ways, such as 100mbit; default: as fast as this machine.",
+        rich_help_panel=_NETWORK,
+    ),
+]
+Loss = Annotated[
+    float,
+    typer.Option(
+        metavar="P",
+        help="Share of packets that every link loses in each direction, 0 to 0.5.",
+        rich_help_panel=_NETWORK,
+    ),
+]
+Background = Annotated[
+    str,
+    typer.Option(
+        metavar="KIND",
+        help="incast: other hosts of the racks burst together towards one worker of each rack. "
+        "Needs --links.",
+        rich_help_panel=_NETWORK,
+    ),
+]
+BackgroundLoad = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="Share of that worker's link that the bursts take on average.",
+        rich_help_panel=_NETWORK,
+    ),
+]
+BackgroundDscp = Annotated[
+    int,
+    typer.Option(
+        metavar="DSCP",
+        help="Class of the bursts, 0 to 63. 0: best effort, which the switches serve after all of Weir's "
+        "classes, 8 (back layers) to 48 (front layers).",
+        rich_help_panel=_NETWORK,
+    ),
+]
+LossBudget = Annotated[
+    float,
+    typer.Option(
+        metavar="P",
+        help="Share of a front layer's gradient that may be missing from its sum, rather than be waited "
+        "for; of back layers and of large values less, so of the whole less. What is missing is added to "
+        "the next step's. 0: nothing.",
+        rich_help_panel=_NETWORK,
+    ),
+]
+LossPolicy = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Budgets by layer and magnitude, as weir calibrate writes them; instead of --loss-budget.",
+        rich_help_panel=_NETWORK,
+    ),
+]
