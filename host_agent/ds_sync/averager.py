@@ -75,23 +75,25 @@ class DsSync:
         self.round = 0
         self.identical = False
         """Whether all replicas have the same bits: at first, after ``finish``, after a round of one group."""
-        self._settings = (group_size, seed, racks, local_rounds, shuffles, tuple(sorted(may_contend)))
+        self._settings = (group_size, seed, local_rounds, shuffles, tuple(sorted(may_contend)))
         self._own: dict[tuple[int, ...], dist.ProcessGroup] = {}
         self._vectors = Vectors([*model.parameters(), *_float_buffers(model)])
         self._parameters = Vectors(list(model.parameters()))
         self._mean: list[Tensor] = []  # of the parameters at every ``collect``
         self._collected = 0
-        self.bind()
+        self.bind(racks)
 
-    def bind(self) -> None:
+    def bind(self, racks: Sequence[object] | None = None) -> None:
         """Makes the groups anew, after ``init_process_group`` with more or fewer ranks, all of which call it.
 
         Those that are new make their DsSync meanwhile. All continue from the mean of the parameters of those
-        that have made rounds, in the latest round of these; if nobody has, from rank 0's.
+        that have made rounds, in the latest round of these; if nobody has, from rank 0's. racks: of the ranks
+        there are now, as for DsSync.
         """
         self.close()
-        group_size, seed, racks, local_rounds, shuffles, may_contend = self._settings
-        mine = (Place.own(), self.round, self._settings, self._vectors.sizes)
+        group_size, seed, local_rounds, shuffles, may_contend = self._settings
+        settings = (*self._settings, None if racks is None else list(racks))
+        mine = (Place.own(), self.round, settings, self._vectors.sizes)
         told: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(told, mine)
         places, rounds, *same = zip(*told, strict=True)
