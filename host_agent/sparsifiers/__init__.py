@@ -11,7 +11,10 @@ from host_agent.sparsifiers.base import (
     sparsifier_class,
     sparsifier_names,
 )
+from host_agent.sparsifiers.deft import Deft
 from host_agent.sparsifiers.dense import Dense
+from host_agent.sparsifiers.exdyna import ExDyna, ExDynaPublished
+from host_agent.sparsifiers.micro import Micro, MicroPublished
 from host_agent.sparsifiers.omnireduce import OmniReduce
 from host_agent.sparsifiers.random_k import RandomK
 from host_agent.sparsifiers.threshold import Threshold
@@ -20,7 +23,12 @@ from host_agent.sparsifiers.topk_block import TopKBlock
 
 __all__ = [
     "BLOCK_SIZES",
+    "Deft",
     "Dense",
+    "ExDyna",
+    "ExDynaPublished",
+    "Micro",
+    "MicroPublished",
     "OmniReduce",
     "RandomK",
     "Span",

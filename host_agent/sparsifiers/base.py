@@ -105,6 +105,10 @@ class Sparsifier(ABC):
         """How what is sent is written down, unless the user says: a rule of ``host_agent.formats``."""
         return "auto"
 
+    def mask_of(self, span: Span) -> int | None:
+        """Elements per bit of a parameter's mask in this step, the same on every worker; see ``mask``."""
+        return self.mask
+
     @property
     def density(self) -> float:
         """The fraction to keep in this step."""
