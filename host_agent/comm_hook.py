@@ -156,7 +156,7 @@ class HookState:
         started, before = time.perf_counter(), self.group.connection.stats
         peers, tagging = self.group.collectives.peers, Tagging(self._layers.frontmost(s.name for s in layout))
         outgoing = self.gradients.prepare(layout, bucket)
-        plan = self.formats.plan(layout, self.gradients.excluded)
+        plan = self.formats.plan(layout, self.gradients.spans, self.gradients.excluded)
         proposed = time.perf_counter()
         proposal = Proposal(plan, layout, outgoing.sent)
         seconds = outgoing.seconds + time.perf_counter() - proposed

@@ -10,23 +10,25 @@ import torch
 
 from host_agent.bucket_layout import BucketLayout, Segment
 from host_agent.dtypes import Lanes
-from host_agent.formats.fixed import Planner
 from host_agent.formats.format import DENSE, SCALE_LANES, Format, Plan, Rule
+from host_agent.formats.planner import Planner
 from host_agent.formats.selection import Selection
 from host_agent.formats.shared_mask import unite, words_for, write_mask
 from host_agent.primitive import Peers
-from host_agent.sparsifiers import Sparsifier
+from host_agent.sparsifiers import Span, Sparsifier
 from host_agent.tagging import LOSSLESS, Tagging
 
 _log = logging.getLogger(__name__)
+
+Excluded = Callable[[Segment], bool]
 
 
 class Formats:
     """How buckets are written down, from step to step. What it knows is the same on all workers.
 
     rule: which formats may be used. A sparsifier that sends everything is written down densely, unless the
-    rule names a format; one that fills the union needs a mask of its own, and a rule that names another is
-    refused with ValueError.
+    rule names a format. One that fills the union says itself how fine its masks are, and so may others: a
+    rule that does not fit is refused with ValueError.
 
     plans: the last one of each bucket, by its index.
     """
@@ -42,21 +44,27 @@ class Formats:
         """The group that the buckets are summed over; again when it has changed."""
         self._planner.resize(workers, slots)
 
-    def plan(self, layout: BucketLayout, excluded: Callable[[Segment], bool]) -> Plan:
-        """How to write down a bucket. excluded: whether one is sent whole whatever the sparsifier."""
+    def plan(self, layout: BucketLayout, spans: Mapping[str, Span], excluded: Excluded) -> Plan:
+        """How to write down a bucket. spans: by parameter. excluded: whether one is sent whole in any case."""
         if layout.align % SCALE_LANES:
             raise ValueError(f"parameters start on multiples of {layout.align}, not of {SCALE_LANES}")
-        fixed = {
-            segment.name: format
+        wanted = {
+            segment.name: DENSE if excluded(segment) else self._wanted(spans[segment.name])
             for segment in layout
-            if (format := DENSE if excluded(segment) else self._prescribed) is not None
         }
-        if all(fixed.get(segment.name) == DENSE for segment in layout) and not self._learns:
-            plan = Plan(fixed, SCALE_LANES, reason="everything is sent")
-        else:
+        fixed = {name: format for name, format in wanted.items() if format is not None}
+        if self._learns:
             plan = self._planner.plan(layout, fixed, self.rule.block)
+        else:
+            plan = Plan(fixed, SCALE_LANES, reason="everything is sent")
         self._announce(layout, plan)
         return plan
+
+    def _wanted(self, span: Span) -> Format | None:
+        """The format of a parameter that is not excluded; None: to be planned."""
+        if self._prescribed is None and self.sparsifier.fills_union:
+            return Format(self.sparsifier.mask_of(span) or 1)
+        return self._prescribed
 
     def _announce(self, layout: BucketLayout, plan: Plan) -> None:
         """Tells people: of a change, else only those who ask for much."""
@@ -79,7 +87,8 @@ class Formats:
     def settle(self, selection: Selection, total: torch.Tensor, workers: int, notes: Lanes) -> None:
         """Learns from a bucket's sum (the whole vector), and the notes of all workers."""
         if self._learns:
-            self._planner.observe(selection.whole, selection.plan, total, notes.reshape(workers, -1))
+            told = notes.reshape(workers, notes.size // workers)
+            self._planner.observe(selection.whole, selection.plan, total, told)
 
     def end_step(self) -> None:
         """After the last bucket of a step."""
@@ -126,13 +135,12 @@ class Proposal:
 
 
 def _prescribed(rule: Rule, sparsifier: Sparsifier) -> Format | None:
-    """The format of all parameters that are not excluded; None: to be planned for each."""
-    needed = sparsifier.mask if sparsifier.mask or not sparsifier.fills_union else 1
-    if needed is None:
-        return rule.format if rule.kind != "auto" or not sparsifier.sends_all else DENSE
-    if rule.kind != "auto" and rule.format != Format(needed):
-        raise ValueError(
-            f"sparsifier {sparsifier.name!r} needs the format shared-mask:{needed}, which auto chooses; "
-            f"{rule} does not fit"
-        )
-    return Format(needed)
+    """The format of all parameters that are not excluded; None: of each its own."""
+    needed = None if sparsifier.mask is None else Format(sparsifier.mask)
+    refused = rule.format not in (None, needed) if needed else sparsifier.fills_union and rule.kind == "dense"
+    if refused:
+        what = f"the format {needed}" if needed else "a mask"
+        raise ValueError(f"sparsifier {sparsifier.name!r} needs {what}: {rule} does not fit, auto does")
+    if rule.kind == "auto":
+        return needed or (DENSE if sparsifier.sends_all else None)
+    return rule.format
