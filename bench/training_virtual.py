@@ -3,7 +3,7 @@
 
 The real switch program, the real entries and the real transport, in the simulator: what comes out depends on
 the seed and not on how busy this machine is. The peer is Gloo's ring of two segments a chunk over simulated
-TCP (new Reno's recovery, time-outs of 200 ms at least as in Linux, no selective acknowledgements).
+TCP as Linux has it (`simulator.tcp`), with time-outs of 200 ms at least, without marks.
 """
 
 import itertools
@@ -17,6 +17,7 @@ import numpy as np
 
 from controller.jobs import MOST_SLOTS
 from host_agent.tagging import Tagging
+from simulator.congestion import Algorithm
 from simulator.host import Work
 from simulator.link import Faults
 from simulator.network import LinkSpec, Network
@@ -67,15 +68,17 @@ def weir(spec: NetworkSpec, workers: int, parameters: int, budget: float) -> Red
         )
 
 
-def ring(spec: NetworkSpec, workers: int, parameters: int) -> Reduced:
-    """The gradient as a ring of TCP streams sums it."""
+def ring(spec: NetworkSpec, workers: int, parameters: int, algorithm: Algorithm) -> Reduced:
+    """The gradient as a ring of TCP streams sums it, with that congestion control."""
     with _network(spec, workers) as (network, plan):
-        members = Ring(network, [host.name for host in plan.workers], TcpConfig(min_rto=LINUX_MIN_RTO_NS))
+        config = TcpConfig(min_rto=LINUX_MIN_RTO_NS, algorithm=algorithm)
+        members = Ring(network, [host.name for host in plan.workers], config)
         done: list[int] = []
         for rank in range(workers):
             members.reduce(rank, 4 * parameters, partial(done.append, rank))
         network.run(lambda: len(done) == workers, limit=_LIMIT_S)
-        return Reduced(network.clock.now / 1e9)
+        seconds = network.clock.now / 1e9
+        return Reduced(seconds, retransmissions=sum(s.sender.retransmissions for s in members.streams))
 
 
 def _tagging(blocks: int, budget: float) -> Tagging:

@@ -2,12 +2,12 @@
 """A one-way TCP stream between two hosts of a network: real frames around the machines of `simulator.tcp`."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from simulator.clock import Clock
 from simulator.nic import Source
-from simulator.tcp import Receiver, Sender, TcpConfig
+from simulator.tcp import Range, Receiver, Sender, TcpConfig
 from wire.definition import CE, ECT
 
 PROTOCOL = 6
@@ -19,6 +19,9 @@ _TTL = 64
 _IP = struct.Struct(">12sHBBHHHBBHII")  # and Ethernet
 _TCP = struct.Struct(">HHIIBBHHH")
 _ANSWER = struct.Struct(">IIBB")  # of the TCP header, from the sequence number on
+_BLOCK = struct.Struct(">II")
+_OPTIONS = 54  # where they begin in a frame
+_SACK = 5
 _TOS = 15
 _WRAP = 1 << 32
 
@@ -50,48 +53,53 @@ class Port(Protocol):
 class _Frames:
     """Makes the frames of one direction. Their data are zeros: what travels is only counted."""
 
-    __slots__ = ("_base", "_ends", "_heads", "_ips", "_ports")
+    __slots__ = ("_base", "_ect", "_ends", "_heads", "_ips", "_ports")
 
-    def __init__(self, port: Port, peer: Port, next_mac: bytes, ports: tuple[int, int]) -> None:
+    def __init__(self, port: Port, peer: Port, next_mac: bytes, ports: tuple[int, int], *, ecn: bool) -> None:
         self._ends = next_mac + port.mac
         self._ips = (port.ip, peer.ip)
         self._ports = ports
+        self._ect = ECT if ecn else 0
         self._base = self._address_sum() + PROTOCOL + sum(ports) + _WINDOW
-        self._heads: dict[int, bytes] = {}  # Ethernet and IPv4 headers, by length of the data
+        self._heads: dict[int, bytes] = {}  # Ethernet and IPv4 headers, by length of what follows
 
-    def make(self, sequence: int, acknowledgement: int, flags: int, length: int) -> bytes:
-        """A frame with correct checksums and ``length`` zeros."""
+    def data(self, sequence: int, length: int) -> bytes:
+        """A frame with ``length`` bytes of the stream."""
+        return self._make(sequence, 0, _ACK, length=length)
+
+    def acknowledgement(self, position: int, flags: int, blocks: Sequence[Range]) -> bytes:
+        """A frame without data that selectively acknowledges ``blocks``."""
+        if not blocks:
+            return self._make(0, position, flags)
+        options = bytes((1, 1, _SACK, 2 + _BLOCK.size * len(blocks)))  # after two bytes of nothing
+        options += b"".join(_BLOCK.pack(first % _WRAP, last % _WRAP) for first, last in blocks)
+        return self._make(0, position, flags, options)
+
+    def _make(
+        self, sequence: int, acknowledgement: int, flags: int, options: bytes = b"", length: int = 0
+    ) -> bytes:
+        """With correct checksums and ``length`` zeros."""
         sequence %= _WRAP
         acknowledgement %= _WRAP
-        total = (
-            self._base + 20 + length + (_DATA_OFFSET << 8 | flags) + (sequence >> 16) + (sequence & 0xFFFF)
-        )
-        total += (acknowledgement >> 16) + (acknowledgement & 0xFFFF)
+        offset = _DATA_OFFSET + (len(options) << 2)  # in words, in the upper half of the byte
+        total = self._base + 20 + len(options) + length + (offset << 8 | flags)
+        total += (sequence >> 16) + (sequence & 0xFFFF) + (acknowledgement >> 16) + (acknowledgement & 0xFFFF)
+        if options:
+            total += sum(struct.unpack(f">{len(options) // 2}H", options))
         total = (total & 0xFFFF) + (total >> 16)
-        head = self._heads.get(length) or self._head(length)
-        return (
-            head
-            + _TCP.pack(
-                *self._ports,
-                sequence,
-                acknowledgement,
-                _DATA_OFFSET,
-                flags,
-                _WINDOW,
-                ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF,
-                0,
-            )
-            + bytes(length)
-        )
+        total = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+        head = self._heads.get(len(options) + length) or self._head(len(options) + length)
+        fields = (sequence, acknowledgement, offset, flags, _WINDOW, total, 0)
+        return head + _TCP.pack(*self._ports, *fields) + options + bytes(length)
 
     def _address_sum(self) -> int:
         return sum((ip >> 16) + (ip & 0xFFFF) for ip in self._ips)
 
     def _head(self, length: int) -> bytes:
-        total = 0x4500 + ECT + 40 + length + 0x4000 + (_TTL << 8 | PROTOCOL) + self._address_sum()
+        total = 0x4500 + self._ect + 40 + length + 0x4000 + (_TTL << 8 | PROTOCOL) + self._address_sum()
         total = (total & 0xFFFF) + (total >> 16)
         checksum = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
-        words = (0x0800, 0x45, ECT, 40 + length, 0, 0x4000, _TTL, PROTOCOL, checksum)
+        words = (0x0800, 0x45, self._ect, 40 + length, 0, 0x4000, _TTL, PROTOCOL, checksum)
         head = self._heads[length] = _IP.pack(self._ends, *words, *self._ips)
         return head
 
@@ -131,9 +139,10 @@ class Stream:
         here = sending.open_any(PROTOCOL, self.on_acknowledgement)
         there = receiving.open_any(PROTOCOL, self.on_data)
         self._ports = ports = (here, there)
-        self._data = _Frames(sending, receiving, macs[0], ports)
-        self._acks = _Frames(receiving, sending, macs[1], (ports[1], ports[0]))
         self.sender, self.receiver = Sender(config), Receiver()
+        ecn = self.sender.congestion.ecn
+        self._data = _Frames(sending, receiving, macs[0], ports, ecn=ecn)
+        self._acks = _Frames(receiving, sending, macs[1], (ports[1], ports[0]), ecn=ecn)
         self.on_bytes: Callable[[int], None] | None = None
         self.on_done: Callable[[], None] | None = None
         self._served = False  # the interface will ask for a frame
@@ -154,35 +163,36 @@ class Stream:
         segment = self.sender.segment(now)
         if segment is None:
             self._served = False
-            return None
         self._set_timer()
-        return self._data.make(segment[0], 0, _ACK, segment[1])
+        return None if segment is None else self._data.data(*segment)
 
     def on_data(self, frame: bytes) -> None:
         """A frame of this stream arrived at the receiving host."""
         (total,) = struct.unpack_from(">H", frame, 16)
         (wire,) = struct.unpack_from(">I", frame, 38)
-        expected = self.receiver.expected
-        start = expected + ((wire - expected + (_WRAP >> 1)) % _WRAP - (_WRAP >> 1))
-        grown = self.receiver.on_segment(start, total - 40)
+        receiver = self.receiver
+        grown = receiver.on_segment(_near(wire, receiver.expected), total - 40)
         flags = _ACK | _ECE if frame[_TOS] & 3 == CE else _ACK
-        self._receiving.send(self._acks.make(0, self.receiver.expected, flags, 0))
+        self._receiving.send(self._acks.acknowledgement(receiver.expected, flags, receiver.blocks()))
         if grown and self.on_bytes is not None:
-            self.on_bytes(self.receiver.expected)
+            self.on_bytes(receiver.expected)
 
     def on_acknowledgement(self, frame: bytes) -> None:
         """An acknowledgement of this stream arrived at the sending host."""
-        _, wire, _, flags = _ANSWER.unpack_from(frame, 38)
+        _, wire, offset, flags = _ANSWER.unpack_from(frame, 38)
         sender = self.sender
-        base = sender.acknowledged
-        position = base + ((wire - base + (_WRAP >> 1)) % _WRAP - (_WRAP >> 1))
-        was_done = sender.done
-        sender.on_acknowledgement(position, bool(flags & _ECE), self._clock.now)
+        base, was_done = sender.acknowledged, sender.done
+        blocks = []
+        if offset > _DATA_OFFSET:
+            options = frame[_OPTIONS + 4 : _OPTIONS + 2 + frame[_OPTIONS + 3]]
+            blocks = [(_near(first, base), _near(last, base)) for first, last in _BLOCK.iter_unpack(options)]
+        sender.on_acknowledgement(_near(wire, base), bool(flags & _ECE), self._clock.now, blocks)
         if sender.done:
             if not was_done and self.on_done is not None:
                 self.on_done()
         else:
             self._serve()
+            self._set_timer()
 
     def _serve(self) -> None:
         if not self._served:
@@ -190,17 +200,25 @@ class Stream:
             self._sending.serve(self)
 
     def _set_timer(self) -> None:
-        deadline = self.sender.deadline
-        if deadline is not None and (self._wake is None or deadline < self._wake):
-            self._wake = deadline
-            self._clock.at(deadline, self._on_timer)
+        """Wake up at the deadline, or when the pace allows more."""
+        for time in (self.sender.deadline, self.sender.held):
+            if time is not None and (self._wake is None or time < self._wake):
+                self._wake = max(time, self._clock.now)
+                self._clock.at(self._wake, self._on_timer)
 
     def _on_timer(self) -> None:
         sender, now = self.sender, self._clock.now
         if self._wake != now:
             return  # an earlier one has seen to it
         self._wake = None
-        if sender.deadline is not None and sender.deadline <= now:
+        held = sender.held is not None and sender.held <= now
+        if held or (sender.deadline is not None and sender.deadline <= now):
+            sender.held = None
             sender.on_timer(now)
             self._serve()
         self._set_timer()
+
+
+def _near(wire: int, position: int) -> int:
+    """The position nearest to ``position`` whose sequence number is ``wire``."""
+    return position + (wire - position + (_WRAP >> 1)) % _WRAP - (_WRAP >> 1)

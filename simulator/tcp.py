@@ -1,19 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DCTCP (RFC 8257) as two state machines without I/O: what dense training runs on, and the background.
+"""TCP as Linux has it, as two state machines without I/O: what dense training runs on, and the background.
 
-Slow start and congestion avoidance by bytes (RFC 5681, grown only while the window is what limits, RFC 7661),
-limited transmit (RFC 3042), fast retransmit on three duplicate acknowledgements with NewReno's partial ones
-(RFC 6582), time-outs with back-off (RFC 6298), a mark echoed per segment and the window cut by alpha/2 once
-per window. No handshake, SACK, delayed acknowledgements or tail loss probes.
+Selective acknowledgements, of duplicates too (RFC 2018, 2883); losses found by time and a probe of the tail
+(RACK-TLP, RFC 8985); time-outs with back-off (RFC 6298); cuts taken back that proved needless (RFC 3708).
+How much may be under way is for `simulator.congestion` to say. No handshake, no delayed acknowledgements.
 
 Positions are bytes of the stream from 0, without wrapping; `simulator.stream` puts them on the wire.
 """
 
 from bisect import insort
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
-MSS = 1460
+from simulator.bbr import Bbr
+from simulator.congestion import MSS, Ack, Algorithm, Congestion, Cubic, Dctcp
+
+__all__ = ["MSS", "Range", "Receiver", "Sender", "TcpConfig"]
+
+SACK_BLOCKS = 3  # as many as fit beside Linux's time stamps
 _MS = 1_000_000
+_LEAST_PROBE = 2 * _MS  # Linux: two ticks
+_DUPLICATES = 3  # segments that arrived later than one that did not: it is lost
+_MOST_PATIENCE = 16
+_KINDS: Final[Mapping[Algorithm, Callable[[int], Congestion]]] = {
+    "bbr": Bbr,
+    "cubic": Cubic,
+    "dctcp": Dctcp,
+}
+
+Range = tuple[int, int]  # first byte, first byte after
 
 
 @dataclass(frozen=True)
@@ -21,94 +39,156 @@ class TcpConfig:
     """Times in nanoseconds.
 
     min_rto: 10 ms, as simulations of data centres have it (RFC 6298 says 1 s, Linux 200 ms).
-    initial_window: in segments (RFC 6928). gain: g, how fast alpha follows the share of marks.
+    initial_window: in segments (RFC 6928). algorithm: of congestion control.
     """
 
     min_rto: int = 10 * _MS
     max_rto: int = 1000 * _MS
     initial_window: int = 10
-    gain: float = 1 / 16
+    algorithm: Algorithm = "dctcp"
 
 
 class Receiver:
     """Puts segments in order. Every segment is acknowledged at once, with the mark it came with."""
 
-    __slots__ = ("_ahead", "expected")
+    __slots__ = ("_again", "_ahead", "expected")
 
     def __init__(self) -> None:
         self.expected = 0  # all before it has arrived: what is acknowledged
-        self._ahead: list[tuple[int, int]] = []  # what arrived beyond a gap, sorted
+        self._ahead: list[Range] = []  # what arrived beyond a gap, that which grew last first
+        self._again: Range | None = None  # what arrived last, if it had arrived before
 
     def on_segment(self, start: int, length: int) -> bool:
         """A segment arrived; whether the stream has grown."""
-        end = start + length
+        end, self._again = start + length, None
+        if end <= self.expected or any(first <= start and end <= last for first, last in self._ahead):
+            self._again = (start, end)
+            return False
+        if start <= self.expected and not self._ahead:
+            self.expected = end
+            return True
+        apart = []
+        for first, last in self._ahead:
+            if first <= end and start <= last:
+                start, end = min(first, start), max(last, end)
+            else:
+                apart.append((first, last))
         if start > self.expected:
-            if (start, end) not in self._ahead:
-                insort(self._ahead, (start, end))
+            self._ahead = [(start, end), *apart]
             return False
-        if end <= self.expected:
-            return False
-        self.expected = end
-        while self._ahead and self._ahead[0][0] <= self.expected:
-            self.expected = max(self.expected, self._ahead.pop(0)[1])
+        self.expected, self._ahead = end, apart
         return True
+
+    def blocks(self) -> list[Range]:
+        """What to acknowledge selectively now: a duplicate first (RFC 2883), then what has grown last."""
+        if self._again is None:
+            return self._ahead[:SACK_BLOCKS]
+        return [self._again, *self._ahead[: SACK_BLOCKS - 1]]
+
+
+class _State(Enum):
+    FLYING = 1
+    ARRIVED = 2
+    LOST = 3
+
+
+class _Segment:
+    """A part of the stream, cut when it was first sent."""
+
+    __slots__ = (
+        "delivered",
+        "delivered_at",
+        "end",
+        "first_sent",
+        "idle",
+        "order",
+        "repeated",
+        "sent",
+        "start",
+        "state",
+    )
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+        self.state = _State.LOST
+        self.sent = self.order = 0  # when, last, and after how many bytes
+        self.repeated = False
+        # For the rate of delivery, as it was when this was sent: bytes delivered, when the last of them was,
+        # when the newest of them was sent, and whether the application had too little to send.
+        self.delivered = self.delivered_at = self.first_sent = 0
+        self.idle = False
+
+
+class _RoundTrip:
+    """Round-trip times, in nanoseconds."""
+
+    __slots__ = ("_variance", "least", "smooth")
+
+    def __init__(self) -> None:
+        self.least: int | None = None
+        self.smooth: float | None = None
+        self._variance = 0.0
+
+    def measure(self, sample: int) -> None:
+        """RFC 6298."""
+        self.least = sample if self.least is None else min(self.least, sample)
+        if self.smooth is None:
+            self.smooth, self._variance = float(sample), sample / 2
+        else:
+            self._variance += (abs(self.smooth - sample) - self._variance) / 4
+            self.smooth += (sample - self.smooth) / 8
+
+    def timeout(self, config: TcpConfig, backoff: int) -> int:
+        """When to take for lost what is not acknowledged."""
+        base = config.min_rto if self.smooth is None else self.smooth + 4 * self._variance
+        return min(max(round(base), config.min_rto) << min(backoff, 16), config.max_rto)
 
 
 class Sender:
     """Sends a stream of ``size`` bytes; ``write`` makes it longer."""
 
-    __slots__ = (
-        "_alpha_end",
-        "_backoff",
-        "_cut_end",
-        "_duplicates",
-        "_highest",
-        "_last",
-        "_limited",
-        "_marked",
-        "_measured",
-        "_recover",
-        "_recovered",
-        "_repeat",
-        "_rttvar",
-        "_srtt",
-        "_timed",
-        "acknowledged",
-        "alpha",
-        "config",
-        "deadline",
-        "next",
-        "retransmissions",
-        "size",
-        "ssthresh",
-        "timeouts",
-        "window",
-    )
-
     def __init__(self, config: TcpConfig | None = None) -> None:
         self.config = config or TcpConfig()
+        self.congestion = _KINDS[self.config.algorithm](self.config.initial_window)
         self.size = 0
         self.acknowledged = 0
-        self.next = 0  # the next byte to send
-        self._highest = 0  # the first byte that was never sent
-        self.window = float(self.config.initial_window * MSS)
-        self.ssthresh = float("inf")
-        self.alpha = 1.0
-        self._alpha_end = 0  # alpha is measured anew when this is acknowledged
-        self._measured = self._marked = 0  # bytes acknowledged, and marked, since then
-        self._cut_end = -1  # a window is cut at most once: not before this is acknowledged
-        self._duplicates = 0
-        self._recover: int | None = None  # in fast recovery: until this is acknowledged
-        self._recovered = 0  # what was lost before this has been dealt with (RFC 6582)
-        self._repeat = False  # the first unacknowledged segment is to be sent again
+        self.next = 0  # the first byte that was never sent
+        self.in_flight = 0  # bytes that neither arrived nor got lost, as far as is known
+        self.deadline: int | None = None  # when to call on_timer
+        self.held: int | None = None  # a segment could be sent, but not before then: pacing
+        self.timeouts = self.probes = self.retransmissions = 0
+        self._segments: deque[_Segment] = deque()  # sent and not acknowledged, in order
+        self._by_start: dict[int, _Segment] = {}
+        self._flying: OrderedDict[int, _Segment] = OrderedDict()  # by start, in order of sending
+        self._lost: list[int] = []  # starts of what is to be sent again, sorted
+        self._ahead = 0  # segments that have arrived beyond a gap
         self._limited = False  # the window, not the application or the interface, kept data back
-        self._srtt: float | None = None
-        self._rttvar = 0.0
-        self._timed: tuple[int, int] | None = None  # (acknowledgement that ends it, when it was sent)
-        self._backoff = 0
+        self._resume = 0  # the pace allows the next segment then
         self._last = 0  # when something was last sent
-        self.deadline: int | None = None  # when the retransmission timer fires
-        self.timeouts = self.retransmissions = 0
+        self._sent = 0  # bytes, all copies
+        # Recovery lasts until _recover is acknowledged.
+        self._recover: int | None = None
+        self._timed_out = False  # it began with, or came to, a time-out
+        self._undo: int | None = None  # segments repeated since it began, less reported duplicates
+        # RACK.
+        self._newest = -1  # order of the segment that was sent last of those that have arrived
+        self._newest_rtt = 0
+        self._furthest = 0  # the end of what has arrived
+        self._reordered = False  # was ever seen
+        self._patience, self._patience_from = 1, 0  # quarters of a round-trip time; raised when that arrives
+        self._reorder_at: int | None = None  # when what may only be late counts as lost
+        # The probe of the tail.
+        self._probe_at: int | None = None
+        self._probe_due = False
+        self._probed: int | None = None  # the end of what had been sent with the last one
+        self._probe_again = False  # it was a segment that had been sent before
+        # Timers.
+        self._times = _RoundTrip()
+        self._backoff = 0
+        self._progress = 0  # when the oldest segment was sent, or an acknowledgement advanced
+        # The rate of delivery (draft-cheng-iccrg-delivery-rate-estimation).
+        self._delivered = self._delivered_at = self._first_sent = 0
+        self._idle_until = 0  # the application had too little to send until so much is delivered
 
     @property
     def done(self) -> bool:
@@ -116,122 +196,271 @@ class Sender:
         return self.acknowledged >= self.size
 
     def write(self, length: int, now: int) -> None:
-        """Append to the stream. After a pause longer than the time-out the window starts again (RFC 5681)."""
+        """Append to the stream. A pause longer than the time-out is told to the congestion control."""
         if self.done and now - self._last > self._rto():
-            self.window = min(self.window, float(self.config.initial_window * MSS))
+            self.congestion.on_idle()
         self.size += length
 
-    def segment(self, now: int) -> tuple[int, int] | None:
+    # -- sending ---------------------------------------------------------------------------------------
+
+    def segment(self, now: int) -> Range | None:
         """(start, length) of the segment to send now; None when there is nothing to send or no room."""
-        if self._repeat:
-            self._repeat = False
-            return self._sent(self.acknowledged, now)
-        if self.next >= self.size:
+        self.held = None
+        if self._probe_due:
+            self._probe_due = False
+            if not self._lost and (probe := self._probe()) is not None:
+                return self._send(probe, now)
+        if self._lost:
+            length = self._by_start[self._lost[0]].end - self._lost[0]
+        elif self.next < self.size:
+            length = min(MSS, self.size - self.next)
+        else:
+            if self.in_flight < self.congestion.window:
+                self._idle_until = self._delivered + self.in_flight
             return None
-        in_flight = self.next - self.acknowledged
-        room = self.window + (min(self._duplicates, 2) * MSS if self._recover is None else 0)
-        if in_flight and in_flight + min(MSS, self.size - self.next) > room:
+        if self.in_flight and self.in_flight + length > self.congestion.window:
             self._limited = True
             return None
-        start = self.next
-        length = self._sent(start, now)[1]
-        self.next = start + length
-        self._highest = max(self._highest, self.next)
-        return start, length
+        if now < self._resume:
+            self.held = self._resume
+            return None
+        return self._send(self._by_start[self._lost[0]] if self._lost else self._cut(), now)
 
-    def _sent(self, start: int, now: int) -> tuple[int, int]:
-        length = min(MSS, self.size - start)
-        self._last = now
-        if start < self._highest:
+    def _probe(self) -> _Segment | None:
+        """Something new, or the last segment again."""
+        self._probe_again = self.next >= self.size
+        if self._probe_again and not (self._segments and self._segments[-1].state is _State.FLYING):
+            return None
+        probe = self._segments[-1] if self._probe_again else self._cut()
+        self._probed = probe.end
+        return probe
+
+    def _cut(self) -> _Segment:
+        segment = _Segment(self.next, min(self.next + MSS, self.size))
+        self._segments.append(segment)
+        self._by_start[segment.start] = segment
+        return segment
+
+    def _send(self, segment: _Segment, now: int) -> Range:
+        start, length = segment.start, segment.end - segment.start
+        if start < self.next:
             self.retransmissions += 1
-            if self._timed is not None and self._timed[0] > start:
-                self._timed = None  # Karn: which copy would be acknowledged?
-        elif self._timed is None:
-            self._timed = (start + length, now)
-        if self.deadline is None:
-            self.deadline = now + self._rto()
+            segment.repeated = True
+            self._leave(segment)
+            if self._undo is not None:
+                self._undo += 1
+        else:
+            self.next = segment.end
+        if not self.in_flight:
+            self._first_sent = self._delivered_at = now
+        segment.first_sent, segment.delivered_at = self._first_sent, self._delivered_at
+        segment.delivered, segment.idle = self._delivered, self._delivered < self._idle_until
+        segment.sent, segment.order, segment.state = now, self._sent, _State.FLYING
+        self._flying[start] = segment
+        self.in_flight += length
+        self._sent += length
+        self._last = now
+        if segment is self._segments[0]:
+            self._progress = now
+        if self.congestion.pacing is not None:
+            self._resume = max(now, self._resume) + round(length / self.congestion.pacing)
+        self._set_deadline(now)
         return start, length
 
-    def on_acknowledgement(self, position: int, marked: bool, now: int) -> None:
-        """All before ``position`` has arrived; ``marked``: the segment that caused this met congestion."""
-        if position > self._highest:
-            return
-        newly = position - self.acknowledged
-        if newly > 0:
-            self._advance(position, newly, marked, now)
-        elif newly == 0 and self.next > self.acknowledged:
-            self._duplicate()
-        if marked:
-            self._cut()
-
-    def _advance(self, position: int, newly: int, marked: bool, now: int) -> None:
-        self.acknowledged = position
-        self.next = max(self.next, position)  # after a time-out, what had arrived anyway
-        self._backoff = 0
-        if self._timed is not None and position >= self._timed[0]:
-            self._measure(now - self._timed[1])
-            self._timed = None
-        self._measured += newly
-        self._marked += newly if marked else 0
-        if position > self._alpha_end:
-            share = self._marked / self._measured
-            self.alpha += self.config.gain * (share - self.alpha)
-            self._measured = self._marked = 0
-            self._alpha_end = self._highest
-        if self._recover is not None:
-            if position >= self._recover:
-                self._recover = None
-                self._duplicates = 0
-                self.window = min(self.ssthresh, max(self.next - position, MSS) + MSS)
-            else:  # the next hole
-                self._repeat = True
-                self.window = max(self.window - newly + MSS, MSS)
+    def _leave(self, segment: _Segment) -> None:
+        """It is neither in flight nor waits to be sent again any more."""
+        if segment.state is _State.FLYING:
+            del self._flying[segment.start]
+            self.in_flight -= segment.end - segment.start
         else:
-            self._duplicates = 0
-            if self._limited and not marked:
-                slow_start = self.window < self.ssthresh
-                self.window += min(newly, 2 * MSS) if slow_start else MSS * newly / self.window
-        self._limited = False
-        self.deadline = None if position >= self._highest else now + self._rto()
+            self._lost.remove(segment.start)
 
-    def _duplicate(self) -> None:
-        self._duplicates += 1
-        if self._recover is not None:
-            self.window += MSS
-        elif self._duplicates == 3 and self.acknowledged >= self._recovered:
-            self._recover = self._recovered = self._highest
-            self.ssthresh = max((self.next - self.acknowledged) / 2, 2 * MSS)
-            self.window = self.ssthresh + 3 * MSS
-            self._repeat = True
-            self._cut_end = self._highest
+    # -- acknowledgements ------------------------------------------------------------------------------
 
-    def _cut(self) -> None:
-        if self._recover is None and self.acknowledged > self._cut_end:
-            self.window = self.ssthresh = max(self.window * (1 - self.alpha / 2), 2.0 * MSS)
-            self._cut_end = self._highest
-
-    def on_timer(self, now: int) -> None:
-        """The deadline is past: go back to what is unacknowledged."""
-        if self.deadline is None or now < self.deadline:
+    def on_acknowledgement(self, position: int, marked: bool, now: int, blocks: Sequence[Range] = ()) -> None:
+        """All before ``position`` has arrived, and ``blocks`` of what follows, or first of all what arrived
+        twice. ``marked``: the segment that caused this met congestion.
+        """
+        if position > self.next:
             return
-        self.timeouts += 1
-        self._backoff += 1
-        self.ssthresh = max((self.next - self.acknowledged) / 2, 2 * MSS)
-        self.window = float(MSS)
-        self.next = self.acknowledged
-        self._duplicates = 0
-        self._recover, self._repeat, self._timed = None, False, None
-        self._cut_end = self._recovered = self._highest
-        self.deadline = now + self._rto()
+        twice = bool(blocks) and (
+            blocks[0][1] <= position
+            or any(first <= blocks[0][0] and blocks[0][1] <= last for first, last in blocks[1:])
+        )
+        ack = Ack(now=now, marked=marked)
+        news = self._take(position, blocks[1:] if twice else blocks)
+        if news:
+            self._credit(news, ack)
+        if twice:
+            self._on_duplicate()
+        if position > self.acknowledged:
+            ack.advanced = True
+            self.acknowledged, self._progress, self._backoff = position, now, 0
+            self._end_probe(twice)
+            if self._recover is not None and position >= self._recover:
+                self._recover, self._timed_out = None, False
+                self.congestion.on_recovered()
+        if news:
+            ack.lost = self._find_lost(now)
+        ack.in_flight, ack.sent, ack.total = self.in_flight, self._sent, self._delivered
+        ack.acknowledged, ack.until = self.acknowledged, self.next
+        ack.limited, self._limited = self._limited, False
+        ack.recovering = self._recover is not None and not self._timed_out
+        self.congestion.on_ack(ack)
+        self._set_deadline(now)
 
-    def _measure(self, sample: int) -> None:
-        if self._srtt is None:
-            self._srtt, self._rttvar = float(sample), sample / 2
-        else:
-            self._rttvar += (abs(self._srtt - sample) - self._rttvar) / 4
-            self._srtt += (sample - self._srtt) / 8
+    def _take(self, position: int, blocks: Sequence[Range]) -> list[_Segment]:
+        """The segments that this is the first news of. Those acknowledged in order are forgotten."""
+        news, segments = [], self._segments
+        while segments and segments[0].end <= position:
+            segment = segments.popleft()
+            del self._by_start[segment.start]
+            if segment.state is _State.ARRIVED:
+                self._ahead -= 1
+            else:
+                self._leave(segment)
+                news.append(segment)
+        for first, last in blocks:
+            at = max(first, position)
+            while at < last and (other := self._by_start.get(at)) is not None:
+                if other.state is not _State.ARRIVED:
+                    self._ahead += 1
+                    self._leave(other)
+                    other.state = _State.ARRIVED
+                    news.append(other)
+                at = other.end
+        return news
+
+    def _credit(self, news: Sequence[_Segment], ack: Ack) -> None:
+        """What arrived tells about times, order and rate."""
+        latest = None
+        for segment in news:
+            ack.delivered += segment.end - segment.start
+            rtt = ack.now - segment.sent
+            if segment.repeated and rtt < (self._times.least or 0):
+                continue  # too early to be the last copy
+            if segment.order > self._newest:
+                self._newest, self._newest_rtt = segment.order, rtt
+            if not segment.repeated:
+                self._reordered = self._reordered or segment.end < self._furthest
+                ack.rtt = rtt if ack.rtt is None else min(rtt, ack.rtt)
+            self._furthest = max(self._furthest, segment.end)
+            if latest is None or segment.order > latest.order:
+                latest = segment
+        self._delivered += ack.delivered
+        self._delivered_at = ack.now
+        if ack.rtt is not None:
+            self._times.measure(ack.rtt)
+        if latest is not None:
+            ack.prior, ack.idle = latest.delivered, latest.idle
+            interval = max(latest.sent - latest.first_sent, ack.now - latest.delivered_at)
+            self._first_sent = latest.sent
+            if interval and interval >= (self._times.least or 0):
+                ack.rate = (self._delivered - latest.delivered) / interval
+
+    def _on_duplicate(self) -> None:
+        """A segment arrived twice: it was late, not lost. Be more patient, once a round trip."""
+        if self._probed is not None and self._probe_again:
+            self._probed = None  # it was the probe
+            return
+        self._reordered = True
+        if self.acknowledged >= self._patience_from:
+            self._patience = min(self._patience + 1, _MOST_PATIENCE)
+            self._patience_from = self.next
+        if self._undo is not None:
+            self._undo -= 1
+            if self._undo == 0:
+                self._undo = self._recover = None
+                self._timed_out = False
+                self.congestion.undo()
+
+    def _end_probe(self, twice: bool) -> None:
+        """If what came after the probe has arrived, and the probe not twice, it had repaired a loss."""
+        if self._probed is None or self.acknowledged < self._probed + self._probe_again:
+            return
+        self._probed = None
+        if self._probe_again and not twice and self._recover is None:
+            self.congestion.on_loss(self.in_flight, MSS, self._sent)
+            self.congestion.on_recovered()
+
+    # -- losses ----------------------------------------------------------------------------------------
+
+    def _find_lost(self, now: int) -> int:
+        """Take for lost what was sent so long before something that has arrived; bytes."""
+        lost, wait, patience = [], 0, self._reordering_window()
+        for segment in self._flying.values():
+            if segment.order >= self._newest:
+                break
+            left = segment.sent + self._newest_rtt + patience - now
+            if left <= 0:
+                lost.append(segment)
+            else:
+                wait = max(wait, left)
+        self._reorder_at = now + wait if wait else None
+        before = self.in_flight
+        for segment in lost:
+            self._lose(segment)
+        if lost and self._recover is None:
+            self._recover, self._undo = self.next, 0
+            self.congestion.on_loss(self.in_flight, before - self.in_flight, self._sent)
+        return before - self.in_flight
+
+    def _reordering_window(self) -> int:
+        """How much later a segment may arrive than one that was sent later."""
+        if not self._reordered and (self._recover is not None or self._ahead >= _DUPLICATES):
+            return 0
+        if self._times.least is None or self._times.smooth is None:
+            return 0
+        return int(min(self._patience * self._times.least / 4, self._times.smooth))
+
+    def _lose(self, segment: _Segment) -> None:
+        self._leave(segment)
+        segment.state = _State.LOST
+        insort(self._lost, segment.start)
 
     def _rto(self) -> int:
-        config = self.config
-        base = config.min_rto if self._srtt is None else self._srtt + 4 * self._rttvar
-        return min(max(round(base), config.min_rto) << min(self._backoff, 16), config.max_rto)
+        return self._times.timeout(self.config, self._backoff)
+
+    def _set_deadline(self, now: int) -> None:
+        """There is one timer: for late segments, else for the tail's probe, else for the time-out."""
+        self._probe_at = None
+        if not self._flying:
+            self.deadline = self._reorder_at = None
+            return
+        self.deadline = max(now, self._progress + self._rto())
+        if self._reorder_at is not None:
+            self.deadline = min(self.deadline, self._reorder_at)
+        elif self._times.smooth is not None and not (self._recover or self._probed or self._ahead):
+            at = now + max(round(2 * self._times.smooth), _LEAST_PROBE)
+            if at < self.deadline:
+                self.deadline = self._probe_at = at
+
+    def on_timer(self, now: int) -> None:
+        """The deadline is past."""
+        if self.deadline is None or now < self.deadline:
+            return
+        if self._reorder_at is not None and now >= self._reorder_at:
+            self._find_lost(now)
+        elif self._probe_at is not None:
+            self.probes += 1
+            self._probe_due = True
+            self._probe_at = None
+            self.deadline = max(now, self._progress + self._rto())
+            return
+        else:
+            self._on_timeout(now)
+        self._set_deadline(now)
+
+    def _on_timeout(self, now: int) -> None:
+        """Nothing is heard: take all for lost and begin again with one segment."""
+        self.timeouts += 1
+        self._backoff += 1
+        if self._recover is None:
+            self._undo = 0
+        self._recover, self._timed_out = self.next, True
+        for segment in list(self._flying.values()):
+            self._lose(segment)
+        self._reorder_at = self._probed = None
+        self._probe_due = False
+        self._resume = self._progress = now
+        self.congestion.on_timeout()

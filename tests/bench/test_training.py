@@ -109,7 +109,8 @@ def test_a_table_and_a_plot_come_out(
 def test_in_virtual_time_an_all_reduce_takes_at_least_what_the_rate_allows() -> None:
     ideal = 100_000 * 4 * 8 / 10**8
     exact = training_virtual.weir(RACKS, 4, 100_000, 0.0)
-    assert ideal < exact.seconds < training_virtual.ring(RACKS, 4, 100_000).seconds
+    assert ideal < exact.seconds
+    assert training_virtual.ring(RACKS, 4, 100_000, "bbr").seconds > 1.5 * ideal
     assert exact.missing == 0
     again = training_virtual.weir(RACKS, 4, 100_000, 0.0)
     assert again == exact

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DCTCP: the machines by themselves, then over a real switch."""
+"""TCP: the machines by themselves, then over a real switch."""
 
 import heapq
+from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import pytest
@@ -13,6 +15,7 @@ from scapy.layers.l2 import Ether
 from controller.qos import DEFAULT_CLASSES
 from controller.topology import single_switch
 from simulator.clock import SECOND
+from simulator.congestion import Algorithm, Dctcp
 from simulator.link import Faults
 from simulator.network import LinkSpec, Network
 from simulator.stream import OVERHEAD, Stream
@@ -23,6 +26,7 @@ from wire.definition import BEST_EFFORT_DSCP
 MS = 1_000_000
 RATE = 1_000_000_000
 GOODPUT = RATE * MSS / (MSS + OVERHEAD)  # of full segments, bits per second
+ALGORITHMS: tuple[Algorithm, ...] = ("dctcp", "cubic", "bbr")
 MARK_AT = DEFAULT_CLASSES[BEST_EFFORT_DSCP].mark_at
 
 
@@ -31,6 +35,74 @@ def sent(sender: Sender, now: int) -> list[tuple[int, int]]:
     while segment := sender.segment(now):
         segments.append(segment)
     return segments
+
+
+Fate = Callable[[int, int], int | None]
+
+
+class Path:
+    """A sender and a receiver half a millisecond apart; every copy of a segment goes through ``fate``.
+
+    fate: (start, which copy, from 0) -> by how much it is late, or None when it is lost.
+    """
+
+    def __init__(
+        self,
+        config: TcpConfig | None = None,
+        fate: Callable[[int, int], int | None] = lambda _start, _copy: 0,
+    ) -> None:
+        self.sender, self.receiver = Sender(config), Receiver()
+        self._fate = fate
+        self._copies: dict[int, int] = {}
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._number = 0
+        self.now = 0
+        self.most_at_once = 0  # bytes in flight
+
+    def run(self) -> int:
+        """Until all is acknowledged; when that was."""
+        sender = self.sender
+        while not sender.done:
+            self._send()
+            times = [time for time in (sender.deadline, sender.held) if time is not None]
+            if self._events:
+                times.append(self._events[0][0])
+            self.now = max(self.now, min(times))
+            if self._events and self._events[0][0] == self.now:
+                heapq.heappop(self._events)[2]()
+            else:
+                sender.on_timer(self.now)
+        return self.now
+
+    def _send(self) -> None:
+        while segment := self.sender.segment(self.now):
+            self.most_at_once = max(self.most_at_once, self.sender.in_flight)
+            copy = self._copies.get(segment[0], 0)
+            self._copies[segment[0]] = copy + 1
+            late = self._fate(segment[0], copy)
+            if late is not None:
+                self._after(MS // 2 + late, partial(self._arrive, *segment))
+
+    def _arrive(self, start: int, length: int) -> None:
+        self.receiver.on_segment(start, length)
+        self._after(MS // 2, partial(self._acknowledge, self.receiver.expected, self.receiver.blocks()))
+
+    def _acknowledge(self, position: int, blocks: list[tuple[int, int]]) -> None:
+        self.sender.on_acknowledgement(position, False, self.now, blocks)
+
+    def _after(self, delay: int, action: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (self.now + delay, self._number, action))
+
+
+def late(segment: int) -> Fate:
+    """The first copy of that one comes three milliseconds late."""
+    return lambda start, copy: 3 * MS if start // MSS == segment and not copy else 0
+
+
+def losing(*segments: int, copies: int = 1) -> Fate:
+    """The first copies of these segments, by number, are lost."""
+    return lambda start, copy: None if start // MSS in segments and copy < copies else 0
 
 
 def test_the_first_window_has_ten_segments_and_each_acknowledgement_lets_two_more_out() -> None:
@@ -45,77 +117,132 @@ def test_a_window_that_is_not_used_does_not_grow() -> None:
     sender = Sender()
     sender.write(2 * MSS, 0)
     sent(sender, 0)
-    before = sender.window
+    before = sender.congestion.window
     sender.on_acknowledgement(2 * MSS, False, MS)
-    assert sender.window == before
+    assert sender.congestion.window == before
 
 
-def test_three_duplicates_repeat_the_lost_segment_and_halve_the_window() -> None:
-    sender, receiver = Sender(), Receiver()
-    sender.write(10 * MSS, 0)
-    segments = sent(sender, 0)
-    for start, length in segments[1:4]:
-        assert not receiver.on_segment(start, length)
-        assert sent(sender, MS) == []
-        sender.on_acknowledgement(receiver.expected, False, MS)
-    assert sent(sender, MS) == [(0, MSS)]
-    receiver.on_segment(0, MSS)
-    for start, length in segments[4:]:
-        receiver.on_segment(start, length)
-    assert receiver.expected == 10 * MSS
-    sender.on_acknowledgement(receiver.expected, False, 2 * MS)
-    assert sender.done
-    assert (sender.retransmissions, sender.timeouts) == (1, 0)
-    assert sender.ssthresh == 5 * MSS
+def test_a_receiver_reports_what_grew_last_first_and_duplicates_before_it() -> None:
+    receiver = Receiver()
+    for start in (2, 6, 4, 10):
+        assert not receiver.on_segment(start, 1)
+    assert receiver.blocks() == [(10, 11), (4, 5), (6, 7)]
+    receiver.on_segment(3, 1)
+    assert receiver.blocks() == [(2, 5), (10, 11), (6, 7)]
+    receiver.on_segment(10, 1)
+    assert receiver.blocks() == [(10, 11), (2, 5), (10, 11)]
+    assert receiver.on_segment(0, 2)
+    assert receiver.expected == 5
+    assert receiver.blocks() == [(10, 11), (6, 7)]
+    assert not receiver.on_segment(0, 2)
+    assert receiver.blocks()[0] == (0, 2)
 
 
-def test_a_partial_acknowledgement_repeats_the_next_hole_without_a_timer() -> None:
-    sender, receiver = Sender(), Receiver()
-    sender.write(10 * MSS, 0)
-    lost = {0, 4 * MSS}
-    for start, length in sent(sender, 0):
-        if start not in lost:
-            receiver.on_segment(start, length)
-            sender.on_acknowledgement(receiver.expected, False, MS)
-    repeated = []
-    for _ in range(2):
-        (segment,) = sent(sender, MS)
-        repeated.append(segment)
-        receiver.on_segment(*segment)
-        sender.on_acknowledgement(receiver.expected, False, MS)
-    assert repeated == [(0, MSS), (4 * MSS, MSS)]
-    assert sender.done
-    assert sender.timeouts == 0
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_lost_segment_of_a_long_stream_is_repeated_once_and_without_a_timer(algorithm: Algorithm) -> None:
+    path = Path(TcpConfig(algorithm=algorithm), losing(30))
+    path.sender.write(100 * MSS, 0)
+    path.run()
+    assert path.receiver.expected == 100 * MSS
+    assert (path.sender.retransmissions, path.sender.timeouts, path.sender.probes) == (1, 0, 0)
 
 
-def test_a_lost_tail_waits_for_the_timer_which_backs_off() -> None:
-    config = TcpConfig(min_rto=10 * MS)
-    sender = Sender(config)
-    sender.write(MSS, 0)
-    assert sent(sender, 0) == [(0, MSS)]
-    for expected in (10, 30, 70):
-        assert sender.deadline == expected * MS
-        sender.on_timer(sender.deadline - 1)
-        assert sent(sender, sender.deadline - 1) == []
-        now = sender.deadline
-        sender.on_timer(now)
-        assert sent(sender, now) == [(0, MSS)]
-    sender.on_acknowledgement(MSS, False, 71 * MS)
-    assert sender.done
-    assert sender.deadline is None
-    assert sender.timeouts == 3
+@pytest.mark.parametrize(("algorithm", "share"), [("dctcp", 0.5), ("cubic", 0.7)])
+def test_a_loss_cuts_the_window_once_and_recovery_ends_there(algorithm: Algorithm, share: float) -> None:
+    sender = Sender(TcpConfig(algorithm=algorithm))
+    sender.write(100 * MSS, 0)
+    sent(sender, 0)
+    for end in (4, 5, 6, 7, 8, 9, 10):  # segments 0 to 2 are lost
+        sender.on_acknowledgement(0, False, MS, [(3 * MSS, end * MSS)])
+        sent(sender, MS)
+    assert sender.in_flight <= 10 * MSS * share + MSS
+    sender.on_acknowledgement(sender.next, False, 2 * MS)
+    assert 0 <= sender.congestion.window - 10 * MSS * share <= MSS
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_many_losses_of_one_window_are_repaired_in_about_a_round_trip(algorithm: Algorithm) -> None:
+    config = TcpConfig(algorithm=algorithm)
+    clean = Path(config)
+    clean.sender.write(60 * MSS, 0)
+    path = Path(config, losing(11, 13, 14, 17, 20, 21, 25))
+    path.sender.write(60 * MSS, 0)
+    assert path.run() - clean.run() <= 3 * MS
+    assert (path.sender.retransmissions, path.sender.timeouts) == (7, 0)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_copy_that_is_lost_again_is_repeated_without_a_timer(algorithm: Algorithm) -> None:
+    path = Path(TcpConfig(algorithm=algorithm), losing(12, copies=3))
+    path.sender.write(200 * MSS, 0)
+    path.run()
+    assert (path.sender.retransmissions, path.sender.timeouts) == (3, 0)
+
+
+def test_a_lost_tail_is_probed_for_before_the_timer() -> None:
+    path = Path(TcpConfig(min_rto=200 * MS), losing(28, 29))
+    path.sender.write(30 * MSS, 0)
+    assert path.run() < 10 * MS
+    assert (path.sender.probes, path.sender.timeouts) == (1, 0)
+    assert path.sender.retransmissions == 2
+    assert path.sender.congestion.window < 15 * MSS  # a probe that mends tells of a loss, too
+
+
+def test_a_probe_that_was_not_needed_costs_no_window() -> None:
+    path = Path(TcpConfig(min_rto=200 * MS), late(29))
+    path.sender.write(30 * MSS, 0)
+    path.run()
+    before = path.sender.congestion.window
+    path.sender.write(30 * MSS, path.now)
+    path.run()
+    assert path.sender.probes == path.sender.retransmissions == 1
+    assert path.sender.congestion.window >= before
+
+
+def test_a_lost_probe_waits_for_the_timer_which_backs_off() -> None:
+    path = Path(TcpConfig(min_rto=10 * MS), losing(9, copies=4))
+    path.sender.write(10 * MSS, 0)
+    assert path.run() > (10 + 20 + 40) * MS
+    assert (path.sender.probes, path.sender.timeouts) == (1, 3)
+    assert path.sender.deadline is None
+
+
+def test_segments_that_are_a_little_late_are_not_taken_for_lost() -> None:
+    """Sprayed over paths that differ by a fifth of a round-trip time."""
+    random = Random(1)
+    path = Path(None, lambda _start, _copy: random.randrange(MS // 5))
+    path.sender.write(3000 * MSS, 0)
+    path.run()
+    assert path.sender.timeouts == 0
+    assert path.sender.retransmissions < 10
+
+
+def test_a_cut_for_a_segment_that_was_only_late_is_taken_back() -> None:
+    path = Path(None, late(30))
+    path.sender.write(300 * MSS, 0)
+    path.run()
+    assert (path.sender.retransmissions, path.sender.timeouts) == (1, 0)
+    assert path.sender.congestion.window > 60 * MSS  # there was no cut before, so slow start goes on
+
+
+def test_patience_grows_where_segments_are_often_later_than_thought() -> None:
+    random = Random(1)
+    path = Path(None, lambda _start, _copy: random.randrange(2 * MS) if random.random() < 0.1 else 0)
+    path.sender.write(5000 * MSS, 0)
+    path.run()
+    assert path.sender.timeouts == 0
+    assert path.sender.retransmissions < 250
 
 
 def test_the_window_is_cut_by_half_of_alpha_once_per_window() -> None:
     sender = Sender()
     sender.write(1000 * MSS, 0)
     sent(sender, 0)
-    assert sender.alpha == 1.0
-    before = sender.window
+    before = sender.congestion.window
     sender.on_acknowledgement(MSS, True, MS)
-    assert sender.window == before / 2
+    assert sender.congestion.window == before / 2
     sender.on_acknowledgement(2 * MSS, True, MS)
-    assert sender.window == before / 2  # still the window that was cut
+    assert sender.congestion.window == before / 2  # still the window that was cut
     assert sender.timeouts == 0
 
 
@@ -127,7 +254,8 @@ def test_alpha_follows_the_share_of_marked_bytes() -> None:
         sent(sender, step)
         position += MSS
         sender.on_acknowledgement(position, step % 4 == 0, step)
-    assert sender.alpha == pytest.approx(0.25, abs=0.1)
+    assert isinstance(sender.congestion, Dctcp)
+    assert sender.congestion.alpha == pytest.approx(0.25, abs=0.1)
 
 
 def test_marks_do_not_keep_a_window_below_two_segments() -> None:
@@ -138,19 +266,25 @@ def test_marks_do_not_keep_a_window_below_two_segments() -> None:
         sent(sender, step)
         position += MSS
         sender.on_acknowledgement(position, True, step)
-    assert sender.window == 2 * MSS
+    assert sender.congestion.window == 2 * MSS
 
 
 @settings(deadline=None, max_examples=300)
-@given(seed=st.integers(0, 2**32), loss=st.sampled_from([0.0, 0.05, 0.3]), length=st.integers(1, 100 * MSS))
-def test_a_stream_always_arrives(seed: int, loss: float, length: int) -> None:
+@given(
+    seed=st.integers(0, 2**32),
+    loss=st.sampled_from([0.0, 0.05, 0.3]),
+    length=st.integers(1, 100 * MSS),
+    algorithm=st.sampled_from(ALGORITHMS),
+)
+def test_a_stream_always_arrives(seed: int, loss: float, length: int, algorithm: Algorithm) -> None:
     """Loss, duplication and reordering of segments and acknowledgements alike."""
-    random, sender, receiver = Random(seed), Sender(), Receiver()
+    random, sender, receiver = Random(seed), Sender(TcpConfig(algorithm=algorithm)), Receiver()
     sender.write(length, 0)
-    events: list[tuple[int, int, int, int]] = []  # (time, number, start or acknowledged, length or 0)
+    events: list[tuple[int, int, int, int | list[tuple[int, int]]]] = []
     now = number = 0
 
-    def carry(first: int, second: int) -> None:
+    def carry(first: int, second: int | list[tuple[int, int]]) -> None:
+        """A segment's start and length, or what is acknowledged."""
         nonlocal number
         for _ in range(2 if random.random() < 0.1 else 1):
             if random.random() >= loss:
@@ -162,17 +296,18 @@ def test_a_stream_always_arrives(seed: int, loss: float, length: int) -> None:
             carry(*segment)
         if sender.done:
             break
-        if not events or (sender.deadline is not None and sender.deadline < events[0][0]):
-            assert sender.deadline is not None, "nothing under way and no timer"
-            now = max(now, sender.deadline)
+        times = [time for time in (sender.deadline, sender.held) if time is not None]
+        if not events or (times and min(times) < events[0][0]):
+            assert times, "nothing under way and no timer"
+            now = max(now, min(times))
             sender.on_timer(now)
             continue
         now, _, first, second = heapq.heappop(events)
-        if second:
+        if isinstance(second, int):
             receiver.on_segment(first, second)
-            carry(receiver.expected, 0)
+            carry(receiver.expected, receiver.blocks())
         else:
-            sender.on_acknowledgement(first, random.random() < 0.2, now)
+            sender.on_acknowledgement(first, random.random() < 0.2, now, second)
     assert sender.done
     assert receiver.expected == length
 
