@@ -2,11 +2,13 @@
 """``weir bench``: Weir beside its peers, in one run, on the same links."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 app = typer.Typer(no_args_is_help=True, help="Measure Weir beside its peers: same run, same links, ratios.")
+
+_Number = TypeVar("_Number", int, float)
 
 Workers = Annotated[int, typer.Option(min=1, max=32, help="Number of workers.")]
 
@@ -64,6 +66,44 @@ def accuracy(
     from bench.accuracy import run
 
     run(model, workers, epochs, method, density, seeds)
+
+
+@app.command()
+def cost(
+    models: Annotated[str, typer.Option(help="Comma-separated, as for weir train.")] = "mlp,cnn,lm",
+    densities: Annotated[
+        str, typer.Option(help="Shares of the values that each worker chooses, comma-separated.")
+    ] = "0.001,0.01,0.05,0.1",
+    workers: Annotated[str, typer.Option(help="Numbers of workers, comma-separated.")] = "2,4,8,16",
+    steps: Annotated[int, typer.Option(min=3, help="Steps recorded; the first third does not count.")] = 12,
+    processes: Annotated[int | None, typer.Option(min=1, help="Settings at a time; default: cores.")] = None,
+    plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-cost.png"),
+) -> None:
+    """Communication cost on the same recorded gradients: OmniReduce, lists, and Weir's formats and methods.
+
+    Bytes on the wire in both directions, headers included, exact and without a network: no figure depends on
+    this machine.
+    """
+    from bench.cost import run
+    from weir.train.config import PRESETS
+
+    chosen = [model for model in PRESETS if model in models.split(",")]
+    if unknown := set(models.split(",")) - set(PRESETS):
+        raise typer.BadParameter(f"--models: {', '.join(PRESETS)}, not {', '.join(sorted(unknown))}")
+    shares = _numbers(float, densities, "--densities", 0, 1)
+    counts = _numbers(int, workers, "--workers", 1, 32)
+    run(chosen, shares, counts, steps, plot, processes)
+
+
+def _numbers(kind: type[_Number], text: str, option: str, above: float, most: float) -> list[_Number]:
+    """A comma-separated list of numbers, above one limit and not above the other."""
+    try:
+        found = [kind(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(above < number <= most for number in found):
+        raise typer.BadParameter(f"{option}: numbers above {above:g}, at most {most:g}, not {text!r}")
+    return found
 
 
 @app.command()

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir bench cost``: bytes in both directions, headers included, on the same recorded gradients.
+
+No packet is sent and nothing is timed: bytes follow exactly from what each worker has to send, and are tested
+equal to those of the real transport (host_agent.formats.cost). ``bench.cost_cases`` says who takes part.
+"""
+
+import json
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Final
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from bench.cost_cases import BASELINE, OWN, Measured, Setting, measure, settings
+from bench.cost_plot import draw
+from bench.replay import Recording, record
+from bench.table import show
+from weir.train.config import Model
+from weir.train.words import byte_count
+
+GOAL: Final = 0.8717
+"""DFS's headline: communication cost less than OmniReduce's by that share, "up to"."""
+
+console = Console(stderr=True)
+
+
+def run(
+    models: list[Model],
+    densities: list[float],
+    workers: list[int],
+    steps: int,
+    plot: Path,
+    processes: int | None,
+) -> list[Measured]:
+    """Record, replay, print a table for each model, and draw."""
+    found = measure_all(models, densities, workers, steps, processes)
+    for model in models:
+        _print(model, [one for one in found if one.setting.model == model], steps)
+    _summary(found)
+    draw(plot, found)
+    plot.with_suffix(".json").write_text(json.dumps([asdict(one) for one in found], indent=1))
+    Console().print(f"drawn: {plot}; every figure: {plot.with_suffix('.json')}", style="dim", highlight=False)
+    return found
+
+
+def measure_all(
+    models: list[Model], densities: list[float], workers: list[int], steps: int, processes: int | None
+) -> list[Measured]:
+    """The whole grid, several settings at a time."""
+    grid = settings(models, densities, workers)
+    with (
+        Progress(console=console, transient=True) as progress,
+        tempfile.TemporaryDirectory(prefix="weir-cost-") as folder,
+        ProcessPoolExecutor(
+            processes or os.cpu_count() or 1,
+            multiprocessing.get_context("spawn"),
+            torch.set_num_threads,
+            (1,),
+        ) as pool,
+    ):
+        recording = progress.add_task("recording gradients", total=len(models))
+        replaying = progress.add_task("replaying them", total=len(grid))
+        recordings: dict[str, Recording] = {}
+        for model in models:
+            path = Path(folder) / model
+            recordings[model] = pool.submit(record, path, model, max(workers), steps).result()
+            progress.advance(recording)
+        # The largest first: what comes last then keeps nobody waiting.
+        order = sorted(grid, key=lambda s: (recordings[s.model].path.stat().st_size, s.workers), reverse=True)
+        futures = {pool.submit(measure, one, recordings[one.model]): one for one in order}
+        done = {}
+        for future in as_completed(futures):
+            done[futures[future]] = future.result()
+            progress.advance(replaying)
+    return [done[one] for one in grid]
+
+
+def _print(model: str, found: Sequence[Measured], steps: int) -> None:
+    rows = []
+    for one in found:
+        setting, best = one.setting, one.best("omnireduce:")
+        baseline = one.bytes[BASELINE]
+        rows.append(
+            (
+                f"{setting.density:.1%}, {setting.workers}",
+                byte_count(baseline.total / (steps - steps // 3)),
+                f"{_percent(one.saving(best))} ({best.removeprefix('omnireduce:')})",
+                _percent(one.saving("lists")),
+                _percent(one.saving("block-topk")),
+                *(_both(one, name) for name in ("planner", *OWN)),
+                _percent(1 - one.bytes["dfs"].bare / baseline.bare),
+                *(_percent(one.saving(name, best)) for name in ("planner", "dfs")),
+                _percent(one.saving("planner", one.best("weir:"))),
+            )
+        )
+    columns = (
+        *("density, workers", "OmniReduce-256 a step", "its best b", "lists", "block top-k"),
+        *("planner (up/down)", "DFS (up/down)", "ExDyna (up/down)", "DFS, no headers"),
+        *("planner : best b", "DFS : best b", "planner : best fixed mask"),
+    )
+    show(f"Communication cost of {model}: saved of OmniReduce-256's bytes", columns, rows)
+
+
+def _both(one: Measured, name: str) -> str:
+    mine, theirs = one.bytes[name], one.bytes[BASELINE]
+    return (
+        f"{_percent(one.saving(name))} ({100 * (1 - mine.up / theirs.up):.0f}/"
+        f"{100 * (1 - mine.down / theirs.down):.0f})"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def _summary(found: Sequence[Measured]) -> None:
+    """What the tables mean, and what they come to."""
+    lines = [
+        "cost: bytes on the wire of all workers, up and down, every header from Ethernet up; down counts "
+        "once for each worker; no acknowledgements, nothing sent again",
+        f"{BASELINE}: top-k masks as OmniReduce's open code sends them (RDMA, messages of 256 elements, "
+        "first block of each column always); best b: the best of its block sizes 1 to 256 in hindsight, for "
+        "each row; block top-k: OmniReduce-256 with its own choice of blocks",
+        "lists: (index, value) of 32 bits each, gathered; planner: the same top-k masks over Weir; DFS, "
+        "ExDyna: their own choice at the same density, over Weir; no headers: of both only values, and an "
+        "index of 32 bits to each block; best fixed mask: Weir's, in hindsight",
+        "gradients: a dense training's; each worker's residuals are kept; the first third of the steps, in "
+        "which residuals and planner begin, is not counted",
+    ]
+    for name in ("planner", *OWN):
+        savings = {one.setting: one.saving(name) for one in found}
+        most, least = max(savings, key=savings.__getitem__), min(savings, key=savings.__getitem__)
+        reached = sum(saving >= GOAL for saving in savings.values())
+        own_blocks = [one.saving(name, "block-topk") for one in found]
+        lines.append(
+            f"{name}: saves {_percent(savings[least])} ({_words(least)}) to {_percent(savings[most])} "
+            f"({_words(most)}), at least {GOAL:.2%} in {reached} of {len(found)} settings; against "
+            f"OmniReduce-256 with block top-k {_percent(min(own_blocks))} to {_percent(max(own_blocks))}; "
+            f"against the best fixed b of each setting {_percent(_mean(found, name, 'omnireduce:'))} on "
+            f"average, against Weir's best fixed mask {_percent(_mean(found, name, 'weir:'))}"
+        )
+    for line in lines:
+        Console().print(line, style="dim", highlight=False)
+
+
+def _mean(found: Sequence[Measured], name: str, prefix: str) -> float:
+    return fmean(one.saving(name, one.best(prefix)) for one in found)
+
+
+def _words(setting: Setting) -> str:
+    return f"{setting.model}, {setting.density:.1%}, {setting.workers} workers"

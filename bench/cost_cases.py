@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each way to send the same recorded gradients puts on the wire, in one setting of ``weir bench cost``.
+
+The first group has the same elements to send, each worker's top-k; they differ in how these are written down:
+
+- ``omnireduce:b``: blocks of b elements as OmniReduce's open code sends them (host_agent.formats.omnireduce);
+- ``lists``: every worker's (index, value) pairs, gathered by all others, 32 bits each;
+- ``weir:m``: through Weir's switch with one mask size m (``weir:dense``: with none) for all parameters and
+  steps, and the packet block and tree levels that cost least in hindsight;
+- ``planner``: through Weir's switch as planned, without hindsight.
+
+The second has methods with a choice of their own at the same density, through Weir's switch in the format
+they come with, and ``block-topk``: OmniReduce with the block top-k of its authors, as its open code sends it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+import numpy as np
+
+from bench.replay import SLOTS, Recording, Replay, Sent
+from host_agent.formats import omnireduce
+from host_agent.formats.cost import Flags, Occupancy, Traffic, by_block, exchange_traffic
+from host_agent.formats.format import BLOCK_SIZES, MASK_SIZES
+from host_agent.report import FRAME_OVERHEAD
+from weir.train.config import Model, make_config
+from weir.train.task import make_task
+
+OWN: Final = ("dfs", "exdyna")
+BASELINE: Final = "omnireduce:256"
+_LEVELS: Final = (1, 2, 3)
+_PAIR: Final = 8  # bytes of an index and a value
+_DATAGRAM: Final = 1472  # bytes of UDP payload in an Ethernet frame
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Whose gradients, how dense, among how many."""
+
+    model: Model
+    density: float
+    workers: int
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Of all workers: up, down, and in both directions without headers (values and 32-bit indexes only)."""
+
+    up: int = 0
+    down: int = 0
+    bare: int = 0
+
+    @property
+    def total(self) -> int:
+        """In both directions, headers included."""
+        return self.up + self.down
+
+    def __add__(self, other: "Bytes") -> "Bytes":
+        return Bytes(self.up + other.up, self.down + other.down, self.bare + other.bare)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Sums over the steps that count, by contender. elements: that travelled from all workers."""
+
+    setting: Setting
+    bytes: dict[str, Bytes]
+    elements: dict[str, int]
+
+    def saving(self, name: str, against: str = BASELINE) -> float:
+        """The share of the other's bytes that it saves."""
+        return 1 - self.bytes[name].total / self.bytes[against].total
+
+    def best(self, prefix: str) -> str:
+        """The cheapest contender whose name begins so."""
+        return min((n for n in self.bytes if n.startswith(prefix)), key=lambda n: self.bytes[n].total)
+
+
+def measure(setting: Setting, recording: Recording) -> Measured:
+    """Replay all steps; the first third, in which residuals and planner begin, does not count."""
+    module = make_task(make_config(model=setting.model)).model
+    replays = {
+        name: Replay(module, method, setting.workers, setting.density)
+        for name, method in (("planner", "topk"), ("block-topk", "omnireduce"), *((own, own) for own in OWN))
+    }
+    sums: dict[str, Bytes] = {}
+    elements = dict.fromkeys(replays, 0)
+    for number, gradients in enumerate(recording.open()):
+        sent = {name: replay.step(gradients) for name, replay in replays.items()}
+        if number < recording.steps // 3:
+            continue
+        for name, cost in _costs(sent):
+            sums[name] = sums.get(name, Bytes()) + cost
+        for name, one in sent.items():
+            elements[name] += one.elements
+    return Measured(setting, sums, elements)
+
+
+def _costs(sent: dict[str, Sent]) -> Iterator[tuple[str, Bytes]]:
+    """Every contender's bytes of one step."""
+    same = sent["planner"]
+    flat = np.concatenate(same.chosen, axis=1)
+    for block in MASK_SIZES:
+        yield f"omnireduce:{block}", _omnireduce(flat, block)
+    yield "lists", lists(flat)
+    parts = [Occupancy(chosen) for chosen in same.chosen]
+    for mask in (None, *MASK_SIZES):
+        yield f"weir:{mask or 'dense'}", _fixed(parts, mask)
+    yield "block-topk", _omnireduce(np.concatenate(sent["block-topk"].chosen, axis=1), 256)
+    for name in ("planner", *OWN):
+        yield name, _bytes(sent[name].traffic())
+
+
+def _bytes(traffic: Traffic) -> Bytes:
+    return Bytes(sum(traffic.up), len(traffic.up) * traffic.down, traffic.values_and_indexes)
+
+
+def _omnireduce(flat: Flags, block: int) -> Bytes:
+    occupied = by_block(flat, block)
+    cost = omnireduce.on_the_wire(occupied, omnireduce.Setup(block=block))
+    return Bytes(cost.up, cost.down, omnireduce.values_and_indexes(occupied, block).total)
+
+
+def _fixed(parts: list[Occupancy], mask: int | None) -> Bytes:
+    """One mask size for all parameters: the cheapest packet block, then the cheapest number of levels."""
+    masks = [mask] * len(parts)
+
+    def cost(block: int, levels: int) -> Traffic:
+        return exchange_traffic(parts, masks, block=block, levels=levels, slots=SLOTS)
+
+    if mask is None:
+        return _bytes(min((cost(block, 1) for block in BLOCK_SIZES), key=lambda t: t.total))
+    levels = min(_LEVELS, key=lambda levels: cost(256, levels).total)
+    return _bytes(min((cost(block, levels) for block in BLOCK_SIZES), key=lambda t: t.total))
+
+
+def lists(flat: Flags) -> Bytes:
+    """Every worker sends its pairs once and gets everybody else's: the least that a gather can do."""
+    pairs = [int(n) * _PAIR for n in np.count_nonzero(flat, axis=1)]
+    whole = [size + -(-size // _DATAGRAM) * FRAME_OVERHEAD for size in pairs]
+    others = len(pairs) - 1
+    return Bytes(sum(whole), others * sum(whole), (1 + others) * sum(pairs))
+
+
+def settings(models: list[Model], densities: list[float], workers: list[int]) -> list[Setting]:
+    """The grid."""
+    return [Setting(*one) for one in product(models, densities, workers)]

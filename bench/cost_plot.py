@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Savings by density and workers, as ``weir bench cost`` draws them."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from bench.cost_cases import Measured
+
+_ROWS: "Final[tuple[tuple[str, Callable[[Measured], float]], ...]]" = (
+    ("same top-k masks, planned,\nagainst OmniReduce-256", lambda one: one.saving("planner")),
+    ("DFS\nagainst OmniReduce-256", lambda one: one.saving("dfs")),
+    ("ExDyna\nagainst OmniReduce-256", lambda one: one.saving("exdyna")),
+    ("DFS\nagainst OmniReduce's best b", lambda one: one.saving("dfs", one.best("omnireduce:"))),
+)
+
+
+def draw(path: Path, found: "Sequence[Measured]") -> None:
+    """A heat-map for each model and comparison; numbers are per cent of the other's bytes that are saved."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    models = list(dict.fromkeys(one.setting.model for one in found))
+    figure = Figure(figsize=(3.6 * len(models) + 1.2, 2.7 * len(_ROWS) + 1), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle("Communication cost saved, % (both directions, headers included)", fontweight="bold")
+    axes = figure.subplots(len(_ROWS), len(models), squeeze=False)
+    image: Any = None
+    for row, (title, saving) in zip(axes, _ROWS, strict=True):
+        for axis, model in zip(row, models, strict=True):
+            mine = [one for one in found if one.setting.model == model]
+            image = _panel(axis, mine, saving)
+        row[0].set_ylabel(f"{title}\n\nworkers", fontsize=9)
+    for axis, model in zip(axes[0], models, strict=True):
+        axis.set_title(model, fontsize=11)
+    for axis in axes[-1]:
+        axis.set_xlabel("density")
+    figure.colorbar(image, ax=axes, shrink=0.6, label="% saved")
+    figure.supxlabel(f"weir {' '.join(sys.argv[1:])}", fontsize=8, color="#666666")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def _panel(axis: Any, found: "Sequence[Measured]", saving: "Callable[[Measured], float]") -> Any:
+    densities = sorted({one.setting.density for one in found})
+    workers = sorted({one.setting.workers for one in found})
+    grid = [[float("nan")] * len(densities) for _ in workers]
+    for one in found:
+        place = workers.index(one.setting.workers), densities.index(one.setting.density)
+        grid[place[0]][place[1]] = 100 * saving(one)
+    image = axis.imshow(grid, vmin=-100, vmax=100, cmap="RdBu", aspect="auto", origin="lower")
+    for y, line in enumerate(grid):
+        for x, value in enumerate(line):
+            axis.text(
+                x, y, f"{value:.0f}", ha="center", va="center", color="white" if abs(value) > 60 else "black"
+            )
+    axis.set_xticks(range(len(densities)), [f"{100 * density:g} %" for density in densities])
+    axis.set_yticks(range(len(workers)), [str(count) for count in workers])
+    return image
