@@ -159,7 +159,7 @@ class Bbr:
         self._recovering = self._conserve = False
         self.window = max(self.window, self._saved)
 
-    def on_timeout(self) -> None:
+    def on_timeout(self, *, again: bool) -> None:
         """See Congestion."""
         if not self._recovering:
             self._saved = self.window

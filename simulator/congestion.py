@@ -62,8 +62,8 @@ class Congestion(Protocol):
     def on_recovered(self) -> None:
         """All that was under way when recovery began has arrived."""
 
-    def on_timeout(self) -> None:
-        """All that was under way counts as lost."""
+    def on_timeout(self, *, again: bool) -> None:
+        """All that was under way counts as lost. again: nothing has arrived since the last time."""
 
     def on_idle(self) -> None:
         """There was nothing to send for long."""
@@ -133,9 +133,9 @@ class LossBased:
             self.window = self.ssthresh
         self._reducing = False
 
-    def on_timeout(self) -> None:
+    def on_timeout(self, *, again: bool) -> None:
         """See Congestion."""
-        if not self._reducing:
+        if not (again or self._reducing):
             self._saved = (self.window, self.ssthresh)
             self.ssthresh = max(self.reduced(), 2.0 * MSS)
         self._reducing = False

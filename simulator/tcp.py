@@ -454,6 +454,7 @@ class Sender:
     def _on_timeout(self, now: int) -> None:
         """Nothing is heard: take all for lost and begin again with one segment."""
         self.timeouts += 1
+        self.congestion.on_timeout(again=self._backoff > 0)
         self._backoff += 1
         if self._recover is None:
             self._undo = 0
@@ -463,4 +464,3 @@ class Sender:
         self._reorder_at = self._probed = None
         self._probe_due = False
         self._resume = self._progress = now
-        self.congestion.on_timeout()
