@@ -7,6 +7,7 @@ import pytest
 
 from weir.network import NetworkSpec
 from weir.train.config import PRESETS, ConfigError, make_config
+from weir.train.words import training_line
 
 
 @pytest.mark.parametrize("model", PRESETS)
@@ -33,6 +34,12 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"workers": 33}, "--workers", "less than or equal to 32"),
         ({"block": 100}, "--block", "32, 64, 128 or 256"),
         ({"method": "best"}, "--method", "topk-block"),
+        ({"format": "blocks:100"}, "--format", "100"),
+        ({"method": "powersgd", "format": "blocks:64"}, "--format", "powersgd"),
+        ({"method": "ds-sync", "exclude": ("1d",)}, "--exclude", "ds-sync"),
+        ({"method": "ds-sync", "loss_budget": 0.1}, "--loss-budget", "ds-sync"),
+        ({"warmup_steps": -1}, "--warmup-steps", "greater than or equal to 0"),
+        ({"evaluate_every": 0}, "--evaluate-every", "greater than or equal to 1"),
         ({"model": "vgg"}, "--model", "'resnet18', 'cnn', 'mlp' or 'lm'"),
         ({"model": "cnn", "data": "stdlib"}, "'cnn'", "'digits'"),
         ({"epochs": 0}, "--epochs", "greater than or equal to 1"),
@@ -76,3 +83,26 @@ def test_the_network_is_one_perfect_switch_unless_asked_otherwise() -> None:
     network = make_config(topology="leaf-spine-2x3", links="100mbit", loss=0.01, background="incast").network
     assert (network.shape.racks, network.shape.spines, network.rate_bps) == (2, 3, 10**8)
     assert (network.loss, network.background, network.load) == (0.01, "incast", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"method": "dense"}, "mlp on digits, 4 workers, dense, format auto"),
+        ({"method": "topk", "density": 0.01}, "mlp on digits, 4 workers, topk, density 0.01, format auto"),
+        (
+            {"method": "omnireduce", "block": 64, "exclude": ["1d"]},
+            "mlp on digits, 4 workers, omnireduce, density 0.05, block 64, format blocks:64, whole: 1d",
+        ),
+        (
+            {"method": "threshold", "threshold": 0.5, "format": "shared-mask:4"},
+            "mlp on digits, 4 workers, threshold, threshold 0.5, format shared-mask:4",
+        ),
+        ({"method": "powersgd", "powersgd_rank": 3}, "mlp on digits, 4 workers, powersgd, rank 3"),
+        ({"method": "ds-sync", "workers": 8}, "mlp on digits, 8 workers, ds-sync"),
+    ],
+)
+def test_a_run_is_told_in_one_line_with_the_settings_its_method_reads(
+    given: dict[str, object], words: str
+) -> None:
+    assert training_line(make_config(model="mlp", **given)) == words

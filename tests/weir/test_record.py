@@ -33,6 +33,36 @@ def test_a_step_is_complete_when_every_rank_was_heard() -> None:
     assert record.totals[0].bytes_up == 200 and record.totals[2].bytes_up == 300
 
 
+def test_build_up_and_imbalance_are_of_what_all_workers_chose_and_sent() -> None:
+    def two(*sent: Sent) -> tuple[float | None, float | None]:
+        record = RunRecord("weir", ranks=range(2), epochs=1)
+        found = [record.add(step(rank, 1, sent=part)) for rank, part in enumerate(sent)][-1]
+        return found.build_up, found.imbalance
+
+    apart = (Sent(chosen=10, values=10, union=40), Sent(chosen=30, values=30, union=40))
+    assert two(*apart) == (2.0, 1.5)
+    filled = (Sent(chosen=10, values=40, union=40), Sent(chosen=30, values=40, union=40))
+    assert two(*filled) == (1.0, 1.5)
+    assert two(Sent(), Sent()) == (None, None)
+    assert two(Sent(chosen=0, values=0, union=0), Sent(chosen=0, values=0, union=0)) == (None, None)
+
+
+def test_replicas_that_may_differ_in_between_are_compared_in_the_end() -> None:
+    def finished(other: int) -> RunRecord:
+        record = RunRecord("weir", ranks=range(2), epochs=1)
+        for rank in range(2):
+            record.add(step(rank, 1, checksum=None))
+        record.add(Evaluated(0, 1, 0.5, 0.5, step=1, checksum=7, traffic=Traffic(bytes_up=50)))
+        record.add(Evaluated(1, 1, 0.5, 0.5, step=1, checksum=other))
+        return record
+
+    record = finished(other=7)
+    assert record.identical_at_end and not record.identical_in_steps
+    assert record.totals[0].bytes_up == 150  # making them equal has its price
+    with pytest.raises(ReplicasDifferError, match=r"after the last step of the weir run .*rank 1: 0*8"):
+        finished(other=8)
+
+
 def test_replicas_that_differ_are_an_error_that_names_run_step_and_ranks() -> None:
     record = RunRecord("weir", ranks=range(2), epochs=1)
     record.add(step(0, 7))
@@ -47,6 +77,7 @@ def test_replicas_that_differ_are_an_error_that_names_run_step_and_ranks() -> No
         step(1, 3, checksum=2**64 - 1),
         step(1, 4, delivery=Delivery(releases=2, lanes=5, missing=1, budget=2)),
         Evaluated(rank=0, epoch=1, loss=0.5, accuracy=0.75),
+        Evaluated(rank=0, epoch=1, loss=0.5, accuracy=0.75, checksum=3, traffic=Traffic(bytes_up=5)),
         Failed(rank=2, error="ValueError: é", traceback="line\nline"),
     ],
 )

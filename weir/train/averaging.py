@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """DS-Sync in place of the gradient all-reduce: each steps by itself, then averages in a small group."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from host_agent.ds_sync import DsSync
@@ -25,6 +26,12 @@ class AveragingExchange(Exchange):
     def stepped(self) -> None:
         """This round's average."""
         self._averager.step()
+
+    @contextlib.contextmanager
+    def measured(self, model: nn.Module) -> Iterator[None]:
+        """With the mean of all replicas."""
+        with self._averager.averaged():
+            yield
 
     def epoch_ended(self, left: int) -> None:
         """The parameters after the last epochs go into the final mean."""

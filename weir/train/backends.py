@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a run's gradients are exchanged: a method over the switch, or plain Gloo for reference."""
 
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -14,6 +15,7 @@ from weir.train.config import TrainConfig
 from weir.train.hooks import BucketHook
 from weir.train.messages import Delivery, Sent, Traffic
 from weir.train.spec import BackendName
+from weir.train.task import average_buffers
 from weir.train.wirebytes import Meter, TcpMeter
 
 
@@ -37,6 +39,12 @@ class Exchange(ABC):
 
     def finish(self, batches: Iterable[Tensor]) -> None:  # noqa: B027 may do nothing
         """Called when all is done: makes the replicas equal. batches: inputs of this worker's last epoch."""
+
+    @contextlib.contextmanager
+    def measured(self, model: nn.Module) -> Iterator[None]:
+        """While the block runs every rank's ``model`` is the one to be evaluated."""
+        average_buffers(model)
+        yield
 
     @abstractmethod
     def sent(self) -> Sent:

@@ -31,7 +31,8 @@ class Traffic:
 class Sent:
     """What of a gradient one worker gave to the transport in one step.
 
-    density: share of the values, 1.0 when dense. Blocks of the gradient are 0 where the method has none.
+    density: share of the values, 1.0 when dense. blocks, blocks_skipped: of the packets' blocks, in what the
+    format selected of the gradient; 0 where there are none.
     chosen: values that this worker chose; values: those that it sent, its own choice or, with methods that
     agree on one, everybody's; union: those that some worker sent, the same on all. None where no values are
     chosen. selection_s: time it took to choose.
@@ -111,9 +112,9 @@ class Step:
 class Evaluated:
     """The held-out set, over all ranks: mean loss and share of right answers. step: steps taken until then.
 
-    Each rank answers its part of the questions, with its own parameters. checksum: of these after the last
-    epoch, equal on every rank; None before. traffic: of what was exchanged after the last step to make them
-    equal, by methods that let them differ until then.
+    Each rank answers its part of the questions. checksum: of the parameters when training is over, equal on
+    every rank; None before. traffic: of what was exchanged after the last step to make them equal, by methods
+    that let them differ until then.
     """
 
     rank: int

@@ -70,9 +70,15 @@ def _density(axis: Any, records: list[RunRecord]) -> None:
         if record.run != "weir" or not record.steps:
             continue
         steps = [s.step for s in record.steps]
-        axis.plot(steps, [100 * s.density for s in record.steps], color=_COLOURS["weir"], label="values sent")
-        blocks = [100 * s.blocks_sent / max(1, s.blocks_sent + s.blocks_skipped) for s in record.steps]
-        axis.plot(steps, blocks, color="#ff7f0e", linestyle="--", label="blocks sent")
+        axis.plot(
+            steps,
+            [100 * s.density for s in record.steps],
+            color=_COLOURS["weir"],
+            label="values sent by one worker",
+        )
+        if record.build_up is not None:
+            union = [100 * s.density * (s.build_up or 1.0) for s in record.steps]
+            axis.plot(steps, union, color="#ff7f0e", linestyle="--", label="values sent by any worker")
 
 
 def _network(missing: Any, packets: Any, config: TrainConfig, weir: RunRecord) -> None:

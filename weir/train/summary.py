@@ -130,7 +130,6 @@ def summary_view(config: TrainConfig, records: list[RunRecord]) -> RenderableTyp
         cells = ["–" if math.isnan(v) else words(v) for v in values]
         same_links = not (config.network_matters and name in _LINK_TIMES)
         table.add_row(name, *cells, *([ratio(*values) if comparable and same_links else ""] if both else []))
-    table.add_row("blocks skipped", *(_skipped(record) for record in records), *([""] if both else []))
     for row in zip(*(network_rows(config, record) for record in records), strict=True):
         table.add_row(row[0][0], *(value for _, value in row), *([""] if both else []))
     return Group(Text(_title(config, records), style="italic"), table, *_notes(config, records))
@@ -145,12 +144,6 @@ def _title(config: TrainConfig, records: list[RunRecord]) -> str:
 def _column(record: RunRecord) -> str:
     name = "Weir" if record.run == "weir" else "Gloo (reference)"
     return name if record.status == "complete" else f"{name}\n{record.status}"
-
-
-def _skipped(record: RunRecord) -> str:
-    skipped = sum(step.blocks_skipped for step in record.steps)
-    blocks = skipped + sum(step.blocks_sent for step in record.steps)
-    return percent(skipped / blocks) if blocks else "–"
 
 
 def _notes(config: TrainConfig, records: list[RunRecord]) -> list[Text]:

@@ -26,7 +26,7 @@ from weir.train.messages import Evaluated, Failed, Finished, Message, Ready, Ste
 from weir.train.models import parameter_checksum, parameter_count
 from weir.train.record import ReplicasDifferError
 from weir.train.spec import BackendName, WorkerSpec
-from weir.train.task import Task, average_buffers, evaluate, make_task, mean_loss
+from weir.train.task import Task, evaluate, make_task, mean_loss
 
 MakeExchange = Callable[[BackendName, DistributedDataParallel, TrainConfig], Exchange]
 
@@ -144,8 +144,8 @@ class _Training:
     def _evaluate(self, epoch: int, checksum: int | None = None) -> None:
         """On the held-out data; a checksum says that training is over."""
         finishing = self._traffic()
-        average_buffers(self.task.model)
-        loss, accuracy = evaluate(self.task.model, self.task.data.test, self.rank, self.workers)
+        with self.exchange.measured(self.task.model):
+            loss, accuracy = evaluate(self.task.model, self.task.data.test, self.rank, self.workers)
         self.traffic = self.exchange.meter.read()  # what evaluation sent is no step's
         self.send(Evaluated(self.rank, epoch, loss, accuracy, self.step, checksum, finishing))
 

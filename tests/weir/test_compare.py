@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir methods`` and ``weir compare``: names, figures, and the real thing from end to end."""
+
+import base64
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from host_agent.sparsifiers import sparsifier_names
+from tests.weir.processes import children, wait_until_gone
+from tests.weir.test_record import step
+from tests.weir.test_train import environment, folder, wait_for_steps
+from weir.cli import app
+from weir.compare.config import make_comparison
+from weir.compare.results import Run, make_rows
+from weir.compare.view import result_view
+from weir.methods import methods
+from weir.train.config import ConfigError
+from weir.train.messages import Evaluated, Ready, Sent, Traffic
+from weir.train.record import RunRecord
+
+
+def start(out: Path, *options: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "weir", "compare", "--model", "mlp", "--workers", "2", "--out", str(out)]
+    return subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    )
+
+
+# Which methods there are.
+
+
+def test_every_registered_sparsifier_is_a_method_and_says_what_it_does() -> None:
+    done = CliRunner().invoke(app, ["methods", "--json"])
+    assert done.exit_code == 0
+    listed = {method["name"]: method for method in json.loads(done.output)}
+    assert set(listed) == {*sparsifier_names(), "ds-sync", "powersgd"}
+    assert list(listed) == sorted(listed)
+    assert all(method["summary"] for method in listed.values())
+    assert listed["omnireduce"]["format"] == "blocks:256" and listed["ds-sync"]["format"] is None
+    assert listed["topk"]["promises_density"] and not listed["dense"]["promises_density"]
+
+
+def test_the_list_for_people_has_a_line_for_each() -> None:
+    done = CliRunner().invoke(app, ["methods"], env={"COLUMNS": "150"})
+    assert done.exit_code == 0
+    for name in methods():
+        assert any(line.startswith(f"{name} ") for line in done.output.splitlines())
+
+
+# What a comparison is told.
+
+
+def test_all_methods_are_trained_with_one_seed_before_the_next() -> None:
+    comparison = make_comparison("dense, topk", seeds=2, model="mlp", density=0.1)
+    assert [(method, seed) for method, seed, _ in comparison] == [
+        ("dense", 1), ("topk", 1), ("dense", 2), ("topk", 2),
+    ]  # fmt: skip
+    for method, seed, config in comparison:
+        assert (config.method, config.seed, config.density, config.reference) == (method, seed, 0.1, False)
+    assert make_comparison("all", seeds=1, model="mlp").methods == tuple(methods())
+
+
+def test_what_a_method_has_no_use_for_is_left_out_for_it() -> None:
+    given = {"format": "blocks:64", "exclude": ["1d"], "loss_budget": 0.1}
+    comparison = make_comparison("topk,powersgd,ds-sync", seeds=1, model="mlp", **given)
+    told = {method: (config.format, config.exclude, config.loss_budget) for method, _, config in comparison}
+    assert told == {
+        "topk": ("blocks:64", ("1d",), 0.1), "powersgd": (None, (), 0.0), "ds-sync": (None, (), 0.0),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "complaint"),
+    [
+        ("", {}, "--methods: name one at least"),
+        ("dense,best", {}, "--methods: no method is called 'best'; there are .*dense"),
+        ("topk,dense,topk", {}, "--methods: topk is named twice"),
+        ("dense", {"seeds": 0}, "--seeds: .* not 0"),
+        ("dense", {"workers": 33}, "--workers: .* not 33"),
+    ],
+)
+def test_wrong_settings_are_named(names: str, given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        make_comparison(names, **{"seeds": 1, "model": "mlp", **given})
+
+
+# The figures.
+
+
+def run(method: str, seed: int, accuracy: float, up: tuple[int, int], sent: tuple[Sent, Sent]) -> Run:
+    """Two workers, one step."""
+    comparison = make_comparison(method, seeds=seed, model="mlp", workers=2)
+    record = RunRecord("weir", range(2), epochs=1)
+    for rank in range(2):
+        record.add(Ready(rank, parameters=1000, steps_per_epoch=1, samples=10, traffic_source="here"))
+        traffic = Traffic(bytes_up=up[rank], bytes_down=2 * up[rank])
+        record.add(step(rank, 1, traffic=traffic, sent=sent[rank]))
+        record.add(Evaluated(rank, 1, 0.5, accuracy, step=1, checksum=7))
+    record.status = "complete"
+    return Run(method, seed, comparison.trainings[method, seed], record)
+
+
+def test_figures_are_of_all_seeds_and_shares_of_dense_training() -> None:
+    comparison = make_comparison("dense,topk", seeds=2, model="mlp", workers=2)
+    whole = (Sent(), Sent())
+    chosen = (
+        Sent(density=0.01, chosen=10, values=10, union=18, selection_s=0.002),
+        Sent(density=0.03, chosen=30, values=30, union=18, selection_s=0.004),
+    )
+    runs = [
+        run("dense", 1, 0.9, (1000, 3000), whole),
+        run("topk", 1, 0.8, (100, 300), chosen),
+        run("dense", 2, 0.9, (1000, 3000), whole),
+        run("topk", 2, 0.9, (200, 200), chosen),
+    ]
+    dense, topk = make_rows(comparison, runs)
+    assert (dense.up_of_dense, dense.down_of_dense, dense.build_up, dense.selection_s) == (1, 1, None, None)
+    assert (topk.bytes_up, topk.bytes_down, topk.up_of_dense) == (200, 400, 0.1)
+    assert topk.accuracy == pytest.approx(0.85) and topk.spread == pytest.approx(0.05 * 2**0.5)
+    assert topk.density == pytest.approx(0.02) and topk.selection_s == pytest.approx(0.003)
+    assert topk.build_up == pytest.approx(18 / 20) and topk.imbalance == pytest.approx(30 / 20)
+    assert (topk.status, topk.step_s) == ("complete", pytest.approx(0.2))
+    for width in (150, 60):
+        console = Console(width=width)
+        with console.capture() as capture:
+            console.print(result_view(comparison, [dense, topk]))
+        for words in ("85.0 ± 7.1 %", "200 B", "10 %", "1.50x", "topk"):
+            assert words in capture.get()
+
+
+def test_without_dense_training_shares_are_of_what_it_would_cost() -> None:
+    comparison = make_comparison("topk", seeds=1, model="mlp", workers=2)
+    (row,) = make_rows(comparison, [run("topk", 1, 0.9, (100, 100), (Sent(), Sent()))])
+    assert row.up_of_dense is not None and 0 < row.up_of_dense < 100 / 4000
+
+
+# From end to end.
+
+
+def test_methods_are_trained_side_by_side_until_somebody_interrupts(tmp_path: Path) -> None:
+    """All three with the first seed, then Ctrl-C in the second: no process is left, nothing known is lost."""
+    names = ["dense", "powersgd", "ds-sync"]
+    process = start(
+        tmp_path, "--methods", ",".join(names), "--seeds", "9", "--epochs", "1", "--max-steps", "4"
+    )
+    wait_for_steps(tmp_path, 13)
+    started = children(process.pid)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    wait_until_gone(*started)
+    assert process.returncode == 130 and "Traceback" not in output, output
+    for words in ("training 3 of 27: ds-sync, seed 1", "ds-sync, seed 1: complete", "build-up", "written to"):
+        assert words in output
+    where = folder(tmp_path)
+    told = json.loads((where / "compare.json").read_text())
+    assert (told["status"], told["shares_are_of"]) == ("interrupted", "the method dense, measured")
+    dense, low_rank, averaged = (told["methods"][name] for name in names)
+    assert dense["status"] == "interrupted" and low_rank["status"] == "complete"
+    assert dense["up_of_dense"] == 1 and 0 < low_rank["up_of_dense"] < 0.8 < averaged["up_of_dense"]
+    assert low_rank["density"] < 0.6 and averaged["density"] == 1
+    *complete, last = told["runs"]
+    assert (last["method"], last["seed"], last["status"]) == ("dense", 2, "interrupted")
+    assert [run["method"] for run in complete] == names
+    for run in complete:
+        assert (run["status"], run["steps"], run["replicas"]["identical_at_end"]) == ("complete", 4, True)
+    in_steps = {run["method"]: run["replicas"]["identical_after_every_step"] for run in complete}
+    assert in_steps == {"dense": True, "powersgd": True, "ds-sync": None}
+    lines = [json.loads(line) for line in (where / "steps.jsonl").read_text().splitlines()]
+    assert [(line["method"], line["seed"], line["step"]) for line in lines[:13]] == [
+        *((name, 1, number) for name in names for number in range(1, 5)), ("dense", 2, 1),
+    ]  # fmt: skip
+    picture = (where / "compare.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    page = (where / "compare.html").read_text()
+    assert base64.b64encode(picture).decode() in page and "powersgd, rank 2" in page
