@@ -2,9 +2,12 @@
 """``weir bench``: Weir beside its peers, in one run, on the same links."""
 
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from weir.train.config import Model
 
 app = typer.Typer(no_args_is_help=True, help="Measure Weir beside its peers: same run, same links, ratios.")
 
@@ -93,6 +96,58 @@ def cost(
     shares = _numbers(float, densities, "--densities", 0, 1)
     counts = _numbers(int, workers, "--workers", 1, 32)
     run(chosen, shares, counts, steps, plot, processes)
+
+
+@app.command()
+def selection(
+    model: Annotated[str, typer.Option(help="As for weir train.")] = "resnet18",
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated: weir methods lists them.")
+    ] = "dfs,topk,topk-block,omnireduce,threshold,random-k,exdyna,micro,deft",
+    density: Annotated[float, typer.Option(help="As for weir train.")] = 0.01,
+    workers: Workers = 4,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a worker's backward pass.")] = 32,
+    steps: Annotated[int, typer.Option(min=2, help="Steps; the second half counts.")] = 40,
+) -> None:
+    """Time to choose what is sent and how, as a share of the backward pass; one thread, the same run."""
+    from bench.selection import run
+
+    run(_model(model), _sparsifiers(methods), density, workers, batch, steps)
+
+
+@app.command()
+def density(
+    model: Annotated[str, typer.Option(help="As for weir train.")] = "cnn",
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated: weir methods lists them.")
+    ] = "exdyna,exdyna-published,micro,micro-published,deft,topk",
+    target: Annotated[float, typer.Option(min=0, max=1, help="Density to aim at.")] = 0.001,
+    workers: Workers = 8,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of a dense training.")] = 200,
+    plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-density.png"),
+) -> None:
+    """Density of the sum over a training, who sends it, and how long choosing takes: ExDyna's figures."""
+    from bench.density import run
+
+    run(_model(model), _sparsifiers(methods), target, workers, steps, plot)
+
+
+def _model(name: str) -> "Model":
+    from weir.train.config import PRESETS
+
+    for model in PRESETS:
+        if model == name:
+            return model
+    raise typer.BadParameter(f"--model: {', '.join(PRESETS)}, not {name!r}")
+
+
+def _sparsifiers(names: str) -> list[str]:
+    from host_agent.sparsifiers import sparsifier_class
+
+    try:
+        return [sparsifier_class(name).name for name in names.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(f"--methods: {error}") from None
 
 
 def _numbers(kind: type[_Number], text: str, option: str, above: float, most: float) -> list[_Number]:

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorded gradients, and methods that are applied to them: many methods see the same gradients.
 
-``record`` trains densely and keeps every worker's gradients in a file. ``Replay`` does with them what the
-DDP hook does, but for the network: each worker's residuals and choice (host_agent.local_gradients), one
+``train`` trains densely; ``record`` keeps every worker's gradients in a file. ``Replay`` does with them what
+the DDP hook does, but for the network: each worker's residuals and choice (host_agent.local_gradients), one
 format for all (host_agent.formats), and sums in memory, without rounding. With fewer workers than were
 recorded it takes the first ones' gradients.
 """
 
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +33,8 @@ from weir.train.config import PRESETS, Model, make_config
 from weir.train.data import share
 from weir.train.task import make_task, mean_loss
 
+Gradients: TypeAlias = npt.NDArray[np.float32]  # [workers, elements], parameters in the module's order
+
 SLOTS = 256
 """Slots of the job whose traffic is counted: as many as ``weir train`` gets."""
 
@@ -41,43 +48,68 @@ class Recording:
     steps: int
     workers: int
 
-    def open(self) -> npt.NDArray[np.float32]:
+    def open(self) -> Gradients:
         """What was recorded, read as it is used."""
         flat = np.memmap(self.path, np.float32, mode="c")
         return flat.reshape(self.steps, self.workers, -1)
 
 
 def record(path: Path, model: Model, workers: int, steps: int, seed: int = 1) -> Recording:
-    """Train so many steps with so many workers in this process, dense and synchronous."""
-    config = make_config(model=model, workers=workers, seed=seed)
+    """Keep the gradients of the first steps of a training in a file."""
+    with path.open("wb") as out:
+        for gradients, _ in islice(train(model, workers, seed), steps):
+            out.write(gradients.data)
+    return Recording(path, model, steps, workers)
+
+
+def train(
+    model: Model, workers: int, seed: int = 1, batch_size: int | None = None
+) -> Iterator[tuple[Gradients, list[float]]]:
+    """Train with so many workers in this process, dense and synchronous, without end.
+
+    Gives each step's gradients and the seconds that each worker's backward pass took.
+    """
+    config = make_config(model=model, workers=workers, seed=seed, batch_size=batch_size)
     task = make_task(config)
     parameters = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(parameters, lr=config.lr)
-    train, epoch = task.data.train, 0
-    todo: list[tuple[torch.Tensor, ...]] = []
-    with path.open("wb") as out:
-        for _ in range(steps):
-            if not todo:
-                epoch += 1
-                ranks = [
-                    share(len(train), rank, workers, config.batch_size, seed, epoch)
-                    for rank in range(workers)
-                ]
-                todo = list(zip(*ranks, strict=True))
-            mean: torch.Tensor | None = None
-            for batch in todo.pop(0):
-                loss = mean_loss(task.model(train.inputs[batch]), train.targets[batch])
-                gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, parameters)])
-                out.write(gradient.numpy().data)
-                mean = gradient / workers if mean is None else mean + gradient / workers
-            assert mean is not None, "there is a worker"
-            lengths = [parameter.numel() for parameter in parameters]
-            for parameter, part in zip(parameters, torch.split(mean, lengths), strict=True):
-                parameter.grad = part.view_as(parameter)
+    lengths = [parameter.numel() for parameter in parameters]
+    optimizer, data = torch.optim.SGD(parameters, lr=config.lr), task.data.train
+    for epoch in itertools.count(1):
+        ranks = [share(len(data), rank, workers, config.batch_size, seed, epoch) for rank in range(workers)]
+        for batches in zip(*ranks, strict=True):
+            gradients, seconds = np.empty((workers, sum(lengths)), np.float32), []
+            for batch, row in zip(batches, gradients, strict=True):
+                loss = mean_loss(task.model(data.inputs[batch]), data.targets[batch])
+                began = time.perf_counter()
+                parts = torch.autograd.grad(loss, parameters)
+                seconds.append(time.perf_counter() - began)
+                torch.cat([part.flatten() for part in parts], out=torch.from_numpy(row))
+            yield gradients, seconds
+            mean = torch.from_numpy(gradients.mean(axis=0))
+            for parameter, own in zip(parameters, torch.split(mean, lengths), strict=True):
+                parameter.grad = own.view_as(parameter)
             if (limit := PRESETS[model].clip) is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, limit)
             optimizer.step()
-    return Recording(path, model, steps, workers)
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """What one worker does in a step to choose, and to choose the format, in seconds.
+
+    choice: the sparsifier's. observing: it looks at the sum. mask: of what was chosen. planning: counting,
+    telling the others, planning.
+    """
+
+    choice: float = 0.0
+    observing: float = 0.0
+    mask: float = 0.0
+    planning: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.choice + self.observing + self.mask + self.planning
 
 
 @dataclass(frozen=True)
@@ -85,8 +117,8 @@ class Sent:
     """What the workers sent in one step.
 
     chosen: of each parameter bool[workers, length], what each worker chose. plan: the formats. elements: that
-    travelled from each worker: its own, or all of the union if the method fills it. counters: numbers that
-    each worker told the others.
+    travelled from all workers: their own, or all of the union if the method fills it. counters: numbers that
+    each worker told the others. seconds: of rank 0.
     """
 
     chosen: tuple[Flags, ...]
@@ -95,6 +127,7 @@ class Sent:
     elements: int
     counters: int
     fills_union: bool
+    seconds: Seconds
 
     def traffic(self) -> Traffic:
         """What it takes on the wire, exactly."""
@@ -128,45 +161,65 @@ class Replay:
         self.formats = Formats(parse_rule(rule or first.format), first)
         self.formats.join(workers, SLOTS)
 
-    def step(self, gradients: npt.NDArray[np.float32]) -> Sent:
+    def step(self, gradients: Gradients) -> Sent:
         """One step of all workers. gradients: float32[workers or more, elements]."""
-        layout, fills = self.layout, self.ranks[0].sparsifier.fills_union
+        layout, fills, first = self.layout, self.ranks[0].sparsifier.fills_union, self.ranks[0]
         outgoing = [
             rank.prepare(layout, torch.from_numpy(own))
             for rank, own in zip(self.ranks, gradients, strict=False)
         ]
+        clock = _Clock()
+        with clock("planning"):
+            plan = self.formats.plan(layout, first.spans, first.excluded)
+        with clock("mask"):
+            Proposal(plan, layout, outgoing[0].sent)
         chosen = torch.stack([one.sent != 0 for one in outgoing])
-        plan = self.formats.plan(layout, self.ranks[0].spans, self.ranks[0].excluded)
         # With one worker, who would send what any of them would, the selection is what all would agree on.
         selection = Proposal(plan, layout, chosen.any(dim=0).float()).agree(_peers(0, 1))
         total = torch.zeros(layout.length)
         notes: list[Lanes] = []
         for number, (rank, one) in enumerate(zip(self.ranks, outgoing, strict=True)):
             packed = selection.pack(one.compensated if fills else one.sent)
-            notes.append(self.formats.notes(_peers(number, len(outgoing)), selection, packed))
+            with clock("planning" if rank is first else "others"):
+                notes.append(self.formats.notes(_peers(number, len(outgoing)), selection, packed))
             delivered = selection.unpack(packed)
             total += delivered
             rank.settle(one, one.compensated - delivered)
         union = selection.union(total)
         for rank in self.ranks:
-            rank.observe(layout, total, union)
-            rank.end_step()
+            with clock("observing" if rank is first else "others"):
+                rank.observe(layout, total, union)
+                rank.end_step()
         told = cast(Lanes, np.bitwise_or.reduce(notes))
-        self.formats.settle(selection, total, len(outgoing), told)
-        self.formats.end_step()
-        return self._sent(chosen, plan, told.size // len(outgoing), int(torch.count_nonzero(union)), fills)
-
-    def _sent(self, chosen: torch.Tensor, plan: Plan, counters: int, union: int, fills: bool) -> Sent:
+        with clock("planning"):
+            self.formats.settle(selection, total, len(outgoing), told)
+            self.formats.end_step()
+        del clock.seconds["others"]
         flags: Flags = chosen.numpy()
-        elements = len(flags) * union if fills else int(np.count_nonzero(flags))
+        elements = len(flags) * int(torch.count_nonzero(union)) if fills else int(np.count_nonzero(flags))
         return Sent(
-            tuple(flags[:, segment.in_vector] for segment in self.layout),
+            tuple(flags[:, segment.in_vector] for segment in layout),
             plan,
-            tuple(plan.formats[segment.name].mask for segment in self.layout),
+            tuple(plan.formats[segment.name].mask for segment in layout),
             elements,
-            counters,
+            told.size // len(outgoing),
             fills,
+            Seconds(choice=outgoing[0].seconds, **clock.seconds),
         )
+
+
+class _Clock:
+    """Adds up seconds by name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {"others": 0.0}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Times the block."""
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
 class _Alone:

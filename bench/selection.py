@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir bench selection``: what choosing costs, as a share of the backward pass of the same training.
+
+On one thread, in one process: a step's gradients are computed by all workers in turn, then every method
+chooses among them. Only what rank 0 does is timed: what a worker does on a machine of its own. Nothing is
+sent.
+"""
+
+from collections.abc import Sequence
+from statistics import fmean, median
+
+import torch
+from rich.console import Console
+from rich.progress import track
+
+from bench.replay import Replay, Seconds, train
+from bench.table import show
+from weir.train.config import Model, make_config
+from weir.train.task import make_task
+
+console = Console(stderr=True)
+
+
+def run(
+    model: Model, methods: Sequence[str], density: float, workers: int, batch: int, steps: int
+) -> dict[str, float]:
+    """Measure and print; returns the median share of the backward pass that each method takes."""
+    torch.set_num_threads(1)
+    module = make_task(make_config(model=model)).model
+    replays = {name: Replay(module, name, workers, density) for name in methods}
+    taken: dict[str, list[Seconds]] = {name: [] for name in methods}
+    backward: list[float] = []
+    training = train(model, workers, batch_size=batch)
+    for number in track(range(steps), "steps", console=console, transient=True):
+        gradients, seconds = next(training)
+        sent = {name: replay.step(gradients) for name, replay in replays.items()}
+        if number >= steps // 2:
+            backward += seconds
+            for name, one in sent.items():
+                taken[name].append(one.seconds)
+    reference = median(backward)
+    shares = {name: median(one.total for one in own) / reference for name, own in taken.items()}
+    elements = sum(p.numel() for p in module.parameters())
+    show(
+        f"Selection for {model}'s gradient ({elements / 1e6:.1f} million values), density {density:g}",
+        ("method", "choice ms", "sum seen ms", "mask ms", "planner ms", "total ms", "of backward", "mean"),
+        [_row(name, own, reference) for name, own in taken.items()],
+        [
+            f"backward: {1e3 * reference:.0f} ms, {model}, batch {batch}, one thread, the same run; medians "
+            f"of the second half of {steps} steps; rank 0 of {workers}",
+            "sum seen: what the method learns from a sum; mask: bits of what was chosen; planner: counting, "
+            "planning, learning; mean: of the total, as a share of backward: counting is not in every step",
+        ],
+    )
+    return shares
+
+
+def _row(name: str, taken: Sequence[Seconds], reference: float) -> tuple[str, ...]:
+    parts = (
+        [one.choice for one in taken],
+        [one.observing for one in taken],
+        [one.mask for one in taken],
+        [one.planning for one in taken],
+        [one.total for one in taken],
+    )
+    total = parts[-1]
+    return (
+        name,
+        *(f"{1e3 * median(part):.1f}" for part in parts),
+        f"{median(total) / reference:.1%}",
+        f"{fmean(total) / reference:.1%}",
+    )
