@@ -14,7 +14,6 @@ from scapy.layers.l2 import Ether
 
 from controller.qos import DEFAULT_CLASSES
 from controller.topology import single_switch
-from simulator.clock import SECOND
 from simulator.congestion import Algorithm, Dctcp
 from simulator.link import Faults
 from simulator.network import LinkSpec, Network
@@ -313,13 +312,14 @@ def test_a_stream_always_arrives(seed: int, loss: float, length: int, algorithm:
 
 
 def bottleneck(
-    senders: int, *, seed: int = 1, loss: float = 0.0, depth: int = 64
+    senders: int, *, seed: int = 1, loss: float = 0.0, depth: int = 64, algorithm: Algorithm = "dctcp"
 ) -> tuple[Network, list[Stream]]:
     """Streams from hosts h1, h2, ... to the last host, which all begin at once and do not end."""
     topology = single_switch(senders + 1, "127.0.0.1:1", target="soft")
     link = LinkSpec(RATE, Faults(delay=5_000, loss=loss))
     network = Network(topology, seed=seed, link=link, queueing=Queueing(depth_packets=depth))
-    streams = [network.stream(f"h{i + 1}", f"h{senders + 1}") for i in range(senders)]
+    config = TcpConfig(algorithm=algorithm)
+    streams = [network.stream(f"h{i + 1}", f"h{senders + 1}", config) for i in range(senders)]
     for stream in streams:
         stream.write(1 << 40)
     return network, streams
@@ -332,12 +332,23 @@ def rates(network: Network, streams: list[Stream], seconds: float) -> list[float
     return [(s.receiver.expected - b) * 8 / seconds for s, b in zip(streams, before, strict=True)]
 
 
-def test_one_stream_fills_a_clean_link() -> None:
-    network, streams = bottleneck(1)
+@pytest.mark.parametrize(("algorithm", "share"), [("dctcp", 0.99), ("cubic", 0.99), ("bbr", 0.97)])
+def test_one_stream_fills_a_clean_link(algorithm: Algorithm, share: float) -> None:
+    network, streams = bottleneck(1, algorithm=algorithm)
     with network:
-        network.run_for(0.005)
+        network.run_for(0.01)
+        (rate,) = rates(network, streams, 0.03)
+    assert rate > share * GOODPUT
+
+
+def test_bbr_fills_links_that_lose_and_no_queue() -> None:
+    network, streams = bottleneck(1, loss=0.02, algorithm="bbr")
+    with network:
+        network.run_for(0.01)
         (rate,) = rates(network, streams, 0.05)
-    assert rate > 0.99 * GOODPUT
+        (queue,) = network.nodes["s1"].switch.queue_statistics(2)[:1]
+    assert rate > 0.85 * GOODPUT
+    assert queue.dropped_packets == 0
 
 
 def test_streams_share_a_bottleneck_fairly_and_leave_none_of_it() -> None:
@@ -386,14 +397,15 @@ def test_a_burst_that_overflows_the_queue_arrives_all_the_same() -> None:
 
 def test_frames_are_what_any_receiver_would_accept() -> None:
     topology = single_switch(2, "127.0.0.1:1", target="soft")
-    with Network(topology, seed=1) as network:
+    link = LinkSpec(RATE, Faults(delay=5_000, loss=0.05))
+    with Network(topology, seed=1, link=link) as network:
         frames: list[bytes] = []
         for ends in (("h1", "s1"), ("h2", "s1")):
             network.link(*ends).tap = lambda _time, frame: frames.append(frame)
         stream = network.stream("h1", "h2")
-        stream.write(MSS + 100)
+        stream.write(100 * MSS + 100)
         network.run(lambda: stream.sender.done, limit=1)
-    assert {len(frame) for frame in frames} == {OVERHEAD, OVERHEAD + 100, OVERHEAD + MSS}
+    blocks = set()
     for frame in frames:
         packet = Ether(frame)
         again = Ether(frame)
@@ -401,4 +413,8 @@ def test_frames_are_what_any_receiver_would_accept() -> None:
         again = Ether(bytes(again))
         assert (packet[IP].chksum, packet[TCP].chksum) == (again[IP].chksum, again[TCP].chksum)
         assert packet[IP].len == len(frame) - 14
-    assert network.clock.now < SECOND
+        edges = dict(packet[TCP].options).get("SAck", ())
+        assert all(first < last for first, last in zip(edges[::2], edges[1::2], strict=True))
+        blocks.add(len(edges) // 2)
+    assert {0, 1, 2} <= blocks
+    assert {len(frame) for frame in frames} >= {OVERHEAD, OVERHEAD + 12, OVERHEAD + 100, OVERHEAD + MSS}
