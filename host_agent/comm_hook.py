@@ -157,17 +157,15 @@ class HookState:
         peers, tagging = self.group.collectives.peers, Tagging(self._layers.frontmost(s.name for s in layout))
         outgoing = self.gradients.prepare(layout, bucket)
         plan = self.formats.plan(layout, self.gradients.spans, self.gradients.excluded)
-        proposed = time.perf_counter()
         proposal = Proposal(plan, layout, outgoing.sent)
-        seconds = outgoing.seconds + time.perf_counter() - proposed
         selection = proposal.agree(peers, tagging)
         fills = self.gradients.sparsifier.fills_union
         packed = selection.pack(outgoing.compensated if fills else outgoing.sent)
-        magnitudes = self.gradients.classify(selection.layout, packed)
         notes = self.formats.notes(peers, selection, packed)
+        values = packed.cpu()  # from here on the network's
         mine = encode(
             peers,
-            packed.cpu().numpy(),
+            values.numpy(),
             selection.describe,
             SCALE_LANES,
             tagging,
@@ -175,9 +173,9 @@ class HookState:
             dense=not selection.everything,
             notes=notes,
         )
-        keep = self.gradients.keeps_rounding
+        magnitudes = self.gradients.classify(selection.layout, values)
         budgets = self._budgets(tagging, selection, magnitudes, mine)
-        total, report = mine.add(peers, keep=keep, tagging=budgets)
+        total, report = mine.add(peers, keep=self.gradients.keeps_rounding, tagging=budgets)
         sums = torch.from_numpy(total.values()).to(bucket.device)
         summed = selection.unpack(sums)
         layout.collect(self.gradients.sparsifier.decode(summed), bucket)
@@ -193,7 +191,7 @@ class HookState:
             sent_elements=proposal.elements,
             union_elements=selection.layout.elements if fills else int(torch.count_nonzero(sums)),
             seconds=time.perf_counter() - started,
-            selection_seconds=seconds,
+            selection_seconds=outgoing.seconds + proposal.seconds,
             blocks=selection.layout.length // plan.block,
             **self._counted(report, before),
         )

@@ -26,7 +26,6 @@ _LAST = np.uint32(0xFFFFFFFF)
 WORTH_ASKING = 512  # blocks: from here on, a bitmap of those that are not zero costs less than it saves
 WORTH_SELECTING = 1 / 2  # of the blocks: with more, copying them out and in costs more than it saves
 
-_WORTH_ASKING, _WORTH_SELECTING = WORTH_ASKING, WORTH_SELECTING
 NO_NOTES: Final = np.empty(0, np.uint32)
 
 Namer = Callable[[int], str]

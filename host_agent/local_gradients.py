@@ -83,8 +83,10 @@ class LocalGradients:
         return Outgoing(layout, vector, sent, time.perf_counter() - started)
 
     def classify(self, layout: BucketLayout, vector: torch.Tensor) -> Magnitudes | None:
-        """The classes of the blocks of what is sent; None when nothing may be lost. Changes nothing."""
-        return None if self.classifier is None else self.classifier.classify(layout, vector)
+        """The classes of the blocks of what is sent; None when nothing can be lost. Changes nothing."""
+        if self.classifier is None or not layout.length:
+            return None
+        return self.classifier.classify(layout, vector)
 
     def _chosen(self, layout: BucketLayout, vector: torch.Tensor) -> torch.Tensor:
         """What of each parameter is sent, chosen for each by itself."""

@@ -2,6 +2,7 @@
 """The step between sparsifier and sum: the workers agree what travels, in which format, and learn from it."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -45,7 +46,7 @@ class Formats:
         self._planner.resize(workers, slots)
 
     def plan(self, layout: BucketLayout, spans: Mapping[str, Span], excluded: Excluded) -> Plan:
-        """How to write down a bucket. spans: by parameter. excluded: whether one is sent whole in any case."""
+        """How to write down a bucket. spans: by parameter. excluded: is one sent whole in any case?"""
         if layout.align % SCALE_LANES:
             raise ValueError(f"parameters start on multiples of {layout.align}, not of {SCALE_LANES}")
         wanted = {
@@ -106,10 +107,11 @@ class Formats:
 class Proposal:
     """What this worker would send of a bucket, before it knows of the others.
 
-    elements: that are not zero.
+    elements: that are not zero. seconds: that it took to find them.
     """
 
     def __init__(self, plan: Plan, layout: BucketLayout, sent: torch.Tensor) -> None:
+        started = time.perf_counter()
         self.plan, self.layout = plan, layout
         masked = [segment for segment in layout if plan.formats[segment.name].mask is not None]
         self._words = np.zeros(sum(self._size(segment) for segment in masked), np.uint32)
@@ -123,6 +125,7 @@ class Proposal:
             words = self._masks[segment.name] = self._words[at : at + self._size(segment)]
             self.elements += write_mask(values, mask, words)
             at += words.size
+        self.seconds = time.perf_counter() - started
 
     def _size(self, segment: Segment) -> int:
         return words_for(segment.length, self.plan.formats[segment.name].mask or 1)
