@@ -42,21 +42,37 @@ class Traffic:
     """What one or more reduces put on the wire.
 
     packets: that each worker sends, and gets as many. up: bytes that each worker sends. down: bytes that each
-    gets, the same for all.
+    gets, the same for all. payload: of all of them, bytes of lanes, in so many blocks.
     """
 
     packets: int
     up: tuple[int, ...]
     down: int
+    payload: int
+    blocks: int
 
     @property
     def total(self) -> int:
         """Bytes of all workers, in both directions."""
         return sum(self.up) + len(self.up) * self.down
 
+    @property
+    def values_and_indexes(self) -> int:
+        """What is left without any header but an index of 32 bits to each block.
+
+        In this unit papers give the cost of formats: non-zero blocks x (block x 32 + 32) bits.
+        """
+        return self.payload + LANE_BYTES * self.blocks
+
     def __add__(self, other: "Traffic") -> "Traffic":
         up = tuple(map(add, self.up, other.up))
-        return Traffic(self.packets + other.packets, up, self.down + other.down)
+        return Traffic(
+            self.packets + other.packets,
+            up,
+            self.down + other.down,
+            self.payload + other.payload,
+            self.blocks + other.blocks,
+        )
 
 
 # ------------------------------------------------------------------------------------------------- one reduce
@@ -95,8 +111,9 @@ def reduce_traffic(occupied: Flags, block: int, slots: int, *, fill: bool = Fals
         occupied = np.broadcast_to(union, occupied.shape)
     packets = rounds(union, block, slots)
     bare, lanes = packets * headers(block), block * LANE_BYTES
-    up = tuple(bare + lanes * int(n) for n in np.count_nonzero(occupied, axis=1))
-    return Traffic(packets, up, bare + lanes * int(np.count_nonzero(union)))
+    sent, got = np.count_nonzero(occupied, axis=1).tolist(), int(np.count_nonzero(union))
+    blocks = sum(sent) + len(sent) * got
+    return Traffic(packets, tuple(bare + lanes * n for n in sent), bare + lanes * got, lanes * blocks, blocks)
 
 
 def by_block(flags: Flags, block: int) -> Flags:
@@ -167,7 +184,7 @@ def exchange_traffic(
     many numbers each worker sends along with the exponents. fills_union: every worker sends all that is
     selected. slots, fill: as in ``reduce_traffic``.
     """
-    done = [Traffic(0, (0,) * parts[0].workers, 0)]
+    done = [Traffic(0, (0,) * parts[0].workers, 0, 0, 0)]
     masked = [part.at(mask * WORD) for part, mask in zip(parts, masks, strict=True) if mask is not None]
     for depth, words in enumerate(_tree(np.concatenate(masked, axis=1), levels) if masked else []):
         wide = GROUP_LANES if depth == 0 else fitting_block(words.shape[1])  # the top level is sparse

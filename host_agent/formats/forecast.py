@@ -6,8 +6,8 @@ made with operations that IEEE 754 rounds in one way only (no powers, no logarit
 comes to the same number.
 
 Down, everything follows from the union of what the workers send. Up, it takes the *share* of a union's blocks
-that a worker has, which is known for the mask in use and estimated for the others: a block of b packed lanes
-comes from a longer stretch of the parameter, and what share of such stretches a worker has was counted, too.
+that a worker has, which is known for the mask in use and estimated for the others: a block of packed lanes
+comes from some blocks of the parameter, and what share of these a worker has was counted, too.
 """
 
 import math
@@ -15,9 +15,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from host_agent.dtypes import LANE_BYTES
+from host_agent.float_sum import WORTH_ASKING
 from host_agent.formats.cost import WORD, headers
 from host_agent.formats.format import BLOCK_SIZES, SCALE_LANES
 from host_agent.formats.pyramid import LEVELS
+from host_agent.primitive import fitting_block
 from wire.definition import GROUP_LANES, SLOT_LANES
 
 UNION_LEVELS: Final = 18
@@ -47,7 +49,8 @@ class Counts:
 
     union: blocks of 2^k elements that some worker had, k from 0 to 17. shares: of those of 2^k elements, the
     share that one worker had, on average, k from 0 to 8. mask: in use when they were counted. packed: of the
-    blocks of 32, 64, 128 and 256 lanes of the packed vector, the share that one worker had.
+    blocks of 32, 64, 128 and 256 lanes of the packed vector, the share that one worker had. fills: workers
+    send all that a mask selects.
     """
 
     length: int
@@ -55,6 +58,7 @@ class Counts:
     shares: tuple[float, ...]
     mask: int | None
     packed: tuple[float, ...]
+    fills: bool = False
 
     def blocks(self, size: int) -> int:
         """Blocks of ``size`` elements, a power of two, that some worker had."""
@@ -64,7 +68,9 @@ class Counts:
         return min(self.union[-1], -(-self.length // size))
 
     def share(self, mask: int | None, block: int) -> float:
-        """Of the packed vector's blocks of so many lanes, the share that one worker has."""
+        """Of the packed vector's blocks of so many lanes, the share that one worker sends."""
+        if self.fills:
+            return 1.0
         if mask is None or block <= mask:
             return self.shares[block.bit_length() - 1]
         if mask == self.mask:
@@ -72,23 +78,22 @@ class Counts:
         guess = self._guess(mask, block)
         if self.mask is not None and block > self.mask and (known := self._guess(self.mask, block)) > 0:
             guess *= self.packed[BLOCK_SIZES.index(block)] / known
-        least = self.shares[mask.bit_length() - 1]
-        return min(max(guess, least), at_least_one(least, block / mask), 1.0)
+        return min(max(guess, self.shares[mask.bit_length() - 1]), 1.0)
 
     def _guess(self, mask: int, block: int) -> float:
-        """A packed block is made of as long a stretch of the parameter as holds so many blocks."""
+        """The share from those of blocks of the parameter, of any size, that a packed block has parts of.
+
+        It is empty when all of those are: each size gives an upper bound, the better the more a worker's
+        elements keep together.
+        """
         selected = self.blocks(mask)
         if not selected:
             return 0.0
-        stretch = block * self.length / (selected * mask)
-        level = 0
-        while level + 1 < LEVELS and 2 << level <= stretch:
-            level += 1
-        return at_least_one(self.shares[level], max(1.0, stretch / (1 << level) * self._fullness(level)))
-
-    def _fullness(self, level: int) -> float:
-        """The share of all blocks of 2^level elements that are in the union."""
-        return self.union[level] / -(-self.length >> level) if self.length else 0.0
+        further = block / mask - 1.0
+        return min(
+            at_least_one(self.shares[level], 1.0 + further * self.union[level] / selected)
+            for level in range(mask.bit_length() - 1, LEVELS)
+        )
 
 
 def at_least_one(share: float, draws: float) -> float:
@@ -149,8 +154,7 @@ def lanes_bytes(lanes: Lanes, block: int, group: Group, others: float = 0.0) -> 
 
 def full_bytes(lanes: float, block: int, workers: int) -> float:
     """The same of a reduce in which every worker has all lanes."""
-    packets = lanes / SLOT_LANES
-    return 2.0 * workers * (packets * headers(block) + lanes * LANE_BYTES)
+    return 2.0 * workers * (lanes / SLOT_LANES * headers(block) + lanes * LANE_BYTES)
 
 
 def scales_of(counts: Counts, mask: int | None) -> float:
@@ -194,19 +198,43 @@ def words_of(counts: Counts, mask: int) -> Words:
     return Words(tuple(whole), tuple(present), tuple(sparse))
 
 
-def tree_bytes(words: Words, levels: int, workers: int) -> float:
-    """All workers' bytes, both ways, of a mask tree: its top level whole, of the others what is not empty."""
+def tree_bytes(words: Words, levels: int, group: Group) -> float:
+    """All workers' bytes, both ways, of a bucket's mask tree: the top level whole, below it what is there."""
     top = levels - 1
-    total = full_bytes(words.sparse[top], GROUP_LANES, workers)
+    total = _vector_bytes(words.whole[top], words.sparse[top], GROUP_LANES, group)
     for present in words.present[:top]:
-        total += full_bytes(present, SLOT_LANES, workers)
+        total += _vector_bytes(present, present, fitting_block(math.ceil(present)), group)
     return total
 
 
+def _vector_bytes(lanes: float, wanted: float, block: int, group: Group) -> float:
+    """The same of a vector of so many lanes, of which so many are wanted, and every worker has them."""
+    if not lanes:
+        return 0.0
+    packets = max(math.ceil(wanted / SLOT_LANES), min(group.slots, math.ceil(lanes / SLOT_LANES)))
+    sent = math.ceil(wanted / block) * block * LANE_BYTES
+    return 2.0 * group.workers * (packets * headers(block) + sent)
+
+
+def bitmap_bytes(blocks: float, group: Group) -> float:
+    """The same of the bitmap of a vector without masks, of so many blocks of SCALE_LANES."""
+    lanes = math.ceil(blocks / WORD)
+    return _vector_bytes(lanes, lanes, fitting_block(lanes), group) if blocks >= WORTH_ASKING else 0.0
+
+
+def scales_bytes(scales: float, group: Group) -> float:
+    """The same of a bucket's exponents."""
+    return _vector_bytes(scales, scales, GROUP_LANES, group)
+
+
 def mask_bytes(counts: Counts, mask: int, workers: int) -> float:
-    """What one parameter's mask adds to a tree of as many levels as suit it best."""
+    """What one parameter's mask adds to a tree of as many levels as suit it best, packets being shared."""
     words = words_of(counts, mask)
-    return min(tree_bytes(words, levels, workers) for levels in TREE_LEVELS)
+    below, costs = 0.0, []
+    for sparse, present in zip(words.sparse, words.present, strict=True):
+        costs.append(below + full_bytes(sparse, GROUP_LANES, workers))
+        below += full_bytes(present, SLOT_LANES, workers)
+    return min(costs)
 
 
 def parameter_bytes(counts: Counts, mask: int | None, block: int, group: Group) -> float:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decides how each bucket is written down: by what it is predicted to cost on the wire, in both directions.
 
-Each parameter has a mask size of its own, or none, which follows from what was counted of this parameter in
-earlier steps (host_agent.forecast) and from the group, never from the bucket that it is in: DDP rebuilds its
-buckets, and scales are per packed block. The packets' block and the levels of the mask tree follow from the
-whole bucket and influence no result.
+Each parameter has a mask size of its own, or none. It follows from what was counted of this parameter in
+earlier steps (host_agent.formats.forecast) and from the group, never from the bucket that it is in: DDP
+rebuilds its buckets, and scales are per packed block. The packets' block and the levels of the mask tree
+follow from the whole bucket and influence no result.
 
 What was counted is the same on all workers: the union of what they sent is in the sum that all of them get;
 how much of it each of them had they tell each other, now and then. So all decide alike, without a message.
@@ -25,8 +25,7 @@ from host_agent.bucket_layout import BucketLayout, Segment
 from host_agent.dtypes import LANE_BYTES
 from host_agent.formats import forecast, pyramid
 from host_agent.formats.forecast import TREE_LEVELS, UNION_LEVELS, Counts, Group, Lanes, Words
-from host_agent.formats.format import BLOCK_SIZES, DENSE, MASK_SIZES, Format, Plan
-from wire.definition import GROUP_LANES
+from host_agent.formats.format import BLOCK_SIZES, DENSE, MASK_SIZES, SCALE_LANES, Format, Plan
 
 MASKS: Final = (None, *MASK_SIZES)
 
@@ -81,9 +80,13 @@ class Planner:
     One step: ``plan``, ``count`` and ``observe`` for every bucket, then ``end_step``. A step that failed may
     be repeated: only ``end_step`` changes what ``plan`` answers, and a parameter that is observed again
     replaces what was observed before.
+
+    fills: every worker sends all that a mask selects, whatever it chose. Then each parameter has a mask.
     """
 
-    def __init__(self, workers: int, slots: int) -> None:
+    def __init__(self, workers: int, slots: int, *, fills: bool = False) -> None:
+        self._fills = fills
+        self._masks = MASK_SIZES if fills else MASKS
         self._parameters: dict[str, _Parameter] = {}
         self._observed: dict[str, Counts] = {}
         self._tables: dict[str, _Table] = {}
@@ -109,7 +112,10 @@ class Planner:
         return self._plans[key]
 
     def count(self, layout: BucketLayout, packed: torch.Tensor) -> npt.NDArray[np.uint32]:
-        """What the workers are to know of this one's packed vector, often nothing; of one length on all."""
+        """What the workers are to know of this one's packed vector, often nothing; of one length on all.
+
+        packed: what it chose itself.
+        """
         found = [
             pyramid.counts(packed[segment.in_vector]) for segment in layout if self._is_due(segment.name)
         ]
@@ -138,7 +144,8 @@ class Planner:
         }
         for name, counts in self._observed.items():
             known = parameters.get(name)
-            parameters[name] = replace(known, counts=counts) if known else _Parameter(counts, None, 1, 0)
+            first = counts.mask if self._fills else None
+            parameters[name] = replace(known, counts=counts) if known else _Parameter(counts, first, 1, 0)
         self._parameters = parameters
         if self._observed:
             self._retabulate(self._observed)
@@ -169,6 +176,8 @@ class Planner:
         """From the union's counts and the sums of all workers' counts of their packed vectors."""
         known = self._parameters.get(segment.name)
         fine = pyramid.LEVELS if mask is None else mask.bit_length()
+        if self._fills and known is not None:
+            union = _unfilled(union, [n / workers for n in counted[: fine - 1]], known.counts.shares)
         shares = [_share(n, workers * blocks) for n, blocks in zip(counted[:fine], union[:fine], strict=True)]
         for level in range(fine, pyramid.LEVELS):
             # Not counted: as before, or as if each worker's elements were anywhere in the union.
@@ -183,7 +192,7 @@ class Planner:
             else:
                 lanes = union[mask.bit_length() - 1] * mask
                 packed.append(_share(counted[level], workers * -(-lanes // block)))
-        return Counts(segment.length, tuple(union), tuple(shares), mask, tuple(packed))
+        return Counts(segment.length, tuple(union), tuple(shares), mask, tuple(packed), self._fills)
 
     # ---------------------------------------------------------------------------------------------- decisions
 
@@ -201,7 +210,7 @@ class Planner:
     def _decided(self, name: str, before: _Table | None) -> _Parameter:
         """A parameter that was just counted: its mask, and when to count it again."""
         parameter, table = self._parameters[name], self._tables[name]
-        best = min(MASKS, key=lambda mask: table.bytes[mask])
+        best = min(reversed(self._masks), key=lambda mask: table.bytes[mask])  # of equals, the coarsest
         mask = parameter.mask
         if table.bytes[best] < _HYSTERESIS * table.bytes[mask]:
             mask = best
@@ -222,8 +231,12 @@ class Planner:
         tables = [self._table(segment) for segment in layout]
         masks = [formats[segment.name].mask for segment in layout]
         blocks = BLOCK_SIZES if block is None else (block,)
-        predicted, chosen, levels = self._cheapest(tables, masks, blocks)
-        others = {mask: self._cheapest(tables, [mask] * len(tables), BLOCK_SIZES)[0] for mask in MASKS}
+        total, chosen, levels = self._cheapest(tables, masks, blocks)
+        predicted = total / self._workers
+        others = {
+            mask: self._cheapest(tables, [mask] * len(tables), BLOCK_SIZES)[0] / self._workers
+            for mask in MASKS
+        }
         if any(segment.name not in self._parameters for segment in layout):
             reason = "not counted yet"
         else:
@@ -232,7 +245,9 @@ class Planner:
 
     def _format(self, segment: Segment) -> Format:
         known = self._parameters.get(segment.name)
-        return DENSE if known is None or known.mask is None else Format(known.mask)
+        if known is None:
+            return Format(1) if self._fills else DENSE
+        return Format(known.mask)
 
     def _table(self, segment: Segment) -> _Table:
         """Of a parameter that was never counted: as if everything were sent."""
@@ -246,11 +261,13 @@ class Planner:
         group, total, levels = self._group, 0.0, 1
         if any(mask is not None for mask in masks):
             words = reduce(add, (table.words[mask] for table, mask in parts if mask is not None))
-            total, levels = min(
-                (forecast.tree_bytes(words, levels, group.workers), levels) for levels in TREE_LEVELS
+            total, levels = min((forecast.tree_bytes(words, levels, group), levels) for levels in TREE_LEVELS)
+        else:
+            total = forecast.bitmap_bytes(
+                sum(table.lanes[None, SCALE_LANES].blocks for table in tables), group
             )
         scales = sum(table.scales[mask] for table, mask in parts)
-        total += forecast.full_bytes(scales, GROUP_LANES, group.workers)
+        total += forecast.scales_bytes(scales, group)
         lanes, block = min(
             (
                 forecast.lanes_bytes(reduce(add, (t.lanes[mask, block] for t, mask in parts)), block, group),
@@ -261,10 +278,22 @@ class Planner:
         return total + lanes, block, levels
 
 
+def _unfilled(union: list[int], own: list[float], shares: tuple[float, ...]) -> list[int]:
+    """A union that was counted after it had been filled, as it was before: below the mask's size, by guess.
+
+    own: what one worker chose, at each level below the mask's. shares: of the union, when it was last known.
+    """
+    found = list(union)
+    for level in reversed(range(len(own))):
+        guess = round(own[level] / shares[level]) if shares[level] else 0
+        found[level] = min(max(guess, found[level + 1]), 2 * found[level + 1])
+    return found
+
+
 def _restored(state: Mapping[str, Any]) -> _Parameter:
     counts = state["counts"]
     union, shares, packed = (tuple(counts[what]) for what in ("union", "shares", "packed"))
-    known = Counts(counts["length"], union, shares, counts["mask"], packed)
+    known = Counts(counts["length"], union, shares, counts["mask"], packed, counts["fills"])
     return _Parameter(known, state["mask"], state["period"], state["wait"])
 
 
