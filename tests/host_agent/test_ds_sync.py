@@ -144,7 +144,7 @@ def test_no_step_sets_anything_up(world: World, cluster: LocalCluster) -> None:
     world.run(set_up)
     before = held()
     assert len(before[0]) == 1 + len(Schedule(SIZE).memberships(candidates=[1]))
-    world.run(take_rounds, 2 * Schedule(SIZE).longest_wait)
+    world.run(take_rounds, 2 * Schedule(SIZE).period)
     assert held() == before
     world.run(leave)
     world.run(dist.barrier)
