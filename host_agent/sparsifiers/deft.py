@@ -138,8 +138,8 @@ class Deft(Sparsifier):
 
     def state_dict(self) -> dict[str, Any]:
         """The step, and what is known of every parameter."""
-        spans = {name: (span.start, span.length, span.total) for name, span in self._spans.items()}
-        powers = {name: power.clone() for name, power in self._powers.items()}
+        spans = {name: (span.start, span.length, span.total) for name, span in sorted(self._spans.items())}
+        powers = {name: power.clone() for name, power in sorted(self._powers.items())}
         return {**super().state_dict(), "spans": spans, "powers": powers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -123,12 +123,8 @@ class ExDynaPublished(_Counted):
         super().__init__(options)
         self._blocks: list[int] = []  # of each partition
 
-    def join(self, rank: int, workers: int) -> None:
-        """A group of another size begins with equal partitions."""
-        super().join(rank, workers)
-        self._fit()
-
     def _fit(self) -> None:
+        """A group of another size begins with equal partitions."""
         if len(self._blocks) != self.workers:
             more = _BLOCKS % self.workers
             self._blocks = [_BLOCKS // self.workers + (number < more) for number in range(self.workers)]
@@ -157,7 +153,6 @@ class ExDynaPublished(_Counted):
         return {**super().state_dict(), "blocks": list(self._blocks)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes these back; the partitions only for a group of the same size."""
+        """Takes these back; a group of another size begins with equal partitions."""
         super().load_state_dict(state)
         self._blocks = list(state["blocks"])
-        self._fit()
