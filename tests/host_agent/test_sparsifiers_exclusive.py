@@ -87,7 +87,7 @@ def test_where_a_threshold_settles(factor: Callable[[float], float], settled: fl
 def as_published(
     vectors: list[torch.Tensor], state: dict[str, Any], density: float, blocks: int
 ) -> torch.Tensor:
-    """One step of the authors' code on whole vectors, in plain Python; ``blocks`` 0: MiCRO. Overwrites state."""
+    """One step of the authors' code on whole vectors, in plain Python; ``blocks`` 0: MiCRO. Changes state."""
     workers, length, step = len(vectors), len(vectors[0]), state["step"]
     pieces = blocks or workers
     if step == 0:
@@ -215,7 +215,7 @@ def test_deft_sends_the_density_and_deals_layers_whole() -> None:
     for step in steps:
         assert int(step.union.sum()) == pytest.approx(0.02 * sum(SIZES), abs=len(SIZES) + 4)
     for step in steps[1:]:
-        # 20000 and 15000 are more than a fourth of the model: they are cut in four, the others go to one each.
+        # 20000 and 15000 are more than a fourth of the model and cut in four; others go to one each.
         for span in (job.spans[0], job.spans[3]):
             owners = [int(c[span.start : span.start + span.length].sum()) > 0 for c in step.chosen]
             assert sum(owners) == 1
