@@ -67,7 +67,7 @@ def unite(peers: Peers, words: Lanes, levels: int, tagging: Tagging = LOSSLESS) 
 
     levels: 1 to MOST_LEVELS, the same on all workers, as the number of words is. tagging: without budgets.
     """
-    if levels == 1 or words.size <= WORD_BITS:
+    if levels == 1 or not words.size:
         return peers.reduce(words, Op.OR, GROUP_LANES, tagging)
     occupied = set_bits(unite(peers, _summary(words), levels - 1, tagging), words.size)
     places = np.flatnonzero(occupied)

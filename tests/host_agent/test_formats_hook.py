@@ -20,6 +20,7 @@ import weir.torch
 from host_agent.bucket_layout import BucketLayout
 from host_agent.float_sum import encode
 from host_agent.formats import SCALE_LANES, Format
+from host_agent.formats.cost import Occupancy, exchange_traffic
 from host_agent.formats.shared_mask import unite
 from host_agent.sparsifiers import Span, Sparsifier, SparsifierOptions, sparsifier_names
 from host_agent.torch_backend import WeirProcessGroup
@@ -235,6 +236,57 @@ def test_what_the_format_selects_is_summed_and_all_else_is_kept(
     world: World, kind: str, options: dict[str, Any]
 ) -> None:
     world.run(followed, kind, options)
+
+
+def costs(kind: str, options: dict[str, Any]) -> int:
+    """Compares bytes on the wire with the model's, whenever no packet was sent twice; returns how often."""
+    run, quiet = Run(kind, **options), 0
+    drawn, formats = run.state.gradients.sparsifier, run.state.formats
+    assert isinstance(drawn, Drawn)
+    connection, member, counted = group().connection, group().connection.membership, []
+    ask = formats.notes
+
+    def notes(*args: Any) -> npt.NDArray[np.uint32]:
+        counted.append(ask(*args))
+        return counted[-1]
+
+    formats.notes = notes  # type: ignore[method-assign]
+    for number in range(8):
+        before = connection.stats
+        run.step(number)
+        after, stats, plan = connection.stats, run.state.last_step, run.state.plans[0]
+        assert stats is not None
+        parts, masks = [], []
+        for segment in run.layouts[0]:
+            every = torch.zeros(SIZE, segment.length, dtype=torch.uint8)
+            every[dist.get_rank()] = drawn.sent[segment.name] != 0
+            dist.all_reduce(every, dist.ReduceOp.MAX)
+            parts.append(Occupancy(every.bool().numpy()))
+            masks.append(plan.formats[segment.name].mask)
+        model = exchange_traffic(
+            parts,
+            masks,
+            block=plan.block,
+            levels=plan.levels,
+            slots=member.slot_count,
+            counters=counted[-1].size // SIZE,
+            fills_union=drawn.fills_union,
+            fill=member.fill,
+        )
+        again = [
+            getattr(now, what) for now in (before, after) for what in ("timeouts", "probes", "duplicates")
+        ]
+        if number and again[:3] == again[3:]:  # the first step has agreed on the state, too
+            quiet += 1
+            assert (stats.bytes_up, stats.bytes_down) == (model.up[dist.get_rank()], model.down)
+    return quiet
+
+
+@pytest.mark.parametrize(
+    ("kind", "format"), [("drawn", "auto"), ("drawn", "shared-mask:2"), ("drawn-by-all", "shared-mask:1")]
+)
+def test_an_exchange_costs_what_the_model_says(world: World, kind: str, format: str) -> None:
+    assert sum(world.run(costs, kind, {"format": format})) > 0
 
 
 def several_ways(kind: str, options: dict[str, Any]) -> None:
