@@ -22,7 +22,8 @@ import torch
 import torch.distributed as dist
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "weir.torch"])
+# DistributedDataParallel imports torch._dynamo, which takes seconds.
+_context.set_forkserver_preload(["torch", "torch.distributed", "torch._dynamo", "weir.torch"])
 
 PATIENCE_S = 60.0  # of the parent with a world that answers nothing
 
