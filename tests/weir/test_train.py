@@ -53,8 +53,9 @@ def steps(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder(out) / "steps.jsonl").read_text().splitlines()]
 
 
-def wait_for_steps(out: Path, number: int) -> None:
-    for _ in range(6000):
+def wait_for_steps(out: Path, number: int, limit_s: float = 120) -> None:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
         if any(out.glob("*/steps.jsonl")) and len(steps(out)) >= number:
             return
         time.sleep(0.02)

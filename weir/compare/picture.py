@@ -67,23 +67,29 @@ def _smooth(values: Sequence[float]) -> list[float]:
 
 def _accuracy(axis: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:
     """Accuracy against what it cost on the wire: up and to the left is better."""
-    known = [row for row in rows if row.accuracy is not None]
-    for row in known:
-        total = ((row.bytes_up or 0.0) + (row.bytes_down or 0.0)) / 1e6
+    known = sorted((row for row in rows if row.accuracy is not None), key=_megabytes)
+    for place, row in enumerate(known):
+        total = _megabytes(row)
         accuracy = 100 * (row.accuracy or 0.0)
         axis.errorbar(
             total, accuracy, yerr=None if row.spread is None else 100 * row.spread, marker="o", markersize=8,
             color=colours[row.method], capsize=3, linestyle="none",
         )  # fmt: skip
+        below = place % 2 == 1  # neighbours' names beside different sides of their dots
         axis.annotate(
-            row.method, (total, accuracy), xytext=(6, 5), textcoords="offset points", fontsize=8,
-            color=colours[row.method],
+            row.method, (total, accuracy), xytext=(6, -12 if below else 5), textcoords="offset points",
+            fontsize=8, color=colours[row.method],
         )  # fmt: skip
     _label(axis, "Accuracy on held-out data, against bytes up + down", "%", "MB per worker and step")
     if known:
         axis.set_xscale("log")
         _plain(axis.xaxis)
         axis.margins(x=0.18, y=0.15)
+
+
+def _megabytes(row: Row) -> float:
+    """Of both directions together."""
+    return ((row.bytes_up or 0.0) + (row.bytes_down or 0.0)) / 1e6
 
 
 def _bytes(axis: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:

@@ -87,7 +87,7 @@ class ResultTable:
         table = _empty_table()
         table.add_column("", no_wrap=True)
         for row in self.rows:
-            table.add_column(_name(row), justify="right")
+            table.add_column(_name(row), justify="right", overflow="fold")
         for column in COLUMNS:
             table.add_row(one_line(column.head), *(column.cell(row) for row in self.rows))
         return table
