@@ -5,11 +5,12 @@ No packet is sent and nothing is timed: bytes follow exactly from what each work
 equal to those of the real transport (host_agent.formats.cost). ``bench.cost_cases`` says who takes part.
 """
 
+import itertools
 import json
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
@@ -44,7 +45,7 @@ def run(
     """Record, replay, print a table for each model, and draw."""
     found = measure_all(models, densities, workers, steps, processes)
     for model in models:
-        _print(model, [one for one in found if one.setting.model == model], steps)
+        _print(model, [one for one in found if one.setting.model == model])
     _summary(found)
     draw(plot, found)
     plot.with_suffix(".json").write_text(json.dumps([asdict(one) for one in found], indent=1))
@@ -56,35 +57,40 @@ def measure_all(
     models: list[Model], densities: list[float], workers: list[int], steps: int, processes: int | None
 ) -> list[Measured]:
     """The whole grid, several settings at a time."""
+    torch.set_num_threads(1)
     grid = settings(models, densities, workers)
+    done: dict[Setting, Measured] = {}
     with (
         Progress(console=console, transient=True) as progress,
         tempfile.TemporaryDirectory(prefix="weir-cost-") as folder,
-        ProcessPoolExecutor(
-            processes or os.cpu_count() or 1,
-            multiprocessing.get_context("spawn"),
-            torch.set_num_threads,
-            (1,),
-        ) as pool,
     ):
         recording = progress.add_task("recording gradients", total=len(models))
         replaying = progress.add_task("replaying them", total=len(grid))
         recordings: dict[str, Recording] = {}
         for model in models:
-            path = Path(folder) / model
-            recordings[model] = pool.submit(record, path, model, max(workers), steps).result()
+            recordings[model] = record(Path(folder) / model, model, max(workers), steps)
             progress.advance(recording)
         # The largest first: what comes last then keeps nobody waiting.
         order = sorted(grid, key=lambda s: (recordings[s.model].path.stat().st_size, s.workers), reverse=True)
-        futures = {pool.submit(measure, one, recordings[one.model]): one for one in order}
-        done = {}
-        for future in as_completed(futures):
-            done[futures[future]] = future.result()
+        todo = [(one, recordings[one.model]) for one in order]
+        for measured in _measured(todo, processes or os.cpu_count() or 1):
+            done[measured.setting] = measured
             progress.advance(replaying)
     return [done[one] for one in grid]
 
 
-def _print(model: str, found: Sequence[Measured], steps: int) -> None:
+def _measured(todo: list[tuple[Setting, Recording]], processes: int) -> Iterator[Measured]:
+    """In any order; one at a time in this process."""
+    if processes == 1:
+        yield from itertools.starmap(measure, todo)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,)) as pool:
+        for future in as_completed([pool.submit(measure, *one) for one in todo]):
+            yield future.result()
+
+
+def _print(model: str, found: Sequence[Measured]) -> None:
     rows = []
     for one in found:
         setting, best = one.setting, one.best("omnireduce:")
@@ -92,11 +98,12 @@ def _print(model: str, found: Sequence[Measured], steps: int) -> None:
         rows.append(
             (
                 f"{setting.density:.1%}, {setting.workers}",
-                byte_count(baseline.total / (steps - steps // 3)),
+                byte_count(baseline.total / one.steps),
                 f"{_percent(one.saving(best))} ({best.removeprefix('omnireduce:')})",
                 _percent(one.saving("lists")),
                 _percent(one.saving("block-topk")),
                 *(_both(one, name) for name in ("planner", *OWN)),
+                "/".join(f"{100 * one.density[name]:.2g}" for name in OWN) + " %",
                 _percent(1 - one.bytes["dfs"].bare / baseline.bare),
                 *(_percent(one.saving(name, best)) for name in ("planner", "dfs")),
                 _percent(one.saving("planner", one.best("weir:"))),
@@ -104,7 +111,7 @@ def _print(model: str, found: Sequence[Measured], steps: int) -> None:
         )
     columns = (
         *("density, workers", "OmniReduce-256 a step", "its best b", "lists", "block top-k"),
-        *("planner (up/down)", "DFS (up/down)", "ExDyna (up/down)", "DFS, no headers"),
+        *("planner (up/down)", "DFS (up/down)", "ExDyna (up/down)", "their density", "DFS, no headers"),
         *("planner : best b", "DFS : best b", "planner : best fixed mask"),
     )
     show(f"Communication cost of {model}: saved of OmniReduce-256's bytes", columns, rows)
@@ -127,12 +134,14 @@ def _summary(found: Sequence[Measured]) -> None:
     lines = [
         "cost: bytes on the wire of all workers, up and down, every header from Ethernet up; down counts "
         "once for each worker; no acknowledgements, nothing sent again",
-        f"{BASELINE}: top-k masks as OmniReduce's open code sends them (RDMA, messages of 256 elements, "
-        "first block of each column always); best b: the best of its block sizes 1 to 256 in hindsight, for "
-        "each row; block top-k: OmniReduce-256 with its own choice of blocks",
+        "OmniReduce-256: top-k masks as its open code sends them (RDMA, messages of 256 elements, first "
+        "block of each column always); its best b: of block sizes 1 to 256 and messages of 64, 256 and "
+        "1024, in hindsight, for each row (b/message); block top-k: OmniReduce-256 with its own choice of "
+        "blocks",
         "lists: (index, value) of 32 bits each, gathered; planner: the same top-k masks over Weir; DFS, "
         "ExDyna: their own choice at the same density, over Weir; no headers: of both only values, and an "
-        "index of 32 bits to each block; best fixed mask: Weir's, in hindsight",
+        "index of 32 bits to each block; best fixed mask: Weir's, in hindsight; their density: of what "
+        "travels from each worker, the union where a method has all workers send that",
         "gradients: a dense training's; each worker's residuals are kept; the first third of the steps, in "
         "which residuals and planner begin, is not counted",
     ]

@@ -3,7 +3,8 @@
 
 The first group has the same elements to send, each worker's top-k; they differ in how these are written down:
 
-- ``omnireduce:b``: blocks of b elements as OmniReduce's open code sends them (host_agent.formats.omnireduce);
+- ``omnireduce:b/m``: blocks of b elements in messages of m, as OmniReduce's open code sends them
+  (host_agent.formats.omnireduce);
 - ``lists``: every worker's (index, value) pairs, gathered by all others, 32 bits each;
 - ``weir:m``: through Weir's switch with one mask size m (``weir:dense``: with none) for all parameters and
   steps, and the packet block and tree levels that cost least in hindsight;
@@ -29,7 +30,10 @@ from weir.train.config import Model, make_config
 from weir.train.task import make_task
 
 OWN: Final = ("dfs", "exdyna")
-BASELINE: Final = "omnireduce:256"
+BASELINE: Final = "omnireduce:256/256"
+"""Its example configuration."""
+
+_MESSAGES: Final = (64, 256, 1024)
 _LEVELS: Final = (1, 2, 3)
 _PAIR: Final = 8  # bytes of an index and a value
 _DATAGRAM: Final = 1472  # bytes of UDP payload in an Ethernet frame
@@ -63,11 +67,15 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Measured:
-    """Sums over the steps that count, by contender. elements: that travelled from all workers."""
+    """Sums over the ``steps`` that count, by contender.
+
+    density: of what travelled from each worker: its own choice, or the union if the method fills it.
+    """
 
     setting: Setting
+    steps: int
     bytes: dict[str, Bytes]
-    elements: dict[str, int]
+    density: dict[str, float]
 
     def saving(self, name: str, against: str = BASELINE) -> float:
         """The share of the other's bytes that it saves."""
@@ -86,16 +94,19 @@ def measure(setting: Setting, recording: Recording) -> Measured:
         for name, method in (("planner", "topk"), ("block-topk", "omnireduce"), *((own, own) for own in OWN))
     }
     sums: dict[str, Bytes] = {}
-    elements = dict.fromkeys(replays, 0)
+    travelled = dict.fromkeys(replays, 0)
+    first, elements = recording.steps // 3, recording.open().shape[-1]
     for number, gradients in enumerate(recording.open()):
         sent = {name: replay.step(gradients) for name, replay in replays.items()}
-        if number < recording.steps // 3:
+        if number < first:
             continue
         for name, cost in _costs(sent):
             sums[name] = sums.get(name, Bytes()) + cost
         for name, one in sent.items():
-            elements[name] += one.elements
-    return Measured(setting, sums, elements)
+            travelled[name] += one.elements
+    steps = recording.steps - first
+    whole = steps * setting.workers * elements
+    return Measured(setting, steps, sums, {name: count / whole for name, count in travelled.items()})
 
 
 def _costs(sent: dict[str, Sent]) -> Iterator[tuple[str, Bytes]]:
@@ -103,12 +114,16 @@ def _costs(sent: dict[str, Sent]) -> Iterator[tuple[str, Bytes]]:
     same = sent["planner"]
     flat = np.concatenate(same.chosen, axis=1)
     for block in MASK_SIZES:
-        yield f"omnireduce:{block}", _omnireduce(flat, block)
+        occupied = by_block(flat, block)
+        for message in _MESSAGES:
+            if block <= message:
+                yield f"omnireduce:{block}/{message}", _omnireduce(occupied, block, message)
     yield "lists", lists(flat)
     parts = [Occupancy(chosen) for chosen in same.chosen]
     for mask in (None, *MASK_SIZES):
         yield f"weir:{mask or 'dense'}", _fixed(parts, mask)
-    yield "block-topk", _omnireduce(np.concatenate(sent["block-topk"].chosen, axis=1), 256)
+    own = np.concatenate(sent["block-topk"].chosen, axis=1)
+    yield "block-topk", _omnireduce(by_block(own, 256), 256, 256)
     for name in ("planner", *OWN):
         yield name, _bytes(sent[name].traffic())
 
@@ -117,9 +132,8 @@ def _bytes(traffic: Traffic) -> Bytes:
     return Bytes(sum(traffic.up), len(traffic.up) * traffic.down, traffic.values_and_indexes)
 
 
-def _omnireduce(flat: Flags, block: int) -> Bytes:
-    occupied = by_block(flat, block)
-    cost = omnireduce.on_the_wire(occupied, omnireduce.Setup(block=block))
+def _omnireduce(occupied: Flags, block: int, message: int) -> Bytes:
+    cost = omnireduce.on_the_wire(occupied, omnireduce.Setup(block, message))
     return Bytes(cost.up, cost.down, omnireduce.values_and_indexes(occupied, block).total)
 
 

@@ -11,7 +11,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -118,7 +118,7 @@ class Sent:
 
     chosen: of each parameter bool[workers, length], what each worker chose. plan: the formats. elements: that
     travelled from all workers: their own, or all of the union if the method fills it. counters: numbers that
-    each worker told the others. seconds: of rank 0.
+    each worker told the others. total: of each parameter, what was delivered, summed. seconds: of rank 0.
     """
 
     chosen: tuple[Flags, ...]
@@ -127,7 +127,8 @@ class Sent:
     elements: int
     counters: int
     fills_union: bool
-    seconds: Seconds
+    total: tuple[torch.Tensor, ...] = ()
+    seconds: Seconds = field(default_factory=Seconds)
 
     def traffic(self) -> Traffic:
         """What it takes on the wire, exactly."""
@@ -204,6 +205,7 @@ class Replay:
             elements,
             told.size // len(outgoing),
             fills,
+            tuple(total[segment.in_vector] for segment in layout),
             Seconds(choice=outgoing[0].seconds, **clock.seconds),
         )
 

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What things cost: on settings too small to say anything."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from bench.cost import measure_all
+from bench.cost_cases import BASELINE, Measured, lists
+from bench.cost_plot import draw
+from bench.density import Point
+from bench.replay import Replay, Sent, train
+from host_agent.formats import Plan
+from weir.cli import app
+from weir.train.config import make_config
+from weir.train.task import make_task
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[Measured]:
+    return measure_all(["mlp"], [0.01, 0.2], [2, 3], 6, processes=1)
+
+
+def test_every_setting_is_measured_and_the_baseline_is_near_what_papers_count(
+    measured: list[Measured],
+) -> None:
+    assert [(m.setting.density, m.setting.workers) for m in measured] == [
+        (0.01, 2),
+        (0.01, 3),
+        (0.2, 2),
+        (0.2, 3),
+    ]
+    for one in measured:
+        for cost in one.bytes.values():
+            assert cost.bare > 0 and cost.up > 0 and cost.down > 0
+        # 20 % everywhere is nearly every block; headers and first blocks come on top.
+        assert one.bytes[BASELINE].bare < one.bytes[BASELINE].total < 2 * one.bytes[BASELINE].bare
+
+
+def test_planned_formats_are_near_the_best_fixed_one_and_below_omnireduce(measured: list[Measured]) -> None:
+    for one in measured:
+        assert one.saving("planner") > 0
+        assert one.saving("planner", one.best("weir:")) > -0.1
+
+
+def test_more_workers_cost_more(measured: list[Measured]) -> None:
+    by = {(one.setting.density, one.setting.workers): one for one in measured}
+    for density in (0.01, 0.2):
+        few, many = by[density, 2], by[density, 3]
+        assert all(few.bytes[name].total < many.bytes[name].total for name in few.bytes)
+
+
+def test_gathered_lists_are_sent_once_and_arrive_at_all_others() -> None:
+    flat = np.zeros((3, 1000), np.bool_)
+    flat[0, :10], flat[1, :200] = True, True
+    cost = lists(flat)
+    assert cost.up == (80 + 42) + (1600 + 2 * 42)
+    assert cost.down == 2 * cost.up
+    assert cost.bare == 3 * 1680
+
+
+def test_a_picture_comes_out(tmp_path: Path, measured: list[Measured]) -> None:
+    draw(tmp_path / "deeper" / "cost.png", measured)
+    assert (tmp_path / "deeper" / "cost.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_command_prints_tables_and_writes_every_figure(tmp_path: Path) -> None:
+    plot = tmp_path / "cost.png"
+    options = ["--models", "mlp", "--densities", "0.05", "--workers", "2", "--steps", "3", "--processes", "1"]
+    done = CliRunner().invoke(app, ["bench", "cost", *options, "--plot", str(plot)], env={"COLUMNS": "250"})
+    assert done.exit_code == 0, done.output
+    assert "5.0%, 2" in done.output and "every header from Ethernet up" in done.output
+    (one,) = json.loads(plot.with_suffix(".json").read_text())
+    assert one["bytes"]["dfs"]["up"] > 0
+
+
+def test_replayed_workers_send_all_they_ever_had() -> None:
+    """What was delivered in all steps, and what is still owed, is what the gradients came to."""
+    module = make_task(make_config(model="mlp")).model
+    replay, training = Replay(module, "topk", 2, 0.05), train("mlp", 2)
+    owed = np.zeros((2, replay.layout.elements), np.float32)
+    delivered = np.zeros(replay.layout.elements, np.float32)
+    for _ in range(3):
+        gradients, seconds = next(training)
+        owed += gradients / 2
+        sent = replay.step(gradients)
+        delivered += np.concatenate([part.numpy() for part in sent.total])
+        assert len(seconds) == 2 and sent.seconds.total > 0
+    left = [
+        np.concatenate(
+            [
+                residual.numpy()
+                for s in replay.layout
+                if (residual := rank.feedback.residual(s.name)) is not None
+            ]
+        )
+        for rank in replay.ranks
+        if rank.feedback is not None
+    ]
+    np.testing.assert_allclose(delivered + left[0] + left[1], owed.sum(axis=0), rtol=1e-4, atol=1e-6)
+
+
+def test_imbalance_is_what_the_busiest_worker_has_more_than_the_mean() -> None:
+    chosen = np.zeros((2, 100), np.bool_)
+    chosen[0, :30], chosen[1, 30:40] = True, True
+    point = Point.of(Sent((chosen,), Plan({}), (None,), 40, 0, fills_union=True))
+    assert (point.union, point.own, point.most) == (0.4, 0.2, 0.3)
+    assert point.imbalance == pytest.approx(0.5)
