@@ -20,6 +20,8 @@ class SparsifierOptions:
     density: fraction kept, in (0, 1]. threshold: magnitude from which an element is kept, at least 0.
     block: lanes in one block, 32, 64, 128 or 256. warmup_steps: over so many first steps the density goes
     down to its target, from WARMUP_DENSITY. seed: of whatever is drawn at random; the same on every worker.
+    energy: instead of a density, the share of a gradient's energy (its sum of squares) that may wait, at
+    least 0 and below 1; None: by density.
     """
 
     density: float = 0.05
@@ -27,6 +29,7 @@ class SparsifierOptions:
     block: int = 256
     warmup_steps: int = 0
     seed: int = 0
+    energy: float | None = None
 
     def __post_init__(self) -> None:
         if not 0.0 < self.density <= 1.0:
@@ -39,6 +42,8 @@ class SparsifierOptions:
             )
         if self.warmup_steps < 0:
             raise ValueError(f"warmup_steps is {self.warmup_steps!r}: it is a number of steps, at least 0")
+        if self.energy is not None and not 0.0 <= self.energy < 1.0:
+            raise ValueError(f"energy is {self.energy!r}: it is the share that may wait, at least 0, below 1")
 
     def density_at(self, step: int) -> float:
         """The density to aim at in a step, counted from 0: it goes down geometrically in the warm-up.
@@ -162,7 +167,7 @@ def sparsifier_names() -> list[str]:
 
 def sparsifier_class(name: str) -> type[Sparsifier]:
     """The class of a name; ValueError lists the names when there is none of that name."""
-    found = _REGISTRY.get("dense" if name == "none" else name)
+    found = _REGISTRY.get(name)
     if found is None:
         raise ValueError(f"no sparsifier is called {name!r}; there are {', '.join(sparsifier_names())}")
     return found
