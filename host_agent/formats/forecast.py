@@ -49,8 +49,7 @@ class Counts:
 
     union: blocks of 2^k elements that some worker had, k from 0 to 17. shares: of those of 2^k elements, the
     share that one worker had, on average, k from 0 to 8. mask: in use when they were counted. packed: of the
-    blocks of 32, 64, 128 and 256 lanes of the packed vector, the share that one worker had. fills: workers
-    send all that a mask selects.
+    blocks of 32, 64, 128 and 256 lanes of the packed vector, the share that one worker had.
     """
 
     length: int
@@ -58,7 +57,6 @@ class Counts:
     shares: tuple[float, ...]
     mask: int | None
     packed: tuple[float, ...]
-    fills: bool = False
 
     def blocks(self, size: int) -> int:
         """Blocks of ``size`` elements, a power of two, that some worker had."""
@@ -68,9 +66,7 @@ class Counts:
         return min(self.union[-1], -(-self.length // size))
 
     def share(self, mask: int | None, block: int) -> float:
-        """Of the packed vector's blocks of so many lanes, the share that one worker sends."""
-        if self.fills:
-            return 1.0
+        """Of the packed vector's blocks of so many lanes, the share that one worker has."""
         if mask is None or block <= mask:
             return self.shares[block.bit_length() - 1]
         if mask == self.mask:

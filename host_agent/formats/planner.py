@@ -80,13 +80,9 @@ class Planner:
     One step: ``plan``, ``count`` and ``observe`` for every bucket, then ``end_step``. A step that failed may
     be repeated: only ``end_step`` changes what ``plan`` answers, and a parameter that is observed again
     replaces what was observed before.
-
-    fills: every worker sends all that a mask selects, whatever it chose. Then each parameter has a mask.
     """
 
-    def __init__(self, workers: int, slots: int, *, fills: bool = False) -> None:
-        self._fills = fills
-        self._masks = MASK_SIZES if fills else MASKS
+    def __init__(self, workers: int, slots: int) -> None:
         self._parameters: dict[str, _Parameter] = {}
         self._observed: dict[str, Counts] = {}
         self._tables: dict[str, _Table] = {}
@@ -112,10 +108,7 @@ class Planner:
         return self._plans[key]
 
     def count(self, layout: BucketLayout, packed: torch.Tensor) -> npt.NDArray[np.uint32]:
-        """What the workers are to know of this one's packed vector, often nothing; of one length on all.
-
-        packed: what it chose itself.
-        """
+        """What the workers are to know of this one's packed vector, often nothing; of one length on all."""
         found = [
             pyramid.counts(packed[segment.in_vector]) for segment in layout if self._is_due(segment.name)
         ]
@@ -144,8 +137,7 @@ class Planner:
         }
         for name, counts in self._observed.items():
             known = parameters.get(name)
-            first = counts.mask if self._fills else None
-            parameters[name] = replace(known, counts=counts) if known else _Parameter(counts, first, 1, 0)
+            parameters[name] = replace(known, counts=counts) if known else _Parameter(counts, None, 1, 0)
         self._parameters = parameters
         if self._observed:
             self._retabulate(self._observed)
@@ -176,8 +168,6 @@ class Planner:
         """From the union's counts and the sums of all workers' counts of their packed vectors."""
         known = self._parameters.get(segment.name)
         fine = pyramid.LEVELS if mask is None else mask.bit_length()
-        if self._fills and known is not None:
-            union = _unfilled(union, [n / workers for n in counted[: fine - 1]], known.counts.shares)
         shares = [_share(n, workers * blocks) for n, blocks in zip(counted[:fine], union[:fine], strict=True)]
         for level in range(fine, pyramid.LEVELS):
             # Not counted: as before, or as if each worker's elements were anywhere in the union.
@@ -192,7 +182,7 @@ class Planner:
             else:
                 lanes = union[mask.bit_length() - 1] * mask
                 packed.append(_share(counted[level], workers * -(-lanes // block)))
-        return Counts(segment.length, tuple(union), tuple(shares), mask, tuple(packed), self._fills)
+        return Counts(segment.length, tuple(union), tuple(shares), mask, tuple(packed))
 
     # ---------------------------------------------------------------------------------------------- decisions
 
@@ -210,7 +200,7 @@ class Planner:
     def _decided(self, name: str, before: _Table | None) -> _Parameter:
         """A parameter that was just counted: its mask, and when to count it again."""
         parameter, table = self._parameters[name], self._tables[name]
-        best = min(reversed(self._masks), key=lambda mask: table.bytes[mask])  # of equals, the coarsest
+        best = min(reversed(MASKS), key=lambda mask: table.bytes[mask])  # of equals, the coarsest
         mask = parameter.mask
         if table.bytes[best] < _HYSTERESIS * table.bytes[mask]:
             mask = best
@@ -245,9 +235,7 @@ class Planner:
 
     def _format(self, segment: Segment) -> Format:
         known = self._parameters.get(segment.name)
-        if known is None:
-            return Format(1) if self._fills else DENSE
-        return Format(known.mask)
+        return DENSE if known is None else Format(known.mask)
 
     def _table(self, segment: Segment) -> _Table:
         """Of a parameter that was never counted: as if everything were sent."""
@@ -278,22 +266,10 @@ class Planner:
         return total + lanes, block, levels
 
 
-def _unfilled(union: list[int], own: list[float], shares: tuple[float, ...]) -> list[int]:
-    """A union that was counted after it had been filled, as it was before: below the mask's size, by guess.
-
-    own: what one worker chose, at each level below the mask's. shares: of the union, when it was last known.
-    """
-    found = list(union)
-    for level in reversed(range(len(own))):
-        guess = round(own[level] / shares[level]) if shares[level] else 0
-        found[level] = min(max(guess, found[level + 1]), 2 * found[level + 1])
-    return found
-
-
 def _restored(state: Mapping[str, Any]) -> _Parameter:
     counts = state["counts"]
     union, shares, packed = (tuple(counts[what]) for what in ("union", "shares", "packed"))
-    known = Counts(counts["length"], union, shares, counts["mask"], packed, counts["fills"])
+    known = Counts(counts["length"], union, shares, counts["mask"], packed)
     return _Parameter(known, state["mask"], state["period"], state["wait"])
 
 

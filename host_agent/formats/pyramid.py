@@ -38,7 +38,7 @@ def counts(vector: torch.Tensor, levels: int = LEVELS) -> torch.Tensor:
 def _flags(vector: torch.Tensor) -> torch.Tensor:
     """Per element whether it is not zero, uint8; padded with zeros to a multiple of eight."""
     length = vector.numel()
-    padded = -(-length // 8) * 8
+    padded = max(1, -(-length // 8)) * 8
     if vector.dtype == torch.bool and padded == length and vector.storage_offset() % 8 == 0:
         return vector.contiguous().view(torch.uint8)
     flags = torch.empty(padded, dtype=torch.bool, device=vector.device)

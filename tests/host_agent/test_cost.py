@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from host_agent.formats import cost
+from host_agent.formats import cost, omnireduce
+from host_agent.formats.cost import Flags
+from host_agent.formats.format import BLOCK_SIZES
 from host_agent.report import ReduceReport
 from simulator.entries import aggregation
 from simulator.host import Work
@@ -31,7 +33,7 @@ def switch() -> Iterator[Switch]:
 
 def reduce_really(
     switch: Switch, vectors: list[np.ndarray], block: int, slots: int, fill: bool
-) -> list[ReduceReport]:  # type: ignore[type-arg]
+) -> list[ReduceReport]:
     with Rack(switch, workers=len(vectors), slots=slots, seed=1, job=next(JOBS), fill=fill) as rack:
         rack.submit([Work(Op.MAX, block, vector) for vector in vectors])
         rack.run()
@@ -41,7 +43,7 @@ def reduce_really(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     workers=st.integers(1, 6),
-    block=st.sampled_from(cost.BLOCKS),
+    block=st.sampled_from(BLOCK_SIZES),
     blocks=st.integers(0, 60),
     short=st.integers(0, 31),
     slots=st.sampled_from([1, 2, 3, 8, 64]),
@@ -70,3 +72,95 @@ def test_a_reduce_costs_what_the_model_says(
     for rank, report in enumerate(reduce_really(switch, vectors, block, slots, fill)):
         assert (report.packets_up, report.packets_down) == (expected.packets, expected.packets)
         assert (report.bytes_up, report.bytes_down) == (expected.up[rank], expected.down)
+
+
+# ------------------------------------------------------------------------------------------- OmniReduce
+
+
+class Wire:
+    """Counts messages as RoCEv2 has them: packets of 1024 bytes, each with its headers."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def write(self, blocks: int, block: int) -> None:
+        payload = blocks * (4 * block + 4)
+        while True:
+            self.bytes += 14 + 20 + 8 + 12 + min(payload, 1024) + 4
+            payload -= min(payload, 1024)
+            if not payload:
+                break
+        self.bytes += 16 + 4
+
+
+class Thread:
+    """A thread of every worker and of the aggregator, as worker.cpp and aggregator.cpp go about it."""
+
+    def __init__(self, occupied: Flags, setup: omnireduce.Setup, first: int, messages: int) -> None:
+        self.occupied, self.setup = occupied, setup
+        self.columns = setup.message // setup.block
+        self.slots = 8 * setup.aggregators
+        self.first, self.end = first * self.columns, (first + messages) * self.columns
+        self.up, self.down = Wire(), Wire()
+        for slot in range(min(messages, self.slots)):
+            self.run(slot)
+
+    def next_nonzero(self, worker: int, block: int) -> int | None:
+        for later in range(block + self.slots * self.columns, self.end, self.slots * self.columns):
+            if later < self.occupied.shape[1] and self.occupied[worker, later]:
+                return later
+        return None
+
+    def run(self, slot: int) -> None:
+        workers = range(len(self.occupied))
+        current = [self.first + slot * self.columns + column for column in range(self.columns)]
+        offered = {(w, c): self.next_nonzero(w, block) for w in workers for c, block in enumerate(current)}
+        for _ in workers:
+            self.up.write(self.columns, self.setup.block)
+        columns = list(range(self.columns))
+        while columns:
+            wanted: dict[int, int] = {}
+            for column in columns:
+                known = [n for w in workers if (n := offered[w, column]) is not None]
+                if known:
+                    wanted[column] = min(known)
+            for worker in workers:
+                self.down.write(len(columns), self.setup.block)
+                mine = [c for c, block in wanted.items() if self.occupied[worker, block]]
+                for column in mine:
+                    offered[worker, column] = self.next_nonzero(worker, wanted[column])
+                if mine:
+                    self.up.write(len(mine), self.setup.block)
+            columns = list(wanted)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    workers=st.integers(1, 4),
+    blocks=st.integers(0, 300),
+    density=st.sampled_from([0.0, 0.05, 0.5, 1.0]),
+    columns=st.sampled_from([1, 4]),
+    threads=st.integers(1, 4),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_omnireduce_costs_what_its_code_would_send(
+    workers: int, blocks: int, density: float, columns: int, threads: int, seed: int
+) -> None:
+    occupied = np.random.default_rng(seed).random((workers, blocks)) < density
+    setup = omnireduce.Setup(block=64, message=64 * columns, threads=threads)
+    messages, first, up, down = -(-blocks // columns), 0, 0, 0
+    for thread in reversed(range(threads)):
+        count = messages // threads + (messages % threads > thread)
+        each = Thread(occupied, setup, first, count)
+        first, up, down = first + count, up + each.up.bytes, down + each.down.bytes
+    assert omnireduce.on_the_wire(occupied, setup) == omnireduce.Cost(up, down)
+
+
+def test_values_and_indexes_alone() -> None:
+    """The unit of papers: of two workers' blocks of 4, three are sent up, and the two of their union down."""
+    occupied = np.array([[1, 0, 0], [1, 0, 1]], np.bool_)
+    assert omnireduce.values_and_indexes(occupied, 4) == omnireduce.Cost(3 * 20, 2 * 2 * 20)
+    assert omnireduce.values_and_indexes(occupied, 4, index=0) == omnireduce.Cost(3 * 16, 2 * 2 * 16)
+    traffic = cost.reduce_traffic(occupied, 32, 64)
+    assert traffic.values_and_indexes == omnireduce.values_and_indexes(occupied, 32).total
+    assert traffic.total - traffic.payload == 2 * 2 * traffic.packets * cost.headers(32)
