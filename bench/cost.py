@@ -104,6 +104,7 @@ def _print(model: str, found: Sequence[Measured]) -> None:
                 _percent(one.saving("block-topk")),
                 *(_both(one, name) for name in ("planner", *OWN)),
                 "/".join(f"{100 * one.density[name]:.2g}" for name in OWN) + " %",
+                "/".join(f"{100 * one.energy[name]:.0f}" for name in ("planner", "block-topk", *OWN)) + " %",
                 _percent(1 - one.bytes["dfs"].bare / baseline.bare),
                 *(_percent(one.saving(name, best)) for name in ("planner", "dfs")),
                 _percent(one.saving("planner", one.best("weir:"))),
@@ -111,7 +112,14 @@ def _print(model: str, found: Sequence[Measured]) -> None:
         )
     columns = (
         *("density, workers", "OmniReduce-256 a step", "its best b", "lists", "block top-k"),
-        *("planner (up/down)", "DFS (up/down)", "ExDyna (up/down)", "their density", "DFS, no headers"),
+        *(
+            "planner (up/down)",
+            "DFS (up/down)",
+            "ExDyna (up/down)",
+            "their density",
+            "energy",
+            "DFS, no headers",
+        ),
         *("planner : best b", "DFS : best b", "planner : best fixed mask"),
     )
     show(f"Communication cost of {model}: saved of OmniReduce-256's bytes", columns, rows)
@@ -142,6 +150,8 @@ def _summary(found: Sequence[Measured]) -> None:
         "ExDyna: their own choice at the same density, over Weir; no headers: of both only values, and an "
         "index of 32 bits to each block; best fixed mask: Weir's, in hindsight; their density: of what "
         "travels from each worker, the union where a method has all workers send that",
+        "energy: of the sum of all workers' gradients and residuals, the share that is delivered, by "
+        "squares: top-k/block top-k/DFS/ExDyna; who delivers less owes more",
         "gradients: a dense training's; each worker's residuals are kept; the first third of the steps, in "
         "which residuals and planner begin, is not counted",
     ]

@@ -69,13 +69,15 @@ class Bytes:
 class Measured:
     """Sums over the ``steps`` that count, by contender.
 
-    density: of what travelled from each worker: its own choice, or the union if the method fills it.
+    density: of what travelled from each worker: its own choice, or the union if the method fills it. energy:
+    share of the sum of all workers' gradients and residuals that was delivered, by squares.
     """
 
     setting: Setting
     steps: int
     bytes: dict[str, Bytes]
     density: dict[str, float]
+    energy: dict[str, float]
 
     def saving(self, name: str, against: str = BASELINE) -> float:
         """The share of the other's bytes that it saves."""
@@ -95,6 +97,7 @@ def measure(setting: Setting, recording: Recording) -> Measured:
     }
     sums: dict[str, Bytes] = {}
     travelled = dict.fromkeys(replays, 0)
+    wanted, missing = dict.fromkeys(replays, 0.0), dict.fromkeys(replays, 0.0)
     first, elements = recording.steps // 3, recording.open().shape[-1]
     for number, gradients in enumerate(recording.open()):
         sent = {name: replay.step(gradients) for name, replay in replays.items()}
@@ -104,9 +107,13 @@ def measure(setting: Setting, recording: Recording) -> Measured:
             sums[name] = sums.get(name, Bytes()) + cost
         for name, one in sent.items():
             travelled[name] += one.elements
+            wanted[name] += one.wanted
+            missing[name] += one.missing
     steps = recording.steps - first
     whole = steps * setting.workers * elements
-    return Measured(setting, steps, sums, {name: count / whole for name, count in travelled.items()})
+    density = {name: count / whole for name, count in travelled.items()}
+    energy = {name: 1 - missing[name] / wanted[name] for name in replays}
+    return Measured(setting, steps, sums, density, energy)
 
 
 def _costs(sent: dict[str, Sent]) -> Iterator[tuple[str, Bytes]]:

@@ -118,7 +118,9 @@ class Sent:
 
     chosen: of each parameter bool[workers, length], what each worker chose. plan: the formats. elements: that
     travelled from all workers: their own, or all of the union if the method fills it. counters: numbers that
-    each worker told the others. total: of each parameter, what was delivered, summed. seconds: of rank 0.
+    each worker told the others. total: of each parameter, what was delivered, summed. wanted, missing:
+    squared norms of the sum of all that the workers had (gradients over their number, residuals), and of what
+    of it was not delivered. seconds: of rank 0.
     """
 
     chosen: tuple[Flags, ...]
@@ -128,6 +130,8 @@ class Sent:
     counters: int
     fills_union: bool
     total: tuple[torch.Tensor, ...] = ()
+    wanted: float = 0.0
+    missing: float = 0.0
     seconds: Seconds = field(default_factory=Seconds)
 
     def traffic(self) -> Traffic:
@@ -177,7 +181,7 @@ class Replay:
         chosen = torch.stack([one.sent != 0 for one in outgoing])
         # With one worker, who would send what any of them would, the selection is what all would agree on.
         selection = Proposal(plan, layout, chosen.any(dim=0).float()).agree(_peers(0, 1))
-        total = torch.zeros(layout.length)
+        total, wanted = torch.zeros(layout.length), torch.zeros(layout.length)
         notes: list[Lanes] = []
         for number, (rank, one) in enumerate(zip(self.ranks, outgoing, strict=True)):
             packed = selection.pack(one.compensated if fills else one.sent)
@@ -185,6 +189,7 @@ class Replay:
                 notes.append(self.formats.notes(_peers(number, len(outgoing)), selection, packed))
             delivered = selection.unpack(packed)
             total += delivered
+            wanted += one.compensated
             rank.settle(one, one.compensated - delivered)
         union = selection.union(total)
         for rank in self.ranks:
@@ -206,6 +211,8 @@ class Replay:
             told.size // len(outgoing),
             fills,
             tuple(total[segment.in_vector] for segment in layout),
+            float(wanted.square().sum()),
+            float((wanted - total).square().sum()),
             Seconds(choice=outgoing[0].seconds, **clock.seconds),
         )
 

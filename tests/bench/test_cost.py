@@ -40,6 +40,12 @@ def test_every_setting_is_measured_and_the_baseline_is_near_what_papers_count(
         assert one.bytes[BASELINE].bare < one.bytes[BASELINE].total < 2 * one.bytes[BASELINE].bare
 
 
+def test_who_sends_more_delivers_more(measured: list[Measured]) -> None:
+    for few, many in ((measured[0], measured[2]), (measured[1], measured[3])):
+        assert 0 < few.energy["planner"] < many.energy["planner"] < 1
+        assert few.density["planner"] == pytest.approx(0.01, rel=0.02)
+
+
 def test_planned_formats_are_near_the_best_fixed_one_and_below_omnireduce(measured: list[Measured]) -> None:
     for one in measured:
         assert one.saving("planner") > 0
