@@ -39,7 +39,7 @@ def test_no_fixed_choice_would_have_been_much_better(
     replay = Replay(make_task(make_config(model=model)).model, method, workers, density, "auto")
     ours = predicted = 0.0
     fixed: dict[tuple[int | None, int], int] = {}
-    for number, (gradients, _) in zip(range(steps), train(model, workers), strict=False):
+    for number, (gradients, _) in zip(range(steps), train(model, workers, batch_size=2), strict=False):
         sent = replay.step(gradients)
         traffic, parts = sent.traffic().total, [Occupancy(chosen) for chosen in sent.chosen]
         if number == 0:  # nothing is known: dense, but for the counters that ride along
@@ -54,7 +54,7 @@ def test_no_fixed_choice_would_have_been_much_better(
     print(f"{ours / fixed[best]:.4f} of mask and block {best}, predicted {predicted / ours:.3f}")
     assert ours <= 1.02 * fixed[best], f"mask {best[0]} and packets of {best[1]} lanes were better"
     assert ours <= 1.01 * min(fixed[None, block] for block in BLOCK_SIZES)
-    assert 0.8 * ours < predicted < 1.2 * ours
+    assert 0.75 * ours < predicted < 1.25 * ours
 
 
 def best_of(parts: list[Occupancy], mask: int | None, block: int) -> int:
