@@ -18,17 +18,21 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_help_lists_every_command() -> None:
     status, output = run("--help")
     assert status == 0
-    for name in ("train", "switch", "controller", "status", "pcap", "bench"):
+    for name in ("train", "compare", "methods", "switch", "controller", "status", "pcap", "bench"):
         assert f" {name} " in output
 
 
-@pytest.mark.parametrize("command", ["train", "switch", "controller", "status", "pcap", "bench"])
+@pytest.mark.parametrize(
+    "command", ["train", "compare", "methods", "switch", "controller", "status", "pcap", "bench"]
+)
 def test_every_command_has_its_own_help(command: str) -> None:
     status, output = run(command, "--help")
     assert status == 0 and f"weir {command}" in output.replace("root", "weir")
 
 
-@pytest.mark.parametrize("code", ["import weir", "from weir.cli import app", "import weir.train.cli"])
+@pytest.mark.parametrize(
+    "code", ["import weir", "from weir.cli import app", "import weir.train.cli", "import weir.compare.cli"]
+)
 def test_nothing_heavy_is_imported_to_look_at_the_command_line(code: str) -> None:
     heavy = "{'torch', 'numpy', 'grpc', 'scapy', 'matplotlib', 'sklearn'}"
     script = f"{code}\nimport sys\nprint(sorted({heavy} & sys.modules.keys()))"

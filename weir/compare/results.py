@@ -138,7 +138,7 @@ def _row(method: str, runs: Sequence[Run], dense: tuple[float, float] | None) ->
         density=mean_known(record.density for record in records),
         build_up=mean_known(record.build_up for record in records),
         imbalance=mean_known(record.imbalance for record in records),
-        selection_s=mean_known(r.selection_s for r in records if r.build_up is not None),
+        selection_s=mean_known(record.selection_s for record in records),
         step_s=median(step.seconds for step in steps) if steps else None,
         communication_s=mean_known(step.communication_s for step in steps),
         problem=next((run.problem for run in runs if run.problem), ""),

@@ -201,7 +201,7 @@ def _cells(record: RunRecord) -> list[RenderableType]:
         percent(_of_dense(record, last)),
         percent(last.density),
         "–" if last.build_up is None else f"{last.build_up:.2f}x",
-        duration(last.selection_s),
+        "–" if last.build_up is None else duration(last.selection_s),
         str(record.mean_traffic.retransmissions),
     ]
 

@@ -145,9 +145,9 @@ class RunRecord:
         return mean_known(step.imbalance for step in self.steps)
 
     @property
-    def selection_s(self) -> float:
-        """Mean time per step to choose what is sent."""
-        return fmean(step.selection_s for step in self.steps) if self.steps else 0.0
+    def selection_s(self) -> float | None:
+        """Mean time per step to choose what is sent; None where no values are chosen."""
+        return mean_known(step.selection_s if step.build_up is not None else None for step in self.steps)
 
     @property
     def mean_traffic(self) -> Traffic:

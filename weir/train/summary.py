@@ -104,7 +104,7 @@ _ROWS: Final[tuple[tuple[str, Callable[[RunRecord], float], Callable[[float], st
     ("median step", lambda r: r.step_s, duration, True),
     ("values sent, not zero", lambda r: r.density, percent, False),
     ("sent by any worker : by one", lambda r: _known(r.build_up), "{:.2f}x".format, False),
-    ("selection time per step", lambda r: r.selection_s, duration, False),
+    ("selection time per step", lambda r: _known(r.selection_s), duration, False),
     ("retransmissions, all workers", lambda r: r.mean_traffic.retransmissions, lambda v: f"{v:,.0f}", False),
 )
 
