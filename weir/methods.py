@@ -12,6 +12,7 @@ from typing import Annotated, Final, Literal
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 Kind = Literal["sparsifier", "parameter averaging", "low rank"]
 
@@ -101,11 +102,13 @@ def list_methods(
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("method", no_wrap=True, style="bold green")
-    table.add_column("what is sent", ratio=3)
+    table.add_column("what is sent", ratio=1)
     table.add_column("density", no_wrap=True)
     table.add_column("format", no_wrap=True)
-    table.add_column("reference", style="dim", ratio=2)
     for method in found:
         density = "as asked" if method.promises_density else "–"
-        table.add_row(method.name, method.summary, density, method.format or "–", method.reference)
+        text = Text(method.summary)
+        if method.reference:
+            text.append(f"\n{method.reference}", style="dim")
+        table.add_row(method.name, text, density, method.format or "–")
     Console().print(table)
