@@ -33,6 +33,7 @@ _HYSTERESIS: Final = 0.97  # a mask that costs less than this share of the prese
 _PERIODS: Final = 16, 256  # steps between two counts of a parameter: at most, and if it is tiny
 _OVERHEAD: Final = 0.002  # of a parameter's bytes, for telling each other counts
 _STEADY, _CHANGED = 0.05, 0.2  # relative change of the cost after which to count less often, in every step
+_WATCH: Final = 4  # steps between two looks at how large the union is, which takes no message
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class Planner:
     def __init__(self, workers: int, slots: int) -> None:
         self._parameters: dict[str, _Parameter] = {}
         self._observed: dict[str, Counts] = {}
+        self._watched: dict[str, int] = {}
         self._tables: dict[str, _Table] = {}
         self._plans: dict[tuple[object, ...], Plan] = {}
         self.resize(workers, slots)
@@ -120,6 +122,7 @@ class Planner:
         self, layout: BucketLayout, plan: Plan, total: torch.Tensor, counts: npt.NDArray[np.uint32]
     ) -> None:
         """Takes note of a bucket's sum (the whole vector), and what each worker counted: [workers, k]."""
+        self._watch(layout, total)
         due = [segment for segment in layout if self._is_due(segment.name)]
         if not due:
             return
@@ -133,7 +136,8 @@ class Planner:
         """Every bucket of the step has been observed."""
         before = self._tables
         parameters = {
-            name: replace(parameter, wait=parameter.wait - 1) for name, parameter in self._parameters.items()
+            name: replace(known, wait=0 if self._has_changed(name) else known.wait - 1)
+            for name, known in self._parameters.items()
         }
         for name, counts in self._observed.items():
             known = parameters.get(name)
@@ -143,7 +147,7 @@ class Planner:
             self._retabulate(self._observed)
         for name in self._observed:
             self._parameters[name] = self._decided(name, before.get(name))
-        self._observed = {}
+        self._observed, self._watched = {}, {}
 
     # ---------------------------------------------------------------------------------------------- the state
 
@@ -154,13 +158,39 @@ class Planner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on from what ``state_dict`` gave, maybe in a group of another size."""
         self._parameters = {name: _restored(known) for name, known in state.items()}
-        self._observed = {}
+        self._observed, self._watched = {}, {}
         self._retabulate(self._parameters)
 
     # ------------------------------------------------------------------------------------------- observations
 
     def _is_due(self, name: str) -> bool:
         return name not in self._parameters or self._parameters[name].wait <= 0
+
+    def _watch(self, layout: BucketLayout, total: torch.Tensor) -> None:
+        """Between two counts: how many elements the union has now."""
+        watched = [
+            segment
+            for segment in layout
+            if not self._is_due(segment.name) and self._parameters[segment.name].wait % _WATCH == 0
+        ]
+        if watched:
+            sizes = torch.stack([torch.count_nonzero(total[segment.in_vector]) for segment in watched])
+            for segment, size in zip(watched, sizes.tolist(), strict=True):
+                self._watched[segment.name] = size
+
+    def _has_changed(self, name: str) -> bool:
+        """Whether a union is another by so much that it is worth to count again."""
+        if name not in self._watched:
+            return False
+        known = self._parameters[name].counts.union[0]
+        difference = abs(self._watched[name] - known)
+        worth = 2 * self._workers * LANE_BYTES * difference > self._counting_bytes
+        return difference > _CHANGED * known and worth
+
+    @property
+    def _counting_bytes(self) -> int:
+        """What it costs, about, that all workers tell each other the counts of one parameter."""
+        return pyramid.LEVELS * LANE_BYTES * self._workers * (self._workers + 1)
 
     def _counts(
         self, segment: Segment, mask: int | None, union: list[int], counted: list[int], workers: int
@@ -209,8 +239,7 @@ class Planner:
             change = abs(table.bytes[mask] - before.bytes[mask]) / max(before.bytes[mask], 1.0)
             period = 1 if change > _CHANGED else parameter.period * (2 if change <= _STEADY else 1)
         most, tiny = _PERIODS
-        lanes = pyramid.LEVELS * self._workers * (self._workers + 1)
-        worth = int(lanes * LANE_BYTES / (_OVERHEAD * max(table.bytes[mask], 1.0))) + 1
+        worth = int(self._counting_bytes / (_OVERHEAD * max(table.bytes[mask], 1.0))) + 1
         period = max(min(period, most), min(worth, tiny))
         return replace(parameter, mask=mask, period=period, wait=period - 1)
 

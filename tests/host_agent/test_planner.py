@@ -208,6 +208,15 @@ def test_counting_costs_little() -> None:
     assert asked[0] == 2 * pyramid.LEVELS and sum(map(bool, asked)) <= 8
 
 
+def test_a_change_is_noticed_between_two_counts() -> None:
+    rng, planner, formats = np.random.default_rng(5), Planner(4, SLOTS), []
+    for number in range(26):
+        bucket = made_up(rng, 4, [20_000], 0.01 if number < 20 else 0.9, 1)
+        formats.append(exchange(planner, bucket).formats["p0"])
+        planner.end_step()
+    assert formats[2:21] == [Format(1)] * 19 and formats[-1] == DENSE
+
+
 @given(
     length=st.integers(0, 3000),
     density=st.sampled_from([0.0, 0.01, 0.5, 1.0]),
