@@ -13,6 +13,7 @@ from host_agent.sparsifiers.base import (
 )
 from host_agent.sparsifiers.deft import Deft
 from host_agent.sparsifiers.dense import Dense
+from host_agent.sparsifiers.dfs import Dfs
 from host_agent.sparsifiers.exdyna import ExDyna, ExDynaPublished
 from host_agent.sparsifiers.micro import Micro, MicroPublished
 from host_agent.sparsifiers.omnireduce import OmniReduce
@@ -25,6 +26,7 @@ __all__ = [
     "BLOCK_SIZES",
     "Deft",
     "Dense",
+    "Dfs",
     "ExDyna",
     "ExDynaPublished",
     "Micro",

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What DFS does with the blocks of one parameter: how much they hold, and which are worth their wire.
+
+Vectors are cut into blocks of ``size`` elements, a power of two, from their start; the last one may be
+shorter. Nothing here sorts a whole vector: a sample tells from which magnitude on something comes into
+question, one pass finds it, and only that is compared.
+"""
+
+import math
+from typing import Final
+
+import torch
+
+from host_agent.sparsifiers.density import keep_from, keep_non_finite, select_threshold
+
+_SAMPLE: Final = 1 << 14
+_MARGIN: Final = 4.0  # of the rank in the sample, in standard deviations
+_FEW: Final = 1 / 64  # so sparse that it pays to pass by what is zero
+_WORD_LOG2: Final = 5  # bits in a word of the mask
+_BINS: Final = 1 << 15  # exponents and 7 bits of significand of a float32 that is not negative
+_NORMAL: Final = 2.0**-126
+_LEAST: Final = 2.0**-80  # of a parameter's largest energy: below, squares of what matters would vanish
+
+
+def norms(vector: torch.Tensor, size: int) -> torch.Tensor:
+    """The L2 norm of each block of a flat float32 vector, up to a common factor.
+
+    NaN where an element is not finite. For blocks of one element: the vector itself, with its signs.
+    """
+    if size == 1:
+        return vector
+    found = _energies(vector.square(), size)
+    peak = float(found.max())
+    if peak < _LEAST or peak == math.inf:  # squares have half a float's range
+        found = _energies((vector / vector.abs().max().clamp_min_(_NORMAL)).square_(), size)
+    return found.sqrt_()
+
+
+def _energies(squares: torch.Tensor, size: int) -> torch.Tensor:
+    """The sum of each block."""
+    whole = squares.numel() // size
+    found = squares[: whole * size].view(whole, size) @ squares.new_ones(size)
+    if whole * size < squares.numel():
+        found = torch.cat([found, squares[whole * size :].sum().view(1)])
+    return found
+
+
+def keep_worthy(values: torch.Tensor, count: int, favour: float = 1.0) -> torch.Tensor:
+    """``values`` (flat float32) with all but ``count`` set to zero, in a new tensor; NaN and infinities stay.
+
+    Those are kept that are largest in magnitude, but for this: who is kept only with others of its word of
+    the mask, 32 values, may be so many times (favour, at least 1) smaller than who is alone in it. Precisely,
+    the score of a value is ``min(favour * |value|, the greatest |value| in its word)``.
+    """
+    if count <= 0:
+        return keep_non_finite(values)
+    floor = _sampled_floor(values, count)
+    kept = keep_from(values, floor / favour)
+    found = _nonzero(kept, count)
+    if found.numel() < count and floor > 0.0:  # the sample misled
+        kept = values.clone()
+        found = _nonzero(kept, count)
+    if found.numel() <= count:
+        return kept
+    scores = kept.index_select(0, found).abs_().nan_to_num_(nan=math.inf, posinf=math.inf)
+    if favour > 1.0:
+        word = found >> _WORD_LOG2
+        peaks = scores.new_zeros((values.numel() >> _WORD_LOG2) + 1).scatter_reduce_(0, word, scores, "amax")
+        scores = torch.minimum(scores.mul_(favour), peaks.index_select(0, word))
+    cut = select_threshold(scores, count)
+    dropped = scores < cut
+    surplus = found.numel() - int(torch.count_nonzero(dropped)) - count
+    if surplus and cut < math.inf:  # several score the same: the last ones are left
+        dropped[(scores == cut).nonzero().squeeze(1)[-surplus:]] = True
+    kept[found[dropped]] = 0.0
+    return kept
+
+
+def keep_blocks(vector: torch.Tensor, kept: torch.Tensor, size: int) -> torch.Tensor:
+    """``vector`` in those blocks whose entry in ``kept`` is not zero, zero in the others; a new tensor."""
+    empty, whole = kept == 0, vector.numel() // size
+    body, tail = vector[: whole * size].view(whole, size), vector[whole * size :]
+    sent = body.masked_fill(empty[:whole, None], 0.0).view(-1)
+    return torch.cat([sent, tail.masked_fill(empty[whole:], 0.0)]) if tail.numel() else sent
+
+
+def enough(norms: torch.Tensor, share: float) -> int:
+    """How many blocks, largest norms first, must be kept so that others have at most this share of energy.
+
+    A histogram over the norms' leading bits finds the bin in which the limit lies; it alone is sorted.
+    """
+    scores = torch.nan_to_num(norms.abs(), nan=0.0, posinf=0.0)
+    energies = scores.double().square_()
+    limit = share * energies.sum()
+    bins = scores.view(torch.int32) >> 16
+    below = torch.bincount(bins, weights=energies, minlength=_BINS).cumsum(0)
+    cut = int(torch.count_nonzero(below <= limit))
+    if cut >= below.numel():
+        return 0
+    dropped = int(torch.count_nonzero(bins < cut))
+    left = limit - (below[cut - 1] if cut else 0.0)
+    dropped += int(torch.count_nonzero(energies[bins == cut].sort().values.cumsum(0) <= left))
+    return norms.numel() - dropped
+
+
+def _sampled_floor(values: torch.Tensor, count: int) -> float:
+    """A magnitude that at least ``count`` values reach, almost certainly, and not many more; 0: unknown."""
+    step = values.numel() // _SAMPLE
+    if step < 2:
+        return 0.0
+    while math.gcd(step, 210) != 1:  # the sample must not follow the rhythm of kernels and channels
+        step += 1
+    sample = values[::step].abs()
+    expected = count / values.numel() * sample.numel()
+    rank = math.ceil(expected + _MARGIN * math.sqrt(expected) + 2.0)
+    if rank >= sample.numel():
+        return 0.0
+    floor = float(torch.topk(sample, rank, sorted=False).values.min())
+    return floor if math.isfinite(floor) else 0.0
+
+
+def _nonzero(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Where a vector is not zero, ascending; ``count`` says about how often."""
+    flags, whole = values.bool(), values.numel() // 8
+    if count > _FEW * values.numel():
+        return flags.nonzero().squeeze(1)
+    eights = flags[: whole * 8].view(torch.int64).nonzero().squeeze(1)  # those with something in them
+    places = flags[: whole * 8].view(whole, 8).index_select(0, eights).view(-1).nonzero().squeeze(1)
+    found = eights.index_select(0, places >> 3).mul_(8).add_(places & 7)
+    return torch.cat([found, flags[whole * 8 :].nonzero().squeeze(1).add_(whole * 8)])
