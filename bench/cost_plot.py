@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Savings by density and workers, as ``weir bench cost`` draws them."""
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from bench.table import command_line
 
 if TYPE_CHECKING:
     from bench.cost_cases import Measured
@@ -38,7 +39,7 @@ def draw(path: Path, found: "Sequence[Measured]") -> None:
     for axis in axes[-1]:
         axis.set_xlabel("density")
     figure.colorbar(image, ax=axes, shrink=0.6, label="% saved")
-    figure.supxlabel(f"weir {' '.join(sys.argv[1:])}", fontsize=8, color="#666666")
+    figure.supxlabel(command_line(110), fontsize=8, color="#666666")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 

@@ -7,7 +7,6 @@ number of values that some worker chose; density = k / n; load imbalance = N x (
 target, because workers choose different values: k / n up to N times what each of them was to choose.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 
 from bench.replay import Replay, Sent, train
-from bench.table import show
+from bench.table import command_line, show
 from weir.train.config import Model, make_config
 from weir.train.task import make_task
 
@@ -64,10 +63,18 @@ def run(
             found[name].append(Point.of(replay.step(gradients)))
     show(
         f"Density over {steps} steps of {model}, {workers} workers, target {density:g}",
-        ("method, steps", "density / target", "a worker's / target", "load imbalance", "selection ms"),
+        (
+            "method, steps",
+            "density / target",
+            "off target",
+            "a worker's / target",
+            "load imbalance",
+            "selection ms",
+        ),
         [row for name, points in found.items() for row in _rows(name, points, density)],
         [
-            "density: of the sum, values that some worker chose; a worker's: what one chose, on average; "
+            "density: of the sum, values that some worker chose, means over the steps; off target: mean over "
+            "the steps of how far it is from the target; a worker's: what one chose, on average; "
             "load imbalance: what the busiest worker chose over the mean, less 1; selection: median, rank 0",
             "gradients: a dense training's; each worker's residuals are kept",
         ],
@@ -85,6 +92,7 @@ def _rows(name: str, points: Sequence[Point], density: float) -> list[tuple[str,
         (
             f"{name}, {steps}",
             f"{fmean(p.union for p in part) / density:.2f}",
+            f"{fmean(abs(p.union / density - 1) for p in part):.0%}",
             f"{fmean(p.own for p in part) / density:.2f}",
             f"{fmean(p.imbalance for p in part):.3f}",
             f"{1e3 * median(p.selection_s for p in part):.1f}",
@@ -115,6 +123,6 @@ def _draw(path: Path, found: dict[str, list[Point]], density: float, model: Mode
     for axis in (above, below):
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel(f"weir {' '.join(sys.argv[1:])}", fontsize=8, color="#666666")
+    figure.supxlabel(command_line(130), fontsize=8, color="#666666")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

@@ -2,6 +2,7 @@
 """How benchmarks print: medians and ratios of one run, with the command that made them."""
 
 import sys
+import textwrap
 from collections.abc import Sequence
 from statistics import median
 
@@ -20,9 +21,14 @@ def show(
         table.add_row(*row)
     console = Console()
     console.print(table)
-    console.print(f"command: weir {' '.join(sys.argv[1:])}", style="dim", highlight=False)
+    console.print(f"command: {command_line()}", style="dim", highlight=False)
     for note in notes:
         console.print(note, style="dim", highlight=False)
+
+
+def command_line(width: int = 10_000) -> str:
+    """The command that this process runs, in lines of at most so many characters."""
+    return textwrap.fill(f"weir {' '.join(sys.argv[1:])}", width, break_on_hyphens=False)
 
 
 def spread(values: Sequence[float]) -> str:

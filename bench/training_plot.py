@@ -2,11 +2,11 @@
 """Accuracy over time, as ``weir bench training`` draws it."""
 
 import itertools
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from bench.table import command_line
 from weir.train.config import TrainConfig
 from weir.train.netrows import links_line
 from weir.train.words import duration
@@ -58,6 +58,6 @@ def draw(
     axis.grid(alpha=0.25, which="both")
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, loc="best")
-    figure.supxlabel(f"weir {' '.join(sys.argv[1:])}", fontsize=8, color="#666666")
+    figure.supxlabel(command_line(130), fontsize=8, color="#666666")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
