@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from host_agent.bucket_layout import BucketLayout
@@ -94,7 +94,6 @@ def tensors(draw: st.DrawFn) -> tuple[list[int], list[torch.Tensor]]:
     return sizes, vectors
 
 
-@settings(deadline=None)
 @given(tensors())
 def test_magnitude_classes_are_those_of_the_plain_reference(
     case: tuple[list[int], list[torch.Tensor]],

@@ -40,7 +40,7 @@ def reduce_really(
         return [host.reports[0] for host in rack.hosts]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     workers=st.integers(1, 6),
     block=st.sampled_from(BLOCK_SIZES),
@@ -134,7 +134,7 @@ class Thread:
             columns = list(wanted)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     workers=st.integers(1, 4),
     blocks=st.integers(0, 300),

@@ -113,7 +113,7 @@ def select(layout: BucketLayout, sizes: list[int | None], vector: torch.Tensor) 
 
 
 @given(cases())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_masks_say_what_is_not_zero(case: tuple[BucketLayout, list[int | None], torch.Tensor]) -> None:
     layout, sizes, vector = case
     for segment, size in zip(layout, sizes, strict=True):
@@ -132,7 +132,7 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 @given(cases())
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_what_is_packed_is_what_is_selected(
     case: tuple[BucketLayout, list[int | None], torch.Tensor],
 ) -> None:
@@ -162,7 +162,7 @@ def test_what_is_packed_is_what_is_selected(
 
 
 @given(cases())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_every_device_does_as_the_native_code(
     case: tuple[BucketLayout, list[int | None], torch.Tensor],
 ) -> None:

@@ -69,7 +69,7 @@ def united(seed: int, count: int, density: float, levels: int) -> bytes:
     density=st.sampled_from([0.0, 0.01, 0.3, 1.0]),
     levels=st.integers(1, 3),
 )
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_the_union_is_the_or_of_all(world: World, seed: int, count: int, density: float, levels: int) -> None:
     words = [random_words(seed, count, density, rank) for rank in range(SIZE)]
     expected = np.bitwise_or.reduce(np.stack(words)).tobytes()

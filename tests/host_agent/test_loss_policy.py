@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from host_agent.bucket_layout import BucketLayout
@@ -31,7 +31,6 @@ def layout_of(sizes: list[int]) -> tuple[BucketLayout, LayerClasses]:
     return BucketLayout.of(0, names, [torch.empty(size) for size in sizes], BLOCK), layers
 
 
-@settings(deadline=None)
 @given(policies, st.lists(st.integers(1, 3000), min_size=1, max_size=9), st.integers(0, 2**32))
 def test_budgets_hold_for_each_kind_and_for_the_tensor(
     policy: LossPolicy, sizes: list[int], seed: int

@@ -182,9 +182,7 @@ def headroom(request: pytest.FixtureRequest, switch: Switch) -> Iterator[int]:
     switch.modify_entry(*aggregation())
 
 
-slow = settings(
-    max_examples=EXAMPLES, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck)
-)
+slow = settings(max_examples=EXAMPLES, print_blob=True, suppress_health_check=list(HealthCheck))
 
 
 @slow
@@ -287,7 +285,7 @@ class TestWindow:
         assert all(1 < window < 16 for window in rare)
         assert always == [1] * 3
 
-    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=200, suppress_health_check=list(HealthCheck))
     @given(
         marks=st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=2, max_size=5),
         slots=st.integers(1, 40),

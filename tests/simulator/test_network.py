@@ -184,7 +184,7 @@ networks = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=300, print_blob=True, suppress_health_check=list(HealthCheck))
 @given(shape=networks)
 def test_two_tiers_sum_exactly_what_they_include_whatever_links_do(shape: dict[str, Any]) -> None:
     note(f"{shape!r}")

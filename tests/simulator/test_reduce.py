@@ -77,7 +77,7 @@ def check_conservation(op: Op, before: Vectors, after: Vectors, reports: list[Re
         assert sum(report.included.total for report in reports) == reports[0].applied.total
 
 
-@settings(max_examples=EXAMPLES, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, print_blob=True, suppress_health_check=list(HealthCheck))
 @given(shape=racks)
 def test_reduce_is_exact_under_loss_duplication_reordering_and_delay(
     switch: Switch, job_ids: Iterator[int], shape: dict[str, Any]

@@ -268,7 +268,7 @@ def test_marks_do_not_keep_a_window_below_two_segments() -> None:
     assert sender.congestion.window == 2 * MSS
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     seed=st.integers(0, 2**32),
     loss=st.sampled_from([0.0, 0.05, 0.3]),

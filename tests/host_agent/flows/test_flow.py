@@ -97,7 +97,7 @@ def transfer(config: FlowConfig, shape: dict[str, Any], lossy: bool) -> tuple[Wo
     return world, vectors
 
 
-@settings(max_examples=EXAMPLES, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, print_blob=True, suppress_health_check=list(HealthCheck))
 @given(config=configs, shape=worlds)
 def test_a_flow_ends_within_its_budgets_and_loses_no_account(
     config: FlowConfig, shape: dict[str, Any]
@@ -106,7 +106,7 @@ def test_a_flow_ends_within_its_budgets_and_loses_no_account(
     transfer(config, shape, lossy=True)
 
 
-@settings(max_examples=EXAMPLES, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, print_blob=True, suppress_health_check=list(HealthCheck))
 @given(config=configs, shape=worlds)
 def test_without_budgets_every_bit_arrives(config: FlowConfig, shape: dict[str, Any]) -> None:
     note(f"World({config!r}, **{shape!r})")
@@ -154,7 +154,7 @@ quiet = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None, print_blob=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, print_blob=True, suppress_health_check=list(HealthCheck))
 @given(config=configs, shape=quiet, lossy=st.booleans())
 def test_no_timer_fires_because_of_a_trim(config: FlowConfig, shape: dict[str, Any], lossy: bool) -> None:
     """Whatever is trimmed, also protected chunks, probes and answers: only what vanishes needs a timer."""
