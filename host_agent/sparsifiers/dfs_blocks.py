@@ -15,7 +15,7 @@ from host_agent.sparsifiers.density import keep_from, keep_non_finite, select_th
 
 _SAMPLE: Final = 1 << 14
 _MARGIN: Final = 4.0  # of the rank in the sample, in standard deviations
-_FEW: Final = 1 / 64  # so sparse that it pays to pass by what is zero
+_FEW: Final = 1 / 128  # so sparse that it pays to pass by what is zero
 _WORD_LOG2: Final = 5  # bits in a word of the mask
 _BINS: Final = 1 << 15  # exponents and 7 bits of significand of a float32 that is not negative
 _NORMAL: Final = 2.0**-126
@@ -72,16 +72,19 @@ def keep_worthy(values: torch.Tensor, count: int, favour: float = 1.0) -> torch.
     surplus = found.numel() - int(torch.count_nonzero(dropped)) - count
     if surplus and cut < math.inf:  # several score the same: the last ones are left
         dropped[(scores == cut).nonzero().squeeze(1)[-surplus:]] = True
-    kept[found[dropped]] = 0.0
-    return kept
+    return kept.index_fill_(0, found[dropped], 0.0)
 
 
 def keep_blocks(vector: torch.Tensor, kept: torch.Tensor, size: int) -> torch.Tensor:
     """``vector`` in those blocks whose entry in ``kept`` is not zero, zero in the others; a new tensor."""
-    empty, whole = kept == 0, vector.numel() // size
-    body, tail = vector[: whole * size].view(whole, size), vector[whole * size :]
-    sent = body.masked_fill(empty[:whole, None], 0.0).view(-1)
-    return torch.cat([sent, tail.masked_fill(empty[whole:], 0.0)]) if tail.numel() else sent
+    sent, whole = torch.zeros_like(vector), vector.numel() // size
+    found = kept.bool().nonzero().squeeze(1)
+    rows, body = found[found < whole], slice(0, whole * size)
+    blocks = vector[body].view(whole, size).index_select(0, rows)
+    sent[body].view(whole, size).index_copy_(0, rows, blocks)
+    if rows.numel() < found.numel():
+        sent[whole * size :] = vector[whole * size :]
+    return sent
 
 
 def enough(norms: torch.Tensor, share: float) -> int:
