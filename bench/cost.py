@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from bench.cost_cases import BASELINE, OWN, Measured, Setting, measure, settings
+from bench.cost_cases import BASELINE, OWN, Measured, Setting, measure, saving_at_energy, settings
 from bench.cost_plot import draw
 from bench.replay import Recording, record
 from bench.table import show
@@ -104,6 +104,7 @@ def _print(model: str, found: Sequence[Measured]) -> None:
                 _percent(one.saving("block-topk")),
                 *(_both(one, name) for name in ("planner", *OWN)),
                 "/".join(f"{100 * one.density[name]:.2g}" for name in OWN) + " %",
+                _or_dash(saving_at_energy(one, found, "dfs")),
                 "/".join(f"{100 * one.energy[name]:.0f}" for name in ("planner", "block-topk", *OWN)) + " %",
                 _percent(1 - one.bytes["dfs"].bare / baseline.bare),
                 *(_percent(one.saving(name, best)) for name in ("planner", "dfs")),
@@ -117,6 +118,7 @@ def _print(model: str, found: Sequence[Measured]) -> None:
             "DFS (up/down)",
             "ExDyna (up/down)",
             "their density",
+            "DFS, equal energy",
             "energy",
             "DFS, no headers",
         ),
@@ -131,6 +133,10 @@ def _both(one: Measured, name: str) -> str:
         f"{_percent(one.saving(name))} ({100 * (1 - mine.up / theirs.up):.0f}/"
         f"{100 * (1 - mine.down / theirs.down):.0f})"
     )
+
+
+def _or_dash(share: float | None) -> str:
+    return "–" if share is None else _percent(share)
 
 
 def _percent(share: float) -> str:
@@ -151,7 +157,8 @@ def _summary(found: Sequence[Measured]) -> None:
         "index of 32 bits to each block; best fixed mask: Weir's, in hindsight; their density: of what "
         "travels from each worker, the union where a method has all workers send that",
         "energy: of the sum of all workers' gradients and residuals, the share that is delivered, by "
-        "squares: top-k/block top-k/DFS/ExDyna; who delivers less owes more",
+        "squares: top-k/block top-k/DFS/ExDyna; who delivers less owes more; DFS, equal energy: at the "
+        "density of this table that costs least and delivers no less than the top-k masks of the row",
         "gradients: a dense training's; each worker's residuals are kept; the first third of the steps, in "
         "which residuals and planner begin, is not counted",
     ]
@@ -166,6 +173,13 @@ def _summary(found: Sequence[Measured]) -> None:
             f"OmniReduce-256 with block top-k {_percent(min(own_blocks))} to {_percent(max(own_blocks))}; "
             f"against the best fixed b of each setting {_percent(_mean(found, name, 'omnireduce:'))} on "
             f"average, against Weir's best fixed mask {_percent(_mean(found, name, 'weir:'))}"
+        )
+    equal = [share for one in found if (share := saving_at_energy(one, found, "dfs")) is not None]
+    if equal:
+        lines.append(
+            f"dfs at equal energy: saves {_percent(min(equal))} to {_percent(max(equal))}, at least {GOAL:.2%} "
+            f"in {sum(share >= GOAL for share in equal)} of the {len(equal)} settings in which some density of "
+            "the table delivers as much"
         )
     for line in lines:
         Console().print(line, style="dim", highlight=False)

@@ -14,7 +14,7 @@ The second has methods with a choice of their own at the same density, through W
 they come with, and ``block-topk``: OmniReduce with the block top-k of its authors, as its open code sends it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Final
@@ -86,6 +86,21 @@ class Measured:
     def best(self, prefix: str) -> str:
         """The cheapest contender whose name begins so."""
         return min((n for n in self.bytes if n.startswith(prefix)), key=lambda n: self.bytes[n].total)
+
+
+def saving_at_energy(one: Measured, found: Sequence[Measured], name: str) -> float | None:
+    """What a method saves of the baseline's bytes at the density, of those measured, that costs least.
+
+    It must deliver no less of the energy than the baseline, which is sent as much as ``one`` says. None: it
+    delivers less at every density.
+    """
+    enough = [
+        other.bytes[name].total
+        for other in found
+        if (other.setting.model, other.setting.workers) == (one.setting.model, one.setting.workers)
+        and other.energy[name] >= one.energy["planner"]
+    ]
+    return 1 - min(enough) / one.bytes[BASELINE].total if enough else None
 
 
 def measure(setting: Setting, recording: Recording) -> Measured:

@@ -2,23 +2,30 @@
 """Savings by density and workers, as ``weir bench cost`` draws them."""
 
 from collections.abc import Callable, Sequence
+from math import isnan, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypeAlias
 
+from bench.cost_cases import Measured, saving_at_energy
 from bench.table import command_line
 
-if TYPE_CHECKING:
-    from bench.cost_cases import Measured
+Saving: TypeAlias = Callable[[Measured, Sequence[Measured]], float | None]
 
-_ROWS: "Final[tuple[tuple[str, Callable[[Measured], float]], ...]]" = (
-    ("same top-k masks, planned,\nagainst OmniReduce-256", lambda one: one.saving("planner")),
-    ("DFS\nagainst OmniReduce-256", lambda one: one.saving("dfs")),
-    ("ExDyna\nagainst OmniReduce-256", lambda one: one.saving("exdyna")),
-    ("DFS\nagainst OmniReduce's best b", lambda one: one.saving("dfs", one.best("omnireduce:"))),
+_ROWS: Final[tuple[tuple[str, Saving], ...]] = (
+    ("same top-k masks, planned,\nagainst OmniReduce-256", lambda one, _: one.saving("planner")),
+    ("DFS at the same density\nagainst OmniReduce-256", lambda one, _: one.saving("dfs")),
+    (
+        "DFS at equal energy\nagainst OmniReduce-256",
+        lambda one, found: saving_at_energy(one, found, "dfs"),
+    ),
+    (
+        "DFS at the same density\nagainst OmniReduce's best b",
+        lambda one, _: one.saving("dfs", one.best("omnireduce:")),
+    ),
 )
 
 
-def draw(path: Path, found: "Sequence[Measured]") -> None:
+def draw(path: Path, found: Sequence[Measured]) -> None:
     """A heat-map for each model and comparison; numbers are per cent of the other's bytes that are saved."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -44,19 +51,18 @@ def draw(path: Path, found: "Sequence[Measured]") -> None:
     figure.savefig(path, dpi=120)
 
 
-def _panel(axis: Any, found: "Sequence[Measured]", saving: "Callable[[Measured], float]") -> Any:
+def _panel(axis: Any, found: Sequence[Measured], saving: Saving) -> Any:
     densities = sorted({one.setting.density for one in found})
     workers = sorted({one.setting.workers for one in found})
-    grid = [[float("nan")] * len(densities) for _ in workers]
+    grid = [[nan] * len(densities) for _ in workers]
     for one in found:
         place = workers.index(one.setting.workers), densities.index(one.setting.density)
-        grid[place[0]][place[1]] = 100 * saving(one)
+        grid[place[0]][place[1]] = 100 * (nan if (share := saving(one, found)) is None else share)
     image = axis.imshow(grid, vmin=-100, vmax=100, cmap="RdBu", aspect="auto", origin="lower")
     for y, line in enumerate(grid):
         for x, value in enumerate(line):
-            axis.text(
-                x, y, f"{value:.0f}", ha="center", va="center", color="white" if abs(value) > 60 else "black"
-            )
+            text, colour = "–" if isnan(value) else f"{value:.0f}", "white" if abs(value) > 60 else "black"
+            axis.text(x, y, text, ha="center", va="center", color=colour)
     axis.set_xticks(range(len(densities)), [f"{100 * density:g} %" for density in densities])
     axis.set_yticks(range(len(workers)), [str(count) for count in workers])
     return image

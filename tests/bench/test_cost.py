@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cost import measure_all
-from bench.cost_cases import BASELINE, Measured, lists
+from bench.cost_cases import BASELINE, Bytes, Measured, Setting, lists, saving_at_energy
 from bench.cost_plot import draw
 from bench.density import Point
 from bench.replay import Replay, Sent, train
@@ -21,7 +21,7 @@ from weir.train.task import make_task
 
 @pytest.fixture(scope="module")
 def measured() -> list[Measured]:
-    return measure_all(["mlp"], [0.01, 0.2], [2, 3], 6, processes=1)
+    return measure_all(["mlp"], [0.01, 0.2], [2, 3], 4, processes=1)
 
 
 def test_every_setting_is_measured_and_the_baseline_is_near_what_papers_count(
@@ -50,6 +50,16 @@ def test_planned_formats_are_near_the_best_fixed_one_and_below_omnireduce(measur
     for one in measured:
         assert one.saving("planner") > 0
         assert one.saving("planner", one.best("weir:")) > -0.1
+
+
+def test_equal_energy_may_take_another_density() -> None:
+    def one(density: float, baseline: int, dfs: int, topk: float, delivered: float) -> Measured:
+        costs = {BASELINE: Bytes(up=baseline), "dfs": Bytes(up=dfs)}
+        return Measured(Setting("mlp", density, 2), 1, costs, {}, {"planner": topk, "dfs": delivered})
+
+    few, more = one(0.01, 1000, 10, 0.3, 0.2), one(0.1, 2000, 100, 0.9, 0.5)
+    assert saving_at_energy(few, [few, more], "dfs") == pytest.approx(0.9)
+    assert saving_at_energy(more, [few, more], "dfs") is None
 
 
 def test_more_workers_cost_more(measured: list[Measured]) -> None:
