@@ -176,10 +176,11 @@ def _summary(found: Sequence[Measured]) -> None:
         )
     equal = [share for one in found if (share := saving_at_energy(one, found, "dfs")) is not None]
     if equal:
+        reached = sum(share >= GOAL for share in equal)
         lines.append(
-            f"dfs at equal energy: saves {_percent(min(equal))} to {_percent(max(equal))}, at least {GOAL:.2%} "
-            f"in {sum(share >= GOAL for share in equal)} of the {len(equal)} settings in which some density of "
-            "the table delivers as much"
+            f"dfs at equal energy: saves {_percent(min(equal))} to {_percent(max(equal))}, at least "
+            f"{GOAL:.2%} in {reached} of the {len(equal)} settings in which some density of the table "
+            "delivers as much"
         )
     for line in lines:
         Console().print(line, style="dim", highlight=False)

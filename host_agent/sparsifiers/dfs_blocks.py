@@ -15,7 +15,7 @@ from host_agent.sparsifiers.density import keep_from, keep_non_finite, select_th
 
 _SAMPLE: Final = 1 << 14
 _MARGIN: Final = 4.0  # of the rank in the sample, in standard deviations
-_FEW: Final = 1 / 128  # so sparse that it pays to pass by what is zero
+_PART: Final = 1 << 17  # elements that are looked at together
 _WORD_LOG2: Final = 5  # bits in a word of the mask
 _BINS: Final = 1 << 15  # exponents and 7 bits of significand of a float32 that is not negative
 _NORMAL: Final = 2.0**-126
@@ -55,11 +55,9 @@ def keep_worthy(values: torch.Tensor, count: int, favour: float = 1.0) -> torch.
     if count <= 0:
         return keep_non_finite(values)
     floor = _sampled_floor(values, count)
-    kept = keep_from(values, floor / favour)
-    found = _nonzero(kept, count)
+    kept, found = _keep_from(values, floor / favour)
     if found.numel() < count and floor > 0.0:  # the sample misled
-        kept = values.clone()
-        found = _nonzero(kept, count)
+        kept, found = _keep_from(values, 0.0)
     if found.numel() <= count:
         return kept
     scores = kept.index_select(0, found).abs_().nan_to_num_(nan=math.inf, posinf=math.inf)
@@ -122,12 +120,23 @@ def _sampled_floor(values: torch.Tensor, count: int) -> float:
     return floor if math.isfinite(floor) else 0.0
 
 
-def _nonzero(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Where a vector is not zero, ascending; ``count`` says about how often."""
+def _keep_from(values: torch.Tensor, floor: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """``keep_from``, and where something is left, ascending; a part of the vector after the other.
+
+    What is written in between stays in the processor's cache, and needs no new memory.
+    """
+    kept, found = torch.empty_like(values), []
+    for start in range(0, values.numel(), _PART):
+        part = kept[start : start + _PART]
+        part.copy_(keep_from(values[start : start + _PART], floor))
+        found.append(_nonzero(part).add_(start))
+    return kept, torch.cat(found)
+
+
+def _nonzero(values: torch.Tensor) -> torch.Tensor:
+    """Where a vector is not zero, ascending; eight zeros are passed by at once."""
     flags, whole = values.bool(), values.numel() // 8
-    if count > _FEW * values.numel():
-        return flags.nonzero().squeeze(1)
-    eights = flags[: whole * 8].view(torch.int64).nonzero().squeeze(1)  # those with something in them
+    eights = flags[: whole * 8].view(torch.int64).nonzero().squeeze(1)
     places = flags[: whole * 8].view(whole, 8).index_select(0, eights).view(-1).nonzero().squeeze(1)
     found = eights.index_select(0, places >> 3).mul_(8).add_(places & 7)
     return torch.cat([found, flags[whole * 8 :].nonzero().squeeze(1).add_(whole * 8)])
