@@ -8,8 +8,8 @@ import torch
 
 from host_agent.formats import forecast, pyramid
 from host_agent.sparsifiers.base import Span, Sparsifier, SparsifierOptions, register
-from host_agent.sparsifiers.density import keep_largest, rounded
-from host_agent.sparsifiers.dfs_blocks import enough, keep_blocks, keep_worthy, norms
+from host_agent.sparsifiers.density import rounded
+from host_agent.sparsifiers.dfs_blocks import copy_blocks, enough, norms, worthiest
 from wire.definition import SLOT_LANES
 
 PROBE_EVERY: Final = 64
@@ -19,7 +19,9 @@ HYSTERESIS: Final = 0.97
 """Blocks of another size must cost less than this share of what those of the present size do."""
 
 WORTH_FAVOURING: Final = 1.05
-"""From here on it pays to look who is alone in a word of the mask."""
+MOST_FAVOUR: Final = 1.5
+"""From what a loner's bits are this many times those of others on it pays to look for loners, and up to where
+they are held against it: with more, hardly a byte less was sent, of less energy."""
 
 MEMORY: Final = 0.8
 """What was seen one step earlier counts so much less."""
@@ -86,11 +88,8 @@ class Dfs(Sparsifier):
             count, favour = enough(lengths, self.options.energy), 1.0
         if count >= lengths.numel():
             return gradient
-        if favour < WORTH_FAVOURING:
-            kept = keep_largest(lengths, count)
-        else:
-            kept = keep_worthy(lengths, count, favour**0.5)
-        return kept if size == 1 else keep_blocks(gradient, kept, size)
+        chosen = worthiest(lengths, count, favour**0.5 if favour >= WORTH_FAVOURING else 1.0)
+        return copy_blocks(gradient, chosen, size)
 
     def _quota(self, span: Span) -> int:
         """How many blocks each worker chooses, the same for all."""
@@ -104,7 +103,8 @@ class Dfs(Sparsifier):
         that is taken as if choices were spread evenly.
         """
         others = _WORD * (self.workers - 1)
-        return 1.0 + float((1.0 - self.share_of(span)) ** others) / self.mask_of(span)
+        alone = float((1.0 - self.share_of(span)) ** others)
+        return min(MOST_FAVOUR, 1.0 + alone / self.mask_of(span))
 
     def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:
         """Learns how much of what the workers chose was different; from a probe, the cheapest block size."""

@@ -11,11 +11,13 @@ from typing import Final
 
 import torch
 
-from host_agent.sparsifiers.density import keep_from, keep_non_finite, select_threshold
+from host_agent import engine
+from host_agent.sparsifiers.density import positions, select_threshold
 
 _SAMPLE: Final = 1 << 14
 _MARGIN: Final = 4.0  # of the rank in the sample, in standard deviations
-_PART: Final = 1 << 17  # elements that are looked at together
+_ROOM: Final = 1 << 12
+_TINIEST: Final = 2.0**-149
 _WORD_LOG2: Final = 5  # bits in a word of the mask
 _BINS: Final = 1 << 15  # exponents and 7 bits of significand of a float32 that is not negative
 _NORMAL: Final = 2.0**-126
@@ -45,42 +47,44 @@ def _energies(squares: torch.Tensor, size: int) -> torch.Tensor:
     return found
 
 
-def keep_worthy(values: torch.Tensor, count: int, favour: float = 1.0) -> torch.Tensor:
-    """``values`` (flat float32) with all but ``count`` set to zero, in a new tensor; NaN and infinities stay.
+def worthiest(values: torch.Tensor, count: int, favour: float = 1.0) -> torch.Tensor:
+    """Where the ``count`` values are (flat float32) that are worth most: int64, ascending.
 
-    Those are kept that are largest in magnitude, but for this: who is kept only with others of its word of
-    the mask, 32 values, may be so many times (favour, at least 1) smaller than who is alone in it. Precisely,
-    the score of a value is ``min(favour * |value|, the greatest |value| in its word)``.
+    Those are that are largest in magnitude, but for this: what is taken only with others of its word of the
+    mask, 32 values, may be so many times (favour, at least 1) smaller than what is alone in it. Precisely,
+    the score of a value is ``min(favour * |value|, the greatest |value| in its word)``. NaN and infinities
+    are there in any case, zeros never.
     """
     if count <= 0:
-        return keep_non_finite(values)
+        return reach(values, math.inf, 0)
     floor = _sampled_floor(values, count)
-    kept, found = _keep_from(values, floor / favour)
+    found = reach(values, floor / favour or _TINIEST, 2 * count)
     if found.numel() < count and floor > 0.0:  # the sample misled
-        kept, found = _keep_from(values, 0.0)
+        found = reach(values, _TINIEST, values.numel())
     if found.numel() <= count:
-        return kept
-    scores = kept.index_select(0, found).abs_().nan_to_num_(nan=math.inf, posinf=math.inf)
+        return found
+    scores = values.index_select(0, found).abs_().nan_to_num_(nan=math.inf, posinf=math.inf)
     if favour > 1.0:
         word = found >> _WORD_LOG2
         peaks = scores.new_zeros((values.numel() >> _WORD_LOG2) + 1).scatter_reduce_(0, word, scores, "amax")
         scores = torch.minimum(scores.mul_(favour), peaks.index_select(0, word))
     cut = select_threshold(scores, count)
-    dropped = scores < cut
-    surplus = found.numel() - int(torch.count_nonzero(dropped)) - count
+    taken = scores >= cut
+    surplus = int(torch.count_nonzero(taken)) - count
     if surplus and cut < math.inf:  # several score the same: the last ones are left
-        dropped[(scores == cut).nonzero().squeeze(1)[-surplus:]] = True
-    return kept.index_fill_(0, found[dropped], 0.0)
+        taken[(scores == cut).nonzero().squeeze(1)[-surplus:]] = False
+    return found[taken]
 
 
-def keep_blocks(vector: torch.Tensor, kept: torch.Tensor, size: int) -> torch.Tensor:
-    """``vector`` in those blocks whose entry in ``kept`` is not zero, zero in the others; a new tensor."""
+def copy_blocks(vector: torch.Tensor, chosen: torch.Tensor, size: int) -> torch.Tensor:
+    """A new vector with the chosen blocks (ascending indices) of ``vector``, and zeros elsewhere."""
     sent, whole = torch.zeros_like(vector), vector.numel() // size
-    found = kept.bool().nonzero().squeeze(1)
-    rows, body = found[found < whole], slice(0, whole * size)
+    if size == 1:
+        return sent.index_copy_(0, chosen, vector.index_select(0, chosen))
+    rows, body = chosen[chosen < whole], slice(0, whole * size)
     blocks = vector[body].view(whole, size).index_select(0, rows)
     sent[body].view(whole, size).index_copy_(0, rows, blocks)
-    if rows.numel() < found.numel():
+    if rows.numel() < chosen.numel():
         sent[whole * size :] = vector[whole * size :]
     return sent
 
@@ -120,23 +124,19 @@ def _sampled_floor(values: torch.Tensor, count: int) -> float:
     return floor if math.isfinite(floor) else 0.0
 
 
-def _keep_from(values: torch.Tensor, floor: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """``keep_from``, and where something is left, ascending; a part of the vector after the other.
+def reach(values: torch.Tensor, floor: float, expected: int) -> torch.Tensor:
+    """Where values are that are at least this large in magnitude, or NaN: ascending. expected: how many."""
+    if values.device.type != "cpu" or not values.is_contiguous():
+        return reach_torch(values, floor)
+    room = max(expected, _ROOM)
+    while True:
+        found = torch.empty(room, dtype=torch.int64)
+        there = engine.library().weir_reach(values.data_ptr(), values.numel(), floor, found.data_ptr(), room)
+        if there <= room:
+            return found[:there]
+        room = there
 
-    What is written in between stays in the processor's cache, and needs no new memory.
-    """
-    kept, found = torch.empty_like(values), []
-    for start in range(0, values.numel(), _PART):
-        part = kept[start : start + _PART]
-        part.copy_(keep_from(values[start : start + _PART], floor))
-        found.append(_nonzero(part).add_(start))
-    return kept, torch.cat(found)
 
-
-def _nonzero(values: torch.Tensor) -> torch.Tensor:
-    """Where a vector is not zero, ascending; eight zeros are passed by at once."""
-    flags, whole = values.bool(), values.numel() // 8
-    eights = flags[: whole * 8].view(torch.int64).nonzero().squeeze(1)
-    places = flags[: whole * 8].view(whole, 8).index_select(0, eights).view(-1).nonzero().squeeze(1)
-    found = eights.index_select(0, places >> 3).mul_(8).add_(places & 7)
-    return torch.cat([found, flags[whole * 8 :].nonzero().squeeze(1).add_(whole * 8)])
+def reach_torch(values: torch.Tensor, floor: float) -> torch.Tensor:
+    """The same on any device."""
+    return positions((values.abs() < floor).logical_not_())
