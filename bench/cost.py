@@ -46,6 +46,7 @@ def run(
     found = measure_all(models, densities, workers, steps, processes)
     for model in models:
         _print(model, [one for one in found if one.setting.model == model])
+    _overview(found)
     _summary(found)
     draw(plot, found)
     plot.with_suffix(".json").write_text(json.dumps([asdict(one) for one in found], indent=1))
@@ -125,6 +126,22 @@ def _print(model: str, found: Sequence[Measured]) -> None:
         *("planner : best b", "DFS : best b", "planner : best fixed mask"),
     )
     show(f"Communication cost of {model}: saved of OmniReduce-256's bytes", columns, rows)
+
+
+def _overview(found: Sequence[Measured]) -> None:
+    """The main comparisons of all settings in one table."""
+    workers = list(dict.fromkeys(one.setting.workers for one in found))
+    rows: dict[str, list[str]] = {}
+    for one in found:
+        equal = saving_at_energy(one, found, "dfs")
+        shares = (one.saving("planner"), one.saving("dfs"), equal)
+        cell = " · ".join("–" if share is None else f"{100 * share:.1f}" for share in shares)
+        rows.setdefault(f"{one.setting.model}, {100 * one.setting.density:g} %", []).append(cell)
+    show(
+        "Saved of OmniReduce-256's bytes, %: planner · DFS at equal density · DFS at equal energy",
+        ("model, density", *(f"{count} workers" for count in workers)),
+        [(name, *cells) for name, cells in rows.items()],
+    )
 
 
 def _both(one: Measured, name: str) -> str:
