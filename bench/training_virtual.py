@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from controller.jobs import MOST_SLOTS
+from controller.slots import MOST_SLOTS
 from host_agent.tagging import Tagging
 from simulator.congestion import Algorithm
 from simulator.host import Work

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from controller.jobs import (
-    LEAST_SLOTS,
-    MOST_SLOTS,
     Job,
     JobError,
     JobState,
@@ -28,7 +26,7 @@ from controller.jobs import (
     new_job_id,
     refuse_disagreement,
 )
-from controller.slots import SlotExhaustedError, SlotPool, take, take_share
+from controller.slots import LEAST_SLOTS, MOST_SLOTS, SlotExhaustedError, SlotPool, take, take_share
 
 _EPITAPHS = 1024  # jobs that are over whose end can still be asked for
 

@@ -10,9 +10,6 @@ from controller.slots import SlotRange
 from controller.topology import Host
 from wire.definition import MAX_WORKERS, UDP_PORT
 
-MOST_SLOTS = 256  # what a job gets that does not say: more in flight gains nothing,
-LEAST_SLOTS = 16  # fewer are slow; in between, a share of what the switch has left
-
 
 class Refusal(Enum):
     """Why a request is refused; each is one gRPC status."""

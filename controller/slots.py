@@ -8,6 +8,9 @@ range is free on each of them; a job within one rack is no other rack's business
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+MOST_SLOTS = 256  # what a job gets that does not say: more in flight gains nothing,
+LEAST_SLOTS = 16  # fewer are slow; in between, a share of what the switch has left
+
 
 @dataclass(frozen=True, order=True)
 class SlotRange:

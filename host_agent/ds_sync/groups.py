@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from controller.client import AgentError
-from controller.jobs import MOST_SLOTS
+from controller.slots import MOST_SLOTS
 from host_agent.connection import FreeSlots
 from host_agent.torch_backend import GroupOptions, WeirProcessGroup
 
