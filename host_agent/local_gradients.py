@@ -35,7 +35,8 @@ class Outgoing:
     """One vector on its way.
 
     compensated: gradients over the number of workers, plus residuals. sent: what this worker chose of that,
-    all else zero; it may be the same tensor. seconds: that choosing took.
+    all else zero; it may be the same tensor, or memory that the next call takes again. seconds: that choosing
+    took.
     """
 
     layout: BucketLayout
@@ -63,6 +64,7 @@ class LocalGradients:
         self.sparsifier = sparsifier
         self.exclude = tuple(exclude)
         self.spans: Mapping[str, Span] = {}
+        self._sent = torch.empty(0)
         self.policy = policy
         keeps = not sparsifier.sends_all or not policy.lossless
         self.feedback = ErrorFeedback() if error_feedback and keeps else None
@@ -89,13 +91,23 @@ class LocalGradients:
         return self.classifier.classify(layout, vector)
 
     def _chosen(self, layout: BucketLayout, vector: torch.Tensor) -> torch.Tensor:
-        """What of each parameter is sent, chosen for each by itself."""
-        sent = torch.zeros_like(vector)
+        """What of each parameter is sent, chosen for each by itself; good until the next call.
+
+        In memory that is kept: fresh pages cost more than most ways to choose.
+        """
+        if self._sent.numel() < vector.numel() or self._sent.device != vector.device:
+            self._sent = torch.empty_like(vector)
+        sent = self._sent[: vector.numel()]
         for segment in layout:
-            whole = vector[segment.in_vector]
-            span = self.spans[segment.name]
-            sent[segment.in_vector] = whole if self.excluded(segment) else self.sparsifier.encode(whole, span)
+            place = segment.in_vector
+            whole, span = vector[place], self.spans[segment.name]
+            sent[place] = whole if self.excluded(segment) else self.sparsifier.encode(whole, span)
+            sent[place.stop : place.stop + -segment.length % layout.align] = 0.0
         return sent
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but memory that holds nothing of worth."""
+        return {**self.__dict__, "_sent": torch.empty(0)}
 
     def excluded(self, segment: Segment) -> bool:
         """Whether a parameter's gradient is sent whole, whatever the sparsifier."""
