@@ -103,11 +103,11 @@ def selection(
     model: Annotated[str, typer.Option(help="As for weir train.")] = "resnet18",
     methods: Annotated[
         str, typer.Option(help="Comma-separated: weir methods lists them.")
-    ] = "dfs,topk,topk-block,omnireduce,threshold,random-k,exdyna,micro,deft",
+    ] = "dfs,topk,topk-block,exdyna,micro,deft",
     density: Annotated[float, typer.Option(help="As for weir train.")] = 0.01,
-    workers: Workers = 4,
+    workers: Workers = 2,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a worker's backward pass.")] = 32,
-    steps: Annotated[int, typer.Option(min=2, help="Steps; the second half counts.")] = 40,
+    steps: Annotated[int, typer.Option(min=2, help="Steps; the second half counts.")] = 24,
 ) -> None:
     """Time to choose what is sent and how, as a share of the backward pass; one thread, the same run."""
     from bench.selection import run

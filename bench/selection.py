@@ -3,11 +3,14 @@
 
 On one thread, in one process: a step's gradients are computed by all workers in turn, then every method
 chooses among them. Only what rank 0 does is timed: what a worker does on a machine of its own. Nothing is
-sent.
+sent. Choosing takes as long whatever the data, the backward pass does not: of models for images it is also
+timed at the size of CIFAR's.
 """
 
+import time
 from collections.abc import Sequence
 from statistics import fmean, median
+from typing import Final
 
 import torch
 from rich.console import Console
@@ -16,8 +19,9 @@ from rich.progress import track
 from bench.replay import Replay, Seconds, train
 from bench.table import show
 from weir.train.config import Model, make_config
-from weir.train.task import make_task
+from weir.train.task import make_task, mean_loss
 
+_IMAGE: Final = 32
 console = Console(stderr=True)
 
 
@@ -30,12 +34,15 @@ def run(
     replays = {name: Replay(module, name, workers, density) for name in methods}
     taken: dict[str, list[Seconds]] = {name: [] for name in methods}
     backward: list[float] = []
+    larger: list[float] = []
     training = train(model, workers, batch_size=batch)
     for number in track(range(steps), "steps", console=console, transient=True):
         gradients, seconds = next(training)
         sent = {name: replay.step(gradients) for name, replay in replays.items()}
         if number >= steps // 2:
             backward += seconds
+            if model == "resnet18":
+                larger.append(_backward(module, batch))
             for name, one in sent.items():
                 taken[name].append(one.seconds)
     reference = median(backward)
@@ -43,11 +50,24 @@ def run(
     elements = sum(p.numel() for p in module.parameters())
     show(
         f"Selection for {model}'s gradient ({elements / 1e6:.1f} million values), density {density:g}",
-        ("method", "choice ms", "sum seen ms", "mask ms", "planner ms", "total ms", "of backward", "mean"),
-        [_row(name, own, reference) for name, own in taken.items()],
+        (
+            *(
+                "method",
+                "choice ms",
+                "sum seen ms",
+                "mask ms",
+                "planner ms",
+                "total ms",
+                "of backward",
+                "mean",
+            ),
+            *(("of backward at 32x32",) if larger else ()),
+        ),
+        [_row(name, own, reference, larger) for name, own in taken.items()],
         [
             f"backward: {1e3 * reference:.0f} ms, {model}, batch {batch}, one thread, the same run; medians "
             f"of the second half of {steps} steps; rank 0 of {workers}",
+            *([f"at {_IMAGE}x{_IMAGE} pixels, CIFAR's: {1e3 * median(larger):.0f} ms"] if larger else []),
             "sum seen: what the method learns from a sum; mask: bits of what was chosen; planner: counting, "
             "planning, learning; mean: of the total, as a share of backward: counting is not in every step",
         ],
@@ -55,7 +75,16 @@ def run(
     return shares
 
 
-def _row(name: str, taken: Sequence[Seconds], reference: float) -> tuple[str, ...]:
+def _backward(module: torch.nn.Module, batch: int) -> float:
+    """Seconds of a backward pass for larger images, of noise."""
+    images, targets = torch.randn(batch, 1, _IMAGE, _IMAGE), torch.zeros(batch, dtype=torch.int64)
+    loss = mean_loss(module(images), targets)
+    began = time.perf_counter()
+    torch.autograd.grad(loss, [p for p in module.parameters() if p.requires_grad])
+    return time.perf_counter() - began
+
+
+def _row(name: str, taken: Sequence[Seconds], reference: float, larger: Sequence[float]) -> tuple[str, ...]:
     parts = (
         [one.choice for one in taken],
         [one.observing for one in taken],
@@ -69,4 +98,5 @@ def _row(name: str, taken: Sequence[Seconds], reference: float) -> tuple[str, ..
         *(f"{1e3 * median(part):.1f}" for part in parts),
         f"{median(total) / reference:.1%}",
         f"{fmean(total) / reference:.1%}",
+        *([f"{median(total) / median(larger):.1%}"] if larger else []),
     )
