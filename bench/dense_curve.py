@@ -10,10 +10,8 @@ from collections.abc import Iterator
 import torch
 
 from weir.train.config import PRESETS, TrainConfig
-from weir.train.data import Split, learning_rate, share
-from weir.train.task import make_task, mean_loss
-
-_EVALUATION_BATCH = 64
+from weir.train.data import learning_rate, share
+from weir.train.task import accuracy, make_task, mean_loss
 
 
 def dense_curve(config: TrainConfig) -> Iterator[tuple[int, float]]:
@@ -60,15 +58,3 @@ def _statistics(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def _mean(all_ranks: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     return {name: torch.stack([own[name] for own in all_ranks]).mean(dim=0) for name in all_ranks[0]}
-
-
-@torch.no_grad()
-def accuracy(model: torch.nn.Module, held_out: Split) -> float:
-    """Share of right answers."""
-    model.eval()
-    right = 0
-    for start in range(0, len(held_out), _EVALUATION_BATCH):
-        scores = model(held_out.inputs[start : start + _EVALUATION_BATCH])
-        right += int((scores.argmax(-1) == held_out.targets[start : start + _EVALUATION_BATCH]).sum())
-    model.train()
-    return right / held_out.targets.numel()

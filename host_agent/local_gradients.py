@@ -102,7 +102,7 @@ class LocalGradients:
             place = segment.in_vector
             whole, span = vector[place], self.spans[segment.name]
             sent[place] = whole if self.excluded(segment) else self.sparsifier.encode(whole, span)
-            sent[place.stop : place.stop + -segment.length % layout.align] = 0.0
+            sent[layout.padding_of(segment)] = 0.0
         return sent
 
     def __getstate__(self) -> dict[str, Any]:

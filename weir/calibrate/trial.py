@@ -20,10 +20,8 @@ from host_agent.local_gradients import LocalGradients, Outgoing
 from host_agent.loss_policy import LossPolicy
 from host_agent.sparsifiers import create_sparsifier
 from weir.train.config import PRESETS, TrainConfig
-from weir.train.data import Split, learning_rate, share
-from weir.train.task import Task, make_task, mean_loss
-
-_EVALUATION_BATCH = 64
+from weir.train.data import learning_rate, share
+from weir.train.task import Task, accuracy, make_task, mean_loss
 
 
 @dataclass(frozen=True)
@@ -150,23 +148,12 @@ class _Training:
         return torch.cat([grad.flatten() for grad in grads])
 
 
-@torch.no_grad()
-def _accuracy(model: torch.nn.Module, held_out: Split) -> float:
-    """Share of right answers."""
-    model.eval()
-    right = 0
-    for start in range(0, len(held_out), _EVALUATION_BATCH):
-        scores = model(held_out.inputs[start : start + _EVALUATION_BATCH])
-        right += int((scores.argmax(-1) == held_out.targets[start : start + _EVALUATION_BATCH]).sum())
-    return right / held_out.targets.numel()
-
-
 def run(trial: Trial) -> Outcome:
     """Trains from the seed's parameters to the end, and measures."""
     training = _Training(trial, make_task(trial.train))
     training.run()
     blocks = sum(worker.blocks for worker in training.workers)
     return Outcome(
-        accuracy=_accuracy(training.task.model, training.task.data.test),
+        accuracy=accuracy(training.task.model, training.task.data.test),
         lost=sum(worker.lost for worker in training.workers) / max(blocks, 1),
     )

@@ -52,10 +52,9 @@ def average_buffers(model: nn.Module) -> None:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, held_out: Split, rank: int, workers: int) -> tuple[float, float]:
-    """Mean loss and share of right answers on the held-out set; each rank does a part, all get the whole."""
+def _measure(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[float, int]:
+    """The loss of all answers, summed, and how many of them are right; leaves the model in training mode."""
     model.eval()
-    inputs, targets = held_out.inputs[rank::workers], held_out.targets[rank::workers]
     loss, right = 0.0, 0
     for start in range(0, len(inputs), _EVALUATION_BATCH):
         scores = model(inputs[start : start + _EVALUATION_BATCH])
@@ -63,6 +62,18 @@ def evaluate(model: nn.Module, held_out: Split, rank: int, workers: int) -> tupl
         loss += float(mean_loss(scores, answers)) * answers.numel()
         right += int((scores.argmax(-1) == answers).sum())
     model.train()
+    return loss, right
+
+
+def accuracy(model: nn.Module, held_out: Split) -> float:
+    """Share of right answers on the held-out set, found in this process alone."""
+    return _measure(model, held_out.inputs, held_out.targets)[1] / held_out.targets.numel()
+
+
+def evaluate(model: nn.Module, held_out: Split, rank: int, workers: int) -> tuple[float, float]:
+    """Mean loss and share of right answers on the held-out set; each rank does a part, all get the whole."""
+    targets = held_out.targets[rank::workers]
+    loss, right = _measure(model, held_out.inputs[rank::workers], targets)
     # Whole numbers are summed exactly by every backend: the loss travels in millionths.
     totals = torch.tensor([round(loss * 1e6), right, targets.numel()], dtype=torch.int64)
     dist.all_reduce(totals)
