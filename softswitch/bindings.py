@@ -23,6 +23,9 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "swc_set_queueing": (c_int, [c_void_p, c_uint32, c_void_p]),
     "swc_queue_stats": (None, [c_void_p, c_uint32, c_void_p]),
     "swc_stats": (None, [c_void_p, _WORDS]),
+    "swc_start_trace": (c_int, [c_void_p, c_void_p, _WORDS, c_uint64, c_uint32]),
+    "swc_stop_trace": (None, [c_void_p]),
+    "swc_read_trace": (c_uint32, [c_void_p, c_void_p, _WORDS]),
     "swc_insert": (
         c_int64,
         [c_void_p, c_uint32, _WORDS, _WORDS, _WORDS, c_uint32, c_int32, c_uint32, _WORDS],
@@ -95,6 +98,25 @@ class Library:
         counts = QueueCounts()
         self._c.swc_queue_stats(switch, port, counts)
         return queue_statistics(counts)
+
+    def start_trace(
+        self, switch: int, traced: "Library", ports: Sequence[int], frames: int, room: int
+    ) -> None:
+        """Traces the next `frames` frames of `ports`, by the library that has the tracepoints."""
+        bits = [sum(1 << port % 64 for port in ports if port // 64 == word) for word in range(8)]
+        program = ctypes.addressof(ctypes.c_char.in_dll(traced._c, "sw_generated"))
+        if self._c.swc_start_trace(switch, program, _words(bits), frames, room):
+            raise MemoryError(f"no memory for a trace of {8 * room} bytes")
+
+    def stop_trace(self, switch: int) -> None:
+        """Traces no more; what was not read is lost."""
+        self._c.swc_stop_trace(switch)
+
+    def read_trace(self, switch: int, room: int) -> tuple[bytes, int]:
+        """Takes the records, and how many blocks were lost."""
+        words, lost = (c_uint64 * room)(), _words([0])
+        used = self._c.swc_read_trace(switch, words, lost)
+        return bytes(memoryview(words).cast("B")[: 8 * used]), lost[0]
 
     def statistics(self, switch: int) -> tuple[int, int, int, int, int]:
         """Packets in, out, dropped; bytes in, out."""

@@ -21,32 +21,37 @@ RUNTIME: Final = Path(__file__).parent / "runtime"
 _FLAGS: Final = ("-fno-strict-aliasing",)
 
 
-def load_switch_library(program: Program) -> Library:
+_TRACED: Final = ("-O1",)  # code with tracepoints is long and need not be fast
+
+
+def load_switch_library(program: Program, *, trace: bool = False) -> Library:
     """Generates, compiles (or finds in the cache) and loads the code of a program.
+
+    With `trace`, its code with tracepoints, for `Library.start_trace` of the plain one.
 
     Raises:
         UnsupportedConstruct: the program computes something this switch cannot.
         native.build.NoCompilerError, native.build.CompileError: see native.build.
     """
-    return _load(_text(program))
+    return _load(_text(program, trace), _FLAGS + _TRACED if trace else _FLAGS)
 
 
 @functools.lru_cache(maxsize=16)
-def _load(text: str) -> Library:
+def _load(text: str, flags: tuple[str, ...]) -> Library:
     sources = sorted(RUNTIME.glob("*.c"))
     return Library(
-        load_library("softswitch", sources, extra={"program.c": text}, include=[RUNTIME], flags=_FLAGS)
+        load_library("softswitch", sources, extra={"program.c": text}, include=[RUNTIME], flags=flags)
     )
 
 
-def _text(program: Program) -> str:
+def _text(program: Program, trace: bool) -> str:
     """The C text of a program: from the cache, or generated and put there."""
-    name = hashlib.sha256(f"{program.digest} {_generator()}".encode()).hexdigest()[:24]
+    name = hashlib.sha256(f"{program.digest} {_generator()}{' trace' * trace}".encode()).hexdigest()[:24]
     path = cache_dir() / f"softswitch-{name}.c"
     try:
         return path.read_text()
     except OSError:
-        text = generate(program)
+        text = generate(program, trace)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".text-", delete=False) as file:
         file.write(text)

@@ -178,8 +178,9 @@ class _Loader:
             Param(text(each, "name", where), _width(number(each, "bitwidth", where), where))
             for each in objects(node, "runtime_data", where)
         )
-        body = self._primitives.body(objects(node, "primitives", where), where)
-        return Action(number(node, "id", where), node["name"], params, body)
+        primitives = objects(node, "primitives", where)
+        body, sources = self._primitives.body(primitives, where), self._primitives.sources(primitives, where)
+        return Action(number(node, "id", where), node["name"], params, body, sources)
 
     def _calculation(self, node: Json) -> Calculation:
         where = f"calculation {text(node, 'name', 'calculation')}"

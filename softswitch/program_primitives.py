@@ -35,6 +35,7 @@ from softswitch.program_ir import (
     Unary,
 )
 from softswitch.program_json import Json, objects, text
+from softswitch.program_source import Source, source_of
 
 _ARITY: Final = {
     "assign": 2,
@@ -113,7 +114,7 @@ class PrimitiveReader:
 
     def body(self, primitives: list[Json], where: str) -> tuple[Statement, ...]:
         """Reads an action's primitives. Jumps are renumbered over the primitives that do nothing."""
-        kept = [index for index, node in enumerate(primitives) if text(node, "op", where) not in _SILENT]
+        kept = _kept(primitives, where)
         renumbered = {old: bisect_left(kept, old) for old in range(len(primitives) + 1)}
         statements = [self.statement(primitives[index], where) for index in kept]
         return tuple(
@@ -122,6 +123,10 @@ class PrimitiveReader:
             else statement
             for statement in statements
         )
+
+    def sources(self, primitives: list[Json], where: str) -> tuple[Source | None, ...]:
+        """Where the statements of `body` come from, one by one."""
+        return tuple(source_of(primitives[index]) for index in _kept(primitives, where))
 
     def statement(self, node: Json, where: str) -> Statement:
         """Reads one primitive call; refuses by name what the switch does not run."""
@@ -215,6 +220,11 @@ class PrimitiveReader:
         if number not in self._field_lists:
             raise ProgramError(f"{where}: no field list {number}")
         return number
+
+
+def _kept(primitives: list[Json], where: str) -> list[int]:
+    """Which primitives do something."""
+    return [index for index, node in enumerate(primitives) if text(node, "op", where) not in _SILENT]
 
 
 def _target(target: int, renumbered: dict[int, int], where: str) -> int:

@@ -7,6 +7,7 @@ from softswitch.errors import ProgramError, UnsupportedConstruct
 from softswitch.program_expressions import ExpressionReader
 from softswitch.program_ir import FieldRef, Valid
 from softswitch.program_json import Json, checked, hexstr, member, number, objects, text
+from softswitch.program_source import source_of
 from softswitch.program_types import (
     Action,
     ActionCall,
@@ -60,6 +61,7 @@ class PipelineReader:
             self._expressions.boolean(member(node, "expression", dict, where), where),
             _name(node, "true_next", where),
             _name(node, "false_next", where),
+            source_of(node),
         )
 
     def _table(self, node: Json, where: str) -> Table:

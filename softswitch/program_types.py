@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Final
 
 from softswitch.program_ir import Calculation, Expr, FieldRef, ParserOp, Statement, Valid
+from softswitch.program_source import Source
 
 DROP_PORT: Final = 511
 
@@ -103,12 +104,16 @@ class Param:
 
 @dataclass(frozen=True)
 class Action:
-    """An action; several P4 actions may share a name, so the JSON id tells them apart."""
+    """An action; several P4 actions may share a name, so the JSON id tells them apart.
+
+    `sources` says where the statements of a loaded action's body come from.
+    """
 
     id: int
     name: str
     params: tuple[Param, ...]
     body: tuple[Statement, ...]
+    sources: tuple[Source | None, ...] = ()
 
 
 class MatchKind(Enum):
@@ -197,6 +202,7 @@ class Conditional:
     condition: Expr
     true_next: str | None
     false_next: str | None
+    source: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -268,6 +274,11 @@ class Program:
     def tables(self) -> dict[str, Table]:
         """Every table by its fully qualified name, ingress first."""
         return {**self.ingress.tables, **self.egress.tables}
+
+    @property
+    def conditionals(self) -> dict[str, Conditional]:
+        """Every conditional by name, ingress first."""
+        return {**self.ingress.conditionals, **self.egress.conditionals}
 
     def field(self, ref: FieldRef) -> FieldType:
         """The type of a field."""

@@ -12,8 +12,15 @@ from softswitch.codegen.locals import Renamer
 from softswitch.codegen.loops import LoopWriter
 from softswitch.codegen.reroll import Item, Loop, Reroller
 from softswitch.codegen.statements import StatementWriter
-from softswitch.codegen.usage import destination, headers_changed
-from softswitch.program_ir import FieldRef, Jump, ShiftStack
+from softswitch.codegen.tracepoints import Tracepoints
+from softswitch.codegen.usage import (
+    destination,
+    headers_changed,
+    map_inputs,
+    statement_fields,
+    with_destination,
+)
+from softswitch.program_ir import Expr, FieldRef, Jump, ShiftStack
 from softswitch.program_types import Action, Param
 
 _INLINED = 400  # statements; a larger action is a function of its own, which costs `state` its registers
@@ -53,9 +60,42 @@ def action_function(layout: Layout, action: Action, private: set[FieldRef]) -> s
     if len(action.body) in targets:
         lines.append(f"L{len(action.body)}:;")
     declared = [f"{c_type(storage_bits(layout.field_type(ref).bits))} {ref.field} = 0;" for ref in local]
-    head = f"// {action.name}({', '.join(_shown(param) for param in action.params)})"
     kind = "SW_INLINE" if len(action.body) <= _INLINED else "SW_HOT"
-    body = "\n".join(f"    {line}" for line in [*_touch(layout, action), *declared, *lines])
+    return _function(action, kind, [*_touch(layout, action), *declared, *lines])
+
+
+def traced_action_function(layout: Layout, action: Action, private: set[FieldRef]) -> str:
+    """The same, statement by statement, with a tracepoint at each."""
+    trace = Tracepoints(True)
+    compiler = Compiler(layout, action.params, f"action {action.name}", arguments=arguments(action))
+    writer = StatementWriter(layout, compiler)
+    own = {ref for statement in action.body for ref in statement_fields(layout.program, statement)} & private
+    names: dict[Expr, FieldRef] = {}
+    for number, ref in enumerate(sorted(own, key=str)):
+        kind = layout.field_type(ref)
+        names[ref] = layout.add_local(f"t{action.id}_{number}", kind.bits, kind.signed)
+    targets = {each.target for each in action.body if isinstance(each, Jump)}
+    lines = []
+    for ref in names.values():
+        lines.append(f"{c_type(storage_bits(layout.field_type(ref).bits))} {ref.field} = 0;")
+        lines.append(f"(void){ref.field};")
+    for number, original in enumerate(action.body):
+        statement = map_inputs(original, names.get)
+        dst = destination(statement)
+        if isinstance(dst, FieldRef) and dst in names:
+            statement = with_destination(statement, names[dst])
+        if number in targets:
+            lines.append(f"L{number}:;")
+        written = [_jump(statement, compiler)] if isinstance(statement, Jump) else writer.write(statement)
+        lines += trace.statement(action.id, number, statement, written, compiler)
+    if len(action.body) in targets:
+        lines.append(f"L{len(action.body)}:;")
+    return _function(action, "static", [*_touch(layout, action), *lines])
+
+
+def _function(action: Action, kind: str, lines: list[str]) -> str:
+    head = f"// {action.name}({', '.join(_shown(param) for param in action.params)})"
+    body = "\n".join(f"    {line}" for line in lines)
     signature = f"{kind} void action_{action.id}(sw_state *s, phv *p, state *m, const uint64_t *a)"
     return f"{head}\n{signature} {{\n{body}\n}}\n"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from softswitch.codegen.expressions import Compiler, literal, machine_bits
 from softswitch.codegen.headers import Bits, store_bits
 from softswitch.codegen.layout import Layout, storage_bits
+from softswitch.codegen.tracepoints import Tracepoints
 from softswitch.errors import UnsupportedConstruct
 from softswitch.program_ir import (
     Algorithm,
@@ -19,7 +20,7 @@ from softswitch.program_ir import (
 from softswitch.program_types import Checksum, HeaderType
 
 
-def deparse_function(layout: Layout, constant: set[str]) -> str:
+def deparse_function(layout: Layout, constant: set[str], trace: Tracepoints) -> str:
     """C text of ``uint32_t deparse(p, m, out, before)``: writes the headers, returns their bytes.
 
     Args:
@@ -27,6 +28,7 @@ def deparse_function(layout: Layout, constant: set[str]) -> str:
         constant: headers that egress never changes. When `before` is what the last call returned, not
             UINT32_MAX, they are left as that call wrote them: right when the same headers are valid and
             only egress ran since.
+        trace: the tracepoints.
     """
     lines = ["uint8_t *o = out;", "const int all = before == UINT32_MAX;"]
     order = layout.program.deparser
@@ -38,7 +40,9 @@ def deparse_function(layout: Layout, constant: set[str]) -> str:
         put = f"put_{layout.type_name(header.type)}(&{layout.header(name)}, o);"
         if name in constant:
             put = f"if (all) {put}"
-        lines.append(f"if ({layout.valid(name)}) {{ {put} o += {header.type.bits // 8}; }}")
+        size = f"{header.type.bits // 8}"
+        shown = trace.emitted(layout, name, size)
+        lines.append(f"if ({layout.valid(name)}) {{ {put} o += {size};{shown} }}")
         if at == last:
             lines.append("if (!all) return before;")
     lines.append("return (uint32_t)(o - out);")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole C file of a program: `generate`."""
 
-from softswitch.codegen.actions import action_function, shift_function, shifted_stacks
+from softswitch.codegen.actions import action_function, shift_function, shifted_stacks, traced_action_function
 from softswitch.codegen.deparser import (
     calculation_function,
     deparse_function,
@@ -17,6 +17,7 @@ from softswitch.codegen.layout import Layout, storage_bits
 from softswitch.codegen.locals import private_fields
 from softswitch.codegen.parser import ParserWriter
 from softswitch.codegen.pipeline import PipelineWriter, table_actions
+from softswitch.codegen.tracepoints import Tracepoints
 from softswitch.codegen.traffic import TrafficWriter
 from softswitch.codegen.usage import outside_actions, pipeline_actions, statement_fields
 from softswitch.errors import ProgramError
@@ -31,8 +32,11 @@ _KINDS = {
 }
 
 
-def generate(program: Program) -> str:
+def generate(program: Program, trace: bool = False) -> str:
     """C text of a program, to be compiled together with softswitch/runtime.
+
+    With `trace`, the same program with tracepoints, one statement at a time, without what makes it fast. It
+    keeps a packet as the plain code does, so that both can serve one `sw_state` in turn.
 
     Raises UnsupportedConstruct for what the loader let through and cannot be computed here.
     """
@@ -42,10 +46,13 @@ def generate(program: Program) -> str:
     actions = _actions(program)
     layout = Layout(program, _used(program, actions) - private)
     changed = egress_writes(program)
-    parser = ParserWriter(layout)
+    tracepoints = Tracepoints(trace)
+    parser = ParserWriter(layout, tracepoints)
+    write_action = traced_action_function if trace else action_function
     parts = [
         f"// SPDX-License-Identifier: Apache-2.0\n// Generated from a BMv2 JSON program, {program.digest}.",
         '#include "packet.h"\n#include "queue.h"\n',
+        *([tracepoints.declaration()] if trace else []),
         layout.declarations(),
         *(header_functions(layout, kind) for kind in layout.packet_types()),
         *(
@@ -55,15 +62,15 @@ def generate(program: Program) -> str:
         *(shift_function(layout, stack) for stack in program.stacks if stack in _shifted(program, actions)),
         parser.function(),
         verify_function(layout),
-        *(action_function(layout, action, private) for action in actions),
-        PipelineWriter(layout, program.ingress).function(),
-        PipelineWriter(layout, program.egress).function(),
+        *(write_action(layout, action, private) for action in actions),
+        PipelineWriter(layout, program.ingress, tracepoints).function(),
+        PipelineWriter(layout, program.egress, tracepoints).function(),
         update_function(layout),
-        deparse_function(layout, set(program.deparser) - changed),
+        deparse_function(layout, set() if trace else set(program.deparser) - changed, tracepoints),
         saved_headers(layout, changed),
         forget_functions(layout),
         f"enum {{ NO_ERROR = {parser.error('NoError')}, HEADER_BYTES = {deparsed_bytes(layout)} }};\n",
-        TrafficWriter(layout).text(),
+        TrafficWriter(layout, tracepoints).text(),
         _description(layout),
     ]
     return "\n".join(parts)

@@ -5,6 +5,7 @@ from softswitch.codegen.expressions import Compiler, literal, machine_bits, unsi
 from softswitch.codegen.headers import load_field
 from softswitch.codegen.layout import Layout
 from softswitch.codegen.statements import StatementWriter
+from softswitch.codegen.tracepoints import Kind, Tracepoints
 from softswitch.codegen.usage import walk
 from softswitch.errors import UnsupportedConstruct
 from softswitch.program_ir import Advance, Assign, Expr, Extract, ExtractNext, Lookahead, ParserOp, Verify
@@ -27,8 +28,9 @@ _CORE_ERRORS = {
 class ParserWriter:
     """Writes the parser of one program."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, trace: Tracepoints) -> None:
         self._layout = layout
+        self._trace = trace
         self._parser = layout.program.parser
         self._labels = {name: f"S{number}" for number, name in enumerate(self._parser.states)}
         self._loops = _can_loop(dict(self._parser.states))
@@ -43,7 +45,7 @@ class ParserWriter:
             lines.append(f"{self._labels[state.name]}: {{ // {state.name}")
             lines += (f"    {line}" for line in self._state(state))
             lines.append("}")
-        lines += ["accept:", "return at;"]
+        lines += ["accept:", *self._trace.record(Kind.PARSED, "*error", "at"), "return at;"]
         body = "\n".join(f"    {line}" for line in lines)
         head = (
             "SW_INLINE uint32_t parse(phv *p, state *m, const uint8_t *b, uint32_t length, uint32_t *error)"
@@ -63,11 +65,13 @@ class ParserWriter:
     def _state(self, state: ParserState) -> list[str]:
         where = f"parser state {state.name}"
         compiler = Compiler(self._layout, (), where, lookahead=_lookahead)
-        lines: list[str] = []
+        number = list(self._parser.states).index(state.name)
+        lines = self._trace.record(Kind.STATE, number)
         if self._loops:
             lines.append(f"if (++steps > {MAX_STEPS}) {self._fail('ParserTimeout')}")
-        for op in state.ops:
-            lines += self._op(op, compiler)
+        for position, op in enumerate(state.ops):
+            written = self._op(op, compiler)
+            lines += self._trace.parser_op(number << 16 | position, op, written, self._layout)
         if not state.key:
             return [*lines, self._go(state.default)]
         needed = max((_bytes_ahead(expr) for expr in state.key), default=0)
@@ -83,6 +87,8 @@ class ParserWriter:
                 raise UnsupportedConstruct(f"a select key of {bits} bits (more than 128)", compiler.where)
             kind = unsigned(machine_bits(bits))
             lines.append(f"const {kind} k{number} = {compiler.stored(expr, bits)};")
+        keys = [f"(uint64_t)(k{i}{f' >> {64 * w}' if w else ''})" for i, w in _key_words(state)]
+        lines += self._trace.record(Kind.SELECT, list(self._parser.states).index(state.name), *keys)
         for case in state.transitions:
             tests = []
             shift = sum((bits + 7) // 8 * 8 for bits in state.key_bits)
@@ -156,6 +162,11 @@ class ParserWriter:
             f"{count}++;",
             f"at += {size};",
         ]
+
+
+def _key_words(state: ParserState) -> list[tuple[int, int]]:
+    """The 64-bit words of a select key: (element, word of it), lowest first."""
+    return [(number, word) for number, bits in enumerate(state.key_bits) for word in range((bits + 63) // 64)]
 
 
 def _bytes_ahead(expr: Expr) -> int:

@@ -4,6 +4,7 @@
 from softswitch.codegen.expressions import Compiler, literal
 from softswitch.codegen.keys import KeyLayout, arg_word_count, key_layout
 from softswitch.codegen.layout import Layout
+from softswitch.codegen.tracepoints import Kind, Tracepoints
 from softswitch.errors import UnsupportedConstruct
 from softswitch.program_ir import Binary, Exit, Expr, Valid
 from softswitch.program_tables import successors
@@ -13,8 +14,9 @@ from softswitch.program_types import Action, ActionCall, MatchKind, Pipeline, Ta
 class PipelineWriter:
     """Writes one pipeline."""
 
-    def __init__(self, layout: Layout, pipeline: Pipeline) -> None:
+    def __init__(self, layout: Layout, pipeline: Pipeline, trace: Tracepoints) -> None:
         self._layout = layout
+        self._trace = trace
         self._pipeline = pipeline
         self._order = _topological(pipeline)
         self._labels = {name: f"N{number}" for number, name in enumerate(self._order)}
@@ -38,6 +40,10 @@ class PipelineWriter:
         conditional = self._pipeline.conditionals[name]
         compiler = Compiler(self._layout, (), f"conditional {name}")
         yes, no = self._go(conditional.true_next), self._go(conditional.false_next)
+        if self._trace.enabled:
+            held = f"const int held = {compiler.boolean(conditional.condition)};"
+            number = list(self._layout.program.conditionals).index(name)
+            return [held, *self._trace.record(Kind.CONDITION, number, "held"), f"if (held) {yes}", no]
         return [*_tests(compiler, conditional.condition, yes, no), no]
 
     def _table(self, name: str) -> list[str]:
@@ -60,6 +66,8 @@ class PipelineWriter:
             lines += [f"sw_entry *e = s->tables[{number}].fallback;", "const int hit = 0;"]
         lines.append(f"const uint64_t *a = e->words + {words};")
         lines.append("(void)a, (void)hit;")
+        args = arg_word_count(table_actions(self._layout, table))
+        lines += self._trace.table(number, words, args)
         lines.append("switch (e->action) {")
         for action in table_actions(self._layout, table):
             follow = self._after(action)
@@ -89,6 +97,8 @@ class PipelineWriter:
                     values.append(literal(value >> 64, 64))
             lines.append(f"static const uint64_t a[] = {{{', '.join(values)}}};")
             argument = "a"
+        args = [f"a[{i}]" for i in range(arg_word_count([action]))]
+        lines += self._trace.record(Kind.CALL, action.id, *args)
         lines.append(f"action_{action.id}(s, p, m, {argument});{self._after(action)}")
         following = table.next_miss if table.by_hit else table.next_by_action.get(action.id, table.base_next)
         return [*lines, self._go(following)]

@@ -6,6 +6,7 @@ from typing import Final
 from softswitch.codegen.egress import egress_reads
 from softswitch.codegen.intrinsic import Intrinsic
 from softswitch.codegen.layout import Layout
+from softswitch.codegen.tracepoints import Tracepoints
 from softswitch.program_ir import FieldRef
 
 # What a pass through egress begins with, whatever ingress left there.
@@ -30,7 +31,7 @@ typedef struct {
 """
 
 
-def queueing_functions(layout: Layout, intrinsic: Intrinsic) -> str:
+def queueing_functions(layout: Layout, intrinsic: Intrinsic, trace: Tracepoints) -> str:
     """C text of ``to_egress(r, p, from, to, ...)``, which sends a packet to ports, and of ``depart``.
 
     ``limited`` is a constant wherever ingress is inlined: a switch without limited ports runs code that knows
@@ -38,6 +39,7 @@ def queueing_functions(layout: Layout, intrinsic: Intrinsic) -> str:
     """
     copies = "\n".join(f"    {each}" for each in _copies(layout, intrinsic))
     rid = " ".join(intrinsic.set("egress_rid", "to[i].rid", "n"))
+    queued = trace.queued("sw_enqueue(r->s, port, priority, n->length, r->passes)", "to[i].port", "priority")
     return f"""static __attribute__((noinline)) uint32_t leave_apart(
     run *r, phv *p, const state *from, uint32_t port, const sw_packet *waited, uint32_t left) {{
     state m_ = *from;
@@ -63,7 +65,7 @@ static __attribute__((noinline)) void wait_or_leave(run *r, phv *p, state *n, ui
         if (rids) {{ {rid} }}
         sw_queued_port *port = sw_queues_of(r->s, to[i].port);
         if (port == NULL) leave_apart(r, p, n, to[i].port, &at_once, 0);
-        else hold((queued *)sw_enqueue(r->s, port, priority, n->length, r->passes), n, p);
+        else hold((queued *){queued}, n, p);
     }}
 }}
 
@@ -85,7 +87,7 @@ static uint32_t depart(sw_state *s, sw_packet *packet, uint32_t port, uint64_t n
     queued *w = (queued *)packet;
     run r = {{s, emit, ctx, now_ns / 1000, packet->passes, 0, 0}};
     here(&r)->written = UINT32_MAX;
-    const uint32_t sent = leave_apart(&r, &w->p, &w->m, port, packet, depth);
+{trace.turn()}    const uint32_t sent = leave_apart(&r, &w->p, &w->m, port, packet, depth);
     begin_waiting(&r, 1);
     return sent;
 }}

@@ -14,6 +14,7 @@ from typing import Final
 from softswitch.codegen.intrinsic import Intrinsic, keep_fields_function
 from softswitch.codegen.layout import Layout
 from softswitch.codegen.queueing import QUEUED_TYPE, queueing_functions
+from softswitch.codegen.tracepoints import Kind, Lost, Tracepoints
 from softswitch.codegen.usage import pipeline_actions
 from softswitch.program_ir import Clone, Recirculate, Resubmit, Statement
 from softswitch.program_types import DROP_PORT, Pipeline
@@ -31,8 +32,9 @@ _RESUBMITTED: Final = 6
 class TrafficWriter:
     """Writes everything from ``process`` down to the pipelines' functions."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, trace: Tracepoints) -> None:
         self._layout = layout
+        self._trace = trace
         self._intrinsic = Intrinsic(layout)
         program = layout.program
         self._clones_in = self._runs(program.ingress, Clone)
@@ -50,7 +52,7 @@ class TrafficWriter:
             self._leave(),
             self._replicate(),
             "SW_INLINE void begin_waiting(run *r, int limited);\n",
-            queueing_functions(self._layout, self._intrinsic),
+            queueing_functions(self._layout, self._intrinsic, self._trace),
             self._clone_at_ingress(),
             self._ingress_pass(),
             self._begin_waiting(),
@@ -129,7 +131,7 @@ SW_INLINE void fresh(state *m, uint32_t length) {{
         return f"""// The next free place of the queue, not yet counted; without one, NULL and a lost packet.
 static waiting *place(run *r) {{
     if (r->count != WAITING) return &here(r)->queue[(r->first + r->count) % WAITING];
-    r->s->stats.packets_dropped++;
+{self._trace.lost(4, Lost.WAITING)}    r->s->stats.packets_dropped++;
     return NULL;
 }}
 
@@ -152,7 +154,7 @@ static __attribute__((unused)) void begin_anew(run *r, const state *m, const uin
 // Queues a clone made at egress: the packet as it is now, but for its metadata.
 static __attribute__((unused)) void clone_at_egress(run *r, const phv *p, state *m) {{
     const sw_replicas *to = r->s->sessions[m->clone_session & 0x7fff];
-    m->clone_session = 0;
+{self._trace.clone("m->clone_session")}    m->clone_session = 0;
     if (to == NULL) return;
     waiting *w = place(r);
     if (w == NULL) return;
@@ -173,8 +175,9 @@ static __attribute__((unused)) void clone_at_egress(run *r, const phv *p, state 
     def _send(self) -> str:
         recirculate = ""
         if self._recirculates:
+            shown = self._trace.text(8, Kind.RECIRCULATE, 0, "total")
             recirculate = f"""    if (m->recirculate && total <= SW_MAX_FRAME) {{
-        begin_anew(r, m, c->out, total, m->recirculate, {_RECIRCULATED});
+{shown}        begin_anew(r, m, c->out, total, m->recirculate, {_RECIRCULATED});
         return 0;
     }}
 """
@@ -194,10 +197,10 @@ SW_INLINE uint32_t send(run *r, phv *p, state *m, uint32_t port) {{
     uint32_t total = headers + m->payload_length;
     if (m->truncate < total) total = m->truncate;
 {recirculate}    if (total == 0 || total > SW_MAX_FRAME) {{
-        r->s->stats.packets_dropped++;
+{self._trace.lost(8, Lost.TOO_LONG, "total")}        r->s->stats.packets_dropped++;
         return 0;
     }}
-    r->s->stats.packets_out++;
+{self._trace.text(4, Kind.OUT, "port", "total")}    r->s->stats.packets_out++;
     r->s->stats.bytes_out += total;
     r->emit(r->ctx, port, c->out, total);
     return total;
@@ -223,13 +226,13 @@ SW_INLINE uint32_t leave(run *r, phv *p, state *m, uint32_t port, uint64_t enter
     sw_state *s = r->s;
     (void)entered, (void)found, (void)left;
     if (r->passes++ >= PASSES) {{
-        s->stats.packets_dropped++;
+{self._trace.lost(8, Lost.PASSES, "PASSES")}        s->stats.packets_dropped++;
         return 0;
     }}
 {_indented(begin)}
-    egress(s, p, m);
+{self._trace.text(4, Kind.PIPELINE, 1, "port", self._intrinsic.get("egress_rid"))}    egress(s, p, m);
 {clone}    if ({self._intrinsic.get("egress_spec")} != {DROP_PORT}) return send(r, p, m, port);
-    s->stats.packets_dropped++;
+{self._trace.text(4, Kind.EGRESS_DROP)}    s->stats.packets_dropped++;
     return 0;
 }}
 """
@@ -260,7 +263,7 @@ SW_INLINE uint32_t leave(run *r, phv *p, state *m, uint32_t port, uint64_t enter
         return f"""// A clone made at ingress is the packet as it came, parsed again.
 static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t length, int limited) {{
     const sw_replicas *to = r->s->sessions[from->clone_session & 0x7fff];
-    from->clone_session = 0;
+{self._trace.clone("from->clone_session")}    from->clone_session = 0;
     if (to == NULL) return;
     phv *q = &here(r)->other;
     uint32_t error = NO_ERROR;
@@ -270,7 +273,7 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
         const state *m = from;
         {keep_port}
     }}
-    forget_before_parsing(q);
+{self._trace.text(4, Kind.PASS, _CLONED_AT_INGRESS, "length")}    forget_before_parsing(q);
     const uint32_t parsed = parse(q, n, frame, length, &error);
     forget_after_parsing(q, n);
     n->payload = frame + parsed;
@@ -290,13 +293,15 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
         resubmit = ""
         if self._resubmits:
             resubmit = f"""    if (m->resubmit) {{
-        begin_anew(r, m, frame, length, m->resubmit, {_RESUBMITTED});
+{self._trace.text(8, Kind.RESUBMIT)}        begin_anew(r, m, frame, length, m->resubmit, {_RESUBMITTED});
         return;
     }}
 """
         checks = [
             *self._intrinsic.set("parser_error", "error"),
             *self._intrinsic.set("checksum_error", "(uint32_t)checksums_wrong(p, m)"),
+            *self._trace.checksum(),
+            *self._trace.record(Kind.PIPELINE, 0),
         ]
         return f"""{self._linkage} void ingress_pass(run *r, phv *p, state *m, const uint8_t *frame,
                          uint32_t length, int limited) {{
@@ -322,7 +327,7 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
     }} else {{
         {" ".join(self._intrinsic.set("instance_type", "0"))}
     }}
-    if (count == 0) s->stats.packets_dropped++;
+{self._trace.destination("single.port", "group")}    if (count == 0) s->stats.packets_dropped++;
     else to_egress(r, p, m, to, count, group != 0, limited);
 }}
 """
@@ -330,12 +335,13 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
     def _begin_waiting(self) -> str:
         drain = ""
         if self._waits:
-            drain = """    for (; r->count != 0; r->first = (r->first + 1) % WAITING, r->count--) {
+            shown = "".join(f"\n        {each}" for each in self._trace.record(Kind.PASS, 0, "w->length"))
+            drain = f"""    for (; r->count != 0; r->first = (r->first + 1) % WAITING, r->count--) {{
         waiting *w = &here(r)->queue[r->first];
-        here(r)->written = UINT32_MAX;
+        here(r)->written = UINT32_MAX;{shown}
         if (w->clone != NULL) to_egress(r, &w->p, &w->m, w->clone->replicas, w->clone->count, 1, limited);
         else ingress_pass(r, &w->p, &w->m, w->frame, w->length, limited);
-    }
+    }}
 """
         return f"""// What waits to begin anew runs in its place; what it lets wait itself goes behind.
 SW_INLINE void begin_waiting(run *r, int limited) {{
@@ -354,8 +360,8 @@ SW_INLINE void begin_waiting(run *r, int limited) {{
     sw_state *s = (sw_state *)sw;
     s->stats.packets_in++;
     s->stats.bytes_in += length;
-    if (length > SW_MAX_FRAME) {{
-        s->stats.packets_dropped++;
+{self._trace.begin("port", "length", "now_ns")}    if (length > SW_MAX_FRAME) {{
+{self._trace.lost(8, Lost.TOO_LONG, "length")}        s->stats.packets_dropped++;
         return;
     }}
     run r = {{s, emit, ctx, now_ns / 1000, 0, 0, 0}};

@@ -7,6 +7,7 @@
 
 #include "queue.h"
 #include "table.h"
+#include "trace.h"
 
 static sw_state *state(sw_switch *sw) { return (sw_state *)sw; }
 
@@ -30,15 +31,22 @@ static void queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out) {
     unlock(sw);
 }
 
-// Before a port is limited, and from then on.
+// Before a port is limited, from then on, and while packets are traced.
 static sw_ops unlimited = {NULL, lock, unlock, stats, step, deadline, swc_set_queueing, queue_stats};
 static const sw_ops limited = {sw_traffic_process, lock, unlock,           stats,
                                step,               deadline, swc_set_queueing, queue_stats};
+static const sw_ops traced = {sw_trace_process, lock, unlock,           stats,
+                              step,             deadline, swc_set_queueing, queue_stats};
+
+static void choose_operations(sw_state *s) {
+    const sw_ops *ops = s->trace != NULL ? &traced : s->traffic != NULL ? &limited : &unlimited;
+    __atomic_store_n(&s->base.ops, ops, __ATOMIC_RELAXED);
+}
 
 int swc_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted) {
     lock(sw);
     int result = sw_traffic_set(state(sw), port, wanted);
-    if (state(sw)->traffic != NULL) __atomic_store_n(&sw->ops, &limited, __ATOMIC_RELAXED);
+    choose_operations(state(sw));
     unlock(sw);
     return result;
 }
@@ -66,6 +74,7 @@ void swc_destroy(sw_switch *sw) {
     free(s->groups);
     free(s->sessions);
     free(s->scratch);
+    free(s->trace);
     sw_traffic_free(s);
     pthread_mutex_destroy(&s->mutex);
     free(s);
@@ -123,6 +132,52 @@ void swc_stats(sw_switch *sw, sw_stats *out) {
     lock(sw);
     stats(sw, out);
     unlock(sw);
+}
+
+// -- tracing ----------------------------------------------------------------------------------------
+
+// Traces the next `packets` frames that come in on `ports` (one bit each) by `program`, this program's code with
+// tracepoints. `room` is how many words of records are kept until they are read. Returns 0 or -1: no memory.
+int swc_start_trace(sw_switch *sw, const sw_program *program, const uint64_t *ports, uint64_t packets,
+                    uint32_t room) {
+    sw_state *s = state(sw);
+    sw_trace *made = calloc(1, sizeof *made + room * sizeof(uint64_t));
+    if (made == NULL) return -1;
+    made->program = program;
+    memcpy(made->ports, ports, sizeof made->ports);
+    made->left = packets;
+    made->room = room;
+    lock(sw);
+    sw_trace *old = s->trace;
+    if (old != NULL) made->number = old->number;
+    s->trace = made;
+    choose_operations(s);
+    unlock(sw);
+    free(old);
+    return 0;
+}
+
+void swc_stop_trace(sw_switch *sw) {
+    sw_state *s = state(sw);
+    lock(sw);
+    sw_trace *old = s->trace;
+    s->trace = NULL;
+    choose_operations(s);
+    unlock(sw);
+    free(old);
+}
+
+// Moves the records to `out`, which has room for as many words as the trace, and in `lost` returns how many
+// blocks did not fit since the last time. Returns the words.
+uint32_t swc_read_trace(sw_switch *sw, uint64_t *out, uint64_t *lost) {
+    lock(sw);
+    sw_trace *t = state(sw)->trace;
+    const uint32_t used = t == NULL ? 0 : t->used;
+    *lost = t == NULL ? 0 : t->lost;
+    if (used != 0) memcpy(out, t->words, used * sizeof *out);
+    if (t != NULL) t->used = t->block = 0, t->lost = 0;
+    unlock(sw);
+    return used;
 }
 
 // -- tables ---------------------------------------------------------------------------------------

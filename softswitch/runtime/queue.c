@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "trace.h"
+
 static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static void set_deadline(sw_state *s, uint64_t due) {
@@ -45,7 +47,7 @@ sw_packet *sw_enqueue(sw_state *s, sw_queued_port *port, uint32_t priority, uint
         s->stats.packets_dropped++;
         return NULL;
     }
-    *packet = (sw_packet){NULL, t->now, bytes, (uint32_t)stats->depth_packets, passes};
+    *packet = (sw_packet){NULL, t->now, bytes, (uint32_t)stats->depth_packets, passes, 0};
     if (queue->first == NULL)
         queue->first = packet;
     else
@@ -86,8 +88,9 @@ static void depart(sw_state *s, sw_queued_port *port, sw_emit emit, void *ctx) {
     queue->stats.depth_bytes -= packet->bytes;
     t->now = now;
     // Still counted as waiting: what egress sends back to this port must not find it idle.
+    const sw_program *program = packet->traced != 0 && s->trace != NULL ? s->trace->program : &sw_generated;
     const uint32_t sent =
-        sw_generated.depart(s, packet, port->number, now, (uint32_t)queue->stats.depth_packets, emit, ctx);
+        program->depart(s, packet, port->number, now, (uint32_t)queue->stats.depth_packets, emit, ctx);
     port->waiting--;
     give_back(t, packet);
     queue->stats.packets += sent != 0;
@@ -120,7 +123,8 @@ void sw_traffic_process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint
                         sw_emit emit, void *ctx) {
     sw_state *s = (sw_state *)sw;
     sw_traffic_step(s, now_ns, emit, ctx);
-    sw_generated.process_limited(sw, port, frame, len, now_ns, emit, ctx);
+    const sw_program *program = s->trace == NULL ? &sw_generated : sw_trace_next(s->trace, port);
+    program->process_limited(sw, port, frame, len, now_ns, emit, ctx);
     if (s->deadline <= now_ns) sw_traffic_step(s, now_ns, emit, ctx);
 }
 

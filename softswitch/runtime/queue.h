@@ -19,6 +19,7 @@ struct sw_packet {
     uint32_t bytes;   // its length when it was put into the queue
     uint32_t depth;   // packets it found there
     uint32_t passes;  // egress passes of the frame it comes from
+    uint64_t traced;  // its number when it is traced, or 0
 };
 
 typedef struct {

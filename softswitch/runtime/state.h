@@ -161,6 +161,7 @@ enum { SW_GROUPS = 1 << 16, SW_SESSIONS = 1 << 15 };
 
 typedef struct sw_traffic sw_traffic;  // queue.h
 typedef struct sw_packet sw_packet;
+typedef struct sw_trace sw_trace;  // trace.h
 
 typedef struct sw_state {
     sw_switch base;  // first: drivers see only this
@@ -174,7 +175,8 @@ typedef struct sw_state {
     sw_cell **counters;
     sw_replicas **groups;
     sw_replicas **sessions;
-    void *scratch;  // the generated code's packet state and buffers
+    void *scratch;    // the generated code's packet state and buffers
+    sw_trace *trace;  // NULL while no packets are traced
 } sw_state;
 
 // What the generated code says about itself.
