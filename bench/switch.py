@@ -42,7 +42,7 @@ def run(workers: int, slots: int, lanes: int, seconds: float, repeats: int) -> N
     notes = []
     rates: dict[str, list[float]] = {}
     if os.geteuid() == 0:
-        kinds = ["soft switch", "C aggregator"]
+        kinds = ["soft switch", "soft switch, AF_XDP", "C aggregator"]
         if shutil.which("simple_switch_grpc"):
             kinds.append("BMv2")
         else:
@@ -100,7 +100,11 @@ def _serving(kind: str, workers: int, slots: int) -> Iterator[tuple[Lab, int]]:
             yield place, JOB
     else:
         switch: Target = "bmv2" if kind == "BMv2" else "soft"
-        with network_cluster(workers, switch=switch) as cluster, _joined(cluster, workers, slots) as job:
+        xdp = kind.endswith("AF_XDP")
+        with (
+            network_cluster(workers, switch=switch, xdp=xdp) as cluster,
+            _joined(cluster, workers, slots) as job,
+        ):
             yield cluster.lab, job
 
 

@@ -60,8 +60,8 @@ def _add_ports(device: Device, specs: Sequence[PortSpec], shm: Path | None) -> N
         device.open_shm(shm)
     for spec in specs:
         match spec.kind:
-            case Interface(name):
-                device.loop.add_interface(spec.number, name)
+            case Interface(name, xdp):
+                (device.loop.add_xdp if xdp else device.loop.add_interface)(spec.number, name)
             case Tunnel(local, peer):
                 device.loop.add_udp(spec.number, local, peer)
             case Pcap(source, sink):
@@ -177,7 +177,8 @@ def switch(
         list[str] | None,
         typer.Option(
             metavar="N=PORT",
-            help="A port, repeatable. N=IFACE is a network interface (AF_PACKET), N=shm a shared-memory port "
+            help="A port, repeatable. N=IFACE is a network interface (AF_PACKET), N=xdp:IFACE the same by "
+            "AF_XDP, N=shm a shared-memory port "
             "for a process of this machine, N=udp:HOST:PORT:PEERHOST:PEERPORT one end of a tunnel to another "
             "switch, N=pcap:IN,OUT a capture file to play and one to write. Limits may follow: "
             f"{OPTIONS}. N=shm,rate=100mbit is as fast as a line of 100 Mbit/s, both ways.",

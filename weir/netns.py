@@ -177,12 +177,17 @@ class NetworkCluster:
 
 @contextlib.contextmanager
 def network_cluster(
-    workers: int, *, switch: Target = "soft", rate: str | None = None, network: NetworkSpec | None = None
+    workers: int,
+    *,
+    switch: Target = "soft",
+    rate: str | None = None,
+    network: NetworkSpec | None = None,
+    xdp: bool = False,
 ) -> Iterator[NetworkCluster]:
     """A lab for that many workers, its switches (soft ones, or one BMv2), controller and background traffic.
 
-    Arguments as for ``lab``. Raises NamespaceError; its message ends with what the switches and the
-    controller said.
+    ``xdp``: the soft switch's ports are AF_XDP sockets. Other arguments as for ``lab``. Raises
+    NamespaceError; its message ends with what the switches and the controller said.
     """
     with (
         lab(workers, switch=switch, rate=rate, network=network) as made,
@@ -191,7 +196,7 @@ def network_cluster(
         folder = Path(name)
         processes: list[subprocess.Popen[bytes]] = []
         try:
-            processes += start_switches(made, switch, folder)
+            processes += start_switches(made, switch, folder, xdp=xdp)
             address = f"unix:{folder}/controller.sock"
             processes.append(_start_controller(made, folder, address))
             processes += _start_background(made, folder)
@@ -200,12 +205,16 @@ def network_cluster(
             child.end(list(reversed(processes)))
 
 
-def start_switches(made: Lab, kind: Target, folder: Path) -> list[subprocess.Popen[bytes]]:
+def start_switches(
+    made: Lab, kind: Target, folder: Path, *, xdp: bool = False
+) -> list[subprocess.Popen[bytes]]:
     """Start switches without a program at the lab's interfaces; their logs are ``folder``/NAME.log."""
     interfaces = dict(zip(made.hosts, made.interfaces, strict=True))
     if kind == "bmv2":
         return [_start_bmv2(made, {host.port: name for host, name in interfaces.items()}, folder)]
-    ports = switch_ports(made.plan, lambda host: interfaces[host], itertools.count(_FIRST_TUNNEL))
+    kind_of_port = "xdp:" if xdp else ""
+    tunnels = itertools.count(_FIRST_TUNNEL)
+    ports = switch_ports(made.plan, lambda host: kind_of_port + interfaces[host], tunnels)
     return [
         child.spawn(
             "softswitch",

@@ -153,7 +153,7 @@ static int step(load_worker *w, uint8_t *batch, uint32_t len, uint32_t slots, ui
     if (received > 0)
         send_slots(w, batch, len, ready, received);
     for (uint32_t slot = 0; check && slot < slots; slot++) {
-        if (!w->sent_at[slot] || now - w->sent_at[slot] > retry_ns) {
+        if (!w->sent_at[slot] || now > w->sent_at[slot] + retry_ns) {
             *retries += w->sent_at[slot] != 0;
             ready[n++] = slot;
         }

@@ -47,6 +47,7 @@ struct port {
     const port_ops *ops;
     uint32_t number;
     int up, dirty;
+    int unsent;  // set by flush when the interface was busy: it is to be called again soon
     uint32_t capture_id;
     int limited;         // `limits` hold for what the program sends here
     int paced;           // and for what comes in
@@ -100,6 +101,8 @@ int loop_start_capture(loop *l, const char *path);
 int loop_capture_error(loop *l);
 int loop_add_shm(loop *l, uint32_t number, const char *directory);
 int loop_add_interface(loop *l, uint32_t number, const char *interface);
+enum { LOOP_XDP_NATIVE = 1, LOOP_XDP_ZERO_COPY = 2 };
+int loop_add_xdp(loop *l, uint32_t number, const char *interface);
 int loop_add_udp(loop *l, uint32_t number, const char *host, const char *service, const char *peer_host,
                  const char *peer_service);
 int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output);

@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "loop.h"
 
+enum { FLUSH_AGAIN = 100000 };  // nanoseconds until a busy interface is tried again
+
 static void emit(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
 {
     loop *l = ctx;
@@ -37,7 +39,7 @@ static uint64_t wall_ns(void)
 static void flush(loop *l)
 {
     for (uint32_t i = 0; i < l->count; i++)
-        if (l->ports[i]->dirty) {
+        if (l->ports[i]->dirty || l->ports[i]->unsent) {
             l->ports[i]->dirty = 0;
             l->ports[i]->ops->flush(l->ports[i]);
         }
@@ -114,17 +116,20 @@ uint32_t loop_serve(loop *l)
     uint32_t n = step(l, l->sw);
     for (uint32_t i = 0; i < l->count; i++)
         n += serve(l, l->ports[i]);
-    if (n != 0)
-        flush(l);
+    flush(l);
     return n;
 }
 
 uint64_t loop_deadline(const loop *l)
 {
     uint64_t next = l->sw ? sw_deadline(l->sw) : SW_NEVER;
-    for (uint32_t i = 0; i < l->count; i++)
-        if (l->ports[i]->held && l->ports[i]->due < next)
-            next = l->ports[i]->due;
+    for (uint32_t i = 0; i < l->count; i++) {
+        const port *p = l->ports[i];
+        if (p->held && p->due < next)
+            next = p->due;
+        if (p->unsent && loop_now(l) + FLUSH_AGAIN < next)
+            next = loop_now(l) + FLUSH_AGAIN;
+    }
     return next;
 }
 

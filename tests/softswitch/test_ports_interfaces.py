@@ -1,116 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AF_PACKET ports: kernel sockets in network namespaces talk through the switch, over veth pairs."""
+"""Ports on interfaces: sockets in network namespaces talk through the switch, over veth pairs."""
 
 import contextlib
 import os
 import select
 import socket
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Final
 
 import pytest
 
 from native.ring import ShmPort
-from softswitch.entry import Entry, Exact
 from softswitch.ports import PortLoop
-from softswitch.program import load_program
-from softswitch.switch import Switch
-from tests.harness.netns import inside, run
-from tests.softswitch.p4rt_client import CONTROL, PATIENCE
+from tests.harness.netns import run
+from tests.softswitch.p4rt_client import PATIENCE
+from tests.softswitch.veths import KINDS, MTU, Veths, forwarding, mac_bytes, made_veths
 
 pytestmark = pytest.mark.root
 
-_ETH_P_ALL = 3
-_T = TypeVar("_T")
-
-
-class Lab:
-    """Two host namespaces, each with an interface ``eth0`` joined to ``swN`` in the switch's namespace."""
-
-    def __init__(self) -> None:
-        prefix = f"wsp{os.getpid()}"
-        self.switch = f"{prefix}s"
-        self.hosts = {1: f"{prefix}h1", 2: f"{prefix}h2"}
-
-    def make(self) -> None:
-        for name in (self.switch, *self.hosts.values()):
-            run("ip", "netns", "add", name)
-            run("ip", "netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
-        for number, host in self.hosts.items():
-            ends = ("link", "add", f"sw{number}", "type", "veth", "peer", "name", "eth0", "netns", host)
-            run("ip", "-n", self.switch, *ends)
-            run("ip", "-n", self.switch, "link", "set", f"sw{number}", "up")
-            run("ip", "-n", host, "link", "set", "eth0", "address", mac(number), "up")
-            run("ip", "-n", host, "addr", "add", f"10.0.0.{number}/24", "dev", "eth0")
-            peer = 3 - number
-            neighbour = ("lladdr", mac(peer), "dev", "eth0", "nud", "permanent")
-            run("ip", "-n", host, "neigh", "add", f"10.0.0.{peer}", *neighbour)
-
-    def remove(self) -> None:
-        for name in (self.switch, *self.hosts.values()):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-
-    def at_switch(self, call: Callable[[], _T]) -> _T:
-        return inside(self.switch, call)
-
-    def udp(self, host: int) -> socket.socket:
-        """A kernel UDP socket at a host, bound to port 5000."""
-
-        def make() -> socket.socket:
-            made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            made.bind((f"10.0.0.{host}", 5000))
-            made.settimeout(PATIENCE)
-            return made
-
-        return inside(self.hosts[host], make)
-
-    def raw(self, host: int) -> socket.socket:
-        """A raw socket at a host that sees everything its interface receives."""
-
-        def make() -> socket.socket:
-            made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
-            made.bind(("eth0", _ETH_P_ALL))
-            made.settimeout(PATIENCE)
-            return made
-
-        return inside(self.hosts[host], make)
-
-
-def mac(host: int) -> str:
-    return f"02:00:00:00:00:{host:02x}"
-
-
-def mac_bytes(host: int) -> bytes:
-    return bytes.fromhex(mac(host).replace(":", ""))
+_SLOW: Final = ("rate", "100kbit", "burst", "2kb", "limit", "10kb")
+_PACKET_ONLY: Final = pytest.mark.parametrize("kind", ["AF_PACKET"])
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Lab]:
-    made = Lab()
-    try:
-        made.make()
+def lab() -> Iterator[Veths]:
+    with made_veths() as made:
         yield made
-    finally:
-        made.remove()
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def loop(lab: Lab) -> Iterator[PortLoop]:
-    """A running loop with both interfaces attached, over a switch that forwards by destination MAC."""
-    with Switch(load_program(CONTROL), cpu_port=510) as switch, PortLoop() as made:
-        for host in lab.hosts:
-            key = (Exact(int.from_bytes(mac_bytes(host), "big")),)
-            switch.insert_entry("ControlIngress.stations", Entry(key, "ControlIngress.forward", (host,)))
-        made.set_switch(switch)
-        for host in lab.hosts:
-            lab.at_switch(lambda host=host: made.add_interface(host, f"sw{host}"))  # type: ignore[misc]
-        made.start()
+def loop(lab: Veths, kind: str) -> Iterator[PortLoop]:
+    with forwarding(lab, kind) as made:
         yield made
 
 
-def test_kernel_udp_passes_with_all_offloads_on(lab: Lab, loop: PortLoop) -> None:
+@_PACKET_ONLY
+def test_kernel_udp_passes_with_all_offloads_on(lab: Veths, loop: PortLoop) -> None:
     """Hosts leave the checksum to the device, which there is none of: the switch completes it."""
     with lab.udp(1) as one, lab.udp(2) as two:
         for size in (0, 1, 999, 1472):
@@ -121,7 +52,7 @@ def test_kernel_udp_passes_with_all_offloads_on(lab: Lab, loop: PortLoop) -> Non
             assert one.recvfrom(2048) == (payload, ("10.0.0.2", 5000))
 
 
-def test_frames_pass_unchanged_and_are_not_seen_twice(lab: Lab, loop: PortLoop) -> None:
+def test_frames_pass_unchanged_and_are_not_seen_twice(lab: Veths, loop: PortLoop) -> None:
     with lab.raw(1) as one, lab.raw(2) as two:
         before = loop.statistics(2)
         for index in range(300):
@@ -133,7 +64,7 @@ def test_frames_pass_unchanged_and_are_not_seen_twice(lab: Lab, loop: PortLoop) 
     assert after.rx_packets == before.rx_packets  # what the switch sends does not come in again
 
 
-def test_bursts_arrive_whole_and_in_order(lab: Lab, loop: PortLoop) -> None:
+def test_bursts_arrive_whole_and_in_order(lab: Veths, loop: PortLoop) -> None:
     with lab.raw(1) as one, lab.raw(2) as two:
         two.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         for _ in range(5):
@@ -144,7 +75,7 @@ def test_bursts_arrive_whole_and_in_order(lab: Lab, loop: PortLoop) -> None:
     assert loop.statistics(1).rx_drops == loop.statistics(2).tx_drops == 0
 
 
-def test_vlan_tags_stay_in_the_frame(lab: Lab, loop: PortLoop, tmp_path: Path) -> None:
+def test_vlan_tags_stay_in_the_frame(lab: Veths, loop: PortLoop, tmp_path: Path) -> None:
     """The kernel takes a tag out of a received frame; the switch must see, and send, what was on the wire."""
     tagged = mac_bytes(2) + mac_bytes(1) + b"\x81\x00\x60\x2a\x08\x00" + os.urandom(100)
     loop.capture(tmp_path / "vlan.pcapng")
@@ -156,7 +87,8 @@ def test_vlan_tags_stay_in_the_frame(lab: Lab, loop: PortLoop, tmp_path: Path) -
     assert (tmp_path / "vlan.pcapng").read_bytes().count(tagged) == 2  # in, and out again
 
 
-def test_frames_longer_than_the_switch_holds_are_counted(lab: Lab, loop: PortLoop) -> None:
+@_PACKET_ONLY
+def test_frames_longer_than_the_switch_holds_are_counted(lab: Veths, loop: PortLoop) -> None:
     names = ((lab.hosts[1], "eth0"), (lab.switch, "sw1"))
     for namespace, name in names:
         run("ip", "-n", namespace, "link", "set", name, "mtu", "4000")
@@ -170,16 +102,17 @@ def test_frames_longer_than_the_switch_holds_are_counted(lab: Lab, loop: PortLoo
         run("ip", "-n", namespace, "link", "set", name, "mtu", "1500")
 
 
-def test_frames_that_find_no_room_are_counted(lab: Lab) -> None:
+def test_frames_that_find_no_room_are_counted(lab: Veths, kind: str) -> None:
+    lab.set_mtu(MTU[kind])
     with PortLoop() as asleep:
-        lab.at_switch(lambda: asleep.add_interface(1, "sw1"))
+        lab.attach(asleep, kind, 1, "sw1")
         with lab.raw(1) as one:
             for _ in range(2000):
                 one.send(mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60))
         assert 800 < asleep.statistics(1).rx_drops < 1200
 
 
-def test_an_interface_that_goes_down_and_up_again(lab: Lab, loop: PortLoop) -> None:
+def test_an_interface_that_goes_down_and_up_again(lab: Veths, loop: PortLoop) -> None:
     frame = mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60)
     run("ip", "-n", lab.switch, "link", "set", "sw2", "down")
     with lab.raw(1) as one:
@@ -192,15 +125,15 @@ def test_an_interface_that_goes_down_and_up_again(lab: Lab, loop: PortLoop) -> N
             assert two.recv(2048) == frame
 
 
-def test_an_interface_that_vanishes_leaves_the_others_working(lab: Lab, loop: PortLoop) -> None:
+def test_an_interface_that_vanishes_leaves_the_others_working(lab: Veths, loop: PortLoop, kind: str) -> None:
     run("ip", "-n", lab.switch, "link", "add", "gone", "type", "veth", "peer", "name", "gonepeer")
     for end in ("gone", "gonepeer"):
         run("ip", "-n", lab.switch, "link", "set", end, "up")
-    lab.at_switch(lambda: loop.add_interface(3, "gone"))
+    lab.attach(loop, kind, 3, "gone")
     run("ip", "-n", lab.switch, "link", "del", "gone")
-    with lab.udp(1) as one, lab.udp(2) as two:
-        one.sendto(b"still there", ("10.0.0.2", 5000))
-        assert two.recv(100) == b"still there"
+    with lab.raw(1) as one, lab.raw(2) as two:
+        one.send(frame := mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60))
+        assert two.recv(2048) == frame
     used = _cpu_seconds()
     with contextlib.closing(lab.raw(1)) as idle:
         select.select([idle], [], [], 0.5)
@@ -213,7 +146,7 @@ def _cpu_seconds() -> float:
     return times.user + times.system
 
 
-def test_interfaces_and_shared_memory_mix(lab: Lab, loop: PortLoop, tmp_path: Path) -> None:
+def test_interfaces_and_shared_memory_mix(lab: Veths, loop: PortLoop, tmp_path: Path) -> None:
     """A host rings a bell, an interface fills a ring: the sleeping switch wakes for either."""
     loop.remove(1)
     loop.add_shm(1, tmp_path)
@@ -226,7 +159,8 @@ def test_interfaces_and_shared_memory_mix(lab: Lab, loop: PortLoop, tmp_path: Pa
             assert one.recv(PATIENCE) == frames[0]
 
 
-def test_traffic_control_on_the_switchs_side_is_honoured(lab: Lab, loop: PortLoop) -> None:
+@_PACKET_ONLY
+def test_traffic_control_on_the_switchs_side_is_honoured(lab: Veths, loop: PortLoop) -> None:
     """A queue on the interface may drop; the switch counts it, and stays alive."""
     run("tc", "-n", lab.switch, "qdisc", "add", "dev", "sw2", "root", "tbf", *_SLOW)
     try:
@@ -241,6 +175,3 @@ def test_traffic_control_on_the_switchs_side_is_honoured(lab: Lab, loop: PortLoo
     with lab.udp(1) as one, lab.udp(2) as two:
         one.sendto(b"fast again", ("10.0.0.2", 5000))
         assert two.recv(100) == b"fast again"
-
-
-_SLOW = ("rate", "100kbit", "burst", "2kb", "limit", "10kb")
