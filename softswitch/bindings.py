@@ -28,7 +28,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "swc_read_trace": (c_uint32, [c_void_p, c_void_p, _WORDS]),
     "swc_insert": (
         c_int64,
-        [c_void_p, c_uint32, _WORDS, _WORDS, _WORDS, c_uint32, c_int32, c_uint32, _WORDS],
+        [c_void_p, c_uint32, _WORDS, _WORDS, c_int32, c_uint32, _WORDS],
     ),
     "swc_modify": (None, [c_void_p, c_uint32, c_uint32, c_uint32, _WORDS]),
     "swc_remove": (None, [c_void_p, c_uint32, c_uint32]),
@@ -129,16 +129,14 @@ class Library:
         switch: int,
         table: int,
         key: Sequence[int],
-        mask: Sequence[int],
-        high: Sequence[int],
-        rank: int,
+        check: Sequence[int],
         priority: int,
         action: int,
         args: Sequence[int],
     ) -> int:
-        """Adds an entry; returns its handle, or -1 when memory ran out."""
+        """Adds an entry (see runtime/table.h); returns its handle, or -1 when memory ran out."""
         handle: int = self._c.swc_insert(
-            switch, table, _words(key), _words(mask), _words(high), rank, priority, action, _words(args)
+            switch, table, _words(key), _words(check), priority, action, _words(args)
         )
         return handle
 

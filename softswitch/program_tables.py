@@ -2,6 +2,7 @@
 """BMv2 JSON pipelines: tables with their constant entries, conditionals and what follows what."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from softswitch.errors import ProgramError, UnsupportedConstruct
 from softswitch.program_expressions import ExpressionReader
@@ -74,6 +75,7 @@ class PipelineReader:
         if node.get("support_timeout"):
             raise UnsupportedConstruct("idle timeouts ('support_timeout')", where)
         keys = tuple(self._key(each, where) for each in objects(node, "key", where))
+        _check_kinds(_kind(node, where), [key.kind for key in keys], where)
         actions = tuple(self._action_ids(node, where))
         entries = tuple(self._entry(each, keys, actions, where) for each in objects(node, "entries", where))
         default = member(node, "default_entry", dict, where) if node.get("default_entry") else None
@@ -189,6 +191,23 @@ def _kind(node: Json, where: str) -> MatchKind:
         return MatchKind(name)
     except ValueError:
         raise UnsupportedConstruct(f"match type '{name}'", where) from None
+
+
+_KEY_KINDS: Final = {
+    MatchKind.EXACT: {MatchKind.EXACT},
+    MatchKind.LPM: {MatchKind.EXACT, MatchKind.LPM},
+    MatchKind.TERNARY: {MatchKind.EXACT, MatchKind.LPM, MatchKind.TERNARY},
+    MatchKind.RANGE: set(MatchKind),
+}
+
+
+def _check_kinds(table: MatchKind, keys: list[MatchKind], where: str) -> None:
+    if unexpected := set(keys) - _KEY_KINDS[table]:
+        raise ProgramError(
+            f"{where}: a key field of kind {min(k.value for k in unexpected)} in a table of {table.value}"
+        )
+    if table is MatchKind.LPM and keys.count(MatchKind.LPM) != 1:
+        raise ProgramError(f"{where}: {keys.count(MatchKind.LPM)} fields of kind lpm, not one")
 
 
 def _name(node: Json, key: str, where: str) -> str | None:

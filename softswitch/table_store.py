@@ -27,9 +27,8 @@ class _Packed:
     """A key in the words of the native table."""
 
     key: list[int]
-    mask: list[int]
-    high: list[int]
-    rank: int
+    check: list[int]
+    priority: int
 
 
 class TableStore:
@@ -134,16 +133,14 @@ class TableStore:
         self._library.set_default(self._switch, self._number, call.action, args)
 
     def _put(self, entry: Entry, action: int) -> None:
-        packed = self._pack(entry.key)
+        packed = self._pack(entry.key, entry.priority)
         args = pack_args(self._program.actions[action], entry.args, self._words)
         handle = self._library.insert(
             self._switch,
             self._number,
             packed.key,
-            packed.mask,
-            packed.high,
-            packed.rank,
-            entry.priority,
+            packed.check,
+            packed.priority,
             action,
             args,
         )
@@ -151,30 +148,29 @@ class TableStore:
             raise ControlError(Code.RESOURCE_EXHAUSTED, f"no memory for an entry of {self._table.name}")
         self._stored[entry.key, entry.priority] = _Stored(entry, handle)
 
-    def _pack(self, key: tuple[Match, ...]) -> _Packed:
-        values, masks, highs, rank = [], [], [], 0
+    def _pack(self, key: tuple[Match, ...], priority: int) -> _Packed:
+        values, checks = [], []
         for match, field in zip(key, self._table.keys, strict=True):
             full = (1 << field.bits) - 1
             match match:
                 case Exact(value):
                     values.append(value)
-                    masks.append(full)
+                    checks.append(full)
                 case Lpm(value, length):
-                    mask = full >> (field.bits - length) << (field.bits - length)
-                    values.append(value & mask)
-                    masks.append(mask)
-                    rank = length
+                    values.append(value)
+                    checks.append(full >> (field.bits - length) << (field.bits - length))
+                    if self._table.kind is MatchKind.LPM:
+                        priority = length
                 case Ternary(value, mask):
-                    values.append(value & mask)
-                    masks.append(mask)
+                    values.append(value)
+                    checks.append(mask)
                 case Optional(value):
                     values.append(value or 0)
-                    masks.append(0 if value is None else full)
+                    checks.append(0 if value is None else full)
                 case Range(low, high):
                     values.append(low)
-                    masks.append(0)
-                    highs.append(high)
-        return _Packed(self._layout.pack(values), self._layout.pack(masks), highs, rank)
+                    checks.append(high)
+        return _Packed(self._layout.pack(values), self._layout.pack(checks), priority)
 
     def _find(self, key: tuple[Match, ...], priority: int) -> _Stored:
         try:

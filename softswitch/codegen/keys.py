@@ -9,7 +9,7 @@ from typing import Final
 from softswitch.errors import UnsupportedConstruct
 from softswitch.program_types import Action, MatchKind, Table
 
-MAX_KEY_WORDS: Final = 16  # of masked[] in runtime/state.h
+MAX_KEY_WORDS: Final = 64  # SW_MAX_KEY_WORDS in runtime/lookup.h
 
 
 @dataclass(frozen=True)
@@ -24,14 +24,15 @@ class Piece:
 
 @dataclass(frozen=True)
 class KeyLayout:
-    """The words of a key: packed fields first, then one word per range field.
+    """The words of a key: packed fields first, then an LPM field's or one word per range field.
 
     `pieces[i]` tells where field i lies.
     """
 
     pieces: tuple[tuple[Piece, ...], ...]
     words: int
-    range_words: int
+    lpm_words: int = 0
+    range_words: int = 0
 
     def pack(self, values: Sequence[int]) -> list[int]:
         """One value per field to words."""
@@ -43,30 +44,62 @@ class KeyLayout:
 
 
 def key_layout(table: Table) -> KeyLayout:
-    """Packs fields first-fit, wide ones by whole words; refuses keys that do not fit."""
-    fill: list[int] = []
-    placed: dict[int, tuple[Piece, ...]] = {}
+    """Lays out a table's key as runtime/lookup.h wants it; refuses keys that do not fit."""
+    last = {MatchKind.LPM: MatchKind.LPM, MatchKind.RANGE: MatchKind.RANGE}.get(table.kind)
+    packer = _Packer(align=table.kind in (MatchKind.TERNARY, MatchKind.RANGE))
+    placed = {index: packer.place(key.bits) for index, key in enumerate(table.keys) if key.kind is not last}
+    words = first = len(packer.fill)
     for index, key in enumerate(table.keys):
-        if key.kind is MatchKind.RANGE:
-            if key.bits > 64:
-                raise UnsupportedConstruct("range match on more than 64 bits", f"table {table.name}")
+        if index in placed:
             continue
-        pieces = []
-        for low in range(0, key.bits, 64):
-            bits = min(64, key.bits - low)
-            word = next((i for i, used in enumerate(fill) if used + bits <= 64), len(fill))
-            if word == len(fill):
-                fill.append(0)
-            pieces.append(Piece(word, fill[word], low, bits))
-            fill[word] += bits
-        placed[index] = tuple(pieces)
-    ranges = [index for index, key in enumerate(table.keys) if key.kind is MatchKind.RANGE]
-    for position, index in enumerate(ranges):
-        placed[index] = (Piece(len(fill) + position, 0, 0, table.keys[index].bits),)
-    words = len(fill) + len(ranges)
+        if last is MatchKind.LPM:
+            placed[index] = _left_aligned(words, key.bits)
+        elif key.bits > 64:
+            raise UnsupportedConstruct("range match on more than 64 bits", f"table {table.name}")
+        else:
+            placed[index] = (Piece(words, 0, 0, key.bits),)
+        words += len(placed[index])
     if words > MAX_KEY_WORDS:
         raise UnsupportedConstruct(f"a key of more than {64 * MAX_KEY_WORDS} bits", f"table {table.name}")
-    return KeyLayout(tuple(placed[index] for index in range(len(table.keys))), words, len(ranges))
+    return KeyLayout(
+        pieces=tuple(placed[index] for index in range(len(table.keys))),
+        words=words,
+        lpm_words=words - first if last is MatchKind.LPM else 0,
+        range_words=words - first if last is MatchKind.RANGE else 0,
+    )
+
+
+class _Packer:
+    """Packs fields first-fit, wide ones by whole words.
+
+    Args:
+        align: fields of a byte and more begin at whole bytes, so that bytes of masks are bytes of fields.
+    """
+
+    def __init__(self, align: bool) -> None:
+        self.fill: list[int] = []
+        self._align = align
+
+    def place(self, bits: int) -> tuple[Piece, ...]:
+        return tuple(self._piece(low, min(64, bits - low)) for low in range(0, bits, 64))
+
+    def _piece(self, low: int, bits: int) -> Piece:
+        starts = [-(-used // 8) * 8 if self._align and bits >= 8 else used for used in self.fill]
+        word = next((i for i, start in enumerate(starts) if start + bits <= 64), len(starts))
+        if word == len(starts):
+            starts.append(0)
+            self.fill.append(0)
+        self.fill[word] = starts[word] + bits
+        return Piece(word, starts[word], low, bits)
+
+
+def _left_aligned(first: int, bits: int) -> tuple[Piece, ...]:
+    """A field from the top bit of word `first` on."""
+    pieces = []
+    for position, top in enumerate(range(bits, 0, -64)):
+        count = min(64, top)
+        pieces.append(Piece(first + position, 64 - count, top - count, count))
+    return tuple(pieces)
 
 
 def arg_words(action: Action) -> list[tuple[int, int]]:

@@ -112,7 +112,8 @@ def _description(layout: Layout) -> str:
         packing = key_layout(table)
         words = arg_word_count(table_actions(layout, table))
         tables.append(
-            f"{{{_quote(table.name)}, {_KINDS[table.kind]}, {packing.words}, {packing.range_words}, {words}}}"
+            f"{{{_quote(table.name)}, {_KINDS[table.kind]}, {packing.words}, {packing.lpm_words}, "
+            f"{packing.range_words}, {words}}}"
         )
     registers = [
         f"{{{_quote(each.name)}, {each.size}u, {storage_bits(each.bits) // 8}}}"

@@ -136,7 +136,7 @@ class PipelineWriter:
         if table.kind is MatchKind.EXACT:
             return f"sw_lookup_exact({at}, key, {packing.words})"
         if table.kind is MatchKind.LPM:
-            return f"sw_lookup_lpm({at}, key, {packing.words})"
+            return f"sw_lookup_lpm({at}, key, {packing.words}, {packing.lpm_words})"
         count = arg_word_count(table_actions(self._layout, table))
         return f"sw_lookup_ternary({at}, key, {packing.words}, {packing.range_words}, {count})"
 

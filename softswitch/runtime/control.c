@@ -182,12 +182,10 @@ uint32_t swc_read_trace(sw_switch *sw, uint64_t *out, uint64_t *lost) {
 
 // -- tables ---------------------------------------------------------------------------------------
 
-int64_t swc_insert(sw_switch *sw, uint32_t table, const uint64_t *key, const uint64_t *mask,
-                   const uint64_t *high, uint32_t rank, int32_t priority, uint32_t action,
-                   const uint64_t *args) {
+int64_t swc_insert(sw_switch *sw, uint32_t table, const uint64_t *key, const uint64_t *check, int32_t priority,
+                   uint32_t action, const uint64_t *args) {
     lock(sw);
-    int64_t handle =
-        sw_table_insert(&state(sw)->tables[table], key, mask, high, rank, priority, action, args);
+    int64_t handle = sw_table_insert(&state(sw)->tables[table], key, check, priority, action, args);
     unlock(sw);
     return handle;
 }

@@ -186,6 +186,82 @@ def test_lookups_agree_with_a_list(seed: int) -> None:
         assert {(e.key, e.priority): e.args[0] for e in switch.entries("In.masks")} == model
 
 
+@given(st.integers(0, 2**32))
+def test_longest_prefixes_agree_with_a_list(seed: int) -> None:
+    """Random prefixes, most within one another, come and go: 32 bits beside an exact field, and 128 bits."""
+    rng = random.Random(seed)
+    trunk = {32: rng.getrandbits(32), 128: rng.getrandbits(128)}
+    model: dict[tuple[str, tuple[Match, ...]], int] = {}
+
+    def near(bits: int) -> int:
+        return trunk[bits] ^ 1 << rng.randrange(bits)
+
+    with Switch(program("matching")) as switch:
+        for step in range(80):
+            bits = rng.choice((32, 128))
+            length = rng.choice((0, bits, 64 if bits == 128 else 6, rng.randrange(bits + 1)))
+            prefix = Lpm(near(bits) >> (bits - length) << (bits - length), length)
+            low = rng.randrange(2)
+            table = "In.routes" if bits == 32 else "In.routes6"
+            key: tuple[Match, ...] = (prefix, Exact(low)) if bits == 32 else (prefix,)
+            if (table, key) in model:
+                switch.delete_entry(table, key)
+                del model[table, key]
+            else:
+                switch.insert_entry(table, number(key, step))
+                model[table, key] = step
+            address = near(bits)
+            found = [
+                (each[0].prefix_len, value)
+                for (name, each), value in model.items()
+                if name == table
+                and isinstance(each[0], Lpm)
+                and each[0].value == address >> (bits - each[0].prefix_len) << (bits - each[0].prefix_len)
+                and each[1:] in ((), (Exact(low),))
+            ]
+            answer = ask(switch, LPM, ip=address, low=low) if bits == 32 else ask(switch, LPM6, ip6=address)
+            if found:
+                assert answer == Answer(1, NUMBER, max(found)[1])
+            else:
+                assert answer.hit == 0
+        for table, key in model:
+            switch.delete_entry(table, key)
+        assert ask(switch, LPM, ip=trunk[32]).hit == ask(switch, LPM6, ip6=trunk[128]).hit == 0
+
+
+@given(st.integers(0, 2**32))
+def test_rules_with_ranges_agree_with_a_list(seed: int) -> None:
+    """So many prefixes, ranges and optional values that groups of entries are merged, filled and emptied."""
+    rng = random.Random(seed)
+    model: dict[tuple[tuple[Match, ...], int], int] = {}
+    with Switch(program("matching")) as switch:
+        for step in range(150):
+            length, low = rng.randrange(33), rng.randrange(100)
+            mask = (1 << 32) - (1 << 32 - length)
+            ports = rng.choice(((low, low), (low, low + rng.randrange(40)), (0, 0xFFFF)))
+            key = (Ternary(0x0A0B0C0D & mask, mask), Range(*ports), Optional(rng.choice((None, 0, 7))))
+            priority = rng.randrange(1, 20)
+            if rng.random() < 0.4 and model:
+                gone = rng.choice(list(model))
+                switch.delete_entry("In.acl", *gone)
+                del model[gone]
+            elif (key, priority) not in model:
+                switch.insert_entry("In.acl", number(key, step, priority))
+                model[key, priority] = step
+            ip, port, mac = 0x0A0B0C0D ^ (1 << rng.randrange(32)), rng.randrange(120), rng.choice((0, 7))
+            matching = [
+                (priority, value)
+                for ((at, ports_, of), priority), value in model.items()
+                if isinstance(at, Ternary) and isinstance(ports_, Range) and isinstance(of, Optional)
+                if ip & at.mask == at.value
+                and ports_.low <= port <= ports_.high
+                and (of.value is None or of.value == mac)
+            ]
+            best = max((priority for priority, _ in matching), default=0)
+            first = next((value for priority, value in matching if priority == best), 7)  # 7: the default
+            assert ask(switch, ACL, ip=ip, port=port, mac=mac) == Answer(0, NUMBER, first)
+
+
 def test_many_exact_entries_come_and_go(switch: Switch) -> None:
     rng = random.Random(7)
     keys = rng.sample(range(1 << 48), 64)
