@@ -15,7 +15,7 @@ from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 from p4.v1 import p4runtime_pb2_grpc
 
-from tests.harness.target import Count, Key, Lpm, Ternary
+from tests.harness.target import Count, Key, Lpm, Optional, Range, Ternary
 
 _PATIENCE: Final = 30.0
 
@@ -130,6 +130,16 @@ class P4Runtime:
             wanted.replicas.add(egress_port=port, instance=rid)
         self._write(update)
 
+    def set_session(self, session: int, replicas: Sequence[tuple[int, int]], packet_length: int = 0) -> None:
+        """Insert a clone session."""
+        update = p4rt.Update(type=p4rt.Update.INSERT)
+        wanted = update.entity.packet_replication_engine_entry.clone_session_entry
+        wanted.session_id = session
+        wanted.packet_length_bytes = packet_length
+        for port, rid in replicas:
+            wanted.replicas.add(egress_port=port, instance=rid)
+        self._write(update)
+
     def counter(self, name: str, index: int) -> Count:
         """Read one cell of an indirect counter."""
         query = p4rt.Entity()
@@ -197,13 +207,17 @@ class P4Runtime:
         described = self._find("tables", table)
         entry = p4rt.TableEntry(table_id=described.preamble.id)
         for field, part in zip(described.match_fields, key, strict=True):
-            if isinstance(part, Ternary) and part.mask == 0:
-                continue  # P4Runtime: a field that may be anything is left out
+            if _is_anything(part, field.bitwidth):
+                continue
             match = entry.match.add(field_id=field.id)
             if isinstance(part, Ternary):
                 match.ternary.value, match.ternary.mask = _bytes(part.value), _bytes(part.mask)
             elif isinstance(part, Lpm):
                 match.lpm.value, match.lpm.prefix_len = _bytes(part.value), part.prefix_len
+            elif isinstance(part, Range):
+                match.range.low, match.range.high = _bytes(part.low), _bytes(part.high)
+            elif isinstance(part, Optional):
+                match.optional.value = _bytes(part.value or 0)
             else:
                 match.exact.value = _bytes(part)
         return entry
@@ -224,6 +238,20 @@ def _details(error: Any) -> str:
     for packed, reason in zip(status.details, reasons, strict=True):
         packed.Unpack(reason)
     return f"{error.code()} {error.details()} {[reason.message for reason in reasons]}"
+
+
+def _is_anything(part: Key, bits: int) -> bool:
+    """Whether a key field may be anything: P4Runtime wants it left out then."""
+    match part:
+        case Ternary(_, mask):
+            return mask == 0
+        case Lpm(_, length):
+            return length == 0
+        case Range(low, high):
+            return low == 0 and high == (1 << bits) - 1
+        case Optional(value):
+            return value is None
+    return False
 
 
 def _bytes(value: int) -> bytes:

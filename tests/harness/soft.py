@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from softswitch import entry as soft
 from softswitch.program import load_program
 from softswitch.switch import Switch
-from tests.harness.target import CPU_PORT, PROGRAM, Count, Key, Lpm, Sent, Target, Ternary
+from tests.harness.target import CPU_PORT, PROGRAM, Count, Key, Lpm, Optional, Range, Sent, Target, Ternary
 
 
 class SoftTarget(Target):
@@ -30,10 +30,10 @@ class SoftTarget(Target):
     def insert(
         self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = (), priority: int = 0
     ) -> None:
-        self._switch.insert_entry(table, soft.Entry(_key(key), action, tuple(args), priority))
+        self._switch.insert_entry(table, soft.Entry(entry_key(key), action, tuple(args), priority))
 
     def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
-        self._switch.modify_entry(table, soft.Entry(_key(key), action, tuple(args)))
+        self._switch.modify_entry(table, soft.Entry(entry_key(key), action, tuple(args)))
 
     def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
         self._switch.set_default(table, action, args)
@@ -46,7 +46,7 @@ class SoftTarget(Target):
         return Count(count.packets, count.bytes)
 
     def entry_counter(self, table: str, key: Sequence[Key]) -> Count:
-        count = self._switch.entry_counter(table, _key(key))
+        count = self._switch.entry_counter(table, entry_key(key))
         return Count(count.packets, count.bytes)
 
     def reset(self) -> None:
@@ -62,7 +62,8 @@ class SoftTarget(Target):
         self._switch.close()
 
 
-def _key(key: Sequence[Key]) -> tuple[soft.Match, ...]:
+def entry_key(key: Sequence[Key]) -> tuple[soft.Match, ...]:
+    """A key in the soft switch's own words."""
     return tuple(_match(part) for part in key)
 
 
@@ -71,4 +72,8 @@ def _match(part: Key) -> soft.Match:
         return soft.Lpm(part.value, part.prefix_len)
     if isinstance(part, Ternary):
         return soft.Ternary(part.value, part.mask)
+    if isinstance(part, Range):
+        return soft.Range(part.low, part.high)
+    if isinstance(part, Optional):
+        return soft.Optional(part.value)
     return soft.Exact(part)

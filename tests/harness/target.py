@@ -48,7 +48,22 @@ class Ternary:
     mask: int
 
 
-Key = int | Lpm | Ternary
+@dataclass(frozen=True)
+class Range:
+    """A range key: ``low`` <= field <= ``high``."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class Optional:
+    """A key that is exact, or matches everything when its value is None."""
+
+    value: int | None
+
+
+Key = int | Lpm | Ternary | Range | Optional
 
 
 @dataclass(frozen=True)
