@@ -26,6 +26,7 @@ from softswitch.program_parser import ParserReader
 from softswitch.program_primitives import PrimitiveReader
 from softswitch.program_tables import PipelineReader
 from softswitch.program_types import (
+    MAX_WIDTH,
     Action,
     Checksum,
     Counter,
@@ -41,7 +42,6 @@ from softswitch.program_types import (
 __all__ = ["Program", "load_program"]
 
 _MAJOR: Final = 2
-_MAX_BITS: Final = 128  # fields, registers and parameters that take part in computation
 _MAX_CELLS: Final = 1 << 28
 _REFUSED: Final = {
     "header_unions": "header unions",
@@ -242,8 +242,8 @@ def _plain(field: object, where: str) -> FieldRef:
 def _width(bits: int, where: str) -> int:
     if bits < 1:
         raise ProgramError(f"{where}: width {bits}")
-    if bits > _MAX_BITS:
-        raise UnsupportedConstruct(f"a value of {bits} bits (more than {_MAX_BITS})", where)
+    if bits > MAX_WIDTH:
+        raise UnsupportedConstruct(f"a value of {bits} bits (more than {MAX_WIDTH})", where)
     return bits
 
 

@@ -25,7 +25,7 @@ from softswitch.program_ir import (
     Valid,
 )
 from softswitch.program_json import Json, checked, hexstr, member, number, pair, text
-from softswitch.program_types import HeaderType
+from softswitch.program_types import MAX_WIDTH, HeaderType
 
 VALID_FIELD: Final = "$valid$"
 _ARITHMETIC: Final = frozenset(["+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^"])
@@ -284,6 +284,6 @@ def _lookahead(value: Json, where: str) -> Lookahead:
     offset, bits = value
     if offset < 0 or bits < 1:
         raise ProgramError(f"{where}: lookahead of {bits} bits at {offset}")
-    if bits > 128:
-        raise UnsupportedConstruct(f"lookahead of {bits} bits (more than 128)", where)
+    if bits > MAX_WIDTH:
+        raise UnsupportedConstruct(f"lookahead of {bits} bits (more than {MAX_WIDTH})", where)
     return Lookahead(offset, bits)

@@ -13,6 +13,7 @@ from softswitch.program_ir import Calculation, Expr, FieldRef, ParserOp, Stateme
 from softswitch.program_source import Source
 
 DROP_PORT: Final = 511
+MAX_WIDTH: Final = 2048  # bits of a field, register cell or parameter that is computed with: p4c's own limit
 
 
 @dataclass(frozen=True)

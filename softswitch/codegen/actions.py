@@ -28,10 +28,13 @@ _INLINED = 400  # statements; a larger action is a function of its own, which co
 
 def arguments(action: Action) -> tuple[str, ...]:
     """C text of an action's parameters, read from its argument words `a`."""
-    return tuple(
-        f"a[{word}]" if count == 1 else f"((sw_u128)a[{word + 1}] << 64 | a[{word}])"
-        for word, count in arg_words(action)
-    )
+    return tuple(_argument(word, count) for word, count in arg_words(action))
+
+
+def _argument(word: int, count: int) -> str:
+    if count > 2:
+        return f"sw_wide_words(a + {word}, {count})"
+    return f"a[{word}]" if count == 1 else f"((sw_u128)a[{word + 1}] << 64 | a[{word}])"
 
 
 def action_function(layout: Layout, action: Action, private: set[FieldRef]) -> str:

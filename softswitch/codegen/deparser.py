@@ -4,8 +4,8 @@
 from collections.abc import Iterator
 
 from softswitch.codegen.expressions import Compiler, literal, machine_bits
-from softswitch.codegen.headers import Bits, store_bits
-from softswitch.codegen.layout import Layout, storage_bits
+from softswitch.codegen.headers import Bits, store_bits, wide_bits
+from softswitch.codegen.layout import Layout
 from softswitch.codegen.tracepoints import Tracepoints
 from softswitch.errors import UnsupportedConstruct
 from softswitch.program_ir import (
@@ -179,22 +179,20 @@ def _bits(layout: Layout, run: list[CalculationInput]) -> Iterator[Bits]:
     for each in run:
         match each:
             case InputField(ref):
-                yield _field_bits(layout, ref)
+                yield from _field_bits(layout, ref)
             case InputConst(value, bits):
-                yield Bits(literal(value, machine_bits(bits)), bits)
+                for low in range((bits - 1) // 128 * 128, -1, -128):
+                    width = min(128, bits - low)
+                    yield Bits(literal(value >> low & (1 << width) - 1, machine_bits(width)), width)
             case InputHeader(name):
                 kind: HeaderType = layout.program.headers[name].type
                 for field in kind.fields:
-                    yield _field_bits(layout, FieldRef(name, field.name))
+                    yield from _field_bits(layout, FieldRef(name, field.name))
 
 
-def _field_bits(layout: Layout, ref: FieldRef) -> Bits:
+def _field_bits(layout: Layout, ref: FieldRef) -> list[Bits]:
     slot = layout.slot(ref)
-    if storage_bits(slot.bits) > 128:
-        raise UnsupportedConstruct(
-            f"a calculation over a field of {slot.bits} bits (more than 128)", f"{ref.header}.{ref.field}"
-        )
-    return Bits(slot.access, slot.bits)
+    return wide_bits(slot.access, slot.bits) if slot.bits > 128 else [Bits(slot.access, slot.bits)]
 
 
 def update_function(layout: Layout) -> str:

@@ -4,13 +4,14 @@
 BMv2 computes with unlimited integers and cuts the result when it stores it. Here every expression is
 either compiled *modularly* (`low`: only its lowest bits are wanted, so machine arithmetic of that width
 will do: what p4c's ``& mask`` gives almost everywhere, and what vectorises), or *exactly* (`exact`: in a C
-type that its interval fits, up to 128 bits).
+type that its interval fits). Beyond 128 bits that type is `sw_wide` (`codegen.wide`).
 """
 
 from collections.abc import Callable
 
 from softswitch.codegen.layout import Layout, storage_bits
 from softswitch.codegen.ranges import Interval, Ranges, of_width
+from softswitch.codegen.wide import WIDE, WideCompiler, extended, wide_literal
 from softswitch.errors import UnsupportedConstruct
 from softswitch.program_ir import (
     Binary,
@@ -36,23 +37,28 @@ _MODULAR = frozenset(["+", "-", "*", "&", "|", "^"])
 _COMPARE = frozenset(["==", "!=", "<", ">", "<=", ">="])
 
 
+_BEYOND = 1 << 30  # as a C width: whatever `sw_wide` has
+
+
 def machine_bits(bits: int) -> int:
-    """The C width computations of `bits` bits are done in: 32, 64 or 128."""
-    return 32 if bits <= 32 else 64 if bits <= 64 else 128
+    """The C width computations of `bits` bits are done in: 32, 64, 128 or that of `sw_wide`."""
+    return 32 if bits <= 32 else 64 if bits <= 64 else 128 if bits <= 128 else _BEYOND
 
 
 def unsigned(bits: int) -> str:
-    """Unsigned C type of 32, 64 or 128 bits."""
-    return "sw_u128" if bits == 128 else f"uint{bits}_t"
+    """C type of unsigned values of a C width."""
+    return WIDE if bits == _BEYOND else "sw_u128" if bits == 128 else f"uint{bits}_t"
 
 
 def signed(bits: int) -> str:
-    """Signed C type of 32, 64 or 128 bits."""
-    return "sw_i128" if bits == 128 else f"int{bits}_t"
+    """C type of signed values of a C width."""
+    return WIDE if bits == _BEYOND else "sw_i128" if bits == 128 else f"int{bits}_t"
 
 
 def literal(value: int, bits: int) -> str:
-    """A non-negative constant as C text of an unsigned type of 32, 64 or 128 bits."""
+    """A non-negative constant as C text of the unsigned type of a C width."""
+    if bits == _BEYOND:
+        return wide_literal(value)
     if bits == 128 and value >> 64:
         return f"((sw_u128)0x{value >> 64:x}u << 64 | 0x{value & (1 << 64) - 1:x}u)"
     suffix = "u" if value < 1 << 32 else "ull"
@@ -88,6 +94,7 @@ class Compiler:
         self._arguments = arguments
         self._lookahead = lookahead
         self._read = read or (lambda ref: layout.slot(ref).access)
+        self._wide = WideCompiler(self, layout, where)
 
     # -- entry points ------------------------------------------------------------------------------
 
@@ -101,7 +108,7 @@ class Compiler:
             case Unary("d2b", Unary("b2d", operand)):
                 return self.boolean(operand)
             case Unary("d2b", operand):
-                return f"({self.exact(operand)}) != 0"
+                return self._nonzero(operand)
             case Binary("and", left, right):
                 return f"(({self.boolean(left)}) && ({self.boolean(right)}))"
             case Binary("or", left, right):
@@ -117,10 +124,15 @@ class Compiler:
             case Ternary(condition, yes, no):
                 return f"(({self.boolean(condition)}) ? ({self.boolean(yes)}) : ({self.boolean(no)}))"
             case _:
-                return f"({self.exact(expr)}) != 0"
+                return self._nonzero(expr)
 
     def stored(self, expr: Expr, bits: int) -> str:
-        """C text of an expression cut to `bits` bits, the bits above being zero."""
+        """C text of an expression cut to `bits` bits, the bits above being zero.
+
+        Beyond 128 bits they are anything: they are cut off when such a value becomes a field again.
+        """
+        if bits > 128:
+            return self._wide.low(expr, bits)
         width = machine_bits(bits)
         if bits == width or self._fits(expr, bits):
             return self.low(expr, width)
@@ -133,10 +145,20 @@ class Compiler:
             return f"(uint64_t)({self.low(expr, 32)})"
         return f"(uint64_t)(uint32_t)({self.low(expr, 32)})"
 
+    def amount(self, expr: Expr) -> str:
+        """C text of a shift amount, of an unsigned type of at most 128 bits."""
+        if self.type_of(expr) == WIDE:
+            return f"sw_wide_amount({self.exact(expr)})"
+        if self.ranges(expr).signed:  # a negative one shifts everything out
+            return f"({unsigned(self._bits(self.ranges(expr)))})({self.exact(expr)})"
+        return self.exact(expr)
+
     # -- modular -----------------------------------------------------------------------------------
 
     def low(self, expr: Expr, bits: int) -> str:
         """C text of type unsigned(machine_bits(bits)) whose lowest `bits` bits are the value's."""
+        if bits > 128:
+            return self._wide.low(expr, bits)
         width = machine_bits(bits)
         kind = unsigned(width)
         match expr:
@@ -144,7 +166,7 @@ class Compiler:
                 return literal(value % (1 << width), width)
             case FieldRef() | StackField() | StackLast():
                 field = self.ranges.field(expr)
-                if not field.signed or field.bits >= bits:
+                if field.bits <= 128 and (not field.signed or field.bits >= bits):
                     return f"({kind}){self._field(expr)}"
             case Unary("~", operand):
                 return f"(~{self.low(operand, bits)})"
@@ -164,7 +186,14 @@ class Compiler:
                     return f"({a} > {b} ? {a} - {b} : 0)"  # stays in `width` bits, so it vectorises
             case Ternary(condition, yes, no):
                 return f"(({self.boolean(condition)}) ? {self.low(yes, bits)} : {self.low(no, bits)})"
-        return f"({kind})({self.exact(expr)})"
+        return self._narrow(self.exact(expr), self.type_of(expr), kind)
+
+    def _narrow(self, text: str, source: str, kind: str) -> str:
+        return f"({kind})sw_wide_low({text})" if source == WIDE else f"({kind})({text})"
+
+    def _nonzero(self, expr: Expr) -> str:
+        text = self.exact(expr)
+        return f"sw_wide_nonzero({text})" if self.type_of(expr) == WIDE else f"({text}) != 0"
 
     def _fits(self, expr: Expr, bits: int) -> bool:
         interval = self.ranges(expr)
@@ -176,7 +205,7 @@ class Compiler:
             if right.value >= bits:
                 return literal(0, width)
             return f"({self.low(left, bits)} << {right.value})"
-        amount = self.exact(right)
+        amount = self.amount(right)
         return f"(({amount}) < {width} ? {self.low(left, bits)} << ({amount}) : ({unsigned(width)})0)"
 
     # -- exact -------------------------------------------------------------------------------------
@@ -184,6 +213,8 @@ class Compiler:
     def exact(self, expr: Expr) -> str:
         """C text of the exact value, of type `self.type_of(expr)`."""
         interval = self.ranges(expr)
+        if interval.bits > 128:
+            return self._wide.value(expr)
         bits = self._bits(interval)
         kind = self.type_of(expr)
         match expr:
@@ -192,7 +223,7 @@ class Compiler:
                     return literal(value, bits)
                 return f"({kind})(-{literal(-value, bits)})"
             case FieldRef() | StackField() | StackLast():
-                return self._exact_field(expr)
+                return self.exact_field(expr)
             case Valid(header):
                 return self.layout.valid(header)
             case StackValid(stack, index):
@@ -201,13 +232,11 @@ class Compiler:
                 count = self.layout.next_index(stack)
                 return f"(({kind}){count} - {minus})" if minus else f"({kind}){count}"
             case ParamRef(index):
-                return f"({kind})({self._arguments[index]})"
+                return f"({kind})({self.argument(index)})"
             case Lookahead():
-                if self._lookahead is None:
-                    raise UnsupportedConstruct("lookahead outside a parser", self.where)
-                return f"({kind})({self._lookahead(expr)})"
+                return f"({kind})({self.lookahead(expr)})"
             case RegisterRef(name, index):
-                return self._register(name, index)
+                return self.register(name, index)
             case Ternary(condition, yes, no):
                 return f"(({self.boolean(condition)}) ? {self._as(yes, kind)} : {self._as(no, kind)})"
             case Unary("b2d", operand):
@@ -234,27 +263,30 @@ class Compiler:
         return signed(bits) if interval.signed else unsigned(bits)
 
     def _bits(self, interval: Interval) -> int:
-        if interval.bits > 128:
-            raise UnsupportedConstruct(
-                f"an intermediate value of {interval.bits} bits (more than 128)", self.where
-            )
         return machine_bits(interval.bits)
 
     def _as(self, expr: Expr, kind: str) -> str:
+        if kind == WIDE:
+            return self._wide.value(expr)
         text = self.exact(expr)
         return text if self.type_of(expr) == kind else f"({kind})({text})"
 
-    def _common(self, left: Expr, right: Expr) -> str:
+    def _common(self, left: Expr, right: Expr, result: Interval | None = None) -> str:
         interval = self.ranges(left).union(self.ranges(right))
+        interval = interval if result is None else interval.union(result)
         bits = self._bits(interval)
         return signed(bits) if interval.signed else unsigned(bits)
 
     def _compare(self, op: str, left: Expr, right: Expr) -> str:
         kind = self._common(left, right)
+        if kind == WIDE:
+            return self._wide.compared(op, left, right)
         return f"({self._as(left, kind)} {op} {self._as(right, kind)})"
 
     def _shift_right(self, left: Expr, right: Expr, kind: str) -> str:
         source = self.type_of(left)
+        if source == WIDE:
+            return self._narrow(self._wide.shifted_right(left, right), WIDE, kind)
         width = self._bits(self.ranges(left))
         value = self.exact(left)
         if isinstance(right, Const):
@@ -262,14 +294,15 @@ class Compiler:
             if right.value >= width and not self.ranges(left).signed:
                 return f"({kind})0"
             return f"({kind})(({source})({value}) >> {amount})"
-        amount_text = self.exact(right)
+        amount_text = self.amount(right)
         beyond = f"({source})({value}) >> {width - 1}" if self.ranges(left).signed else f"({source})0"
         return f"({kind})(({amount_text}) < {width} ? ({source})({value}) >> ({amount_text}) : {beyond})"
 
     def _divide(self, op: str, left: Expr, right: Expr, kind: str) -> str:
-        if self.ranges(left).signed or self.ranges(right).signed:
-            raise UnsupportedConstruct(f"operator '{op}' on signed values", self.where)
-        common = self._common(left, right)
+        """Towards zero, as C divides, and with zero for a division by zero."""
+        common = self._common(left, right, self.ranges(Binary(op, left, right)))
+        if common == WIDE:
+            return self._narrow(self._wide.divided(op, left, right), WIDE, kind)
         a, b = self._as(left, common), self._as(right, common)
         if isinstance(right, Const) and right.value > 0:
             return f"({kind})({a} {op} {b})"
@@ -277,6 +310,8 @@ class Compiler:
 
     def _saturate(self, operand: Expr, limits: Interval, kind: str) -> str:
         interval = self.ranges(operand)
+        if interval.union(limits).bits > 128:
+            return self._narrow(self._wide.saturated(operand, limits), WIDE, kind)
         bits = self._bits(interval.union(limits))
         wide = signed(bits) if interval.union(limits).signed else unsigned(bits)
         value = text = self._as(operand, wide)
@@ -296,9 +331,22 @@ class Compiler:
 
     # -- operands ----------------------------------------------------------------------------------
 
-    def _exact_field(self, expr: FieldRef | StackField | StackLast) -> str:
+    def argument(self, index: int) -> str:
+        """C text of a parameter of the enclosing action."""
+        return self._arguments[index]
+
+    def lookahead(self, expr: Lookahead) -> str:
+        """C text of bits of the packet (parser only)."""
+        if self._lookahead is None:
+            raise UnsupportedConstruct("lookahead outside a parser", self.where)
+        return self._lookahead(expr)
+
+    def exact_field(self, expr: FieldRef | StackField | StackLast) -> str:
+        """C text of a field's value."""
         field = self.ranges.field(expr)
         text = self._field(expr)
+        if field.bits > 128:
+            return text
         if field.signed:
             width = machine_bits(field.bits)
             return self._sign_extend(f"({unsigned(width)}){text}", field.bits)
@@ -307,7 +355,9 @@ class Compiler:
     def _field(self, expr: FieldRef | StackField | StackLast) -> str:
         match expr:
             case FieldRef():
-                return self._read(expr)
+                kind_of = self.ranges.field(expr)
+                text = self._read(expr)
+                return text if kind_of.bits <= 128 else self._wide.field(text, kind_of.bits, kind_of.signed)
             case StackField(stack, index, number):
                 kind = self.layout.program.stacks[stack].type
                 return self._element(stack, self.index(index), kind, kind.fields[number].name)
@@ -319,7 +369,11 @@ class Compiler:
     def _element(self, stack: str, index: str, kind: HeaderType, field: str) -> str:
         access, _, _ = self.layout.member_access(kind, field)
         size = len(self.layout.program.stacks[stack].headers)
-        return f"({index} < {size} ? {self.layout.stack(stack)}[{index}].{access} : 0)"
+        found = kind.fields[kind.index(field)]
+        text = f"{self.layout.stack(stack)}[{index}].{access}"
+        if found.bits > 128:
+            return f"({index} < {size} ? {self._wide.field(text, found.bits, found.signed)} : sw_wide_u(0))"
+        return f"({index} < {size} ? {text} : 0)"
 
     def _stack_valid(self, stack: str, index: Expr) -> str:
         word, first = self.layout.stack_valid_bit(stack)
@@ -327,11 +381,32 @@ class Compiler:
         at = self.index(index)
         return f"({at} < {size} ? (uint32_t)({word} >> ({at} + {first}) & 1) : 0u)"
 
-    def _register(self, name: str, index: Expr) -> str:
+    def register(self, name: str, index: Expr) -> str:
+        """C text of a register cell read in place; 0 beyond the array."""
         register = self.layout.program.registers[name]
         at = self.index(index)
+        if register.bits > 128:
+            return f"({at} < {register.size} ? {self.cell(name, at)} : sw_wide_u(0))"
         kind = unsigned(machine_bits(register.bits))
-        return f"({at} < {register.size} ? ({kind}){register_array(self.layout, name)}[{at}] : ({kind})0)"
+        return f"({at} < {register.size} ? ({kind}){self.cell(name, at)} : ({kind})0)"
+
+    def cell(self, name: str, at: str) -> str:
+        """C text of the value of register cell `at` (C text), which is in range."""
+        bits = self.layout.program.registers[name].bits
+        text = f"{register_array(self.layout, name)}[{at}]"
+        return self._wide.field(text, bits, False) if bits > 128 else text
+
+    def cell_of_width(self, name: str, at: str, bits: int) -> str:
+        """C text of the lowest `bits` bits of register cell `at` (C text), which is in range."""
+        width = self.layout.program.registers[name].bits
+        cell = self.cell(name, at)
+        if bits > 128:
+            return cell if width > 128 else extended(cell, "sw_u128")
+        if width > 128:
+            cell = f"sw_wide_low({cell})"
+        if bits < width:
+            return f"({cell} & {literal((1 << bits) - 1, machine_bits(min(width, 128)))})"
+        return cell
 
     def _headers_equal(self, left: str, right: str) -> str:
         a, b = (self.layout.program.headers[name] for name in (left, right))
@@ -351,4 +426,6 @@ def register_array(layout: Layout, name: str) -> str:
     """C text of a register's cells (a pointer of their own type)."""
     number = list(layout.program.registers).index(name)
     kind = storage_bits(layout.program.registers[name].bits)
+    if kind > 128:
+        return f"((uint8_t (*)[{kind // 8}])s->registers[{number}])"
     return f"(({'sw_u128' if kind == 128 else f'uint{kind}_t'} *)s->registers[{number}])"

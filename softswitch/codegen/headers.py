@@ -37,6 +37,12 @@ def load_field(base: str, offset: int, bits: int) -> str:
     return text
 
 
+def wide_bits(access: str, bits: int) -> list[Bits]:
+    """A field of more than 128 bits byte by byte, highest first."""
+    top, *rest = (Bits(f"{access}[{i}]", 8) for i in range((bits + 7) // 8 - 1, -1, -1))
+    return [Bits(top.text, bits % 8 or 8), *rest]
+
+
 def store_bits(base: str, offset: int, fields: Iterable[Bits]) -> Iterator[str]:
     """C statements that write fields one after the other from `offset` bits behind `base` on.
 
@@ -123,10 +129,7 @@ def _put(layout: Layout, kind: HeaderType) -> Iterator[str]:
         elif member.is_run:
             pending += (Bits(f"h->{member.name}[{i}]", member.bits) for i in range(member.count))
         elif storage > 128:
-            pending += (Bits(f"h->{member.name}[{i}]", 8) for i in range(storage // 8 - 1, -1, -1))
-            if member.bits % 8:
-                first = pending[-storage // 8]
-                pending[-storage // 8] = Bits(first.text, member.bits % 8)
+            pending += wide_bits(f"h->{member.name}", member.bits)
         else:
             pending.append(Bits(f"h->{member.name}", member.bits))
         offset += member.bits * member.count

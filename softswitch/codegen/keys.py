@@ -107,7 +107,7 @@ def arg_words(action: Action) -> list[tuple[int, int]]:
     places = []
     at = 0
     for param in action.params:
-        count = 1 if param.bits <= 64 else 2
+        count = (param.bits + 63) // 64
         places.append((at, count))
         at += count
     return places

@@ -141,6 +141,18 @@ class Layout:
             for position, name in enumerate(stack.headers)
         }
         self._slots: dict[FieldRef, Slot] = {}
+        self._wide_bits = 0
+
+    # -- wide values -------------------------------------------------------------------------------
+
+    def need_wide(self, bits: int) -> None:
+        """Says that code computes with values of `bits` bits, more than 128."""
+        self._wide_bits = max(self._wide_bits, bits)
+
+    @property
+    def wide_words(self) -> int:
+        """64-bit words of the program's wide values (`codegen.wide`); 0 when it has none."""
+        return max((self._wide_bits + 63) // 64, 3) if self._wide_bits else 0
 
     # -- names -------------------------------------------------------------------------------------
 

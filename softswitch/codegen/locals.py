@@ -200,6 +200,7 @@ class Renamer:
             ref
             for ref, count in counts.items()
             if count > 1
+            and self._layout.field_type(ref).bits <= 128
             and ref not in hidden
             and ref not in self._single
             and ref not in self._shared

@@ -121,7 +121,7 @@ class _LoopText:
         slot = self._layout.slot(ref)
         if slot.array in self._arrays and slot.array is not None:
             self._rename(ref, f"{self._pointer(slot.array)}[{slot.index}]")
-        elif ref not in self._written:
+        elif ref not in self._written and slot.bits <= 128:
             name = f"c{len(self._before)}"
             self._before.append(f"const {c_type(slot.storage)} {name} = {slot.access};")
             self._rename(ref, name)

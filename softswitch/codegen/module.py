@@ -49,9 +49,7 @@ def generate(program: Program, trace: bool = False) -> str:
     tracepoints = Tracepoints(trace)
     parser = ParserWriter(layout, tracepoints)
     write_action = traced_action_function if trace else action_function
-    parts = [
-        f"// SPDX-License-Identifier: Apache-2.0\n// Generated from a BMv2 JSON program, {program.digest}.",
-        '#include "packet.h"\n#include "queue.h"\n',
+    body = [
         *([tracepoints.declaration()] if trace else []),
         layout.declarations(),
         *(header_functions(layout, kind) for kind in layout.packet_types()),
@@ -73,7 +71,19 @@ def generate(program: Program, trace: bool = False) -> str:
         TrafficWriter(layout, tracepoints).text(),
         _description(layout),
     ]
-    return "\n".join(parts)
+    return "\n".join([*_head(layout), *body])
+
+
+def _head(layout: Layout) -> list[str]:
+    """The first lines; how long wide values are is known once everything else is written."""
+    lines = [
+        "// SPDX-License-Identifier: Apache-2.0\n"
+        f"// Generated from a BMv2 JSON program, {layout.program.digest}.",
+        '#include "packet.h"\n#include "queue.h"\n',
+    ]
+    if layout.wide_words:
+        lines.append(f'#define SW_WIDE_WORDS {layout.wide_words}\n#include "wide.h"\n')
+    return lines
 
 
 def _actions(program: Program) -> list[Action]:

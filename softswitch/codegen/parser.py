@@ -83,8 +83,6 @@ class ParserWriter:
         """Compares key elements one by one: the padding of the JSON's concatenated key is not matched."""
         lines = []
         for number, (expr, bits) in enumerate(zip(state.key, state.key_bits, strict=True)):
-            if bits > 128:
-                raise UnsupportedConstruct(f"a select key of {bits} bits (more than 128)", compiler.where)
             kind = unsigned(machine_bits(bits))
             lines.append(f"const {kind} k{number} = {compiler.stored(expr, bits)};")
         keys = [f"(uint64_t)(k{i}{f' >> {64 * w}' if w else ''})" for i, w in _key_words(state)]
@@ -98,15 +96,10 @@ class ParserWriter:
                 every = (1 << padded) - 1
                 value = case.value >> shift & every
                 mask = every if case.mask is None else case.mask >> shift & every
-                width = machine_bits(bits)
                 if value >> bits:
                     tests.append("0")  # no key has these bits
-                elif mask & (1 << bits) - 1 == (1 << bits) - 1:
-                    tests.append(f"k{number} == {literal(value, width)}")
                 elif mask & (1 << bits) - 1:
-                    tests.append(
-                        f"(k{number} & {literal(mask & (1 << bits) - 1, width)}) == {literal(value, width)}"
-                    )
+                    tests.append(_matches(f"k{number}", bits, value, mask & (1 << bits) - 1))
             lines.append(f"if ({' && '.join(tests) or '1'}) {self._go(case.next_state)}")
         lines.append(self._go(state.default))
         return lines
@@ -173,7 +166,19 @@ def _bytes_ahead(expr: Expr) -> int:
     return (expr.offset + expr.bits + 7) // 8 if isinstance(expr, Lookahead) else 0
 
 
+def _matches(key: str, bits: int, value: int, mask: int) -> str:
+    width = machine_bits(bits)
+    if bits > 128:
+        differing = f"sw_wide_xor({key}, {literal(value, width)})"
+        return f"!sw_wide_nonzero(sw_wide_and({differing}, {literal(mask, width)}))"
+    if mask == (1 << bits) - 1:
+        return f"{key} == {literal(value, width)}"
+    return f"({key} & {literal(mask, width)}) == {literal(value, width)}"
+
+
 def _lookahead(expr: Lookahead) -> str:
+    if expr.bits > 128:
+        return f"sw_wide_bits(b + at, {expr.offset}, {expr.bits})"
     return load_field("(b + at)", expr.offset, expr.bits)
 
 

@@ -2,10 +2,9 @@
 """Pipelines to C: tables and conditionals are labels, what follows what is gotos."""
 
 from softswitch.codegen.expressions import Compiler, literal
-from softswitch.codegen.keys import KeyLayout, arg_word_count, key_layout
+from softswitch.codegen.keys import KeyLayout, Piece, arg_word_count, key_layout
 from softswitch.codegen.layout import Layout
 from softswitch.codegen.tracepoints import Kind, Tracepoints
-from softswitch.errors import UnsupportedConstruct
 from softswitch.program_ir import Binary, Exit, Expr, Valid
 from softswitch.program_tables import successors
 from softswitch.program_types import Action, ActionCall, MatchKind, Pipeline, Table, TableKey
@@ -90,11 +89,9 @@ class PipelineWriter:
         lines = []
         argument = "NULL"
         if action.params:
-            values = []
+            values: list[str] = []
             for param, value in zip(action.params, call.args, strict=True):
-                values.append(literal(value & (1 << 64) - 1, 64))
-                if param.bits > 64:
-                    values.append(literal(value >> 64, 64))
+                values += (literal(value >> low & (1 << 64) - 1, 64) for low in range(0, param.bits, 64))
             lines.append(f"static const uint64_t a[] = {{{', '.join(values)}}};")
             argument = "a"
         args = [f"a[{i}]" for i in range(arg_word_count([action]))]
@@ -112,24 +109,36 @@ class PipelineWriter:
         words: list[list[str]] = [[] for _ in range(packing.words)]
         compiler = Compiler(self._layout, (), f"table {table.name}")
         for key, pieces in zip(table.keys, packing.pieces, strict=True):
-            value = self._key_value(key, compiler)
             for piece in pieces:
-                text = f"(uint64_t)({value} >> {piece.low})" if piece.low else f"(uint64_t)({value})"
+                text = self._key_bits(key, piece, compiler)
                 words[piece.word].append(f"{text} << {piece.shift}" if piece.shift else text)
         return [" | ".join(parts) for parts in words]
 
+    def _key_bits(self, key: TableKey, piece: Piece, compiler: Compiler) -> str:
+        """A piece of a key field, as uint64_t."""
+        if key.bits <= 128 or isinstance(key.target, Valid):
+            value = self._key_value(key, compiler)
+            return f"(uint64_t)({value} >> {piece.low})" if piece.low else f"(uint64_t)({value})"
+        access = f"{self._layout.slot(key.target).access} + {piece.low // 8}"
+        text = f"sw_load_lowest({access}, {(piece.bits + 7) // 8})"
+        if key.mask is not None:
+            text = f"({text} & {literal(key.mask >> piece.low & (1 << piece.bits) - 1, 64)})"
+        return self._if_valid(key.target.header, text)
+
     def _key_value(self, key: TableKey, compiler: Compiler) -> str:
-        """A key field's value: zero when its header is not valid, as in BMv2."""
+        """The value of a key field of at most 128 bits."""
         if isinstance(key.target, Valid):
             return compiler.exact(key.target)
-        if key.bits > 128:
-            raise UnsupportedConstruct(f"a key field of {key.bits} bits (more than 128)", compiler.where)
         text = self._layout.slot(key.target).access
         if key.mask is not None:
             text = f"({text} & {literal(key.mask & (1 << key.bits) - 1, 128 if key.bits > 64 else 64)})"
-        if self._layout.program.headers[key.target.header].metadata:
+        return self._if_valid(key.target.header, text)
+
+    def _if_valid(self, header: str, text: str) -> str:
+        """A value of a header: zero when that is not valid, as in BMv2."""
+        if self._layout.program.headers[header].metadata:
             return text
-        return f"({self._layout.valid(key.target.header)} ? {text} : 0)"
+        return f"({self._layout.valid(header)} ? {text} : 0)"
 
     def _lookup(self, table: Table, packing: KeyLayout, number: int) -> str:
         at = f"&s->tables[{number}]"

@@ -23,9 +23,9 @@ from softswitch.program_ir import (
     Unary,
     Valid,
 )
-from softswitch.program_types import FieldType, Param
+from softswitch.program_types import MAX_WIDTH, FieldType, Param
 
-MAX_SHIFT = 1 << 12
+MAX_SHIFT = 1 << 16  # what a longer shift leaves is beyond every width that can be computed with
 
 
 @dataclass(frozen=True)
@@ -86,17 +86,12 @@ class Ranges:
         """Type of a field, wherever it is."""
         match expr:
             case FieldRef():
-                kind = self._layout.field_type(expr)
+                return self._layout.field_type(expr)
             case StackField(stack, _, number):
-                kind = self._layout.program.stacks[stack].type.fields[number]
+                return self._layout.program.stacks[stack].type.fields[number]
             case StackLast(stack, name):
                 header = self._layout.program.stacks[stack].type
-                kind = header.fields[header.index(name)]
-        if kind.bits > 128:
-            raise UnsupportedConstruct(
-                f"computing with a field of {kind.bits} bits (more than 128)", self._where
-            )
-        return kind
+                return header.fields[header.index(name)]
 
     def _interval(self, expr: Expr) -> Interval:
         match expr:
@@ -143,9 +138,11 @@ class Ranges:
                 corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
                 return Interval(min(corners), max(corners))
             case "/":
-                return Interval(0, max(a.high, 0))
+                most = max(-a.low, a.high)
+                return Interval(-most if a.low < 0 or b.low < 0 else 0, most)
             case "%":
-                return Interval(0, max(min(a.high, b.high - 1), 0))
+                most = max(min(max(-a.low, a.high), max(-b.low, b.high) - 1), 0)
+                return Interval(-most if a.low < 0 else 0, most)
             case "&":
                 return self._and(a, b)
             case "|" | "^":
@@ -175,6 +172,8 @@ class Ranges:
 
     def width(self, expr: Expr) -> int:
         """The constant width of a cast."""
-        if not isinstance(expr, Const) or not 1 <= expr.value <= 128:
-            raise UnsupportedConstruct("a cast to a width that is not a constant from 1 to 128", self._where)
+        if not isinstance(expr, Const) or not 1 <= expr.value <= MAX_WIDTH:
+            raise UnsupportedConstruct(
+                f"a cast to a width that is not a constant from 1 to {MAX_WIDTH}", self._where
+            )
         return expr.value

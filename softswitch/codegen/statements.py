@@ -3,8 +3,9 @@
 
 from collections.abc import Callable
 
-from softswitch.codegen.expressions import Compiler, literal, machine_bits, register_array
+from softswitch.codegen.expressions import Compiler, literal, register_array
 from softswitch.codegen.layout import Layout, is_temporary
+from softswitch.codegen.wide import extended
 from softswitch.errors import UnsupportedConstruct
 from softswitch.program_ir import (
     Assign,
@@ -52,7 +53,8 @@ class StatementWriter:
                 register = self._program.registers[name]
                 at = compiler.index(index)
                 cell = f"{register_array(self._layout, name)}[{at}]"
-                return [f"if ({at} < {register.size}) {cell} = {compiler.stored(value, register.bits)};"]
+                write = assignment(cell, compiler.stored(value, register.bits), register.bits)
+                return [f"if ({at} < {register.size}) {write}"]
             case CounterAdd(name, index):
                 number = list(self._program.counters).index(name)
                 size = self._program.counters[name].size
@@ -77,7 +79,7 @@ class StatementWriter:
         kind = self._compiler.ranges.field(dst)
         text = text_of_width(kind.bits)
         if isinstance(dst, FieldRef):
-            return [f"{self._layout.slot(dst).access} = {text};"]
+            return [assignment(self._layout.slot(dst).access, text, kind.bits)]
         stack = self._program.stacks[dst.stack]
         if isinstance(dst, StackField):
             index, name = self._compiler.index(dst.index), stack.type.fields[dst.field].name
@@ -85,15 +87,13 @@ class StatementWriter:
             index, name = f"(uint64_t)({self._layout.next_index(dst.stack)} - 1u)", dst.field
         access, _, _ = self._layout.member_access(stack.type, name)
         target = f"{self._layout.stack(dst.stack)}[{index}].{access}"
-        return [f"if ({index} < {len(stack.headers)}) {target} = {text};"]
+        return [f"if ({index} < {len(stack.headers)}) {assignment(target, text, kind.bits)}"]
 
     def _register_read(self, dst: Lvalue, name: str, index: Expr) -> list[str]:
         register = self._program.registers[name]
         at = self._compiler.index(index)
-        cell = f"{register_array(self._layout, name)}[{at}]"
         bits = self._compiler.ranges.field(dst).bits
-        if bits < register.bits:
-            cell = f"({cell} & {literal((1 << bits) - 1, machine_bits(register.bits))})"
+        cell = self._compiler.cell_of_width(name, at, bits)
         if isinstance(dst, FieldRef) and is_temporary(dst):
             return [f"{dst.field} = {at} < {register.size} ? {cell} : 0;"]
         return [f"if ({at} < {register.size}) {{ {' '.join(self.store(dst, lambda _: cell))} }}"]
@@ -174,5 +174,12 @@ class StatementWriter:
         raise UnsupportedConstruct(type(statement).__name__, compiler.where)
 
 
+def assignment(target: str, text: str, bits: int) -> str:
+    """C statement that assigns to a field or register cell of `bits` bits what `Compiler.stored` says."""
+    return f"sw_wide_put({target}, {bits}, {text});" if bits > 128 else f"{target} = {text};"
+
+
 def _cut(text: str, bits: int) -> str:
+    if bits > 128:
+        return extended(text, "uint64_t")
     return text if bits >= 64 else f"(({text}) & {literal((1 << bits) - 1, 64)})"

@@ -75,7 +75,14 @@ static inline void sw_store_bits(uint8_t *b, unsigned offset, unsigned bits, sw_
     }
 }
 
-// A field wider than 128 bits, carried along but never computed with: lowest byte first.
+// `bytes` (1 to 8) bytes of a field wider than 128 bits, which lies lowest byte first.
+static inline __attribute__((always_inline)) uint64_t sw_load_lowest(const uint8_t *b, unsigned bytes) {
+    uint64_t v = 0;
+    memcpy(&v, b, bytes);
+    return v;
+}
+
+// A field wider than 128 bits into its storage.
 static inline void sw_load_wide(uint8_t *to, const uint8_t *b, unsigned offset, unsigned bits) {
     for (unsigned done = 0; done < bits; done += 8) {
         unsigned take = bits - done < 8 ? bits - done : 8;

@@ -17,7 +17,7 @@ from softswitch.program_types import Program
 from softswitch.switch import Switch
 
 FOLDER: Final = Path(__file__).parent / "p4"
-NAMES: Final = ("expressions", "parsing", "matching", "traffic", "state", "loops", "queues")
+NAMES: Final = ("expressions", "parsing", "matching", "traffic", "state", "loops", "queues", "wide")
 
 
 @functools.cache

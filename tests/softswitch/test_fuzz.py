@@ -23,6 +23,7 @@ FRAMES = 20_000
 # What makes each program do most: a header with every interesting first byte.
 CORPUS = {
     "expressions": [bytes(range(34)) + b"\xff"],
+    "wide": [bytes(range(160))],
     "parsing": [
         pack([(4, 4), (flags, 12), (following, 8)]) + tail
         for following, flags in [(1, 0), (1, 1), (1, 2), (2, 0x801), (2, 3), (3, 0), (9, 0)]

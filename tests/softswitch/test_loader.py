@@ -103,7 +103,7 @@ REFUSED: list[tuple[str, Spoil]] = [
         ),
     ),
     (
-        "an intermediate value of 256 bits",
+        "an intermediate value of 20001 bits",
         primitive(
             "assign",
             {"type": "field", "value": ["query", "ip"]},
@@ -114,9 +114,9 @@ REFUSED: list[tuple[str, Spoil]] = [
                     "left": {
                         "type": "expression",
                         "value": {
-                            "op": "*",
+                            "op": "<<",
                             "left": {"type": "field", "value": ["query", "ip6"]},
-                            "right": {"type": "field", "value": ["query", "ip6"]},
+                            "right": {"type": "hexstr", "value": "0x4e20"},
                         },
                     },
                     "right": {"type": "hexstr", "value": "0x80"},
