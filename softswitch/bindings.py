@@ -17,6 +17,8 @@ _WORDS = POINTER(c_uint64)
 _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "swc_create": (c_void_p, [c_uint64]),
     "swc_destroy": (None, [c_void_p]),
+    "swc_lock": (None, [c_void_p]),
+    "swc_unlock": (None, [c_void_p]),
     "swc_process": (None, [c_void_p, c_uint32, c_char_p, c_uint32, c_uint64, EMIT, c_void_p]),
     "swc_step": (None, [c_void_p, c_uint64, EMIT, c_void_p]),
     "swc_deadline": (c_uint64, [c_void_p]),
@@ -73,6 +75,14 @@ class Library:
     def destroy(self, switch: int) -> None:
         """Frees a switch."""
         self._c.swc_destroy(switch)
+
+    def lock(self, switch: int) -> None:
+        """Stops the data path at the end of its batch; this thread's own calls go on."""
+        self._c.swc_lock(switch)
+
+    def unlock(self, switch: int) -> None:
+        """Lets the data path go on. By the thread that called `lock`."""
+        self._c.swc_unlock(switch)
 
     def process(self, switch: int, port: int, frame: bytes, now: int, emit: Any) -> None:
         """Runs a frame; calls `emit` for each that leaves."""

@@ -31,8 +31,10 @@ class Code(IntEnum):
     PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9
+    ABORTED = 10
     OUT_OF_RANGE = 11
     UNIMPLEMENTED = 12
+    INTERNAL = 13
 
 
 class ControlError(Exception):

@@ -11,7 +11,8 @@ Example::
 
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,6 +140,19 @@ class Switch:
         """Totals over all ports."""
         return Statistics(*self._library.statistics(self.handle))
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """While it lasts, no frame is processed, so that all changes in it take effect for the same frame.
+
+        Frames wait in their ports meanwhile, and other threads' control calls wait, too.
+        """
+        with self._control:
+            self._library.lock(self.handle)
+            try:
+                yield
+            finally:
+                self._library.unlock(self.handle)
+
     def close(self) -> None:
         """Frees the switch. No driver may use `handle` any more. Closing twice is harmless."""
         with self._control:
@@ -197,6 +211,11 @@ class Switch:
         """All entries, constant ones included, in order of insertion."""
         with self._control:
             return self._table(table).entries()
+
+    def entry(self, table: str, key: tuple[Match, ...], priority: int = 0) -> Entry:
+        """The entry with this key (and priority); NOT_FOUND without one."""
+        with self._control:
+            return self._table(table).entry(key, priority)
 
     def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
         """Sets what the table does on a miss. PERMISSION_DENIED when the program fixed it."""

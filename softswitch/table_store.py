@@ -90,6 +90,10 @@ class TableStore:
         """All entries in order of insertion."""
         return [stored.entry for stored in self._stored.values()]
 
+    def entry(self, key: tuple[Match, ...], priority: int) -> Entry:
+        """The entry with this key."""
+        return self._find(key, priority).entry
+
     def count(self, key: tuple[Match, ...], priority: int) -> Count:
         """An entry's direct counter."""
         stored = self._counted(key, priority)

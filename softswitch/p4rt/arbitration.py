@@ -1,19 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who may write: P4Runtime's primary and backup clients (specification 5), without I/O.
 
-Of the streams open for a role, the one with the highest election id is primary. When it leaves or steps
-down, the next one is promoted, as BMv2 does, so that the switch is never left without a controller while
-one is connected.
+The primary of a role is the client whose election id is the highest that the switch has ever seen for that
+role. When it leaves or steps down, nobody takes over by itself: a backup becomes primary by asking with an
+election id at least as high. So a controller that was replaced, and does not know it yet, can never write
+again, whatever happens to the one that replaced it.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from softswitch.errors import Code, ControlError
 
 MAX_STREAMS: Final = 16
-"""Streams open at a time, over all roles."""
+"""Streams of one role at a time."""
+MAX_ROLES: Final = 64
+"""Roles that the switch remembers; it never forgets the highest election id of one."""
 
 
 @dataclass(frozen=True)
@@ -39,30 +42,29 @@ class _Role:
     highest: int | None = None
 
     def primary(self) -> Hashable | None:
-        ranked = [(election, stream) for stream, election in self.members.items() if election is not None]
-        return max(ranked, key=lambda pair: pair[0])[1] if ranked else None
+        if self.highest is None:
+            return None
+        return next((each for each, election in self.members.items() if election == self.highest), None)
 
 
 class Arbiter:
     """Keeps the streams of one device and their roles. Not thread-safe: its owner locks."""
 
     def __init__(self) -> None:
-        self._roles: dict[str, _Role] = {}
+        self._roles: dict[str, _Role] = {"": _Role()}
         self._role_of: dict[Hashable, str] = {}
 
     def update(self, stream: Hashable, role: str, election_id: int | None) -> list[Notice]:
         """A stream's MasterArbitrationUpdate. An ``election_id`` of None can never be primary.
 
-        Returns whom to tell what. Raises ControlError when the stream is to be ended:
+        Returns whom to tell what, a primary last. Raises ControlError when the stream is to be ended:
         FAILED_PRECONDITION for a change of role, INVALID_ARGUMENT for an election id in use,
-        RESOURCE_EXHAUSTED for one stream too many.
+        RESOURCE_EXHAUSTED for one stream or role too many.
         """
         known = self._role_of.get(stream)
         if known is not None and known != role:
             raise ControlError(Code.FAILED_PRECONDITION, f"this stream has role {known!r}, not {role!r}")
-        if known is None and len(self._role_of) >= MAX_STREAMS:
-            raise ControlError(Code.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} controllers are connected already")
-        state = self._roles.setdefault(role, _Role())
+        state = self._joined(role, new=known is None)
         if election_id is not None and any(
             election == election_id and other != stream for other, election in state.members.items()
         ):
@@ -70,19 +72,28 @@ class Arbiter:
                 Code.INVALID_ARGUMENT,
                 f"election id {election_id} is used by another controller of role {role!r}",
             )
-        before = self._state_of(role)
+        self._roles[role] = state
+        before = state.primary()
         self._role_of[stream] = role
         state.members[stream] = election_id
-        return self._notices(role, before, stream)
+        claims = election_id is not None and (state.highest is None or election_id >= state.highest)
+        if claims:
+            state.highest = election_id
+        return self._notices(role, state.members if claims or before == stream else [stream])
 
     def leave(self, stream: Hashable) -> list[Notice]:
         """A stream ended. Returns whom to tell what."""
         role = self._role_of.pop(stream, None)
         if role is None:
             return []
-        before = self._state_of(role)
-        del self._roles[role].members[stream]
-        return self._notices(role, before, None)
+        state = self._roles[role]
+        was_primary = state.primary() == stream
+        del state.members[stream]
+        return self._notices(role, state.members) if was_primary else []
+
+    def knows(self, stream: Hashable) -> bool:
+        """Whether the stream has arbitrated."""
+        return stream in self._role_of
 
     def primary(self, role: str) -> Hashable | None:
         """The primary stream of a role, if it has one."""
@@ -92,35 +103,41 @@ class Arbiter:
         """The primary streams of all roles."""
         return [stream for role in self._roles if (stream := self.primary(role)) is not None]
 
-    def check_writer(self, role: str, election_id: int) -> None:
+    def check_writer(self, role: str, election_id: int | None) -> None:
         """Raises ControlError unless ``election_id`` is that of the role's primary."""
-        if role and role not in self._roles:
+        if role not in self._roles:
             raise ControlError(Code.NOT_FOUND, f"no controller has taken role {role!r}")
-        primary = self.primary(role)
-        if primary is None:
+        if self.primary(role) is None:
             raise ControlError(
                 Code.PERMISSION_DENIED,
-                "there is no primary controller: open a stream and send an election id",
+                "there is no primary controller: open a stream and send an election id"
+                + self._at_least(self._roles[role].highest),
             )
-        elected = self._roles[role].members[primary]
+        elected = self._roles[role].highest
         if elected != election_id:
-            raise ControlError(
-                Code.PERMISSION_DENIED, f"election id {election_id} is not the primary's ({elected})"
-            )
+            given = "a call without election id" if election_id is None else f"election id {election_id}"
+            raise ControlError(Code.PERMISSION_DENIED, f"{given} is not the primary's ({elected})")
 
-    def _state_of(self, role: str) -> tuple[Hashable | None, int | None]:
+    @staticmethod
+    def _at_least(highest: int | None) -> str:
+        return "" if highest is None else f" of at least {highest}, the highest there has been"
+
+    def _joined(self, role: str, *, new: bool) -> _Role:
+        """The state of a role that a stream is in, or wants to join."""
+        state = self._roles.get(role)
+        if state is None:
+            if len(self._roles) >= MAX_ROLES:
+                raise ControlError(Code.RESOURCE_EXHAUSTED, f"the switch knows {MAX_ROLES} roles already")
+            return _Role()
+        if new and len(state.members) >= MAX_STREAMS:
+            raise ControlError(
+                Code.RESOURCE_EXHAUSTED, f"{MAX_STREAMS} controllers of role {role!r} are connected already"
+            )
+        return state
+
+    def _notices(self, role: str, told: Iterable[Hashable]) -> list[Notice]:
         state = self._roles[role]
         primary = state.primary()
-        return primary, None if primary is None else state.members[primary]
-
-    def _notices(
-        self, role: str, before: tuple[Hashable | None, int | None], sender: Hashable | None
-    ) -> list[Notice]:
-        """Everybody hears of a change of primary, otherwise only the sender hears back."""
-        state = self._roles[role]
-        primary, election = after = self._state_of(role)
-        if election is not None:
-            state.highest = election
-        told = state.members if after != before else [s for s in state.members if s == sender]
         backup = Code.NOT_FOUND if primary is None else Code.ALREADY_EXISTS
-        return [Notice(s, 0 if s == primary else int(backup), role, state.highest) for s in told]
+        notices = [Notice(s, 0 if s == primary else int(backup), role, state.highest) for s in told]
+        return sorted(notices, key=lambda notice: notice.code == 0)

@@ -7,7 +7,7 @@ from p4.v1 import p4runtime_pb2
 
 from softswitch.entry import Count
 from softswitch.errors import Code, ControlError
-from softswitch.p4rt.keys import Message, decode_key, encode_key, invalid
+from softswitch.p4rt.keys import Message, decode_key, encode_key, entries_with, invalid
 from softswitch.p4rt.p4info import ArrayInfo, TableInfo
 from softswitch.p4rt.pipeline import Pipeline
 
@@ -57,13 +57,8 @@ def read_direct_counters(pipeline: Pipeline, wanted: Message) -> Iterator[Messag
     else:
         tables = [_counted_table(pipeline, entry)]
     for table in tables:
-        key = decode_key(table, entry) if entry.match else None
-        found = [
-            e
-            for e in pipeline.switch.entries(table.name)
-            if key is None or (e.key == key and (not entry.priority or e.priority == entry.priority))
-        ]
-        if key is not None and not found:
+        found = list(entries_with(pipeline, table, entry))
+        if entry.match and not found:
             raise ControlError(Code.NOT_FOUND, f"table {table.name} has no such entry")
         for e in found:
             count = pipeline.switch.entry_counter(table.name, e.key, e.priority)

@@ -16,6 +16,7 @@ Writer = Callable[[Pipeline, int, Message], None]
 Reader = Callable[[Pipeline, Message], Iterator[Message]]
 """The entities that a request selects, in the request's kind. Raises ControlError."""
 
+_TYPES: Final = (p4runtime_pb2.Update.INSERT, p4runtime_pb2.Update.MODIFY, p4runtime_pb2.Update.DELETE)
 _WRITERS: Final[Mapping[str, Writer]] = {
     "table_entry": tables.write_table_entry,
     "direct_counter_entry": counters.write_direct_counter,
@@ -43,8 +44,8 @@ def _kind(entity: Message) -> str:
 
 def write(pipeline: Pipeline, update: Message) -> None:
     """Apply one Update. Raises ControlError; then nothing has changed."""
-    if update.type == p4runtime_pb2.Update.UNSPECIFIED:
-        raise invalid("the update's type is not set")
+    if update.type not in _TYPES:
+        raise invalid(f"the update's type is {update.type or 'not set'}")
     kind = _kind(update.entity)
     _WRITERS[kind](pipeline, update.type, getattr(update.entity, kind))
 

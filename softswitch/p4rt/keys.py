@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys of table entries: P4Runtime's FieldMatch to and from the switch's matches (specification 9.1.1)."""
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 
-from softswitch.entry import Exact, Lpm, Match, Optional, Range, Ternary
+from softswitch.entry import Entry, Exact, Lpm, Match, Optional, Range, Ternary
 from softswitch.errors import Code, ControlError
 from softswitch.p4rt.p4info import FieldInfo, TableInfo
+from softswitch.p4rt.pipeline import Pipeline
 from softswitch.p4rt.values import decode, encode
 
 Message = Any
@@ -130,3 +132,24 @@ def encode_key(table: TableInfo, key: tuple[Match, ...], priority: int) -> Messa
     for field, match in zip(table.fields, key, strict=True):
         _encode_match(field, match, message)
     return message
+
+
+def entries_with(pipeline: Pipeline, table: TableInfo, wanted: Message) -> Iterator[Entry]:
+    """The entries with the match and the priority of a TableEntry, as far as it has them.
+
+    Raises ControlError INVALID_ARGUMENT for a match that is none of the table's.
+    """
+    key = decode_key(table, wanted) if wanted.match else None
+    if key is not None and (wanted.priority or not table.prioritised):
+        try:
+            yield pipeline.switch.entry(table.name, key, wanted.priority)
+        except ControlError as error:
+            if error.code != Code.NOT_FOUND:
+                raise
+        return
+    for entry in pipeline.switch.entries(table.name):
+        if key is not None and entry.key != key:
+            continue
+        if wanted.priority and entry.priority != wanted.priority:
+            continue
+        yield entry

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loaded programs and P4Runtime's five ways of setting one (specification 15)."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,6 +19,13 @@ Config = Any
 """``p4.v1.ForwardingPipelineConfig``; the stubs carry no types."""
 
 _REQUEST: Final = p4runtime_pb2.SetForwardingPipelineConfigRequest
+_ACTIONS: Final = (
+    _REQUEST.VERIFY,
+    _REQUEST.VERIFY_AND_SAVE,
+    _REQUEST.VERIFY_AND_COMMIT,
+    _REQUEST.COMMIT,
+    _REQUEST.RECONCILE_AND_COMMIT,
+)
 
 EntryKey = tuple[str, tuple[Match, ...], int]
 """Table name, key and priority: what identifies an entry."""
@@ -42,7 +50,7 @@ class ReplicaNotes:
     byte_ports: bool = False
 
 
-@dataclass
+@dataclass(eq=False)
 class Pipeline:
     """One program, its control-plane description, and what P4Runtime keeps beside the switch's own state."""
 
@@ -64,11 +72,16 @@ class PipelineStore:
     Args:
         make_switch: builds a switch for a program (not running yet).
         run: lets the frames of all ports run through a switch from now on.
+
+    Attributes:
+        lock: held by whoever reads or writes a pipeline's state, so that reads and writes see whole batches.
     """
 
     def __init__(self, make_switch: Callable[[Program], Switch], run: Callable[[Switch], None]) -> None:
         self._make_switch = make_switch
         self._run = run
+        self._closed = False
+        self.lock = threading.RLock()
         self.running: Pipeline | None = None
         self.saved: Pipeline | None = None
 
@@ -92,24 +105,43 @@ class PipelineStore:
         info.check_against(switch.program)
         self.running = Pipeline(config, info, switch)
 
-    def set(self, action: int, config: Config | None) -> None:
-        """One SetForwardingPipelineConfig call. Raises ControlError; then nothing has changed."""
-        handlers: dict[int, Callable[[Config], None]] = {
-            _REQUEST.VERIFY: self._verify,
-            _REQUEST.VERIFY_AND_SAVE: self._save,
-            _REQUEST.VERIFY_AND_COMMIT: self._commit_new,
-            _REQUEST.RECONCILE_AND_COMMIT: self._reconcile,
-        }
+    def set(self, action: int, config: Config | None, check: Callable[[], None] = lambda: None) -> None:
+        """One SetForwardingPipelineConfig call. Raises ControlError; then nothing has changed.
+
+        Compiling may take seconds, in which reads and writes go on. ``check`` may refuse with a ControlError
+        when the change is about to be made.
+        """
+        if action not in _ACTIONS:
+            raise ControlError(Code.INVALID_ARGUMENT, f"unknown pipeline config action {action}")
         if action == _REQUEST.COMMIT:
             if config is not None:
                 raise ControlError(Code.INVALID_ARGUMENT, "COMMIT takes no config: it commits the saved one")
-            self._commit_saved()
-        elif action not in handlers:
-            raise ControlError(Code.INVALID_ARGUMENT, f"unknown pipeline config action {action}")
-        elif config is None:
+            with self.lock:
+                check()
+                self._commit_saved()
+            return
+        if config is None:
             raise ControlError(Code.INVALID_ARGUMENT, f"{_REQUEST.Action.Name(action)} needs a config")
-        else:
-            handlers[action](config)
+        built = self._build(config)
+        try:
+            with self.lock:
+                check()
+                if self._closed:
+                    raise ControlError(Code.FAILED_PRECONDITION, "the switch is being stopped")
+                self._take(action, built)
+        finally:
+            if built not in (self.saved, self.running):
+                built.switch.close()
+
+    def _take(self, action: int, built: Pipeline) -> None:
+        if action == _REQUEST.VERIFY_AND_SAVE:
+            self._drop_saved()
+            self.saved = built
+        elif action == _REQUEST.VERIFY_AND_COMMIT:
+            self._drop_saved()
+            self._put_to_work(built)
+        elif action == _REQUEST.RECONCILE_AND_COMMIT:
+            self._reconcile(built)
 
     def _build(self, config: Config) -> Pipeline:
         """A pipeline of its own, with the state that the program starts with."""
@@ -125,43 +157,28 @@ class PipelineStore:
         except (native.NoCompilerError, native.CompileError) as error:
             raise ControlError(Code.FAILED_PRECONDITION, str(error)) from error
 
-    def _verify(self, config: Config) -> None:
-        self._build(config).switch.close()
-
-    def _save(self, config: Config) -> None:
-        pipeline = self._build(config)
-        self._drop_saved()
-        self.saved = pipeline
-
-    def _commit_new(self, config: Config) -> None:
-        pipeline = self._build(config)
-        self._drop_saved()
-        self._put_to_work(pipeline)
-
     def _commit_saved(self) -> None:
         if self.saved is None:
             raise ControlError(Code.NOT_FOUND, "no config was saved: call VERIFY_AND_SAVE first")
         pipeline, self.saved = self.saved, None
         self._put_to_work(pipeline)
 
-    def _reconcile(self, config: Config) -> None:
+    def _reconcile(self, built: Pipeline) -> None:
         """Same program: it goes on, state and all. Another: entries, defaults and groups move over."""
         old = self.running
-        if old is not None and _same_program(old.config, config):
-            old.config.cookie.CopyFrom(config.cookie)
+        if old is not None and _same_program(old.config, built.config):
+            old.config.CopyFrom(built.config)
             self._drop_saved()
             return
-        pipeline = self._build(config)
         if old is not None:
             try:
-                carry_over(old, pipeline)
+                carry_over(old, built)
             except ControlError as error:
-                pipeline.switch.close()
                 raise ControlError(
                     Code.INVALID_ARGUMENT, f"the state cannot be kept under the new program: {error.message}"
                 ) from error
         self._drop_saved()
-        self._put_to_work(pipeline)
+        self._put_to_work(built)
 
     def _put_to_work(self, pipeline: Pipeline) -> None:
         self._run(pipeline.switch)
@@ -175,11 +192,13 @@ class PipelineStore:
             self.saved = None
 
     def close(self) -> None:
-        """Free every switch. None may be running any more."""
-        self._drop_saved()
-        if self.running is not None:
-            self.running.switch.close()
-            self.running = None
+        """Free every switch, once calls that work on one are done. None may be running any more."""
+        with self.lock:
+            self._closed = True
+            self._drop_saved()
+            if self.running is not None:
+                self.running.switch.close()
+                self.running = None
 
 
 def _same_program(one: Config, other: Config) -> bool:

@@ -10,12 +10,14 @@ from typing import Final
 import grpc
 from p4.v1 import p4runtime_pb2_grpc
 
-from softswitch.p4rt.arbitration import MAX_STREAMS
 from softswitch.p4rt.service import P4RuntimeService
+from softswitch.p4rt.sessions import MAX_OPEN
 
 _MAX_MESSAGE: Final = 256 << 20  # a program's JSON in one message
 _MAX_METADATA: Final = 1 << 20  # a batch's error details
-_CALL_THREADS: Final = 16
+_CALL_THREADS: Final = 32  # calls beside the streams; one too many is refused
+_KEEPALIVE_MS: Final = 10_000  # of silence, then a ping: so a primary whose machine died is noticed
+_KEEPALIVE_TIMEOUT_MS: Final = 10_000
 
 
 class ServerError(Exception):
@@ -65,9 +67,14 @@ class P4RuntimeServer:
             ("grpc.so_reuseport", 0),  # else two switches could share one port, and take turns
             ("grpc.max_receive_message_length", _MAX_MESSAGE),
             ("grpc.max_metadata_size", _MAX_METADATA),
+            ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+            ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_ping_strikes", 0),  # controllers may ping as often as they like
         )
-        pool = futures.ThreadPoolExecutor(MAX_STREAMS + _CALL_THREADS, thread_name_prefix="p4rt")
-        self._server = grpc.server(pool, options=options)
+        threads = MAX_OPEN + _CALL_THREADS
+        pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="p4rt")
+        self._server = grpc.server(pool, options=options, maximum_concurrent_rpcs=threads)
         p4runtime_pb2_grpc.add_P4RuntimeServicer_to_server(service, self._server)
         credentials = None if tls is None else _credentials(tls)
         try:

@@ -1,60 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The P4Runtime calls: checks that concern a whole call, and the streams of controllers."""
+"""The P4Runtime calls: checks that concern a whole call, and what comes in on controllers' streams."""
 
-import itertools
 import logging
-import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
-from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 from softswitch.errors import Code, ControlError
-from softswitch.p4rt import entities
-from softswitch.p4rt.arbitration import Arbiter, Notice
+from softswitch.p4rt import batch, entities
 from softswitch.p4rt.packet_io import frame_of_packet_out, packet_in_of_frame
 from softswitch.p4rt.pipeline import PipelineStore
-from softswitch.p4rt.status import batch_status, grpc_code
+from softswitch.p4rt.sessions import Sessions, Stream, stream_error
+from softswitch.p4rt.status import batch_status, grpc_code, shortened
 
 API_VERSION: Final = "1.4.1"
-_READ_CHUNK: Final = 256  # entities per ReadResponse: well below gRPC's 4 MiB at any entity's size
-_STREAM_BACKLOG: Final = 4096  # packets waiting for a slow controller; more are dropped
+_READ_CHUNK: Final = 1 << 20  # bytes per ReadResponse: clients take 4 MiB unless told otherwise
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-
-
-class _Stream:
-    """One controller's StreamChannel: what is to be sent to it, until it ends."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self._out: queue.Queue[Any] = queue.Queue()
-        self._packets = threading.BoundedSemaphore(_STREAM_BACKLOG)
-
-    def send(self, response: Any) -> None:
-        self._out.put(response)
-
-    def send_packet(self, response: Any) -> bool:
-        """False when the controller does not keep up: the packet is dropped."""
-        if not self._packets.acquire(blocking=False):
-            return False
-        self._out.put(response)
-        return True
-
-    def end(self, error: ControlError | None = None) -> None:
-        self._out.put(error)
-
-    def responses(self) -> Iterator[Any]:
-        """Everything that is sent, until ``end``; an error given to it is raised."""
-        while (response := self._out.get()) is not None:
-            if isinstance(response, ControlError):
-                raise response
-            if response.HasField("packet"):
-                self._packets.release()
-            yield response
 
 
 class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]
@@ -64,77 +29,46 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
         device_id: what controllers must ask for.
         pipelines: the device's programs.
         packet_out: puts a frame in at the CPU port; may raise ControlError.
+
+    Attributes:
+        sessions: the controllers' streams.
     """
 
     def __init__(self, device_id: int, pipelines: PipelineStore, packet_out: Callable[[bytes], None]) -> None:
         self._device_id = device_id
         self._pipelines = pipelines
         self._packet_out = packet_out
-        self._arbiter = Arbiter()
-        self._arbitration = threading.Lock()
-        self._state = threading.Lock()  # reads and writes see whole batches
-        self._numbers = itertools.count(1)
-        self._lost_packet_ins = 0
+        self.sessions = Sessions(device_id, self._settle)
+        self._stream_messages: dict[str, Callable[[Stream, Any], None]] = {
+            "arbitration": lambda stream, request: self.sessions.arbitrate(stream, request.arbitration),
+            "packet": self._take_packet_out,
+        }
 
     # -- calls -------------------------------------------------------------------------------------
 
     def Write(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - gRPC's name
-        """Applies updates one by one; every one is tried (CONTINUE_ON_ERROR)."""
-        with self._state:
-            self._check(context, lambda: self._check_writer(request))
-            if request.atomicity != p4runtime_pb2.WriteRequest.CONTINUE_ON_ERROR:
-                name = p4runtime_pb2.WriteRequest.Atomicity.Name(request.atomicity)
-                _abort(context, ControlError(Code.UNIMPLEMENTED, f"atomicity {name} is not supported"))
-            pipeline = self._check(context, self._pipelines.current)
-            results = [_attempt(partial(entities.write, pipeline, update)) for update in request.updates]
+        """Applies updates in their order, under the atomicity asked for."""
+        results = _answer(context, lambda: self._write(request))
         if any(results):
             context.abort_with_status(batch_status("Write", results))
         return p4runtime_pb2.WriteResponse()
 
     def Read(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
         """Streams what the request's entities select."""
-        with self._state:
-            self._check(context, lambda: self._check_device(request.device_id))
-            pipeline = self._check(context, self._pipelines.current)
-            found: list[Any] = []
-
-            def gather(entity: Any) -> None:
-                found.extend(entities.read(pipeline, entity))
-
-            results = [_attempt(partial(gather, entity)) for entity in request.entities]
-        for start in range(0, len(found), _READ_CHUNK):
-            yield p4runtime_pb2.ReadResponse(entities=found[start : start + _READ_CHUNK])
+        found, results = _answer(context, lambda: self._read(request))
+        for part in _chunks(found):
+            yield p4runtime_pb2.ReadResponse(entities=part)
         if any(results):
             context.abort_with_status(batch_status("Read", results))
 
     def SetForwardingPipelineConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Verifies, saves or runs a program."""
-        with self._state:
-            self._check(context, lambda: self._check_writer(request))
-            config = request.config if request.HasField("config") else None
-            self._check(context, lambda: self._pipelines.set(request.action, config))
-        action = p4runtime_pb2.SetForwardingPipelineConfigRequest.Action.Name(request.action)
-        _log.info("pipeline config: %s done", action)
+        _answer(context, lambda: self._set_config(request))
         return p4runtime_pb2.SetForwardingPipelineConfigResponse()
 
     def GetForwardingPipelineConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """The newest config, in as much detail as asked for; empty when there is none."""
-        self._check(context, lambda: self._check_device(request.device_id))
-        response = p4runtime_pb2.GetForwardingPipelineConfigResponse()
-        with self._state:
-            pipeline = self._pipelines.newest
-            if pipeline is None:
-                return response
-            config = pipeline.config
-            if config.HasField("cookie"):
-                response.config.cookie.CopyFrom(config.cookie)
-            kinds = p4runtime_pb2.GetForwardingPipelineConfigRequest
-            response.config.SetInParent()
-            if request.response_type in (kinds.ALL, kinds.P4INFO_AND_COOKIE):
-                response.config.p4info.CopyFrom(config.p4info)
-            if request.response_type in (kinds.ALL, kinds.DEVICE_CONFIG_AND_COOKIE):
-                response.config.p4_device_config = config.p4_device_config
-        return response
+        return _answer(context, lambda: self._get_config(request))
 
     def Capabilities(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """The API version."""
@@ -144,8 +78,9 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
         self, request_iterator: Iterable[Any], context: grpc.ServicerContext
     ) -> Iterator[Any]:
         """Arbitration and controller packets, for as long as the controller stays."""
-        stream = _Stream(next(self._numbers))
-        context.add_callback(stream.end)
+        stream = _answer(context, self.sessions.join)
+        if not context.add_callback(stream.end):
+            stream.end()  # the controller has gone already
         reader = threading.Thread(
             target=self._read_stream, args=(stream, request_iterator), name=f"p4rt-stream-{stream.number}"
         )
@@ -156,75 +91,94 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
         except ControlError as error:
             _abort(context, error)
         finally:
-            with self._arbitration:
-                self._tell(self._arbiter.leave(stream))
+            self.sessions.leave(stream)
+
+    # -- what they do --------------------------------------------------------------------------------
+
+    def _write(self, request: Any) -> batch.Results:
+        with self._pipelines.lock:
+            self._check_writer(request)
+            return batch.apply(self._pipelines.current(), request)
+
+    def _read(self, request: Any) -> tuple[list[Any], batch.Results]:
+        self._check_device(request.device_id)
+        with self._pipelines.lock:
+            pipeline = self._pipelines.current()
+            found: list[Any] = []
+            results = [
+                batch.attempt(lambda entity=entity: found.extend(entities.read(pipeline, entity)))  # type: ignore[misc]
+                for entity in request.entities
+            ]
+        return found, results
+
+    def _set_config(self, request: Any) -> None:
+        def check() -> None:
+            self._check_writer(request)
+
+        check()
+        config = request.config if request.HasField("config") else None
+        self._pipelines.set(request.action, config, check)
+        action = p4runtime_pb2.SetForwardingPipelineConfigRequest.Action.Name(request.action)
+        _log.info("pipeline config: %s done", action)
+
+    def _get_config(self, request: Any) -> Any:
+        self._check_device(request.device_id)
+        kinds = p4runtime_pb2.GetForwardingPipelineConfigRequest
+        if request.response_type not in kinds.ResponseType.values():
+            raise ControlError(Code.INVALID_ARGUMENT, f"unknown response type {request.response_type}")
+        response = p4runtime_pb2.GetForwardingPipelineConfigResponse()
+        with self._pipelines.lock:
+            pipeline = self._pipelines.newest
+            if pipeline is None:
+                return response
+            config = pipeline.config
+            if config.HasField("cookie"):
+                response.config.cookie.CopyFrom(config.cookie)
+            response.config.SetInParent()
+            if request.response_type in (kinds.ALL, kinds.P4INFO_AND_COOKIE):
+                response.config.p4info.CopyFrom(config.p4info)
+            if request.response_type in (kinds.ALL, kinds.DEVICE_CONFIG_AND_COOKIE):
+                response.config.p4_device_config = config.p4_device_config
+        return response
 
     # -- streams -----------------------------------------------------------------------------------
 
-    def _read_stream(self, stream: _Stream, requests: Iterable[Any]) -> None:
+    def _read_stream(self, stream: Stream, requests: Iterable[Any]) -> None:
+        end = None
         try:
             for request in requests:
-                kind = request.WhichOneof("update")
-                if kind == "arbitration":
-                    self._arbitrate(stream, request.arbitration)
-                elif kind == "packet":
-                    self._take_packet_out(stream, request.packet)
-                else:
-                    stream.send(
-                        _stream_error(ControlError(Code.UNIMPLEMENTED, f"{kind} is not supported"), request)
-                    )
+                self._take(stream, request)
         except ControlError as error:
-            stream.end(error)
+            end = error
         except grpc.RpcError:
             pass  # the controller went away; the call's own callback ends the stream
-        except Exception:
+        except Exception as error:
             _log.exception("a controller's stream failed")
-        stream.end()
+            end = ControlError(Code.INTERNAL, f"{type(error).__name__}: {error}")
+        stream.end(end)
 
-    def _arbitrate(self, stream: _Stream, update: Any) -> None:
-        self._check_device(update.device_id)
-        if update.role.HasField("config"):
-            raise ControlError(
-                Code.UNIMPLEMENTED, "role configurations are not supported: leave role.config unset"
-            )
-        election = _election_id(update) if update.HasField("election_id") else None
-        with self._arbitration:
-            self._tell(self._arbiter.update(stream, update.role.name, election))
+    def _take(self, stream: Stream, request: Any) -> None:
+        """One message of a stream. Raises ControlError when that ends the stream."""
+        kind = request.WhichOneof("update")
+        try:
+            if kind is None:
+                raise ControlError(Code.INVALID_ARGUMENT, "the stream message is empty")
+            if kind not in self._stream_messages:
+                raise ControlError(Code.UNIMPLEMENTED, f"{kind} is not supported")
+            self._stream_messages[kind](stream, request)
+        except ControlError as error:
+            if kind == "arbitration":
+                raise
+            stream.offer(stream_error(error, request))
 
-    def _tell(self, notices: Iterable[Notice]) -> None:
-        for notice in notices:
-            response = p4runtime_pb2.StreamMessageResponse()
-            update = response.arbitration
-            update.device_id = self._device_id
-            if notice.role:
-                update.role.name = notice.role
-            if notice.election_id is not None:
-                update.election_id.high = notice.election_id >> 64
-                update.election_id.low = notice.election_id & ((1 << 64) - 1)
-            update.status.code = notice.code
-            update.status.message = _ARBITRATION_TEXT[notice.code]
-            assert isinstance(notice.stream, _Stream)
-            notice.stream.send(response)
-
-    def _take_packet_out(self, stream: _Stream, packet: Any) -> None:
-        def put() -> None:
-            with self._arbitration:
-                if stream not in self._arbiter.primaries():
-                    raise ControlError(Code.PERMISSION_DENIED, "only the primary controller may send packets")
-            with self._state:
-                pipeline = self._pipelines.running
-                if pipeline is None:
-                    raise ControlError(Code.FAILED_PRECONDITION, "no pipeline is loaded")
-                frame = frame_of_packet_out(pipeline.info, packet)
-            self._packet_out(frame)
-
-        error = _attempt(put)
-        if error is not None:
-            response = p4runtime_pb2.StreamMessageResponse()
-            response.error.canonical_code = int(error.code)
-            response.error.message = error.message
-            response.error.packet_out.packet_out.CopyFrom(packet)
-            stream.send(response)
+    def _take_packet_out(self, stream: Stream, request: Any) -> None:
+        self.sessions.check_primary(stream, "send packets")
+        with self._pipelines.lock:
+            pipeline = self._pipelines.running
+            if pipeline is None:
+                raise ControlError(Code.FAILED_PRECONDITION, "no pipeline is loaded")
+            frame = frame_of_packet_out(pipeline.info, request.packet)
+        self._packet_out(frame)
 
     def packet_in(self, frame: bytes) -> None:
         """Hand a frame that left at the CPU port to the primary controllers."""
@@ -237,16 +191,13 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
         except ControlError as error:
             _log.warning("packet-in dropped: %s", error.message)
             return
-        with self._arbitration:
-            primaries = self._arbiter.primaries()
-        for stream in primaries:
-            assert isinstance(stream, _Stream)
-            if not stream.send_packet(response):
-                self._lost_packet_ins += 1
-                if self._lost_packet_ins.bit_count() == 1:  # 1, 2, 4, 8 ...: a log that cannot flood
-                    _log.warning("the controller does not keep up: %d packet-ins lost", self._lost_packet_ins)
+        self.sessions.notify(response)
 
     # -- checks ------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        with self._pipelines.lock:
+            pass
 
     def _check_device(self, device_id: int) -> None:
         if device_id != self._device_id:
@@ -254,48 +205,33 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
 
     def _check_writer(self, request: Any) -> None:
         self._check_device(request.device_id)
-        with self._arbitration:
-            self._arbiter.check_writer(request.role, _election_id(request))
-
-    @staticmethod
-    def _check(context: grpc.ServicerContext, action: Callable[[], Any]) -> Any:
-        """The action's result; its ControlError ends the call."""
-        try:
-            return action()
-        except ControlError as error:
-            _abort(context, error)
+        self.sessions.check_writer(request)
 
 
-_ARBITRATION_TEXT: Final = {
-    code_pb2.OK: "you are the primary controller",
-    code_pb2.ALREADY_EXISTS: "another controller is primary",
-    code_pb2.NOT_FOUND: "there is no primary controller",
-}
+def _chunks(found: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Entities in parts that clients can receive."""
+    start = size = 0
+    for number, entity in enumerate(found):
+        length = entity.ByteSize()
+        if size and size + length > _READ_CHUNK:
+            yield found[start:number]
+            start, size = number, 0
+        size += length
+    if start < len(found):
+        yield found[start:]
+
+
+def _answer(context: grpc.ServicerContext, action: Callable[[], _T]) -> _T:
+    """The action's result; its error ends the call. What nobody has thought of is INTERNAL, and logged."""
+    try:
+        return action()
+    except ControlError as error:
+        _abort(context, error)
+    except Exception as error:
+        _log.exception("a call failed")
+        _abort(context, ControlError(Code.INTERNAL, f"{type(error).__name__}: {error}"))
 
 
 def _abort(context: grpc.ServicerContext, error: ControlError) -> NoReturn:
-    context.abort(grpc_code(int(error.code)), error.message)
+    context.abort(grpc_code(int(error.code)), shortened(error.message))
     raise AssertionError("abort returned")
-
-
-def _attempt(action: Callable[[], None]) -> ControlError | None:
-    try:
-        action()
-    except ControlError as error:
-        return error
-    return None
-
-
-def _election_id(message: Any) -> int:
-    return int(message.election_id.high) << 64 | int(message.election_id.low)
-
-
-def _stream_error(error: ControlError, request: Any) -> Any:
-    response = p4runtime_pb2.StreamMessageResponse()
-    response.error.canonical_code = int(error.code)
-    response.error.message = error.message
-    if request.WhichOneof("update") == "digest_ack":
-        response.error.digest_list_ack.digest_list_ack.CopyFrom(request.digest_ack)
-    else:
-        response.error.other.SetInParent()
-    return response

@@ -12,6 +12,7 @@ from softswitch.errors import ControlError
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
+_MAX_MESSAGE: Final = 500  # characters
 
 
 class _Fields(NamedTuple):
@@ -30,6 +31,11 @@ def grpc_code(number: int) -> grpc.StatusCode:
     return code
 
 
+def shortened(message: str) -> str:
+    """A message fit for a status, which travels as metadata: it may quote a request of any length."""
+    return message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"
+
+
 def batch_status(call: str, results: Sequence[ControlError | None]) -> BatchStatus:
     """The status of a batch that failed in part: UNKNOWN, with one p4.v1.Error per part in order."""
     failed = sum(error is not None for error in results)
@@ -39,6 +45,6 @@ def batch_status(call: str, results: Sequence[ControlError | None]) -> BatchStat
         if error is None:
             detail = p4runtime_pb2.Error(canonical_code=code_pb2.OK)
         else:
-            detail = p4runtime_pb2.Error(canonical_code=int(error.code), message=error.message)
+            detail = p4runtime_pb2.Error(canonical_code=int(error.code), message=shortened(error.message))
         status.details.add().Pack(detail)
     return BatchStatus(grpc.StatusCode.UNKNOWN, message, ((DETAILS_KEY, status.SerializeToString()),))

@@ -6,10 +6,10 @@ from typing import Final
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.entry import Entry, Match
+from softswitch.entry import Entry
 from softswitch.errors import Code, ControlError
 from softswitch.p4rt.counters import decode_count, encode_count
-from softswitch.p4rt.keys import Message, check_priority, decode_key, encode_key, invalid
+from softswitch.p4rt.keys import Message, check_priority, decode_key, encode_key, entries_with, invalid
 from softswitch.p4rt.p4info import ActionInfo, TableInfo
 from softswitch.p4rt.pipeline import EntryNotes, Pipeline
 from softswitch.p4rt.values import decode, encode
@@ -60,8 +60,6 @@ def _table_action(pipeline: Pipeline, table: TableInfo, entry: Message) -> tuple
 
 
 def _refuse_unsupported(table: TableInfo, entry: Message) -> None:
-    if entry.is_const:
-        raise invalid("is_const is the program's to set")
     for name in ("meter_config", "meter_counter_data"):
         if entry.HasField(name):
             raise ControlError(
@@ -81,6 +79,8 @@ def _refuse_unsupported(table: TableInfo, entry: Message) -> None:
 def write_table_entry(pipeline: Pipeline, update: int, entry: Message) -> None:
     """INSERT, MODIFY or DELETE of a TableEntry. Raises ControlError; then nothing has changed."""
     table = pipeline.info.table(entry.table_id)
+    if entry.is_const:
+        raise invalid("is_const is the program's to set")
     if update != DELETE:
         _refuse_unsupported(table, entry)
     if entry.is_default_action:
@@ -103,7 +103,7 @@ def _write_entry(pipeline: Pipeline, table: TableInfo, update: int, entry: Messa
         pipeline.notes.pop(identity, None)
         return
     if update == MODIFY and not entry.HasField("action"):
-        present = _find_entry(pipeline, table, key, entry.priority)
+        present = switch.entry(table.name, key, entry.priority)
         name, args = present.action, present.args
     else:
         name, args = _table_action(pipeline, table, entry)
@@ -142,17 +142,10 @@ def _write_constant(pipeline: Pipeline, table: TableInfo, update: int, entry: Me
     if update != MODIFY or entry.HasField("action"):
         raise ControlError(Code.PERMISSION_DENIED, f"table {table.name} is constant")
     key = decode_key(table, entry)
-    _find_entry(pipeline, table, key, entry.priority)
+    pipeline.switch.entry(table.name, key, entry.priority)
     if entry.HasField("counter_data"):
         count = decode_count(entry.counter_data)
         pipeline.switch.write_entry_counter(table.name, key, count, entry.priority)
-
-
-def _find_entry(pipeline: Pipeline, table: TableInfo, key: tuple[Match, ...], priority: int) -> Entry:
-    for entry in pipeline.switch.entries(table.name):
-        if entry.key == key and entry.priority == priority:
-            return entry
-    raise ControlError(Code.NOT_FOUND, f"table {table.name} has no such entry")
 
 
 def _encode_action(pipeline: Pipeline, name: str, args: tuple[int, ...], message: Message) -> bool:
@@ -196,24 +189,35 @@ def _read_default(pipeline: Pipeline, table: TableInfo) -> Iterator[Message]:
 
 
 def _read_entries(pipeline: Pipeline, table: TableInfo, wanted: Message) -> Iterator[Message]:
-    key = decode_key(table, wanted) if wanted.match else None
     action_id = wanted.action.action.action_id
-    for entry in pipeline.switch.entries(table.name):
-        if key is not None and entry.key != key:
-            continue
-        if wanted.priority and entry.priority != wanted.priority:
-            continue
-        message = encode_key(table, entry.key, entry.priority)
-        _encode_action(pipeline, entry.action, entry.args, message)
-        _note(message, pipeline.notes.get((table.name, entry.key, entry.priority)))
+    for entry in entries_with(pipeline, table, wanted):
+        message = _encode_entry(pipeline, table, entry, wanted)
         if action_id and message.action.action.action_id != action_id:
             continue
         if wanted.controller_metadata and message.controller_metadata != wanted.controller_metadata:
             continue
         if wanted.metadata and message.metadata != wanted.metadata:
             continue
-        message.is_const = table.constant
-        if wanted.HasField("counter_data") and table.counted:
-            count = pipeline.switch.entry_counter(table.name, entry.key, entry.priority)
-            message.counter_data.CopyFrom(encode_count(count))
         yield message
+
+
+def read_one(pipeline: Pipeline, wanted: Message) -> Message:
+    """The very entry that a TableEntry names, also where no match means a match with everything.
+
+    Raises ControlError NOT_FOUND.
+    """
+    table = pipeline.info.table(wanted.table_id)
+    entry = pipeline.switch.entry(table.name, decode_key(table, wanted), wanted.priority)
+    return _encode_entry(pipeline, table, entry, wanted)
+
+
+def _encode_entry(pipeline: Pipeline, table: TableInfo, entry: Entry, wanted: Message) -> Message:
+    """An entry as a TableEntry, with the direct resources that a read wants."""
+    message = encode_key(table, entry.key, entry.priority)
+    _encode_action(pipeline, entry.action, entry.args, message)
+    _note(message, pipeline.notes.get((table.name, entry.key, entry.priority)))
+    message.is_const = table.constant
+    if wanted.HasField("counter_data") and table.counted:
+        count = pipeline.switch.entry_counter(table.name, entry.key, entry.priority)
+        message.counter_data.CopyFrom(encode_count(count))
+    return message

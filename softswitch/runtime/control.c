@@ -98,6 +98,15 @@ static int allocate(sw_state *s) {
     return 0;
 }
 
+// Recursive: who holds the lock over several control calls (swc_lock) takes it again in each.
+static void init_lock(pthread_mutex_t *mutex) {
+    pthread_mutexattr_t recursive;
+    pthread_mutexattr_init(&recursive);
+    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(mutex, &recursive);
+    pthread_mutexattr_destroy(&recursive);
+}
+
 sw_switch *swc_create(uint64_t seed) {
     sw_state *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;
@@ -105,13 +114,16 @@ sw_switch *swc_create(uint64_t seed) {
     s->deadline = SW_NEVER;
     unlimited.process = sw_generated.process;
     s->base.ops = &unlimited;
-    pthread_mutex_init(&s->mutex, NULL);
+    init_lock(&s->mutex);
     if (allocate(s) != 0) {
         swc_destroy(&s->base);
         return NULL;
     }
     return &s->base;
 }
+
+void swc_lock(sw_switch *sw) { lock(sw); }
+void swc_unlock(sw_switch *sw) { unlock(sw); }
 
 void swc_process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t len, uint64_t now_ns,
                  sw_emit emit, void *ctx) {

@@ -191,3 +191,8 @@ class Controller:
     def close(self) -> None:
         """End the session."""
         self.client.tear_down()
+
+
+def all_entries(controller: Controller, table: str) -> list[object]:
+    """All entries of a table."""
+    return controller.read(table_entry=controller.entry(table))

@@ -2,11 +2,6 @@
 """P4Runtime over real gRPC, driven by p4runtime-shell's client; where BMv2 agrees, the same tests on BMv2."""
 
 import os
-import socket
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
@@ -15,85 +10,10 @@ from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.device import Device
-from tests.softswitch.p4rt_client import CONTROL, PATIENCE, Controller
+from tests.softswitch.p4rt_client import CONTROL, PATIENCE, Controller, all_entries
 
 _PIPELINE = p4rt.SetForwardingPipelineConfigRequest
 _MAC = 0x020000000001
-
-
-@pytest.fixture
-def device() -> Iterator[Device]:
-    """A soft switch without a program."""
-    with Device() as made:
-        made.serve("127.0.0.1:0")
-        made.start()
-        yield made
-
-
-@pytest.fixture
-def empty(device: Device) -> Iterator[Controller]:
-    """A primary controller of a soft switch without a program."""
-    assert device.address is not None
-    controller = Controller(device.address)
-    yield controller
-    controller.close()
-
-
-@pytest.fixture(scope="module")
-def bmv2() -> Iterator[str]:
-    """The address of a running simple_switch_grpc."""
-    with tempfile.TemporaryDirectory() as folder:
-        address = f"{folder}/grpc"
-        command = [
-            "simple_switch_grpc",
-            "--no-p4",
-            "--device-id",
-            "1",
-            "--",
-            "--grpc-server-addr",
-            f"unix:{address}",
-        ]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT) as process:
-            deadline = time.monotonic() + PATIENCE
-            while not _accepts(address):
-                assert process.poll() is None, "simple_switch_grpc ended"
-                assert time.monotonic() < deadline, "simple_switch_grpc does not serve"
-                time.sleep(0.05)
-            yield f"unix:{address}"
-            process.kill()
-
-
-def _accepts(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-    return True
-
-
-@pytest.fixture(params=["soft", pytest.param("bmv2", marks=pytest.mark.bmv2)])
-def any_switch(request: pytest.FixtureRequest) -> Iterator[Controller]:
-    """A primary controller with the program `control` freshly pushed, of either switch."""
-    if request.param == "soft":
-        address = request.getfixturevalue("device").address
-    else:
-        address = request.getfixturevalue("bmv2")
-    controller = Controller(address)
-    controller.push()
-    yield controller
-    controller.close()
-
-
-@pytest.fixture
-def switch(empty: Controller) -> Controller:
-    """A primary controller of a soft switch with the program `control` freshly pushed."""
-    empty.push()
-    return empty
-
-
-def all_entries(controller: Controller, table: str) -> list[object]:
-    return controller.read(table_entry=controller.entry(table))
 
 
 # -- table entries -------------------------------------------------------------------------------------
@@ -473,9 +393,6 @@ def test_what_is_not_there_is_refused_by_name(switch: Controller) -> None:
     with pytest.raises(grpc.RpcError) as unread:
         switch.read(**entity)
     assert "meter_entry" in str(unread.value.trailing_metadata())
-    request = p4rt.WriteRequest(atomicity=p4rt.WriteRequest.DATAPLANE_ATOMIC)
-    with pytest.raises(grpc.RpcError, match="DATAPLANE_ATOMIC is not supported"):
-        switch.client.write(request)
 
 
 def test_unknown_ids_are_not_found(switch: Controller) -> None:
@@ -610,70 +527,6 @@ def test_unsupported_constructs_are_named(empty: Controller) -> None:
         empty.set_config(_PIPELINE.VERIFY_AND_COMMIT, program)
 
 
-# -- sessions --------------------------------------------------------------------------------------------
-
-
-def test_another_device_is_not_found(switch: Controller) -> None:
-    address = switch.client.channel
-    stub = switch.client.stub
-    assert address is not None
-    requests = (
-        lambda: list(stub.Read(p4rt.ReadRequest(device_id=2))),
-        lambda: stub.Write(p4rt.WriteRequest(device_id=2)),
-        lambda: stub.SetForwardingPipelineConfig(_PIPELINE(device_id=2)),
-        lambda: stub.GetForwardingPipelineConfig(p4rt.GetForwardingPipelineConfigRequest(device_id=2)),
-        lambda: list(stub.StreamChannel(iter([_arbitration(device_id=2)]))),
-    )
-    for request in requests:
-        with pytest.raises(grpc.RpcError, match="there is no device 2") as refused:
-            request()
-        assert refused.value.code() == grpc.StatusCode.NOT_FOUND
-
-
-def _arbitration(**fields: int) -> p4rt.StreamMessageRequest:
-    return p4rt.StreamMessageRequest(arbitration=p4rt.MasterArbitrationUpdate(**fields))
-
-
-def test_only_the_primary_writes(any_switch: Controller) -> None:
-    address = any_switch.client.channel._channel.target().decode()
-    newer = Controller(address.removeprefix("dns:///").removeprefix("ipv4:"), election=9)
-    newer.learn()
-    try:
-        told = any_switch.stream("arbitration").arbitration
-        assert (told.status.code, told.election_id.low) == (code_pb2.ALREADY_EXISTS, 9)
-        with pytest.raises(grpc.RpcError) as refused:
-            any_switch.write("INSERT", table_entry=any_switch.station(_MAC))
-        assert refused.value.code() == grpc.StatusCode.PERMISSION_DENIED
-        newer.write("INSERT", table_entry=newer.station(_MAC))
-        assert all_entries(any_switch, "stations") == [newer.station(_MAC)]
-    finally:
-        newer.close()
-    told = any_switch.stream("arbitration").arbitration
-    assert (told.status.code, told.election_id.low) == (code_pb2.OK, 1)
-    any_switch.write("DELETE", table_entry=any_switch.station(_MAC))
-
-
-def test_an_election_id_in_use_ends_the_second_stream(switch: Controller) -> None:
-    request = _arbitration(device_id=1)
-    request.arbitration.election_id.low = 1
-    with pytest.raises(grpc.RpcError) as refused:
-        list(switch.client.stub.StreamChannel(iter([request])))
-    assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-
-
-def test_roles_write_independently(switch: Controller, device: Device) -> None:
-    assert device.address is not None
-    other = Controller(device.address, role="routing")
-    other.learn()
-    other.write("INSERT", table_entry=other.station(_MAC))
-    switch.write("DELETE", table_entry=switch.station(_MAC))
-    other.close()
-
-
-def test_capabilities_name_the_version(empty: Controller) -> None:
-    assert empty.client.api_version() == "1.4.1"
-
-
 # -- controller packets ----------------------------------------------------------------------------------
 
 
@@ -706,31 +559,6 @@ def test_bad_packet_outs_are_answered_on_the_stream(switch: Controller, device: 
     backup.packet_out(b"payload", {1: 5, 2: 0})
     assert backup.stream("unknown").error.canonical_code == code_pb2.PERMISSION_DENIED
     backup.close()
-
-
-def test_only_the_primary_gets_packets(switch: Controller, device: Device) -> None:
-    assert device.address is not None
-    device.loop.add_queue(5, "five")
-    backup = Controller(device.address, election=0)
-    switch.write("INSERT", table_entry=switch.station(_MAC, "to_controller", {"reason": 1}))
-    device.loop.inject(5, _MAC.to_bytes(6, "big") + bytes(60))
-    switch.stream("packet")
-    switch.client.stream_out_q.put(_arbitration(device_id=1))  # steps down: both hear of it, in order
-    backup.stream("arbitration")
-    assert backup.nothing_on_stream("packet")
-    backup.close()
-
-
-def test_a_controller_that_vanishes_leaves_the_switch_serving(device: Device) -> None:
-    assert device.address is not None
-    for _ in range(3):
-        controller = Controller(device.address)
-        controller.client.stream.cancel()
-        controller.close()
-    again = Controller(device.address)
-    again.push()
-    assert all_entries(again, "stations") == []
-    again.close()
 
 
 def test_unix_sockets_serve_too(tmp_path: Path) -> None:

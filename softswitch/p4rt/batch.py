@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Write's updates under its atomicity (specification 12.2)."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Final
+
+from p4.v1 import p4runtime_pb2
+
+from softswitch.errors import Code, ControlError
+from softswitch.p4rt import entities, tables
+from softswitch.p4rt.keys import Message, decode_key
+from softswitch.p4rt.pipeline import Pipeline
+
+_REQUEST: Final = p4runtime_pb2.WriteRequest
+_UPDATE: Final = p4runtime_pb2.Update
+_log = logging.getLogger(__name__)
+
+Results = list[ControlError | None]
+"""What became of each update, in order; None is success."""
+
+
+def attempt(action: Callable[[], None]) -> ControlError | None:
+    """Run an action; why it failed, or None. What nobody has thought of is INTERNAL, and logged."""
+    try:
+        action()
+    except ControlError as error:
+        return error
+    except Exception as error:
+        _log.exception("a part of a batch failed")
+        return ControlError(Code.INTERNAL, f"{type(error).__name__}: {error}")
+    return None
+
+
+def apply(pipeline: Pipeline, request: Message) -> Results:
+    """Apply the updates of a WriteRequest in their order.
+
+    CONTINUE_ON_ERROR tries every one. The other two stop at the first that fails, undo what was done, and
+    answer ABORTED for all but the culprit; with DATAPLANE_ATOMIC no frame is processed meanwhile.
+    Raises ControlError, having done nothing, for an atomicity that P4Runtime does not have.
+    """
+    updates = request.updates
+    if request.atomicity == _REQUEST.CONTINUE_ON_ERROR:
+        return [attempt(lambda update=update: entities.write(pipeline, update)) for update in updates]  # type: ignore[misc]
+    if request.atomicity not in (_REQUEST.ROLLBACK_ON_ERROR, _REQUEST.DATAPLANE_ATOMIC):
+        raise ControlError(Code.INVALID_ARGUMENT, f"unknown atomicity {request.atomicity}")
+    atomic = request.atomicity == _REQUEST.DATAPLANE_ATOMIC
+    with pipeline.switch.paused() if atomic else nullcontext():
+        return _all_or_none(pipeline, updates)
+
+
+def _all_or_none(pipeline: Pipeline, updates: Sequence[Message]) -> Results:
+    undo: list[Message] = []
+    for number, update in enumerate(updates):
+
+        def step(update: Message = update) -> None:
+            inverse = _inverse(pipeline, update)
+            entities.write(pipeline, update)
+            undo.extend(inverse)
+
+        error = attempt(step)
+        if error is not None:
+            _roll_back(pipeline, undo)
+            reason = f"rolled back: update {number} failed"
+            results: Results = [ControlError(Code.ABORTED, reason) for _ in updates]
+            results[number] = error
+            return results
+    return [None] * len(updates)
+
+
+def _roll_back(pipeline: Pipeline, undo: Sequence[Message]) -> None:
+    for update in reversed(undo):
+        error = attempt(lambda update=update: entities.write(pipeline, update))  # type: ignore[misc]
+        if error is not None:
+            _log.error("a batch could not be rolled back: %s", error)
+
+
+def _inverse(pipeline: Pipeline, update: Message) -> list[Message]:
+    """What puts back the state that an update is about to change: what is read can be written."""
+    if update.type == _UPDATE.INSERT:
+        return [_UPDATE(type=_UPDATE.DELETE, entity=update.entity)]
+    kind = _UPDATE.INSERT if update.type == _UPDATE.DELETE else _UPDATE.MODIFY
+    return [_UPDATE(type=kind, entity=entity) for entity in _present(pipeline, update.entity)]
+
+
+def _present(pipeline: Pipeline, entity: Message) -> list[Message]:
+    """An entity as it is now, with all there is to it. Raises ControlError."""
+    kind = entity.WhichOneof("entity")
+    if kind == "table_entry":
+        return [p4runtime_pb2.Entity(table_entry=_present_entry(pipeline, entity.table_entry))]
+    found = list(entities.read(pipeline, entity))
+    if kind == "direct_counter_entry":  # without a match, it reads those of all entries
+        wanted = _identity(pipeline, entity.direct_counter_entry.table_entry)
+        found = [e for e in found if _identity(pipeline, e.direct_counter_entry.table_entry) == wanted]
+    return found
+
+
+def _present_entry(pipeline: Pipeline, given: Message) -> Message:
+    table = pipeline.info.table(given.table_id)
+    wanted = p4runtime_pb2.TableEntry(table_id=table.id, is_default_action=given.is_default_action)
+    if given.is_default_action:
+        defaults = list(tables.read_table_entries(pipeline, wanted))
+        return defaults[0] if defaults else wanted  # without an action: back to the program's own
+    wanted.match.extend(given.match)
+    wanted.priority = given.priority
+    if table.counted:
+        wanted.counter_data.SetInParent()
+    found = tables.read_one(pipeline, wanted)
+    found.is_const = False
+    return found
+
+
+def _identity(pipeline: Pipeline, entry: Message) -> tuple[object, ...]:
+    return decode_key(pipeline.info.table(entry.table_id), entry), entry.priority

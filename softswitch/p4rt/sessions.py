@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Controllers' streams: what is to be sent to each, and who of them is primary."""
+
+import itertools
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from google.rpc import code_pb2
+from p4.v1 import p4runtime_pb2
+
+from softswitch.errors import Code, ControlError
+from softswitch.p4rt.arbitration import Arbiter, Notice
+from softswitch.p4rt.status import shortened
+
+MAX_OPEN: Final = 64
+"""Streams open at a time, over all roles, whether or not they have arbitrated."""
+
+_BACKLOG: Final = 4096  # messages waiting for a slow controller; of those it can do without, more are dropped
+_MAX_BACKLOG: Final = 2 * _BACKLOG  # of all: who does not even read its notices is cut off
+_log = logging.getLogger(__name__)
+
+
+class Stream:
+    """One controller's StreamChannel: what is to be sent to it, until it ends."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._out: queue.Queue[Any] = queue.Queue()
+
+    def send(self, response: Any) -> None:
+        """Send what the controller must hear of."""
+        if self._out.qsize() >= _MAX_BACKLOG:
+            self.end(ControlError(Code.RESOURCE_EXHAUSTED, "this controller does not read its stream"))
+        else:
+            self._out.put(response)
+
+    def offer(self, response: Any) -> bool:
+        """Send what the controller can do without; False when it does not keep up, and it is dropped."""
+        if self._out.qsize() >= _BACKLOG:
+            return False
+        self._out.put(response)
+        return True
+
+    def end(self, error: ControlError | None = None) -> None:
+        """Nothing is sent after what has been sent by now."""
+        self._out.put(error)
+
+    def responses(self) -> Iterator[Any]:
+        """Everything that is sent, until ``end``; an error given to it is raised."""
+        while (response := self._out.get()) is not None:
+            if isinstance(response, ControlError):
+                raise response
+            yield response
+
+
+class Sessions:
+    """The streams of one device and their roles. Thread-safe.
+
+    Args:
+        device_id: of the device, for notices.
+        settle: waits until every Write that has begun is done. A new primary is told that it is one only
+            then, so that it never sees what the one before it writes.
+    """
+
+    def __init__(self, device_id: int, settle: Callable[[], None]) -> None:
+        self._device_id = device_id
+        self._settle = settle
+        self._arbiter = Arbiter()
+        self._lock = threading.Lock()
+        self._turns = threading.Lock()  # changes are told in the order in which they were made
+        self._numbers = itertools.count(1)
+        self._open = 0
+        self._lost = 0
+
+    def join(self) -> Stream:
+        """A new stream. Raises ControlError RESOURCE_EXHAUSTED for one too many."""
+        with self._lock:
+            if self._open >= MAX_OPEN:
+                raise ControlError(Code.RESOURCE_EXHAUSTED, f"{MAX_OPEN} streams are open already")
+            self._open += 1
+            return Stream(next(self._numbers))
+
+    def leave(self, stream: Stream) -> None:
+        """The stream has ended."""
+        with self._turns:
+            with self._lock:
+                self._open -= 1
+                notices = self._arbiter.leave(stream)
+            self._tell(notices)
+
+    def arbitrate(self, stream: Stream, update: Any) -> None:
+        """A MasterArbitrationUpdate. Raises ControlError when the stream is to be ended."""
+        with self._lock:
+            known = self._arbiter.knows(stream)
+        if update.device_id != self._device_id:
+            raise ControlError(
+                Code.FAILED_PRECONDITION if known else Code.NOT_FOUND,
+                f"there is no device {update.device_id}; this is {self._device_id}",
+            )
+        if update.role.HasField("config"):
+            raise ControlError(
+                Code.INVALID_ARGUMENT,
+                f"role.config of type {update.role.config.type_url!r}: no scheme is agreed with this switch; "
+                "leave it unset (every role may do everything)",
+            )
+        check_role_id(update.role.id)
+        election = election_id(update)
+        with self._turns:
+            with self._lock:
+                notices = self._arbiter.update(stream, update.role.name, election)
+            self._tell(notices)
+
+    def check_writer(self, request: Any) -> None:
+        """Raises ControlError unless a request comes from its role's primary."""
+        check_role_id(request.role_id)
+        with self._lock:
+            self._arbiter.check_writer(request.role, election_id(request))
+
+    def check_primary(self, stream: Stream, what: str) -> None:
+        """Raises ControlError PERMISSION_DENIED, naming ``what``, unless a stream is a primary's."""
+        with self._lock:
+            if stream not in self._arbiter.primaries():
+                raise ControlError(Code.PERMISSION_DENIED, f"only the primary controller may {what}")
+
+    def notify(self, response: Any) -> bool:
+        """Offer a message to the primaries of all roles.
+
+        False when one of them did not keep up, so that it was dropped, or when there is none.
+        """
+        with self._lock:
+            primaries = self._arbiter.primaries()
+        taken = [_stream(each).offer(response) for each in primaries]
+        if not all(taken):
+            self._lost += 1
+            if self._lost.bit_count() == 1:  # 1, 2, 4, 8 ...: a log that cannot flood
+                _log.warning("the controller does not keep up: %d messages lost", self._lost)
+        return bool(taken) and all(taken)
+
+    def _tell(self, notices: Iterable[Notice]) -> None:
+        for notice in notices:  # a primary is the last
+            if notice.code == code_pb2.OK:
+                self._settle()
+            _stream(notice.stream).send(self._message(notice))
+
+    def _message(self, notice: Notice) -> Any:
+        response = p4runtime_pb2.StreamMessageResponse()
+        update = response.arbitration
+        update.device_id = self._device_id
+        if notice.role:
+            update.role.name = notice.role
+        if notice.election_id is not None:
+            update.election_id.high = notice.election_id >> 64
+            update.election_id.low = notice.election_id & ((1 << 64) - 1)
+        update.status.code = notice.code
+        update.status.message = _text(notice)
+        return response
+
+
+def _stream(each: object) -> Stream:
+    assert isinstance(each, Stream)
+    return each
+
+
+def _text(notice: Notice) -> str:
+    if notice.code == code_pb2.OK:
+        return "you are the primary controller"
+    if notice.code == code_pb2.ALREADY_EXISTS:
+        return "another controller is primary"
+    if notice.election_id is None:
+        return "there is no primary controller, and has been none"
+    return f"there is no primary controller; one needs an election id of at least {notice.election_id}"
+
+
+def election_id(message: Any) -> int | None:
+    """The election id of a request or an arbitration update; None when it has none."""
+    if not message.HasField("election_id"):
+        return None
+    return int(message.election_id.high) << 64 | int(message.election_id.low)
+
+
+def check_role_id(number: int) -> None:
+    """Raises ControlError for a role given by number, which would otherwise count as the default role."""
+    if number:
+        raise ControlError(
+            Code.INVALID_ARGUMENT, f"role id {number}: roles have names since P4Runtime 1.4, not numbers"
+        )
+
+
+def stream_error(error: ControlError, request: Any) -> Any:
+    """The StreamMessageResponse that tells of a bad StreamMessageRequest."""
+    response = p4runtime_pb2.StreamMessageResponse()
+    response.error.canonical_code = int(error.code)
+    response.error.message = shortened(error.message)
+    kind = request.WhichOneof("update")
+    if kind == "packet":
+        response.error.packet_out.SetInParent()
+        if request.ByteSize() <= _MAX_ECHO:
+            response.error.packet_out.packet_out.CopyFrom(request.packet)
+    elif kind == "digest_ack":
+        response.error.digest_list_ack.digest_list_ack.CopyFrom(request.digest_ack)
+    else:
+        response.error.other.SetInParent()
+        if kind == "other" and request.ByteSize() <= _MAX_ECHO:
+            response.error.other.other.CopyFrom(request.other)
+    return response
+
+
+_MAX_ECHO: Final = 4096  # bytes: what is longer is not sent back, and waits nowhere
