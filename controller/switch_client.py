@@ -229,13 +229,24 @@ class _Client(P4RuntimeClient):  # type: ignore[misc]
         """From the stream's thread: an arbitration update, or None at the end of the stream."""
         if message is None:
             self.stream_in_q["arbitration"].put(None)
+        elif message.arbitration.status.code == code_pb2.NOT_FOUND:
+            self._follow(message.arbitration.election_id)
         self._changed()
 
-    def handshake(self) -> None:
+    def _follow(self, highest: Any) -> None:
+        """The switch has no primary any more: ask to be the next. Of several that ask, the first gets it."""
+        number = (highest.high << 64 | highest.low) + 1
+        self.election_id = (number >> 64, number & ((1 << 64) - 1))
+        self._claim()
+
+    def _claim(self) -> None:
         request = p4runtime_pb2.StreamMessageRequest()
         request.arbitration.device_id = self.device_id
         request.arbitration.election_id.high, request.arbitration.election_id.low = self.election_id
         self.stream_out_q.put(request)
+
+    def handshake(self) -> None:
+        self._claim()
         reply = self.get_stream_packet("arbitration", timeout=HANDSHAKE_TIMEOUT_S)
         if reply is None:
             reason = (
