@@ -43,6 +43,24 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "swc_clear_session": (None, [c_void_p, c_uint32]),
     "swc_counter": (None, [c_void_p, c_uint32, c_uint64, _WORDS]),
     "swc_set_counter": (None, [c_void_p, c_uint32, c_uint64, _WORDS]),
+    "swc_set_meters": (None, [c_void_p, c_uint32, c_uint64, c_uint64, _WORDS]),
+    "swc_meter": (None, [c_void_p, c_uint32, c_uint64, _WORDS, _WORDS]),
+    "swc_clear_marked": (None, [c_void_p, c_uint32, c_uint64, c_uint64]),
+    "swc_set_entry_meter": (None, [c_void_p, c_uint32, c_uint32, _WORDS]),
+    "swc_entry_marked": (None, [c_void_p, c_uint32, c_uint32, _WORDS]),
+    "swc_clear_entry_marked": (None, [c_void_p, c_uint32, c_uint32]),
+    "swc_begin_idle": (None, [c_void_p, c_uint32, c_uint32]),
+    "swc_set_timeout": (None, [c_void_p, c_uint32, c_uint32, c_uint64]),
+    "swc_idle_time": (c_uint64, [c_void_p, c_uint32, c_uint32]),
+    "swc_expire": (
+        c_uint32,
+        [c_void_p, c_uint32, c_uint64, POINTER(c_uint32), POINTER(c_uint32), c_uint32, _WORDS],
+    ),
+    "swc_tell": (None, [c_void_p, c_uint64]),
+    "swc_digests_wait": (c_int, [c_void_p]),
+    "swc_digest_room": (c_uint32, []),
+    "swc_take_digests": (c_uint32, [c_void_p, c_void_p]),
+    "swc_lost_digests": (c_uint64, [c_void_p]),
     "swc_register": (None, [c_void_p, c_uint32, c_uint64, c_void_p]),
     "swc_set_register": (None, [c_void_p, c_uint32, c_uint64, c_char_p]),
 }
@@ -209,3 +227,73 @@ class Library:
     def write_register(self, switch: int, register: int, index: int, value: int, width: int) -> None:
         """Sets a register cell stored in `width` bytes."""
         self._c.swc_set_register(switch, register, index, value.to_bytes(width, sys.byteorder))
+
+    # -- meters, idle times and digests --------------------------------------------------------------
+
+    def set_meters(self, switch: int, array: int, first: int, count: int, config: Sequence[int]) -> None:
+        """Configures meters of an array; `config` is a C sw_meter_config."""
+        self._c.swc_set_meters(switch, array, first, count, _words(config))
+
+    def meter(self, switch: int, array: int, index: int) -> tuple[list[int], list[int]]:
+        """A meter's C sw_meter_config, and packets and bytes by colour."""
+        config, marked = _words([0] * 5), _words([0] * 6)
+        self._c.swc_meter(switch, array, index, config, marked)
+        return list(config), list(marked)
+
+    def clear_marked(self, switch: int, array: int, first: int, count: int) -> None:
+        """Sets the counters of meters of an array to zero."""
+        self._c.swc_clear_marked(switch, array, first, count)
+
+    def set_entry_meter(self, switch: int, table: int, handle: int, config: Sequence[int]) -> None:
+        """Configures an entry's meter."""
+        self._c.swc_set_entry_meter(switch, table, handle, _words(config))
+
+    def entry_marked(self, switch: int, table: int, handle: int) -> list[int]:
+        """Packets and bytes of an entry's meter by colour."""
+        marked = _words([0] * 6)
+        self._c.swc_entry_marked(switch, table, handle, marked)
+        return list(marked)
+
+    def clear_entry_marked(self, switch: int, table: int, handle: int) -> None:
+        """Sets the counters of an entry's meter to zero."""
+        self._c.swc_clear_entry_marked(switch, table, handle)
+
+    def tell(self, switch: int, now: int) -> None:
+        """Tells the switch the time."""
+        self._c.swc_tell(switch, now)
+
+    def begin_idle(self, switch: int, table: int, handle: int) -> None:
+        """Starts a new entry's timer."""
+        self._c.swc_begin_idle(switch, table, handle)
+
+    def set_timeout(self, switch: int, table: int, handle: int, timeout_ns: int) -> None:
+        """Sets after how long an entry is idle; 0 for never."""
+        self._c.swc_set_timeout(switch, table, handle, timeout_ns)
+
+    def idle_time(self, switch: int, table: int, handle: int) -> int:
+        """Nanoseconds since an entry was hit, or made."""
+        result: int = self._c.swc_idle_time(switch, table, handle)
+        return result
+
+    def expire(self, switch: int, table: int, now: int, room: int) -> tuple[list[int], int]:
+        """Handles of the entries that are idle by `now`, and before when no other one is."""
+        out, at, due = (c_uint32 * room)(), c_uint32(0), _words([(1 << 64) - 1])
+        found: list[int] = []
+        while True:
+            count = self._c.swc_expire(switch, table, now, ctypes.byref(at), out, room, due)
+            found += out[:count]
+            if count < room:
+                return found, due[0]
+
+    def take_digests(self, switch: int, size: int) -> bytes:
+        """All samples that wait, each of `size` bytes."""
+        if not self._c.swc_digests_wait(switch):
+            return b""
+        out = ctypes.create_string_buffer(size * self._c.swc_digest_room())
+        count: int = self._c.swc_take_digests(switch, out)
+        return out.raw[: count * size]
+
+    def lost_digests(self, switch: int) -> int:
+        """Samples that found no room."""
+        result: int = self._c.swc_lost_digests(switch)
+        return result

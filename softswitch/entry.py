@@ -46,6 +46,23 @@ Match = Exact | Lpm | Ternary | Range | Optional
 
 
 @dataclass(frozen=True)
+class MeterConfig:
+    """How a two-rate three-colour meter (RFC 2698) is configured, in the meter's units: packets or bytes.
+
+    Attributes:
+        cir: committed information rate, in units a second.
+        cburst: committed burst size, in units.
+        pir: peak information rate, at least `cir`.
+        pburst: peak burst size.
+    """
+
+    cir: int
+    cburst: int
+    pir: int
+    pburst: int
+
+
+@dataclass(frozen=True)
 class Entry:
     """One table entry.
 
@@ -55,12 +72,18 @@ class Entry:
         args: one value per action parameter, in order.
         priority: of a table with a ternary, range or optional field; the larger number wins (as in
             P4Runtime, against BMv2's own runtime where the smaller wins). 0 for other tables.
+        timeout_ns: in a table whose entries age, after how long without a packet `Switch.expired` reports
+            the entry; 0 for never.
+        meter: in a table with a direct meter, how the entry's is configured; None for one that finds every
+            packet green.
     """
 
     key: tuple[Match, ...]
     action: str
     args: tuple[int, ...] = ()
     priority: int = 0
+    timeout_ns: int = 0
+    meter: MeterConfig | None = None
 
 
 @dataclass(frozen=True)
@@ -85,3 +108,12 @@ class Count:
 
     packets: int
     bytes: int
+
+
+@dataclass(frozen=True)
+class Marked:
+    """What a meter has found green, yellow and red."""
+
+    green: Count
+    yellow: Count
+    red: Count

@@ -22,6 +22,7 @@ from softswitch.program_ir import (
     InputHeader,
 )
 from softswitch.program_json import Json, checked, hexstr, member, number, objects, pair, text
+from softswitch.program_notify import read_digest, read_meter
 from softswitch.program_parser import ParserReader
 from softswitch.program_primitives import PrimitiveReader
 from softswitch.program_tables import PipelineReader
@@ -47,8 +48,6 @@ _REFUSED: Final = {
     "header_unions": "header unions",
     "header_union_stacks": "stacks of header unions",
     "parse_vsets": "parser value sets",
-    "meter_arrays": "meters",
-    "learn_lists": "digests",
     "extern_instances": "extern instances",
 }
 # Custom CRCs start out as the plain ones; only BMv2's Thrift interface could change them.
@@ -116,6 +115,10 @@ class _Loader:
             header_types, stack_types, {name: each.bits for name, each in self._registers.items()}
         )
         self._calculations = {each.name: each for each in map(self._calculation, self._list("calculations"))}
+        meters = (read_meter(each, self._field) for each in self._list("meter_arrays"))
+        self._meters = {each.name: each for each in meters}
+        digests = (read_digest(each, self._field) for each in self._list("learn_lists"))
+        self._digests = {each.id: each for each in digests}
         self._field_lists = dict(map(self._field_list, self._list("field_lists")))
         self._primitives = PrimitiveReader(
             self._expressions,
@@ -123,10 +126,12 @@ class _Loader:
             self._registers,
             self._calculations,
             self._field_lists,
+            [name for name, meter in self._meters.items() if meter.table is None],
+            self._digests,
         )
         self._actions = {each.id: each for each in map(self._action, self._list("actions"))}
         self._parsers = ParserReader(self._expressions, self._primitives, header_types, stack_types)
-        self._pipelines = PipelineReader(self._expressions, self._actions, header_types)
+        self._pipelines = PipelineReader(self._expressions, self._actions, header_types, self._meters)
 
     def _list(self, key: str) -> list[Json]:
         return objects(self._root, key, "program")
@@ -161,6 +166,8 @@ class _Loader:
             egress=egress,
             registers=self._registers,
             counters=self._counters,
+            meters=self._meters,
+            digests=self._digests,
             calculations=self._calculations,
             checksums=tuple(map(self._checksum, self._list("checksums"))),
             errors={
@@ -214,6 +221,9 @@ class _Loader:
                 raise UnsupportedConstruct(f"field list element '{each['type']}'", where)
             fields.append(_plain(self._expressions.field(each.get("value"), where), where))
         return number(node, "id", where), tuple(fields)
+
+    def _field(self, value: object, where: str) -> FieldRef:
+        return _plain(self._expressions.field(value, where), where)
 
     def _checksum(self, node: Json) -> Checksum:
         where = f"checksum {text(node, 'name', 'checksum')}"

@@ -219,6 +219,22 @@ class CounterAdd:
 
 
 @dataclass(frozen=True)
+class ExecuteMeter:
+    """`dst` = the packet's colour (0 green, 1 yellow, 2 red); nothing when the index is out of range."""
+
+    dst: Lvalue
+    meter: str
+    index: Expr
+
+
+@dataclass(frozen=True)
+class GenerateDigest:
+    """Tells the control plane the fields of a digest as they are after ingress; in egress, nothing."""
+
+    digest: int
+
+
+@dataclass(frozen=True)
 class MarkToDrop:
     """egress_spec = 511, mcast_grp = 0."""
 
@@ -293,6 +309,8 @@ Statement = (
     | RegisterRead
     | RegisterWrite
     | CounterAdd
+    | ExecuteMeter
+    | GenerateDigest
     | MarkToDrop
     | Hash
     | Random

@@ -14,9 +14,11 @@ from softswitch.program_ir import (
     CopyHeader,
     CopyStack,
     CounterAdd,
+    ExecuteMeter,
     Exit,
     Expr,
     FieldRef,
+    GenerateDigest,
     Hash,
     Jump,
     Lvalue,
@@ -49,6 +51,8 @@ _ARITY: Final = {
     "register_read": 3,
     "register_write": 3,
     "count": 2,
+    "execute_meter": 3,
+    "generate_digest": 2,
     "mark_to_drop": 1,
     "drop": 0,
     "no_op": 0,
@@ -76,14 +80,18 @@ class PrimitiveReader:
         registers: Collection[str],
         calculations: Collection[str],
         field_lists: Collection[int],
+        meters: Collection[str],
+        digests: Collection[int],
     ) -> None:
         self._expressions = expressions
         self._names: dict[str, Collection[str]] = {
             "counter_array": counters,
             "register_array": registers,
             "calculation": calculations,
+            "meter_array": meters,
         }
         self._field_lists = field_lists
+        self._digests = digests
         self._readers: dict[str, Callable[[list[Json], str], Statement]] = {
             "assign": self._assign,
             "modify_field": self._assign,
@@ -96,6 +104,8 @@ class PrimitiveReader:
             "register_read": self._register_read,
             "register_write": self._register_write,
             "count": lambda p, w: CounterAdd(self._name(p[0], "counter_array", w), self._integer(p[1], w)),
+            "execute_meter": self._execute_meter,
+            "generate_digest": self._generate_digest,
             "mark_to_drop": lambda _, __: MarkToDrop(),
             "drop": lambda _, __: MarkToDrop(),
             "modify_field_with_hash_based_offset": self._hash,
@@ -156,6 +166,16 @@ class PrimitiveReader:
             self._integer(parameters[1], where),
             self._integer(parameters[2], where),
         )
+
+    def _execute_meter(self, parameters: list[Json], where: str) -> Statement:
+        name = self._name(parameters[0], "meter_array", where)
+        return ExecuteMeter(self.lvalue(parameters[2], where), name, self._integer(parameters[1], where))
+
+    def _generate_digest(self, parameters: list[Json], where: str) -> Statement:
+        digest = self._constant(parameters[1], where)  # the first, a receiver, means nothing in v1model
+        if digest not in self._digests:
+            raise ProgramError(f"{where}: no learn list {digest}")
+        return GenerateDigest(digest)
 
     def _hash(self, parameters: list[Json], where: str) -> Statement:
         return Hash(

@@ -17,6 +17,7 @@ from softswitch.program_types import (
     FieldMatch,
     HeaderType,
     MatchKind,
+    Meter,
     Pipeline,
     Table,
     TableKey,
@@ -31,10 +32,12 @@ class PipelineReader:
         expressions: ExpressionReader,
         actions: Mapping[int, Action],
         headers: Mapping[str, HeaderType],
+        meters: Mapping[str, Meter],
     ) -> None:
         self._expressions = expressions
         self._actions = actions
         self._headers = headers
+        self._meters = meters
 
     def pipeline(self, node: Json) -> Pipeline:
         """Reads one pipeline and checks that every node it names exists and that it cannot loop."""
@@ -70,10 +73,6 @@ class PipelineReader:
         where = f"table {name}"
         if text(node, "type", where) != "simple":
             raise UnsupportedConstruct(f"table type '{node['type']}' (action profile or selector)", where)
-        if node.get("direct_meters"):
-            raise UnsupportedConstruct("direct meters", where)
-        if node.get("support_timeout"):
-            raise UnsupportedConstruct("idle timeouts ('support_timeout')", where)
         keys = tuple(self._key(each, where) for each in objects(node, "key", where))
         _check_kinds(_kind(node, where), [key.kind for key in keys], where)
         actions = tuple(self._action_ids(node, where))
@@ -100,7 +99,17 @@ class PipelineReader:
             counted=bool(node.get("with_counters", False)),
             immutable="entries" in node,
             entries=entries,
+            meter=self._meter(node, name, where),
+            ages=bool(node.get("support_timeout", False)),
         )
+
+    def _meter(self, node: Json, table: str, where: str) -> Meter | None:
+        name = _name(node, "direct_meters", where) if "direct_meters" in node else None
+        if name is None:
+            return None
+        if name not in self._meters or self._meters[name].table != table:
+            raise ProgramError(f"{where}: no direct meter '{name}' of this table")
+        return self._meters[name]
 
     def _action_ids(self, node: Json, where: str) -> list[int]:
         ids = [checked(each, int, f"{where}, 'action_ids'") for each in objects(node, "action_ids", where)]

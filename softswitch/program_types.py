@@ -166,11 +166,26 @@ class ConstEntry:
 
 
 @dataclass(frozen=True)
+class Meter:
+    """A meter array of `size` meters, or (`table` set) one for each entry of a table.
+
+    `bytes`: it counts bytes, not packets. `target`: where a table's meter puts the colour.
+    """
+
+    name: str
+    size: int
+    bytes: bool
+    table: str | None
+    target: FieldRef | None
+
+
+@dataclass(frozen=True)
 class Table:
     """A match-action table.
 
     `next_by_action` maps an action id to the next node; `next_hit` / `next_miss` are used instead when
     `by_hit`. A node name of None ends the pipeline. `immutable`: its entries are the program's own.
+    `meter` is its direct meter; `ages`: its entries can have idle timeouts.
     """
 
     name: str
@@ -188,6 +203,8 @@ class Table:
     counted: bool
     immutable: bool
     entries: tuple[ConstEntry, ...]
+    meter: Meter | None = None
+    ages: bool = False
 
     @property
     def prioritised(self) -> bool:
@@ -235,6 +252,15 @@ class Counter:
 
 
 @dataclass(frozen=True)
+class DigestList:
+    """A digest: the fields that one packet tells the control plane."""
+
+    id: int
+    name: str
+    fields: tuple[FieldRef, ...]
+
+
+@dataclass(frozen=True)
 class Checksum:
     """A checksum the deparser writes (`update`) or the parser checks (`verify`)."""
 
@@ -252,6 +278,7 @@ class Program:
 
     `digest` is the SHA-256 of the JSON text, `tables` every table of both pipelines by name, `errors`
     the parser errors' values by name, `field_lists` the metadata kept by clone, resubmit and recirculate,
+    `digests` what is told to the control plane, by the program's number for it,
     `aliases` the fields that stand for BMv2's intrinsic metadata.
     """
 
@@ -265,6 +292,8 @@ class Program:
     egress: Pipeline
     registers: Mapping[str, Register]
     counters: Mapping[str, Counter]
+    meters: Mapping[str, Meter]
+    digests: Mapping[int, DigestList]
     calculations: Mapping[str, Calculation]
     checksums: tuple[Checksum, ...]
     errors: Mapping[str, int]

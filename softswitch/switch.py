@@ -19,8 +19,10 @@ from pathlib import Path
 from softswitch.bindings import EMIT, Library
 from softswitch.codegen.layout import storage_bits
 from softswitch.compiler import load_switch_library
-from softswitch.entry import CloneSession, Count, Entry, Match, Replica
+from softswitch.digests import DigestQueue
+from softswitch.entry import CloneSession, Count, Entry, Marked, Match, MeterConfig, Replica
 from softswitch.errors import Code, ControlError
+from softswitch.meters import MeterArrays
 from softswitch.program import Program, load_program
 from softswitch.program_types import Register
 from softswitch.queueing import NEVER, QUEUE_PORTS, Queueing, QueueStatistics
@@ -54,6 +56,10 @@ class Switch:
             `process` like any other, controller header first.
         seed: what the program's random() starts from: the same seed, the same numbers.
 
+    Attributes:
+        meters: the indirect meters.
+        digests: what packets told the control plane.
+
     Raises:
         ProgramError, UnsupportedConstruct: from `load_program`.
         native.build.NoCompilerError, native.build.CompileError: from the first use on a machine.
@@ -79,6 +85,8 @@ class Switch:
             name: TableStore(self._library, address, number, self.program, table)
             for number, (name, table) in enumerate(self.program.tables.items())
         }
+        self.meters = MeterArrays(self._library, lambda: self.handle, self.program)
+        self.digests = DigestQueue(self._library, lambda: self.handle, self.program)
 
     # -- data path -------------------------------------------------------------------------------
 
@@ -243,6 +251,37 @@ class Switch:
         """Sets the direct counter of an entry."""
         with self._control:
             self._table(table).set_count(key, count, priority)
+
+    def set_entry_meter(
+        self, table: str, key: tuple[Match, ...], config: MeterConfig | None, priority: int = 0
+    ) -> None:
+        """Configures the direct meter of an entry; None finds every packet green."""
+        with self._control:
+            self._table(table).set_meter(key, config, priority)
+
+    def entry_marked(self, table: str, key: tuple[Match, ...], priority: int = 0) -> Marked:
+        """What the direct meter of an entry has found green, yellow and red."""
+        with self._control:
+            return self._table(table).marked(key, priority)
+
+    def clear_entry_marked(self, table: str, key: tuple[Match, ...], priority: int = 0) -> None:
+        """Sets these counters to zero."""
+        with self._control:
+            self._table(table).clear_marked(key, priority)
+
+    def idle_time(self, table: str, key: tuple[Match, ...], priority: int = 0) -> int:
+        """Nanoseconds since an entry was hit, or made, as of the last time that the switch was told."""
+        with self._control:
+            return self._table(table).idle_time(key, priority)
+
+    def expired(self, now: int) -> list[tuple[str, Entry]]:
+        """The entries that no packet has hit for their `timeout_ns` by `now`, each with its table's name.
+
+        Each is reported once; then its time begins again. Ask regularly: this also tells the switch the time.
+        """
+        with self._control:
+            self._library.tell(self.handle, now)
+            return [(name, entry) for name, table in self._tables.items() for entry in table.expired(now)]
 
     # -- replication -----------------------------------------------------------------------------
 

@@ -5,8 +5,21 @@ from dataclasses import dataclass, replace
 
 from softswitch.bindings import Library
 from softswitch.codegen.keys import arg_word_count, key_layout, pack_args
-from softswitch.entry import Count, Entry, Exact, Lpm, Match, Optional, Range, Ternary
+from softswitch.entry import (
+    Count,
+    Entry,
+    Exact,
+    Lpm,
+    Marked,
+    Match,
+    MeterConfig,
+    Optional,
+    Range,
+    Ternary,
+)
 from softswitch.errors import Code, ControlError
+from softswitch.idle import IdleTimes
+from softswitch.meters import marked_of, meter_words
 from softswitch.program_types import Action, ActionCall, FieldMatch, MatchKind, Program, Table, TableKey
 
 # BMv2's own priorities are better when smaller. P4Runtime's pivot (in PI) is the greatest int32.
@@ -45,6 +58,7 @@ class TableStore:
         self._actions = [program.actions[each] for each in ids]
         self._words = arg_word_count(self._actions)
         self._stored: dict[_Identity, _Stored] = {}
+        self._idle = IdleTimes(library, switch, number) if table.ages else None
         self._default = table.default
         self._install_default(table.default)
         for each in table.entries:
@@ -76,6 +90,9 @@ class TableStore:
         stored = self._find(entry.key, entry.priority)
         args = pack_args(action, entry.args, self._words)
         self._library.modify(self._switch, self._number, stored.handle, action.id, args)
+        if self._idle is not None:
+            self._idle.set_timeout(stored.handle, entry.timeout_ns)
+        self._put_meter(stored.handle, entry.meter)
         stored.entry = entry
 
     def delete(self, key: tuple[Match, ...], priority: int) -> None:
@@ -84,6 +101,8 @@ class TableStore:
         key = self._checked_key(key)
         stored = self._find(key, priority)
         self._library.remove(self._switch, self._number, stored.handle)
+        if self._idle is not None:
+            self._idle.end(stored.handle)
         del self._stored[key, priority]
 
     def entries(self) -> list[Entry]:
@@ -103,6 +122,35 @@ class TableStore:
         """Sets an entry's direct counter."""
         stored = self._counted(key, priority)
         self._library.set_entry_count(self._switch, self._number, stored.handle, count)
+
+    # -- meters and idle times -----------------------------------------------------------------------
+
+    def set_meter(self, key: tuple[Match, ...], config: MeterConfig | None, priority: int) -> None:
+        """Configures an entry's direct meter."""
+        stored = self._metered(key, priority)
+        meter_words(config, self._table.name)
+        self._put_meter(stored.handle, config)
+        stored.entry = replace(stored.entry, meter=config)
+
+    def marked(self, key: tuple[Match, ...], priority: int) -> Marked:
+        """What an entry's meter has found green, yellow and red."""
+        handle = self._metered(key, priority).handle
+        return marked_of(self._library.entry_marked(self._switch, self._number, handle))
+
+    def clear_marked(self, key: tuple[Match, ...], priority: int) -> None:
+        """Sets these counters to zero."""
+        handle = self._metered(key, priority).handle
+        self._library.clear_entry_marked(self._switch, self._number, handle)
+
+    def idle_time(self, key: tuple[Match, ...], priority: int) -> int:
+        """Nanoseconds since an entry was hit, or made."""
+        if self._idle is None:
+            raise ControlError(Code.FAILED_PRECONDITION, f"entries of {self._table.name} do not age")
+        return self._idle.idle_time(self._find(key, priority).handle)
+
+    def expired(self, now: int) -> list[Entry]:
+        """The entries that have timed out."""
+        return [] if self._idle is None else [self._stored[each].entry for each in self._idle.expired(now)]
 
     # -- default action ----------------------------------------------------------------------------
 
@@ -151,6 +199,15 @@ class TableStore:
         if handle < 0:
             raise ControlError(Code.RESOURCE_EXHAUSTED, f"no memory for an entry of {self._table.name}")
         self._stored[entry.key, entry.priority] = _Stored(entry, handle)
+        if self._idle is not None:
+            self._idle.begin(handle, (entry.key, entry.priority), entry.timeout_ns)
+        if entry.meter is not None:
+            self._put_meter(handle, entry.meter)
+
+    def _put_meter(self, handle: int, config: MeterConfig | None) -> None:
+        if self._table.meter is not None:
+            words = meter_words(config, self._table.name)
+            self._library.set_entry_meter(self._switch, self._number, handle, words)
 
     def _pack(self, key: tuple[Match, ...], priority: int) -> _Packed:
         values, checks = [], []
@@ -187,6 +244,11 @@ class TableStore:
             raise ControlError(Code.FAILED_PRECONDITION, f"{self._table.name} has no direct counter")
         return self._find(key, priority)
 
+    def _metered(self, key: tuple[Match, ...], priority: int) -> _Stored:
+        if self._table.meter is None:
+            raise ControlError(Code.FAILED_PRECONDITION, f"{self._table.name} has no direct meter")
+        return self._find(key, priority)
+
     def _check_mutable(self) -> None:
         if self._table.immutable:
             raise ControlError(Code.PERMISSION_DENIED, f"the entries of {self._table.name} are the program's")
@@ -214,6 +276,13 @@ class TableStore:
             raise ControlError(Code.OUT_OF_RANGE, f"priority {entry.priority}")
         if entry.priority and not self._table.prioritised:
             raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no priorities")
+        if entry.timeout_ns and not self._table.ages:
+            raise ControlError(Code.INVALID_ARGUMENT, f"entries of {self._table.name} do not age")
+        if not 0 <= entry.timeout_ns < 1 << 63:
+            raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name}: timeout {entry.timeout_ns}")
+        if entry.meter is not None and self._table.meter is None:
+            raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no direct meter")
+        meter_words(entry.meter, self._table.name)
         return replace(entry, key=self._checked_key(entry.key), args=tuple(entry.args))
 
     def _checked_key(self, key: tuple[Match, ...]) -> tuple[Match, ...]:

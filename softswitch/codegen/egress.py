@@ -11,6 +11,7 @@ from softswitch.codegen.usage import (
     fields_in,
     headers_changed,
     inputs,
+    meter_targets,
     pipeline_actions,
 )
 from softswitch.program_ir import Clone, CopyHeader, FieldRef, Hash, Recirculate
@@ -18,13 +19,14 @@ from softswitch.program_types import Program
 
 
 def egress_writes(program: Program) -> frozenset[str]:
-    """Headers whose storage or validity egress tables' actions or checksum updates may change."""
+    """Headers whose storage or validity egress tables (actions, meters) or checksum updates may change."""
     headers = {
         name
         for action in pipeline_actions(program, program.egress)
         for statement in action.body
         for name in headers_changed(program, statement)
     }
+    headers.update(ref.header for table in program.egress.tables.values() for ref in meter_targets(table))
     headers.update(checksum.target.header for checksum in program.checksums if checksum.update)
     return frozenset(name for name in headers if not program.headers[name].metadata)
 

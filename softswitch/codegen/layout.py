@@ -280,6 +280,8 @@ class Layout:
         lines.append(f"    uint64_t valid[{words}];")
         lines.append("    uint32_t payload_length, ingress_length, length, truncate;")
         lines.append("    uint32_t clone_session, clone_list, resubmit, recirculate, exit;")
+        if self.program.digests:
+            lines.append("    uint32_t digest; // asked for by ingress, 0 for none")
         lines += (f"    uint32_t {self.next_index(stack)[3:]};" for stack in self.program.stacks)
         for ref in self.metadata_fields():
             slot = self.slot(ref)

@@ -9,6 +9,7 @@ from softswitch.codegen.deparser import (
     update_function,
     verify_function,
 )
+from softswitch.codegen.digests import sample_words
 from softswitch.codegen.egress import egress_writes, saved_headers
 from softswitch.codegen.exposure import forget_functions
 from softswitch.codegen.headers import header_functions
@@ -79,7 +80,7 @@ def _head(layout: Layout) -> list[str]:
     lines = [
         "// SPDX-License-Identifier: Apache-2.0\n"
         f"// Generated from a BMv2 JSON program, {layout.program.digest}.",
-        '#include "packet.h"\n#include "queue.h"\n',
+        '#include "digest.h"\n#include "meter.h"\n#include "packet.h"\n#include "queue.h"\n',
     ]
     if layout.wide_words:
         lines.append(f'#define SW_WIDE_WORDS {layout.wide_words}\n#include "wide.h"\n')
@@ -115,7 +116,7 @@ def _used(program: Program, actions: list[Action]) -> set[FieldRef]:
 
 
 def _description(layout: Layout) -> str:
-    """C text of `sw_generated`, from which the runtime makes tables, registers and counters."""
+    """C text of `sw_generated`, from which the runtime makes tables, registers, counters and meters."""
     program = layout.program
     tables = []
     for table in program.tables.values():
@@ -123,20 +124,28 @@ def _description(layout: Layout) -> str:
         words = arg_word_count(table_actions(layout, table))
         tables.append(
             f"{{{_quote(table.name)}, {_KINDS[table.kind]}, {packing.words}, {packing.lpm_words}, "
-            f"{packing.range_words}, {words}}}"
+            f"{packing.range_words}, {words}, "
+            f"{_words('sw_meter', table.meter is not None)}, {_words('sw_idle', table.ages)}}}"
         )
     registers = [
         f"{{{_quote(each.name)}, {each.size}u, {storage_bits(each.bits) // 8}}}"
         for each in program.registers.values()
     ]
     counters = [f"{{{_quote(each.name)}, {each.size}u, 16}}" for each in program.counters.values()]
+    meters = [f"{{{_quote(each.name)}, {each.size}u, sizeof(sw_meter)}}" for each in program.meters.values()]
     return (
         f"static const sw_table_desc table_desc[] = {{{', '.join([*tables, '{0}'])}}};\n"
         f"static const sw_array_desc register_desc[] = {{{', '.join([*registers, '{0}'])}}};\n"
         f"static const sw_array_desc counter_desc[] = {{{', '.join([*counters, '{0}'])}}};\n"
-        f"const sw_program sw_generated = {{{len(tables)}, {len(registers)}, {len(counters)}, table_desc, "
-        "register_desc, counter_desc, sizeof(scratch), sizeof(queued), process, process_limited, depart};\n"
+        f"static const sw_array_desc meter_desc[] = {{{', '.join([*meters, '{0}'])}}};\n"
+        f"const sw_program sw_generated = {{{len(tables)}, {len(registers)}, {len(counters)}, {len(meters)}, "
+        f"table_desc, register_desc, counter_desc, meter_desc, {sample_words(program)}, sizeof(scratch), "
+        "sizeof(queued), process, process_limited, depart};\n"
     )
+
+
+def _words(kind: str, there: bool) -> str:
+    return f"sizeof({kind}) / 8" if there else "0"
 
 
 def _quote(name: str) -> str:

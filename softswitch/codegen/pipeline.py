@@ -4,10 +4,12 @@
 from softswitch.codegen.expressions import Compiler, literal
 from softswitch.codegen.keys import KeyLayout, Piece, arg_word_count, key_layout
 from softswitch.codegen.layout import Layout
+from softswitch.codegen.statements import meter_colour
 from softswitch.codegen.tracepoints import Kind, Tracepoints
-from softswitch.program_ir import Binary, Exit, Expr, Valid
+from softswitch.errors import UnsupportedConstruct
+from softswitch.program_ir import Binary, Exit, Expr, FieldRef, Valid
 from softswitch.program_tables import successors
-from softswitch.program_types import Action, ActionCall, MatchKind, Pipeline, Table, TableKey
+from softswitch.program_types import Action, ActionCall, MatchKind, Meter, Pipeline, Table, TableKey
 
 
 class PipelineWriter:
@@ -59,8 +61,8 @@ class PipelineWriter:
             lines.append(f"sw_entry *e = {self._lookup(table, packing, number)};")
             lines.append("const int hit = e != NULL;")
             lines.append(f"if (!hit) e = s->tables[{number}].fallback;")
-            if table.counted:
-                lines.append("else { e->packets++; e->bytes += m->ingress_length; }")
+            if hit := self._on_hit(table, number):
+                lines.append(f"else {{ {' '.join(hit)} }}")
         else:
             lines += [f"sw_entry *e = s->tables[{number}].fallback;", "const int hit = 0;"]
         lines.append(f"const uint64_t *a = e->words + {words};")
@@ -82,6 +84,25 @@ class PipelineWriter:
         else:
             lines.append(self._go(table.base_next))
         return lines
+
+    def _on_hit(self, table: Table, number: int) -> list[str]:
+        """What a hit leaves in the entry, and the colour that its meter gives the packet."""
+        lines = []
+        if table.counted:
+            lines.append("e->packets++; e->bytes += m->ingress_length;")
+        if table.ages:
+            lines.append(f"sw_entry_idle(&s->tables[{number}], e)->hit = s->now;")
+        if table.meter is not None and table.meter.target is not None:
+            lines += self._meter(table.meter, table.meter.target, f"sw_entry_meter(&s->tables[{number}], e)")
+        return lines
+
+    def _meter(self, meter: Meter, target: FieldRef, place: str) -> list[str]:
+        slot = self._layout.slot(target)
+        if slot.bits > 128:
+            raise UnsupportedConstruct(f"a colour of {slot.bits} bits (more than 128)", f"meter {meter.name}")
+        masks = self._layout.masks({target.header})
+        touch = (f"p->touched[{word}] |= 0x{mask:x}ull;" for word, mask in masks)
+        return [*touch, f"{slot.access} = {meter_colour(meter, place)} & {min(3, (1 << slot.bits) - 1)};"]
 
     def _fixed(self, table: Table, call: ActionCall) -> list[str]:
         """A table without key whose action the program fixed: a plain call."""

@@ -8,6 +8,7 @@ from softswitch.codegen.intrinsic import Intrinsic
 from softswitch.codegen.layout import Layout
 from softswitch.codegen.tracepoints import Tracepoints
 from softswitch.program_ir import FieldRef
+from softswitch.program_types import Program
 
 # What a pass through egress begins with, whatever ingress left there.
 _SET_AT_DEPARTURE: Final = (
@@ -38,6 +39,7 @@ def queueing_functions(layout: Layout, intrinsic: Intrinsic, trace: Tracepoints)
     no queues. (A test at run time, never true, made it 3 % slower.)
     """
     copies = "\n".join(f"    {each}" for each in _copies(layout, intrinsic))
+    time = keep_time(layout.program)
     rid = " ".join(intrinsic.set("egress_rid", "to[i].rid", "n"))
     queued = trace.queued("sw_enqueue(r->s, port, priority, n->length, r->passes)", "to[i].port", "priority")
     return f"""static __attribute__((noinline)) uint32_t leave_apart(
@@ -87,11 +89,17 @@ static uint32_t depart(sw_state *s, sw_packet *packet, uint32_t port, uint64_t n
     queued *w = (queued *)packet;
     run r = {{s, emit, ctx, now_ns / 1000, packet->passes, 0, 0}};
     here(&r)->written = UINT32_MAX;
-{trace.turn()}    const uint32_t sent = leave_apart(&r, &w->p, &w->m, port, packet, depth);
+{time}{trace.turn()}    const uint32_t sent = leave_apart(&r, &w->p, &w->m, port, packet, depth);
     begin_waiting(&r, 1);
     return sent;
 }}
 """
+
+
+def keep_time(program: Program) -> str:
+    """C text that tells meters and idle times the time, if the program has any."""
+    needed = program.meters or any(table.ages for table in program.tables.values())
+    return "    s->now = now_ns;\n" if needed else ""
 
 
 def _copies(layout: Layout, intrinsic: Intrinsic) -> list[str]:

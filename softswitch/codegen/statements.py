@@ -13,9 +13,11 @@ from softswitch.program_ir import (
     CopyHeader,
     CopyStack,
     CounterAdd,
+    ExecuteMeter,
     Exit,
     Expr,
     FieldRef,
+    GenerateDigest,
     Hash,
     Lvalue,
     MarkToDrop,
@@ -30,7 +32,7 @@ from softswitch.program_ir import (
     Statement,
     Truncate,
 )
-from softswitch.program_types import DROP_PORT, Program
+from softswitch.program_types import DROP_PORT, Meter, Program
 
 
 class StatementWriter:
@@ -61,6 +63,10 @@ class StatementWriter:
                 at = compiler.index(index)
                 cell = f"s->counters[{number}][{at}]"
                 return [f"if ({at} < {size}) {{ {cell}.packets++; {cell}.bytes += m->ingress_length; }}"]
+            case ExecuteMeter(dst, name, index):
+                return self._execute_meter(dst, name, index)
+            case GenerateDigest(digest):
+                return [f"m->digest = {digest};"]
             case MarkToDrop():
                 return self._mark_to_drop()
             case SetValid(header, valid):
@@ -97,6 +103,16 @@ class StatementWriter:
         if isinstance(dst, FieldRef) and is_temporary(dst):
             return [f"{dst.field} = {at} < {register.size} ? {cell} : 0;"]
         return [f"if ({at} < {register.size}) {{ {' '.join(self.store(dst, lambda _: cell))} }}"]
+
+    def _execute_meter(self, dst: Lvalue, name: str, index: Expr) -> list[str]:
+        number, meter = list(self._program.meters).index(name), self._program.meters[name]
+        at = self._compiler.index(index)
+        colour = meter_colour(meter, f"&s->meters[{number}][{at}]")
+        if isinstance(dst, FieldRef) and is_temporary(dst):
+            return [f"{dst.field} = {at} < {meter.size} ? {colour} : 0;"]
+        return [
+            f"if ({at} < {meter.size}) {{ {' '.join(self.store(dst, lambda bits: _cut(colour, bits)))} }}"
+        ]
 
     def _mark_to_drop(self) -> list[str]:
         lines = []
@@ -177,6 +193,12 @@ class StatementWriter:
 def assignment(target: str, text: str, bits: int) -> str:
     """C statement that assigns to a field or register cell of `bits` bits what `Compiler.stored` says."""
     return f"sw_wide_put({target}, {bits}, {text});" if bits > 128 else f"{target} = {text};"
+
+
+def meter_colour(meter: Meter, place: str) -> str:
+    """C expression: the colour that the meter at `place` gives the packet."""
+    units = "m->ingress_length" if meter.bytes else "1"
+    return f"sw_meter_mark({place}, s->now, {units}, m->ingress_length)"
 
 
 def _cut(text: str, bits: int) -> str:

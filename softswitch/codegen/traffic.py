@@ -11,9 +11,10 @@ switch run forever.
 from collections.abc import Sequence
 from typing import Final
 
+from softswitch.codegen.digests import digest_function
 from softswitch.codegen.intrinsic import Intrinsic, keep_fields_function
 from softswitch.codegen.layout import Layout
-from softswitch.codegen.queueing import QUEUED_TYPE, queueing_functions
+from softswitch.codegen.queueing import QUEUED_TYPE, keep_time, queueing_functions
 from softswitch.codegen.tracepoints import Kind, Lost, Tracepoints
 from softswitch.codegen.usage import pipeline_actions
 from softswitch.program_ir import Clone, Recirculate, Resubmit, Statement
@@ -46,6 +47,7 @@ class TrafficWriter:
         """C text of `scratch` and ``process``."""
         parts = [
             self._types(),
+            digest_function(self._layout) if self._layout.program.digests else "",
             keep_fields_function(self._layout) if self._clones_in or self._waits else "",
             self._queue(),
             self._send(),
@@ -297,6 +299,7 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
         return;
     }}
 """
+        digest = "    if (m->digest) tell(s, p, m);\n" if self._layout.program.digests else ""
         checks = [
             *self._intrinsic.set("parser_error", "error"),
             *self._intrinsic.set("checksum_error", "(uint32_t)checksums_wrong(p, m)"),
@@ -315,7 +318,7 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
 {_indented(checks)}
     ingress(s, p, m);
     m->exit = 0;
-{clone}{resubmit}    sw_replica single = {{{self._intrinsic.get("egress_spec")}, 0}};
+{clone}{digest}{resubmit}    sw_replica single = {{{self._intrinsic.get("egress_spec")}, 0}};
     const sw_replica *to = &single;
     uint32_t count = single.port != {DROP_PORT};
     const uint32_t group = {self._intrinsic.get("mcast_grp")};
@@ -355,12 +358,13 @@ SW_INLINE void begin_waiting(run *r, int limited) {{
             *self._intrinsic.set("packet_length", "length"),
             *self._intrinsic.set("ingress_global_timestamp", "r.now"),
         ]
+        time = keep_time(self._layout.program)
         return f"""SW_INLINE void process_frame(sw_switch *sw, uint32_t port, const uint8_t *frame,
                              uint32_t length, uint64_t now_ns, sw_emit emit, void *ctx, int limited) {{
     sw_state *s = (sw_state *)sw;
     s->stats.packets_in++;
     s->stats.bytes_in += length;
-{self._trace.begin("port", "length", "now_ns")}    if (length > SW_MAX_FRAME) {{
+{time}{self._trace.begin("port", "length", "now_ns")}    if (length > SW_MAX_FRAME) {{
 {self._trace.lost(8, Lost.TOO_LONG, "length")}        s->stats.packets_dropped++;
         return;
     }}

@@ -14,6 +14,7 @@ from softswitch.program_ir import (
     CopyHeader,
     CopyStack,
     CounterAdd,
+    ExecuteMeter,
     Expr,
     Extract,
     ExtractNext,
@@ -39,7 +40,7 @@ from softswitch.program_ir import (
     Unary,
     Verify,
 )
-from softswitch.program_types import Action, Pipeline, Program
+from softswitch.program_types import Action, Pipeline, Program, Table
 
 # Expressions whose value depends on more than fields, parameters and header validity.
 STATEFUL: Final = (RegisterRef, StackField, StackLast, StackCount, StackValid)
@@ -88,6 +89,7 @@ _INPUTS: Final[dict[type, tuple[str, ...]]] = {
     RegisterRead: ("index",),
     RegisterWrite: ("index", "value"),
     CounterAdd: ("index",),
+    ExecuteMeter: ("index",),
     Hash: ("base", "modulus"),
     Random: ("low", "high"),
     Clone: ("session",),
@@ -104,7 +106,7 @@ def inputs(statement: Statement) -> tuple[Expr, ...]:
     return (*found, dst.index) if isinstance(dst, StackField) else found
 
 
-_ASSIGNING: Final = (Assign, RegisterRead, Hash, Random)
+_ASSIGNING: Final = (Assign, RegisterRead, ExecuteMeter, Hash, Random)
 
 
 def destination(statement: Statement) -> Lvalue | None:
@@ -115,7 +117,7 @@ def destination(statement: Statement) -> Lvalue | None:
 def with_destination(statement: Statement, dst: Lvalue) -> Statement:
     """The statement with another destination."""
     match statement:
-        case Assign() | RegisterRead() | Hash() | Random():
+        case Assign() | RegisterRead() | ExecuteMeter() | Hash() | Random():
             return dataclasses.replace(statement, dst=dst)
         case _:
             return statement
@@ -168,8 +170,8 @@ def calculation_fields(program: Program, calculation: Calculation) -> Iterator[F
 
 
 def outside_actions(program: Program) -> set[FieldRef]:
-    """Fields that something other than an action body reads or writes: parser, keys, conditions,
-    checksums, calculations, field lists."""
+    """Fields that something other than an action body reads or writes: parser, keys, direct meters,
+    conditions, checksums, calculations, field lists, digests."""
     used: set[FieldRef] = set()
     for state in program.parser.states.values():
         for expr in state.key:
@@ -187,6 +189,7 @@ def outside_actions(program: Program) -> set[FieldRef]:
     for pipeline in (program.ingress, program.egress):
         for table in pipeline.tables.values():
             used.update(key.target for key in table.keys if isinstance(key.target, FieldRef))
+            used.update(meter_targets(table))
         for conditional in pipeline.conditionals.values():
             used.update(fields_in(conditional.condition))
     for checksum in program.checksums:
@@ -197,7 +200,15 @@ def outside_actions(program: Program) -> set[FieldRef]:
         used.update(calculation_fields(program, calculation))
     for fields in program.field_lists.values():
         used.update(fields)
+    for digest in program.digests.values():
+        used.update(digest.fields)
     return used
+
+
+def meter_targets(table: Table) -> Iterator[FieldRef]:
+    """The field that a hit in the table sets to its entry's colour, if there is one."""
+    if table.meter is not None and table.meter.target is not None:
+        yield table.meter.target
 
 
 def statement_fields(program: Program, statement: Statement) -> set[FieldRef]:

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "digest.h"
+#include "meter.h"
 #include "queue.h"
 #include "table.h"
 #include "trace.h"
@@ -66,11 +68,14 @@ void swc_destroy(sw_switch *sw) {
         if (s->tables[i].fallback != NULL) sw_table_free(&s->tables[i]);
     for (uint32_t i = 0; s->registers != NULL && i < sw_generated.registers; i++) free(s->registers[i]);
     for (uint32_t i = 0; s->counters != NULL && i < sw_generated.counters; i++) free(s->counters[i]);
+    for (uint32_t i = 0; s->meters != NULL && i < sw_generated.meters; i++) free(s->meters[i]);
     for (uint32_t i = 0; s->groups != NULL && i < SW_GROUPS; i++) free(s->groups[i]);
     for (uint32_t i = 0; s->sessions != NULL && i < SW_SESSIONS; i++) free(s->sessions[i]);
     free(s->tables);
     free(s->registers);
     free(s->counters);
+    free(s->meters);
+    free(s->digests);
     free(s->groups);
     free(s->sessions);
     free(s->scratch);
@@ -85,16 +90,24 @@ static int allocate(sw_state *s) {
     s->tables = calloc(program->tables + 1, sizeof(sw_table));
     s->registers = calloc(program->registers + 1, sizeof(void *));
     s->counters = calloc(program->counters + 1, sizeof(sw_cell *));
+    s->meters = calloc(program->meters + 1, sizeof(sw_meter *));
     s->groups = calloc(SW_GROUPS, sizeof(sw_replicas *));
     s->sessions = calloc(SW_SESSIONS, sizeof(sw_replicas *));
     s->scratch = cells(1, program->scratch_bytes);
-    if (!s->tables || !s->registers || !s->counters || !s->groups || !s->sessions || !s->scratch) return -1;
+    if (!s->tables || !s->registers || !s->counters || !s->meters || !s->groups || !s->sessions || !s->scratch)
+        return -1;
     for (uint32_t i = 0; i < program->tables; i++)
         if (sw_table_init(&s->tables[i], &program->table[i]) != 0) return -1;
     for (uint32_t i = 0; i < program->registers; i++)
         if ((s->registers[i] = cells(program->reg[i].size, program->reg[i].cell_bytes)) == NULL) return -1;
     for (uint32_t i = 0; i < program->counters; i++)
         if ((s->counters[i] = cells(program->counter[i].size + 1, sizeof(sw_cell))) == NULL) return -1;
+    for (uint32_t i = 0; i < program->meters; i++)
+        if ((s->meters[i] = cells(program->meter[i].size + 1, sizeof(sw_meter))) == NULL) return -1;
+    if (program->digest_words != 0) {
+        s->digests = calloc(1, sizeof(sw_digests) + (size_t)SW_DIGESTS * program->digest_words * sizeof(uint64_t));
+        if (s->digests == NULL) return -1;
+    }
     return 0;
 }
 

@@ -21,6 +21,8 @@ typedef struct {
     uint32_t lpm_words;    // LPM: the last of them, the prefix, left-aligned, most significant word first
     uint32_t range_words;  // ternary: the last of them, one range field each
     uint32_t arg_words;    // 64-bit words of the longest action data
+    uint32_t meter_words;  // of an entry's sw_meter; 0 without direct meters
+    uint32_t idle_words;   // of an entry's sw_idle; 0 where entries do not age
 } sw_table_desc;
 
 typedef struct sw_entry sw_entry;
@@ -32,7 +34,7 @@ struct sw_entry {
     uint32_t handle;
     uint32_t group;  // sw_group.id
     uint64_t packets, bytes;
-    // key (masked; range fields: low) | arguments | ternary: mask of the key (range fields: high)
+    // key (masked; range fields: low) | arguments | ternary: mask of the key (range fields: high) | meter | idle
     uint64_t words[];
 };
 
@@ -76,6 +78,27 @@ typedef struct {
 
 // For each value of a node's six bits, the prefixes that it has (by their numbers).
 extern const uint64_t sw_trie_path[64];
+
+// When an entry was last hit (or made; SW_NEVER: since the time was last told), when it was last reported
+// idle, and after how long it is to be; 0 for never. In nanoseconds.
+typedef struct {
+    uint64_t hit, told, timeout;
+} sw_idle;
+
+typedef struct sw_meter sw_meter;  // meter.h
+
+// Words of an entry's key, arguments and mask.
+SW_INLINE uint32_t sw_entry_words(const sw_table_desc *desc) {
+    return desc->key_words + desc->arg_words + (desc->kind == SW_TERNARY ? desc->key_words : 0);
+}
+
+SW_INLINE sw_meter *sw_entry_meter(const sw_table *table, sw_entry *entry) {
+    return (sw_meter *)(entry->words + sw_entry_words(table->desc));
+}
+
+SW_INLINE sw_idle *sw_entry_idle(const sw_table *table, sw_entry *entry) {
+    return (sw_idle *)(entry->words + sw_entry_words(table->desc) + table->desc->meter_words);
+}
 
 SW_INLINE uint64_t sw_mix(uint64_t hash, uint64_t word) {
     sw_u128 product = (sw_u128)(word ^ hash) * 0xd6e8feb86659fd93u;

@@ -38,6 +38,7 @@ enum { SW_GROUPS = 1 << 16, SW_SESSIONS = 1 << 15 };
 typedef struct sw_traffic sw_traffic;  // queue.h
 typedef struct sw_packet sw_packet;
 typedef struct sw_trace sw_trace;  // trace.h
+typedef struct sw_digests sw_digests;  // digest.h
 
 typedef struct sw_state {
     sw_switch base;  // first: drivers see only this
@@ -46,9 +47,12 @@ typedef struct sw_state {
     _Atomic uint64_t deadline;  // when the next queued packet is due; SW_NEVER without one
     sw_traffic *traffic;        // NULL until a port is limited
     uint64_t random;
+    uint64_t now;  // the last time that was told, in nanoseconds: kept where meters or idle times need it
     sw_table *tables;
     void **registers;
     sw_cell **counters;
+    sw_meter **meters;
+    sw_digests *digests;  // NULL in a program without
     sw_replicas **groups;
     sw_replicas **sessions;
     void *scratch;    // the generated code's packet state and buffers
@@ -57,9 +61,10 @@ typedef struct sw_state {
 
 // What the generated code says about itself.
 typedef struct {
-    uint32_t tables, registers, counters;
+    uint32_t tables, registers, counters, meters;
     const sw_table_desc *table;
-    const sw_array_desc *reg, *counter;
+    const sw_array_desc *reg, *counter, *meter;
+    uint32_t digest_words;  // of a sample; 0 without digests
     size_t scratch_bytes, packet_bytes;  // of a sw_packet with what the program keeps in it
     void (*process)(sw_switch *, uint32_t, const uint8_t *, uint32_t, uint64_t, sw_emit, void *);
     // The same where ports are limited: what has to wait is put into their queues.

@@ -17,7 +17,10 @@ from softswitch.program_types import Program
 from softswitch.switch import Switch
 
 FOLDER: Final = Path(__file__).parent / "p4"
-NAMES: Final = ("expressions", "parsing", "matching", "traffic", "state", "loops", "queues", "wide")
+NAMES: Final = ("expressions", "parsing", "matching", "traffic", "state", "loops", "queues", "wide", "meters")
+
+WITH_P4INFO: Final = ("meters",)
+"""The programs that controllers are tested with."""
 
 
 @functools.cache
@@ -31,13 +34,17 @@ def raw(name: str) -> Any:
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
-def compiled(name: str) -> str:
-    """What p4c makes of a program today, without positions in the source."""
+def compiled(name: str) -> dict[str, str]:
+    """What p4c makes of a program today, by file name: JSON without positions in the source, and P4Info."""
     with tempfile.TemporaryDirectory() as scratch:
-        target = Path(scratch) / "out.json"
-        command = ["p4c-bm2-ss", "-o", str(target), f"{name}.p4"]
+        target, info = Path(scratch) / "out.json", Path(scratch) / "out.txtpb"
+        command = ["p4c-bm2-ss", "-o", str(target), "--p4runtime-files", str(info), f"{name}.p4"]
         subprocess.run(command, cwd=FOLDER, check=True, capture_output=True)
-        return json.dumps(_without_positions(json.loads(target.read_text())), indent=0) + "\n"
+        text = json.dumps(_without_positions(json.loads(target.read_text())), indent=0) + "\n"
+        files = {f"{name}.json": text}
+        if name in WITH_P4INFO:
+            files[f"{name}.p4info.txtpb"] = info.read_text()
+        return files
 
 
 def _without_positions(node: Any) -> Any:
@@ -79,4 +86,5 @@ def one(switch: Switch, frame: bytes, port: int = 5, now: int = 0) -> bytes:
 
 if __name__ == "__main__":
     for each in NAMES:
-        (FOLDER / f"{each}.json").write_text(compiled(each))
+        for file, text in compiled(each).items():
+            (FOLDER / file).write_text(text)

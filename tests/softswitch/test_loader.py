@@ -73,16 +73,19 @@ REFUSED: list[tuple[str, Spoil]] = [
     ("header unions", lambda r: r["header_unions"].append({"name": "u"})),
     ("stacks of header unions", lambda r: r["header_union_stacks"].append({"name": "u"})),
     ("value sets", lambda r: r["parse_vsets"].append({"name": "v"})),
-    ("meters", lambda r: r["meter_arrays"].append({"name": "m"})),
-    ("digests", lambda r: r["learn_lists"].append({"name": "d"})),
+    ("a meter of 3 rates", lambda r: r["meter_arrays"].append({"name": "m", "rate_count": 3})),
+    (
+        "a meter of 'bits'",
+        lambda r: r["meter_arrays"].append({"name": "m", "rate_count": 2, "type": "bits"}),
+    ),
+    (
+        "digest element 'hexstr'",
+        lambda r: r["learn_lists"].append({"name": "d", "elements": [{"type": "hexstr"}]}),
+    ),
     ("extern instances", lambda r: r["extern_instances"].append({"name": "e"})),
     ("action profiles", lambda r: r["pipelines"][0]["action_profiles"].append({"name": "p"})),
     ("indirect_ws", lambda r: table(r, "In.acl").update(type="indirect_ws")),
-    ("direct meters", lambda r: table(r, "In.acl").update(direct_meters="m")),
-    ("idle timeouts", lambda r: table(r, "In.acl").update(support_timeout=True)),
     ("match type 'fuzzy'", lambda r: table(r, "In.acl")["key"][0].update(match_type="fuzzy")),
-    ("primitive 'generate_digest'", primitive("generate_digest")),
-    ("primitive 'execute_meter'", primitive("execute_meter")),
     ("primitive 'assign_union'", primitive("assign_union")),
     ("primitives in a deparser", lambda r: r["deparsers"][0]["primitives"].append({"op": "x"})),
     ("a header emitted twice", lambda r: r["deparsers"][0]["order"].append("query")),
@@ -148,6 +151,13 @@ CONTRADICTIONS: list[tuple[str, Spoil]] = [
     ("takes 2 parameters, not 0", primitive("assign")),
     ("jump to primitive 17", primitive("_jump", {"type": "hexstr", "value": "0x11"})),
     ("no counter_array", primitive("count", {"type": "counter_array", "value": "c"}, {})),
+    ("no meter_array", primitive("execute_meter", {"type": "meter_array", "value": "m"}, {}, {})),
+    (
+        "no learn list 7",
+        primitive("generate_digest", {"type": "hexstr", "value": "0x0"}, {"type": "hexstr", "value": "0x7"}),
+    ),
+    ("no direct meter 'm'", lambda r: table(r, "In.acl").update(direct_meters="m")),
+    ("nothing in it", lambda r: r["learn_lists"].append({"name": "d", "id": 1, "elements": []})),
     ("declared twice", lambda r: r["headers"].append(copy.deepcopy(r["headers"][2]))),
     ("no whole number of bytes", lambda r: r["header_types"][3]["fields"].append(["odd", 3, False])),
 ]
@@ -167,7 +177,7 @@ def test_contradictions_are_named(message: str, spoil: Spoil) -> None:
 def test_spoiled_programs_load_or_are_refused(seed: int) -> None:
     """Whatever is changed in the JSON: a program, or a ProgramError; never another exception."""
     rng = random.Random(seed)
-    root = raw(rng.choice(("matching", "parsing", "traffic", "state")))
+    root = raw(rng.choice(("matching", "parsing", "traffic", "state", "meters")))
     for _ in range(rng.randrange(1, 4)):
         _spoil(root, rng)
     try:
