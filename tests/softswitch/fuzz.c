@@ -7,12 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "meter.h"
 #include "state.h"
 #include "table.h"
 
 sw_switch *swc_create(uint64_t);
 void swc_destroy(sw_switch *);
 int swc_set_group(sw_switch *, uint32_t, uint32_t, const sw_replica *);
+void swc_set_meters(sw_switch *, uint32_t, uint64_t, uint64_t, const sw_meter_config *);
 int swc_set_session(sw_switch *, uint32_t, uint32_t, const sw_replica *, uint32_t);
 
 static uint64_t state;
@@ -59,6 +61,8 @@ int main(int count, char **args) {
         replicas[ports] = (sw_replica){(uint32_t)atoi(args[i]), ports};
     for (uint32_t i = 1; i < 16; i++) swc_set_group(sw, i, ports, replicas);
     for (uint32_t i = 0; i < 16; i++) swc_set_session(sw, i, i % 2 ? 1 : ports, replicas, i == 3 ? 9 : 0);
+    const sw_meter_config meter = {1, 1000, 1500, 1ull << 62, 3000};
+    for (uint32_t i = 0; i < sw_generated.meters; i++) swc_set_meters(sw, i, 0, sw_generated.meter[i].size, &meter);
     uint64_t now = 0;
     const long all = atol(args[2]);
     for (long frames = all; frames > 0; frames--) {

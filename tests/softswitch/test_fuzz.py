@@ -37,6 +37,11 @@ CORPUS = {
         for what in range(32)
         for port in (1, 2)
     ],
+    "meters": [
+        pack([(what, 8), (index, 16), (7, 48), (0, 8), (0, 8), (0, 8)]) + b"payload"
+        for what in range(32)
+        for index in (0, 9)
+    ],
     "loops": [
         bytes([what, 1]) + base.to_bytes(4, "big") + b"\xff" * 4 + bytes(range(64)) + bytes(44)
         for what in range(12)

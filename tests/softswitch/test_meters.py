@@ -3,7 +3,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
@@ -61,18 +60,26 @@ def ask(switch: Switch, what: int, index: int = 0, who: int = 0, size: int = SIZ
 
 
 class Rfc2698:
-    """The marker of RFC 2698, section 3, colour-blind; tokens come in parts, once a microsecond."""
+    """The marker of RFC 2698, section 3, colour-blind.
+
+    Both token counts begin full. "The token count Tp is incremented by one PIR times per second up to PBS",
+    Tc likewise; here they are looked at in whole microseconds.
+    """
 
     def __init__(self, config: MeterConfig) -> None:
         self._config = config
-        self._peak, self._committed = Fraction(config.pburst), Fraction(config.cburst)
+        self._peak, self._committed = config.pburst, config.cburst
         self._time = 0
 
     def mark(self, now: int, size: int) -> int:
-        passed, self._time = now // 1000 - self._time, now // 1000
+        before, self._time = self._time, now // 1000
         config = self._config
-        self._peak = min(Fraction(config.pburst), self._peak + Fraction(passed * config.pir, 10**6))
-        self._committed = min(Fraction(config.cburst), self._committed + Fraction(passed * config.cir, 10**6))
+
+        def ticks(rate: int) -> int:
+            return self._time * rate // 10**6 - before * rate // 10**6
+
+        self._peak = min(config.pburst, self._peak + ticks(config.pir))
+        self._committed = min(config.cburst, self._committed + ticks(config.cir))
         if self._peak < size:
             return RED
         self._peak -= size
