@@ -100,8 +100,10 @@ class LocalGradients:
         sent = self._sent[: vector.numel()]
         for segment in layout:
             place = segment.in_vector
-            whole, span = vector[place], self.spans[segment.name]
-            sent[place] = whole if self.excluded(segment) else self.sparsifier.encode(whole, span)
+            if self.excluded(segment):
+                sent[place] = vector[place]
+            else:
+                self.sparsifier.encode_into(vector[place], self.spans[segment.name], sent[place])
             sent[layout.padding_of(segment)] = 0.0
         return sent
 

@@ -50,6 +50,30 @@ uint64_t weir_mask_write(const float *x, uint64_t count, uint32_t m, uint32_t *w
     return found;
 }
 
+/* Adds to counts[k], for k below `levels`, how many blocks of 2^k elements hold one that is not zero; the
+ * last one may be partial. See formats/pyramid.py. */
+void weir_pyramid(const float *x, uint64_t count, uint32_t levels, int64_t *counts)
+{
+    enum { IN_WORD = 5, MOST = 64 };
+    uint64_t counted[MOST] = {0}; /* blocks of each level up to the last one that was counted */
+    for (uint64_t start = 0; start < count; start += WORD_BITS) {
+        uint32_t bits = not_zero(x + start, count - start);
+        if (!bits)
+            continue;
+        for (uint32_t level = 0; level < levels && level < IN_WORD; level++) {
+            counts[level] += __builtin_popcount(bits);
+            bits = halved(bits);
+        }
+        for (uint32_t level = IN_WORD; level < levels && level < MOST; level++) {
+            const uint64_t block = start >> level;
+            if (block < counted[level])
+                break; /* and so are the larger blocks that it is in */
+            counts[level]++;
+            counted[level] = block + 1;
+        }
+    }
+}
+
 uint64_t weir_mask_count(const uint32_t *words, uint64_t n)
 {
     uint64_t blocks = 0;

@@ -13,6 +13,7 @@ some parameter has a mask; the exponents; the lanes. A vector without any mask i
 (host_agent.float_sum), which first asks for its non-zero blocks.
 """
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -78,6 +79,7 @@ class Traffic:
 # ------------------------------------------------------------------------------------------------- one reduce
 
 
+@functools.cache
 def headers(block: int) -> int:
     """Bytes of a packet without lanes, at this packet block."""
     return FRAME_OVERHEAD + WEIR.size + SLOT_LANES // block * COLUMN.size

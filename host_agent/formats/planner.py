@@ -36,37 +36,47 @@ _STEADY, _CHANGED = 0.05, 0.2  # relative change of the cost after which to coun
 _WATCH: Final = 4  # steps between two looks at how large the union is, which takes no message
 
 
-@dataclass(frozen=True)
 class _Table:
-    """One parameter's part of the cost of a bucket, for each mask and block."""
+    """One parameter's part of the cost of a bucket, for each mask and block; made when asked for."""
 
-    lanes: Mapping[tuple[int | None, int], Lanes]
-    scales: Mapping[int | None, float]
-    words: Mapping[int | None, Words]
-    bytes: Mapping[int | None, float]
+    def __init__(self, counts: Counts, group: Group) -> None:
+        self._counts, self._group = counts, group
+        self._lanes: dict[tuple[int | None, int], Lanes] = {}
+        self._words: dict[int, Words] = {}
+        self._bytes: dict[int | None, float] = {}
 
-    @classmethod
-    def of(cls, counts: Counts, group: Group) -> "_Table":
-        def least(mask: int | None) -> float:
-            return min(forecast.parameter_bytes(counts, mask, block, group) for block in BLOCK_SIZES)
+    def lanes(self, mask: int | None, block: int) -> Lanes:
+        """Of the packed vector."""
+        key = mask, block
+        if key not in self._lanes:
+            self._lanes[key] = forecast.lanes_of(self._counts, mask, block, self._group.workers)
+        return self._lanes[key]
 
-        return cls(
-            {
-                (mask, block): forecast.lanes_of(counts, mask, block, group.workers)
-                for mask in MASKS
-                for block in BLOCK_SIZES
-            },
-            {mask: forecast.scales_of(counts, mask) for mask in MASKS},
-            {mask: forecast.words_of(counts, mask) for mask in MASK_SIZES},
-            {mask: least(mask) for mask in MASKS},
-        )
+    def scales(self, mask: int | None) -> float:
+        """Exponents."""
+        return forecast.scales_of(self._counts, mask)
+
+    def words(self, mask: int) -> Words:
+        """Of the mask tree."""
+        if mask not in self._words:
+            self._words[mask] = forecast.words_of(self._counts, mask)
+        return self._words[mask]
+
+    def bytes(self, mask: int | None) -> float:
+        """What the parameter adds to a bucket of the usual size, with the best block for it."""
+        if mask not in self._bytes:
+            self._bytes[mask] = min(
+                forecast.parameter_bytes(self._counts, mask, block, self._group) for block in BLOCK_SIZES
+            )
+        return self._bytes[mask]
 
 
 @dataclass(frozen=True)
 class _Parameter:
     """What is known and decided of a parameter.
 
-    wait: steps until it is counted again; period: from then to the next time.
+    mask: the one it has, or is to have next. wait: steps until it is counted again; period: from then to the
+    next time.
     """
 
     counts: Counts
@@ -89,6 +99,7 @@ class Planner:
         self._watched: dict[str, int] = {}
         self._tables: dict[str, _Table] = {}
         self._plans: dict[tuple[object, ...], Plan] = {}
+        self._fixed: Mapping[str, Format] = {}
         self.resize(workers, slots)
 
     def resize(self, workers: int, slots: int) -> None:
@@ -104,6 +115,7 @@ class Planner:
         fixed: formats that are not to be chosen here, by parameter. block: lanes in a packet block, if that
         is not, either. A parameter that was never counted is sent whole.
         """
+        self._fixed = {**self._fixed, **fixed}
         key = (tuple((s.name, s.length) for s in layout), tuple(sorted(fixed.items(), key=str)), block)
         if key not in self._plans:
             self._plans[key] = self._plan(layout, fixed, block)
@@ -223,23 +235,26 @@ class Planner:
 
     def _retabulate(self, names: Mapping[str, object]) -> None:
         group = self._group
-        fresh = {name: _Table.of(self._parameters[name].counts, group) for name in names}
+        fresh = {name: _Table(self._parameters[name].counts, group) for name in names}
         self._tables = {**self._tables, **fresh} if len(fresh) < len(self._parameters) else fresh
         self._plans = {}
 
     def _decided(self, name: str, before: _Table | None) -> _Parameter:
         """A parameter that was just counted: its mask, and when to count it again."""
         parameter, table = self._parameters[name], self._tables[name]
-        best = min(reversed(MASKS), key=lambda mask: table.bytes[mask])  # of equals, the coarsest
-        mask = parameter.mask
-        if table.bytes[best] < _HYSTERESIS * table.bytes[mask]:
-            mask = best
+        if name in self._fixed:
+            mask = self._fixed[name].mask
+        else:
+            mask = parameter.mask
+            best = min(reversed(MASKS), key=table.bytes)  # of equals, the coarsest
+            if table.bytes(best) < _HYSTERESIS * table.bytes(mask):
+                mask = best
         period = 1
         if before is not None:
-            change = abs(table.bytes[mask] - before.bytes[mask]) / max(before.bytes[mask], 1.0)
+            change = abs(table.bytes(mask) - before.bytes(mask)) / max(before.bytes(mask), 1.0)
             period = 1 if change > _CHANGED else parameter.period * (2 if change <= _STEADY else 1)
         most, tiny = _PERIODS
-        worth = int(self._counting_bytes / (_OVERHEAD * max(table.bytes[mask], 1.0))) + 1
+        worth = int(self._counting_bytes / (_OVERHEAD * max(table.bytes(mask), 1.0))) + 1
         period = max(min(period, most), min(worth, tiny))
         return replace(parameter, mask=mask, period=period, wait=period - 1)
 
@@ -252,15 +267,22 @@ class Planner:
         blocks = BLOCK_SIZES if block is None else (block,)
         total, chosen, levels = self._cheapest(tables, masks, blocks)
         predicted = total / self._workers
+        if any(segment.name not in self._parameters for segment in layout):
+            reason = "not counted yet"
+        else:
+            reason = f"{_names(masks)}: {_megabytes(predicted)} up and down predicted"
+            if not all(segment.name in fixed for segment in layout):
+                reason += self._alternatives(tables)
+        return Plan(formats, chosen, levels, reason, predicted)
+
+    def _alternatives(self, tables: list[_Table]) -> str:
+        """Why: what it would cost otherwise."""
         others = {
             mask: self._cheapest(tables, [mask] * len(tables), BLOCK_SIZES)[0] / self._workers
             for mask in MASKS
         }
-        if any(segment.name not in self._parameters for segment in layout):
-            reason = "not counted yet"
-        else:
-            reason = _reason(masks, predicted, others)
-        return Plan(formats, chosen, levels, reason, predicted)
+        best = min((mask for mask in MASK_SIZES), key=lambda mask: others[mask])
+        return f", dense {_megabytes(others[None])}, best of one size {best}: {_megabytes(others[best])}"
 
     def _format(self, segment: Segment) -> Format:
         known = self._parameters.get(segment.name)
@@ -268,7 +290,7 @@ class Planner:
 
     def _table(self, segment: Segment) -> _Table:
         """Of a parameter that was never counted: as if everything were sent."""
-        return self._tables.get(segment.name) or _Table.of(_everything(segment.length), self._group)
+        return self._tables.get(segment.name) or _Table(_everything(segment.length), self._group)
 
     def _cheapest(
         self, tables: list[_Table], masks: list[int | None], blocks: tuple[int, ...]
@@ -277,17 +299,17 @@ class Planner:
         parts = list(zip(tables, masks, strict=True))
         group, total, levels = self._group, 0.0, 1
         if any(mask is not None for mask in masks):
-            words = reduce(add, (table.words[mask] for table, mask in parts if mask is not None))
+            words = reduce(add, (table.words(mask) for table, mask in parts if mask is not None))
             total, levels = min((forecast.tree_bytes(words, levels, group), levels) for levels in TREE_LEVELS)
         else:
             total = forecast.bitmap_bytes(
-                sum(table.lanes[None, SCALE_LANES].blocks for table in tables), group
+                sum(table.lanes(None, SCALE_LANES).blocks for table in tables), group
             )
-        scales = sum(table.scales[mask] for table, mask in parts)
+        scales = sum(table.scales(mask) for table, mask in parts)
         total += forecast.scales_bytes(scales, group)
         lanes, block = min(
             (
-                forecast.lanes_bytes(reduce(add, (t.lanes[mask, block] for t, mask in parts)), block, group),
+                forecast.lanes_bytes(reduce(add, (t.lanes(mask, block) for t, mask in parts)), block, group),
                 block,
             )
             for block in blocks
@@ -310,15 +332,6 @@ def _everything(length: int) -> Counts:
     """Counts of a parameter of which every worker sends everything."""
     union = tuple(-(-length >> level) for level in range(UNION_LEVELS))
     return Counts(length, union, (1.0,) * pyramid.LEVELS, None, (1.0,) * len(BLOCK_SIZES))
-
-
-def _reason(masks: list[int | None], predicted: float, others: Mapping[int | None, float]) -> str:
-    """One line that says why."""
-    best = min((mask for mask in MASK_SIZES), key=lambda mask: others[mask])
-    return (
-        f"{_names(masks)}: {_megabytes(predicted)} up and down predicted, "
-        f"dense {_megabytes(others[None])}, best of one size {best}: {_megabytes(others[best])}"
-    )
 
 
 def _names(masks: list[int | None]) -> str:

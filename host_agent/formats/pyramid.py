@@ -11,6 +11,8 @@ from typing import Final
 
 import torch
 
+from host_agent import engine
+
 LEVELS: Final = 9
 """Levels for blocks of 1 to 256 elements."""
 
@@ -22,6 +24,15 @@ def counts(vector: torch.Tensor, levels: int = LEVELS) -> torch.Tensor:
 
     Returns int64[levels], for k = 0, 1, ..., on the vector's device; the last block may be partial.
     """
+    if vector.device.type == "cpu" and vector.dtype == torch.float32 and vector.is_contiguous():
+        native = torch.zeros(levels, dtype=torch.int64)
+        engine.library().weir_pyramid(vector.data_ptr(), vector.numel(), levels, native.data_ptr())
+        return native
+    return counts_torch(vector, levels)
+
+
+def counts_torch(vector: torch.Tensor, levels: int) -> torch.Tensor:
+    """The same on any device, of any type."""
     found = []
     flags = _flags(vector)
     while True:

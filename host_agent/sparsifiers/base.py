@@ -123,6 +123,10 @@ class Sparsifier(ABC):
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
         """The part of ``gradient`` (flat, float32, not modified) to send; may be ``gradient`` itself."""
 
+    def encode_into(self, gradient: torch.Tensor, span: Span, out: torch.Tensor) -> None:
+        """Writes what ``encode`` returns to ``out``; to be replaced where that saves a copy."""
+        out.copy_(self.encode(gradient, span))
+
     def decode(self, total: torch.Tensor) -> torch.Tensor:
         """The gradient that ``total``, the sum over workers of what they encoded, stands for."""
         return total

@@ -82,14 +82,21 @@ class Dfs(Sparsifier):
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
         """Whole blocks of ``gradient``, and what is not finite."""
+        sent = torch.empty_like(gradient)
+        self.encode_into(gradient, span, sent)
+        return sent
+
+    def encode_into(self, gradient: torch.Tensor, span: Span, out: torch.Tensor) -> None:
+        """The same, to memory that is there already."""
         size, count = self.mask_of(span), self._quota(span)
         lengths, favour = norms(gradient, size), self._favour(span)
         if self.options.energy is not None:
             count, favour = enough(lengths, self.options.energy), 1.0
         if count >= lengths.numel():
-            return gradient
+            out.copy_(gradient)
+            return
         chosen = worthiest(lengths, count, favour**0.5 if favour >= WORTH_FAVOURING else 1.0)
-        return copy_blocks(gradient, chosen, size)
+        copy_blocks(gradient, chosen, size, out)
 
     def _quota(self, span: Span) -> int:
         """How many blocks each worker chooses, the same for all."""

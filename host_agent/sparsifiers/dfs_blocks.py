@@ -6,6 +6,7 @@ shorter. Nothing here sorts a whole vector: a sample tells from which magnitude 
 question, one pass finds it, and only that is compared.
 """
 
+import ctypes
 import math
 from typing import Final
 
@@ -15,6 +16,7 @@ from host_agent import engine
 from host_agent.sparsifiers.density import positions, select_threshold
 
 _SAMPLE: Final = 1 << 14
+_SAMPLED: Final = 64  # at most so many values to one of the sample
 _MARGIN: Final = 4.0  # of the rank in the sample, in standard deviations
 _ROOM: Final = 1 << 12
 _TINIEST: Final = 2.0**-149
@@ -31,15 +33,25 @@ def norms(vector: torch.Tensor, size: int) -> torch.Tensor:
     """
     if size == 1:
         return vector
-    found = _energies(vector.square(), size)
+    found = energies(vector, size)
     peak = float(found.max())
     if peak < _LEAST or peak == math.inf:  # squares have half a float's range
-        found = _energies((vector / vector.abs().max().clamp_min_(_NORMAL)).square_(), size)
+        found = energies(vector / vector.abs().max().clamp_min_(_NORMAL), size)
     return found.sqrt_()
 
 
-def _energies(squares: torch.Tensor, size: int) -> torch.Tensor:
-    """The sum of each block."""
+def energies(vector: torch.Tensor, size: int) -> torch.Tensor:
+    """The sum of squares of each block of a flat float32 vector."""
+    if vector.device.type != "cpu" or not vector.is_contiguous():
+        return energies_torch(vector, size)
+    found = torch.empty(-(-vector.numel() // size))
+    engine.library().weir_energies(vector.data_ptr(), vector.numel(), size, found.data_ptr())
+    return found
+
+
+def energies_torch(vector: torch.Tensor, size: int) -> torch.Tensor:
+    """The same on any device."""
+    squares = vector.square()
     whole = squares.numel() // size
     found = squares[: whole * size].view(whole, size) @ squares.new_ones(size)
     if whole * size < squares.numel():
@@ -56,18 +68,13 @@ def worthiest(values: torch.Tensor, count: int, favour: float = 1.0) -> torch.Te
     are there in any case, zeros never.
     """
     if count <= 0:
-        return reach(values, math.inf, 0)
+        return candidates(values, math.inf, 1.0, 0)[0]
     floor = _sampled_floor(values, count)
-    found = reach(values, floor / favour or _TINIEST, 2 * count)
-    if found.numel() < count and floor > 0.0:  # the sample misled
-        found = reach(values, _TINIEST, values.numel())
+    found, scores, reaching = candidates(values, floor, favour, 2 * count)
+    if reaching < count and floor > 0.0:  # the sample misled
+        found, scores, _ = candidates(values, 0.0, favour, values.numel())
     if found.numel() <= count:
         return found
-    scores = values.index_select(0, found).abs_().nan_to_num_(nan=math.inf, posinf=math.inf)
-    if favour > 1.0:
-        word = found >> _WORD_LOG2
-        peaks = scores.new_zeros((values.numel() >> _WORD_LOG2) + 1).scatter_reduce_(0, word, scores, "amax")
-        scores = torch.minimum(scores.mul_(favour), peaks.index_select(0, word))
     cut = select_threshold(scores, count)
     taken = scores >= cut
     surplus = int(torch.count_nonzero(taken)) - count
@@ -76,17 +83,18 @@ def worthiest(values: torch.Tensor, count: int, favour: float = 1.0) -> torch.Te
     return found[taken]
 
 
-def copy_blocks(vector: torch.Tensor, chosen: torch.Tensor, size: int) -> torch.Tensor:
-    """A new vector with the chosen blocks (ascending indices) of ``vector``, and zeros elsewhere."""
-    sent, whole = torch.zeros_like(vector), vector.numel() // size
+def copy_blocks(vector: torch.Tensor, chosen: torch.Tensor, size: int, out: torch.Tensor) -> None:
+    """Writes the chosen blocks (ascending indices) of ``vector`` to ``out``, and zeros elsewhere."""
+    out.zero_()
+    whole = vector.numel() // size
     if size == 1:
-        return sent.index_copy_(0, chosen, vector.index_select(0, chosen))
+        out.index_copy_(0, chosen, vector.index_select(0, chosen))
+        return
     rows, body = chosen[chosen < whole], slice(0, whole * size)
     blocks = vector[body].view(whole, size).index_select(0, rows)
-    sent[body].view(whole, size).index_copy_(0, rows, blocks)
+    out[body].view(whole, size).index_copy_(0, rows, blocks)
     if rows.numel() < chosen.numel():
-        sent[whole * size :] = vector[whole * size :]
-    return sent
+        out[whole * size :] = vector[whole * size :]
 
 
 def enough(norms: torch.Tensor, share: float) -> int:
@@ -110,7 +118,7 @@ def enough(norms: torch.Tensor, share: float) -> int:
 
 def _sampled_floor(values: torch.Tensor, count: int) -> float:
     """A magnitude that at least ``count`` values reach, almost certainly, and not many more; 0: unknown."""
-    step = values.numel() // _SAMPLE
+    step = min(values.numel() // _SAMPLE, _SAMPLED)
     if step < 2:
         return 0.0
     while math.gcd(step, 210) != 1:  # the sample must not follow the rhythm of kernels and channels
@@ -124,19 +132,43 @@ def _sampled_floor(values: torch.Tensor, count: int) -> float:
     return floor if math.isfinite(floor) else 0.0
 
 
-def reach(values: torch.Tensor, floor: float, expected: int) -> torch.Tensor:
-    """Where values are that are at least this large in magnitude, or NaN: ascending. expected: how many."""
+def candidates(
+    values: torch.Tensor, floor: float, favour: float, expected: int
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Where values are that may have a score (see ``worthiest``) of at least ``floor``.
+
+    Those are there of which there is no doubt, some others may be; zeros are not. Returns the places,
+    ascending, their scores, and how many of these values have at least this magnitude. expected: how many
+    there may be.
+    """
     if values.device.type != "cpu" or not values.is_contiguous():
-        return reach_torch(values, floor)
+        return candidates_torch(values, floor, favour)
     room = max(expected, _ROOM)
     while True:
-        found = torch.empty(room, dtype=torch.int64)
-        there = engine.library().weir_reach(values.data_ptr(), values.numel(), floor, found.data_ptr(), room)
+        found, scores = torch.empty(room, dtype=torch.int64), torch.empty(room)
+        reaching = ctypes.c_uint64()
+        there = engine.library().weir_candidates(
+            values.data_ptr(),
+            values.numel(),
+            floor,
+            favour,
+            found.data_ptr(),
+            scores.data_ptr(),
+            room,
+            ctypes.byref(reaching),
+        )
         if there <= room:
-            return found[:there]
+            return found[:there], scores[:there], reaching.value
         room = there
 
 
-def reach_torch(values: torch.Tensor, floor: float) -> torch.Tensor:
+def candidates_torch(
+    values: torch.Tensor, floor: float, favour: float
+) -> tuple[torch.Tensor, torch.Tensor, int]:
     """The same on any device."""
-    return positions((values.abs() < floor).logical_not_())
+    found = positions((values.abs() < (floor / favour or _TINIEST)).logical_not_())
+    sizes = values.index_select(0, found).abs_().nan_to_num_(nan=math.inf, posinf=math.inf)
+    word = found >> _WORD_LOG2
+    peaks = sizes.new_zeros((values.numel() >> _WORD_LOG2) + 1).scatter_reduce_(0, word, sizes, "amax")
+    scores = torch.minimum(sizes * favour, peaks.index_select(0, word))
+    return found, scores, int(torch.count_nonzero(sizes >= floor))

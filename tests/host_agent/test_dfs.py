@@ -10,12 +10,21 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from host_agent.formats.cost import Occupancy, exchange_traffic
 from host_agent.sparsifiers import Dfs, Span, Sparsifier, SparsifierOptions, create_sparsifier
-from host_agent.sparsifiers.dfs_blocks import copy_blocks, enough, norms, reach, reach_torch, worthiest
+from host_agent.sparsifiers.dfs_blocks import (
+    candidates,
+    candidates_torch,
+    copy_blocks,
+    energies,
+    energies_torch,
+    enough,
+    norms,
+    worthiest,
+)
 from weir.train.config import make_config
 from weir.train.data import share
 from weir.train.task import make_task, mean_loss
@@ -56,7 +65,9 @@ def observed_runs(length: int, run: int, count: int, seed: int = 0) -> torch.Ten
 
 
 def keep_worthy(vector: torch.Tensor, count: int, favour: float = 1.0) -> torch.Tensor:
-    return copy_blocks(vector, worthiest(vector, count, favour), 1)
+    kept = torch.full_like(vector, math.nan)
+    copy_blocks(vector, worthiest(vector, count, favour), 1, kept)
+    return kept
 
 
 # ------------------------------------------------------------------------------------------------- the choice
@@ -115,22 +126,49 @@ def test_blocks_are_kept_bit_for_bit_or_left_whole(size: int, length: int) -> No
     expected = [float(block.double().norm()) for block in vector.split(size)]
     assert lengths.abs().tolist() == pytest.approx(expected, rel=1e-5)
     chosen = worthiest(lengths, max(1, lengths.numel() // 4))
-    sent = copy_blocks(vector, chosen, size).split(size)
-    for at, (block, original) in enumerate(zip(sent, vector.split(size), strict=True)):
+    sent = torch.full_like(vector, math.nan)
+    copy_blocks(vector, chosen, size, sent)
+    for at, (block, original) in enumerate(zip(sent.split(size), vector.split(size), strict=True)):
         assert torch.equal(block, original if at in chosen else torch.zeros_like(original))
 
 
-@given(length=st.integers(0, 100), floor=st.sampled_from([0.0, 0.5, 1.0, math.inf]), seed=st.integers(0, 9))
-@settings(deadline=None)
-def test_what_reaches_a_floor_is_found_natively_as_by_torch(length: int, floor: float, seed: int) -> None:
+@pytest.mark.parametrize("size", SIZES)
+@given(length=st.integers(1, 1100), seed=st.integers(0, 9))
+def test_energies_are_the_same_natively_as_by_torch(size: int, length: int, seed: int) -> None:
     vector = values(length, seed)
-    vector[3::17], vector[5::19], vector[7::23], vector[1::13] = math.nan, -math.inf, 0.5, -1.0
+    assert torch.allclose(energies(vector, size), energies_torch(vector, size), rtol=1e-5)
+    vector[length // 2] = math.nan
+    assert torch.equal(energies(vector, size).isnan(), energies_torch(vector, size).isnan())
+
+
+@given(
+    length=st.integers(0, 200),
+    floor=st.sampled_from([0.0, 0.5, 1.0, math.inf]),
+    favour=st.sampled_from([1.0, 1.2]),
+    seed=st.integers(0, 9),
+)
+def test_candidates_are_the_same_natively_as_by_torch(
+    length: int, floor: float, favour: float, seed: int
+) -> None:
+    vector = values(length, seed)
+    vector[3::17], vector[5::19], vector[7::23], vector[1::13], vector[2::11] = (
+        math.nan,
+        -math.inf,
+        0.5,
+        -1.0,
+        0,
+    )
     for expected in (0, length):
-        assert torch.equal(reach(vector, floor, expected), reach_torch(vector, floor))
+        found, scores, reaching = candidates(vector, floor, favour, expected)
+        others, their_scores, as_many = candidates_torch(vector, floor, favour)
+        assert reaching == as_many
+        in_doubt = their_scores < floor
+        assert torch.equal(others[~in_doubt], found[scores >= floor])
+        assert torch.equal(their_scores[~in_doubt], scores[scores >= floor])
 
 
-def test_more_may_reach_a_floor_than_was_expected() -> None:
-    assert torch.equal(reach(torch.ones(10_000), 1.0, 10), torch.arange(10_000))
+def test_there_may_be_more_candidates_than_was_expected() -> None:
+    assert torch.equal(candidates(torch.ones(10_000), 1.0, 1.0, 10)[0], torch.arange(10_000))
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e22, 1e30])

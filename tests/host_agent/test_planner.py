@@ -235,4 +235,5 @@ def test_the_pyramid_counts_blocks(
     ]
     vector = torch.nn.functional.pad(torch.from_numpy(flags).to(dtype), (offset, 0), value=1)[offset:]
     assert pyramid.counts(vector, 14).tolist() == expected
+    assert pyramid.counts_torch(vector, 14).tolist() == expected
     assert pyramid.counts(vector).tolist() == expected[: pyramid.LEVELS]
