@@ -2,6 +2,7 @@
 """A whole soft switch: ports, programs and the P4Runtime server, put together and taken apart in order."""
 
 import logging
+import os
 import secrets
 import threading
 from pathlib import Path
@@ -14,6 +15,7 @@ from softswitch.errors import Code, ControlError, ProgramError
 from softswitch.p4rt.pipeline import PipelineStore
 from softswitch.p4rt.server import P4RuntimeServer, Tls
 from softswitch.p4rt.service import P4RuntimeService
+from softswitch.port_spec import Interface, Pcap, PortSpec, Shm, Tunnel
 from softswitch.ports import PortError, PortLoop
 from softswitch.program import Program
 from softswitch.shm_directory import ShmDirectory
@@ -50,6 +52,7 @@ class Device:
         self._server: P4RuntimeServer | None = None
         self._pipelines = PipelineStore(self._make_switch, self._run)
         self._bare_switch: Switch | None = None
+        self._program: tuple[Program, str] | None = None  # that runs, and who brought it
         self._service = P4RuntimeService(device_id, self._pipelines, self._packet_out)
         self._shm: ShmDirectory | None = None
         self._stopping = threading.Event()
@@ -65,6 +68,7 @@ class Device:
 
     def _run(self, switch: Switch) -> None:
         self.loop.set_switch(switch)
+        self._program = switch.program, "a controller"
         if self._bare_switch is not None:
             self._bare_switch.close()
             self._bare_switch = None
@@ -72,6 +76,55 @@ class Device:
     def open_shm(self, directory: Path) -> None:
         """Take a directory for shared-memory ports. Raises PortError when another switch serves it."""
         self._shm = ShmDirectory(directory)
+
+    def add_port(self, spec: PortSpec) -> None:
+        """Open a port, also while frames pass. A capture file to play is left to the caller.
+
+        Raises PortError.
+        """
+        match spec.kind:
+            case Interface(name, xdp):
+                (self.loop.add_xdp if xdp else self.loop.add_interface)(spec.number, name)
+            case Tunnel(local, peer):
+                self.loop.add_udp(spec.number, local, peer)
+            case Pcap(source, sink):
+                self.loop.add_queue(spec.number, f"pcap {source or '-'}", sink or Path(os.devnull))
+            case Shm():
+                if self._shm is None:
+                    raise PortError(
+                        f"port {spec.number}: the switch has no directory for shared memory (--shm)"
+                    )
+                self.loop.add_shm(spec.number, self._shm.path)
+        if spec.queueing is not None:
+            try:
+                self.loop.set_queueing(spec.number, spec.queueing)
+            except PortError:
+                self.loop.remove(spec.number)
+                raise
+
+    def remove_port(self, number: int) -> None:
+        """Close a port. Raises PortError when there is none, or it is the CPU port."""
+        if number == self.cpu_port:
+            raise PortError(f"port {number} leads to the controller: it stays")
+        self.loop.remove(number)
+
+    def set_port_up(self, number: int, up: bool) -> None:
+        """Bring a port up or down. Raises PortError when there is none."""
+        self.loop.set_up(number, up)
+
+    def describe_program(self) -> dict[str, Any] | None:
+        """The program that runs, in plain values: who brought it, and what a control plane sees of it."""
+        if self._program is None:
+            return None
+        program, source = self._program
+        return {
+            "from": source,
+            "sha256": program.digest,
+            "tables": sorted(program.tables),
+            "actions": sorted({action.name for action in program.actions.values()}),
+            "counters": sorted(program.counters),
+            "registers": sorted(program.registers),
+        }
 
     def load(self, program: Path, p4info: Path | None = None) -> bool:
         """Run a BMv2 JSON file from the start.
@@ -81,6 +134,7 @@ class Device:
         """
         switch = self._make_switch(program)
         self.loop.set_switch(switch)
+        self._program = switch.program, str(program)
         self._bare_switch = switch
         p4info = p4info or find_p4info(program)
         if p4info is None:

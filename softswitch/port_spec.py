@@ -2,7 +2,7 @@
 """How ports are named on the command line: ``N=KIND[,OPTION...]``."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -65,7 +65,8 @@ def parse_port(text: str) -> PortSpec:
     while pairs and pairs[0][0] not in _OPTIONS:  # a file name may contain commas
         target += "," + "".join(pairs.pop(0))
     try:
-        return PortSpec(int(number), _kind(target), _queueing(pairs))
+        kind = _kind(target)
+        return PortSpec(int(number), kind, parse_limits((p[0], p[2]) for p in pairs) if pairs else None)
     except ValueError as error:
         raise ValueError(f"{text!r}: {error}") from error
 
@@ -98,9 +99,10 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str], int]]]] = {
 }
 
 
-def _queueing(pairs: list[tuple[str, str, str]]) -> Queueing | None:
+def parse_limits(pairs: Iterable[tuple[str, str]]) -> Queueing:
+    """Limits from options and their values. Raises ValueError, saying what is expected."""
     limits: dict[str, int] = {}
-    for name, _, value in pairs:
+    for name, value in pairs:
         if name not in _OPTIONS:
             raise ValueError(f"there is no option {name!r}; options are {OPTIONS}")
         field, parse = _OPTIONS[name]
@@ -108,4 +110,4 @@ def _queueing(pairs: list[tuple[str, str, str]]) -> Queueing | None:
             limits[field] = parse(value)
         except ValueError as error:
             raise ValueError(error if parse is parse_rate else f"{name}={value} is no number") from error
-    return Queueing(**limits) if limits else None
+    return Queueing(**limits)

@@ -6,36 +6,22 @@ and files that are played back)."""
 
 import ctypes
 import errno
-import functools
 import os
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import IntFlag
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-import native
 from native.ring import MAX_FRAME
+from softswitch.loop_bindings import PortStatistics, Statistics, library
 from softswitch.queueing import Limits, QueueCounts, Queueing, QueueStatistics, queue_statistics
 
 MAX_PORT: Final = 510
 """The highest port number: v1model's have nine bits, and 511 means drop."""
-
-_HERE: Final = Path(__file__).resolve().parent
-_SOURCES: Final = (
-    "loop.c",
-    "serve.c",
-    "capture.c",
-    "port_shm.c",
-    "port_packet.c",
-    "port_xdp.c",
-    "xdp_redirect.c",
-    "port_udp.c",
-    "batch.c",
-    "port_queue.c",
-)
 
 
 class NativeSwitch(Protocol):
@@ -46,83 +32,35 @@ class NativeSwitch(Protocol):
         """Address of the C ``sw_switch``."""
 
 
-class PortError(Exception):
-    """A port could not be opened or used. The message says which and what to do."""
+class Directions(IntFlag):
+    """What a capture takes, as seen from the switch."""
+
+    IN = 1
+    OUT = 2
+    BOTH = 3
 
 
 @dataclass(frozen=True)
-class PortStatistics:
-    """What one port has seen since it was added.
+class PortState:
+    """What a port is attached to, whether it is up, and its limits."""
 
-    ``rx_drops`` came in and went nowhere (ring full, port down, no program loaded), ``rx_oversize`` was
-    longer than MAX_FRAME bytes, ``tx_drops`` was sent by the program but found a full queue or a port
-    that is down.
-    """
-
-    rx_packets: int
-    rx_bytes: int
-    rx_drops: int
-    rx_oversize: int
-    tx_packets: int
-    tx_bytes: int
-    tx_drops: int
+    attached: str
+    up: bool = True
+    queueing: Queueing | None = None
 
 
-class _Statistics(ctypes.Structure):
-    _fields_ = tuple((field.name, ctypes.c_uint64) for field in fields(PortStatistics))
+@dataclass(frozen=True)
+class Capture:
+    """A capture that is being written: of which ports (None: of all), of what, and what ended it, if so."""
+
+    path: Path
+    ports: tuple[int, ...] | None
+    directions: Directions
+    error: str | None
 
 
-_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
-    "loop_new": (ctypes.c_void_p, ()),
-    "loop_free": (None, (ctypes.c_void_p,)),
-    "loop_run": (ctypes.c_int, (ctypes.c_void_p,)),
-    "loop_stop": (None, (ctypes.c_void_p,)),
-    "loop_set_switch": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
-    "loop_remove": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32)),
-    "loop_set_up": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int)),
-    "loop_get_stats": (
-        ctypes.c_int,
-        (ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(_Statistics)),
-    ),
-    "loop_set_queueing": (
-        ctypes.c_int,
-        (ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(Limits), ctypes.c_int),
-    ),
-    "loop_get_queue_stats": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)),
-    "loop_unknown_port": (ctypes.c_uint64, (ctypes.c_void_p,)),
-    "loop_start_capture": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)),
-    "loop_capture_error": (ctypes.c_int, (ctypes.c_void_p,)),
-    "loop_add_shm": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
-    "loop_add_interface": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
-    "loop_add_xdp": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
-    "loop_add_udp": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, *(ctypes.c_char_p,) * 4)),
-    "loop_add_queue": (
-        ctypes.c_int,
-        (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p),
-    ),
-    "loop_inject": (
-        ctypes.c_int,
-        (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_int64),
-    ),
-    "loop_receive": (
-        ctypes.c_int,
-        (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_int64),
-    ),
-    "loop_drain": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int64)),
-}
-
-
-@functools.cache
-def _library() -> ctypes.CDLL:
-    library = native.load_library(
-        "switch-loop",
-        [_HERE / "csrc" / name for name in _SOURCES],
-        include=[_HERE / "csrc", _HERE / "runtime", native.INCLUDE],
-    )
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+class PortError(Exception):
+    """A port could not be opened or used. The message says which and what to do."""
 
 
 class PortLoop:
@@ -143,11 +81,13 @@ class PortLoop:
     """
 
     def __init__(self) -> None:
-        self._library = _library()
+        self._library = library()
         self._loop: int | None = self._library.loop_new()
         if not self._loop:
             raise OSError(ctypes.get_errno(), "the switch's loop could not be made")
-        self._kinds: dict[int, str] = {}
+        self._changing = threading.RLock()  # of what follows: one change at a time
+        self._ports: dict[int, PortState] = {}
+        self._captures: dict[Path, tuple[tuple[int, ...] | None, Directions]] = {}
         self._thread: threading.Thread | None = None
 
     # -- life --------------------------------------------------------------------------------------
@@ -212,9 +152,10 @@ class PortLoop:
         and CAP_BPF. Raises PortError.
         """
         what = f"AF_XDP on {interface!r}"
-        modes = self._add("loop_add_xdp", number, what, interface.encode(), reasons=_XDP_REASONS)
-        driver = "zero copy" if modes & _XDP_ZERO_COPY else "native" if modes & _XDP_NATIVE else "generic"
-        self._kinds[number] = f"{what} ({driver})"
+        with self._changing:
+            modes = self._add("loop_add_xdp", number, what, interface.encode(), reasons=_XDP_REASONS)
+            driver = "zero copy" if modes & _XDP_ZERO_COPY else "native" if modes & _XDP_NATIVE else "generic"
+            self._ports[number] = PortState(f"{what} ({driver})")
 
     def add_udp(self, number: int, local: tuple[str, int], peer: tuple[str, int]) -> None:
         """Make port ``number`` this end of a UDP tunnel: each frame is one datagram.
@@ -252,21 +193,25 @@ class PortLoop:
     ) -> int:
         if not 0 <= number <= MAX_PORT:
             raise PortError(f"port {number}: port numbers are 0 to {MAX_PORT}")
-        result: int = getattr(self._library, function)(self._handle, number, *arguments)
-        if result < 0:
-            reason = reasons.get(-result) or _reason(-result, number, self._kinds)
-            raise PortError(f"port {number}, {what}: {reason}")
-        self._kinds[number] = what
+        with self._changing:
+            result: int = getattr(self._library, function)(self._handle, number, *arguments)
+            if result < 0:
+                reason = reasons.get(-result) or _reason(-result, number, self._ports)
+                raise PortError(f"port {number}, {what}: {reason}")
+            self._ports[number] = PortState(what)
         return result
 
     def remove(self, number: int) -> None:
         """Close a port. Raises PortError when it does not exist."""
-        self._check(self._library.loop_remove(self._handle, number), number)
-        del self._kinds[number]
+        with self._changing:
+            self._check(self._library.loop_remove(self._handle, number), number)
+            del self._ports[number]
 
     def set_up(self, number: int, up: bool) -> None:
         """Bring a port up or down; one that is down drops and counts what comes and goes."""
-        self._check(self._library.loop_set_up(self._handle, number, int(up)), number)
+        with self._changing:
+            self._check(self._library.loop_set_up(self._handle, number, int(up)), number)
+            self._ports[number] = replace(self._ports[number], up=up)
 
     def set_queueing(self, number: int, queueing: Queueing | None, *, both_ways: bool = True) -> None:
         """Limit a port from now on, under this switch and any that follows; None lifts all limits.
@@ -276,8 +221,10 @@ class PortLoop:
         waits stays. Raises PortError.
         """
         limits = None if queueing is None else ctypes.byref(Limits.of(queueing))
-        result = self._library.loop_set_queueing(self._handle, number, limits, int(both_ways))
-        self._check(result, number)
+        with self._changing:
+            result = self._library.loop_set_queueing(self._handle, number, limits, int(both_ways))
+            self._check(result, number)
+            self._ports[number] = replace(self._ports[number], queueing=queueing)
 
     def set_rate(self, number: int, rate_bps: int) -> None:
         """Make a port as fast as a line of ``rate_bps`` bit/s, both ways, with BMv2's queue depths."""
@@ -291,15 +238,22 @@ class PortLoop:
 
     def waiting(self) -> int:
         """How many frames wait in the queues of all ports."""
-        return sum(queue.depth_packets for port in self._kinds for queue in self.queue_statistics(port))
+        with self._changing:
+            counts = [self.queue_statistics(port) for port in self._ports]
+        return sum(queue.depth_packets for queues in counts for queue in queues)
 
     def ports(self) -> dict[int, str]:
         """What each port is attached to, by number."""
-        return dict(sorted(self._kinds.items()))
+        return {number: state.attached for number, state in self.states().items()}
+
+    def states(self) -> dict[int, PortState]:
+        """What each port is attached to, whether it is up, and its limits, by number."""
+        with self._changing:
+            return dict(sorted(self._ports.items()))
 
     def statistics(self, number: int) -> PortStatistics:
         """What a port has seen. Raises PortError when it does not exist."""
-        raw = _Statistics()
+        raw = Statistics()
         self._check(self._library.loop_get_stats(self._handle, number, ctypes.byref(raw)), number)
         return PortStatistics(*(getattr(raw, field.name) for field in fields(PortStatistics)))
 
@@ -337,16 +291,45 @@ class PortLoop:
 
     # -- capture -----------------------------------------------------------------------------------
 
-    def capture(self, path: Path) -> None:
-        """Write every frame of every port to a pcapng file from now on. Raises PortError."""
-        result = self._library.loop_start_capture(self._handle, os.fsencode(path))
-        if result < 0:
-            raise PortError(f"capture file {path}: {os.strerror(-result)}")
+    def capture(
+        self, path: Path, ports: Iterable[int] | None = None, directions: Directions = Directions.BOTH
+    ) -> None:
+        """Write every frame of some ports to a pcapng file from now on; None: of all, also of later ones.
 
-    def capture_error(self) -> str | None:
-        """Why the capture ended before its time (a full disk, say); None while all is well."""
-        number = self._library.loop_capture_error(self._handle)
-        return os.strerror(number) if number else None
+        Several captures can go on at a time, each into a file of its own. Raises PortError.
+        """
+        chosen = None if ports is None else tuple(dict.fromkeys(ports))
+        numbers = (ctypes.c_uint32 * len(chosen or ()))(*(chosen or ()))
+        if chosen is not None and (not chosen or not all(0 <= port <= MAX_PORT for port in chosen)):
+            raise PortError(f"capture file {path}: port numbers are 0 to {MAX_PORT}")
+        with self._changing:
+            result = self._library.loop_start_capture(
+                self._handle, os.fsencode(path), len(numbers), numbers, int(directions)
+            )
+            if result == -errno.EEXIST:
+                raise PortError(f"capture file {path}: is being written already")
+            if result < 0:
+                raise PortError(f"capture file {path}: {os.strerror(-result)}")
+            self._captures[path] = chosen, directions
+
+    def stop_capture(self, path: Path) -> None:
+        """Complete and close a capture file. Raises PortError when it is not being written."""
+        with self._changing:
+            if self._library.loop_stop_capture(self._handle, os.fsencode(path)) < 0:
+                raise PortError(f"capture file {path}: is not being written")
+            del self._captures[path]
+
+    def captures(self) -> list[Capture]:
+        """What is being captured."""
+        with self._changing:
+            return [
+                Capture(path, ports, directions, self._capture_error(path))
+                for path, (ports, directions) in self._captures.items()
+            ]
+
+    def _capture_error(self, path: Path) -> str | None:
+        number = self._library.loop_capture_error(self._handle, os.fsencode(path))
+        return os.strerror(number) if number > 0 else None
 
     def _check(self, result: int, number: int) -> None:
         if result == -errno.ENODEV:
@@ -374,12 +357,12 @@ _XDP_REASONS: Final = {
 }
 
 
-def _reason(number: int, port: int, kinds: dict[int, str]) -> str:
+def _reason(number: int, port: int, ports: Mapping[int, PortState]) -> str:
     """What an errno of opening a port means to the person who asked for it."""
     explain: dict[int, Callable[[], str]] = {
         errno.EEXIST: lambda: (
-            f"port {port} is already {kinds[port]}"
-            if port in kinds
+            f"port {port} is already {ports[port].attached}"
+            if port in ports
             else "the file is there already: another switch serves this directory"
         ),
         errno.ENODEV: lambda: "there is no such network interface",

@@ -40,7 +40,7 @@ _COMMANDS: Final = {
         ("switch", "controller", "train"),
     ),
     "methods": _Command("weir.methods", "list_methods", "List the methods: what is sent of a gradient."),
-    "switch": _Command("softswitch.cli", "switch", "Run a P4 switch in software.", ("switch",)),
+    "switch": _Command("softswitch.cli", "app", "Run a P4 switch in software.", ("switch",)),
     "controller": _Command(
         "controller.cli", "controller", "Program the switches and let agents join jobs.", ("controller",)
     ),

@@ -76,8 +76,7 @@ void loop_attach(loop *l, port *p)
     p->up = 1;
     l->by_number[p->number] = p;
     l->ports[l->count++] = p;
-    if (l->capture)
-        p->capture_id = capture_interface(l->capture, p->name);
+    loop_tap_port(l, p);
 }
 
 static void detach(loop *l, port *p)
@@ -134,28 +133,6 @@ uint64_t loop_unknown_port(loop *l)
     return frames;
 }
 
-int loop_start_capture(loop *l, const char *path)
-{
-    capture *c = capture_open(path);
-    if (!c)
-        return -errno;
-    loop_enter(l);
-    capture_close(l->capture);
-    l->capture = c;
-    for (uint32_t i = 0; i < l->count; i++)
-        l->ports[i]->capture_id = capture_interface(c, l->ports[i]->name);
-    loop_leave(l);
-    return 0;
-}
-
-int loop_capture_error(loop *l)
-{
-    loop_enter(l);
-    int error = l->capture ? capture_error(l->capture) : 0;
-    loop_leave(l);
-    return error;
-}
-
 // -- sleeping --------------------------------------------------------------------------------------
 
 // Waits for the bell on the loop's behalf, once each time it is armed, and ends the loop's poll.
@@ -206,8 +183,7 @@ static void sleep_until_work(loop *l, uint32_t seen)
     if (l->shm_ports && !bell_only)
         arm_helper(l, seen);
     fds[n] = (struct pollfd){.fd = l->wake_fd, .events = POLLIN};
-    if (l->capture)
-        capture_flush(l->capture);
+    loop_flush_taps(l);
     pthread_mutex_unlock(&l->lock);
     if (bell_only)
         weir_bell_wait(l->bell, seen, patience);
@@ -237,8 +213,7 @@ int loop_run(loop *l)
         if (loop_serve(l) == 0 && !atomic_load(&l->stop) && !atomic_load(&l->waiting))
             sleep_until_work(l, seen);
     }
-    if (l->capture)
-        capture_flush(l->capture);
+    loop_flush_taps(l);
     pthread_mutex_unlock(&l->lock);
     return 0;
 }
@@ -254,7 +229,7 @@ void loop_free(loop *l)
     }
     while (l->count)
         detach(l, l->ports[l->count - 1]);
-    capture_close(l->capture);
+    loop_close_taps(l);
     loop_close_bell(l);
     close(l->wake_fd);
     pthread_cond_destroy(&l->resumed);

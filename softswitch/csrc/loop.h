@@ -31,6 +31,7 @@ typedef struct {
 } port_stats;
 
 typedef struct port port;
+typedef struct tap tap;
 
 // A kind of port. peek, release, send and flush are called by the loop's thread only.
 typedef struct {
@@ -48,7 +49,7 @@ struct port {
     uint32_t number;
     int up, dirty;
     int unsent;  // set by flush when the interface was busy: it is to be called again soon
-    uint32_t capture_id;
+    uint32_t tapped;     // directions that a capture wants
     int limited;         // `limits` hold for what the program sends here
     int paced;           // and for what comes in
     int held;            // a frame waits outside until `due`
@@ -64,8 +65,9 @@ typedef struct loop {
     port *by_number[LOOP_PORTS];
     port *ports[LOOP_PORTS];  // the used ones, packed
     uint32_t count;
-    capture *capture;
-    uint64_t capture_now, unknown_port;  // frames that the program sent to a port that is not there
+    tap *taps;
+    uint64_t tap_time;      // of the frames that are being captured, since 1970
+    uint64_t unknown_port;  // frames that the program sent to a port that is not there
     struct timespec epoch;               // program time 0
 
     // Held by the loop while it works, by others while they change what it works on.
@@ -97,8 +99,9 @@ int loop_get_stats(loop *l, uint32_t number, port_stats *out);
 int loop_set_queueing(loop *l, uint32_t number, const sw_queueing *wanted, int both_ways);
 int loop_get_queue_stats(loop *l, uint32_t number, sw_queue_stats *out);
 uint64_t loop_unknown_port(loop *l);
-int loop_start_capture(loop *l, const char *path);
-int loop_capture_error(loop *l);
+int loop_start_capture(loop *l, const char *path, uint32_t count, const uint32_t *ports, uint32_t directions);
+int loop_stop_capture(loop *l, const char *path);
+int loop_capture_error(loop *l, const char *path);
 int loop_add_shm(loop *l, uint32_t number, const char *directory);
 int loop_add_interface(loop *l, uint32_t number, const char *interface);
 enum { LOOP_XDP_NATIVE = 1, LOOP_XDP_ZERO_COPY = 2 };
@@ -118,7 +121,11 @@ void loop_attach(loop *l, port *p);
 port *loop_port(loop *l, uint32_t number);
 void loop_close_bell(loop *l);
 
-// Between loop.c and serve.c, with the lock held.
+// Between loop.c, serve.c and tap.c, with the lock held.
+void loop_tap_port(loop *l, port *p);  // captures that want a new port
+void loop_record(loop *l, port *p, const uint8_t *frame, uint32_t len, uint32_t direction);
+void loop_flush_taps(loop *l);
+void loop_close_taps(loop *l);
 uint32_t loop_serve(loop *l);             // a round; returns 0 when there was nothing to do
 uint64_t loop_deadline(const loop *l);    // when there is something to do though no frame comes in, or SW_NEVER
 uint64_t loop_now(const loop *l);         // program time in nanoseconds

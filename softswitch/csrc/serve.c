@@ -18,8 +18,8 @@ static void emit(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
         return;
     }
     p->dirty = 1;
-    if (l->capture)
-        capture_frame(l->capture, p->capture_id, l->capture_now, frame, len, CAPTURE_OUT);
+    if (p->tapped & CAPTURE_OUT)
+        loop_record(l, p, frame, len, CAPTURE_OUT);
 }
 
 uint64_t loop_now(const loop *l)
@@ -52,8 +52,8 @@ static uint32_t step(loop *l, sw_switch *sw)
     if (due == SW_NEVER)
         return 0;
     const uint64_t now = loop_now(l);
-    if (l->capture)
-        l->capture_now = wall_ns();
+    if (l->taps)
+        l->tap_time = wall_ns();
     sw_lock(sw);
     sw_step(sw, now, emit, l);
     sw_unlock(sw);
@@ -87,8 +87,8 @@ static uint32_t serve(loop *l, port *p)
     uint64_t now = loop_now(l);
     if (p->held && p->due > now)
         return 0;
-    if (l->capture)
-        l->capture_now = wall_ns();
+    if (l->taps)
+        l->tap_time = wall_ns();
     if (sw)
         sw_lock(sw);
     do {
@@ -96,8 +96,8 @@ static uint32_t serve(loop *l, port *p)
             break;
         p->stats.rx_packets++;
         p->stats.rx_bytes += len;
-        if (l->capture && p->up)
-            capture_frame(l->capture, p->capture_id, l->capture_now, frame, len, CAPTURE_IN);
+        if (p->tapped & CAPTURE_IN && p->up)
+            loop_record(l, p, frame, len, CAPTURE_IN);
         if (sw)
             sw_process(sw, p->number, frame, len, now, emit, l);
         else

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scapy.utils import PcapNgReader
 
 from native.ring import HOST, MAX_FRAME, ShmPort
 from softswitch.entry import Entry, Exact
@@ -266,36 +265,6 @@ import sys; from pathlib import Path; from native.ring import ShmPort
 with ShmPort(Path(sys.argv[1]), int(sys.argv[2])) as port:
     port.send(bytes(60))
 """
-
-
-def test_capture_has_every_frame_with_its_port_and_direction(loop: PortLoop, tmp_path: Path) -> None:
-    path = tmp_path / "all.pcapng"
-    loop.add_queue(1, "left")
-    loop.capture(path)
-    loop.add_queue(2, "right")
-    for index in range(3):
-        loop.inject(1, frame(2, b"%d" % index))
-        assert loop.receive(2, PATIENCE) is not None
-    assert loop.capture_error() is None
-    loop.close()
-    with PcapNgReader(str(path)) as reader:
-        seen = [(bytes(packet), packet.sniffed_on, packet.direction) for packet in reader]
-    assert seen == [
-        (frame(2, b"%d" % index), port, direction)
-        for index in range(3)
-        for port, direction in (("port 1 (left)", 1), ("port 2 (right)", 2))
-    ]
-
-
-def test_capture_that_cannot_be_written_says_so(loop: PortLoop, tmp_path: Path) -> None:
-    with pytest.raises(PortError, match=r"capture file .*nowhere/x: No such file or directory"):
-        loop.capture(tmp_path / "nowhere" / "x")
-    loop.capture(Path("/dev/full"))
-    loop.add_queue(1, "one")
-    loop.inject(1, frame(2))
-    while loop.capture_error() is None:
-        pass
-    assert loop.capture_error() == "No space left on device"
 
 
 def test_errors_name_the_port_and_the_reason(loop: PortLoop, tmp_path: Path) -> None:

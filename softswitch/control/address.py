@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where switches and those who control them meet: a directory of the user's own."""
+
+import contextlib
+import os
+import re
+import socket
+import stat
+import tempfile
+from pathlib import Path
+from typing import Final
+
+_NAME: Final = re.compile(r"switch-(\d+)\.sock")
+
+
+class ControlAddressError(Exception):
+    """The directory or the socket cannot be used. The message says why."""
+
+
+def folder() -> Path:
+    """``$XDG_RUNTIME_DIR/weir``, or ``weir-UID`` under the directory for temporary files."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and Path(runtime).is_dir():
+        return Path(runtime) / "weir"
+    return Path(tempfile.gettempdir()) / f"weir-{os.getuid()}"
+
+
+def own_socket() -> Path:
+    """The socket of a switch in this process; makes the directory.
+
+    Raises ControlAddressError when somebody else could get at what is in there.
+    """
+    where = folder()
+    try:
+        where.mkdir(mode=0o700, exist_ok=True)
+        found = where.lstat()
+    except OSError as error:
+        raise ControlAddressError(f"control directory {where}: {error.strerror}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise ControlAddressError(f"control directory {where} is not a directory of yours alone (mode 0700)")
+    return where / f"switch-{os.getpid()}.sock"
+
+
+def running() -> dict[int, Path]:
+    """The sockets of all switches of this user, by process id. What killed ones left behind is removed."""
+    found = {}
+    where = folder()
+    for path in where.iterdir() if where.is_dir() else ():
+        if match := _NAME.fullmatch(path.name):
+            if answers(path):
+                found[int(match[1])] = path
+            else:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+    return dict(sorted(found.items()))
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens at a Unix socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(os.fspath(path))
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir switch ctl``: looks at a running switch and changes it."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from softswitch.control.address import running
+from softswitch.control.client import CallFailedError, call
+from softswitch.port_spec import KINDS, OPTIONS
+
+app = typer.Typer(no_args_is_help=True, help="Look at a running switch and change it.")
+ports_app = typer.Typer(no_args_is_help=True, help="List, add, remove, bring up or down ports.")
+queueing_app = typer.Typer(no_args_is_help=True, help="Rates and queue depths of ports.")
+capture_app = typer.Typer(no_args_is_help=True, help="Write what ports see to pcapng files.")
+app.add_typer(ports_app, name="ports")
+app.add_typer(queueing_app, name="queueing")
+app.add_typer(capture_app, name="capture")
+
+Port = Annotated[int, typer.Argument(min=0, help="Port number.", show_default=False)]
+
+
+@dataclass
+class _Target:
+    """Which switch the command is for, and how it prints."""
+
+    socket: Path | None
+    pid: int | None
+    json: bool
+
+    def call(self, name: str, **arguments: Any) -> Any:
+        try:
+            return call(self._find(), name, **arguments)
+        except CallFailedError as error:
+            _fail(str(error))
+
+    def _find(self) -> Path:
+        if self.socket is not None:
+            return self.socket
+        found = running()
+        if self.pid is not None and self.pid not in found:
+            _fail(f"no switch of yours runs as process {self.pid}")
+        if not found:
+            _fail("no switch of yours is running (root's switches are root's: use sudo)")
+        if self.pid is None and len(found) > 1:
+            pids = ", ".join(map(str, found))
+            _fail(f"several switches are running: choose one with --pid ({pids}); `list` says more")
+        return found[self.pid] if self.pid is not None else next(iter(found.values()))
+
+
+@app.callback()
+def _ctl(
+    context: typer.Context,
+    socket: Annotated[
+        Path | None, typer.Option(metavar="SOCKET", help="The switch's --control.", show_default=False)
+    ] = None,
+    pid: Annotated[
+        int | None,
+        typer.Option(help="The switch's process id; not needed while only one runs.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Look at a running switch and change it: ports, limits, captures."""
+    context.obj = _Target(socket, pid, as_json)
+
+
+@app.command("list")
+def list_switches(context: typer.Context) -> None:
+    """List the switches that run."""
+    found = []
+    for pid, path in running().items():
+        try:
+            found.append(call(path, "info") | {"ports": len(call(path, "ports"))})
+        except CallFailedError as error:
+            found.append({"pid": pid, "error": str(error)})
+    rows = (
+        (info["pid"], info.get("device_id"), info.get("grpc"), _program(info), info.get("ports"))
+        for info in found
+    )
+    _show(context, found, ("pid", "device id", "P4Runtime", "program", "ports"), rows)
+
+
+@app.command()
+def info(context: typer.Context) -> None:
+    """Say what a switch is and which program it runs."""
+    found = context.obj.call("info")
+    program = found["program"] or {}
+    rows: list[tuple[str, Any]] = [
+        ("process", found["pid"]),
+        ("running for", f"{found['seconds']:,.0f} s"),
+        ("device id", found["device_id"]),
+        ("P4Runtime", found["grpc"]),
+        ("CPU port", found["cpu_port"]),
+        ("program", _program(found)),
+        ("SHA-256", program.get("sha256")),
+        *((kind, ", ".join(program.get(kind, ()))) for kind in ("tables", "counters", "registers")),
+        ("frames to ports that are not there", f"{found['unknown_port_drops']:,}"),
+    ]
+    _show(context, found, ("", ""), rows)
+
+
+@ports_app.command("list")
+def list_ports(context: typer.Context) -> None:
+    """List ports: what they are, whether they are up, their limits."""
+    found = context.obj.call("ports")
+    rows = ((p["port"], "up" if p["up"] else "down", p["attached"], _limits(p["queueing"])) for p in found)
+    _show(context, found, ("port", "state", "attached to", "limits"), rows)
+
+
+@ports_app.command()
+def stats(
+    context: typer.Context,
+    port: Annotated[int | None, typer.Argument(min=0, help="Only of this one.", show_default=False)] = None,
+) -> None:
+    """Packets, bytes and drops of every port.
+
+    Dropped in: the port was down, its ring was full, or there is no program. Too long: a frame of more than
+    2040 bytes. Dropped out: the queue was full or the port down.
+    """
+    found = [p for p in context.obj.call("ports") if port is None or p["port"] == port]
+    if port is not None and not found:
+        _fail(f"there is no such port: {port}")
+    names = ("rx_packets", "rx_bytes", "rx_drops", "rx_oversize", "tx_packets", "tx_bytes", "tx_drops")
+    rows = ((p["port"], *(f"{p['statistics'][name]:,}" for name in names)) for p in found)
+    heads = (
+        "port",
+        "packets in",
+        "bytes in",
+        "dropped in",
+        "too long",
+        "packets out",
+        "bytes out",
+        "dropped out",
+    )
+    _show(context, found, heads, rows)
+
+
+@ports_app.command()
+def add(
+    context: typer.Context,
+    spec: Annotated[str, typer.Argument(metavar="N=PORT", help=f"As after --port: {KINDS}; then {OPTIONS}.")],
+) -> None:
+    """Open a port.
+
+    Paths and interfaces are the switch's: a relative path starts in its working directory.
+    """
+    context.obj.call("port_add", spec=spec)
+
+
+@ports_app.command()
+def remove(context: typer.Context, port: Port) -> None:
+    """Close a port; what waits in its queues is sent first."""
+    context.obj.call("port_remove", port=port)
+
+
+@ports_app.command()
+def up(context: typer.Context, port: Port) -> None:
+    """Let frames through a port again."""
+    context.obj.call("port_up", port=port)
+
+
+@ports_app.command()
+def down(context: typer.Context, port: Port) -> None:
+    """Drop, and count, what comes in and goes out at a port."""
+    context.obj.call("port_down", port=port)
+
+
+@queueing_app.command("show")
+def show_queueing(context: typer.Context, port: Port) -> None:
+    """A port's limits, and what each of its queues holds, has sent and has dropped. 7 is served first."""
+    found = context.obj.call("queueing", port=port)
+    if not context.obj.json:
+        typer.echo(f"port {port}: {_limits(found['limits']) or 'no limits'}")
+    names = ("depth_packets", "depth_bytes", "packets", "bytes", "dropped_packets", "dropped_bytes")
+    rows = [
+        (priority, *(f"{queue[name]:,}" for name in names))
+        for priority, queue in reversed(list(enumerate(found["queues"])))
+    ]
+    heads = ("priority", "waiting", "bytes", "sent", "bytes", "dropped", "bytes")
+    _show(context, found, heads, rows if found["limits"] else ())
+
+
+@queueing_app.command("set")
+def set_queueing(
+    context: typer.Context,
+    port: Port,
+    rate: Annotated[
+        str | None, typer.Option(help="Bits of frames a second, e.g. 100mbit.", show_default=False)
+    ] = None,
+    pps: Annotated[int | None, typer.Option(help="Packets a second.", show_default=False)] = None,
+    burst: Annotated[
+        int | None, typer.Option(help="Bytes that may leave back to back.", show_default=False)
+    ] = None,
+    depth: Annotated[
+        int | None, typer.Option(help="Packets that each queue holds; 64 if not given.", show_default=False)
+    ] = None,
+    depth_bytes: Annotated[
+        int | None, typer.Option(help="Bytes that each queue holds.", show_default=False)
+    ] = None,
+) -> None:
+    """Limit a port, both ways. What is not given is not limited; what waits stays."""
+    limits = {"rate": rate, "pps": pps, "burst": burst, "depth": depth, "depth_bytes": depth_bytes}
+    context.obj.call("queueing_set", port=port, **limits)
+
+
+@queueing_app.command("clear")
+def clear_queueing(context: typer.Context, port: Port) -> None:
+    """Lift a port's limits; what waits leaves at once."""
+    context.obj.call("queueing_clear", port=port)
+
+
+@capture_app.command("start")
+def start_capture(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="pcapng file; overwritten.", show_default=False)],
+    port: Annotated[
+        list[int] | None, typer.Option(min=0, help="Only of this port; repeatable.", show_default=False)
+    ] = None,
+    direction: Annotated[str, typer.Option(help="in, out or both, as the switch sees it.")] = "both",
+) -> None:
+    """Start to capture. Several captures can go on at a time, each into a file of its own."""
+    context.obj.call("capture_start", file=str(file.absolute()), ports=port or None, directions=direction)
+
+
+@capture_app.command("stop")
+def stop_capture(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(help="As given to start.", show_default=False)],
+) -> None:
+    """End a capture; the file is complete then."""
+    context.obj.call("capture_stop", file=str(file.absolute()))
+
+
+@capture_app.command("list")
+def list_captures(context: typer.Context) -> None:
+    """List what is being captured."""
+    found = context.obj.call("captures")
+    rows = (
+        (
+            c["file"],
+            "all" if c["ports"] is None else ", ".join(map(str, c["ports"])),
+            c["directions"],
+            c["error"],
+        )
+        for c in found
+    )
+    _show(context, found, ("file", "ports", "directions", "stopped by"), rows)
+
+
+def _program(found: dict[str, Any]) -> str:
+    if "error" in found:
+        return str(found["error"])
+    program = found["program"]
+    return "none yet" if program is None else f"{program['sha256'][:12]}, from {program['from']}"
+
+
+def _limits(limits: dict[str, int | None] | None) -> str:
+    if limits is None:
+        return ""
+    units = {"rate": "rate {:,} bit/s", "pps": "{:,} packets/s", "burst": "burst {:,} bytes"}
+    units |= {"depth": "depth {:,} packets", "depth_bytes": "depth {:,} bytes"}
+    return ", ".join(units[name].format(value) for name, value in limits.items() if value)
+
+
+def _show(context: typer.Context, found: Any, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table; or with --json what the switch answered."""
+    if context.obj.json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    rows = [tuple("-" if cell in (None, "") else str(cell) for cell in row) for row in rows]
+    if not rows:
+        typer.echo("none")
+        return
+    table = Table(show_header=any(heads))
+    for index, head in enumerate(heads):
+        number = all(row[index].replace(",", "").isdecimal() for row in rows)
+        table.add_column(head, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _fail(message: str) -> Any:
+    typer.echo(f"weir switch ctl: {message}", err=True)
+    raise typer.Exit(1)

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes calls to a running switch."""
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any, Final
+
+_PATIENCE: Final = 30.0  # seconds
+
+
+class CallFailedError(Exception):
+    """The switch refused a call, or cannot be reached. The message says why."""
+
+
+def call(path: Path, name: str, **arguments: Any) -> Any:
+    """One call over a connection of its own; what the switch answers. Raises CallFailedError."""
+    request = json.dumps({"call": name, "args": arguments}).encode() + b"\n"
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(_PATIENCE)
+            connection.connect(os.fspath(path))
+            connection.sendall(request)
+            with connection.makefile("rb") as stream:
+                answer = stream.readline()
+    except OSError as error:
+        raise CallFailedError(f"no switch answers at {path}: {error.strerror or error}") from error
+    if not answer.endswith(b"\n"):
+        raise CallFailedError(f"the switch at {path} ended the connection")
+    found = json.loads(answer)
+    if "error" in found:
+        raise CallFailedError(found["error"])
+    return found["result"]
