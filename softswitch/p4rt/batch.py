@@ -4,6 +4,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Final
 
 from p4.v1 import p4runtime_pb2
@@ -42,7 +43,7 @@ def apply(pipeline: Pipeline, request: Message) -> Results:
     """
     updates = request.updates
     if request.atomicity == _REQUEST.CONTINUE_ON_ERROR:
-        return [attempt(lambda update=update: entities.write(pipeline, update)) for update in updates]  # type: ignore[misc]
+        return [attempt(partial(entities.write, pipeline, each.type, each.entity)) for each in updates]
     if request.atomicity not in (_REQUEST.ROLLBACK_ON_ERROR, _REQUEST.DATAPLANE_ATOMIC):
         raise ControlError(Code.INVALID_ARGUMENT, f"unknown atomicity {request.atomicity}")
     atomic = request.atomicity == _REQUEST.DATAPLANE_ATOMIC
@@ -51,12 +52,12 @@ def apply(pipeline: Pipeline, request: Message) -> Results:
 
 
 def _all_or_none(pipeline: Pipeline, updates: Sequence[Message]) -> Results:
-    undo: list[Message] = []
+    undo: list[tuple[int, Message]] = []
     for number, update in enumerate(updates):
 
         def step(update: Message = update) -> None:
             inverse = _inverse(pipeline, update)
-            entities.write(pipeline, update)
+            entities.write(pipeline, update.type, update.entity)
             undo.extend(inverse)
 
         error = attempt(step)
@@ -69,19 +70,19 @@ def _all_or_none(pipeline: Pipeline, updates: Sequence[Message]) -> Results:
     return [None] * len(updates)
 
 
-def _roll_back(pipeline: Pipeline, undo: Sequence[Message]) -> None:
-    for update in reversed(undo):
-        error = attempt(lambda update=update: entities.write(pipeline, update))  # type: ignore[misc]
+def _roll_back(pipeline: Pipeline, undo: Sequence[tuple[int, Message]]) -> None:
+    for update, entity in reversed(undo):
+        error = attempt(partial(entities.write, pipeline, update, entity))
         if error is not None:
             _log.error("a batch could not be rolled back: %s", error)
 
 
-def _inverse(pipeline: Pipeline, update: Message) -> list[Message]:
+def _inverse(pipeline: Pipeline, update: Message) -> list[tuple[int, Message]]:
     """What puts back the state that an update is about to change: what is read can be written."""
     if update.type == _UPDATE.INSERT:
-        return [_UPDATE(type=_UPDATE.DELETE, entity=update.entity)]
+        return [(_UPDATE.DELETE, update.entity)]
     kind = _UPDATE.INSERT if update.type == _UPDATE.DELETE else _UPDATE.MODIFY
-    return [_UPDATE(type=kind, entity=entity) for entity in _present(pipeline, update.entity)]
+    return [(kind, entity) for entity in _present(pipeline, update.entity)]
 
 
 def _present(pipeline: Pipeline, entity: Message) -> list[Message]:

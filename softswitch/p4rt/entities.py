@@ -42,12 +42,27 @@ def _kind(entity: Message) -> str:
     return kind
 
 
-def write(pipeline: Pipeline, update: Message) -> None:
-    """Apply one Update. Raises ControlError; then nothing has changed."""
-    if update.type not in _TYPES:
-        raise invalid(f"the update's type is {update.type or 'not set'}")
-    kind = _kind(update.entity)
-    _WRITERS[kind](pipeline, update.type, getattr(update.entity, kind))
+def write(pipeline: Pipeline, update: int, entity: Message) -> None:
+    """Apply one Update.Type to one entity. Raises ControlError; then nothing has changed."""
+    if update not in _TYPES:
+        raise invalid(f"the update's type is {update or 'not set'}")
+    kind = _kind(entity)
+    message = getattr(entity, kind)
+    if _has_unknown(message):
+        raise ControlError(Code.UNIMPLEMENTED, f"the {kind} has a field that is newer than P4Runtime 1.4.1")
+    _WRITERS[kind](pipeline, update, message)
+
+
+def _has_unknown(message: Message) -> bool:
+    """Whether a message holds what this version of P4Runtime does not know, and so would leave out."""
+    if len(message.UnknownFields()):
+        return True
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            repeated = field.label == field.LABEL_REPEATED
+            if any(_has_unknown(each) for each in (value if repeated else (value,))):
+                return True
+    return False
 
 
 def read(pipeline: Pipeline, entity: Message) -> Iterator[Message]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A P4Info message, indexed by id and checked against the program it describes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -23,15 +23,21 @@ _KINDS: Final = {
     p4info_pb2.MatchField.OPTIONAL: MatchKind.TERNARY,
 }
 
+_ORDERED: Final = (p4info_pb2.MatchField.LPM, p4info_pb2.MatchField.RANGE)  # a match depends on the width
+
 
 @dataclass(frozen=True)
 class FieldInfo:
-    """A key field or action parameter. ``match_type`` is a MatchField.MatchType, 0 for a parameter."""
+    """A key field, action parameter or field of a controller header.
+
+    ``match_type`` is a MatchField.MatchType, 0 for what is none. ``type_name``: of a user-defined type.
+    """
 
     id: int
     name: str
     bits: int
     match_type: int = 0
+    type_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,12 +75,16 @@ class TableInfo:
 
 @dataclass(frozen=True)
 class ArrayInfo:
-    """An indirect counter or a register. ``signed``: a register of ``int<W>``."""
+    """An indirect counter or a register.
+
+    ``signed``: a register of ``int<W>``. ``data``: which field of P4Data a register's cells are in.
+    """
 
     id: int
     name: str
     size: int
     signed: bool = False
+    data: str = "bitstring"
 
 
 class P4InfoIndex:
@@ -88,14 +98,9 @@ class P4InfoIndex:
         self.counters = {
             c.preamble.id: ArrayInfo(c.preamble.id, c.preamble.name, c.size) for c in info.counters
         }
-        self.registers = {
-            r.preamble.id: ArrayInfo(
-                r.preamble.id, r.preamble.name, r.size, r.type_spec.bitstring.HasField("int")
-            )
-            for r in info.registers
-        }
+        self.registers = {r.preamble.id: _register(r, info.type_info) for r in info.registers}
         self.packet_headers = {
-            header.preamble.name: tuple(FieldInfo(m.id, m.name, m.bitwidth) for m in header.metadata)
+            header.preamble.name: tuple(_field(m) for m in header.metadata)
             for header in info.controller_packet_metadata
         }
         self._action_ids = {action.name: action.id for action in self.actions.values()}
@@ -125,8 +130,15 @@ class P4InfoIndex:
 
     def check_against(self, program: Program) -> None:
         """Raises ProgramError, naming the first difference, unless P4Info describes ``program``."""
+        _check_ids(self.message)
         for table in self.tables.values():
             self._check_table(table, program)
+        for header, fields in self.packet_headers.items():
+            for field in fields:
+                if self._translation(field) is not None:
+                    raise ProgramError(
+                        f"P4Info: {field.name} of controller header {header} is translated: not supported"
+                    )
         for counter in self.counters.values():
             _check_array("counter", counter, program.counters)
         for register in self.registers.values():
@@ -138,6 +150,10 @@ class P4InfoIndex:
             raise _mismatch(f"table {table.name}", "the program does not have it")
         if [key.kind for key in known.keys] != [_KINDS.get(field.match_type) for field in table.fields]:
             raise _mismatch(f"table {table.name}", "its key is another")
+        if table.counted and not known.counted:
+            raise _mismatch(f"table {table.name}", "it has no direct counter")
+        for field, key in zip(table.fields, known.keys, strict=True):
+            self._check_field(f"table {table.name}", field, key.bits)
         for number in table.entry_actions | table.default_actions:
             if number not in self.actions:
                 raise ProgramError(f"P4Info: table {table.name} has an action with unknown id {number}")
@@ -147,6 +163,27 @@ class P4InfoIndex:
                 raise _mismatch(f"table {table.name}", f"it has no action {action.name}")
             if len(run.params) != len(action.params):
                 raise _mismatch(f"action {action.name}", f"it has {len(run.params)} parameters")
+            for field, param in zip(action.params, run.params, strict=True):
+                self._check_field(f"action {action.name}", field, param.bits)
+
+    def _check_field(self, where: str, field: FieldInfo, bits: int) -> None:
+        """A translated value is the data plane's own number, which the controller may give any width."""
+        translation = self._translation(field)
+        if translation is None:
+            if field.bits != bits:
+                raise _mismatch(f"{where}, {field.name}", f"it has {bits} bits, not {field.bits}")
+        elif translation.HasField("sdn_string") or field.match_type in _ORDERED:
+            kind = "a string" if translation.HasField("sdn_string") else "another width"
+            raise ProgramError(
+                f"P4Info: {where}: {field.name} is translated to {kind}, which is not supported"
+            )
+
+    def _translation(self, field: FieldInfo) -> Any:
+        """The P4NewTypeTranslation of a field's type, or None."""
+        if field.type_name not in self.message.type_info.new_types:
+            return None
+        spec = self.message.type_info.new_types[field.type_name]
+        return spec.translated_type if spec.HasField("translated_type") else None
 
 
 def _find(objects: dict[int, _T], number: int, kind: str) -> _T:
@@ -161,9 +198,61 @@ def _mismatch(what: str, difference: str) -> ProgramError:
     )
 
 
+def _field(message: Any) -> FieldInfo:
+    kind = getattr(message, "match_type", 0)
+    return FieldInfo(message.id, message.name, message.bitwidth, kind, message.type_name.name)
+
+
 def _action(action: Any) -> ActionInfo:
-    params = tuple(FieldInfo(p.id, p.name, p.bitwidth) for p in action.params)
-    return ActionInfo(action.preamble.id, action.preamble.name, params)
+    return ActionInfo(action.preamble.id, action.preamble.name, tuple(_field(p) for p in action.params))
+
+
+def _register(register: Any, types: Any) -> ArrayInfo:
+    spec, name = register.type_spec, register.preamble.name
+    if spec.HasField("new_type") and spec.new_type.name in types.new_types:
+        new_type = types.new_types[spec.new_type.name]
+        if new_type.HasField("translated_type"):
+            return ArrayInfo(register.preamble.id, name, register.size)
+        spec = new_type.original_type
+    data = "enum_value" if spec.HasField("serializable_enum") else "bitstring"
+    if data == "bitstring" and not spec.HasField("bitstring"):
+        raise ProgramError(f"P4Info: register {name} holds {spec.WhichOneof('type_spec')}, not numbers")
+    return ArrayInfo(
+        register.preamble.id, name, register.size, signed=spec.bitstring.HasField("int"), data=data
+    )
+
+
+def _check_ids(info: P4Info) -> None:
+    """Raises ProgramError unless every object has an id of its own, as every part of it has within it."""
+    for objects in (
+        info.tables,
+        info.actions,
+        info.action_profiles,
+        info.counters,
+        info.direct_counters,
+        info.meters,
+        info.direct_meters,
+        info.value_sets,
+        info.registers,
+        info.digests,
+        info.controller_packet_metadata,
+    ):
+        _check_distinct([each.preamble.id for each in objects], ", ".join(e.preamble.name for e in objects))
+    for objects, members in (
+        (info.tables, "match_fields"),
+        (info.actions, "params"),
+        (info.value_sets, "match"),
+        (info.controller_packet_metadata, "metadata"),
+    ):
+        for each in objects:
+            _check_distinct(
+                [member.id for member in getattr(each, members)], f"{members} of {each.preamble.name}"
+            )
+
+
+def _check_distinct(ids: Sequence[int], what: str) -> None:
+    if 0 in ids or len(set(ids)) != len(ids):
+        raise ProgramError(f"P4Info: the ids of {what} are {list(ids)}: each needs one of its own, not 0")
 
 
 def _table(table: Any, counted: set[int]) -> TableInfo:
@@ -171,7 +260,7 @@ def _table(table: Any, counted: set[int]) -> TableInfo:
     return TableInfo(
         id=table.preamble.id,
         name=table.preamble.name,
-        fields=tuple(FieldInfo(m.id, m.name, m.bitwidth, m.match_type) for m in table.match_fields),
+        fields=tuple(_field(m) for m in table.match_fields),
         entry_actions=frozenset(a.id for a in table.action_refs if a.scope != ref.DEFAULT_ONLY),
         default_actions=frozenset(a.id for a in table.action_refs if a.scope != ref.TABLE_ONLY),
         const_default=table.const_default_action_id != 0,

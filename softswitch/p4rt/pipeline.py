@@ -43,11 +43,11 @@ class EntryNotes:
 class ReplicaNotes:
     """How a multicast group or clone session was written, so that it reads back alike.
 
-    ``byte_ports``: ports came as byte strings (``port``), not as numbers (``egress_port``).
+    ``byte_ports``: of each replica, whether its port came as a byte string, not as a number.
     """
 
     metadata: bytes = b""
-    byte_ports: bool = False
+    byte_ports: tuple[bool, ...] = ()
 
 
 @dataclass(eq=False)

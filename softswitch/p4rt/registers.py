@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""P4Runtime's RegisterEntry (specification 9.8), for registers of ``bit<W>`` and ``int<W>``."""
+"""P4Runtime's RegisterEntry (specification 9.8), for registers of numbers and enums that are numbers."""
 
 from collections.abc import Iterator
 
@@ -18,10 +18,11 @@ def write_register(pipeline: Pipeline, update: int, message: Message) -> None:
     register = pipeline.info.register(message.register_id)
     indexes = cells(register, message)
     kind = message.data.WhichOneof("data")
-    if kind != "bitstring":
-        raise invalid(f"register {register.name} holds bit strings, not {kind or 'nothing'}")
+    if kind != register.data:
+        raise invalid(f"register {register.name} takes a {register.data}, not {kind or 'nothing'}")
     bits = pipeline.switch.program.registers[register.name].bits
-    value = (decode_signed if register.signed else decode)(message.data.bitstring, bits, register.name)
+    data = getattr(message.data, register.data)
+    value = (decode_signed if register.signed else decode)(data, bits, register.name)
     for index in indexes:
         pipeline.switch.write_register(register.name, index, value)
 
@@ -36,5 +37,6 @@ def read_registers(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
             pattern = pipeline.switch.read_register(register.name, index)
             message = p4runtime_pb2.RegisterEntry(register_id=register.id)
             message.index.index = index
-            message.data.bitstring = encode_signed(pattern, bits) if register.signed else encode(pattern)
+            data = encode_signed(pattern, bits) if register.signed else encode(pattern)
+            setattr(message.data, register.data, data)
             yield message

@@ -34,12 +34,12 @@ def _decode_replicas(messages: Iterable[Message], where: str) -> list[Replica]:
 
 
 def _notes(message: Message, metadata: bytes = b"") -> ReplicaNotes:
-    return ReplicaNotes(metadata, any(r.WhichOneof("port_kind") == "port" for r in message.replicas))
+    return ReplicaNotes(metadata, tuple(r.WhichOneof("port_kind") == "port" for r in message.replicas))
 
 
 def _encode_replicas(replicas: Iterable[Replica], notes: ReplicaNotes, message: Message) -> None:
-    for replica in replicas:
-        if notes.byte_ports:
+    for number, replica in enumerate(replicas):
+        if number < len(notes.byte_ports) and notes.byte_ports[number]:
             message.replicas.add(port=encode(replica.port), instance=replica.rid)
         else:
             message.replicas.add(egress_port=replica.port, instance=replica.rid)

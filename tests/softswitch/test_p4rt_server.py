@@ -377,9 +377,63 @@ def test_clone_sessions(switch: Controller) -> None:
     assert switch.read(packet_replication_engine_entry=every) == []
 
 
+def test_clone_sessions_may_have_several_replicas(switch: Controller) -> None:
+    entry = p4rt.PacketReplicationEngineEntry()
+    session = entry.clone_session_entry
+    session.session_id, session.packet_length_bytes = 8, 100
+    for port, instance in ((4, 1), (5, 1), (4, 2)):
+        session.replicas.add(egress_port=port, instance=instance)
+    switch.write("INSERT", packet_replication_engine_entry=entry)
+    session.packet_length_bytes = 0
+    session.replicas.add(egress_port=6)
+    switch.write("MODIFY", packet_replication_engine_entry=entry)
+    assert switch.read(packet_replication_engine_entry=entry) == [entry]
+    switch.write("DELETE", packet_replication_engine_entry=entry)
+
+
+_REFUSED_SESSIONS = {
+    "number zero": ("INSERT", {"session_id": 0}, "INVALID_ARGUMENT"),
+    "number too large": ("INSERT", {"session_id": 1 << 20}, "INVALID_ARGUMENT"),
+    "class of service": ("INSERT", {"session_id": 9, "class_of_service": 1}, "UNIMPLEMENTED"),
+    "there already": ("INSERT", {"session_id": 8}, "ALREADY_EXISTS"),
+    "not there": ("MODIFY", {"session_id": 9}, "NOT_FOUND"),
+    "nothing to delete": ("DELETE", {"session_id": 9}, "NOT_FOUND"),
+}
+
+
+@pytest.mark.parametrize("case", _REFUSED_SESSIONS, ids=lambda case: case.replace(" ", "-"))
+def test_bad_clone_sessions(any_switch: Controller, case: str) -> None:
+    verb, fields, code = _REFUSED_SESSIONS[case]
+    good = p4rt.PacketReplicationEngineEntry()
+    good.clone_session_entry.session_id = 8
+    any_switch.write("INSERT", packet_replication_engine_entry=good)
+    bad = p4rt.PacketReplicationEngineEntry(clone_session_entry=p4rt.CloneSessionEntry(**fields))
+    assert any_switch.refused(verb, packet_replication_engine_entry=bad)[0] == code
+
+
+def test_a_clone_has_no_negative_length(switch: Controller) -> None:
+    session = p4rt.CloneSessionEntry(session_id=9, packet_length_bytes=-1)
+    bad = p4rt.PacketReplicationEngineEntry(clone_session_entry=session)
+    assert switch.refused("INSERT", packet_replication_engine_entry=bad)[0] == "INVALID_ARGUMENT"
+
+
+def test_what_a_newer_p4runtime_has_is_refused_not_left_out(switch: Controller) -> None:
+    """Backup replicas came with 1.5: a group without them would not be the one that was asked for."""
+    entry = switch.group(3, [(1, 1)])
+    replica = entry.multicast_group_entry.replicas[0]
+    backup = p4rt.Replica(port=b"\2", instance=1).SerializeToString()
+    replica.MergeFromString(bytes([4 << 3 | 2, len(backup)]) + backup)
+    assert switch.refused("INSERT", packet_replication_engine_entry=entry) == (
+        "UNIMPLEMENTED",
+        "the packet_replication_engine_entry has a field that is newer than P4Runtime 1.4.1",
+    )
+
+
 def test_groups_keep_their_metadata_and_form_of_port(switch: Controller) -> None:
     entry = switch.group(3, [], metadata=b"mine")
     entry.multicast_group_entry.replicas.add(port=b"\1", instance=4)
+    entry.multicast_group_entry.replicas.add(egress_port=2, instance=4)
+    entry.multicast_group_entry.replicas.add(port=b"\1", instance=5)
     switch.write("INSERT", packet_replication_engine_entry=entry)
     assert switch.read(packet_replication_engine_entry=switch.group(3, [])) == [entry]
 
