@@ -113,6 +113,26 @@ def switch(
             show_default=False,
         ),
     ] = None,
+    trace: Annotated[
+        bool,
+        typer.Option("--trace", help="Print what every frame goes through: parser, tables, actions, queues."),
+    ] = False,
+    trace_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Print --trace to this file, not to stderr.", show_default=False),
+    ] = None,
+    trace_port: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="N", min=0, max=MAX_PORT, help="Trace what comes in on this port only; repeatable."
+        ),
+    ] = None,
+    trace_frames: Annotated[
+        int | None, typer.Option(metavar="COUNT", min=1, help="Trace so many frames.", show_default=False)
+    ] = None,
+    trace_full: Annotated[
+        bool, typer.Option("--trace-full", help="Trace every statement of actions, however long they are.")
+    ] = False,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -141,6 +161,7 @@ def switch(
         return
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     from softswitch.serving import CaptureFile, Settings, StartError, run
+    from softswitch.tracing import Tracing
 
     specs = [_parse_port(text) for text in port or ()]
     tls = _parse_tls(tls_cert, tls_key, tls_ca)
@@ -164,6 +185,9 @@ def switch(
         ready_file=ready_file,
         seed=seed,
         control=_control_socket(control, no_control),
+        trace=Tracing(trace_file, tuple(trace_port) if trace_port else None, trace_frames, trace_full)
+        if trace or trace_file is not None
+        else None,
     )
     try:
         run(settings, typer.echo)

@@ -20,6 +20,7 @@ from softswitch.ports import PortError, PortLoop
 from softswitch.program import Program
 from softswitch.shm_directory import ShmDirectory
 from softswitch.switch import Switch
+from softswitch.tracing import Tracer, Tracing
 
 P4INFO_ENDINGS: Final = (".p4info.txtpb", ".p4info.txt", ".p4info.pb.txt", ".p4info.pbtxt")
 """Where a program's P4Info is looked for: its own name with ``.json`` replaced by one of these."""
@@ -53,6 +54,9 @@ class Device:
         self._pipelines = PipelineStore(self._make_switch, self._run)
         self._bare_switch: Switch | None = None
         self._program: tuple[Program, str] | None = None  # that runs, and who brought it
+        self._switch: Switch | None = None  # what the loop runs
+        self._tracer: Tracer | None = None
+        self._tracing = threading.Lock()  # held while a trace begins or ends, or the program changes
         self._service = P4RuntimeService(device_id, self._pipelines, self._packet_out)
         self._shm: ShmDirectory | None = None
         self._stopping = threading.Event()
@@ -64,14 +68,44 @@ class Device:
             raise
 
     def _make_switch(self, program: Program | Path) -> Switch:
-        return Switch(program, device_id=self.device_id, cpu_port=self.cpu_port, seed=self.seed)
+        switch = Switch(program, device_id=self.device_id, cpu_port=self.cpu_port, seed=self.seed)
+        with self._tracing:
+            if self._tracer is not None:
+                self._tracer.prepare(switch)
+        return switch
 
     def _run(self, switch: Switch) -> None:
-        self.loop.set_switch(switch)
-        self._program = switch.program, "a controller"
+        self._take_over(switch, "a controller")
         if self._bare_switch is not None:
             self._bare_switch.close()
             self._bare_switch = None
+
+    def _take_over(self, switch: Switch, origin: str) -> None:
+        with self._tracing:
+            self.loop.set_switch(switch)
+            self._program = switch.program, origin
+            self._switch = switch
+            if self._tracer is not None:
+                self._tracer.follow(switch)
+
+    def start_trace(self, wanted: Tracing) -> None:
+        """Print what goes through the switch, under any program, until `stop_trace`; ends an earlier trace.
+
+        Raises OSError (the file), and what compiling a program raises (see native.build).
+        """
+        with self._tracing:
+            self._stop_trace()
+            self._tracer = Tracer(wanted, self._switch)
+
+    def stop_trace(self) -> None:
+        """Print no more. Harmless when nothing is traced."""
+        with self._tracing:
+            self._stop_trace()
+
+    def _stop_trace(self) -> None:
+        if self._tracer is not None:
+            self._tracer.close()
+            self._tracer = None
 
     def open_shm(self, directory: Path) -> None:
         """Take a directory for shared-memory ports. Raises PortError when another switch serves it."""
@@ -133,8 +167,7 @@ class Device:
         result says whether there is one. Raises ProgramError (UnsupportedConstruct) and OSError.
         """
         switch = self._make_switch(program)
-        self.loop.set_switch(switch)
-        self._program = switch.program, str(program)
+        self._take_over(switch, str(program))
         self._bare_switch = switch
         p4info = p4info or find_p4info(program)
         if p4info is None:
@@ -167,6 +200,7 @@ class Device:
             self._packet_ins.join()
             self._packet_ins = None
         self.loop.close()
+        self.stop_trace()
         if self._shm is not None:
             self._shm.close()
         self._pipelines.close()

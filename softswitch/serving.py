@@ -23,6 +23,7 @@ from softswitch.pcap import CaptureError, play
 from softswitch.port_spec import Pcap, PortSpec
 from softswitch.ports import Directions, PortError
 from softswitch.queueing import QueueStatistics
+from softswitch.tracing import Tracing
 
 _UNUSED: Final = QueueStatistics(0, 0, 0, 0, 0, 0)
 _log = logging.getLogger("softswitch")
@@ -58,6 +59,7 @@ class Settings:
         ready_file: what is there while the switch serves.
         seed: what random numbers start from.
         control: socket of the control channel.
+        trace: what is traced from the start.
     """
 
     program: Path | None = None
@@ -73,6 +75,7 @@ class Settings:
     ready_file: Path | None = None
     seed: int | None = None
     control: Path | None = None
+    trace: Tracing | None = None
 
 
 def run(settings: Settings, say: Callable[[str], None]) -> None:
@@ -105,6 +108,8 @@ def _run(device: Device, settings: Settings, say: Callable[[str], None]) -> None
         device.add_port(spec)
     for capture in settings.captures:
         device.loop.capture(capture.path, capture.ports, capture.directions)
+    if settings.trace is not None:
+        device.start_trace(settings.trace)
     if settings.program is not None:
         described = device.load(settings.program, settings.p4info)
         if settings.grpc is not None and not described:

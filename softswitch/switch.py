@@ -11,7 +11,7 @@ Example::
 
 import ctypes
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +27,11 @@ from softswitch.program import Program, load_program
 from softswitch.program_types import Register
 from softswitch.queueing import NEVER, QUEUE_PORTS, Queueing, QueueStatistics
 from softswitch.table_store import TableStore
+from softswitch.trace_events import Decoder, Event
 
 MAX_FRAME = 2040
+MAX_TRACED_PORT = 511
+_TRACE_ROOM = 1 << 19  # words of records kept until they are read
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class Switch:
         self._control = threading.RLock()
         self._sent: list[tuple[int, bytes]] = []
         self._emit = EMIT(self._take)
+        self._decoder: Decoder | None = None
         self._groups: dict[int, tuple[Replica, ...]] = {}
         self._sessions: dict[int, CloneSession] = {}
         self._tables = {
@@ -143,6 +147,48 @@ class Switch:
         if self.cpu_port is None:
             raise ControlError(Code.FAILED_PRECONDITION, "packet-out needs a switch with a CPU port")
         return self.process(self.cpu_port, frame, now)
+
+    # -- tracing -----------------------------------------------------------------------------------
+
+    def start_trace(self, ports: Collection[int] | None = None, frames: int | None = None) -> None:
+        """Records what happens to frames from now on, until `read_trace` takes it; the rest runs as ever.
+
+        The first time, the program is compiled once more, with tracepoints. Its state stays. Traced frames
+        take many times as long, and are numbered from 1.
+
+        Args:
+            ports: trace what comes in on these ports only.
+            frames: trace so many frames only.
+        """
+        wanted = range(MAX_TRACED_PORT + 1) if ports is None else [p for p in ports if p <= MAX_TRACED_PORT]
+        traced = load_switch_library(self.program, trace=True)
+        limit = NEVER if frames is None else frames
+        with self._control:
+            self._library.start_trace(self.handle, traced, wanted, limit, _TRACE_ROOM)
+            self._decoder = Decoder(self.program)
+
+    def stop_trace(self) -> None:
+        """Records no more. What was not read is lost. Harmless when nothing is traced."""
+        with self._control:
+            self._library.stop_trace(self.handle)
+
+    def read_trace(self) -> tuple[list[Event], int]:
+        """Takes what was recorded, and how many packets were lost because nobody took it in time."""
+        with self._control:
+            if self._decoder is None:
+                return [], 0
+            records, lost = self._library.read_trace(self.handle, _TRACE_ROOM)
+            return list(self._decoder.events(records)), lost
+
+    def trace(self, port: int, frame: bytes, now: int) -> tuple[list[tuple[int, bytes]], list[Event]]:
+        """`process`, and what happened on the way. Ends a trace that was started."""
+        with self._control:
+            self.start_trace()
+            try:
+                sent = self.process(port, frame, now)
+                return sent, self.read_trace()[0]
+            finally:
+                self.stop_trace()
 
     def statistics(self) -> Statistics:
         """Totals over all ports."""

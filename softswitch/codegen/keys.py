@@ -42,6 +42,13 @@ class KeyLayout:
                 words[piece.word] |= (value >> piece.low & (1 << piece.bits) - 1) << piece.shift
         return words
 
+    def unpack(self, words: Sequence[int]) -> tuple[int, ...]:
+        """The inverse of `pack`."""
+        return tuple(
+            sum((words[p.word] >> p.shift & (1 << p.bits) - 1) << p.low for p in pieces)
+            for pieces in self.pieces
+        )
+
 
 def key_layout(table: Table) -> KeyLayout:
     """Lays out a table's key as runtime/lookup.h wants it; refuses keys that do not fit."""

@@ -45,9 +45,8 @@ class Lost(IntEnum):
     """Why a packet, or a copy of it, is gone, as in runtime/trace.h."""
 
     TOO_LONG = 1
-    EMPTY = 2
-    PASSES = 3
-    WAITING = 4
+    PASSES = 2
+    WAITING = 3
 
 
 class Tracepoints:

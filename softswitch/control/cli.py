@@ -18,10 +18,12 @@ from softswitch.port_spec import KINDS, OPTIONS
 app = typer.Typer(no_args_is_help=True, help="Look at a running switch and change it.")
 ports_app = typer.Typer(no_args_is_help=True, help="List, add, remove, bring up or down ports.")
 queueing_app = typer.Typer(no_args_is_help=True, help="Rates and queue depths of ports.")
+trace_app = typer.Typer(no_args_is_help=True, help="Print what frames go through.")
 capture_app = typer.Typer(no_args_is_help=True, help="Write what ports see to pcapng files.")
 app.add_typer(ports_app, name="ports")
 app.add_typer(queueing_app, name="queueing")
 app.add_typer(capture_app, name="capture")
+app.add_typer(trace_app, name="trace")
 
 Port = Annotated[int, typer.Argument(min=0, help="Port number.", show_default=False)]
 
@@ -251,6 +253,33 @@ def list_captures(context: typer.Context) -> None:
         for c in found
     )
     _show(context, found, ("file", "ports", "directions", "stopped by"), rows)
+
+
+@trace_app.command("start")
+def start_trace(
+    context: typer.Context,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="Where to; overwritten. The switch's stderr if not given.", show_default=False),
+    ] = None,
+    port: Annotated[
+        list[int] | None,
+        typer.Option(min=0, help="Only what comes in on this port; repeatable.", show_default=False),
+    ] = None,
+    frames: Annotated[int | None, typer.Option(min=1, help="So many frames.", show_default=False)] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="Every statement of actions, however long they are.")
+    ] = False,
+) -> None:
+    """Start to trace. An earlier trace ends."""
+    path = None if file is None else str(file.absolute())
+    context.obj.call("trace_start", file=path, ports=port or None, frames=frames, full=full)
+
+
+@trace_app.command("stop")
+def stop_trace(context: typer.Context) -> None:
+    """End the trace."""
+    context.obj.call("trace_stop")
 
 
 def _program(found: dict[str, Any]) -> str:

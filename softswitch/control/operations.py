@@ -13,6 +13,8 @@
 | ``captures`` | | list of: file, ports (null: all), directions, error |
 | ``capture_start`` | file, ports (null: all), directions: "in", "out" or "both" | null |
 | ``capture_stop`` | file | null |
+| ``trace_start`` | file (null: the switch's stderr), ports (null: all), frames (null: all), full | null |
+| ``trace_stop`` | | null |
 """
 
 import os
@@ -22,11 +24,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import native
 from softswitch.control.server import Call, CallError
 from softswitch.device import Device
 from softswitch.port_spec import Pcap, parse_limits, parse_port
 from softswitch.ports import Capture, Directions, PortError, PortState
 from softswitch.queueing import Queueing
+from softswitch.tracing import Tracing
 
 LIMITS: Final = ("rate", "pps", "burst", "depth", "depth_bytes")
 """What limits a port, by the names that ``--port`` has for it."""
@@ -58,6 +62,8 @@ class Operations:
                 "captures",
                 "capture_start",
                 "capture_stop",
+                "trace_start",
+                "trace_stop",
             )
         }
 
@@ -135,13 +141,29 @@ class Operations:
         names["both"] = Directions.BOTH
         if directions not in names:
             raise CallError("directions: in, out or both")
-        if ports is not None and not isinstance(ports, list):
-            raise CallError("ports: a list of port numbers, or null for all")
-        chosen = None if ports is None else [_number("ports", port) for port in ports]
-        self._device.loop.capture(Path(_text("file", file)), chosen, names[directions])
+        self._device.loop.capture(Path(_text("file", file)), _ports(ports), names[directions])
 
     def _capture_stop(self, *, file: str) -> None:
         self._device.loop.stop_capture(Path(_text("file", file)))
+
+    def _trace_start(
+        self,
+        *,
+        file: str | None = None,
+        ports: list[int] | None = None,
+        frames: int | None = None,
+        full: bool = False,
+    ) -> None:
+        if frames is not None and (type(frames) is not int or frames < 1):
+            raise CallError("frames: a number, or null for all")
+        if not isinstance(full, bool):
+            raise CallError("full: true or false")
+        chosen = _ports(ports)
+        path = None if file is None else Path(_text("file", file))
+        self._device.start_trace(Tracing(path, None if chosen is None else tuple(chosen), frames, full))
+
+    def _trace_stop(self) -> None:
+        self._device.stop_trace()
 
 
 def _guarded(operation: Callable[..., _T]) -> Call:
@@ -150,7 +172,7 @@ def _guarded(operation: Callable[..., _T]) -> Call:
     def call(arguments: dict[str, Any]) -> _T:
         try:
             return operation(**arguments)
-        except (PortError, ValueError) as error:
+        except (PortError, ValueError, OSError, native.NoCompilerError, native.CompileError) as error:
             raise CallError(str(error)) from error
         except TypeError as error:  # names that the call does not have, or lacks
             raise CallError(str(error).rpartition(".")[2]) from error
@@ -162,6 +184,12 @@ def _number(name: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 16:
         raise CallError(f"{name}: a port number, not {value!r}")
     return value
+
+
+def _ports(ports: Any) -> list[int] | None:
+    if ports is not None and not isinstance(ports, list):
+        raise CallError("ports: a list of port numbers, or null for all")
+    return None if ports is None else [_number("ports", port) for port in ports]
 
 
 def _text(name: str, value: Any) -> str:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ from softswitch.control.client import CallFailedError, call
 from softswitch.control.operations import Operations
 from softswitch.control.server import MAX_REQUEST, ControlServer
 from softswitch.device import Device
-from tests.softswitch.p4rt_client import CONTROL, PATIENCE
+from softswitch.tracing import Tracing
+from tests.softswitch.p4rt_client import CONTROL, CONTROL_INFO, PATIENCE, Controller
 from tests.softswitch.test_ports_capture import seen
 
 
@@ -241,3 +243,37 @@ def test_a_switch_process_has_a_socket_of_its_own_until_it_ends(
     with pytest.raises(CallFailedError, match="no switch answers"):
         call(tmp_path / "weir" / f"switch-{process.pid}.sock", "info")
     assert refused("info").startswith("weir switch ctl: no switch of yours is running")
+
+
+def test_a_trace_starts_and_stops_while_frames_run(path: Path, shm: Path, tmp_path: Path) -> None:
+    file = tmp_path / "trace.txt"
+    ctl("ports", "add", "1=shm")
+    ctl("ports", "add", "2=shm")
+    with ShmPort(shm, 1) as one, ShmPort(shm, 2) as two:
+        one.send(bytes(60))
+        ctl("trace", "start", file, "--port", 1, "--frames", 2)
+        for port in (two, one, one, one):
+            port.send(bytes(60))
+        deadline = time.monotonic() + PATIENCE
+        while "#2" not in file.read_text():
+            assert time.monotonic() < deadline, file.read_text()
+            time.sleep(0.02)
+        ctl("trace", "stop")
+    titles = [line for line in file.read_text().splitlines() if line.startswith("#")]
+    assert titles == ["#1 in port 1, 60 bytes", "#2 in port 1, 60 bytes"]
+    assert "No such file" in refused("trace", "start", tmp_path / "nowhere" / "trace.txt")
+    assert ctl("trace", "stop") == "", "harmless when nothing is traced"
+
+
+def test_a_trace_goes_on_under_another_program(tmp_path: Path) -> None:
+    with Device(seed=1) as device:
+        device.start_trace(Tracing(tmp_path / "trace.txt"))
+        device.start()
+        controller = Controller(device.serve("127.0.0.1:0"))
+        for _ in range(2):
+            controller.client.set_fwd_pipe_config(CONTROL_INFO, CONTROL)
+            device.loop.inject(device.cpu_port, bytes(60))
+            assert device.loop.drain(device.cpu_port)
+        controller.close()
+    titles = [line for line in (tmp_path / "trace.txt").read_text().splitlines() if line.startswith("#")]
+    assert titles == ["#1 in port 510, 60 bytes"] * 2, "each program counts its own"
