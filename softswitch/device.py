@@ -121,8 +121,9 @@ class Device:
                 (self.loop.add_xdp if xdp else self.loop.add_interface)(spec.number, name)
             case Tunnel(local, peer):
                 self.loop.add_udp(spec.number, local, peer)
-            case Pcap(source, sink):
-                self.loop.add_queue(spec.number, f"pcap {source or '-'}", sink or Path(os.devnull))
+            case Pcap(source, sink, pcapng):
+                what = f"pcap {source or '-'}"
+                self.loop.add_queue(spec.number, what, sink or Path(os.devnull), pcapng=pcapng)
             case Shm():
                 if self._shm is None:
                     raise PortError(

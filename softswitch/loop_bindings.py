@@ -70,7 +70,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "loop_unknown_port": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "loop_start_capture": (
         ctypes.c_int,
-        (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32),
+        (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32),
     ),
     "loop_stop_capture": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)),
     "loop_capture_error": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)),
@@ -80,7 +80,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "loop_add_udp": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, *(ctypes.c_char_p,) * 4)),
     "loop_add_queue": (
         ctypes.c_int,
-        (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p),
+        (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int),
     ),
     "loop_inject": (
         ctypes.c_int,

@@ -40,10 +40,11 @@ class Tunnel:
 
 @dataclass(frozen=True)
 class Pcap:
-    """A capture file to play and one to write; either may be missing."""
+    """A capture file to play and one to write, as pcapng or pcap; either may be missing."""
 
     source: Path | None
     sink: Path | None
+    pcapng: bool = True
 
 
 @dataclass(frozen=True)

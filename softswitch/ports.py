@@ -174,21 +174,21 @@ class PortLoop:
         numbers = (str(part).encode() for end in (here, there) for part in end[:2])
         self._add("loop_add_udp", number, what, *numbers)
 
-    def add_queue(self, number: int, name: str, output: Path | None = None) -> None:
+    def add_queue(self, number: int, name: str, output: Path | None = None, *, pcapng: bool = True) -> None:
         """Make port ``number`` one whose frames ``inject`` puts in and ``receive`` takes out.
 
-        With ``output``, frames sent to it go to that pcapng file instead. Raises PortError.
+        With ``output``, frames sent to it go to that file instead, pcapng or pcap. Raises PortError.
         """
         path = None if output is None else os.fsencode(output)
         what = name if output is None else f"output file {output}"
-        self._add("loop_add_queue", number, what, name.encode(), path)
+        self._add("loop_add_queue", number, what, name.encode(), path, int(pcapng))
 
     def _add(
         self,
         function: str,
         number: int,
         what: str,
-        *arguments: bytes | None,
+        *arguments: bytes | int | None,
         reasons: Mapping[int, str] = MappingProxyType({}),
     ) -> int:
         if not 0 <= number <= MAX_PORT:
@@ -292,11 +292,17 @@ class PortLoop:
     # -- capture -----------------------------------------------------------------------------------
 
     def capture(
-        self, path: Path, ports: Iterable[int] | None = None, directions: Directions = Directions.BOTH
+        self,
+        path: Path,
+        ports: Iterable[int] | None = None,
+        directions: Directions = Directions.BOTH,
+        *,
+        pcapng: bool = True,
     ) -> None:
-        """Write every frame of some ports to a pcapng file from now on; None: of all, also of later ones.
+        """Write every frame of some ports to a file from now on; None: of all, also of later ones.
 
-        Several captures can go on at a time, each into a file of its own. Raises PortError.
+        Several captures can go on at a time, each into a file of its own. A pcapng file says which port and
+        which way; without ``pcapng`` it is pcap, which does not. Raises PortError.
         """
         chosen = None if ports is None else tuple(dict.fromkeys(ports))
         numbers = (ctypes.c_uint32 * len(chosen or ()))(*(chosen or ()))
@@ -304,7 +310,7 @@ class PortLoop:
             raise PortError(f"capture file {path}: port numbers are 0 to {MAX_PORT}")
         with self._changing:
             result = self._library.loop_start_capture(
-                self._handle, os.fsencode(path), len(numbers), numbers, int(directions)
+                self._handle, os.fsencode(path), int(pcapng), len(numbers), numbers, int(directions)
             )
             if result == -errno.EEXIST:
                 raise PortError(f"capture file {path}: is being written already")

@@ -42,6 +42,7 @@ class CaptureFile:
     path: Path
     ports: tuple[int, ...] | None = None
     directions: Directions = Directions.BOTH
+    pcapng: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Settings:
         grpc: address of P4Runtime.
         captures: what is captured from the start.
         play_after: seconds before files are played.
+        end_after_files: end when every port is a file and all have been played.
         ready_file: what is there while the switch serves.
         seed: what random numbers start from.
         control: socket of the control channel.
@@ -72,6 +74,7 @@ class Settings:
     cpu_port: int = 510
     captures: Sequence[CaptureFile] = ()
     play_after: float = 0.0
+    end_after_files: bool = True
     ready_file: Path | None = None
     seed: int | None = None
     control: Path | None = None
@@ -79,7 +82,7 @@ class Settings:
 
 
 def run(settings: Settings, say: Callable[[str], None]) -> None:
-    """Serve until a signal; or, when every port is a file, until all have been played.
+    """Serve until a signal, or until all files have been played.
 
     ``say`` takes what the user is to be told when all is ready. Raises StartError.
     """
@@ -107,7 +110,7 @@ def _run(device: Device, settings: Settings, say: Callable[[str], None]) -> None
     for spec in settings.ports:
         device.add_port(spec)
     for capture in settings.captures:
-        device.loop.capture(capture.path, capture.ports, capture.directions)
+        device.loop.capture(capture.path, capture.ports, capture.directions, pcapng=capture.pcapng)
     if settings.trace is not None:
         device.start_trace(settings.trace)
     if settings.program is not None:
@@ -124,7 +127,7 @@ def _run(device: Device, settings: Settings, say: Callable[[str], None]) -> None
             say(f"P4Runtime on {address}, device {settings.device_id}")
         ready = _ReadyFile(settings.ready_file, device, settings.control)
         cleanup.callback(ready.remove)
-        _serve(device, settings.ports, settings.play_after)
+        _serve(device, settings)
 
 
 class _ReadyFile:
@@ -181,24 +184,24 @@ class _Watch:
             _log.warning("%s", message)
 
 
-def _serve(device: Device, specs: Sequence[PortSpec], play_after: float) -> None:
+def _serve(device: Device, settings: Settings) -> None:
     """Until a signal; or, when every port is a file, until all have been played."""
     stop = threading.Event()
     handlers = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
-    files = {spec.number: spec.kind for spec in specs if isinstance(spec.kind, Pcap)}
+    files = {spec.number: spec.kind for spec in settings.ports if isinstance(spec.kind, Pcap)}
     inputs = {number: file.source for number, file in files.items() if file.source is not None}
     watch = _Watch(device)
     failure: list[Exception] = []
 
     def play_files() -> None:
         try:
-            if not stop.wait(play_after):
+            if not stop.wait(settings.play_after):
                 _log.info("played %d frames", play(device.loop, inputs, stop))
             while device.loop.waiting() and not stop.wait(_PATIENCE):
                 pass
         except (CaptureError, OSError, PortError) as error:
             failure.append(error)
-        if failure or len(files) == len(specs):
+        if failure or (settings.end_after_files and len(files) == len(settings.ports)):
             stop.set()
 
     device.start()

@@ -23,8 +23,10 @@ enum {
     MAX_BLOCK = 1 << 16,
 };
 
+static const uint32_t PCAP_HEADER[] = {0xA1B2C3D4, 2 | 4 << 16, 0, 0, 0xFFFF, LINKTYPE_ETHERNET};
+
 struct capture {
-    int fd, error;
+    int fd, error, pcapng;
     uint32_t interfaces;
     size_t used;
     uint8_t buffer[BUFFER + MAX_BLOCK];
@@ -84,7 +86,20 @@ static void end_block(capture *c, size_t start)
         capture_flush(c);
 }
 
-capture *capture_open(const char *path)
+static void begin_pcapng(capture *c)
+{
+    static const char application[] = "soft switch";
+    const int64_t unknown_length = -1;
+    size_t start = begin_block(c, SECTION_HEADER);
+    put32(c, BYTE_ORDER_MAGIC);
+    put32(c, 1);  // version 1.0
+    put_padded(c, &unknown_length, 8);
+    put_option(c, OPT_SHB_USERAPPL, application, sizeof application - 1);
+    put_option(c, OPT_END, NULL, 0);
+    end_block(c, start);
+}
+
+capture *capture_open(const char *path, int pcapng)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     capture *c = fd < 0 ? NULL : malloc(sizeof *c);
@@ -97,20 +112,18 @@ capture *capture_open(const char *path)
     c->error = 0;
     c->interfaces = 0;
     c->used = 0;
-    static const char application[] = "soft switch";
-    const int64_t unknown_length = -1;
-    size_t start = begin_block(c, SECTION_HEADER);
-    put32(c, BYTE_ORDER_MAGIC);
-    put32(c, 1);  // version 1.0
-    put_padded(c, &unknown_length, 8);
-    put_option(c, OPT_SHB_USERAPPL, application, sizeof application - 1);
-    put_option(c, OPT_END, NULL, 0);
-    end_block(c, start);
+    c->pcapng = pcapng;
+    if (pcapng)
+        begin_pcapng(c);
+    else
+        put_padded(c, PCAP_HEADER, sizeof PCAP_HEADER);
     return c;
 }
 
 uint32_t capture_interface(capture *c, const char *name)
 {
+    if (!c->pcapng)
+        return c->interfaces++;
     const uint8_t nanoseconds = 9;
     size_t start = begin_block(c, INTERFACE);
     put32(c, LINKTYPE_ETHERNET);
@@ -122,9 +135,25 @@ uint32_t capture_interface(capture *c, const char *name)
     return c->interfaces++;
 }
 
+static void pcap_frame(capture *c, uint64_t now_ns, const uint8_t *frame, uint32_t len)
+{
+    put32(c, (uint32_t)(now_ns / 1000000000));
+    put32(c, (uint32_t)(now_ns % 1000000000 / 1000));
+    put32(c, len);
+    put32(c, len);
+    memcpy(c->buffer + c->used, frame, len);
+    c->used += len;
+    if (c->used >= BUFFER)
+        capture_flush(c);
+}
+
 void capture_frame(capture *c, uint32_t interface, uint64_t now_ns, const uint8_t *frame, uint32_t len,
                    uint32_t direction)
 {
+    if (!c->pcapng) {
+        pcap_frame(c, now_ns, frame, len);
+        return;
+    }
     size_t start = begin_block(c, ENHANCED_PACKET);
     put32(c, interface);
     put32(c, (uint32_t)(now_ns >> 32));

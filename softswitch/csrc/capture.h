@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes frames to a pcapng file (draft-ietf-opsawg-pcapng), one interface per switch port.
+// Writes frames to a file: pcapng (draft-ietf-opsawg-pcapng), one interface per switch port; or pcap, which has
+// neither interfaces nor directions.
 #ifndef WEIR_SOFTSWITCH_CAPTURE_H
 #define WEIR_SOFTSWITCH_CAPTURE_H
 
@@ -9,7 +10,7 @@ enum { CAPTURE_IN = 1, CAPTURE_OUT = 2 };  // the direction bits of epb_flags
 
 typedef struct capture capture;
 
-capture *capture_open(const char *path);  // NULL with errno set
+capture *capture_open(const char *path, int pcapng);  // NULL with errno set
 uint32_t capture_interface(capture *c, const char *name);
 void capture_frame(capture *c, uint32_t interface, uint64_t now_ns, const uint8_t *frame, uint32_t len,
                    uint32_t direction);

@@ -99,7 +99,8 @@ int loop_get_stats(loop *l, uint32_t number, port_stats *out);
 int loop_set_queueing(loop *l, uint32_t number, const sw_queueing *wanted, int both_ways);
 int loop_get_queue_stats(loop *l, uint32_t number, sw_queue_stats *out);
 uint64_t loop_unknown_port(loop *l);
-int loop_start_capture(loop *l, const char *path, uint32_t count, const uint32_t *ports, uint32_t directions);
+int loop_start_capture(loop *l, const char *path, int pcapng, uint32_t count, const uint32_t *ports,
+                       uint32_t directions);
 int loop_stop_capture(loop *l, const char *path);
 int loop_capture_error(loop *l, const char *path);
 int loop_add_shm(loop *l, uint32_t number, const char *directory);
@@ -108,7 +109,7 @@ enum { LOOP_XDP_NATIVE = 1, LOOP_XDP_ZERO_COPY = 2 };
 int loop_add_xdp(loop *l, uint32_t number, const char *interface);
 int loop_add_udp(loop *l, uint32_t number, const char *host, const char *service, const char *peer_host,
                  const char *peer_service);
-int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output);
+int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output, int pcapng);
 int loop_inject(loop *l, uint32_t number, const uint8_t *frame, uint32_t len, int64_t timeout_ns);
 int loop_receive(loop *l, uint32_t number, uint8_t *frame, uint32_t room, int64_t timeout_ns);
 int loop_drain(loop *l, uint32_t number, int64_t timeout_ns);

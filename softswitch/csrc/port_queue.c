@@ -122,7 +122,7 @@ static const port_ops QUEUE_OPS = {.peek = queue_peek,
                                    .flush = queue_flush,
                                    .close = queue_close};
 
-int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output)
+int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output, int pcapng)
 {
     queue_port *q = calloc(1, sizeof *q);
     if (!q)
@@ -138,7 +138,7 @@ int loop_add_queue(loop *l, uint32_t number, const char *name, const char *outpu
     loop_enter(l);
     int result = loop_free_number(l, number);
     if (result == 0 && output) {
-        q->file = capture_open(output);
+        q->file = capture_open(output, pcapng);
         result = q->file ? 0 : -errno;
     }
     if (result == 0) {

@@ -71,15 +71,16 @@ static void free_tap(tap *t)
     free(t);
 }
 
-static int open_tap(tap *t, const char *path)
+static int open_tap(tap *t, const char *path, int pcapng)
 {
     t->path = strdup(path);
-    t->file = t->path ? capture_open(path) : NULL;
+    t->file = t->path ? capture_open(path, pcapng) : NULL;
     return t->file ? 0 : t->path ? -errno : -ENOMEM;
 }
 
 // Of `count` ports, or with 0 of all, also of those that come later. -EEXIST: this file is being written.
-int loop_start_capture(loop *l, const char *path, uint32_t count, const uint32_t *ports, uint32_t directions)
+int loop_start_capture(loop *l, const char *path, int pcapng, uint32_t count, const uint32_t *ports,
+                       uint32_t directions)
 {
     tap *t = calloc(1, sizeof *t);
     if (!t)
@@ -92,7 +93,7 @@ int loop_start_capture(loop *l, const char *path, uint32_t count, const uint32_t
             t->chosen[ports[i]] = 1;
     loop_enter(l);
     tap **end = find(l, path);
-    int result = *end ? -EEXIST : open_tap(t, path);
+    int result = *end ? -EEXIST : open_tap(t, path, pcapng);
     if (result == 0) {
         *end = t;
         tap_ports(l);
