@@ -12,6 +12,7 @@ from typing import Final
 
 from softswitch.errors import ProgramError, UnsupportedConstruct
 from softswitch.program_expressions import ExpressionReader
+from softswitch.program_headers import read_headers
 from softswitch.program_ir import (
     Algorithm,
     Calculation,
@@ -31,13 +32,10 @@ from softswitch.program_types import (
     Action,
     Checksum,
     Counter,
-    FieldType,
-    Header,
-    HeaderType,
     Param,
     Program,
     Register,
-    Stack,
+    ValueSet,
 )
 
 __all__ = ["Program", "load_program"]
@@ -45,9 +43,6 @@ __all__ = ["Program", "load_program"]
 _MAJOR: Final = 2
 _MAX_CELLS: Final = 1 << 28
 _REFUSED: Final = {
-    "header_unions": "header unions",
-    "header_union_stacks": "stacks of header unions",
-    "parse_vsets": "parser value sets",
     "extern_instances": "extern instances",
 }
 # Custom CRCs start out as the plain ones; only BMv2's Thrift interface could change them.
@@ -104,15 +99,14 @@ class _Loader:
 
     def __init__(self, root: Json) -> None:
         self._root = root
-        types = {each.name: each for each in map(_header_type, objects(root, "header_types", "program"))}
-        self._headers, by_id = _headers(root, types)
-        self._stacks = _stacks(root, types, self._headers, by_id)
+        self._declared = read_headers(root)
+        self._headers, self._stacks = self._declared.headers, self._declared.stacks
+        self._value_sets = {each.name: each for each in map(_value_set, self._list("parse_vsets"))}
         self._registers = {each.name: each for each in map(_register, self._list("register_arrays"))}
         self._counters = {each.name: each for each in map(_counter, self._list("counter_arrays"))}
         header_types = {name: header.type for name, header in self._headers.items()}
-        stack_types = {name: stack.type for name, stack in self._stacks.items()}
         self._expressions = ExpressionReader(
-            header_types, stack_types, {name: each.bits for name, each in self._registers.items()}
+            self._declared, {name: each.bits for name, each in self._registers.items()}
         )
         self._calculations = {each.name: each for each in map(self._calculation, self._list("calculations"))}
         meters = (read_meter(each, self._field) for each in self._list("meter_arrays"))
@@ -130,7 +124,7 @@ class _Loader:
             self._digests,
         )
         self._actions = {each.id: each for each in map(self._action, self._list("actions"))}
-        self._parsers = ParserReader(self._expressions, self._primitives, header_types, stack_types)
+        self._parsers = ParserReader(self._expressions, self._primitives, self._declared, self._value_sets)
         self._pipelines = PipelineReader(self._expressions, self._actions, header_types, self._meters)
 
     def _list(self, key: str) -> list[Json]:
@@ -159,6 +153,9 @@ class _Loader:
             digest=digest,
             headers=self._headers,
             stacks=self._stacks,
+            unions=self._declared.unions,
+            union_stacks=self._declared.union_stacks,
+            value_sets=self._value_sets,
             parser=self._parsers.parser(self._list("parsers")[0]),
             deparser=order,
             actions=self._actions,
@@ -257,63 +254,13 @@ def _width(bits: int, where: str) -> int:
     return bits
 
 
-def _header_type(node: Json) -> HeaderType:
-    where = f"header type {text(node, 'name', 'header type')}"
-    fields = []
-    for each in objects(node, "fields", where):
-        if not isinstance(each, list) or len(each) < 2 or not isinstance(each[0], str):
-            raise ProgramError(f"{where}: field {each!r:.60}")
-        bits = 0 if each[1] == "*" else checked(each[1], int, f"{where}, field {each[0]}")
-        if bits < 1 and each[1] != "*":
-            raise ProgramError(f"{where}: field {each[0]} is {bits} bits wide")
-        if len(each) > 3 and each[3]:
-            raise UnsupportedConstruct("saturating fields", f"{where}, field {each[0]}")
-        fields.append(FieldType(each[0], bits, bool(len(each) > 2 and each[2])))
-    if len({field.name for field in fields}) != len(fields):
-        raise ProgramError(f"{where}: two fields of one name")
-    return HeaderType(node["name"], tuple(fields))
-
-
-def _headers(root: Json, types: dict[str, HeaderType]) -> tuple[dict[str, Header], dict[int, str]]:
-    headers: dict[str, Header] = {}
-    by_id: dict[int, str] = {}
-    for node in objects(root, "headers", "program"):
-        name = text(node, "name", "header")
-        where = f"header {name}"
-        kind = types.get(text(node, "header_type", where))
-        if kind is None:
-            raise ProgramError(f"{where}: no header type '{node['header_type']}'")
-        metadata = bool(member(node, "metadata", bool, where))
-        for field in kind.fields:
-            if field.bits == 0:
-                raise UnsupportedConstruct("varbit fields", f"{where}, field {field.name}")
-        if not metadata and kind.bits % 8:
-            raise ProgramError(f"{where}: {kind.bits} bits are no whole number of bytes")
-        if name in headers:
-            raise ProgramError(f"{where}: declared twice")
-        headers[name] = Header(name, kind, metadata)
-        by_id[number(node, "id", where)] = name
-    return headers, by_id
-
-
-def _stacks(
-    root: Json, types: dict[str, HeaderType], headers: dict[str, Header], by_id: dict[int, str]
-) -> dict[str, Stack]:
-    stacks: dict[str, Stack] = {}
-    taken: set[str] = set()
-    for node in objects(root, "header_stacks", "program"):
-        where = f"header stack {text(node, 'name', 'header stack')}"
-        kind = types.get(text(node, "header_type", where))
-        ids = objects(node, "header_ids", where)
-        if kind is None or not ids or not all(type(each) is int and each in by_id for each in ids):
-            raise ProgramError(f"{where}: unknown header type or elements")
-        names = tuple(by_id[each] for each in ids)
-        for name in names:
-            if name in taken or headers[name].type != kind or headers[name].metadata:
-                raise ProgramError(f"{where}: '{name}' cannot be an element")
-            taken.add(name)
-        stacks[node["name"]] = Stack(node["name"], kind, names)
-    return stacks
+def _value_set(node: Json) -> ValueSet:
+    where = f"parser value set {text(node, 'name', 'parser value set')}"
+    bits = number(node, "compressed_bitwidth", where)
+    size: int = member(node, "max_size", int, where) if node.get("max_size") is not None else _MAX_CELLS
+    if bits < 1 or size < 0:
+        raise ProgramError(f"{where}: {size} members of {bits} bits")
+    return ValueSet(node["name"], bits, size)
 
 
 def _register(node: Json) -> Register:

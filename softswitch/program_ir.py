@@ -80,6 +80,17 @@ class StackValid:
 
 
 @dataclass(frozen=True)
+class Element:
+    """Element `index` (known at run time only) of a stack, as a whole header."""
+
+    stack: str
+    index: "Expr"
+
+
+HeaderRef = str | Element
+
+
+@dataclass(frozen=True)
 class StackCount:
     """How many elements of a stack are in use, less `minus` (1: BMv2's ``last_stack_index``)."""
 
@@ -121,6 +132,14 @@ class HeadersEqual:
 
 
 @dataclass(frozen=True)
+class VarbitsEqual:
+    """Two varbit fields are the same number; as in BMv2, zero bytes in front do not count."""
+
+    left: "Lvalue"
+    right: "Lvalue"
+
+
+@dataclass(frozen=True)
 class Ternary:
     """``condition ? yes : no``."""
 
@@ -144,6 +163,7 @@ Expr = (
     | Unary
     | Binary
     | HeadersEqual
+    | VarbitsEqual
     | Ternary
 )
 
@@ -162,7 +182,15 @@ class Assign:
 
 @dataclass(frozen=True)
 class CopyHeader:
-    """Makes `dst` equal to `src`, validity included."""
+    """Makes `dst` equal to `src`, validity included. An element outside its stack is invalid and stays so."""
+
+    dst: HeaderRef
+    src: HeaderRef
+
+
+@dataclass(frozen=True)
+class CopyUnion:
+    """Makes union `dst` equal to union `src`."""
 
     dst: str
     src: str
@@ -170,23 +198,31 @@ class CopyHeader:
 
 @dataclass(frozen=True)
 class CopyStack:
-    """Makes stack `dst` equal to stack `src`."""
+    """Makes stack `dst`, of headers or unions, equal to stack `src`."""
 
     dst: str
     src: str
 
 
 @dataclass(frozen=True)
-class SetValid:
-    """Adds a header (its fields start at zero), or removes it."""
+class CopyVarbit:
+    """Makes varbit field `dst` equal to `src`, length included."""
 
-    header: str
+    dst: Lvalue
+    src: Lvalue
+
+
+@dataclass(frozen=True)
+class SetValid:
+    """Adds a header (its fields start at zero), or removes it. A union's other members become invalid."""
+
+    header: HeaderRef
     valid: bool
 
 
 @dataclass(frozen=True)
 class ShiftStack:
-    """push_front (`count` > 0) or pop_front (`count` < 0)."""
+    """push_front (`count` > 0) or pop_front (`count` < 0), of a stack of headers or unions."""
 
     stack: str
     count: int
@@ -303,7 +339,9 @@ class Jump:
 Statement = (
     Assign
     | CopyHeader
+    | CopyUnion
     | CopyStack
+    | CopyVarbit
     | SetValid
     | ShiftStack
     | RegisterRead
@@ -327,16 +365,18 @@ Statement = (
 
 @dataclass(frozen=True)
 class Extract:
-    """Extracts a header from the packet."""
+    """Extracts a header from the packet; `length` is the bits of its varbit field."""
 
     header: str
+    length: Expr | None = None
 
 
 @dataclass(frozen=True)
 class ExtractNext:
-    """Extracts the next element of a stack; full: error StackOutOfBounds."""
+    """Extracts the next element of a stack; full: error StackOutOfBounds. `length` as in Extract."""
 
     stack: str
+    length: Expr | None = None
 
 
 @dataclass(frozen=True)
@@ -354,7 +394,19 @@ class Verify:
     error: Expr
 
 
-ParserOp = Extract | ExtractNext | Advance | Verify | Assign | CopyHeader | CopyStack | SetValid | ShiftStack
+ParserOp = (
+    Extract
+    | ExtractNext
+    | Advance
+    | Verify
+    | Assign
+    | CopyHeader
+    | CopyUnion
+    | CopyStack
+    | CopyVarbit
+    | SetValid
+    | ShiftStack
+)
 
 # -- calculations --------------------------------------------------------------------------------
 

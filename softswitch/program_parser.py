@@ -5,11 +5,15 @@ from collections.abc import Mapping
 
 from softswitch.errors import ProgramError, UnsupportedConstruct
 from softswitch.program_expressions import ExpressionReader
+from softswitch.program_headers import Headers
 from softswitch.program_ir import (
     Advance,
     Assign,
+    Const,
     CopyHeader,
     CopyStack,
+    CopyUnion,
+    CopyVarbit,
     Expr,
     Extract,
     ExtractNext,
@@ -22,11 +26,12 @@ from softswitch.program_ir import (
     Valid,
     Verify,
 )
-from softswitch.program_json import Json, hexstr, member, objects, text
+from softswitch.program_json import Json, hexstr, member, objects, pair, text
 from softswitch.program_primitives import PrimitiveReader
-from softswitch.program_types import HeaderType, Parser, ParserState, Transition
+from softswitch.program_types import HeaderType, Parser, ParserState, Transition, ValueSet
 
 _SILENT = frozenset(("log_msg",))
+_HEADER_STATEMENTS = (Assign, CopyHeader, CopyUnion, CopyStack, CopyVarbit, SetValid, ShiftStack)
 
 
 class ParserReader:
@@ -36,13 +41,15 @@ class ParserReader:
         self,
         expressions: ExpressionReader,
         primitives: PrimitiveReader,
-        headers: Mapping[str, HeaderType],
-        stacks: Mapping[str, HeaderType],
+        declared: Headers,
+        value_sets: Mapping[str, ValueSet],
     ) -> None:
         self._expressions = expressions
         self._primitives = primitives
-        self._headers = headers
-        self._stacks = stacks
+        self._headers = {name: header.type for name, header in declared.headers.items()}
+        self._stacks = {name: stack.type for name, stack in declared.stacks.items()}
+        self._metadata = {name for name, header in declared.headers.items() if header.metadata}
+        self._value_sets = value_sets
 
     def parser(self, node: Json) -> Parser:
         """Reads a parser and checks that every state it names exists."""
@@ -63,27 +70,34 @@ class ParserReader:
         ops = [self._op(each, where) for each in objects(node, "parser_ops", where)]
         key = [self._key(each, where) for each in objects(node, "transition_key", where)]
         bits = tuple(self._bits(each) for each in key)
-        padded = sum((each + 7) // 8 * 8 for each in bits)
         transitions: list[Transition] = []
         default: str | None = None
         for each in objects(node, "transitions", where):
-            kind = each.get("type", "hexstr") if isinstance(each, dict) else "hexstr"
             target: str | None = member(each, "next_state", (str, type(None)), where)
+            kind = each.get("type", "hexstr")
             if kind == "default" or each.get("value") == "default":
                 default = target
             elif kind == "hexstr":
-                value = hexstr(each.get("value"), where)
-                mask = hexstr(each["mask"], where) if each.get("mask") is not None else None
-                if not 0 <= value < 1 << padded or (mask is not None and not 0 <= mask < 1 << padded):
-                    raise ProgramError(
-                        f"{where}: transition on {each['value']} exceeds the key's {padded} bits"
-                    )
-                transitions.append(Transition(value if mask is None else value & mask, mask, target))
+                transitions.append(_case(each, bits, target, where))
+            elif kind == "parse_vset":
+                transitions.append(self._in_value_set(each, bits, target, where))
             else:
-                raise UnsupportedConstruct(f"transition type '{kind}' (value set)", where)
+                raise UnsupportedConstruct(f"transition type '{kind}'", where)
         return ParserState(
             name, tuple(op for op in ops if op is not None), tuple(key), bits, tuple(transitions), default
         )
+
+    def _in_value_set(self, node: Json, bits: tuple[int, ...], target: str | None, where: str) -> Transition:
+        name = text(node, "value", where)
+        if name not in self._value_sets:
+            raise ProgramError(f"{where}: no parser value set '{name}'")
+        width = self._value_sets[name].bits
+        if sum(bits) != width:
+            raise ProgramError(f"{where}: the key has {sum(bits)} bits, members of {name} have {width}")
+        mask = hexstr(node["mask"], where) if node.get("mask") is not None else None
+        if mask is not None and not 0 <= mask < 1 << width:
+            raise ProgramError(f"{where}: mask {node['mask']} exceeds the {width} bits of {name}")
+        return Transition(0, mask, target, name)
 
     def _key(self, node: Json, where: str) -> Expr:
         expr = self._expressions.integer(node, where)
@@ -110,7 +124,11 @@ class ParserReader:
         where = f"{where}, {op}"
         match op, parameters:
             case "extract", [target]:
-                return self._extract(target, where)
+                return self._extract(target, None, where)
+            case "extract_VL", [target, length]:
+                return self._extract(target, self._expressions.integer(length, where), where)
+            case "shift", [int() as amount] if amount >= 0:
+                return Advance(Const(8 * amount))
             case "set", [_, source]:
                 dst = self._primitives.lvalue(parameters[0], where)
                 return Assign(dst, self._expressions.integer(source, where))
@@ -124,22 +142,45 @@ class ParserReader:
                 if text(call, "op", where) in _SILENT:
                     return None
                 statement = self._primitives.statement(call, where)
-                if isinstance(statement, Assign | CopyHeader | CopyStack | SetValid | ShiftStack):
+                if isinstance(statement, _HEADER_STATEMENTS):
                     return statement
                 raise UnsupportedConstruct(f"primitive '{call['op']}' in a parser", where)
-        if op in ("extract", "set", "advance", "verify", "primitive"):
+        if op in ("extract", "extract_VL", "shift", "set", "advance", "verify", "primitive"):
             raise ProgramError(f"{where}: {len(parameters)} parameters")
         raise UnsupportedConstruct(f"parser operation '{op}'", where)
 
-    def _extract(self, target: Json, where: str) -> ParserOp:
+    def _extract(self, target: Json, length: Expr | None, where: str) -> ParserOp:
         kind = text(target, "type", where)
-        if kind not in ("regular", "stack"):
-            raise UnsupportedConstruct(f"extract to '{kind}'", where)
-        name = text(target, "value", where)
         if kind == "regular":
+            name = text(target, "value", where)
             if name not in self._headers:
                 raise ProgramError(f"{where}: no header '{name}'")
-            return Extract(name)
+            if name in self._metadata:
+                raise UnsupportedConstruct(f"extraction into metadata ({name})", where)
+            self._check_length(self._headers[name], length, where)
+            return Extract(name, length)
+        if kind == "stack":
+            name = text(target, "value", where)
+        elif kind == "union_stack":
+            name = ".".join(pair(member(target, "value", list, where), where))
+        else:
+            raise UnsupportedConstruct(f"extract to '{kind}'", where)
         if name not in self._stacks:
             raise ProgramError(f"{where}: no header stack '{name}'")
-        return ExtractNext(name)
+        self._check_length(self._stacks[name], length, where)
+        return ExtractNext(name, length)
+
+    def _check_length(self, kind: HeaderType, length: Expr | None, where: str) -> None:
+        if (kind.varbit is None) != (length is None):
+            what = "no" if kind.varbit is None else "a"
+            raise ProgramError(f"{where}: header type {kind.name} has {what} varbit field")
+
+
+def _case(node: Json, bits: tuple[int, ...], target: str | None, where: str) -> Transition:
+    """A case of constants: the concatenation of the key's elements, each padded to whole bytes."""
+    padded = sum((each + 7) // 8 * 8 for each in bits)
+    value = hexstr(node.get("value"), where)
+    mask = hexstr(node["mask"], where) if node.get("mask") is not None else None
+    if not 0 <= value < 1 << padded or (mask is not None and not 0 <= mask < 1 << padded):
+        raise ProgramError(f"{where}: transition on {node['value']} exceeds the key's {padded} bits")
+    return Transition(value if mask is None else value & mask, mask, target)

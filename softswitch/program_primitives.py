@@ -6,20 +6,31 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from softswitch.errors import ProgramError, UnsupportedConstruct
-from softswitch.program_expressions import ExpressionReader, HeaderName, Operand, StackName
+from softswitch.program_expressions import (
+    ExpressionReader,
+    HeaderName,
+    Operand,
+    StackName,
+    UnionName,
+    Whole,
+)
 from softswitch.program_ir import (
     Assign,
     Clone,
     Const,
     CopyHeader,
     CopyStack,
+    CopyUnion,
+    CopyVarbit,
     CounterAdd,
+    Element,
     ExecuteMeter,
     Exit,
     Expr,
     FieldRef,
     GenerateDigest,
     Hash,
+    HeaderRef,
     Jump,
     Lvalue,
     MarkToDrop,
@@ -42,8 +53,11 @@ from softswitch.program_source import Source, source_of
 _ARITY: Final = {
     "assign": 2,
     "modify_field": 2,
+    "assign_VL": 2,
     "assign_header": 2,
+    "assign_union": 2,
     "assign_header_stack": 2,
+    "assign_union_stack": 2,
     "add_header": 1,
     "remove_header": 1,
     "push": 2,
@@ -96,7 +110,10 @@ class PrimitiveReader:
             "assign": self._assign,
             "modify_field": self._assign,
             "assign_header": lambda p, w: CopyHeader(self._header(p[0], w), self._header(p[1], w)),
+            "assign_VL": lambda p, w: CopyVarbit(self._varbit(p[0], w), self._varbit(p[1], w)),
+            "assign_union": lambda p, w: CopyUnion(self._union(p[0], w), self._union(p[1], w)),
             "assign_header_stack": lambda p, w: CopyStack(self._stack(p[0], w), self._stack(p[1], w)),
+            "assign_union_stack": lambda p, w: CopyStack(self._stack(p[0], w), self._stack(p[1], w)),
             "add_header": lambda p, w: SetValid(self._header(p[0], w), True),
             "remove_header": lambda p, w: SetValid(self._header(p[0], w), False),
             "push": lambda p, w: ShiftStack(self._stack(p[0], w), self._constant(p[1], w)),
@@ -218,11 +235,25 @@ class PrimitiveReader:
     def _operand(self, node: Json, where: str) -> Operand:
         return self._expressions.operand(node, where)
 
-    def _header(self, node: Json, where: str) -> str:
+    def _header(self, node: Json, where: str) -> HeaderRef:
         operand = self._operand(node, where)
+        if isinstance(operand, Element):
+            return operand
         if isinstance(operand, HeaderName):
             return operand.name
-        raise UnsupportedConstruct("a header chosen at run time", where)
+        raise ProgramError(f"{where}: expected a header")
+
+    def _union(self, node: Json, where: str) -> str:
+        operand = self._operand(node, where)
+        if isinstance(operand, UnionName):
+            return operand.name
+        raise UnsupportedConstruct("a header union chosen at run time", where)
+
+    def _varbit(self, node: Json, where: str) -> Lvalue:
+        operand = self._operand(node, where)
+        if not isinstance(operand, Whole) and self._expressions.is_varbit(operand):
+            return operand
+        raise ProgramError(f"{where}: expected a varbit field")
 
     def _stack(self, node: Json, where: str) -> str:
         operand = self._operand(node, where)

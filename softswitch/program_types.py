@@ -18,11 +18,15 @@ MAX_WIDTH: Final = 2048  # bits of a field, register cell or parameter that is c
 
 @dataclass(frozen=True)
 class FieldType:
-    """A field of a header type: width in bits and whether it is two's complement."""
+    """A field of a header type: width in bits and whether it is two's complement.
+
+    A varbit field holds up to `bits` bits, always whole bytes; nothing can be computed with it.
+    """
 
     name: str
     bits: int
     signed: bool = False
+    varbit: bool = False
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,18 @@ class HeaderType:
 
     @property
     def bits(self) -> int:
-        """Width of all fields together."""
+        """Width of all fields together, a varbit field counted with what it can hold."""
         return sum(field.bits for field in self.fields)
+
+    @property
+    def fixed_bits(self) -> int:
+        """Width of all fields together but the varbit one."""
+        return sum(field.bits for field in self.fields if not field.varbit)
+
+    @property
+    def varbit(self) -> FieldType | None:
+        """The varbit field, of which there is at most one."""
+        return next((field for field in self.fields if field.varbit), None)
 
     def index(self, name: str) -> int:
         """Position of a field; KeyError when there is none."""
@@ -56,20 +70,39 @@ class Header:
 
 @dataclass(frozen=True)
 class Stack:
-    """A header stack; `headers` are the names of its elements in order."""
+    """A header stack; `headers` are the names of its elements in order.
+
+    `union_stack`: the stack of unions whose column this is (see `UnionStack`).
+    """
 
     name: str
     type: HeaderType
     headers: tuple[str, ...]
+    union_stack: str | None = None
+
+
+@dataclass(frozen=True)
+class UnionStack:
+    """A stack of header unions, held as one `Stack` per member of the union.
+
+    `columns` are their names, in the order of the members; they fill, shift and are counted together.
+    """
+
+    name: str
+    columns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Transition:
-    """One select case. `mask` None: every bit of the key counts. `next_state` None: accept."""
+    """One select case. `mask` None: every bit of the key counts. `next_state` None: accept.
+
+    `value_set`: the key is looked up there, `value` means nothing, `mask` is as wide as the set's members.
+    """
 
     value: int
     mask: int | None
     next_state: str | None
+    value_set: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +118,15 @@ class ParserState:
     key_bits: tuple[int, ...]
     transitions: tuple[Transition, ...]
     default: str | None
+
+
+@dataclass(frozen=True)
+class ValueSet:
+    """A parser value set: up to `size` members of `bits` bits, the key's elements without padding."""
+
+    name: str
+    bits: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -279,12 +321,15 @@ class Program:
     `digest` is the SHA-256 of the JSON text, `tables` every table of both pipelines by name, `errors`
     the parser errors' values by name, `field_lists` the metadata kept by clone, resubmit and recirculate,
     `digests` what is told to the control plane, by the program's number for it,
-    `aliases` the fields that stand for BMv2's intrinsic metadata.
+    `aliases` the fields that stand for BMv2's intrinsic metadata, `unions` the members of each header union.
     """
 
     digest: str
     headers: Mapping[str, Header]
     stacks: Mapping[str, Stack]
+    unions: Mapping[str, tuple[str, ...]]
+    union_stacks: Mapping[str, UnionStack]
+    value_sets: Mapping[str, ValueSet]
     parser: Parser
     deparser: tuple[str, ...]
     actions: Mapping[int, Action]

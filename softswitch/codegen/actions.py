@@ -103,30 +103,6 @@ def _function(action: Action, kind: str, lines: list[str]) -> str:
     return f"{head}\n{signature} {{\n{body}\n}}\n"
 
 
-def shift_function(layout: Layout, stack: str) -> str:
-    """C text of push_front/pop_front on a stack (P4-16: what is pushed is invalid)."""
-    size = len(layout.program.stacks[stack].headers)
-    word, first = layout.stack_valid_bit(stack)
-    name = layout.next_index(stack).removeprefix("m->n_")
-    array, count = layout.stack(stack), layout.next_index(stack)
-    ones = (1 << size) - 1
-    return f"""SW_INLINE void shift_{name}(phv *p, state *m, int by) {{
-    const unsigned wanted = (unsigned)(by < 0 ? -by : by), n = wanted < {size}u ? wanted : {size}u;
-    uint64_t valid = {word} >> {first} & 0x{ones:x}ull;
-    if (by < 0) {{
-        memmove(&{array}[0], &{array}[n], ({size}u - n) * sizeof {array}[0]);
-        valid = n < 64 ? valid >> n : 0;
-        {count} = {count} > n ? {count} - n : 0;
-    }} else {{
-        memmove(&{array}[n], &{array}[0], ({size}u - n) * sizeof {array}[0]);
-        valid = n < 64 ? valid << n & 0x{ones:x}ull : 0;
-        {count} = {count} + n < {size}u ? {count} + n : {size}u;
-    }}
-    {word} = ({word} & ~(0x{ones:x}ull << {first})) | valid << {first};
-}}
-"""
-
-
 def shifted_stacks(statements: Iterable[object]) -> list[str]:
     """Stacks that some statement pushes to or pops from."""
     return list(dict.fromkeys(each.stack for each in statements if isinstance(each, ShiftStack)))

@@ -40,7 +40,7 @@ def deparse_function(layout: Layout, constant: set[str], trace: Tracepoints) -> 
         put = f"put_{layout.type_name(header.type)}(&{layout.header(name)}, o);"
         if name in constant:
             put = f"if (all) {put}"
-        size = f"{header.type.bits // 8}"
+        size = layout.header_bytes(header.type, layout.header(name))
         shown = trace.emitted(layout, name, size)
         lines.append(f"if ({layout.valid(name)}) {{ {put} o += {size};{shown} }}")
         if at == last:
@@ -49,6 +49,12 @@ def deparse_function(layout: Layout, constant: set[str], trace: Tracepoints) -> 
     body = "\n".join(f"    {line}" for line in lines)
     head = "SW_INLINE uint32_t deparse(const phv *p, const state *m, uint8_t *out, uint32_t before)"
     return f"{head} {{\n    (void)p, (void)m;\n{body}\n}}\n"
+
+
+def lengths_change(layout: Layout, constant: set[str]) -> bool:
+    """Whether egress may change how long a header is, so that what follows it moves."""
+    headers = layout.program.headers
+    return any(headers[name].type.varbit is not None for name in set(layout.program.deparser) - constant)
 
 
 def deparsed_bytes(layout: Layout) -> int:

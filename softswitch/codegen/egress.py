@@ -14,7 +14,7 @@ from softswitch.codegen.usage import (
     meter_targets,
     pipeline_actions,
 )
-from softswitch.program_ir import Clone, CopyHeader, FieldRef, Hash, Recirculate
+from softswitch.program_ir import Clone, CopyHeader, CopyVarbit, FieldRef, Hash, Recirculate
 from softswitch.program_types import Program
 
 
@@ -43,8 +43,10 @@ def egress_reads(program: Program) -> set[FieldRef]:
             for expr in inputs(statement):
                 used.update(fields_in(expr))
             match statement:
-                case CopyHeader(_, src):
+                case CopyHeader(_, str() as src):
                     used.update(FieldRef(src, field.name) for field in program.headers[src].type.fields)
+                case CopyVarbit(_, FieldRef() as field):
+                    used.add(field)
                 case Hash(_, _, calculation, _):
                     used.update(calculation_fields(program, program.calculations[calculation]))
                 case Clone(_, number) | Recirculate(number):

@@ -9,9 +9,10 @@ be cleared before.
 from collections.abc import Iterator
 
 from softswitch.codegen.layout import Layout
-from softswitch.codegen.usage import fields_in, headers_changed, inputs, walk
+from softswitch.codegen.usage import fields_in, header_and_siblings, headers_changed, inputs, walk
 from softswitch.program_ir import (
     Advance,
+    CopyVarbit,
     Expr,
     Extract,
     ExtractNext,
@@ -46,15 +47,22 @@ def early_headers(program: Program) -> set[str]:
 
 
 def parser_writes(program: Program) -> set[str]:
-    """Headers the parser changes other than by extracting them."""
-    return {
-        name
-        for state in program.parser.states.values()
-        for op in state.ops
-        if not isinstance(op, Extract | ExtractNext | Advance | Verify)
-        for name in headers_changed(program, op)
-        if not program.headers[name].metadata
-    }
+    """Headers the parser changes other than by extracting them, or may make invalid again."""
+    changed = set()
+    for state in program.parser.states.values():
+        for op in state.ops:
+            match op:
+                case Extract(header):
+                    others = header_and_siblings(program, header)
+                    changed |= others if len(others) > 1 else set()
+                case ExtractNext(stack):
+                    if program.stacks[stack].union_stack is not None:
+                        changed.update(program.stacks[stack].headers)
+                case Advance() | Verify():
+                    pass
+                case _:
+                    changed |= headers_changed(program, op)
+    return {name for name in changed if not program.headers[name].metadata}
 
 
 def _through(
@@ -64,6 +72,7 @@ def _through(
     touched: set[str] = set()
     for op in state.ops:
         if isinstance(op, Extract):
+            touched |= set() if op.length is None else _read(program, op.length) - extracted
             extracted.add(op.header)
             continue
         for expr in _expressions(op):
@@ -82,8 +91,12 @@ def _expressions(op: ParserOp) -> Iterator[Expr]:
         case Verify(condition, error):
             yield condition
             yield error
-        case Extract() | ExtractNext():
-            return
+        case CopyVarbit(_, src):
+            yield from inputs(op)
+            yield src
+        case Extract(_, length) | ExtractNext(_, length):
+            if length is not None:
+                yield length
         case _:
             yield from inputs(op)
 

@@ -21,6 +21,7 @@ from softswitch.program_ir import (
     FieldRef,
     HeadersEqual,
     Lookahead,
+    Lvalue,
     ParamRef,
     RegisterRef,
     StackCount,
@@ -30,6 +31,7 @@ from softswitch.program_ir import (
     Ternary,
     Unary,
     Valid,
+    VarbitsEqual,
 )
 from softswitch.program_types import HeaderType, Param
 
@@ -121,6 +123,8 @@ class Compiler:
                 return self._compare(op, left, right)
             case HeadersEqual(left_name, right_name):
                 return self._headers_equal(left_name, right_name)
+            case VarbitsEqual(one, other):
+                return self._varbits_equal(one, other)
             case Ternary(condition, yes, no):
                 return f"(({self.boolean(condition)}) ? ({self.boolean(yes)}) : ({self.boolean(no)}))"
             case _:
@@ -376,10 +380,10 @@ class Compiler:
         return f"({index} < {size} ? {text} : 0)"
 
     def _stack_valid(self, stack: str, index: Expr) -> str:
-        word, first = self.layout.stack_valid_bit(stack)
         size = len(self.layout.program.stacks[stack].headers)
         at = self.index(index)
-        return f"({at} < {size} ? (uint32_t)({word} >> ({at} + {first}) & 1) : 0u)"
+        word, bit = self.layout.element_valid(stack, at)
+        return f"({at} < {size} ? (uint32_t)({word} >> ({bit}) & 1) : 0u)"
 
     def register(self, name: str, index: Expr) -> str:
         """C text of a register cell read in place; 0 beyond the array."""
@@ -415,11 +419,30 @@ class Compiler:
         parts = [self.layout.valid(left), self.layout.valid(right)]
         for member in self.layout.members(a.type):
             x, y = (f"{self.layout.header(name)}.{member.name}" for name in (left, right))
-            if member.is_run or storage_bits(member.bits) > 128:
+            if member.varbit:
+                parts.append(f"sw_same_number({x}.b, {x}.n, {y}.b, {y}.n)")
+            elif member.is_run or storage_bits(member.bits) > 128:
                 parts.append(f"memcmp({x}, {y}, sizeof {x}) == 0")
             else:
                 parts.append(f"{x} == {y}")
         return "(" + " && ".join(parts) + ")"
+
+    def varbit(self, field: Lvalue) -> tuple[str, str]:
+        """C lvalue of a varbit field, and the condition under which it is there."""
+        if isinstance(field, FieldRef):
+            return self.layout.slot(field).access, ""
+        stack = self.layout.program.stacks[field.stack]
+        if isinstance(field, StackField):
+            index, name = self.index(field.index), stack.type.fields[field.field].name
+        else:
+            index, name = f"(uint64_t)({self.layout.next_index(field.stack)} - 1u)", field.field
+        access, _, _ = self.layout.member_access(stack.type, name)
+        return f"{self.layout.stack(field.stack)}[{index}].{access}", f"{index} < {len(stack.headers)}"
+
+    def _varbits_equal(self, left: Lvalue, right: Lvalue) -> str:
+        (x, there), (y, also) = self.varbit(left), self.varbit(right)
+        tests = [each for each in (there, also) if each]
+        return "(" + " && ".join([*tests, f"sw_same_number({x}.b, {x}.n, {y}.b, {y}.n)"]) + ")"
 
 
 def register_array(layout: Layout, name: str) -> str:

@@ -83,10 +83,14 @@ def _store_group(base: str, byte: int, group: list[Bits], width: int) -> str:
 
 
 def header_functions(layout: Layout, kind: HeaderType) -> str:
-    """C text of ``get_<type>(h, b)`` and ``put_<type>(h, b)``: between struct and packet bytes."""
+    """C text of ``get_<type>(h, b)`` and ``put_<type>(h, b)``: between struct and packet bytes.
+
+    With a varbit field, ``get`` takes its length in bytes besides.
+    """
     name = layout.type_name(kind)
+    length = "" if kind.varbit is None else ", uint32_t n"
     return (
-        f"static inline void get_{name}({name} *restrict h, const uint8_t *restrict b) {{\n"
+        f"static inline void get_{name}({name} *restrict h, const uint8_t *restrict b{length}) {{\n"
         + "".join(f"    {line}\n" for line in _get(layout, kind))
         + "}\n"
         + f"static inline void put_{name}(const {name} *restrict h, uint8_t *restrict b) {{\n"
@@ -99,6 +103,15 @@ def _get(layout: Layout, kind: HeaderType) -> Iterator[str]:
     offset = 0
     for member in layout.members(kind):
         storage = storage_bits(member.bits)
+        if member.varbit:
+            yield f"h->{member.name}.n = n;"
+            if offset % 8:
+                text = load_field("b", offset, 8)
+                yield f"for (uint32_t i = 0; i < n; i++, b++) h->{member.name}.b[i] = (uint8_t)({text});"
+            else:
+                yield f"memcpy(h->{member.name}.b, b + {offset // 8}, n);"
+                yield "b += n;"
+            continue
         if member.is_run and member.bits == 8:
             yield f"memcpy(h->{member.name}, b + {offset // 8}, {member.count});"
         elif member.is_run and offset % 8 == 0:
@@ -119,8 +132,13 @@ def _put(layout: Layout, kind: HeaderType) -> Iterator[str]:
     start = offset = 0
     for member in layout.members(kind):
         storage = storage_bits(member.bits)
+        if member.varbit:
+            yield from _store_ragged("b", start, pending)
+            yield from _put_varbit(f"h->{member.name}", offset)
+            pending, start = [], offset
+            continue
         if member.is_run and offset % 8 == 0:
-            yield from store_bits("b", start, pending)
+            yield from _store_ragged("b", start, pending)
             if member.bits == 8:
                 yield f"memcpy(b + {offset // 8}, h->{member.name}, {member.count});"
             else:
@@ -133,4 +151,25 @@ def _put(layout: Layout, kind: HeaderType) -> Iterator[str]:
         else:
             pending.append(Bits(f"h->{member.name}", member.bits))
         offset += member.bits * member.count
-    yield from store_bits("b", start, pending)
+    yield from _store_ragged("b", start, pending)
+
+
+def _store_ragged(base: str, offset: int, fields: list[Bits]) -> Iterator[str]:
+    """`store_bits` also for fields that do not start and end on whole bytes (beside a varbit field)."""
+    width = sum(field.bits for field in fields)
+    if offset % 8 == 0 and width % 8 == 0:
+        yield from store_bits(base, offset, fields)
+        return
+    for field in fields:
+        yield f"sw_store_bits({base}, {offset}, {field.bits}, {field.text});"
+        offset += field.bits
+
+
+def _put_varbit(field: str, offset: int) -> Iterator[str]:
+    """Writes a varbit field and moves `b` on by its length, so that offsets behind it hold."""
+    if offset % 8:
+        store = f"sw_store_bits(b, {offset}, 8, {field}.b[i])"
+        yield f"for (uint32_t i = 0; i < {field}.n; i++, b++) {store};"
+    else:
+        yield f"memcpy(b + {offset // 8}, {field}.b, {field}.n);"
+        yield f"b += {field}.n;"

@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from softswitch.errors import UnsupportedConstruct
 from softswitch.program_ir import FieldRef
 from softswitch.program_types import FieldType, HeaderType, Program
 
@@ -25,13 +24,17 @@ LOCAL: Final = "$local"  # header name of action-local temporaries (see codegen.
 
 @dataclass(frozen=True)
 class Slot:
-    """A field in C. `array` is the C array it is element `index` of, when it is in a run."""
+    """A field in C. `array` is the C array it is element `index` of, when it is in a run.
+
+    A varbit field is a struct: `n` bytes of `b`, most significant first.
+    """
 
     access: str
     bits: int
     signed: bool
     array: str | None = None
     index: int = 0
+    varbit: bool = False
 
     @property
     def storage(self) -> int:
@@ -47,6 +50,7 @@ class Member:
     first: int
     count: int
     bits: int
+    varbit: bool = False
 
     @property
     def is_run(self) -> bool:
@@ -94,8 +98,12 @@ def members(kind: HeaderType) -> list[Member]:
     position = 0
     while position < len(kind.fields):
         bits = kind.fields[position].bits
+        if kind.fields[position].varbit:
+            result.append(Member(f"f{position}", position, 1, bits, True))
+            position += 1
+            continue
         end = position
-        while end < len(kind.fields) and kind.fields[end].bits == bits:
+        while end < len(kind.fields) and kind.fields[end].bits == bits and not kind.fields[end].varbit:
             end += 1
         if bits in (8, 16, 32, 64) and end - position >= MIN_RUN:
             result.append(Member(f"r{position}", position, end - position, bits))
@@ -128,10 +136,8 @@ class Layout:
             if header.metadata or name in self.header_index:
                 continue
             group = stacked[name].headers if name in stacked else (name,)
-            if len(group) > 64:
-                raise UnsupportedConstruct("a header stack of more than 64 elements", stacked[name].name)
             if following // 64 != (following + len(group) - 1) // 64:
-                following += -following % 64  # the bits of a stack lie in one word
+                following += -following % 64  # the bits of a stack lie in one word, or begin one
             for each in group:
                 self.header_index[each] = following
                 following += 1
@@ -173,7 +179,13 @@ class Layout:
 
     def next_index(self, stack: str) -> str:
         """C lvalue of how many elements of a stack are in use."""
-        return f"m->n_{self._names(stack)}"
+        union_stack = self.program.stacks[stack].union_stack if stack in self.program.stacks else None
+        return f"m->n_{self._names(union_stack or stack)}"
+
+    def counts(self) -> list[str]:
+        """The members of `state` that hold how many elements of each stack are in use."""
+        stacks = [*self.program.stacks, *self.program.union_stacks]
+        return list(dict.fromkeys(self.next_index(stack).removeprefix("m->") for stack in stacks))
 
     def members(self, kind: HeaderType) -> list[Member]:
         """Struct members of a packet header type."""
@@ -206,10 +218,18 @@ class Layout:
         kind = self.program.field(ref)
         if header.metadata:
             name = f"m->{self._names(f'{ref.header}.{ref.field}')}"
-            return Slot(name, kind.bits, kind.signed)
+            return Slot(name, kind.bits, kind.signed, varbit=kind.varbit)
         access, array, index = self.member_access(header.type, ref.field)
         base = self.header(ref.header)
-        return Slot(f"{base}.{access}", kind.bits, kind.signed, f"{base}.{array}" if array else None, index)
+        whole = f"{base}.{array}" if array else None
+        return Slot(f"{base}.{access}", kind.bits, kind.signed, whole, index, kind.varbit)
+
+    def header_bytes(self, kind: HeaderType, header: str) -> str:
+        """C expression of the bytes that a header, itself C text, takes in a packet."""
+        if kind.varbit is None:
+            return str(kind.bits // 8)
+        access, _, _ = self.member_access(kind, kind.varbit.name)
+        return f"({kind.fixed_bits // 8} + {header}.{access}.n)"
 
     def member_access(self, kind: HeaderType, field: str) -> tuple[str, str | None, int]:
         """A field inside its struct: access, and array name and index when in a run."""
@@ -241,9 +261,13 @@ class Layout:
         bit = self.header_index[header]
         return f"m->valid[{bit // 64}]", bit % 64
 
-    def stack_valid_bit(self, stack: str) -> tuple[str, int]:
-        """The word of a stack's validity bits, and the bit of its first element; the others follow."""
-        return self.valid_bit(self.program.stacks[stack].headers[0])
+    def element_valid(self, stack: str, index: str) -> tuple[str, str]:
+        """The word of an element's validity (C lvalue) and the bit in it; `index` is C text, in range."""
+        stored = self.program.stacks[stack].headers
+        word, first = self.valid_bit(stored[0])
+        if len(stored) <= 64:
+            return word, f"{index} + {first}" if first else index
+        return f"m->valid[{self.header_index[stored[0]] // 64} + ({index}) / 64]", f"({index}) % 64"
 
     def masks(self, headers: Iterable[str]) -> list[tuple[int, int]]:
         """Validity bits of headers as (word, mask) pairs, no mask zero."""
@@ -272,9 +296,14 @@ class Layout:
         headers = (header for header in self.program.headers.values() if not header.metadata)
         return list({header.type.name: header.type for header in headers}.values())
 
+    def _all_types(self) -> list[HeaderType]:
+        return [header.type for header in self.program.headers.values()]
+
     def declarations(self) -> str:
         """C text of the header structs, of `state` and of `phv`."""
-        lines = [self._struct(kind) for kind in self.packet_types()]
+        sizes = {field.bits // 8 for each in self._all_types() for field in each.fields if field.varbit}
+        lines = [f"typedef struct {{ uint32_t n; uint8_t b[{n}]; }} varbit_{n};" for n in sorted(sizes)]
+        lines += [self._struct(kind) for kind in self.packet_types()]
         words = self.valid_words
         lines += ["typedef struct {", "    const uint8_t *payload; // what was not parsed"]
         lines.append(f"    uint64_t valid[{words}];")
@@ -282,10 +311,10 @@ class Layout:
         lines.append("    uint32_t clone_session, clone_list, resubmit, recirculate, exit;")
         if self.program.digests:
             lines.append("    uint32_t digest; // asked for by ingress, 0 for none")
-        lines += (f"    uint32_t {self.next_index(stack)[3:]};" for stack in self.program.stacks)
+        lines += (f"    uint32_t {count};" for count in self.counts())
         for ref in self.metadata_fields():
             slot = self.slot(ref)
-            lines.append(f"    {_declare(slot.access[3:], slot.bits)}")
+            lines.append(f"    {_declare(slot.access[3:], slot.bits, slot.varbit)}")
         lines += ["} state;", "", "typedef struct {"]
         lines.append(f"    uint64_t touched[{words}]; // headers whose storage is not all zero")
         lines += self._stored()
@@ -309,13 +338,15 @@ class Layout:
             if member.is_run:
                 lines.append(f"    {c_type(member.bits)} {member.name}[{member.count}];")
             else:
-                lines.append(f"    {_declare(member.name, member.bits)}")
+                lines.append(f"    {_declare(member.name, member.bits, member.varbit)}")
         if not kind.fields:
             lines.append("    uint8_t nothing;")
         return "\n".join([*lines, f"}} {self.type_name(kind)};", ""])
 
 
-def _declare(name: str, bits: int) -> str:
+def _declare(name: str, bits: int, varbit: bool) -> str:
+    if varbit:
+        return f"varbit_{bits // 8} {name};"
     storage = storage_bits(bits)
     if storage > 128:
         return f"uint8_t {name}[{storage // 8}];"

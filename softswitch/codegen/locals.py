@@ -67,6 +67,7 @@ def private_fields(program: Program) -> set[FieldRef]:
         if program.headers[ref.header].metadata
         and ref.header != "standard_metadata"
         and program.field(ref).bits <= 128
+        and not program.field(ref).varbit
     }
 
 

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole C file of a program: `generate`."""
 
-from softswitch.codegen.actions import action_function, shift_function, shifted_stacks, traced_action_function
+from softswitch.codegen.actions import action_function, shifted_stacks, traced_action_function
 from softswitch.codegen.deparser import (
     calculation_function,
     deparse_function,
     deparsed_bytes,
+    lengths_change,
     update_function,
     verify_function,
 )
 from softswitch.codegen.digests import sample_words
 from softswitch.codegen.egress import egress_writes, saved_headers
 from softswitch.codegen.exposure import forget_functions
+from softswitch.codegen.header_statements import shift_function
 from softswitch.codegen.headers import header_functions
 from softswitch.codegen.keys import arg_word_count, key_layout
 from softswitch.codegen.layout import Layout, storage_bits
@@ -58,7 +60,7 @@ def generate(program: Program, trace: bool = False) -> str:
             calculation_function(layout, number, calculation)
             for number, calculation in enumerate(program.calculations.values())
         ),
-        *(shift_function(layout, stack) for stack in program.stacks if stack in _shifted(program, actions)),
+        *(shift_function(layout, stack) for stack in _shifted(program, actions)),
         parser.function(),
         verify_function(layout),
         *(write_action(layout, action, private) for action in actions),
@@ -69,7 +71,7 @@ def generate(program: Program, trace: bool = False) -> str:
         saved_headers(layout, changed),
         forget_functions(layout),
         f"enum {{ NO_ERROR = {parser.error('NoError')}, HEADER_BYTES = {deparsed_bytes(layout)} }};\n",
-        TrafficWriter(layout, tracepoints).text(),
+        TrafficWriter(layout, tracepoints, lengths_change(layout, set(program.deparser) - changed)).text(),
         _description(layout),
     ]
     return "\n".join([*_head(layout), *body])
@@ -80,7 +82,7 @@ def _head(layout: Layout) -> list[str]:
     lines = [
         "// SPDX-License-Identifier: Apache-2.0\n"
         f"// Generated from a BMv2 JSON program, {layout.program.digest}.",
-        '#include "digest.h"\n#include "meter.h"\n#include "packet.h"\n#include "queue.h"\n',
+        '#include "digest.h"\n#include "headers.h"\n#include "meter.h"\n#include "packet.h"\n#include "queue.h"\n',
     ]
     if layout.wide_words:
         lines.append(f'#define SW_WIDE_WORDS {layout.wide_words}\n#include "wide.h"\n')
@@ -96,9 +98,10 @@ def _actions(program: Program) -> list[Action]:
     return list(found.values())
 
 
-def _shifted(program: Program, actions: list[Action]) -> set[str]:
+def _shifted(program: Program, actions: list[Action]) -> list[str]:
     in_parser = (op for state in program.parser.states.values() for op in state.ops)
-    return set(shifted_stacks([*(op for action in actions for op in action.body), *in_parser]))
+    shifted = shifted_stacks([*(op for action in actions for op in action.body), *in_parser])
+    return [stack for stack in (*program.stacks, *program.union_stacks) if stack in shifted]
 
 
 def _used(program: Program, actions: list[Action]) -> set[FieldRef]:
@@ -139,7 +142,8 @@ def _description(layout: Layout) -> str:
         f"static const sw_array_desc counter_desc[] = {{{', '.join([*counters, '{0}'])}}};\n"
         f"static const sw_array_desc meter_desc[] = {{{', '.join([*meters, '{0}'])}}};\n"
         f"const sw_program sw_generated = {{{len(tables)}, {len(registers)}, {len(counters)}, {len(meters)}, "
-        f"table_desc, register_desc, counter_desc, meter_desc, {sample_words(program)}, sizeof(scratch), "
+        f"{len(program.value_sets)}, table_desc, register_desc, counter_desc, meter_desc, "
+        f"{sample_words(program)}, sizeof(scratch), "
         "sizeof(queued), process, process_limited, depart};\n"
     )
 

@@ -6,10 +6,10 @@ from softswitch.codegen.headers import load_field
 from softswitch.codegen.layout import Layout
 from softswitch.codegen.statements import StatementWriter
 from softswitch.codegen.tracepoints import Kind, Tracepoints
-from softswitch.codegen.usage import walk
-from softswitch.errors import UnsupportedConstruct
+from softswitch.codegen.usage import sibling_stacks, siblings, walk
+from softswitch.codegen.value_sets import member_test
 from softswitch.program_ir import Advance, Assign, Expr, Extract, ExtractNext, Lookahead, ParserOp, Verify
-from softswitch.program_types import ParserState
+from softswitch.program_types import HeaderType, ParserState, Program
 
 MAX_STEPS = 4096  # states of a parser that can loop without consuming anything
 
@@ -33,10 +33,10 @@ class ParserWriter:
         self._trace = trace
         self._parser = layout.program.parser
         self._labels = {name: f"S{number}" for number, name in enumerate(self._parser.states)}
-        self._loops = _can_loop(dict(self._parser.states))
+        self._loops = _can_loop(layout.program)
 
     def function(self) -> str:
-        """C text of ``uint32_t parse(p, m, b, length, error)``: returns the bytes parsed."""
+        """C text of ``uint32_t parse(s, p, m, b, length, error)``: returns the bytes parsed."""
         lines = ["uint32_t at = 0;"]
         if self._loops:
             lines.append("uint32_t steps = 0;")
@@ -48,9 +48,10 @@ class ParserWriter:
         lines += ["accept:", *self._trace.record(Kind.PARSED, "*error", "at"), "return at;"]
         body = "\n".join(f"    {line}" for line in lines)
         head = (
-            "SW_INLINE uint32_t parse(phv *p, state *m, const uint8_t *b, uint32_t length, uint32_t *error)"
+            "SW_INLINE uint32_t parse(sw_state *s, phv *p, state *m, const uint8_t *b, uint32_t length,\n"
+            "                         uint32_t *error)"
         )
-        return f"{head} {{\n    (void)p, (void)m, (void)b, (void)length, (void)error;\n{body}\n}}\n"
+        return f"{head} {{\n    (void)s, (void)p, (void)m, (void)b, (void)length, (void)error;\n{body}\n}}\n"
 
     def error(self, name: str) -> int:
         """The program's number for one of P4's core errors."""
@@ -87,7 +88,12 @@ class ParserWriter:
             lines.append(f"const {kind} k{number} = {compiler.stored(expr, bits)};")
         keys = [f"(uint64_t)(k{i}{f' >> {64 * w}' if w else ''})" for i, w in _key_words(state)]
         lines += self._trace.record(Kind.SELECT, list(self._parser.states).index(state.name), *keys)
+        key = [(f"k{number}", bits) for number, bits in enumerate(state.key_bits)]
         for case in state.transitions:
+            if case.value_set is not None:
+                test = member_test(self._layout, case, key, compiler.where)
+                lines.append(f"if ({test}) {self._go(case.next_state)}")
+                continue
             tests = []
             shift = sum((bits + 7) // 8 * 8 for bits in state.key_bits)
             for number, bits in enumerate(state.key_bits):
@@ -106,10 +112,10 @@ class ParserWriter:
 
     def _op(self, op: ParserOp, compiler: Compiler) -> list[str]:
         match op:
-            case Extract(header):
-                return self._extract(header)
-            case ExtractNext(stack):
-                return self._extract_next(stack)
+            case Extract(header, varbit):
+                return self._extract(header, varbit, compiler)
+            case ExtractNext(stack, varbit):
+                return self._extract_next(stack, varbit, compiler)
             case Advance(bits):
                 amount = compiler.low(bits, 64)
                 return [
@@ -128,33 +134,58 @@ class ParserWriter:
             case _:
                 return StatementWriter(self._layout, compiler).write(op)
 
-    def _extract(self, header: str) -> list[str]:
+    def _extract(self, header: str, varbit: Expr | None, compiler: Compiler) -> list[str]:
         kind = self._layout.program.headers[header].type
-        if self._layout.program.headers[header].metadata:
-            raise UnsupportedConstruct(f"extraction into metadata ({header})", "parser")
         word, bit = self._layout.valid_bit(header)
-        size = kind.bits // 8
+        others = (self._layout.valid_bit(each) for each in siblings(self._layout.program, header))
         return [
-            f"if (SW_RARE(length - at < {size})) {self._fail('PacketTooShort')}",
-            f"get_{self._layout.type_name(kind)}(&{self._layout.header(header)}, b + at);",
+            *self._take(kind, self._layout.header(header), varbit, compiler),
             f"{word} |= 1ull << {bit};",
-            f"at += {size};",
+            *(f"{each} &= ~(1ull << {number});" for each, number in others),
+            *self._taken(kind, varbit),
         ]
 
-    def _extract_next(self, stack: str) -> list[str]:
+    def _extract_next(self, stack: str, varbit: Expr | None, compiler: Compiler) -> list[str]:
         kind = self._layout.program.stacks[stack].type
-        size = kind.bits // 8
         count = self._layout.next_index(stack)
-        word, first = self._layout.stack_valid_bit(stack)
+        word, bit = self._layout.element_valid(stack, count)
+        others = (
+            self._layout.element_valid(each, count)
+            for each in sibling_stacks(self._layout.program, stack)
+            if each != stack
+        )
         depth = len(self._layout.program.stacks[stack].headers)
         return [
             f"if (SW_RARE({count} >= {depth})) {self._fail('StackOutOfBounds')}",
-            f"if (SW_RARE(length - at < {size})) {self._fail('PacketTooShort')}",
-            f"get_{self._layout.type_name(kind)}(&{self._layout.stack(stack)}[{count}], b + at);",
-            f"{word} |= 1ull << ({count} + {first});",
+            *self._take(kind, f"{self._layout.stack(stack)}[{count}]", varbit, compiler),
+            f"{word} |= 1ull << ({bit});",
+            *(f"{each} &= ~(1ull << ({number}));" for each, number in others),
             f"{count}++;",
-            f"at += {size};",
+            *self._taken(kind, varbit),
         ]
+
+    def _take(self, kind: HeaderType, place: str, varbit: Expr | None, compiler: Compiler) -> list[str]:
+        """Reads a header if the packet is long enough; a varbit's length is checked in BMv2's order."""
+        name = f"get_{self._layout.type_name(kind)}"
+        size = kind.fixed_bits // 8
+        if varbit is None or kind.varbit is None:
+            return [
+                f"if (SW_RARE(length - at < {size})) {self._fail('PacketTooShort')}",
+                f"{name}(&{place}, b + at);",
+            ]
+        return [
+            "{",
+            f"    const uint32_t bits = {compiler.stored(varbit, 32)}, n = bits / 8;",
+            f"    if (SW_RARE(bits % 8 != 0)) {self._fail('ParserInvalidArgument')}",
+            f"    if (SW_RARE(length - at < {size} + n)) {self._fail('PacketTooShort')}",
+            f"    if (SW_RARE(n > {kind.varbit.bits // 8})) {self._fail('HeaderTooShort')}",
+            f"    {name}(&{place}, b + at, n);",
+        ]
+
+    def _taken(self, kind: HeaderType, varbit: Expr | None) -> list[str]:
+        """Goes on behind the header that `_take` read."""
+        size = kind.fixed_bits // 8
+        return [f"at += {size};"] if varbit is None else [f"    at += {size} + n;", "}"]
 
 
 def _key_words(state: ParserState) -> list[tuple[int, int]]:
@@ -182,15 +213,26 @@ def _lookahead(expr: Lookahead) -> str:
     return load_field("(b + at)", expr.offset, expr.bits)
 
 
-def _can_loop(states: dict[str, ParserState]) -> bool:
+def _fixed_bits(program: Program, op: ParserOp) -> int:
+    """Bits that an operation extracts at least."""
+    match op:
+        case Extract(header):
+            return program.headers[header].type.fixed_bits
+        case ExtractNext(stack):
+            return program.stacks[stack].type.fixed_bits
+    return 0
+
+
+def _can_loop(program: Program) -> bool:
     """Whether a state can be reached from itself without extracting anything on the way.
 
-    A loop that extracts ends with the packet.
+    A loop that extracts ends with the packet, unless what it extracts may be empty.
     """
 
     def consumes(state: ParserState) -> bool:
-        return any(isinstance(op, Extract | ExtractNext) for op in state.ops)
+        return any(_fixed_bits(program, op) for op in state.ops)
 
+    states = program.parser.states
     following = {
         name: [] if consumes(state) else [state.default, *(case.next_state for case in state.transitions)]
         for name, state in states.items()

@@ -111,8 +111,8 @@ def _copies(layout: Layout, intrinsic: Intrinsic) -> list[str]:
     ]
     names = [layout.slot(ref).access[3:] for ref in fields]
     names += ["payload", "valid", "payload_length", "ingress_length", "length", "truncate", "recirculate"]
-    names += [layout.next_index(stack)[3:] for stack in layout.program.stacks]
-    wide = {layout.slot(ref).access[3:] for ref in fields if layout.slot(ref).storage > 128}
+    names += layout.counts()
+    wide = {slot.access[3:] for slot in map(layout.slot, fields) if slot.storage > 128 and not slot.varbit}
     return [
         f"memcpy(n->{name}, from->{name}, sizeof n->{name});"
         if name in wide or name == "valid"

@@ -22,6 +22,7 @@ from softswitch.program_ir import (
     Ternary,
     Unary,
     Valid,
+    VarbitsEqual,
 )
 from softswitch.program_types import MAX_WIDTH, FieldType, Param
 
@@ -83,7 +84,14 @@ class Ranges:
         return found
 
     def field(self, expr: FieldRef | StackField | StackLast) -> FieldType:
-        """Type of a field, wherever it is."""
+        """Type of a field that can be computed with, wherever it is."""
+        kind = self.any_field(expr)
+        if kind.varbit:
+            raise UnsupportedConstruct("computing with a varbit field", self._where)
+        return kind
+
+    def any_field(self, expr: FieldRef | StackField | StackLast) -> FieldType:
+        """Type of any field."""
         match expr:
             case FieldRef():
                 return self._layout.field_type(expr)
@@ -100,7 +108,7 @@ class Ranges:
             case FieldRef() | StackField() | StackLast():
                 kind = self.field(expr)
                 return of_width(kind.bits, kind.signed)
-            case Valid() | StackValid() | BoolConst() | HeadersEqual():
+            case Valid() | StackValid() | BoolConst() | HeadersEqual() | VarbitsEqual():
                 return BIT
             case ParamRef(index):
                 if index >= len(self._params):

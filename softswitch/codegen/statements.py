@@ -4,6 +4,7 @@
 from collections.abc import Callable
 
 from softswitch.codegen.expressions import Compiler, literal, register_array
+from softswitch.codegen.header_statements import HeaderStatement, HeaderStatementWriter
 from softswitch.codegen.layout import Layout, is_temporary
 from softswitch.codegen.wide import extended
 from softswitch.errors import UnsupportedConstruct
@@ -12,6 +13,8 @@ from softswitch.program_ir import (
     Clone,
     CopyHeader,
     CopyStack,
+    CopyUnion,
+    CopyVarbit,
     CounterAdd,
     ExecuteMeter,
     Exit,
@@ -69,14 +72,8 @@ class StatementWriter:
                 return [f"m->digest = {digest};"]
             case MarkToDrop():
                 return self._mark_to_drop()
-            case SetValid(header, valid):
-                return self._set_valid(header, valid)
-            case CopyHeader(dst_name, src_name):
-                return self._copy_header(dst_name, src_name)
-            case CopyStack(dst_name, src_name):
-                return self._copy_stack(dst_name, src_name)
-            case ShiftStack(stack, count):
-                return [f"shift_{self._layout.next_index(stack).removeprefix('m->n_')}(p, m, {count});"]
+            case CopyHeader() | CopyUnion() | CopyStack() | CopyVarbit() | SetValid() | ShiftStack():
+                return self._of_headers(statement)
             case _:
                 return self._extern(statement)
 
@@ -121,45 +118,13 @@ class StatementWriter:
             lines.append(f"{self._layout.slot(ref).access} = {value};")
         return lines
 
-    def _set_valid(self, header: str, valid: bool) -> list[str]:
-        kind = self._program.headers[header].type
-        if self._program.headers[header].metadata:
-            return []
-        word, bit = self._layout.valid_bit(header)
-        mask = f"1ull << {bit}"
-        size = kind.bits // 8
-        if valid:
-            zero = f"{self._layout.header(header)} = ({self._layout.type_name(kind)}){{0}};"
-            return [f"if (!({word} & {mask})) {{ {zero} {word} |= {mask}; m->length += {size}; }}"]
-        return [f"if ({word} & {mask}) {{ {word} &= ~({mask}); m->length -= {size}; }}"]
-
-    def _copy_header(self, dst: str, src: str) -> list[str]:
-        a, b = self._program.headers[dst], self._program.headers[src]
-        if a.type.name != b.type.name:
-            raise UnsupportedConstruct(f"copying header {src} to {dst} of another type", self._compiler.where)
-        if a.metadata != b.metadata:
-            raise UnsupportedConstruct("copying between metadata and a header", self._compiler.where)
-        if a.metadata:
-            return [
-                line
-                for field in a.type.fields
-                for line in self.write(Assign(FieldRef(dst, field.name), FieldRef(src, field.name)))
-            ]
-        word, bit = self._layout.valid_bit(dst)
-        mask = f"1ull << {bit}"
-        return [
-            f"if ({self._layout.valid(src)}) {{ {self._layout.header(dst)} = {self._layout.header(src)}; "
-            f"{word} |= {mask}; }} else {word} &= ~({mask});"
-        ]
-
-    def _copy_stack(self, dst: str, src: str) -> list[str]:
-        a, b = self._program.stacks[dst], self._program.stacks[src]
-        if len(a.headers) != len(b.headers):
-            raise UnsupportedConstruct("copying a stack to one of another size", self._compiler.where)
-        lines = [f"{self._layout.next_index(dst)} = {self._layout.next_index(src)};"]
-        for to, source in zip(a.headers, b.headers, strict=True):
-            lines += self._copy_header(to, source)
-        return lines
+    def _of_headers(self, statement: HeaderStatement) -> list[str]:
+        writer = HeaderStatementWriter(self._layout, self._compiler)
+        if isinstance(statement, CopyHeader):
+            fields = writer.metadata_copy(statement)
+            if fields is not None:
+                return [line for each in fields for line in self.write(each)]
+        return writer.write(statement)
 
     def _extern(self, statement: Statement) -> list[str]:
         compiler = self._compiler

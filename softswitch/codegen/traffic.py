@@ -31,11 +31,19 @@ _RESUBMITTED: Final = 6
 
 
 class TrafficWriter:
-    """Writes everything from ``process`` down to the pipelines' functions."""
+    """Writes everything from ``process`` down to the pipelines' functions.
 
-    def __init__(self, layout: Layout, trace: Tracepoints) -> None:
+    Args:
+        layout: the layout.
+        trace: the tracepoints to write.
+        lengths_change: whether egress may change how long a header is: then nothing of one replica's headers
+            stays as it is for the next.
+    """
+
+    def __init__(self, layout: Layout, trace: Tracepoints, lengths_change: bool) -> None:
         self._layout = layout
         self._trace = trace
+        self._lengths_change = lengths_change
         self._intrinsic = Intrinsic(layout)
         program = layout.program
         self._clones_in = self._runs(program.ingress, Clone)
@@ -183,12 +191,13 @@ static __attribute__((unused)) void clone_at_egress(run *r, const phv *p, state 
         return 0;
     }}
 """
+        anew = "    c->written = UINT32_MAX;\n" if self._lengths_change else ""
         return f"""// Returns the length of the frame that goes out, 0 for none.
 // What was written for the last replica and is the same now is not written again.
 SW_INLINE uint32_t send(run *r, phv *p, state *m, uint32_t port) {{
     scratch *c = here(r);
     update_checksums(p, m);
-    for (unsigned i = 0; i < {self._layout.valid_words}; i++)
+{anew}    for (unsigned i = 0; i < {self._layout.valid_words}; i++)
         if (c->written_valid[i] != m->valid[i]) c->written = UINT32_MAX;
     const uint32_t headers = deparse(p, m, c->out, c->written);
     if (c->written == UINT32_MAX) {{
@@ -276,7 +285,7 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
         {keep_port}
     }}
 {self._trace.text(4, Kind.PASS, _CLONED_AT_INGRESS, "length")}    forget_before_parsing(q);
-    const uint32_t parsed = parse(q, n, frame, length, &error);
+    const uint32_t parsed = parse(r->s, q, n, frame, length, &error);
     forget_after_parsing(q, n);
     n->payload = frame + parsed;
     n->payload_length = length - parsed;
@@ -311,7 +320,7 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
     sw_state *s = r->s;
     uint32_t error = NO_ERROR;
     forget_before_parsing(p);
-    const uint32_t parsed = parse(p, m, frame, length, &error);
+    const uint32_t parsed = parse(s, p, m, frame, length, &error);
     forget_after_parsing(p, m);
     m->payload = frame + parsed;
     m->payload_length = length - parsed;

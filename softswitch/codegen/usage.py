@@ -13,13 +13,17 @@ from softswitch.program_ir import (
     Clone,
     CopyHeader,
     CopyStack,
+    CopyUnion,
+    CopyVarbit,
     CounterAdd,
+    Element,
     ExecuteMeter,
     Expr,
     Extract,
     ExtractNext,
     FieldRef,
     Hash,
+    HeaderRef,
     InputField,
     Jump,
     Lvalue,
@@ -38,12 +42,13 @@ from softswitch.program_ir import (
     Ternary,
     Truncate,
     Unary,
+    VarbitsEqual,
     Verify,
 )
 from softswitch.program_types import Action, Pipeline, Program, Table
 
 # Expressions whose value depends on more than fields, parameters and header validity.
-STATEFUL: Final = (RegisterRef, StackField, StackLast, StackCount, StackValid)
+STATEFUL: Final = (RegisterRef, StackField, StackLast, StackCount, StackValid, VarbitsEqual)
 
 
 _CHILDREN: Final[dict[type, tuple[str, ...]]] = {
@@ -52,6 +57,7 @@ _CHILDREN: Final[dict[type, tuple[str, ...]]] = {
     RegisterRef: ("index",),
     Unary: ("operand",),
     Binary: ("left", "right"),
+    VarbitsEqual: ("left", "right"),
     Ternary: ("condition", "yes", "no"),
 }
 
@@ -98,12 +104,25 @@ _INPUTS: Final[dict[type, tuple[str, ...]]] = {
 }
 
 
+# What a statement works on other than expressions that it evaluates; may have an index of its own.
+_OPERANDS: Final[dict[type, tuple[str, ...]]] = {
+    CopyHeader: ("dst", "src"),
+    CopyVarbit: ("dst", "src"),
+    SetValid: ("header",),
+    Assign: ("dst",),
+    RegisterRead: ("dst",),
+    ExecuteMeter: ("dst",),
+    Hash: ("dst",),
+    Random: ("dst",),
+}
+
+
 def inputs(statement: Statement) -> tuple[Expr, ...]:
     """The expressions a statement evaluates."""
     values = (getattr(statement, name) for name in _INPUTS.get(type(statement), ()))
-    dst = destination(statement)
+    operands = (getattr(statement, name) for name in _OPERANDS.get(type(statement), ()))
     found = tuple(value for value in values if value is not None)
-    return (*found, dst.index) if isinstance(dst, StackField) else found
+    return (*found, *(each.index for each in operands if isinstance(each, StackField | Element)))
 
 
 _ASSIGNING: Final = (Assign, RegisterRead, ExecuteMeter, Hash, Random)
@@ -126,9 +145,10 @@ def with_destination(statement: Statement, dst: Lvalue) -> Statement:
 def map_inputs(statement: Statement, change: Callable[[Expr], Expr | None]) -> Statement:
     """The statement with `change` applied within all expressions it evaluates, in order."""
     changed: dict[str, object] = {}
-    dst = destination(statement)
-    if isinstance(dst, StackField):
-        changed["dst"] = dataclasses.replace(dst, index=rewrite(dst.index, change))
+    for name in _OPERANDS.get(type(statement), ()):
+        operand = getattr(statement, name)
+        if isinstance(operand, StackField | Element):
+            changed[name] = dataclasses.replace(operand, index=rewrite(operand.index, change))
     for name in _INPUTS.get(type(statement), ()):
         value = getattr(statement, name)
         if value is not None:
@@ -142,15 +162,47 @@ def headers_changed(program: Program, statement: Statement) -> set[str]:
     """Headers whose storage or validity a statement may change."""
     match statement:
         case CopyHeader(dst) | SetValid(dst):
-            return {dst}
-        case CopyStack(dst) | ShiftStack(dst):
-            return set(program.stacks[dst].headers)
-    match destination(statement):
-        case FieldRef(header):
-            return {header}
-        case StackField(stack) | StackLast(stack):
-            return set(program.stacks[stack].headers)
-    return set()
+            return header_and_siblings(program, dst)
+        case CopyUnion(union):
+            return set(program.unions[union])
+        case CopyStack(stack) | ShiftStack(stack):
+            return {name for column in columns(program, stack) for name in program.stacks[column].headers}
+        case CopyVarbit(target):
+            return _holding(program, target)
+    field = destination(statement)
+    return set() if field is None else _holding(program, field)
+
+
+def _holding(program: Program, field: Lvalue) -> set[str]:
+    """The header that holds a field, or all that may."""
+    return {field.header} if isinstance(field, FieldRef) else set(program.stacks[field.stack].headers)
+
+
+def columns(program: Program, stack: str) -> tuple[str, ...]:
+    """The stacks of headers that make up a stack: itself, or a stack of unions' columns."""
+    union_stack = program.union_stacks.get(stack)
+    return (stack,) if union_stack is None else union_stack.columns
+
+
+def header_and_siblings(program: Program, header: HeaderRef) -> set[str]:
+    """A header, or all it may be, and those that are in one union with it."""
+    if isinstance(header, Element):
+        return set().union(*(program.stacks[each].headers for each in sibling_stacks(program, header.stack)))
+    return {header, *siblings(program, header)}
+
+
+def siblings(program: Program, header: str) -> tuple[str, ...]:
+    """The other members of the union that a header is in."""
+    for members in program.unions.values():
+        if header in members:
+            return tuple(each for each in members if each != header)
+    return ()
+
+
+def sibling_stacks(program: Program, stack: str) -> tuple[str, ...]:
+    """All columns of the stack of unions that a stack of headers is a column of; else itself alone."""
+    union_stack = program.stacks[stack].union_stack
+    return (stack,) if union_stack is None else program.union_stacks[union_stack].columns
 
 
 def pipeline_actions(program: Program, pipeline: Pipeline) -> list[Action]:
@@ -178,8 +230,8 @@ def outside_actions(program: Program) -> set[FieldRef]:
             used.update(fields_in(expr))
         for op in state.ops:
             match op:
-                case Extract() | ExtractNext():
-                    pass
+                case Extract(_, length) | ExtractNext(_, length):
+                    used.update(fields_in(length) if length is not None else ())
                 case Advance(bits):
                     used.update(fields_in(bits))
                 case Verify(condition, error):
@@ -218,8 +270,11 @@ def statement_fields(program: Program, statement: Statement) -> set[FieldRef]:
     if isinstance(dst, FieldRef):
         used.add(dst)
     if isinstance(statement, CopyHeader):
-        for name in (statement.dst, statement.src):
-            used.update(FieldRef(name, field.name) for field in program.headers[name].type.fields)
+        for header in (statement.dst, statement.src):
+            if isinstance(header, str):
+                used.update(FieldRef(header, field.name) for field in program.headers[header].type.fields)
+    if isinstance(statement, CopyVarbit):
+        used.update(each for each in (statement.dst, statement.src) if isinstance(each, FieldRef))
     if isinstance(statement, MarkToDrop):
         used.update(
             (FieldRef("standard_metadata", "egress_spec"), FieldRef("standard_metadata", "mcast_grp"))

@@ -71,6 +71,8 @@ void swc_destroy(sw_switch *sw) {
     for (uint32_t i = 0; s->meters != NULL && i < sw_generated.meters; i++) free(s->meters[i]);
     for (uint32_t i = 0; s->groups != NULL && i < SW_GROUPS; i++) free(s->groups[i]);
     for (uint32_t i = 0; s->sessions != NULL && i < SW_SESSIONS; i++) free(s->sessions[i]);
+    for (uint32_t i = 0; s->value_sets != NULL && i < sw_generated.value_sets; i++) free(s->value_sets[i]);
+    free(s->value_sets);
     free(s->tables);
     free(s->registers);
     free(s->counters);
@@ -93,8 +95,10 @@ static int allocate(sw_state *s) {
     s->meters = calloc(program->meters + 1, sizeof(sw_meter *));
     s->groups = calloc(SW_GROUPS, sizeof(sw_replicas *));
     s->sessions = calloc(SW_SESSIONS, sizeof(sw_replicas *));
+    s->value_sets = calloc(program->value_sets + 1, sizeof(sw_value_set *));
     s->scratch = cells(1, program->scratch_bytes);
-    if (!s->tables || !s->registers || !s->counters || !s->meters || !s->groups || !s->sessions || !s->scratch)
+    if (!s->tables || !s->registers || !s->counters || !s->meters || !s->groups || !s->sessions ||
+        !s->value_sets || !s->scratch)
         return -1;
     for (uint32_t i = 0; i < program->tables; i++)
         if (sw_table_init(&s->tables[i], &program->table[i]) != 0) return -1;
@@ -288,6 +292,24 @@ int swc_set_session(sw_switch *sw, uint32_t session, uint32_t count, const sw_re
 
 void swc_clear_session(sw_switch *sw, uint32_t session) {
     clear_replicas(sw, &state(sw)->sessions[session]);
+}
+
+// -- parser value sets ------------------------------------------------------------------------------
+
+// `members` holds a value and a mask of `words` words for each of `count` members. Returns 0, or -1 when memory ran
+// out.
+int swc_set_value_set(sw_switch *sw, uint32_t number, uint32_t count, uint32_t words, const uint64_t *members) {
+    const size_t bytes = 2 * sizeof(uint64_t) * (size_t)count * words;
+    sw_value_set *made = malloc(sizeof *made + bytes);
+    if (made == NULL) return -1;
+    made->count = count;
+    if (bytes != 0) memcpy(made->members, members, bytes);
+    lock(sw);
+    sw_value_set *old = state(sw)->value_sets[number];
+    state(sw)->value_sets[number] = made;
+    unlock(sw);
+    free(old);
+    return 0;
 }
 
 // -- counters and registers -------------------------------------------------------------------------

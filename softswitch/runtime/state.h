@@ -33,6 +33,12 @@ typedef struct {
     uint32_t cell_bytes;
 } sw_array_desc;
 
+// A parser value set: `count` members, each a value and a mask of `words` words, lowest word first.
+typedef struct {
+    uint32_t count;
+    uint64_t members[];
+} sw_value_set;
+
 enum { SW_GROUPS = 1 << 16, SW_SESSIONS = 1 << 15 };
 
 typedef struct sw_traffic sw_traffic;  // queue.h
@@ -55,13 +61,14 @@ typedef struct sw_state {
     sw_digests *digests;  // NULL in a program without
     sw_replicas **groups;
     sw_replicas **sessions;
-    void *scratch;    // the generated code's packet state and buffers
-    sw_trace *trace;  // NULL while no packets are traced
+    sw_value_set **value_sets;  // NULL: empty
+    void *scratch;              // the generated code's packet state and buffers
+    sw_trace *trace;            // NULL while no packets are traced
 } sw_state;
 
 // What the generated code says about itself.
 typedef struct {
-    uint32_t tables, registers, counters, meters;
+    uint32_t tables, registers, counters, meters, value_sets;
     const sw_table_desc *table;
     const sw_array_desc *reg, *counter, *meter;
     uint32_t digest_words;  // of a sample; 0 without digests

@@ -70,9 +70,6 @@ def primitive(op: str, *parameters: Any) -> Spoil:
 
 
 REFUSED: list[tuple[str, Spoil]] = [
-    ("header unions", lambda r: r["header_unions"].append({"name": "u"})),
-    ("stacks of header unions", lambda r: r["header_union_stacks"].append({"name": "u"})),
-    ("value sets", lambda r: r["parse_vsets"].append({"name": "v"})),
     ("a meter of 3 rates", lambda r: r["meter_arrays"].append({"name": "m", "rate_count": 3})),
     (
         "a meter of 'bits'",
@@ -86,10 +83,8 @@ REFUSED: list[tuple[str, Spoil]] = [
     ("action profiles", lambda r: r["pipelines"][0]["action_profiles"].append({"name": "p"})),
     ("indirect_ws", lambda r: table(r, "In.acl").update(type="indirect_ws")),
     ("match type 'fuzzy'", lambda r: table(r, "In.acl")["key"][0].update(match_type="fuzzy")),
-    ("primitive 'assign_union'", primitive("assign_union")),
     ("primitives in a deparser", lambda r: r["deparsers"][0]["primitives"].append({"op": "x"})),
     ("a header emitted twice", lambda r: r["deparsers"][0]["order"].append("query")),
-    ("varbit fields", lambda r: r["header_types"][3]["fields"].append(["v", "*"])),
     (
         "operator '+++'",
         primitive(
@@ -159,6 +154,10 @@ CONTRADICTIONS: list[tuple[str, Spoil]] = [
     ("no direct meter 'm'", lambda r: table(r, "In.acl").update(direct_meters="m")),
     ("nothing in it", lambda r: r["learn_lists"].append({"name": "d", "id": 1, "elements": []})),
     ("declared twice", lambda r: r["headers"].append(copy.deepcopy(r["headers"][2]))),
+    ("no 'max_length'", lambda r: r["header_types"][3]["fields"].append(["v", "*"])),
+    ("'union_type'", lambda r: r["header_unions"].append({"name": "u"})),
+    ("'union_type'", lambda r: r["header_union_stacks"].append({"name": "u"})),
+    ("'compressed_bitwidth'", lambda r: r["parse_vsets"].append({"name": "v"})),
     ("no whole number of bytes", lambda r: r["header_types"][3]["fields"].append(["odd", 3, False])),
 ]
 
