@@ -82,7 +82,7 @@ def _head(layout: Layout) -> list[str]:
     lines = [
         "// SPDX-License-Identifier: Apache-2.0\n"
         f"// Generated from a BMv2 JSON program, {layout.program.digest}.",
-        '#include "digest.h"\n#include "headers.h"\n#include "meter.h"\n#include "packet.h"\n#include "queue.h"\n',
+        "".join(f'#include "{each}.h"\n' for each in ("digest", "headers", "meter", "packet", "queue")),
     ]
     if layout.wide_words:
         lines.append(f'#define SW_WIDE_WORDS {layout.wide_words}\n#include "wide.h"\n')
