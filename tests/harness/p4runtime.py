@@ -130,12 +130,11 @@ class P4Runtime:
             wanted.replicas.add(egress_port=port, instance=rid)
         self._write(update)
 
-    def set_session(self, session: int, replicas: Sequence[tuple[int, int]], packet_length: int = 0) -> None:
+    def set_session(self, session: int, replicas: Sequence[tuple[int, int]]) -> None:
         """Insert a clone session."""
         update = p4rt.Update(type=p4rt.Update.INSERT)
         wanted = update.entity.packet_replication_engine_entry.clone_session_entry
         wanted.session_id = session
-        wanted.packet_length_bytes = packet_length
         for port, rid in replicas:
             wanted.replicas.add(egress_port=port, instance=rid)
         self._write(update)

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Play a scenario on one of the switches: what each frame made leave, and what the counters say then."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from softswitch.entry import Entry
+from softswitch.switch import Switch
+from tests.harness.bmv2_stream import Bmv2Stream
+from tests.harness.soft import entry_key
+from tests.softswitch.differential.scenario import Scenario, batches
+from tests.softswitch.differential.steady import NOW_US
+
+# BMv2's queues hold 64 packets each, and a frame may leave a port a few times: no burst may fill one.
+_BURST: Final = 12
+_CELLS: Final = 16  # of a counter that are read
+
+Left = list[tuple[int, bytes]]
+
+
+@dataclass(frozen=True)
+class Played:
+    """What left for each frame, by port and in order for each port; (packets, bytes) of each counter cell."""
+
+    left: tuple[tuple[tuple[int, bytes], ...], ...]
+    counts: tuple[tuple[int, int], ...]
+
+
+def counters(program: Any) -> list[tuple[str, int]]:
+    """The counter cells that are compared: (name, index)."""
+    return [
+        (each["name"], index)
+        for each in program["counter_arrays"]
+        if not each.get("is_direct")
+        for index in range(min(each["size"], _CELLS))
+    ]
+
+
+def on_soft(path: Path, program: Any, scenario: Scenario) -> Played:
+    """On the soft switch."""
+    with Switch(path) as switch:
+        for row in scenario.rows:
+            switch.insert_entry(row.table, Entry(entry_key(row.key), row.action, row.args, row.priority))
+        for default in scenario.defaults:
+            switch.set_default(default.table, default.action, default.args)
+        for group, replicas in scenario.groups:
+            switch.set_multicast_group(group, replicas)
+        for session, replicas in scenario.sessions:
+            switch.set_clone_session(session, replicas)
+        left = [_by_port(switch.process(port, frame, NOW_US * 1000)) for port, frame in scenario.frames]
+        counts = [switch.read_counter(name, index) for name, index in counters(program)]
+    return Played(tuple(left), tuple((count.packets, count.bytes) for count in counts))
+
+
+def on_bmv2(path: Path, p4info: Path, program: Any, scenario: Scenario, one_by_one: bool) -> Played:
+    """On BMv2; ``one_by_one``: each frame waits until nothing of the one before is left."""
+    with Bmv2Stream(path, p4info, ["--priority-queues", "8"]) as switch:
+        for row in scenario.rows:
+            switch.control.insert(row.table, row.key, row.action, row.args, row.priority)
+        for default in scenario.defaults:
+            switch.control.set_default(default.table, default.action, default.args)
+        for group, replicas in scenario.groups:
+            switch.control.set_group(group, replicas)
+        for session, replicas in scenario.sessions:
+            switch.control.set_session(session, replicas)
+        left: list[tuple[tuple[int, bytes], ...]] = []
+        for batch in batches(scenario.frames, 1 if one_by_one else _BURST):
+            left += map(_by_port, switch.process(batch))
+        counts = [switch.control.counter(name, index) for name, index in counters(program)]
+    return Played(tuple(left), tuple((count.packets, count.bytes) for count in counts))
+
+
+def _by_port(left: Sequence[tuple[int, bytes]]) -> tuple[tuple[int, bytes], ...]:
+    """Stable: the order at each port stays. Empty frames, which truncate(0) makes, leave no real port."""
+    return tuple(sorted((sent for sent in left if sent[1]), key=lambda sent: sent[0]))

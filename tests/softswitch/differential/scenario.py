@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scenario: what the control plane has installed, and the frames that come in. Random ones from P4Info."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
+
+from tests.harness.target import Key, Lpm, Optional, Range, Ternary
+from tests.softswitch.differential.frames import FrameMaker
+from tests.softswitch.differential.subjects import Subject
+from tests.softswitch.differential.vocabulary import Vocabulary
+
+PORTS: Final = (0, 1, 2, 3, 5, 8, 13, 255)
+_GROUPS: Final = (1, 2, 3, 5, 9)
+_MOST_ENTRIES: Final = 12  # of one table
+
+Replicas = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A table entry; the greatest priority wins."""
+
+    table: str
+    key: tuple[Key, ...]
+    action: str
+    args: tuple[int, ...]
+    priority: int = 0
+
+
+@dataclass(frozen=True)
+class Default:
+    """A table's default action."""
+
+    table: str
+    action: str
+    args: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Entries, defaults, multicast groups and clone sessions by number, and frames as (port, bytes)."""
+
+    rows: tuple[Row, ...]
+    defaults: tuple[Default, ...]
+    groups: tuple[tuple[int, Replicas], ...]
+    sessions: tuple[tuple[int, Replicas], ...]
+    frames: tuple[tuple[int, bytes], ...]
+
+
+class ScenarioMaker:
+    """Scenarios for one program. The same seed makes the same ones."""
+
+    def __init__(self, subject: Subject, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._subject = subject
+        self._info = text_format.Parse(subject.p4info.read_text(), p4info_pb2.P4Info())
+        self._actions = {action.preamble.id: action for action in self._info.actions}
+        self._keys = {
+            table["name"]: table["key"]
+            for pipeline in subject.json["pipelines"]
+            for table in pipeline["tables"]
+        }
+
+    def scenario(self, frames: int) -> Scenario:
+        """A random one."""
+        rng = self._rng
+        vocabulary = Vocabulary(self._subject.json, rng)
+        tables = [table for table in self._info.tables if not table.implementation_id]
+        rows = [row for table in tables if not table.is_const_table for row in self._rows(table, vocabulary)]
+        defaults = [
+            self._default(table, vocabulary)
+            for table in tables
+            if _takes_default(table) and rng.random() < 0.3
+        ]
+        groups = [(group, self._replicas()) for group in _GROUPS]
+        sessions = [(session, self._replicas()) for session in _GROUPS]
+        maker = FrameMaker(self._subject.json, vocabulary, rng)
+        return Scenario(
+            tuple(rows),
+            tuple(defaults),
+            tuple(groups),
+            tuple(sessions),
+            tuple((rng.choice(PORTS), self._frame(maker)) for _ in range(frames)),
+        )
+
+    def _frame(self, maker: FrameMaker) -> bytes:
+        while not self._subject.allows(frame := maker.frame()):
+            pass
+        return frame
+
+    def _replicas(self) -> Replicas:
+        """At most three, each of a port of its own: BMv2 refuses the same one twice."""
+        rng = self._rng
+        ports = rng.sample(PORTS, rng.randrange(4))
+        return tuple((port, rng.choice((0, 1, 2, 7, 13, 0xFFFF))) for port in ports)
+
+    def _rows(self, table: Any, vocabulary: Vocabulary) -> list[Row]:
+        rng = self._rng
+        if not table.match_fields:
+            return []
+        actions = [ref.id for ref in table.action_refs if ref.scope != ref.DEFAULT_ONLY]
+        made: dict[tuple[Key, ...], Row] = {}
+        if not actions:
+            return []
+        sources = self._keys[table.preamble.name]
+        prioritised = any(_kind(field) in ("TERNARY", "RANGE", "OPTIONAL") for field in table.match_fields)
+        priorities = rng.sample(range(1, 1000), _MOST_ENTRIES)
+        for priority in priorities[: rng.randrange(min(_MOST_ENTRIES, table.size) + 1)]:
+            pairs = zip(table.match_fields, sources, strict=True)
+            key = tuple(self._key(field, source, vocabulary) for field, source in pairs)
+            action, args = self._call(rng.choice(actions), vocabulary)
+            made.setdefault(key, Row(table.preamble.name, key, action, args, priority if prioritised else 0))
+        return list(made.values())
+
+    def _key(self, field: Any, source: Any, vocabulary: Vocabulary) -> Key:
+        rng = self._rng
+        bits = field.bitwidth or 1
+        full = (1 << bits) - 1
+        value = vocabulary.value(bits)
+        if source.get("mask"):
+            value &= int(source["mask"], 16)  # hdr.x & mask
+        vocabulary.expect(tuple(source["target"]), value)
+        match _kind(field):
+            case "LPM":
+                length = rng.choice((0, 1, bits // 2, bits - 1, bits, bits, rng.randrange(bits + 1)))
+                return Lpm(value & (full >> bits - length << bits - length), length)
+            case "TERNARY":
+                mask = rng.choice((0, full, full, full & ~1, 1 << bits - 1, rng.getrandbits(bits)))
+                return Ternary(value & mask, mask)
+            case "RANGE":
+                low, high = sorted((value, vocabulary.value(bits)))
+                return Range(max(low, 1), max(high, 1))  # BMv2 takes 0..255 of 16 bits for everything
+            case "OPTIONAL":
+                return Optional(rng.choice((None, value, value)))
+        return value
+
+    def _call(self, action: int, vocabulary: Vocabulary) -> tuple[str, tuple[int, ...]]:
+        described = self._actions[action]
+        args = []
+        for param in described.params:
+            if param.bitwidth == 9 and self._rng.random() < 0.8:
+                args.append(self._rng.choice(PORTS))
+            else:
+                args.append(vocabulary.value(param.bitwidth))
+        return described.preamble.name, tuple(args)
+
+    def _default(self, table: Any, vocabulary: Vocabulary) -> Default:
+        actions = [ref.id for ref in table.action_refs if ref.scope != ref.TABLE_ONLY]
+        return Default(table.preamble.name, *self._call(self._rng.choice(actions), vocabulary))
+
+
+def _kind(field: Any) -> str:
+    return str(p4info_pb2.MatchField.MatchType.Name(field.match_type))
+
+
+def _takes_default(table: Any) -> bool:
+    return not table.const_default_action_id and any(ref.scope != ref.TABLE_ONLY for ref in table.action_refs)
+
+
+def batches(frames: Sequence[tuple[int, bytes]], size: int) -> list[Sequence[tuple[int, bytes]]]:
+    """Frames in groups of at most ``size``."""
+    return [frames[start : start + size] for start in range(0, len(frames), size)]

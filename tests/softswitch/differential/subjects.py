@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs that are compared: ours, Weir's, or any P4 source that p4c-bm2-ss compiles."""
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.conformance.cases import Case, compile_case
+from tests.harness.target import P4INFO, PROGRAM
+from tests.softswitch.differential.steady import for_bmv2, for_soft, order_matters
+from tests.softswitch.programs import FOLDER
+
+WEIR: Final = "weir"
+# Programs of tests/softswitch/p4 that together have every construct.
+OURS: Final = ("expressions", "parsing", "matching", "traffic", "state", "loops")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A program as both switches get it.
+
+    Attributes:
+        name: for people.
+        json: its BMv2 JSON.
+        soft, bmv2: files with the program as the switches get it.
+        p4info: its P4Info.
+    """
+
+    name: str
+    json: Any
+    soft: Path
+    bmv2: Path
+    p4info: Path
+
+    @functools.cached_property
+    def one_by_one(self) -> bool:
+        """Whether BMv2 must be done with a frame before the next one comes."""
+        return order_matters(self.json)
+
+    def allows(self, frame: bytes) -> bool:
+        """Whether BMv2 ever gets done with a frame."""
+        return _AVOIDED.get(self.name, _nothing)(frame) is False
+
+
+def _nothing(_: bytes) -> bool:
+    return False
+
+
+# What recirculates without end.
+_AVOIDED: Final[dict[str, Callable[[bytes], bool]]] = {"traffic": lambda frame: frame[:1] == b"\x0a"}
+
+
+def subject(source: Path | str, scratch: Path) -> Subject:
+    """A program by its name (one of `OURS`, or `WEIR`) or its source, its files in ``scratch``.
+
+    Raises:
+        NotCompiledError: p4c refuses it.
+    """
+    if source == WEIR:
+        return _made(WEIR, PROGRAM, P4INFO, scratch / WEIR)
+    path = FOLDER / f"{source}.p4" if isinstance(source, str) else source
+    compiled = compile_case(Case(path.stem, path, path), scratch / path.stem)
+    return _made(path.stem, compiled.program, compiled.p4info, scratch / path.stem)
+
+
+def _made(name: str, program: Path, p4info: Path, scratch: Path) -> Subject:
+    scratch.mkdir(parents=True, exist_ok=True)
+    tree = json.loads(program.read_text())
+    soft, bmv2 = scratch / "soft.json", scratch / "bmv2.json"
+    same = for_soft(tree) == tree
+    soft.write_text(program.read_text() if same else json.dumps(for_soft(tree)))
+    bmv2.write_text(json.dumps(for_bmv2(tree)))
+    return Subject(name, tree, soft, bmv2, p4info)
