@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +21,7 @@ import grpc
 from tests.harness.p4runtime import P4Runtime
 
 _PATIENCE: Final = 60.0
+_LAST_WORDS: Final = 2.0  # seconds in which a process that broke a connection ends, if it does
 _METHOD: Final = "/p4.bm.DataplaneInterface/PacketStream"
 
 
@@ -52,25 +54,45 @@ class Bmv2Stream:
             self.control = P4Runtime(f"unix:{folder}/grpc", self._device, p4info, program, self.alive)
             self._cleanup.callback(self.control.close)
             self._channel = self._cleanup.enter_context(grpc.insecure_channel(packets))
-            grpc.channel_ready_future(self._channel).result(_PATIENCE)
             self._call = self._channel.stream_stream(_METHOD, lambda raw: raw, lambda raw: raw)
+            self._wait_ready()
         except BaseException:
             self.close()
             raise
 
-    def process(self, frames: Sequence[tuple[int, bytes]]) -> list[list[tuple[int, bytes]]]:
+    def _wait_ready(self) -> None:
+        """The data plane starts a little after P4Runtime, and says so until then."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                for _ in self._call(iter(()), timeout=_PATIENCE):
+                    pass
+                return
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+                    raise
+                self.alive()
+                time.sleep(0.02)
+
+    def process(
+        self, frames: Sequence[tuple[int, bytes]], patience: float = _PATIENCE
+    ) -> list[list[tuple[int, bytes]]]:
         """Let frames come in as (port, frame), one right after the other.
 
         Returns for each one the frames that left because of it, (port, frame), in order.
+
+        Raises:
+            Bmv2DiedError: BMv2 ended.
+            grpc.RpcError: after so many seconds it still holds a packet.
         """
         left: list[list[tuple[int, bytes]]] = [[] for _ in frames]
         requests = (self._request(number, port, frame) for number, (port, frame) in enumerate(frames))
         try:
-            for answer in self._call(requests, timeout=_PATIENCE):
+            for answer in self._call(requests, timeout=patience):
                 number, port, frame = _response(answer)
                 left[number].append((port, frame))
         except grpc.RpcError:
-            self.alive()
+            self.alive(_LAST_WORDS)
             raise
         return left
 
@@ -79,10 +101,10 @@ class Bmv2Stream:
         head = b"\x08" + _varint(number + 1) + b"\x10" + _varint(self._device) + b"\x18" + _varint(port)
         return head + b"\x22" + _varint(len(frame)) + frame
 
-    def alive(self) -> None:
-        """Raise with BMv2's last words when it has died."""
+    def alive(self, patience: float = 0.0) -> None:
+        """Raise with BMv2's last words when it has died, or does within so many seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            status = self._process.wait(0.0)
+            status = self._process.wait(patience)
             self._log.seek(0)
             raise Bmv2DiedError(f"simple_switch_grpc exited with {status}: {self._log.read()[-2000:]}")
 

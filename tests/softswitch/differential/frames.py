@@ -25,7 +25,7 @@ class FrameMaker:
         self._init = parser["init_state"]
         self._states = {state["name"]: state for state in parser["parse_states"]}
         types = {each["name"]: each for each in program["header_types"]}
-        self._headers = {each["name"]: types[each["header_type"]] for each in program["headers"]}
+        self._headers = {each["name"]: types.get(each["header_type"]) for each in program["headers"]}
         self._stacks = {each["name"]: types[each["header_type"]] for each in program.get("header_stacks", [])}
         unions = {each["name"]: each for each in program.get("header_union_types", [])}
         self._unions = {

@@ -6,18 +6,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import grpc
+
 from softswitch.entry import Entry
 from softswitch.switch import Switch
-from tests.harness.bmv2_stream import Bmv2Stream
+from tests.harness.bmv2_stream import Bmv2DiedError, Bmv2Stream
 from tests.harness.soft import entry_key
 from tests.softswitch.differential.scenario import Scenario, batches
 from tests.softswitch.differential.steady import NOW_US
 
 # BMv2's queues hold 64 packets each, and a frame may leave a port a few times: no burst may fill one.
 _BURST: Final = 12
+_PATIENCE: Final = 15.0  # seconds that BMv2 may take for a burst
 _CELLS: Final = 16  # of a counter that are read
 
 Left = list[tuple[int, bytes]]
+
+
+class DeadlyFramesError(Exception):
+    """BMv2 ends, or never ends with a packet, because of one of ``count`` frames from ``first`` on."""
+
+    def __init__(self, first: int, count: int, why: str) -> None:
+        super().__init__(" ".join(why.split()))
+        self.first = first
+        self.count = count
 
 
 @dataclass(frozen=True)
@@ -55,7 +67,12 @@ def on_soft(path: Path, program: Any, scenario: Scenario) -> Played:
 
 
 def on_bmv2(path: Path, p4info: Path, program: Any, scenario: Scenario, one_by_one: bool) -> Played:
-    """On BMv2; ``one_by_one``: each frame waits until nothing of the one before is left."""
+    """On BMv2; ``one_by_one``: each frame waits until nothing of the one before is left.
+
+    Raises:
+        RuntimeError: BMv2 refuses the program or the entries.
+        DeadlyFramesError: it does not survive a frame.
+    """
     with Bmv2Stream(path, p4info, ["--priority-queues", "8"]) as switch:
         for row in scenario.rows:
             switch.control.insert(row.table, row.key, row.action, row.args, row.priority)
@@ -67,7 +84,10 @@ def on_bmv2(path: Path, p4info: Path, program: Any, scenario: Scenario, one_by_o
             switch.control.set_session(session, replicas)
         left: list[tuple[tuple[int, bytes], ...]] = []
         for batch in batches(scenario.frames, 1 if one_by_one else _BURST):
-            left += map(_by_port, switch.process(batch))
+            try:
+                left += map(_by_port, switch.process(batch, _PATIENCE))
+            except (Bmv2DiedError, grpc.RpcError) as error:
+                raise DeadlyFramesError(len(left), len(batch), str(error)) from error
         counts = [switch.control.counter(name, index) for name, index in counters(program)]
     return Played(tuple(left), tuple((count.packets, count.bytes) for count in counts))
 
