@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Mininet networks of this folder share: P4 switches, the controller, commands on every host.
+"""What the Mininet networks of this folder share: Weir's controller, and commands on every host.
 
-These files run under the system's Python, where Debian's and Ubuntu's `mininet` package lives, and so import
-nothing of Weir: switches and controller are processes, as they are in production. They meet over Unix
-sockets, because Mininet's nodes share the file system but not the network.
+Switches (p4switch.py) and controller meet over Unix sockets, because Mininet's nodes share the file system
+but not the network.
 """
 
 import argparse
@@ -11,70 +10,42 @@ import json
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from mininet.cli import CLI
 from mininet.log import setLogLevel
 from mininet.net import Mininet
-from mininet.node import Switch
 from mininet.topo import Topo
+from p4switch import P4Switch, end, offloads_off, spawn, weir
 
-ROOT = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S = 120  # the first start compiles the program to native code
 
 
-class P4Switch(Switch):
-    """A P4Runtime switch in its own namespace: the soft switch, or BMv2's simple_switch_grpc."""
+class Single(Topo):
+    """Hosts h1..hN, each on the switch port of its number."""
 
-    kind = "soft"
-    folder = Path()
-    port_options = ""  # what follows every port on the soft switch's command line
-    started = 0
+    def build(self, workers: int) -> None:
+        switch = self.addSwitch("s1", inNamespace=True)
+        for i in range(1, workers + 1):
+            host = self.addHost(f"h{i}", ip=f"10.0.0.{i}/24", mac=f"02:00:00:00:00:{i:02x}")
+            self.addLink(host, switch, port2=i)
 
-    def start(self, controllers: list) -> None:
-        self.cmd("ip", "link", "set", "lo", "up")
-        ports = {port: str(intf) for port, intf in self.intfs.items() if str(intf) != "lo"}
-        for interface in ports.values():
-            offloads_off(self, interface)
-        P4Switch.started += 1
-        self.device_id = P4Switch.started
-        if self.kind == "soft":
-            command = [weir(), "switch", "--grpc", self.grpc, "--device-id", str(self.device_id)]
-            command += [
-                word
-                for port, name in ports.items()
-                for word in ("--port", f"{port}={name}{self.port_options}")
-            ]
-        else:
-            command = ["simple_switch_grpc", "--no-p4", "--device-id", str(self.device_id)]
-            command += [word for port, name in ports.items() for word in ("-i", f"{port}@{name}")]
-            command += ["--", "--grpc-server-addr", self.grpc, "--cpu-port", "510", "--priority-queues", "8"]
-        self.process = spawn(self, command, self.folder / f"{self.name}.log")
 
-    def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803 Mininet's name
-        end(self.process)
-        super().stop(deleteIntfs)
-
-    @property
-    def grpc(self) -> str:
-        """Where it serves P4Runtime."""
-        return f"unix:{self.folder}/{self.name}.sock"
-
-    def entry(self, mac: str, ip: str) -> dict:
-        """The switch as a topology file has it; its aggregation address is ``mac`` and ``ip``."""
-        return {
-            "name": self.name,
-            "device_id": self.device_id,
-            "grpc": self.grpc,
-            "target": self.kind,
-            "aggregation": {"mac": mac, "ip": ip},
-        }
+def entry(switch: P4Switch, mac: str, ip: str) -> dict:
+    """A switch as a topology file has it; its aggregation address is ``mac`` and ``ip``."""
+    return {
+        "name": switch.name,
+        "device_id": switch.device_id,
+        "grpc": switch.grpc,
+        "target": switch.kind,
+        "aggregation": {"mac": mac, "ip": ip},
+    }
 
 
 def run(parser: argparse.ArgumentParser, make: Callable[..., Topo], describe: Callable[..., dict]) -> int:
@@ -97,8 +68,8 @@ def run(parser: argparse.ArgumentParser, make: Callable[..., Topo], describe: Ca
         parser.error("simple_switch_grpc is not on PATH: install p4lang-bmv2 from p4lang's packages")
     setLogLevel("warning")
     folder = Path(tempfile.mkdtemp(prefix="weir-mininet-"))
-    P4Switch.kind, P4Switch.folder = options.switch, folder
-    net = Mininet(topo=topo, switch=P4Switch, controller=None)
+    switch = partial(P4Switch, kind=options.switch, folder=folder, port_options=port_options(options))
+    net = Mininet(topo=topo, switch=switch, controller=None)
     net.start()
     controller = None
     try:
@@ -113,36 +84,6 @@ def run(parser: argparse.ArgumentParser, make: Callable[..., Topo], describe: Ca
             end(controller)
         net.stop()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def weir() -> str:
-    """The `weir` command: this checkout's, or the one on PATH."""
-    own = ROOT / ".venv" / "bin" / "weir"
-    found = str(own) if own.exists() else shutil.which("weir")
-    if not found:
-        sys.exit("no `weir` command: run `make .venv/ready` in the checkout, or pip install weir")
-    return found
-
-
-def offloads_off(node, interface: str) -> None:
-    """A user-space switch needs checksums filled in and segments of wire size (ethtool is Mininet's own)."""
-    words = ("rx", "tx", "sg", "tso", "gso", "gro")
-    node.cmd("ethtool", "-K", interface, *(part for word in words for part in (word, "off")))
-
-
-def spawn(node, command: list[str], log: Path, **extra: str) -> subprocess.Popen:
-    with log.open("ab") as out:
-        return node.popen(command, stdout=out, stderr=out, env={**os.environ, **extra})
-
-
-def end(process: subprocess.Popen) -> None:
-    """Ask it to end; insist after 10 s."""
-    if process.poll() is None:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
 
 
 def start_controller(net: Mininet, folder: Path, topology: dict) -> subprocess.Popen:
@@ -164,6 +105,12 @@ def start_controller(net: Mininet, folder: Path, topology: dict) -> subprocess.P
     end(process)
     logs = "\n".join(path.read_text(errors="replace")[-3000:] for path in sorted(folder.glob("*.log")))
     raise SystemExit(f"the controller did not start:\n{logs}")
+
+
+def port_options(options: argparse.Namespace) -> str:
+    """What follows every port of the soft switch."""
+    rate = getattr(options, "rate", None)
+    return f",rate={rate}" if rate else ""
 
 
 def run_on_hosts(net: Mininet, folder: Path, topology: dict, command: str) -> int:

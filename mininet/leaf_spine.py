@@ -13,7 +13,7 @@ switch only: BMv2 counts packets, over its Thrift service; see docs/operations.m
 import argparse
 import sys
 
-from common import P4Switch, run
+from common import entry, run
 from mininet.net import Mininet
 from mininet.topo import Topo
 
@@ -41,10 +41,8 @@ def make(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Topo:
         parser.error("--racks, --hosts: one job has 1 to 32 workers")
     if not 1 <= options.spines <= 16:
         parser.error("--spines: from 1 to 16")
-    if options.rate:
-        if options.switch != "soft":
-            parser.error("--rate is the soft switch's; BMv2's rates are in packets/s, set over Thrift")
-        P4Switch.port_options = f",rate={options.rate}"
+    if options.rate and options.switch != "soft":
+        parser.error("--rate is the soft switch's; BMv2's rates are in packets/s, set over Thrift")
     return LeafSpine(racks=options.racks, spines=options.spines, hosts=options.hosts)
 
 
@@ -52,8 +50,8 @@ def describe(net: Mininet, options: argparse.Namespace) -> dict:
     racks, spines, hosts = (range(1, n + 1) for n in (options.racks, options.spines, options.hosts))
     return {
         "switches": [
-            *(net[f"leaf{r}"].entry(f"02:00:00:00:{r:02x}:fe", f"10.0.{r}.254") for r in racks),
-            *(net[f"spine{s}"].entry(f"02:00:00:01:{s:02x}:fe", f"10.1.{s}.254") for s in spines),
+            *(entry(net[f"leaf{r}"], f"02:00:00:00:{r:02x}:fe", f"10.0.{r}.254") for r in racks),
+            *(entry(net[f"spine{s}"], f"02:00:00:01:{s:02x}:fe", f"10.1.{s}.254") for s in spines),
         ],
         "hosts": [
             {

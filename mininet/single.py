@@ -11,19 +11,9 @@ finds the controller through WEIR_CONTROLLER. Without --run: Mininet's command l
 import argparse
 import sys
 
-from common import run
+from common import Single, entry, run
 from mininet.net import Mininet
 from mininet.topo import Topo
-
-
-class Single(Topo):
-    """Hosts h1..hN, each on the switch port of its number."""
-
-    def build(self, workers: int) -> None:
-        switch = self.addSwitch("s1", inNamespace=True)
-        for i in range(1, workers + 1):
-            host = self.addHost(f"h{i}", ip=f"10.0.0.{i}/24", mac=f"02:00:00:00:00:{i:02x}")
-            self.addLink(host, switch, port2=i)
 
 
 def make(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Topo:
@@ -37,7 +27,7 @@ def describe(net: Mininet, options: argparse.Namespace) -> dict:
         {"name": f"h{i}", "switch": "s1", "port": i, "mac": f"02:00:00:00:00:{i:02x}", "ip": f"10.0.0.{i}"}
         for i in range(1, options.workers + 1)
     ]
-    return {"switches": [net["s1"].entry("02:00:00:00:00:fe", "10.0.0.254")], "hosts": hosts}
+    return {"switches": [entry(net["s1"], "02:00:00:00:00:fe", "10.0.0.254")], "hosts": hosts}
 
 
 if __name__ == "__main__":
