@@ -25,6 +25,7 @@ from softswitch.tracing import Tracer, Tracing
 P4INFO_ENDINGS: Final = (".p4info.txtpb", ".p4info.txt", ".p4info.pb.txt", ".p4info.pbtxt")
 """Where a program's P4Info is looked for: its own name with ``.json`` replaced by one of these."""
 
+_TICK: Final = 0.01  # seconds between looks at what the program tells controllers
 _PATIENCE: Final = 0.2  # seconds between looks at whether to stop
 _log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class Device:
         self._shm: ShmDirectory | None = None
         self._stopping = threading.Event()
         self._packet_ins: threading.Thread | None = None
+        self._notifications: threading.Thread | None = None
         try:
             self.loop.add_queue(cpu_port, "cpu")
         except PortError:
@@ -190,6 +192,8 @@ class Device:
         self.loop.start()
         self._packet_ins = threading.Thread(target=self._forward_packet_ins, name="packet-in")
         self._packet_ins.start()
+        self._notifications = threading.Thread(target=self._forward_notifications, name="notifications")
+        self._notifications.start()
 
     def close(self) -> None:
         """Stop everything; shared-memory files are removed. Twice is harmless."""
@@ -200,6 +204,9 @@ class Device:
         if self._packet_ins is not None:
             self._packet_ins.join()
             self._packet_ins = None
+        if self._notifications is not None:
+            self._notifications.join()
+            self._notifications = None
         self.loop.close()
         self.stop_trace()
         if self._shm is not None:
@@ -226,6 +233,11 @@ class Device:
             frame = self.loop.receive(self.cpu_port, _PATIENCE)
             if frame is not None:
                 self._service.packet_in(frame)
+
+    def _forward_notifications(self) -> None:
+        busy = False
+        while not self._stopping.wait(_TICK if busy else _PATIENCE):
+            busy = self._service.notifications.tick(self.loop.now())
 
 
 def find_p4info(program: Path) -> Path | None:

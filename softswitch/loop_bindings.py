@@ -67,6 +67,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
         (ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(Limits), ctypes.c_int),
     ),
     "loop_get_queue_stats": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)),
+    "loop_now": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "loop_unknown_port": (ctypes.c_uint64, (ctypes.c_void_p,)),
     "loop_start_capture": (
         ctypes.c_int,

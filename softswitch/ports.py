@@ -257,6 +257,10 @@ class PortLoop:
         self._check(self._library.loop_get_stats(self._handle, number, ctypes.byref(raw)), number)
         return PortStatistics(*(getattr(raw, field.name) for field in fields(PortStatistics)))
 
+    def now(self) -> int:
+        """The time that frames come in at, in nanoseconds: what `Switch.process` would be told."""
+        return int(self._library.loop_now(self._handle))
+
     def unknown_port_drops(self) -> int:
         """Frames that the program sent to a port that is not there."""
         return int(self._library.loop_unknown_port(self._handle))

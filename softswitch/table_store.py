@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One table as the control plane sees it: entries checked, remembered, and put into the native table."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from softswitch.bindings import Library
@@ -89,10 +91,11 @@ class TableStore:
         action = self._action(entry.action, entry.args)
         stored = self._find(entry.key, entry.priority)
         args = pack_args(action, entry.args, self._words)
-        self._library.modify(self._switch, self._number, stored.handle, action.id, args)
+        with self._between_packets():
+            self._library.modify(self._switch, self._number, stored.handle, action.id, args)
+            self._put_meter(stored.handle, entry.meter)
         if self._idle is not None:
             self._idle.set_timeout(stored.handle, entry.timeout_ns)
-        self._put_meter(stored.handle, entry.meter)
         stored.entry = entry
 
     def delete(self, key: tuple[Match, ...], priority: int) -> None:
@@ -187,22 +190,35 @@ class TableStore:
     def _put(self, entry: Entry, action: int) -> None:
         packed = self._pack(entry.key, entry.priority)
         args = pack_args(self._program.actions[action], entry.args, self._words)
-        handle = self._library.insert(
-            self._switch,
-            self._number,
-            packed.key,
-            packed.check,
-            packed.priority,
-            action,
-            args,
-        )
+        with self._between_packets():
+            handle = self._library.insert(
+                self._switch,
+                self._number,
+                packed.key,
+                packed.check,
+                packed.priority,
+                action,
+                args,
+            )
+            if handle >= 0 and entry.meter is not None:
+                self._put_meter(handle, entry.meter)
         if handle < 0:
             raise ControlError(Code.RESOURCE_EXHAUSTED, f"no memory for an entry of {self._table.name}")
         self._stored[entry.key, entry.priority] = _Stored(entry, handle)
         if self._idle is not None:
             self._idle.begin(handle, (entry.key, entry.priority), entry.timeout_ns)
-        if entry.meter is not None:
-            self._put_meter(handle, entry.meter)
+
+    @contextmanager
+    def _between_packets(self) -> Iterator[None]:
+        """For a table with a meter: no packet finds an entry with another one's."""
+        if self._table.meter is None:
+            yield
+            return
+        self._library.lock(self._switch)
+        try:
+            yield
+        finally:
+            self._library.unlock(self._switch)
 
     def _put_meter(self, handle: int, config: MeterConfig | None) -> None:
         if self._table.meter is not None:

@@ -91,9 +91,15 @@ def _present(pipeline: Pipeline, entity: Message) -> list[Message]:
     if kind == "table_entry":
         return [p4runtime_pb2.Entity(table_entry=_present_entry(pipeline, entity.table_entry))]
     found = list(entities.read(pipeline, entity))
-    if kind == "direct_counter_entry":  # without a match, it reads those of all entries
-        wanted = _identity(pipeline, entity.direct_counter_entry.table_entry)
-        found = [e for e in found if _identity(pipeline, e.direct_counter_entry.table_entry) == wanted]
+    if kind in (
+        "direct_counter_entry",
+        "direct_meter_entry",
+    ):  # without a match, it reads those of all entries
+        wanted = _identity(pipeline, getattr(entity, kind).table_entry)
+        found = [e for e in found if _identity(pipeline, getattr(e, kind).table_entry) == wanted]
+    if kind in ("meter_entry", "direct_meter_entry"):
+        for each in found:
+            getattr(each, kind).ClearField("counter_data")  # what was counted cannot be written
     return found
 
 
@@ -107,6 +113,7 @@ def _present_entry(pipeline: Pipeline, given: Message) -> Message:
     wanted.priority = given.priority
     if table.counted:
         wanted.counter_data.SetInParent()
+    wanted.meter_config.SetInParent()
     found = tables.read_one(pipeline, wanted)
     found.is_const = False
     return found

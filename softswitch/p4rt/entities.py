@@ -7,7 +7,7 @@ from typing import Final
 from p4.v1 import p4runtime_pb2
 
 from softswitch.errors import Code, ControlError
-from softswitch.p4rt import counters, registers, replication, tables
+from softswitch.p4rt import counters, digests, meters, registers, replication, tables
 from softswitch.p4rt.keys import Message, invalid
 from softswitch.p4rt.pipeline import Pipeline
 
@@ -21,14 +21,20 @@ _WRITERS: Final[Mapping[str, Writer]] = {
     "table_entry": tables.write_table_entry,
     "direct_counter_entry": counters.write_direct_counter,
     "counter_entry": counters.write_counter,
+    "direct_meter_entry": meters.write_direct_meter,
+    "meter_entry": meters.write_meter,
     "register_entry": registers.write_register,
+    "digest_entry": digests.write_digest,
     "packet_replication_engine_entry": replication.write_replication,
 }
 _READERS: Final[Mapping[str, Reader]] = {
     "table_entry": tables.read_table_entries,
     "direct_counter_entry": counters.read_direct_counters,
     "counter_entry": counters.read_counters,
+    "direct_meter_entry": meters.read_direct_meters,
+    "meter_entry": meters.read_meters,
     "register_entry": registers.read_registers,
+    "digest_entry": digests.read_digests,
     "packet_replication_engine_entry": replication.read_replication,
 }
 

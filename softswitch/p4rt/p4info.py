@@ -7,9 +7,10 @@ from typing import Any, Final, TypeVar
 
 from p4.config.v1 import p4info_pb2
 
-from softswitch.errors import Code, ControlError, ProgramError
+from softswitch.errors import Code, ControlError, ProgramError, UnsupportedConstruct
+from softswitch.p4rt.p4data import Encoder, encoder
 from softswitch.program import Program
-from softswitch.program_types import Counter, MatchKind, Register
+from softswitch.program_types import Counter, MatchKind, Meter, Register
 
 _T = TypeVar("_T")
 P4Info = Any
@@ -87,6 +88,24 @@ class ArrayInfo:
     data: str = "bitstring"
 
 
+@dataclass(frozen=True)
+class MeterInfo(ArrayInfo):
+    """A meter array, or (of size 0) a table's meter. ``type`` is a MeterSpec.Type; ``bytes``: not packets."""
+
+    type: int = p4info_pb2.MeterSpec.TWO_RATE_THREE_COLOR
+    bytes: bool = False
+
+
+@dataclass(frozen=True)
+class DigestInfo:
+    """A digest. ``encode`` makes a P4Data of its fields; None when that cannot be, as ``obstacle`` says."""
+
+    name: str
+    encode: Encoder | None
+    widths: tuple[int, ...]
+    obstacle: str = ""
+
+
 class P4InfoIndex:
     """What the P4Runtime server asks a P4Info: objects by id, and actions by name."""
 
@@ -99,6 +118,9 @@ class P4InfoIndex:
             c.preamble.id: ArrayInfo(c.preamble.id, c.preamble.name, c.size) for c in info.counters
         }
         self.registers = {r.preamble.id: _register(r, info.type_info) for r in info.registers}
+        self.meters = {m.preamble.id: _meter(m, m.size) for m in info.meters}
+        self.direct_meters = {m.direct_table_id: _meter(m, 0) for m in info.direct_meters}
+        self.digests = {d.preamble.id: _digest(d, info.type_info) for d in info.digests}
         self.packet_headers = {
             header.preamble.name: tuple(_field(m) for m in header.metadata)
             for header in info.controller_packet_metadata
@@ -124,6 +146,10 @@ class P4InfoIndex:
         """The indirect counter with that id. Raises ControlError NOT_FOUND."""
         return _find(self.counters, number, "counter")
 
+    def meter(self, number: int) -> MeterInfo:
+        """The indirect meter with that id. Raises ControlError NOT_FOUND."""
+        return _find(self.meters, number, "meter")
+
     def register(self, number: int) -> ArrayInfo:
         """The register with that id. Raises ControlError NOT_FOUND."""
         return _find(self.registers, number, "register")
@@ -143,6 +169,20 @@ class P4InfoIndex:
             _check_array("counter", counter, program.counters)
         for register in self.registers.values():
             _check_array("register", register, program.registers)
+        for meter in self.meters.values():
+            _check_array("meter", meter, program.meters)
+        for table_id, meter in self.direct_meters.items():
+            if meter.name not in program.meters or program.meters[meter.name].table is None:
+                raise _mismatch(f"direct meter {meter.name}", "the program does not have it")
+            if table_id not in self.tables:
+                raise ProgramError(f"P4Info: direct meter {meter.name} is of an unknown table {table_id}")
+        widths = {
+            digest.name: tuple(program.field(ref).bits for ref in digest.fields)
+            for digest in program.digests.values()
+        }
+        for digest in self.digests.values():
+            if digest.encode is not None and widths.get(digest.name, digest.widths) != digest.widths:
+                raise _mismatch(f"digest {digest.name}", f"its fields have {widths[digest.name]} bits")
 
     def _check_table(self, table: TableInfo, program: Program) -> None:
         known = program.tables.get(table.name)
@@ -270,7 +310,31 @@ def _table(table: Any, counted: set[int]) -> TableInfo:
     )
 
 
-def _check_array(kind: str, array: ArrayInfo, known: Mapping[str, Counter] | Mapping[str, Register]) -> None:
+def _meter(meter: Any, size: int) -> MeterInfo:
+    spec = meter.spec
+    return MeterInfo(
+        meter.preamble.id,
+        meter.preamble.name,
+        size,
+        type=spec.type,
+        bytes=spec.unit == p4info_pb2.MeterSpec.BYTES,
+    )
+
+
+def _digest(digest: Any, types: Any) -> DigestInfo:
+    name = digest.preamble.name
+    try:
+        encode, widths = encoder(digest.type_spec, types, f"digest {name}")
+    except UnsupportedConstruct as error:
+        return DigestInfo(name, None, (), str(error))
+    return DigestInfo(name, encode, tuple(widths))
+
+
+def _check_array(
+    kind: str,
+    array: ArrayInfo,
+    known: Mapping[str, Counter] | Mapping[str, Register] | Mapping[str, Meter],
+) -> None:
     if array.name not in known:
         raise _mismatch(f"{kind} {array.name}", "the program does not have it")
     if known[array.name].size != array.size:

@@ -11,6 +11,7 @@ from p4.v1 import p4runtime_pb2
 import native
 from softswitch.entry import Match
 from softswitch.errors import Code, ControlError, ProgramError
+from softswitch.p4rt.digests import DigestLists
 from softswitch.p4rt.p4info import P4InfoIndex
 from softswitch.program import Program, load_program
 from softswitch.switch import Switch
@@ -52,7 +53,10 @@ class ReplicaNotes:
 
 @dataclass(eq=False)
 class Pipeline:
-    """One program, its control-plane description, and what P4Runtime keeps beside the switch's own state."""
+    """One program, its control-plane description, and what P4Runtime keeps beside the switch's own state.
+
+    ``tells``: the program has digests; ``ages``: it has tables whose entries time out.
+    """
 
     config: Config
     info: P4InfoIndex
@@ -61,6 +65,15 @@ class Pipeline:
     default_notes: dict[str, EntryNotes] = field(default_factory=dict)
     group_notes: dict[int, ReplicaNotes] = field(default_factory=dict)
     session_notes: dict[int, ReplicaNotes] = field(default_factory=dict)
+    digests: DigestLists = field(init=False)
+    tells: bool = field(init=False)
+    ages: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        program = self.switch.program
+        self.digests = DigestLists(self.info.digests, {each.name for each in program.digests.values()})
+        self.tells = bool(program.digests)
+        self.ages = any(table.ages for table in program.tables.values())
 
 
 class PipelineStore:
@@ -206,9 +219,10 @@ def _same_program(one: Config, other: Config) -> bool:
 
 
 def carry_over(old: Pipeline, new: Pipeline) -> None:
-    """Write ``old``'s table entries, default actions, groups and sessions into ``new``.
+    """Write ``old``'s table entries, default actions, groups, sessions, meters and digests into ``new``.
 
-    Counters and registers start anew. Raises ControlError at the first thing that ``new`` cannot hold.
+    Counters and registers start anew, buckets full. Raises ControlError at the first thing that ``new``
+    cannot hold.
     """
     for table in old.info.tables.values():
         if not table.constant:
@@ -221,6 +235,12 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
         new.switch.set_multicast_group(group, replicas)
     for number, session in old.switch.clone_sessions().items():
         new.switch.set_clone_session(number, session.replicas, session.packet_length)
+    for meter in old.info.meters.values():
+        for index in range(meter.size):
+            config = old.switch.meters.config(meter.name, index)
+            if config is not None:
+                new.switch.meters.configure(meter.name, config, index)
+    new.digests.carry_over(old.digests)
     new.notes.update(old.notes)
     new.default_notes.update(old.default_notes)
     new.group_notes.update(old.group_notes)

@@ -11,6 +11,7 @@ from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
 from softswitch.errors import Code, ControlError
 from softswitch.p4rt import batch, entities
+from softswitch.p4rt.notifications import Notifications
 from softswitch.p4rt.packet_io import frame_of_packet_out, packet_in_of_frame
 from softswitch.p4rt.pipeline import PipelineStore
 from softswitch.p4rt.sessions import Sessions, Stream, stream_error
@@ -32,6 +33,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
 
     Attributes:
         sessions: the controllers' streams.
+        notifications: what the running program tells controllers unasked.
     """
 
     def __init__(self, device_id: int, pipelines: PipelineStore, packet_out: Callable[[bytes], None]) -> None:
@@ -39,9 +41,11 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
         self._pipelines = pipelines
         self._packet_out = packet_out
         self.sessions = Sessions(device_id, self._settle)
+        self.notifications = Notifications(pipelines, self.sessions)
         self._stream_messages: dict[str, Callable[[Stream, Any], None]] = {
             "arbitration": lambda stream, request: self.sessions.arbitrate(stream, request.arbitration),
             "packet": self._take_packet_out,
+            "digest_ack": self.notifications.acknowledge,
         }
 
     # -- calls -------------------------------------------------------------------------------------

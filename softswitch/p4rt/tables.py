@@ -6,10 +6,12 @@ from typing import Final
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.entry import Entry
+from softswitch.entry import Entry, MeterConfig
 from softswitch.errors import Code, ControlError
 from softswitch.p4rt.counters import decode_count, encode_count
+from softswitch.p4rt.idle import check_idle_fields
 from softswitch.p4rt.keys import Message, check_priority, decode_key, encode_key, entries_with, invalid
+from softswitch.p4rt.meters import check_zero, decode_config, direct_meter, encode_config, encode_marked
 from softswitch.p4rt.p4info import ActionInfo, TableInfo
 from softswitch.p4rt.pipeline import EntryNotes, Pipeline
 from softswitch.p4rt.values import decode, encode
@@ -59,18 +61,23 @@ def _table_action(pipeline: Pipeline, table: TableInfo, entry: Message) -> tuple
     return action.name, args
 
 
-def _refuse_unsupported(table: TableInfo, entry: Message) -> None:
-    for name in ("meter_config", "meter_counter_data"):
-        if entry.HasField(name):
-            raise ControlError(
-                Code.UNIMPLEMENTED, f"table {table.name}: {name} (direct meters) is not supported"
-            )
-    if entry.idle_timeout_ns or entry.HasField("time_since_last_hit"):
-        if not table.idle_timeout:
-            raise invalid(f"table {table.name} has no idle timeout")
-        raise ControlError(Code.UNIMPLEMENTED, f"table {table.name}: idle timeouts are not supported")
-    if entry.HasField("counter_data") and not table.counted:
-        raise invalid(f"table {table.name} has no direct counter")
+def _check_resources(pipeline: Pipeline, table: TableInfo, entry: Message) -> None:
+    """Raises ControlError unless the table has the direct resources that an entry to be written names."""
+    check_idle_fields(table, entry)
+    if entry.HasField("counter_data"):
+        if not table.counted:
+            raise invalid(f"table {table.name} has no direct counter")
+        decode_count(entry.counter_data)
+    if entry.HasField("meter_config") or entry.HasField("meter_counter_data"):
+        meter = direct_meter(pipeline, table)
+        decode_config(meter, entry.meter_config)
+        check_zero(entry.meter_counter_data)
+
+
+def _meter_config(pipeline: Pipeline, table: TableInfo, entry: Message) -> MeterConfig | None:
+    if not entry.HasField("meter_config"):
+        return None
+    return decode_config(direct_meter(pipeline, table), entry.meter_config)
 
 
 # -- writing -------------------------------------------------------------------------------------------
@@ -82,7 +89,7 @@ def write_table_entry(pipeline: Pipeline, update: int, entry: Message) -> None:
     if entry.is_const:
         raise invalid("is_const is the program's to set")
     if update != DELETE:
-        _refuse_unsupported(table, entry)
+        _check_resources(pipeline, table, entry)
     if entry.is_default_action:
         _write_default(pipeline, table, update, entry)
     elif table.constant:
@@ -107,7 +114,8 @@ def _write_entry(pipeline: Pipeline, table: TableInfo, update: int, entry: Messa
         name, args = present.action, present.args
     else:
         name, args = _table_action(pipeline, table, entry)
-    written = Entry(key, name, args, entry.priority)
+    meter = _meter_config(pipeline, table, entry)
+    written = Entry(key, name, args, entry.priority, timeout_ns=entry.idle_timeout_ns, meter=meter)
     if update == INSERT:
         switch.insert_entry(table.name, written)
     else:
@@ -115,6 +123,8 @@ def _write_entry(pipeline: Pipeline, table: TableInfo, update: int, entry: Messa
     pipeline.notes[identity] = EntryNotes(entry.controller_metadata, entry.metadata)
     if entry.HasField("counter_data"):
         switch.write_entry_counter(table.name, key, decode_count(entry.counter_data), entry.priority)
+    if entry.HasField("meter_counter_data"):
+        switch.clear_entry_marked(table.name, key, entry.priority)
 
 
 def _write_default(pipeline: Pipeline, table: TableInfo, update: int, entry: Message) -> None:
@@ -126,10 +136,11 @@ def _write_default(pipeline: Pipeline, table: TableInfo, update: int, entry: Mes
         raise ControlError(
             Code.PERMISSION_DENIED, f"table {table.name}: the program fixed the default action"
         )
-    if entry.HasField("counter_data"):
-        raise ControlError(
-            Code.UNIMPLEMENTED, f"table {table.name}: counters of default actions are not supported"
-        )
+    for resource in ("counter_data", "meter_config", "meter_counter_data"):
+        if entry.HasField(resource):
+            raise ControlError(
+                Code.UNIMPLEMENTED, f"table {table.name}: {resource} of a default action is not supported"
+            )
     if entry.HasField("action"):
         pipeline.switch.set_default(table.name, *_table_action(pipeline, table, entry))
         pipeline.default_notes[table.name] = EntryNotes(entry.controller_metadata, entry.metadata)
@@ -139,10 +150,15 @@ def _write_default(pipeline: Pipeline, table: TableInfo, update: int, entry: Mes
 
 
 def _write_constant(pipeline: Pipeline, table: TableInfo, update: int, entry: Message) -> None:
-    if update != MODIFY or entry.HasField("action"):
+    if update != MODIFY or entry.HasField("action") or entry.idle_timeout_ns:
         raise ControlError(Code.PERMISSION_DENIED, f"table {table.name} is constant")
     key = decode_key(table, entry)
     pipeline.switch.entry(table.name, key, entry.priority)
+    if table.id in pipeline.info.direct_meters:
+        config = _meter_config(pipeline, table, entry)
+        pipeline.switch.set_entry_meter(table.name, key, config, entry.priority)
+        if entry.HasField("meter_counter_data"):
+            pipeline.switch.clear_entry_marked(table.name, key, entry.priority)
     if entry.HasField("counter_data"):
         count = decode_count(entry.counter_data)
         pipeline.switch.write_entry_counter(table.name, key, count, entry.priority)
@@ -165,14 +181,14 @@ def _note(message: Message, notes: EntryNotes | None) -> None:
 
 def read_table_entries(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
     """The TableEntry messages that a read selects. Raises ControlError."""
-    if wanted.HasField("meter_config") or wanted.HasField("meter_counter_data"):
-        raise ControlError(Code.UNIMPLEMENTED, "direct meters are not supported")
-    if wanted.HasField("time_since_last_hit"):
-        raise ControlError(Code.UNIMPLEMENTED, "idle timeouts are not supported")
     if wanted.table_id == 0:
         tables = list(pipeline.info.tables.values())
     else:
         tables = [pipeline.info.table(wanted.table_id)]
+        if wanted.HasField("time_since_last_hit") and (
+            wanted.is_default_action or not tables[0].idle_timeout
+        ):
+            raise invalid(f"table {tables[0].name}: nothing here has an idle timeout")
     for table in tables:
         if wanted.is_default_action:
             yield from _read_default(pipeline, table)
@@ -220,4 +236,14 @@ def _encode_entry(pipeline: Pipeline, table: TableInfo, entry: Entry, wanted: Me
     if wanted.HasField("counter_data") and table.counted:
         count = pipeline.switch.entry_counter(table.name, entry.key, entry.priority)
         message.counter_data.CopyFrom(encode_count(count))
+    if wanted.HasField("meter_config") and entry.meter is not None:
+        message.meter_config.CopyFrom(encode_config(entry.meter))
+    if wanted.HasField("meter_counter_data") and table.id in pipeline.info.direct_meters:
+        marked = pipeline.switch.entry_marked(table.name, entry.key, entry.priority)
+        message.meter_counter_data.CopyFrom(encode_marked(marked))
+    message.idle_timeout_ns = entry.timeout_ns
+    if wanted.HasField("time_since_last_hit") and table.idle_timeout:
+        elapsed = pipeline.switch.idle_time(table.name, entry.key, entry.priority)
+        message.time_since_last_hit.elapsed_ns = elapsed
+        message.time_since_last_hit.SetInParent()
     return message

@@ -34,6 +34,8 @@ class Bmv2Stream:
 
     Attributes:
         control: the P4Runtime connection, which is primary.
+        address: where P4Runtime is served.
+        device: the device id there.
     """
 
     def __init__(self, program: Path, p4info: Path, options: Sequence[str] = ()) -> None:
@@ -41,17 +43,17 @@ class Bmv2Stream:
         self._cleanup = contextlib.ExitStack()
         folder = Path(tempfile.mkdtemp(prefix="weir-bmv2-"))
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        self._device = os.getpid()
+        self.device = os.getpid()
         try:
             self._log = self._cleanup.enter_context((folder / "log").open("w+"))
-            general = ["--no-p4", "--device-id", str(self._device), "--thrift-port", str(_free_port())]
-            packets = f"unix:{folder}/packets"
-            target = ["--grpc-server-addr", f"unix:{folder}/grpc", "--dp-grpc-server-addr", packets, *options]
+            general = ["--no-p4", "--device-id", str(self.device), "--thrift-port", str(_free_port())]
+            packets, self.address = f"unix:{folder}/packets", f"unix:{folder}/grpc"
+            target = ["--grpc-server-addr", self.address, "--dp-grpc-server-addr", packets, *options]
             self._process = subprocess.Popen(
                 ["simple_switch_grpc", *general, "--", *target], stdout=self._log, stderr=subprocess.STDOUT
             )
             self._cleanup.callback(self._stop)
-            self.control = P4Runtime(f"unix:{folder}/grpc", self._device, p4info, program, self.alive)
+            self.control = P4Runtime(self.address, self.device, p4info, program, self.alive)
             self._cleanup.callback(self.control.close)
             self._channel = self._cleanup.enter_context(grpc.insecure_channel(packets))
             self._call = self._channel.stream_stream(_METHOD, lambda raw: raw, lambda raw: raw)
@@ -98,7 +100,7 @@ class Bmv2Stream:
 
     def _request(self, number: int, port: int, frame: bytes) -> bytes:
         # BMv2 never forgets which id a packet had, but it counts packets on: ids may come again.
-        head = b"\x08" + _varint(number + 1) + b"\x10" + _varint(self._device) + b"\x18" + _varint(port)
+        head = b"\x08" + _varint(number + 1) + b"\x10" + _varint(self.device) + b"\x18" + _varint(port)
         return head + b"\x22" + _varint(len(frame)) + frame
 
     def alive(self, patience: float = 0.0) -> None:

@@ -439,14 +439,14 @@ def test_groups_keep_their_metadata_and_form_of_port(switch: Controller) -> None
 
 
 def test_what_is_not_there_is_refused_by_name(switch: Controller) -> None:
-    entity = {"meter_entry": p4rt.MeterEntry(meter_id=1)}
+    entity = {"extern_entry": p4rt.ExternEntry(extern_id=1)}
     assert switch.refused("MODIFY", **entity) == (
         "UNIMPLEMENTED",
-        "meter_entry is not supported by this switch",
+        "extern_entry is not supported by this switch",
     )
     with pytest.raises(grpc.RpcError) as unread:
         switch.read(**entity)
-    assert "meter_entry" in str(unread.value.trailing_metadata())
+    assert "extern_entry" in str(unread.value.trailing_metadata())
 
 
 def test_unknown_ids_are_not_found(switch: Controller) -> None:
@@ -455,6 +455,8 @@ def test_unknown_ids_are_not_found(switch: Controller) -> None:
         "P4Info has no table with id 1",
     )
     assert switch.refused("MODIFY", counter_entry=p4rt.CounterEntry(counter_id=1))[0] == "NOT_FOUND"
+    assert switch.refused("MODIFY", meter_entry=p4rt.MeterEntry(meter_id=1))[0] == "NOT_FOUND"
+    assert switch.refused("INSERT", digest_entry=p4rt.DigestEntry(digest_id=1))[0] == "NOT_FOUND"
 
 
 # -- pipelines -------------------------------------------------------------------------------------------

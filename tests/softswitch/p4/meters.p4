@@ -27,7 +27,7 @@ struct pair_t {
 struct learned_t {
     bit<48> who;
     bit<9> port;
-    int<5> mark;
+    bit<5> mark;
 }
 
 struct headers_t {
@@ -110,7 +110,7 @@ control In(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t sm)
             byte_meters.execute_meter((bit<32>)hdr.order.index, hdr.order.by_bytes);
         }
         if (hdr.order.what & LEARN != 0) {
-            digest<learned_t>(1, { hdr.order.who, sm.ingress_port, (int<5>)hdr.order.by_flow });
+            digest<learned_t>(1, { hdr.order.who, sm.ingress_port, hdr.order.by_flow });
         }
         if (hdr.order.what & PAIR != 0) {
             digest<pair_t>(1, { hdr.order.index, hdr.order.what });

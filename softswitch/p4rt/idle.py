@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""P4Runtime's idle timeouts (specification 9.1.8 and 16.3)."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from p4.v1 import p4runtime_pb2
+
+from softswitch.entry import Entry
+from softswitch.p4rt.keys import Message, encode_key, invalid
+from softswitch.p4rt.p4info import TableInfo
+from softswitch.p4rt.pipeline import EntryNotes, Pipeline
+
+_MOST: Final = 1000  # entries of one message: well below gRPC's 4 MiB
+
+
+def check_idle_fields(table: TableInfo, entry: Message) -> None:
+    """Raises ControlError INVALID_ARGUMENT for idle fields that a TableEntry to be written may not have."""
+    if entry.HasField("time_since_last_hit"):
+        raise invalid(f"table {table.name}: time_since_last_hit can only be read")
+    if entry.idle_timeout_ns and not table.idle_timeout:
+        raise invalid(f"table {table.name} has no idle timeout")
+    if entry.idle_timeout_ns and entry.is_default_action:
+        raise invalid(f"table {table.name}: a default action has no idle timeout")
+    if entry.idle_timeout_ns < 0:
+        raise invalid(f"table {table.name}: idle timeout {entry.idle_timeout_ns} is negative")
+
+
+def idle_notifications(
+    pipeline: Pipeline, expired: Sequence[tuple[str, Entry]], timestamp: int
+) -> Iterator[Message]:
+    """The IdleTimeoutNotifications for entries that have timed out.
+
+    Args:
+        pipeline: theirs.
+        expired: each with its table's name.
+        timestamp: nanoseconds since the Epoch.
+    """
+    tables = {table.name: table for table in pipeline.info.tables.values()}
+    for start in range(0, len(expired), _MOST):
+        message = p4runtime_pb2.IdleTimeoutNotification(timestamp=timestamp)
+        for name, entry in expired[start : start + _MOST]:
+            if name not in tables:
+                continue  # the compiler's own
+            found = encode_key(tables[name], entry.key, entry.priority)
+            notes = pipeline.notes.get((name, entry.key, entry.priority), EntryNotes())
+            found.controller_metadata, found.metadata = notes.controller_metadata, notes.metadata
+            found.idle_timeout_ns = entry.timeout_ns
+            message.table_entry.append(found)
+        if message.table_entry:
+            yield message

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""P4Runtime's MeterEntry and DirectMeterEntry (specification 9.4)."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from p4.config.v1 import p4info_pb2
+from p4.v1 import p4runtime_pb2
+
+from softswitch.entry import Marked, MeterConfig
+from softswitch.errors import Code, ControlError
+from softswitch.p4rt.counters import cells, encode_count
+from softswitch.p4rt.keys import Message, decode_key, encode_key, entries_with, invalid
+from softswitch.p4rt.p4info import MeterInfo, TableInfo
+from softswitch.p4rt.pipeline import Pipeline
+
+_TYPES: Final = p4info_pb2.MeterSpec
+
+
+def decode_config(meter: MeterInfo, config: Message) -> MeterConfig:
+    """A MeterConfig for a meter of this type. Raises ControlError, INVALID_ARGUMENT when it does not fit."""
+    if config.eburst and meter.type != _TYPES.SINGLE_RATE_THREE_COLOR:
+        raise invalid(f"meter {meter.name} has no excess burst: leave eburst unset")
+    if meter.type != _TYPES.TWO_RATE_THREE_COLOR and (config.pir, config.pburst) != (
+        config.cir,
+        config.cburst,
+    ):
+        raise invalid(f"meter {meter.name} has a single rate: pir and pburst must be cir and cburst")
+    if config.eburst:
+        raise ControlError(Code.UNIMPLEMENTED, f"meter {meter.name}: excess bursts are not supported")
+    return MeterConfig(config.cir, config.cburst, config.pir, config.pburst)
+
+
+def encode_config(config: MeterConfig) -> Message:
+    """A MeterConfig."""
+    return p4runtime_pb2.MeterConfig(**vars(config))
+
+
+def encode_marked(marked: Marked) -> Message:
+    """A MeterCounterData."""
+    return p4runtime_pb2.MeterCounterData(
+        green=encode_count(marked.green), yellow=encode_count(marked.yellow), red=encode_count(marked.red)
+    )
+
+
+def check_zero(data: Message) -> None:
+    """Raises ControlError INVALID_ARGUMENT unless a MeterCounterData is all zero: it can only be reset."""
+    if any(part.packet_count or part.byte_count for part in (data.green, data.yellow, data.red)):
+        raise invalid("counters of colours can only be set to zero")
+
+
+# -- indirect ------------------------------------------------------------------------------------------
+
+
+def write_meter(pipeline: Pipeline, update: int, message: Message) -> None:
+    """MODIFY of a MeterEntry; without an index, of all the array's meters. Raises ControlError."""
+    if update != p4runtime_pb2.Update.MODIFY:
+        raise invalid("meters are always there; only MODIFY changes them")
+    meter = pipeline.info.meter(message.meter_id)
+    indexes = cells(meter, message)
+    index = indexes[0] if message.HasField("index") else None
+    config = decode_config(meter, message.config) if message.HasField("config") else None
+    if message.HasField("counter_data"):
+        check_zero(message.counter_data)
+    pipeline.switch.meters.configure(meter.name, config, index)
+    if message.HasField("counter_data"):
+        pipeline.switch.meters.clear_marked(meter.name, index)
+
+
+def read_meters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
+    """The MeterEntry messages that a read selects. Raises ControlError."""
+    info, meters = pipeline.info, pipeline.switch.meters
+    for meter in [info.meter(wanted.meter_id)] if wanted.meter_id else list(info.meters.values()):
+        for index in cells(meter, wanted):
+            message = p4runtime_pb2.MeterEntry(meter_id=meter.id)
+            message.index.index = index
+            config = meters.config(meter.name, index)
+            if config is not None:
+                message.config.CopyFrom(encode_config(config))
+            if wanted.HasField("counter_data"):
+                message.counter_data.CopyFrom(encode_marked(meters.marked(meter.name, index)))
+            yield message
+
+
+# -- direct --------------------------------------------------------------------------------------------
+
+
+def direct_meter(pipeline: Pipeline, table: TableInfo) -> MeterInfo:
+    """A table's direct meter. Raises ControlError INVALID_ARGUMENT when it has none."""
+    meter = pipeline.info.direct_meters.get(table.id)
+    if meter is None:
+        raise invalid(f"table {table.name} has no direct meter")
+    return meter
+
+
+def _table(pipeline: Pipeline, entry: Message) -> TableInfo:
+    table = pipeline.info.table(entry.table_id)
+    direct_meter(pipeline, table)
+    if entry.is_default_action:
+        raise ControlError(
+            Code.UNIMPLEMENTED, f"table {table.name}: meters of default actions are not supported"
+        )
+    return table
+
+
+def write_direct_meter(pipeline: Pipeline, update: int, message: Message) -> None:
+    """MODIFY of a DirectMeterEntry. Raises ControlError."""
+    if update != p4runtime_pb2.Update.MODIFY:
+        raise invalid("a direct meter lives with its entry; only MODIFY changes it")
+    entry = message.table_entry
+    table = _table(pipeline, entry)
+    meter = direct_meter(pipeline, table)
+    key = decode_key(table, entry)
+    config = decode_config(meter, message.config) if message.HasField("config") else None
+    if message.HasField("counter_data"):
+        check_zero(message.counter_data)
+    pipeline.switch.set_entry_meter(table.name, key, config, entry.priority)
+    if message.HasField("counter_data"):
+        pipeline.switch.clear_entry_marked(table.name, key, entry.priority)
+
+
+def read_direct_meters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
+    """The DirectMeterEntry messages that a read selects. Raises ControlError."""
+    entry = wanted.table_entry
+    info, switch = pipeline.info, pipeline.switch
+    if entry.table_id == 0:
+        tables = [table for table in info.tables.values() if table.id in info.direct_meters]
+    else:
+        tables = [_table(pipeline, entry)]
+    for table in tables:
+        found = list(entries_with(pipeline, table, entry))
+        if entry.match and not found:
+            raise ControlError(Code.NOT_FOUND, f"table {table.name} has no such entry")
+        for e in found:
+            message = p4runtime_pb2.DirectMeterEntry(table_entry=encode_key(table, e.key, e.priority))
+            if e.meter is not None:
+                message.config.CopyFrom(encode_config(e.meter))
+            if wanted.HasField("counter_data"):
+                marked = switch.entry_marked(table.name, e.key, e.priority)
+                message.counter_data.CopyFrom(encode_marked(marked))
+            yield message
