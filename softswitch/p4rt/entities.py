@@ -72,7 +72,13 @@ def _has_unknown(message: Message) -> bool:
 
 
 def read(pipeline: Pipeline, entity: Message) -> Iterator[Message]:
-    """The Entity messages that a request entity selects. Raises ControlError."""
+    """The Entity messages that a request entity selects. Raises ControlError.
+
+    Of a kind that this switch does not have, "all there are" is nothing.
+    """
+    wanted = entity.WhichOneof("entity")
+    if wanted is not None and wanted not in _READERS and not getattr(entity, wanted).ByteSize():
+        return
     kind = _kind(entity)
     for found in _READERS[kind](pipeline, getattr(entity, kind)):
         yield p4runtime_pb2.Entity(**{kind: found})

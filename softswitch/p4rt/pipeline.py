@@ -108,7 +108,8 @@ class PipelineStore:
         pipeline = self.newest
         if pipeline is None:
             raise ControlError(
-                Code.FAILED_PRECONDITION, "no pipeline is loaded: call SetForwardingPipelineConfig first"
+                Code.FAILED_PRECONDITION,
+                "no forwarding pipeline config is set: call SetForwardingPipelineConfig first",
             )
         return pipeline
 

@@ -180,7 +180,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
         with self._pipelines.lock:
             pipeline = self._pipelines.running
             if pipeline is None:
-                raise ControlError(Code.FAILED_PRECONDITION, "no pipeline is loaded")
+                raise ControlError(Code.FAILED_PRECONDITION, "no forwarding pipeline config is set")
             frame = frame_of_packet_out(pipeline.info, request.packet)
         self._packet_out(frame)
 

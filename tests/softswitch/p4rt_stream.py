@@ -49,9 +49,9 @@ class Connection:
         self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
         self._streams: list[OpenStream] = []
 
-    def stream(self, *first: Any) -> "OpenStream":
+    def stream(self, *first: Any, timeout: float | None = 2 * PATIENCE) -> "OpenStream":
         """A StreamChannel on which these messages are sent first."""
-        made = OpenStream(self.stub)
+        made = OpenStream(self.stub, timeout)
         self._streams.append(made)
         for message in first:
             made.send(message)
@@ -73,9 +73,9 @@ class Connection:
 class OpenStream:
     """A StreamChannel; answers are received when asked for."""
 
-    def __init__(self, stub: Any) -> None:
+    def __init__(self, stub: Any, timeout: float | None) -> None:
         self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.call = stub.StreamChannel(iter(self._outgoing.get, None), timeout=2 * PATIENCE)
+        self.call = stub.StreamChannel(iter(self._outgoing.get, None), timeout=timeout)
 
     def send(self, message: Any) -> None:
         """Send a StreamMessageRequest."""

@@ -68,7 +68,7 @@ class Target:
         self._connection = Connection(self._process.address, [("grpc.max_metadata_size", 1 << 20)])
         self.channel = self._connection.channel
         self.stub = self._connection.stub
-        self._primary = self._connection.stream(arbitration((1 << 128) - 1))
+        self._primary = self._connection.stream(arbitration((1 << 128) - 1), timeout=None)
         assert self._primary.status()[0] == "OK"
 
     def push(self, name: str) -> None:

@@ -439,7 +439,7 @@ def test_groups_keep_their_metadata_and_form_of_port(switch: Controller) -> None
 
 
 def test_what_is_not_there_is_refused_by_name(switch: Controller) -> None:
-    entity = {"extern_entry": p4rt.ExternEntry(extern_id=1)}
+    entity = {"extern_entry": p4rt.ExternEntry(extern_type_id=1)}
     assert switch.refused("MODIFY", **entity) == (
         "UNIMPLEMENTED",
         "extern_entry is not supported by this switch",
@@ -447,6 +447,17 @@ def test_what_is_not_there_is_refused_by_name(switch: Controller) -> None:
     with pytest.raises(grpc.RpcError) as unread:
         switch.read(**entity)
     assert "extern_entry" in str(unread.value.trailing_metadata())
+
+
+def test_all_there_is_can_be_read_of_every_kind(switch: Controller) -> None:
+    """The specification's read of everything, which names what this switch or program may not have, too."""
+    switch.write("INSERT", table_entry=switch.station(_MAC))
+    request = p4rt.ReadRequest(device_id=1)
+    for field in p4rt.Entity.DESCRIPTOR.fields:
+        getattr(request.entities.add(), field.name).SetInParent()
+    found = [entity for answer in switch.client.stub.Read(request) for entity in answer.entities]
+    kinds = {entity.WhichOneof("entity") for entity in found}
+    assert kinds == {"table_entry", "direct_counter_entry", "counter_entry", "register_entry"}
 
 
 def test_unknown_ids_are_not_found(switch: Controller) -> None:
@@ -463,7 +474,7 @@ def test_unknown_ids_are_not_found(switch: Controller) -> None:
 
 
 def test_without_a_pipeline_nothing_can_be_written_or_read(empty: Controller) -> None:
-    with pytest.raises(grpc.RpcError, match="no pipeline is loaded") as refused:
+    with pytest.raises(grpc.RpcError, match="no forwarding pipeline config is set") as refused:
         empty.write("INSERT", table_entry=p4rt.TableEntry(table_id=1))
     assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     with pytest.raises(grpc.RpcError) as unread:
