@@ -37,6 +37,10 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "swc_default": (None, [c_void_p, c_uint32, c_uint32, _WORDS]),
     "swc_entry_count": (None, [c_void_p, c_uint32, c_uint32, _WORDS]),
     "swc_set_entry_count": (None, [c_void_p, c_uint32, c_uint32, _WORDS]),
+    "swc_set_member": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32, _WORDS]),
+    "swc_remove_member": (None, [c_void_p, c_uint32, c_uint32]),
+    "swc_set_member_group": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32, POINTER(c_uint32)]),
+    "swc_remove_member_group": (None, [c_void_p, c_uint32, c_uint32]),
     "swc_set_group": (c_int, [c_void_p, c_uint32, c_uint32, POINTER(c_uint32)]),
     "swc_clear_group": (None, [c_void_p, c_uint32]),
     "swc_set_session": (c_int, [c_void_p, c_uint32, c_uint32, POINTER(c_uint32), c_uint32]),
@@ -189,6 +193,25 @@ class Library:
     def set_entry_count(self, switch: int, table: int, handle: int, count: Count) -> None:
         """Sets an entry's counter."""
         self._c.swc_set_entry_count(switch, table, handle, _words([count.packets, count.bytes]))
+
+    def set_member(self, switch: int, profile: int, handle: int, action: int, args: Sequence[int]) -> None:
+        """Makes a member of an action profile, or replaces its action."""
+        if self._c.swc_set_member(switch, profile, handle, action, _words(args)):
+            raise MemoryError("no memory for a member of an action profile")
+
+    def remove_member(self, switch: int, profile: int, handle: int) -> None:
+        """Removes a member to which nothing refers."""
+        self._c.swc_remove_member(switch, profile, handle)
+
+    def set_member_group(self, switch: int, profile: int, handle: int, members: Sequence[int]) -> None:
+        """Makes a group of members, or replaces them; in the order in which a hash counts them."""
+        handles = (c_uint32 * max(len(members), 1))(*members)
+        if self._c.swc_set_member_group(switch, profile, handle, len(members), handles):
+            raise MemoryError("no memory for a group of an action profile")
+
+    def remove_member_group(self, switch: int, profile: int, handle: int) -> None:
+        """Removes a group to which nothing refers."""
+        self._c.swc_remove_member_group(switch, profile, handle)
 
     def set_group(self, switch: int, group: int, replicas: Sequence[Replica]) -> None:
         """Makes or replaces a multicast group."""

@@ -26,10 +26,11 @@ from softswitch.program_json import Json, checked, hexstr, member, number, objec
 from softswitch.program_notify import read_digest, read_meter
 from softswitch.program_parser import ParserReader
 from softswitch.program_primitives import PrimitiveReader
-from softswitch.program_tables import PipelineReader
+from softswitch.program_tables import PipelineReader, action_profile
 from softswitch.program_types import (
     MAX_WIDTH,
     Action,
+    ActionProfile,
     Checksum,
     Counter,
     Param,
@@ -113,6 +114,7 @@ class _Loader:
         self._meters = {each.name: each for each in meters}
         digests = (read_digest(each, self._field) for each in self._list("learn_lists"))
         self._digests = {each.id: each for each in digests}
+        self._profiles = self._action_profiles()
         self._field_lists = dict(map(self._field_list, self._list("field_lists")))
         self._primitives = PrimitiveReader(
             self._expressions,
@@ -125,7 +127,9 @@ class _Loader:
         )
         self._actions = {each.id: each for each in map(self._action, self._list("actions"))}
         self._parsers = ParserReader(self._expressions, self._primitives, self._declared, self._value_sets)
-        self._pipelines = PipelineReader(self._expressions, self._actions, header_types, self._meters)
+        self._pipelines = PipelineReader(
+            self._expressions, self._actions, header_types, self._meters, self._profiles
+        )
 
     def _list(self, key: str) -> list[Json]:
         return objects(self._root, key, "program")
@@ -174,6 +178,7 @@ class _Loader:
             },
             field_lists=self._field_lists,
             aliases=dict(map(_alias, self._list("field_aliases"))),
+            action_profiles=self._profiles,
         )
 
     def _action(self, node: Json) -> Action:
@@ -209,6 +214,21 @@ class _Loader:
             else:
                 raise UnsupportedConstruct(f"calculation input '{kind}'", where)
         return Calculation(node["name"], _ALGORITHMS[algorithm], tuple(inputs), payload)
+
+    def _action_profiles(self) -> dict[str, ActionProfile]:
+        """The profiles of both pipelines; what chooses members joins the calculations."""
+        profiles: dict[str, ActionProfile] = {}
+        for pipeline in self._list("pipelines"):
+            for node in objects(pipeline, "action_profiles", "pipeline"):
+                profile = action_profile(node, "action profile")
+                if profile.name in profiles:
+                    raise ProgramError(f"action profile {profile.name}: declared twice")
+                profiles[profile.name] = profile
+                if profile.selector is not None:
+                    selector = member(node, "selector", dict, f"action profile {profile.name}")
+                    selector = self._calculation({**selector, "name": profile.selector})
+                    self._calculations[selector.name] = selector
+        return profiles
 
     def _field_list(self, node: Json) -> tuple[int, tuple[FieldRef, ...]]:
         where = f"field list {_name_of(node)}"

@@ -12,6 +12,7 @@ from softswitch.program_source import source_of
 from softswitch.program_types import (
     Action,
     ActionCall,
+    ActionProfile,
     Conditional,
     ConstEntry,
     FieldMatch,
@@ -33,18 +34,18 @@ class PipelineReader:
         actions: Mapping[int, Action],
         headers: Mapping[str, HeaderType],
         meters: Mapping[str, Meter],
+        profiles: Mapping[str, ActionProfile],
     ) -> None:
         self._expressions = expressions
         self._actions = actions
         self._headers = headers
         self._meters = meters
+        self._profiles = profiles
 
     def pipeline(self, node: Json) -> Pipeline:
         """Reads one pipeline and checks that every node it names exists and that it cannot loop."""
         name = text(node, "name", "pipeline")
         where = f"pipeline {name}"
-        if objects(node, "action_profiles", where):
-            raise UnsupportedConstruct("action profiles and selectors", where)
         if objects(node, "action_calls", where):
             raise UnsupportedConstruct("'action_calls'", where)
         tables = [self._table(each, where) for each in objects(node, "tables", where)]
@@ -71,8 +72,6 @@ class PipelineReader:
     def _table(self, node: Json, where: str) -> Table:
         name = text(node, "name", where)
         where = f"table {name}"
-        if text(node, "type", where) != "simple":
-            raise UnsupportedConstruct(f"table type '{node['type']}' (action profile or selector)", where)
         keys = tuple(self._key(each, where) for each in objects(node, "key", where))
         _check_kinds(_kind(node, where), [key.kind for key in keys], where)
         actions = tuple(self._action_ids(node, where))
@@ -101,6 +100,7 @@ class PipelineReader:
             entries=entries,
             meter=self._meter(node, name, where),
             ages=bool(node.get("support_timeout", False)),
+            profile=self._profile(node, where),
         )
 
     def _meter(self, node: Json, table: str, where: str) -> Meter | None:
@@ -110,6 +110,21 @@ class PipelineReader:
         if name not in self._meters or self._meters[name].table != table:
             raise ProgramError(f"{where}: no direct meter '{name}' of this table")
         return self._meters[name]
+
+    def _profile(self, node: Json, where: str) -> str | None:
+        kind = text(node, "type", where)
+        if kind == "simple":
+            return None
+        if kind not in ("indirect", "indirect_ws"):
+            raise UnsupportedConstruct(f"table type '{kind}'", where)
+        profile = text(node, "action_profile", where)
+        if profile not in self._profiles:
+            raise ProgramError(f"{where}: no action profile '{profile}'")
+        if kind == "indirect_ws" and self._profiles[profile].selector is None:
+            raise ProgramError(f"{where}: action profile '{profile}' has no selector")
+        if node.get("entries"):
+            raise UnsupportedConstruct("constant entries of a table with an action profile", where)
+        return profile
 
     def _action_ids(self, node: Json, where: str) -> list[int]:
         ids = [checked(each, int, f"{where}, 'action_ids'") for each in objects(node, "action_ids", where)]
@@ -173,6 +188,18 @@ class PipelineReader:
             self._call(member(node, "action_entry", dict, where), actions, where),
             number(node, "priority", where) if "priority" in node else 0,
         )
+
+
+def selector_name(profile: str) -> str:
+    """The name of the calculation that chooses a member of a profile's groups."""
+    return f"{profile}.$selector$"
+
+
+def action_profile(node: Json, where: str) -> ActionProfile:
+    """Reads an action profile; its selector is a calculation of its own."""
+    name = text(node, "name", where)
+    selector = selector_name(name) if node.get("selector") else None
+    return ActionProfile(name, number(node, "max_size", where), selector)
 
 
 def _match(node: Json, key: TableKey, where: str) -> FieldMatch:

@@ -228,6 +228,7 @@ class Table:
     `next_by_action` maps an action id to the next node; `next_hit` / `next_miss` are used instead when
     `by_hit`. A node name of None ends the pipeline. `immutable`: its entries are the program's own.
     `meter` is its direct meter; `ages`: its entries can have idle timeouts.
+    `profile`: the action profile that its entries refer to, instead of having actions of their own.
     """
 
     name: str
@@ -247,11 +248,25 @@ class Table:
     entries: tuple[ConstEntry, ...]
     meter: Meter | None = None
     ages: bool = False
+    profile: str | None = None
 
     @property
     def prioritised(self) -> bool:
         """Whether entries have priorities (some field is ternary, optional or range)."""
         return self.kind in (MatchKind.TERNARY, MatchKind.RANGE)
+
+
+@dataclass(frozen=True)
+class ActionProfile:
+    """Actions with their data, for entries of tables to refer to.
+
+    `selector` names the calculation that chooses a member of a group; None: there are no groups. `size` is
+    the number of members that the program asks for.
+    """
+
+    name: str
+    size: int
+    selector: str | None
 
 
 @dataclass(frozen=True)
@@ -344,6 +359,7 @@ class Program:
     errors: Mapping[str, int]
     field_lists: Mapping[int, tuple[FieldRef, ...]]
     aliases: Mapping[str, FieldRef]
+    action_profiles: Mapping[str, ActionProfile]
 
     @property
     def tables(self) -> dict[str, Table]:
@@ -354,6 +370,23 @@ class Program:
     def conditionals(self) -> dict[str, Conditional]:
         """Every conditional by name, ingress first."""
         return {**self.ingress.conditionals, **self.egress.conditionals}
+
+    def table_actions(self, table: Table) -> list[Action]:
+        """The actions a table can run, its default one included."""
+        ids = dict.fromkeys([*table.actions, *([table.default.action] if table.default else [])])
+        return [self.actions[number] for number in ids]
+
+    def profile_actions(self, profile: str) -> dict[str, Action]:
+        """The actions that a profile's members can have, by name.
+
+        The compiler makes one action for each table out of an action that several use; here is the first.
+        """
+        found: dict[str, Action] = {}
+        for table in self.tables.values():
+            if table.profile == profile:
+                for number in table.actions:
+                    found.setdefault(self.actions[number].name, self.actions[number])
+        return found
 
     def field(self, ref: FieldRef) -> FieldType:
         """The type of a field."""

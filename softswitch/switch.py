@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from softswitch.action_profiles import ProfileStore
 from softswitch.bindings import EMIT, Library
 from softswitch.codegen.layout import storage_bits
 from softswitch.compiler import load_switch_library
@@ -23,6 +24,7 @@ from softswitch.digests import DigestQueue
 from softswitch.entry import CloneSession, Count, Entry, Marked, Match, MeterConfig, Replica
 from softswitch.errors import Code, ControlError
 from softswitch.meters import MeterArrays
+from softswitch.profile_control import ActionProfiles
 from softswitch.program import Program, load_program
 from softswitch.program_types import Register
 from softswitch.queueing import NEVER, QUEUE_PORTS, Queueing, QueueStatistics
@@ -85,8 +87,15 @@ class Switch:
         self._decoder: Decoder | None = None
         self._groups: dict[int, tuple[Replica, ...]] = {}
         self._sessions: dict[int, CloneSession] = {}
+        stores = {
+            name: ProfileStore(self._library, address, number, self.program, profile)
+            for number, (name, profile) in enumerate(self.program.action_profiles.items())
+        }
+        self.profiles = ActionProfiles(stores, self._control, lambda: self.handle)
         self._tables = {
-            name: TableStore(self._library, address, number, self.program, table)
+            name: TableStore(
+                self._library, address, number, self.program, table, stores.get(table.profile or "")
+            )
             for number, (name, table) in enumerate(self.program.tables.items())
         }
         self.meters = MeterArrays(self._library, lambda: self.handle, self.program)

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from softswitch.action_checks import check_args
+from softswitch.action_profiles import ProfileStore, Reference
 from softswitch.bindings import Library
-from softswitch.codegen.keys import arg_word_count, key_layout, pack_args
+from softswitch.codegen.keys import entry_words, key_layout, pack_args
 from softswitch.entry import (
     Count,
     Entry,
@@ -35,6 +37,7 @@ _Identity = tuple[tuple[Match, ...], int]
 class _Stored:
     entry: Entry
     handle: int
+    reference: Reference | None = None
 
 
 @dataclass(frozen=True)
@@ -46,19 +49,36 @@ class _Packed:
     priority: int
 
 
+@dataclass(frozen=True)
+class _Data:
+    """Action and arguments in the words of the native table."""
+
+    action: int
+    args: list[int]
+    reference: Reference | None = None
+
+
 class TableStore:
     """A table's entries, default action and direct counters. Not thread-safe by itself."""
 
-    def __init__(self, library: Library, switch: int, number: int, program: Program, table: Table) -> None:
+    def __init__(
+        self,
+        library: Library,
+        switch: int,
+        number: int,
+        program: Program,
+        table: Table,
+        profile: ProfileStore | None,
+    ) -> None:
         self._library = library
         self._switch = switch
         self._number = number
         self._program = program
         self._table = table
+        self._profile = profile
         self._layout = key_layout(table)
-        ids = dict.fromkeys([*table.actions, *([table.default.action] if table.default else [])])
-        self._actions = [program.actions[each] for each in ids]
-        self._words = arg_word_count(self._actions)
+        self._actions = {each.name: each for each in reversed(program.table_actions(table))}
+        self._words = entry_words(program, table)
         self._stored: dict[_Identity, _Stored] = {}
         self._idle = IdleTimes(library, switch, number) if table.ages else None
         self._default = table.default
@@ -67,7 +87,7 @@ class TableStore:
             call = each.call
             key = tuple(_constant_match(match) for match in each.key)
             priority = _PIVOT - each.priority if table.prioritised else 0
-            self._put(Entry(key, program.actions[call.action].name, call.args, priority), call.action)
+            self._put(Entry(key, program.actions[call.action].name, call.args, priority))
 
     # -- entries -----------------------------------------------------------------------------------
 
@@ -75,28 +95,27 @@ class TableStore:
         """Adds an entry."""
         self._check_mutable()
         entry = self._checked(entry)
-        action = self._action(entry.action, entry.args)
         if (entry.key, entry.priority) in self._stored:
             raise ControlError(Code.ALREADY_EXISTS, f"{self._table.name} already has an entry {entry.key}")
         if len(self._stored) >= self._table.size:
             raise ControlError(
                 Code.RESOURCE_EXHAUSTED, f"{self._table.name} is full ({self._table.size} entries)"
             )
-        self._put(entry, action.id)
+        self._put(entry)
 
     def modify(self, entry: Entry) -> None:
         """Replaces the action of an entry."""
         self._check_mutable()
         entry = self._checked(entry)
-        action = self._action(entry.action, entry.args)
         stored = self._find(entry.key, entry.priority)
-        args = pack_args(action, entry.args, self._words)
+        data = self._data(entry)
         with self._between_packets():
-            self._library.modify(self._switch, self._number, stored.handle, action.id, args)
+            self._library.modify(self._switch, self._number, stored.handle, data.action, data.args)
             self._put_meter(stored.handle, entry.meter)
         if self._idle is not None:
             self._idle.set_timeout(stored.handle, entry.timeout_ns)
-        stored.entry = entry
+        before, stored.entry, stored.reference = stored.reference, entry, data.reference
+        self._release(before)
 
     def delete(self, key: tuple[Match, ...], priority: int) -> None:
         """Removes an entry."""
@@ -107,6 +126,7 @@ class TableStore:
         if self._idle is not None:
             self._idle.end(stored.handle)
         del self._stored[key, priority]
+        self._release(stored.reference)
 
     def entries(self) -> list[Entry]:
         """All entries in order of insertion."""
@@ -160,6 +180,10 @@ class TableStore:
     def set_default(self, name: str, args: tuple[int, ...]) -> None:
         """Sets what a miss does."""
         action = self._action(name, args)
+        if self._profile is not None:
+            raise ControlError(
+                Code.INVALID_ARGUMENT, f"{self._table.name} has an action profile: its default is fixed"
+            )
         if self._table.default_const:
             raise ControlError(
                 Code.PERMISSION_DENIED, f"the program fixes the default action of {self._table.name}"
@@ -187,9 +211,9 @@ class TableStore:
         args = pack_args(self._program.actions[call.action], call.args, self._words)
         self._library.set_default(self._switch, self._number, call.action, args)
 
-    def _put(self, entry: Entry, action: int) -> None:
+    def _put(self, entry: Entry) -> None:
         packed = self._pack(entry.key, entry.priority)
-        args = pack_args(self._program.actions[action], entry.args, self._words)
+        data = self._data(entry)
         with self._between_packets():
             handle = self._library.insert(
                 self._switch,
@@ -197,14 +221,15 @@ class TableStore:
                 packed.key,
                 packed.check,
                 packed.priority,
-                action,
-                args,
+                data.action,
+                data.args,
             )
             if handle >= 0 and entry.meter is not None:
                 self._put_meter(handle, entry.meter)
         if handle < 0:
+            self._release(data.reference)
             raise ControlError(Code.RESOURCE_EXHAUSTED, f"no memory for an entry of {self._table.name}")
-        self._stored[entry.key, entry.priority] = _Stored(entry, handle)
+        self._stored[entry.key, entry.priority] = _Stored(entry, handle, data.reference)
         if self._idle is not None:
             self._idle.begin(handle, (entry.key, entry.priority), entry.timeout_ns)
 
@@ -224,6 +249,18 @@ class TableStore:
         if self._table.meter is not None:
             words = meter_words(config, self._table.name)
             self._library.set_entry_meter(self._switch, self._number, handle, words)
+
+    def _data(self, entry: Entry) -> _Data:
+        """What an entry, which was checked, makes the data plane do; counts its reference to a profile."""
+        if entry.via is None or self._profile is None:
+            action = self._actions[entry.action]
+            return _Data(action.id, pack_args(action, entry.args, self._words))
+        reference = self._profile.acquire(entry.via)
+        return _Data(reference.action, [reference.handle] + [0] * (self._words - 1), reference)
+
+    def _release(self, reference: Reference | None) -> None:
+        if reference is not None and self._profile is not None:
+            self._profile.release(reference)
 
     def _pack(self, key: tuple[Match, ...], priority: int) -> _Packed:
         values, checks = [], []
@@ -272,20 +309,11 @@ class TableStore:
             raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no key, so no entries")
 
     def _action(self, name: str, args: tuple[int, ...]) -> Action:
-        action = next((each for each in self._actions if each.name == name), None)
-        if action is None:
-            names = ", ".join(each.name for each in self._actions)
+        if name not in self._actions:
+            names = ", ".join(self._actions)
             raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no action {name}, but {names}")
-        if len(args) != len(action.params):
-            raise ControlError(
-                Code.INVALID_ARGUMENT, f"{name} takes {len(action.params)} arguments, not {len(args)}"
-            )
-        for value, param in zip(args, action.params, strict=True):
-            if not 0 <= value < 1 << param.bits:
-                raise ControlError(
-                    Code.OUT_OF_RANGE, f"{name}, {param.name}: {value} does not fit {param.bits} bits"
-                )
-        return action
+        check_args(self._actions[name], args)
+        return self._actions[name]
 
     def _checked(self, entry: Entry) -> Entry:
         if entry.priority < 0 or entry.priority > _PIVOT:
@@ -299,6 +327,14 @@ class TableStore:
         if entry.meter is not None and self._table.meter is None:
             raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no direct meter")
         meter_words(entry.meter, self._table.name)
+        if self._profile is None:
+            if entry.via is not None:
+                raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no action profile")
+            self._action(entry.action, entry.args)
+        elif entry.via is None or entry.action:
+            raise ControlError(
+                Code.INVALID_ARGUMENT, f"{self._table.name} has an action profile: its entries refer to that"
+            )
         return replace(entry, key=self._checked_key(entry.key), args=tuple(entry.args))
 
     def _checked_key(self, key: tuple[Match, ...]) -> tuple[Match, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from softswitch.errors import UnsupportedConstruct
-from softswitch.program_types import Action, MatchKind, Table
+from softswitch.program_types import Action, MatchKind, Program, Table
 
 MAX_KEY_WORDS: Final = 64  # SW_MAX_KEY_WORDS in runtime/lookup.h
 
@@ -121,8 +121,14 @@ def arg_words(action: Action) -> list[tuple[int, int]]:
 
 
 def arg_word_count(actions: Sequence[Action]) -> int:
-    """Argument words of a table's entries: those of its longest action."""
+    """Argument words of the longest of some actions."""
     return max((sum(count for _, count in arg_words(action)) for action in actions), default=0)
+
+
+def entry_words(program: Program, table: Table) -> int:
+    """Argument words of a table's entries: those of its longest action, or one for a handle."""
+    words = arg_word_count(program.table_actions(table))
+    return words if table.profile is None else max(words, 1)
 
 
 def pack_args(action: Action, args: Sequence[int], words: int) -> list[int]:

@@ -15,11 +15,11 @@ from softswitch.codegen.egress import egress_writes, saved_headers
 from softswitch.codegen.exposure import forget_functions
 from softswitch.codegen.header_statements import shift_function
 from softswitch.codegen.headers import header_functions
-from softswitch.codegen.keys import arg_word_count, key_layout
+from softswitch.codegen.keys import arg_word_count, entry_words, key_layout
 from softswitch.codegen.layout import Layout, storage_bits
 from softswitch.codegen.locals import private_fields
 from softswitch.codegen.parser import ParserWriter
-from softswitch.codegen.pipeline import PipelineWriter, table_actions
+from softswitch.codegen.pipeline import PipelineWriter
 from softswitch.codegen.tracepoints import Tracepoints
 from softswitch.codegen.traffic import TrafficWriter
 from softswitch.codegen.usage import outside_actions, pipeline_actions, statement_fields
@@ -124,12 +124,16 @@ def _description(layout: Layout) -> str:
     tables = []
     for table in program.tables.values():
         packing = key_layout(table)
-        words = arg_word_count(table_actions(layout, table))
+        words = entry_words(program, table)
         tables.append(
             f"{{{_quote(table.name)}, {_KINDS[table.kind]}, {packing.words}, {packing.lpm_words}, "
             f"{packing.range_words}, {words}, "
             f"{_words('sw_meter', table.meter is not None)}, {_words('sw_idle', table.ages)}}}"
         )
+    profiles = [
+        f"{{{_quote(name)}, {arg_word_count(list(program.profile_actions(name).values()))}}}"
+        for name in program.action_profiles
+    ]
     registers = [
         f"{{{_quote(each.name)}, {each.size}u, {storage_bits(each.bits) // 8}}}"
         for each in program.registers.values()
@@ -138,12 +142,13 @@ def _description(layout: Layout) -> str:
     meters = [f"{{{_quote(each.name)}, {each.size}u, sizeof(sw_meter)}}" for each in program.meters.values()]
     return (
         f"static const sw_table_desc table_desc[] = {{{', '.join([*tables, '{0}'])}}};\n"
+        f"static const sw_profile_desc profile_desc[] = {{{', '.join([*profiles, '{0}'])}}};\n"
         f"static const sw_array_desc register_desc[] = {{{', '.join([*registers, '{0}'])}}};\n"
         f"static const sw_array_desc counter_desc[] = {{{', '.join([*counters, '{0}'])}}};\n"
         f"static const sw_array_desc meter_desc[] = {{{', '.join([*meters, '{0}'])}}};\n"
-        f"const sw_program sw_generated = {{{len(tables)}, {len(registers)}, {len(counters)}, {len(meters)}, "
-        f"{len(program.value_sets)}, table_desc, register_desc, counter_desc, meter_desc, "
-        f"{sample_words(program)}, sizeof(scratch), "
+        f"const sw_program sw_generated = {{{len(tables)}, {len(profiles)}, {len(registers)}, "
+        f"{len(counters)}, {len(meters)}, {len(program.value_sets)}, table_desc, profile_desc, "
+        f"register_desc, counter_desc, meter_desc, {sample_words(program)}, sizeof(scratch), "
         "sizeof(queued), process, process_limited, depart};\n"
     )
 

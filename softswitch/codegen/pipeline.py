@@ -2,7 +2,7 @@
 """Pipelines to C: tables and conditionals are labels, what follows what is gotos."""
 
 from softswitch.codegen.expressions import Compiler, literal
-from softswitch.codegen.keys import KeyLayout, Piece, arg_word_count, key_layout
+from softswitch.codegen.keys import KeyLayout, Piece, arg_word_count, entry_words, key_layout
 from softswitch.codegen.layout import Layout
 from softswitch.codegen.statements import meter_colour
 from softswitch.codegen.tracepoints import Kind, Tracepoints
@@ -65,18 +65,19 @@ class PipelineWriter:
                 lines.append(f"else {{ {' '.join(hit)} }}")
         else:
             lines += [f"sw_entry *e = s->tables[{number}].fallback;", "const int hit = 0;"]
-        lines.append(f"const uint64_t *a = e->words + {words};")
+        lines += self._chosen(table, words)
         lines.append("(void)a, (void)hit;")
-        args = arg_word_count(table_actions(self._layout, table))
-        lines += self._trace.table(number, words, args)
-        lines.append("switch (e->action) {")
-        for action in table_actions(self._layout, table):
+        actions = self._layout.program.table_actions(table)
+        lines += self._trace.table(number, words, arg_word_count(actions))
+        lines.append("switch (action) {")
+        for action in actions:
             follow = self._after(action)
             if not table.by_hit:
                 follow += self._go(table.next_by_action.get(action.id, table.base_next))
             else:
                 follow += "break;"
-            lines.append(f"case {action.id}: action_{action.id}(s, p, m, a); {follow}")
+            label = self._labelled(table, action)
+            lines.append(f"case {label}: action_{action.id}(s, p, m, a); {follow}")
         lines.append("}")
         if table.by_hit:
             lines.append(f"if (hit) {self._go(table.next_hit)}")
@@ -103,6 +104,41 @@ class PipelineWriter:
         masks = self._layout.masks({target.header})
         touch = (f"p->touched[{word}] |= 0x{mask:x}ull;" for word, mask in masks)
         return [*touch, f"{slot.access} = {meter_colour(meter, place)} & {min(3, (1 << slot.bits) - 1)};"]
+
+    def _chosen(self, table: Table, words: int) -> list[str]:
+        """Declares `action` and its arguments `a`: the entry's own, or those of the member it refers to.
+
+        An empty group does nothing, as in BMv2.
+        """
+        entry = ["uint32_t action = e->action;", f"const uint64_t *a = e->words + {words};"]
+        if table.profile is None:
+            return entry
+        program = self._layout.program
+        selector = program.action_profiles[table.profile].selector
+        profile = f"&s->profiles[{list(program.action_profiles).index(table.profile)}]"
+        lines = [
+            *entry,
+            "if (action == SW_BY_MEMBER) {",
+            f"    const sw_member *member = sw_profile_member({profile}, a[0]);",
+            "    action = member->action, a = member->args;",
+        ]
+        if selector is not None:
+            hashed = f"(uint32_t)calculation_{list(program.calculations).index(selector)}(p, m)"
+            lines += [
+                "} else if (action == SW_BY_GROUP) {",
+                f"    const sw_member_group *group = sw_profile_group({profile}, a[0]);",
+                "    if (group->count != 0) {",
+                f"        const sw_member *member = group->members[{hashed} % group->count];",
+                "        action = member->action, a = member->args;",
+                "    }",
+            ]
+        return [*lines, "}"]
+
+    def _labelled(self, table: Table, action: Action) -> int:
+        """The number by which entries and members call an action."""
+        if table.profile is None or action.id not in table.actions:
+            return action.id
+        return self._layout.program.profile_actions(table.profile)[action.name].id
 
     def _fixed(self, table: Table, call: ActionCall) -> list[str]:
         """A table without key whose action the program fixed: a plain call."""
@@ -167,7 +203,7 @@ class PipelineWriter:
             return f"sw_lookup_exact({at}, key, {packing.words})"
         if table.kind is MatchKind.LPM:
             return f"sw_lookup_lpm({at}, key, {packing.words}, {packing.lpm_words})"
-        count = arg_word_count(table_actions(self._layout, table))
+        count = entry_words(self._layout.program, table)
         return f"sw_lookup_ternary({at}, key, {packing.words}, {packing.range_words}, {count})"
 
 
@@ -183,12 +219,6 @@ def _tests(compiler: Compiler, condition: Expr, yes: str, no: str) -> list[str]:
         case Binary("and", left, right) if no:
             return [f"if (!({compiler.boolean(left)})) {no}", *_tests(compiler, right, yes, no)]
     return [f"if ({compiler.boolean(condition)}) {yes}"]
-
-
-def table_actions(layout: Layout, table: Table) -> list[Action]:
-    """The actions a table can run, its default one included."""
-    ids = dict.fromkeys([*table.actions, *([table.default.action] if table.default else [])])
-    return [layout.program.actions[number] for number in ids]
 
 
 def _topological(pipeline: Pipeline) -> list[str]:

@@ -143,7 +143,7 @@ class Tracepoints:
         """A lookup, with variables `hit`, `e`, `key` and `a` as the pipeline has them."""
         key = [f"key[{i}]" for i in range(key_words)]
         args = [f"a[{i}]" for i in range(arg_words)]
-        values = ["(uint64_t)hit", "e->handle", "(uint64_t)(int64_t)e->priority", "e->action"]
+        values = ["(uint64_t)hit", "e->handle", "(uint64_t)(int64_t)e->priority", "action"]
         return self.record(Kind.TABLE, number, *values, *key, *args)
 
     def statement(

@@ -66,6 +66,7 @@ void swc_destroy(sw_switch *sw) {
     sw_state *s = state(sw);
     for (uint32_t i = 0; s->tables != NULL && i < sw_generated.tables; i++)
         if (s->tables[i].fallback != NULL) sw_table_free(&s->tables[i]);
+    for (uint32_t i = 0; s->profiles != NULL && i < sw_generated.profiles; i++) sw_profile_free(&s->profiles[i]);
     for (uint32_t i = 0; s->registers != NULL && i < sw_generated.registers; i++) free(s->registers[i]);
     for (uint32_t i = 0; s->counters != NULL && i < sw_generated.counters; i++) free(s->counters[i]);
     for (uint32_t i = 0; s->meters != NULL && i < sw_generated.meters; i++) free(s->meters[i]);
@@ -74,6 +75,7 @@ void swc_destroy(sw_switch *sw) {
     for (uint32_t i = 0; s->value_sets != NULL && i < sw_generated.value_sets; i++) free(s->value_sets[i]);
     free(s->value_sets);
     free(s->tables);
+    free(s->profiles);
     free(s->registers);
     free(s->counters);
     free(s->meters);
@@ -90,6 +92,7 @@ void swc_destroy(sw_switch *sw) {
 static int allocate(sw_state *s) {
     const sw_program *program = &sw_generated;
     s->tables = calloc(program->tables + 1, sizeof(sw_table));
+    s->profiles = calloc(program->profiles + 1, sizeof(sw_profile));
     s->registers = calloc(program->registers + 1, sizeof(void *));
     s->counters = calloc(program->counters + 1, sizeof(sw_cell *));
     s->meters = calloc(program->meters + 1, sizeof(sw_meter *));
@@ -97,11 +100,12 @@ static int allocate(sw_state *s) {
     s->sessions = calloc(SW_SESSIONS, sizeof(sw_replicas *));
     s->value_sets = calloc(program->value_sets + 1, sizeof(sw_value_set *));
     s->scratch = cells(1, program->scratch_bytes);
-    if (!s->tables || !s->registers || !s->counters || !s->meters || !s->groups || !s->sessions ||
+    if (!s->tables || !s->profiles || !s->registers || !s->counters || !s->meters || !s->groups || !s->sessions ||
         !s->value_sets || !s->scratch)
         return -1;
     for (uint32_t i = 0; i < program->tables; i++)
         if (sw_table_init(&s->tables[i], &program->table[i]) != 0) return -1;
+    for (uint32_t i = 0; i < program->profiles; i++) s->profiles[i].desc = &program->profile[i];
     for (uint32_t i = 0; i < program->registers; i++)
         if ((s->registers[i] = cells(program->reg[i].size, program->reg[i].cell_bytes)) == NULL) return -1;
     for (uint32_t i = 0; i < program->counters; i++)
@@ -251,6 +255,35 @@ void swc_set_entry_count(sw_switch *sw, uint32_t table, uint32_t handle, const s
     sw_entry *entry = state(sw)->tables[table].handles[handle];
     entry->packets = count->packets;
     entry->bytes = count->bytes;
+    unlock(sw);
+}
+
+// -- action profiles --------------------------------------------------------------------------------
+
+int swc_set_member(sw_switch *sw, uint32_t profile, uint32_t handle, uint32_t action, const uint64_t *args) {
+    lock(sw);
+    int result = sw_profile_set_member(&state(sw)->profiles[profile], handle, action, args);
+    unlock(sw);
+    return result;
+}
+
+void swc_remove_member(sw_switch *sw, uint32_t profile, uint32_t handle) {
+    lock(sw);
+    sw_profile_remove_member(&state(sw)->profiles[profile], handle);
+    unlock(sw);
+}
+
+int swc_set_member_group(sw_switch *sw, uint32_t profile, uint32_t handle, uint32_t count,
+                         const uint32_t *members) {
+    lock(sw);
+    int result = sw_profile_set_group(&state(sw)->profiles[profile], handle, count, members);
+    unlock(sw);
+    return result;
+}
+
+void swc_remove_member_group(sw_switch *sw, uint32_t profile, uint32_t handle) {
+    lock(sw);
+    sw_profile_remove_group(&state(sw)->profiles[profile], handle);
     unlock(sw);
 }
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "lookup.h"
+#include "profile.h"
 #include "switch.h"
 
 // -- replication and stateful objects ---------------------------------------------------------------
@@ -55,6 +56,7 @@ typedef struct sw_state {
     uint64_t random;
     uint64_t now;  // the last time that was told, in nanoseconds: kept where meters or idle times need it
     sw_table *tables;
+    sw_profile *profiles;
     void **registers;
     sw_cell **counters;
     sw_meter **meters;
@@ -68,8 +70,9 @@ typedef struct sw_state {
 
 // What the generated code says about itself.
 typedef struct {
-    uint32_t tables, registers, counters, meters, value_sets;
+    uint32_t tables, profiles, registers, counters, meters, value_sets;
     const sw_table_desc *table;
+    const sw_profile_desc *profile;
     const sw_array_desc *reg, *counter, *meter;
     uint32_t digest_words;  // of a sample; 0 without digests
     size_t scratch_bytes, packet_bytes;  // of a sw_packet with what the program keeps in it

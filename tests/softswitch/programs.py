@@ -17,9 +17,20 @@ from softswitch.program_types import Program
 from softswitch.switch import Switch
 
 FOLDER: Final = Path(__file__).parent / "p4"
-NAMES: Final = ("expressions", "parsing", "matching", "traffic", "state", "loops", "queues", "wide", "meters")
+NAMES: Final = (
+    "expressions",
+    "parsing",
+    "matching",
+    "traffic",
+    "state",
+    "loops",
+    "queues",
+    "wide",
+    "meters",
+    "profiles",
+)
 
-WITH_P4INFO: Final = ("meters",)
+WITH_P4INFO: Final = ("meters", "profiles")
 """The programs that controllers are tested with."""
 
 
