@@ -62,6 +62,7 @@ class MeterConfig:
     pburst: int
 
 
+@dataclass(frozen=True)
 class ByMember:
     """The action of a member of the table's action profile."""
 

@@ -7,7 +7,7 @@ from typing import Final
 from p4.v1 import p4runtime_pb2
 
 from softswitch.errors import Code, ControlError
-from softswitch.p4rt import counters, digests, meters, registers, replication, tables
+from softswitch.p4rt import action_profiles, counters, digests, meters, registers, replication, tables
 from softswitch.p4rt.keys import Message, invalid
 from softswitch.p4rt.pipeline import Pipeline
 
@@ -26,6 +26,8 @@ _WRITERS: Final[Mapping[str, Writer]] = {
     "register_entry": registers.write_register,
     "digest_entry": digests.write_digest,
     "packet_replication_engine_entry": replication.write_replication,
+    "action_profile_member": action_profiles.write_member,
+    "action_profile_group": action_profiles.write_group,
 }
 _READERS: Final[Mapping[str, Reader]] = {
     "table_entry": tables.read_table_entries,
@@ -36,6 +38,8 @@ _READERS: Final[Mapping[str, Reader]] = {
     "register_entry": registers.read_registers,
     "digest_entry": digests.read_digests,
     "packet_replication_engine_entry": replication.read_replication,
+    "action_profile_member": action_profiles.read_members,
+    "action_profile_group": action_profiles.read_groups,
 }
 
 

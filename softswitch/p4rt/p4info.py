@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 
 from p4.config.v1 import p4info_pb2
 
+from softswitch.action_profiles import ProfileLimits
 from softswitch.errors import Code, ControlError, ProgramError, UnsupportedConstruct
 from softswitch.p4rt.p4data import Encoder, encoder
 from softswitch.program import Program
@@ -63,6 +64,7 @@ class TableInfo:
     constant: bool
     counted: bool
     idle_timeout: bool
+    profile: int  # its action profile's id, or 0
 
     @property
     def prioritised(self) -> bool:
@@ -72,6 +74,16 @@ class TableInfo:
             in (p4info_pb2.MatchField.TERNARY, p4info_pb2.MatchField.RANGE, p4info_pb2.MatchField.OPTIONAL)
             for field in self.fields
         )
+
+
+@dataclass(frozen=True)
+class ProfileInfo:
+    """An action profile and the tables that use it."""
+
+    id: int
+    name: str
+    tables: tuple[int, ...]
+    limits: ProfileLimits
 
 
 @dataclass(frozen=True)
@@ -114,6 +126,7 @@ class P4InfoIndex:
         counted = {counter.direct_table_id for counter in info.direct_counters}
         self.actions = {a.preamble.id: _action(a) for a in info.actions}
         self.tables = {t.preamble.id: _table(t, counted) for t in info.tables}
+        self.profiles = {p.preamble.id: _profile(p) for p in info.action_profiles}
         self.counters = {
             c.preamble.id: ArrayInfo(c.preamble.id, c.preamble.name, c.size) for c in info.counters
         }
@@ -130,6 +143,10 @@ class P4InfoIndex:
     def table(self, number: int) -> TableInfo:
         """The table with that id. Raises ControlError NOT_FOUND."""
         return _find(self.tables, number, "table")
+
+    def profile(self, number: int) -> ProfileInfo:
+        """The action profile with that id. Raises ControlError NOT_FOUND."""
+        return _find(self.profiles, number, "action profile")
 
     def action(self, number: int) -> ActionInfo:
         """The action with that id. Raises ControlError INVALID_ARGUMENT."""
@@ -165,6 +182,8 @@ class P4InfoIndex:
                     raise ProgramError(
                         f"P4Info: {field.name} of controller header {header} is translated: not supported"
                     )
+        for profile in self.profiles.values():
+            self._check_profile(profile, program)
         for counter in self.counters.values():
             _check_array("counter", counter, program.counters)
         for register in self.registers.values():
@@ -194,6 +213,9 @@ class P4InfoIndex:
             raise _mismatch(f"table {table.name}", "it has no direct counter")
         for field, key in zip(table.fields, known.keys, strict=True):
             self._check_field(f"table {table.name}", field, key.bits)
+        profile = self.profiles[table.profile].name if table.profile in self.profiles else None
+        if known.profile != profile:
+            raise _mismatch(f"table {table.name}", "its action profile is another")
         for number in table.entry_actions | table.default_actions:
             if number not in self.actions:
                 raise ProgramError(f"P4Info: table {table.name} has an action with unknown id {number}")
@@ -224,6 +246,13 @@ class P4InfoIndex:
             return None
         spec = self.message.type_info.new_types[field.type_name]
         return spec.translated_type if spec.HasField("translated_type") else None
+
+    def _check_profile(self, profile: ProfileInfo, program: Program) -> None:
+        if profile.name not in program.action_profiles:
+            raise _mismatch(f"action profile {profile.name}", "the program does not have it")
+        for number in profile.tables:
+            if number not in self.tables or self.tables[number].profile != profile.id:
+                raise ProgramError(f"P4Info: action profile {profile.name} has an unknown table {number}")
 
 
 def _find(objects: dict[int, _T], number: int, kind: str) -> _T:
@@ -307,6 +336,7 @@ def _table(table: Any, counted: set[int]) -> TableInfo:
         constant=table.is_const_table,
         counted=table.preamble.id in counted,
         idle_timeout=table.idle_timeout_behavior != p4info_pb2.Table.NO_TIMEOUT,
+        profile=table.implementation_id,
     )
 
 
@@ -328,6 +358,17 @@ def _digest(digest: Any, types: Any) -> DigestInfo:
     except UnsupportedConstruct as error:
         return DigestInfo(name, None, (), str(error))
     return DigestInfo(name, encode, tuple(widths))
+
+
+def _profile(profile: Any) -> ProfileInfo:
+    by_members = profile.WhichOneof("selector_size_semantics") == "sum_of_members"
+    limits = ProfileLimits(
+        size=profile.size,
+        by_members=by_members,
+        group_size=profile.max_group_size,
+        member_weight=profile.sum_of_members.max_member_weight if by_members else 0,
+    )
+    return ProfileInfo(profile.preamble.id, profile.preamble.name, tuple(profile.table_ids), limits)
 
 
 def _check_array(

@@ -74,6 +74,8 @@ class Pipeline:
         self.digests = DigestLists(self.info.digests, {each.name for each in program.digests.values()})
         self.tells = bool(program.digests)
         self.ages = any(table.ages for table in program.tables.values())
+        for profile in self.info.profiles.values():
+            self.switch.profiles.limit(profile.name, profile.limits)
 
 
 class PipelineStore:
@@ -220,11 +222,16 @@ def _same_program(one: Config, other: Config) -> bool:
 
 
 def carry_over(old: Pipeline, new: Pipeline) -> None:
-    """Write ``old``'s table entries, default actions, groups, sessions, meters and digests into ``new``.
+    """Write ``old``'s state into ``new``: profiles, entries, defaults, groups, sessions, meters, digests.
 
     Counters and registers start anew, buckets full. Raises ControlError at the first thing that ``new``
     cannot hold.
     """
+    for profile in old.info.profiles.values():
+        for member in old.switch.profiles.members(profile.name):
+            new.switch.profiles.insert_member(profile.name, member)
+        for members in old.switch.profiles.groups(profile.name):
+            new.switch.profiles.insert_group(profile.name, members)
     for table in old.info.tables.values():
         if not table.constant:
             for entry in old.switch.entries(table.name):

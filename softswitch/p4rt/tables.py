@@ -2,42 +2,26 @@
 """P4Runtime's TableEntry (specification 9.1): checks and translation."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from p4.v1 import p4runtime_pb2
 
 from softswitch.entry import Entry, MeterConfig
 from softswitch.errors import Code, ControlError
+from softswitch.p4rt.action_profiles import decode_via, encode_via
+from softswitch.p4rt.actions import decode_action, encode_action
 from softswitch.p4rt.counters import decode_count, encode_count
 from softswitch.p4rt.idle import check_idle_fields
 from softswitch.p4rt.keys import Message, check_priority, decode_key, encode_key, entries_with, invalid
 from softswitch.p4rt.meters import check_zero, decode_config, direct_meter, encode_config, encode_marked
-from softswitch.p4rt.p4info import ActionInfo, TableInfo
+from softswitch.p4rt.p4info import TableInfo
 from softswitch.p4rt.pipeline import EntryNotes, Pipeline
-from softswitch.p4rt.values import decode, encode
 
 INSERT: Final = p4runtime_pb2.Update.INSERT
 MODIFY: Final = p4runtime_pb2.Update.MODIFY
 DELETE: Final = p4runtime_pb2.Update.DELETE
-
-
-def decode_action(pipeline: Pipeline, message: Message) -> tuple[ActionInfo, tuple[int, ...]]:
-    """An action of P4Info and its arguments in order. Raises ControlError."""
-    action = pipeline.info.action(message.action_id)
-    given: dict[int, bytes] = {}
-    for param in message.params:
-        if param.param_id in given:
-            raise invalid(f"action {action.name}: parameter {param.param_id} is given twice")
-        given[param.param_id] = param.value
-    args = []
-    for wanted in action.params:
-        where = f"action {action.name}, parameter {wanted.name}"
-        if wanted.id not in given:
-            raise invalid(f"{where} is missing")
-        args.append(decode(given.pop(wanted.id), wanted.bits, where))
-    if given:
-        raise invalid(f"action {action.name} has no parameter with id {min(given)}")
-    return action, tuple(args)
+_REFERENCES: Final = ("action_profile_member_id", "action_profile_group_id")
 
 
 def _table_action(pipeline: Pipeline, table: TableInfo, entry: Message) -> tuple[str, tuple[int, ...]]:
@@ -45,9 +29,7 @@ def _table_action(pipeline: Pipeline, table: TableInfo, entry: Message) -> tuple
     if kind is None:
         raise invalid(f"table {table.name}: the entry has no action")
     if kind != "action":
-        raise ControlError(
-            Code.UNIMPLEMENTED, f"table {table.name}: {kind} (action profiles) is not supported"
-        )
+        raise invalid(f"table {table.name} has no action profile for {kind}")
     action, args = decode_action(pipeline, entry.action.action)
     allowed = table.default_actions if entry.is_default_action else table.entry_actions
     if action.id not in allowed:
@@ -111,11 +93,13 @@ def _write_entry(pipeline: Pipeline, table: TableInfo, update: int, entry: Messa
         return
     if update == MODIFY and not entry.HasField("action"):
         present = switch.entry(table.name, key, entry.priority)
-        name, args = present.action, present.args
+        written = replace(present, key=key)
+    elif table.profile:
+        written = Entry(key, priority=entry.priority, via=decode_via(pipeline, table, entry.action))
     else:
-        name, args = _table_action(pipeline, table, entry)
+        written = Entry(key, *_table_action(pipeline, table, entry), entry.priority)
     meter = _meter_config(pipeline, table, entry)
-    written = Entry(key, name, args, entry.priority, timeout_ns=entry.idle_timeout_ns, meter=meter)
+    written = replace(written, timeout_ns=entry.idle_timeout_ns, meter=meter)
     if update == INSERT:
         switch.insert_entry(table.name, written)
     else:
@@ -132,6 +116,8 @@ def _write_default(pipeline: Pipeline, table: TableInfo, update: int, entry: Mes
         raise invalid(f"table {table.name}: a default action is always there; only MODIFY changes it")
     if entry.match or entry.priority:
         raise invalid(f"table {table.name}: a default action has neither match nor priority")
+    if table.profile:
+        raise invalid(f"table {table.name} has an action profile: its default action cannot change")
     if table.const_default:
         raise ControlError(
             Code.PERMISSION_DENIED, f"table {table.name}: the program fixed the default action"
@@ -164,16 +150,6 @@ def _write_constant(pipeline: Pipeline, table: TableInfo, update: int, entry: Me
         pipeline.switch.write_entry_counter(table.name, key, count, entry.priority)
 
 
-def _encode_action(pipeline: Pipeline, name: str, args: tuple[int, ...], message: Message) -> bool:
-    action = pipeline.info.action_named(name)
-    if action is None:
-        return False
-    message.action.action.action_id = action.id
-    for param, value in zip(action.params, args, strict=True):
-        message.action.action.params.add(param_id=param.id, value=encode(value))
-    return True
-
-
 def _note(message: Message, notes: EntryNotes | None) -> None:
     if notes is not None:
         message.controller_metadata, message.metadata = notes.controller_metadata, notes.metadata
@@ -199,15 +175,17 @@ def read_table_entries(pipeline: Pipeline, wanted: Message) -> Iterator[Message]
 def _read_default(pipeline: Pipeline, table: TableInfo) -> Iterator[Message]:
     default = pipeline.switch.default(table.name)
     message = p4runtime_pb2.TableEntry(table_id=table.id, is_default_action=True)
-    if default is not None and _encode_action(pipeline, *default, message):
+    if default is not None and encode_action(pipeline, *default, message.action.action):
         _note(message, pipeline.default_notes.get(table.name))
         yield message
 
 
 def _read_entries(pipeline: Pipeline, table: TableInfo, wanted: Message) -> Iterator[Message]:
-    action_id = wanted.action.action.action_id
+    selected, action_id = wanted.action, wanted.action.action.action_id
     for entry in entries_with(pipeline, table, wanted):
         message = _encode_entry(pipeline, table, entry, wanted)
+        if selected.WhichOneof("type") in _REFERENCES and message.action != selected:
+            continue
         if action_id and message.action.action.action_id != action_id:
             continue
         if wanted.controller_metadata and message.controller_metadata != wanted.controller_metadata:
@@ -230,7 +208,10 @@ def read_one(pipeline: Pipeline, wanted: Message) -> Message:
 def _encode_entry(pipeline: Pipeline, table: TableInfo, entry: Entry, wanted: Message) -> Message:
     """An entry as a TableEntry, with the direct resources that a read wants."""
     message = encode_key(table, entry.key, entry.priority)
-    _encode_action(pipeline, entry.action, entry.args, message)
+    if entry.via is not None:
+        encode_via(pipeline, entry.via, message.action)
+    else:
+        encode_action(pipeline, entry.action, entry.args, message.action.action)
     _note(message, pipeline.notes.get((table.name, entry.key, entry.priority)))
     message.is_const = table.constant
     if wanted.HasField("counter_data") and table.counted:

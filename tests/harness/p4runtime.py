@@ -110,7 +110,7 @@ class P4Runtime:
         entry.CopyFrom(self._entry(table, key))
         entry.priority = priority
         entry.action.action.CopyFrom(self._action(action, args))
-        self._write(update)
+        self.write(update)
 
     def set_default(self, table: str, action: str, args: Sequence[int]) -> None:
         """Modify a table's default action."""
@@ -119,7 +119,7 @@ class P4Runtime:
         entry.table_id = self._find("tables", table).preamble.id
         entry.is_default_action = True
         entry.action.action.CopyFrom(self._action(action, args))
-        self._write(update)
+        self.write(update)
 
     def set_group(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
         """Insert a multicast group."""
@@ -128,7 +128,7 @@ class P4Runtime:
         wanted.multicast_group_id = group
         for port, rid in replicas:
             wanted.replicas.add(egress_port=port, instance=rid)
-        self._write(update)
+        self.write(update)
 
     def set_session(self, session: int, replicas: Sequence[tuple[int, int]]) -> None:
         """Insert a clone session."""
@@ -137,14 +137,14 @@ class P4Runtime:
         wanted.session_id = session
         for port, rid in replicas:
             wanted.replicas.add(egress_port=port, instance=rid)
-        self._write(update)
+        self.write(update)
 
     def counter(self, name: str, index: int) -> Count:
         """Read one cell of an indirect counter."""
         query = p4rt.Entity()
         query.counter_entry.counter_id = self._find("counters", name).preamble.id
         query.counter_entry.index.index = index
-        [found] = self._read_all(query)
+        [found] = self.read(query)
         data = found.counter_entry.data
         return Count(data.packet_count, data.byte_count)
 
@@ -152,7 +152,7 @@ class P4Runtime:
         """Read the direct counter of an entry."""
         query = p4rt.Entity()
         query.direct_counter_entry.table_entry.CopyFrom(self._entry(table, key))
-        [found] = self._read_all(query)
+        [found] = self.read(query)
         data = found.direct_counter_entry.data
         return Count(data.packet_count, data.byte_count)
 
@@ -161,21 +161,21 @@ class P4Runtime:
         for table in self._info.tables:
             query = p4rt.Entity()
             query.table_entry.table_id = table.preamble.id
-            for found in self._read_all(query):
+            for found in self.read(query):
                 update = p4rt.Update(type=p4rt.Update.DELETE)
                 update.entity.CopyFrom(found)
-                self._write(update)
+                self.write(update)
             if not table.const_default_action_id:
                 update = p4rt.Update(type=p4rt.Update.MODIFY)
                 update.entity.table_entry.table_id = table.preamble.id
                 update.entity.table_entry.is_default_action = True
-                self._write(update)
+                self.write(update)
         groups = p4rt.Entity()
         groups.packet_replication_engine_entry.multicast_group_entry.multicast_group_id = 0
-        for found in self._read_all(groups):
+        for found in self.read(groups):
             update = p4rt.Update(type=p4rt.Update.DELETE)
             update.entity.CopyFrom(found)
-            self._write(update)
+            self.write(update)
 
     def close(self) -> None:
         """End the stream and the connection."""
@@ -184,14 +184,16 @@ class P4Runtime:
         self._channel.close()
         self._reader.join(_PATIENCE)
 
-    def _write(self, update: Any) -> None:
+    def write(self, update: Any) -> None:
+        """Apply one Update. Raises RuntimeError when it is refused."""
         request = p4rt.WriteRequest(device_id=self._device, election_id=p4rt.Uint128(low=1), updates=[update])
         try:
             self._stub.Write(request, timeout=_PATIENCE)
         except grpc.RpcError as error:
             raise RuntimeError(f"{_details(error)}, for {update}") from error
 
-    def _read_all(self, query: Any) -> list[Any]:
+    def read(self, query: Any) -> list[Any]:
+        """The entities that a request entity selects."""
         request = p4rt.ReadRequest(device_id=self._device, entities=[query])
         answers: Iterator[Any] = self._stub.Read(request, timeout=_PATIENCE)
         return [entity for answer in answers for entity in answer.entities]

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""P4Runtime's Action: to and from a name with arguments."""
+
+from softswitch.p4rt.keys import Message, invalid
+from softswitch.p4rt.p4info import ActionInfo
+from softswitch.p4rt.pipeline import Pipeline
+from softswitch.p4rt.values import decode, encode
+
+
+def decode_action(pipeline: Pipeline, message: Message) -> tuple[ActionInfo, tuple[int, ...]]:
+    """An action of P4Info and its arguments in order. Raises ControlError."""
+    action = pipeline.info.action(message.action_id)
+    given: dict[int, bytes] = {}
+    for param in message.params:
+        if param.param_id in given:
+            raise invalid(f"action {action.name}: parameter {param.param_id} is given twice")
+        given[param.param_id] = param.value
+    args = []
+    for wanted in action.params:
+        where = f"action {action.name}, parameter {wanted.name}"
+        if wanted.id not in given:
+            raise invalid(f"{where} is missing")
+        args.append(decode(given.pop(wanted.id), wanted.bits, where))
+    if given:
+        raise invalid(f"action {action.name} has no parameter with id {min(given)}")
+    return action, tuple(args)
+
+
+def encode_action(pipeline: Pipeline, name: str, args: tuple[int, ...], message: Message) -> bool:
+    """Fills an Action message; False when P4Info does not have the action (the compiler made it)."""
+    action = pipeline.info.action_named(name)
+    if action is None:
+        return False
+    message.action_id = action.id
+    for param, value in zip(action.params, args, strict=True):
+        message.params.add(param_id=param.id, value=encode(value))
+    return True
