@@ -37,7 +37,9 @@ CORPUS = {
         for what in range(32)
         for port in (1, 2)
     ],
-    "profiles": [bytes([table]) + bytes(6) + bytes([high]) + bytes(10) for table in range(5) for high in (0, 1)],
+    "profiles": [
+        bytes([table]) + bytes(6) + bytes([high]) + bytes(10) for table in range(5) for high in (0, 1)
+    ],
     "meters": [
         pack([(what, 8), (index, 16), (7, 48), (0, 8), (0, 8), (0, 8)]) + b"payload"
         for what in range(32)

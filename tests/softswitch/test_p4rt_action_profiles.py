@@ -89,7 +89,7 @@ def one_shot(values: list[tuple[int, int]]) -> Any:
 
 
 def write(pipeline: Pipeline, message: Any) -> None:
-    entities.write(pipeline, message)
+    entities.write(pipeline, message.type, message.entity)
 
 
 def read(pipeline: Pipeline, **entity: Any) -> list[Any]:
