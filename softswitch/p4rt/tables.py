@@ -92,8 +92,7 @@ def _write_entry(pipeline: Pipeline, table: TableInfo, update: int, entry: Messa
         pipeline.notes.pop(identity, None)
         return
     if update == MODIFY and not entry.HasField("action"):
-        present = switch.entry(table.name, key, entry.priority)
-        written = replace(present, key=key)
+        written = switch.entry(table.name, key, entry.priority)
     elif table.profile:
         written = Entry(key, priority=entry.priority, via=decode_via(pipeline, table, entry.action))
     else:
