@@ -37,6 +37,19 @@ def switch(
 
 
 @app.command()
+def start(
+    sizes: Annotated[
+        str, typer.Option(help="How many times its actions Weir's program is to have, comma-separated.")
+    ] = "1,2,4,8",
+    repeats: Annotated[int, typer.Option(min=1, help="Starts of each kind.")] = 3,
+) -> None:
+    """Time from `weir switch` to the first packet: with an empty cache, again, and for larger programs."""
+    from bench.start import run
+
+    run(repeats, tuple(_numbers(int, sizes, "--sizes", 0, 64)))
+
+
+@app.command()
 def allreduce(
     workers: Workers = 4,
     megabytes: Annotated[float, typer.Option(help="Size of the float32 tensor in MB.")] = 46.0,

@@ -17,10 +17,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-FLAGS: Final = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-shared", "-pthread", "-fno-math-errno")
+FLAGS: Final = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-pthread", "-fno-math-errno")
 
 
 class NoCompilerError(RuntimeError):
@@ -77,6 +79,38 @@ def _headers(folders: Sequence[Path]) -> list[Path]:
     return [header for folder in folders for header in sorted(folder.glob("*.h"))]
 
 
+@dataclass(frozen=True)
+class _Build:
+    """What a library is made of. Every header of ``folders`` counts towards what it, and each object, is."""
+
+    name: str
+    sources: tuple[Path, ...]
+    extra: Mapping[str, str]
+    folders: tuple[Path, ...]
+    flags: tuple[str, ...]
+
+    @property
+    def target(self) -> Path:
+        """The library, in the cache."""
+        files = [*self.sources, *_headers(self.folders)]
+        return cache_dir() / f"{self.name}-{self._digest(files, self.extra)}.so"
+
+    def object(self, source: Path) -> Path:
+        """What one of ``sources`` becomes, in the cache: libraries that differ elsewhere share it."""
+        headers = {name: text for name, text in self.extra.items() if not name.endswith(".c")}
+        return cache_dir() / f"{source.stem}-{self._digest([source, *_headers(self.folders)], headers)}.o"
+
+    def _digest(self, files: Sequence[Path], texts: Mapping[str, str]) -> str:
+        digest = hashlib.sha256()
+        for part in (*compiler(), _compiler_identity(), *FLAGS, *self.flags):
+            digest.update(part.encode() + b"\0")
+        for path in files:
+            digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+        for file, text in sorted(texts.items()):
+            digest.update(file.encode() + b"\0" + text.encode() + b"\0")
+        return digest.hexdigest()[:24]
+
+
 def build_library(
     name: str,
     sources: Sequence[Path] = (),
@@ -90,20 +124,13 @@ def build_library(
     Every header of the ``include`` folders and of the sources' folders counts towards the cache key.
     Returns the library's path. Raises NoCompilerError or CompileError.
     """
-    extra = extra or {}
-    folders = list(dict.fromkeys([*include, *(source.parent for source in sources)]))
-    digest = hashlib.sha256()
-    for part in (*compiler(), _compiler_identity(), *FLAGS, *flags):
-        digest.update(part.encode() + b"\0")
-    for path in [*sources, *_headers(folders)]:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    for file, text in sorted(extra.items()):
-        digest.update(file.encode() + b"\0" + text.encode() + b"\0")
-    target = cache_dir() / f"{name}-{digest.hexdigest()[:24]}.so"
+    folders = tuple(dict.fromkeys([*include, *(source.parent for source in sources)]))
+    build = _Build(name, tuple(sources), extra or {}, folders, tuple(flags))
+    target = build.target
     if not target.exists():
         with _alone(target):
             if not target.exists():
-                _compile(target, sources, extra, folders, flags)
+                _make(build, target)
     return target
 
 
@@ -120,32 +147,46 @@ def _alone(target: Path) -> Iterator[None]:
             lock.unlink(missing_ok=True)  # who waits for it finds the target
 
 
-def _compile(
-    target: Path,
-    sources: Sequence[Path],
-    extra: Mapping[str, str],
-    folders: Sequence[Path],
-    flags: Sequence[str],
-) -> None:
-    """Compile into a scratch folder, then rename: another process sees the whole file or none."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch:
-        for file, text in extra.items():
+def _make(build: _Build, target: Path) -> None:
+    """All units at once, in a scratch folder; then rename: another process sees whole files or none."""
+    with (
+        tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch,
+        ThreadPoolExecutor(os.cpu_count()) as pool,
+    ):
+        for file, text in build.extra.items():
             (Path(scratch) / file).write_text(text)
-        units = [*map(str, sources), *(file for file in extra if file.endswith(".c"))]
-        command = [*compiler(), *FLAGS, *flags, "-I.", *(f"-I{folder}" for folder in folders), *units]
-        command += ["-o", "library.so", "-lm"]
-        try:
-            done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
-        except OSError as error:
-            raise NoCompilerError(
-                f"the C compiler {shlex.join(compiler())} cannot be run: {error}"
-            ) from error
-        if done.returncode:
-            raise CompileError(
-                f"compiling {target.name} failed: {shlex.join(command)}\n{done.stderr[-4000:]}"
-            )
-        (Path(scratch) / "library.so").replace(target)
+        texts = [Path(scratch) / file for file in build.extra if file.endswith(".c")]
+        made = [pool.submit(_compile, build, unit, unit.with_suffix(".o"), scratch) for unit in texts]
+        kept = [(source, build.object(source)) for source in build.sources]
+        made += [pool.submit(_compile, build, *pair, scratch) for pair in kept if not pair[1].exists()]
+        for done in made:
+            done.result()
+        objects = [*(path for _, path in kept), *(unit.with_suffix(".o") for unit in texts)]
+        library = Path(scratch) / "library.so"
+        _run(
+            [*compiler(), *FLAGS, "-shared", *map(str, objects), "-o", str(library), "-lm"],
+            scratch,
+            target.name,
+        )
+        library.replace(target)
+
+
+def _compile(build: _Build, unit: Path, target: Path, scratch: str) -> None:
+    handle, half = tempfile.mkstemp(dir=scratch, suffix=".o")
+    os.close(handle)
+    include = (f"-I{folder}" for folder in build.folders)
+    command = [*compiler(), *FLAGS, *build.flags, "-I.", *include, "-c", str(unit), "-o", half]
+    _run(command, scratch, build.name)
+    Path(half).replace(target)
+
+
+def _run(command: Sequence[str], folder: str, what: str) -> None:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise NoCompilerError(f"the C compiler {shlex.join(compiler())} cannot be run: {error}") from error
+    if done.returncode:
+        raise CompileError(f"compiling {what} failed: {shlex.join(command)}\n{done.stderr[-4000:]}")
 
 
 def load_library(

@@ -13,7 +13,6 @@ from typing import Final
 
 from native.build import cache_dir, load_library
 from softswitch.bindings import Library
-from softswitch.codegen.module import generate
 from softswitch.program_types import Program
 
 RUNTIME: Final = Path(__file__).parent / "runtime"
@@ -51,6 +50,8 @@ def _text(program: Program, trace: bool) -> str:
     try:
         return path.read_text()
     except OSError:
+        from softswitch.codegen.module import generate  # which takes its time, and only a first start needs
+
         text = generate(program, trace)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".text-", delete=False) as file:

@@ -65,3 +65,31 @@ def test_processes_that_start_together_compile_once(tmp_path: Path, monkeypatch:
     finally:
         build.compiler.cache_clear()
     assert log.read_text().split() == ["x"]
+
+
+def test_what_libraries_have_in_common_is_compiled_once(tmp_path: Path) -> None:
+    common = tmp_path / "common.c"
+    common.write_text("int one(void) { return 1; }")
+    first = build.load_library(
+        "t", [common], extra={"t.c": "int one(void); int t(void) { return one() + 1; }"}
+    )
+    objects = {path: path.stat().st_mtime_ns for path in build.cache_dir().glob("common-*.o")}
+    assert len(objects) == 1
+    second = build.load_library(
+        "t", [common], extra={"t.c": "int one(void); int t(void) { return one() + 2; }"}
+    )
+    assert (first.t(), second.t()) == (2, 3)
+    assert {path: path.stat().st_mtime_ns for path in build.cache_dir().glob("common-*.o")} == objects
+    common.write_text("int one(void) { return 5; }")
+    third = build.load_library(
+        "t", [common], extra={"t.c": "int one(void); int t(void) { return one() + 2; }"}
+    )
+    assert third.t() == 7
+
+
+def test_the_unit_that_does_not_compile_is_named(tmp_path: Path) -> None:
+    (tmp_path / "good.c").write_text("int good(void) { return 1; }")
+    (tmp_path / "bad.c").write_text("int bad(void) { return nothing; }")
+    with pytest.raises(build.CompileError, match=r"bad\.c.*nothing"):
+        build.build_library("t", [tmp_path / "good.c", tmp_path / "bad.c"])
+    assert not list(build.cache_dir().glob("bad-*.o"))

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir bench start``: what it measures really starts, and its larger programs really are larger."""
+
+import json
+from pathlib import Path
+
+from bench.start import start, with_actions
+from softswitch.entry import Entry, Exact
+from softswitch.program import load_program
+from softswitch.switch import Switch
+from tests.softswitch.p4rt_client import CONTROL
+
+
+def test_copies_of_actions_are_actions_of_their_own() -> None:
+    base = json.loads(CONTROL.read_text())
+    program = load_program(json.dumps(with_actions(base, 3)).encode())
+    assert len(program.actions) == 3 * len(base["actions"])
+    with Switch(program) as switch:
+        switch.insert_entry("ControlIngress.stations", Entry((Exact(1),), "ControlIngress.forward_2", (7,)))
+        frame = (1).to_bytes(6, "big") + bytes(54)
+        assert switch.process(1, frame, now=0) == [(7, frame)]
+
+
+def test_a_start_is_measured_to_the_first_packet(tmp_path: Path) -> None:
+    first = start(CONTROL, tmp_path, tmp_path / "cache")
+    assert list((tmp_path / "cache" / "weir").glob("softswitch-*.so"))
+    again = start(CONTROL, tmp_path, tmp_path / "cache")
+    assert 0 < again.cpu < first.cpu
