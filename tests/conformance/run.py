@@ -36,6 +36,8 @@ def run(case: Case, compiled: Compiled, switch: str) -> Outcome:
         return Outcome(Verdict.FAIL, f"{case.test.name}: {error}")
     except RefusedError as error:
         return Outcome(Verdict.REFUSED, str(error))
+    except RuntimeError as error:
+        return Outcome(Verdict.FAIL, str(error))
     try:
         left = _play(statements, Names(compiled.json()), runner)
     except RefusedError as error:

@@ -2,7 +2,8 @@
 """``python -m tests.softswitch.differential`` compares the soft switch with BMv2 on random frames.
 
 Needs p4c-bm2-ss and simple_switch_grpc on PATH. Each round is a program with new random entries and frames;
-what differs is printed with the seed that makes it again. Exits with 1 when something differs.
+what differs is printed with the seed that makes it again. Exits with 1 when something differs. With --record,
+what BMv2 does in one round is written down instead, for the tests that run without it.
 """
 
 import argparse
@@ -14,15 +15,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from native.build import CompileError
 from softswitch.errors import ProgramError
 from tests.conformance.cases import NotCompiledError
 from tests.softswitch.differential.compare import differences
 from tests.softswitch.differential.play import DeadlyFramesError, on_bmv2, on_soft
+from tests.softswitch.differential.recording import Recording, digest, path_of, save
 from tests.softswitch.differential.scenario import ScenarioMaker
-from tests.softswitch.differential.subjects import OURS, WEIR, Subject, subject
+from tests.softswitch.differential.subjects import OURS, WEIR, Subject, compiled
 
 _SHOWN = 3  # differences of one round
 _DEATHS = 5  # of BMv2 in one round
+FRAMES = {WEIR: 150, "loops": 150}  # that are recorded: those of these programs are long
 
 
 def main() -> None:
@@ -35,12 +39,17 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (1); 0: each program once")
     parser.add_argument("--frames", type=int, default=2000, help="frames of a round (2000)")
     parser.add_argument("--seed", type=int, default=1, help="of the first round (1)")
+    parser.add_argument("--record", action="store_true", help="record our own programs")
     options = parser.parse_args()
     total: Counter[str] = Counter()
     different = 0
     with tempfile.TemporaryDirectory(prefix="weir-differential-") as scratch:
         wanted: list[Path | str] = options.sources or ([options.only] if options.only else [*OURS, WEIR])
         subjects = list(_subjects(wanted, Path(scratch)))
+        if options.record:
+            for each in subjects:
+                record(each, options.seed)
+            return
         deadline = time.monotonic() + 60 * options.minutes
         for seed, each in _rounds(subjects, options.seed, deadline):
             found = compare(each, seed, options.frames)
@@ -59,7 +68,7 @@ def main() -> None:
 def _subjects(wanted: Sequence[Path | str], scratch: Path) -> Iterator[Subject]:
     for source in wanted:
         try:
-            yield subject(source, scratch)
+            yield compiled(source, scratch)
         except NotCompiledError as error:
             print(f"{source}: {error}")
 
@@ -74,6 +83,14 @@ def _rounds(subjects: Sequence[Subject], seed: int, deadline: float) -> Iterator
             return
 
 
+def record(each: Subject, seed: int) -> None:
+    """Write down what BMv2 does with a scenario of a size that suits the program."""
+    scenario = ScenarioMaker(each, seed).scenario(FRAMES.get(each.name, 300))
+    played = on_bmv2(each.bmv2, each.p4info, each.json, scenario, each.one_by_one)
+    save(path_of(each.name), Recording(digest(each.json), scenario, played))
+    print(f"{path_of(each.name)}: {path_of(each.name).stat().st_size} bytes")
+
+
 def compare(each: Subject, seed: int, frames: int) -> list[str]:
     """One round: what differs, in words. Frames that BMv2 does not survive are left out, and named."""
     scenario = ScenarioMaker(each, seed).scenario(frames)
@@ -81,6 +98,8 @@ def compare(each: Subject, seed: int, frames: int) -> list[str]:
         soft = on_soft(each.soft, each.json, scenario)
     except ProgramError as error:
         return [f"refused: {error}"]
+    except CompileError as error:
+        return [f"generated code: {' '.join(str(error).split())}"]
     deadly: list[str] = []
     for _ in range(_DEATHS):
         try:

@@ -35,6 +35,10 @@ class FrameMaker:
 
     def frame(self) -> bytes:
         """A frame, of one byte at least."""
+        return self.arrival()[1]
+
+    def arrival(self) -> tuple[int | None, bytes]:
+        """A frame with the port that it should come in by, if the parser asks for one."""
         walk = _Walk(self._rng)
         state = self._init
         for _ in range(_MOST_STATES):
@@ -44,7 +48,7 @@ class FrameMaker:
             for op in node["parser_ops"]:
                 self._do(op, walk)
             state = self._leave(node, walk)
-        return self._damaged(walk.bytes())
+        return walk.port, self._damaged(walk.bytes())
 
     def _damaged(self, frame: bytes) -> bytes:
         rng = self._rng
@@ -95,9 +99,15 @@ class FrameMaker:
         transitions = node["transitions"]
         if not transitions:
             return None
+        key = node["transition_key"]
         chosen = self._rng.choice(transitions)
-        if chosen["type"] == "default":
-            chosen = transitions[-1] if self._rng.random() < 0.5 else self._rng.choice(transitions)
+        for _ in range(2):  # most states go on by values, and stop by default
+            if chosen["type"] == "default":
+                chosen = self._rng.choice(transitions)
+        if not all(map(walk.place, key)) and self._rng.random() < 0.9:
+            chosen = transitions[-1]  # not for the packet to decide
+        elif [part["value"] for part in key] == [["standard_metadata", "ingress_port"]]:
+            walk.port = None if chosen["type"] == "default" else int(chosen["value"], 16)
         if chosen["type"] == "hexstr":
             value = int(chosen["value"], 16)
             mask = None if chosen.get("mask") is None else int(chosen["mask"], 16)
@@ -121,6 +131,7 @@ class _Walk:
 
     def __init__(self, rng: random.Random) -> None:
         self.length = 0
+        self.port: int | None = None
         self._rng = rng
         self._value = 0
         self._places: dict[FieldName, tuple[int, int]] = {}

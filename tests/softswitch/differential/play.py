@@ -18,7 +18,7 @@ from tests.softswitch.differential.steady import NOW_US
 # BMv2's queues hold 64 packets each, and a frame may leave a port a few times: no burst may fill one.
 _BURST: Final = 12
 _PATIENCE: Final = 15.0  # seconds that BMv2 may take for a burst
-_CELLS: Final = 16  # of a counter that are read
+_CELLS: Final = 32  # of a counter that are read
 
 Left = list[tuple[int, bytes]]
 

@@ -11,34 +11,15 @@ from p4.config.v1 import p4info_pb2
 
 from tests.harness.target import Key, Lpm, Optional, Range, Ternary
 from tests.softswitch.differential.frames import FrameMaker
-from tests.softswitch.differential.subjects import Subject
-from tests.softswitch.differential.vocabulary import Vocabulary
+from tests.softswitch.differential.rows import Default, Replicas, Row
+from tests.softswitch.differential.subjects import WEIR, Subject
+from tests.softswitch.differential.vocabulary import FieldName, Vocabulary
+from tests.softswitch.differential.weir_jobs import Jobs
 
 PORTS: Final = (0, 1, 2, 3, 5, 8, 13, 255)
 _GROUPS: Final = (1, 2, 3, 5, 9)
+_INGRESS_PORT: Final = ("standard_metadata", "ingress_port")
 _MOST_ENTRIES: Final = 12  # of one table
-
-Replicas = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class Row:
-    """A table entry; the greatest priority wins."""
-
-    table: str
-    key: tuple[Key, ...]
-    action: str
-    args: tuple[int, ...]
-    priority: int = 0
-
-
-@dataclass(frozen=True)
-class Default:
-    """A table's default action."""
-
-    table: str
-    action: str
-    args: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -71,27 +52,82 @@ class ScenarioMaker:
         rng = self._rng
         vocabulary = Vocabulary(self._subject.json, rng)
         tables = [table for table in self._info.tables if not table.implementation_id]
-        rows = [row for table in tables if not table.is_const_table for row in self._rows(table, vocabulary)]
+        groups = {group: self._replicas() for group in _GROUPS}
+        rows: dict[tuple[str, tuple[Key, ...]], Row] = {}
+        jobs: Jobs | None = None
+        if self._subject.name == WEIR:  # by chance alone, no packet is admitted
+            jobs = Jobs(rng)
+            groups |= jobs.groups
+            rows = {(row.table, row.key): row for row in jobs.rows}
+        for table in tables:
+            if not table.is_const_table:
+                for row in self._rows(table, vocabulary):
+                    rows.setdefault((row.table, row.key), row)
         defaults = [
             self._default(table, vocabulary)
             for table in tables
             if _takes_default(table) and rng.random() < 0.3
         ]
-        groups = [(group, self._replicas()) for group in _GROUPS]
         sessions = [(session, self._replicas()) for session in _GROUPS]
         maker = FrameMaker(self._subject.json, vocabulary, rng)
+        by_table: dict[str, list[Row]] = {}
+        for row in rows.values():
+            by_table.setdefault(row.table, []).append(row)
         return Scenario(
-            tuple(rows),
+            tuple(rows.values()),
             tuple(defaults),
-            tuple(groups),
+            tuple(groups.items()),
             tuple(sessions),
-            tuple((rng.choice(PORTS), self._frame(maker)) for _ in range(frames)),
+            tuple(
+                self._spoilt(jobs.arrival())
+                if jobs and rng.random() < 0.7
+                else self._arrival(maker, vocabulary, list(by_table.values()))
+                for _ in range(frames)
+            ),
         )
 
-    def _frame(self, maker: FrameMaker) -> bytes:
-        while not self._subject.allows(frame := maker.frame()):
-            pass
-        return frame
+    def _arrival(
+        self, maker: FrameMaker, vocabulary: Vocabulary, tables: Sequence[Sequence[Row]]
+    ) -> tuple[int, bytes]:
+        """A frame that, with luck, hits one row of each table."""
+        rng = self._rng
+        theme: dict[FieldName, int] = {}
+        for rows in rng.sample(tables, len(tables)):
+            row = rng.choice(rows)
+            for source, part in zip(self._keys[row.table], row.key, strict=True):
+                theme[tuple(source["target"])] = self._hit(part)
+        vocabulary.begin(theme)
+        while True:
+            port, frame = maker.arrival()
+            if self._subject.allows(frame):
+                break
+        if port is None and rng.random() < 0.8:
+            port = theme.get(_INGRESS_PORT)
+        return rng.choice(PORTS) if port is None else port, frame
+
+    def _spoilt(self, arrival: tuple[int, bytes]) -> tuple[int, bytes]:
+        """The same, or with another byte, or from another port."""
+        rng = self._rng
+        port, frame = arrival
+        chance = rng.random()
+        if chance < 0.05:
+            return rng.choice(PORTS), frame
+        if chance < 0.15:
+            at = rng.randrange(len(frame))
+            return port, frame[:at] + rng.randbytes(1) + frame[at + 1 :]
+        return port, frame
+
+    def _hit(self, part: Key) -> int:
+        """A value that a key field matches."""
+        rng = self._rng
+        match part:
+            case Lpm(value, _) | Ternary(value, _):
+                return value
+            case Range(low, high):
+                return rng.choice((low, high, rng.randint(low, high)))
+            case Optional(value):
+                return value or 0
+        return part
 
     def _replicas(self) -> Replicas:
         """At most three, each of a port of its own: BMv2 refuses the same one twice."""
@@ -124,7 +160,6 @@ class ScenarioMaker:
         value = vocabulary.value(bits)
         if source.get("mask"):
             value &= int(source["mask"], 16)  # hdr.x & mask
-        vocabulary.expect(tuple(source["target"]), value)
         match _kind(field):
             case "LPM":
                 length = rng.choice((0, 1, bits // 2, bits - 1, bits, bits, rng.randrange(bits + 1)))

@@ -53,17 +53,29 @@ def _nothing(_: bytes) -> bool:
 _AVOIDED: Final[dict[str, Callable[[bytes], bool]]] = {"traffic": lambda frame: frame[:1] == b"\x0a"}
 
 
-def subject(source: Path | str, scratch: Path) -> Subject:
-    """A program by its name (one of `OURS`, or `WEIR`) or its source, its files in ``scratch``.
+def ours(name: str, scratch: Path, p4info: Path | None = None) -> Subject:
+    """One of `OURS` or `WEIR` as it is checked in, its files in ``scratch``.
+
+    Without a P4Info it can be played, but no scenario can be made for it.
+    """
+    if name == WEIR:
+        return _made(WEIR, PROGRAM, P4INFO, scratch / WEIR)
+    return _made(name, FOLDER / f"{name}.json", p4info or Path(), scratch / name)
+
+
+def compiled(source: Path | str, scratch: Path) -> Subject:
+    """One of `OURS` or `WEIR` with its P4Info, or what p4c makes of a source.
 
     Raises:
         NotCompiledError: p4c refuses it.
     """
     if source == WEIR:
-        return _made(WEIR, PROGRAM, P4INFO, scratch / WEIR)
+        return ours(WEIR, scratch)
     path = FOLDER / f"{source}.p4" if isinstance(source, str) else source
-    compiled = compile_case(Case(path.stem, path, path), scratch / path.stem)
-    return _made(path.stem, compiled.program, compiled.p4info, scratch / path.stem)
+    made = compile_case(Case(path.stem, path, path), scratch / path.stem)
+    if isinstance(source, str):
+        return ours(source, scratch, made.p4info)
+    return _made(path.stem, made.program, made.p4info, scratch / path.stem)
 
 
 def _made(name: str, program: Path, p4info: Path, scratch: Path) -> Subject:

@@ -24,18 +24,18 @@ class Vocabulary:
         self._constants = sorted(found)[:_CONSTANTS]
         self._rng = rng
         self._fitting: dict[int, list[int]] = {}
-        self._wanted: dict[FieldName, list[int]] = {}
+        self._theme: Mapping[FieldName, int] = {}
 
-    def expect(self, field: FieldName, value: int) -> None:
-        """Make a value likely in this field: a table entry wants it."""
-        self._wanted.setdefault(field, []).append(value)
+    def begin(self, theme: Mapping[FieldName, int]) -> None:
+        """From here on these fields mostly have these values: those of the entries that a frame shall hit."""
+        self._theme = theme
 
     def value(self, bits: int, field: FieldName | None = None) -> int:
         """A value for so many bits."""
         rng = self._rng
         full = (1 << bits) - 1
-        if field in self._wanted and rng.random() < 0.6:
-            return rng.choice(self._wanted[field]) & full
+        if field is not None and field in self._theme and rng.random() < 0.85:
+            return self._theme[field] & full
         chance = rng.random()
         if chance < 0.35 and (fitting := self._constants_of(bits)):
             return rng.choice(fitting)
@@ -55,6 +55,8 @@ def _collect(node: Any, found: dict[int, None]) -> None:
     if isinstance(node, Mapping):
         if node.get("type") == "hexstr" and isinstance(node.get("value"), str):
             found[abs(int(node["value"], 16))] = None
+        if "match_type" in node and isinstance(node.get("key"), str):  # of an entry that the program has
+            found[int(node["key"], 16)] = None
         for key, value in node.items():
             if key != "source_info":
                 _collect(value, found)

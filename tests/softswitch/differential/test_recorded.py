@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The soft switch does what BMv2 did with random entries and frames; with BMv2 on PATH, what it does now."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.softswitch.differential.__main__ import compare
+from tests.softswitch.differential.compare import differences
+from tests.softswitch.differential.play import on_bmv2, on_soft
+from tests.softswitch.differential.recording import Recording, digest, load, path_of
+from tests.softswitch.differential.subjects import OURS, WEIR, Subject, compiled, ours
+
+NAMES = (*OURS, WEIR)
+
+
+def recorded(subject: Subject) -> Recording:
+    """The recording of a program as it is; an old one cannot be compared."""
+    recording = load(path_of(subject.name))
+    if recording.digest != digest(subject.json):
+        command = f"python -m tests.softswitch.differential --record --only {subject.name}"
+        hint = f"recorded of an older program: {command}"
+        if shutil.which("simple_switch_grpc"):
+            pytest.fail(hint)
+        pytest.skip(hint)
+    return recording
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_frames_leave_as_they_left_bmv2(name: str, tmp_path: Path) -> None:
+    subject = ours(name, tmp_path)
+    recording = recorded(subject)
+    assert any(recording.played.left)
+    soft = on_soft(subject.soft, subject.json, recording.scenario)
+    assert not list(differences(subject.json, recording.scenario, recording.played, soft))
+
+
+@pytest.mark.p4c
+@pytest.mark.bmv2
+@pytest.mark.parametrize("name", NAMES)
+def test_bmv2_does_what_is_recorded(name: str, tmp_path: Path) -> None:
+    subject = compiled(name, tmp_path)
+    recording = recorded(subject)
+    again = on_bmv2(subject.bmv2, subject.p4info, subject.json, recording.scenario, subject.one_by_one)
+    assert again == recording.played
+
+
+@pytest.mark.p4c
+@pytest.mark.bmv2
+@pytest.mark.parametrize("name", NAMES)
+def test_other_frames_leave_as_they_leave_bmv2(name: str, tmp_path: Path) -> None:
+    assert compare(compiled(name, tmp_path), seed=2, frames=300) == []
