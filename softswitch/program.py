@@ -240,7 +240,10 @@ class _Loader:
         return number(node, "id", where), tuple(fields)
 
     def _field(self, value: object, where: str) -> FieldRef:
-        return _plain(self._expressions.field(value, where), where)
+        field = _plain(self._expressions.field(value, where), where)
+        if self._expressions.is_varbit(field):
+            raise UnsupportedConstruct("a varbit field in this place", where)
+        return field
 
     def _checksum(self, node: Json) -> Checksum:
         where = f"checksum {text(node, 'name', 'checksum')}"

@@ -47,14 +47,16 @@ class Notifications:
     def _tell_idle(self, pipeline: Pipeline, now: int) -> None:
         expired = pipeline.switch.expired(now)
         for message in idle_notifications(pipeline, expired, time.time_ns()):
-            self._sessions.notify(p4runtime_pb2.StreamMessageResponse(idle_timeout_notification=message))
+            response = p4runtime_pb2.StreamMessageResponse(idle_timeout_notification=message)
+            self._sessions.notify(response, len(message.table_entry))
 
     def _tell_digests(self, pipeline: Pipeline, now: int) -> None:
         for digest in pipeline.switch.digests.take():
             pipeline.digests.add(digest, now)
         for message in pipeline.digests.due(now):
             message.timestamp = time.time_ns()
-            if not self._sessions.notify(p4runtime_pb2.StreamMessageResponse(digest=message)):
+            response = p4runtime_pb2.StreamMessageResponse(digest=message)
+            if not self._sessions.notify(response, len(message.data)):
                 pipeline.digests.forget(message.digest_id, message.list_id)
         lost = pipeline.switch.digests.lost()
         if lost.bit_length() > self._lost.bit_length():  # a log that cannot flood

@@ -19,6 +19,7 @@ MAX_OPEN: Final = 64
 """Streams open at a time, over all roles, whether or not they have arbitrated."""
 
 _BACKLOG: Final = 4096  # messages waiting for a slow controller; of those it can do without, more are dropped
+_MAX_ENTRIES: Final = 4 * _BACKLOG  # in lists that wait
 _MAX_BACKLOG: Final = 2 * _BACKLOG  # of all: who does not even read its notices is cut off
 _log = logging.getLogger(__name__)
 
@@ -37,9 +38,12 @@ class Stream:
         else:
             self._out.put(response)
 
-    def offer(self, response: Any) -> bool:
-        """Send what the controller can do without; False when it does not keep up, and it is dropped."""
-        if self._out.qsize() >= _BACKLOG:
+    def offer(self, response: Any, entries: int = 1) -> bool:
+        """Send what the controller can do without; False when it does not keep up, and it is dropped.
+
+        ``entries``: how many a list has. The longer the lists, the fewer may wait.
+        """
+        if self._out.qsize() >= min(_BACKLOG, _MAX_ENTRIES // entries):
             return False
         self._out.put(response)
         return True
@@ -125,14 +129,14 @@ class Sessions:
             if stream not in self._arbiter.primaries():
                 raise ControlError(Code.PERMISSION_DENIED, f"only the primary controller may {what}")
 
-    def notify(self, response: Any) -> bool:
-        """Offer a message to the primaries of all roles.
+    def notify(self, response: Any, entries: int = 1) -> bool:
+        """Offer a message, a list of so many entries, to the primaries of all roles.
 
         False when one of them did not keep up, so that it was dropped, or when there is none.
         """
         with self._lock:
             primaries = self._arbiter.primaries()
-        taken = [_stream(each).offer(response) for each in primaries]
+        taken = [_stream(each).offer(response, entries) for each in primaries]
         if not all(taken):
             self._lost += 1
             if self._lost.bit_count() == 1:  # 1, 2, 4, 8 ...: a log that cannot flood

@@ -69,6 +69,13 @@ def primitive(op: str, *parameters: Any) -> Spoil:
     )
 
 
+def _element(root: Any, field: str) -> Any:
+    """A field of the fourth header type."""
+    kind = root["header_types"][3]["name"]
+    header = next(each["name"] for each in root["headers"] if each["header_type"] == kind)
+    return {"type": "field", "value": [header, field]}
+
+
 REFUSED: list[tuple[str, Spoil]] = [
     ("a meter of 3 rates", lambda r: r["meter_arrays"].append({"name": "m", "rate_count": 3})),
     (
@@ -153,6 +160,14 @@ CONTRADICTIONS: list[tuple[str, Spoil]] = [
     ("no direct meter 'm'", lambda r: table(r, "In.acl").update(direct_meters="m")),
     ("nothing in it", lambda r: r["learn_lists"].append({"name": "d", "id": 1, "elements": []})),
     ("declared twice", lambda r: r["headers"].append(copy.deepcopy(r["headers"][2]))),
+    (
+        "a varbit field in this place",
+        lambda r: (
+            r["header_types"][3].update(max_length=100),
+            r["header_types"][3]["fields"].append(["v", "*"]),
+            r["learn_lists"].append({"name": "d", "id": 1, "elements": [_element(r, "v")]}),
+        ),
+    ),
     ("no 'max_length'", lambda r: r["header_types"][3]["fields"].append(["v", "*"])),
     ("'union_type'", lambda r: r["header_unions"].append({"name": "u"})),
     ("'union_type'", lambda r: r["header_union_stacks"].append({"name": "u"})),

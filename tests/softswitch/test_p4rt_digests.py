@@ -15,6 +15,7 @@ from softswitch.errors import Code, ControlError, UnsupportedConstruct
 from softswitch.p4rt.digests import DigestLists
 from softswitch.p4rt.p4data import encoder
 from softswitch.p4rt.p4info import P4InfoIndex
+from softswitch.p4rt.sessions import Stream
 from tests.softswitch.meters_rig import PORT, Rig, bmv2_rig, soft_rig
 from tests.softswitch.p4rt_client import PATIENCE, Controller
 from tests.softswitch.test_digests import LEARN, PAIR
@@ -234,6 +235,15 @@ def test_other_types_are_refused_by_name(kind: str) -> None:
     getattr(spec, kind).SetInParent()
     with pytest.raises(UnsupportedConstruct, match=kind):
         encoder(spec, p4types_pb2.P4TypeInfo(), "here")
+
+
+# -- to a controller that does not read ----------------------------------------------------------------
+
+
+def test_the_longer_the_lists_the_fewer_wait() -> None:
+    single, full = Stream(1), Stream(2)
+    taken = [(single.offer(p4rt.StreamMessageResponse()), full.offer(None, 1024)) for _ in range(5000)]
+    assert [sum(each) for each in zip(*taken, strict=True)] == [4096, 16]
 
 
 # -- over gRPC -----------------------------------------------------------------------------------------
