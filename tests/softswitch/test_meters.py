@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Meters, direct and indirect, against RFC 2698 written down plainly."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -10,9 +11,10 @@ from hypothesis import strategies as st
 
 from softswitch.entry import Count, Entry, Exact, Marked, MeterConfig
 from softswitch.errors import Code, ControlError
+from softswitch.program import load_program
 from softswitch.queueing import Queueing
 from softswitch.switch import Switch
-from tests.softswitch.programs import one, pack, program, unpack
+from tests.softswitch.programs import one, pack, program, raw, unpack
 
 PACKETS, BYTES, FLOOD = 1, 2, 16
 GREEN, YELLOW, RED = 0, 1, 2
@@ -270,6 +272,17 @@ def test_at_egress_of_a_limited_port_the_time_is_that_of_departure(switch: Switc
         switch.process(5, order(0), 0)
     sent = switch.step(10 * SECOND)
     assert [colours(frame).at_egress for _, frame in sent] == [RED, GREEN, RED]
+
+
+def test_a_colour_that_nobody_looks_at_is_counted_all_the_same() -> None:
+    root = raw("meters")
+    for action in root["actions"]:
+        if action["name"] in ("In.meet", "In.greet"):
+            action["primitives"] = []
+    with Switch(load_program(json.dumps(root).encode())) as switch:
+        switch.insert_entry("In.flows", flow(1, SLOW))
+        assert [ask(switch, 0, who=1).by_flow for _ in range(6)] == [31] * 6
+        assert switch.entry_marked("In.flows", (Exact(1),)).yellow == Count(3, 3 * SIZE)
 
 
 def test_meters_are_refused_where_there_are_none(switch: Switch) -> None:

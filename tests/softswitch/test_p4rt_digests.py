@@ -74,6 +74,9 @@ def test_without_a_configuration_nothing_is_sent(lists: DigestLists) -> None:
     lists.write(DELETE, entry())
     add(lists, 3)
     assert due(lists, 10**12) == [(1, [2])], "was ready"
+    lists.write(INSERT, entry())
+    add(lists, 4)
+    assert due(lists, 10**12) == [(2, [4])], "numbers of lists go on"
 
 
 def test_without_a_timeout_every_message_is_a_list(lists: DigestLists) -> None:
