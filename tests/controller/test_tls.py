@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mutual TLS between agents and the controller: who shows no good certificate is not heard."""
 
-import shutil
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +13,9 @@ from controller.switch_client import SwitchClient, SwitchError
 from controller.tls import TlsError, TlsFiles
 from controller.topology import Switch, SwitchTls, single_switch
 from tests.controller.switches import SwitchProcess
+from tests.harness import certificates
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make certificates")
+pytestmark = pytest.mark.skipif(not certificates.AVAILABLE, reason="needs openssl to make certificates")
 TOPOLOGY = single_switch(1, "127.0.0.1:1")
 
 
@@ -24,16 +23,7 @@ TOPOLOGY = single_switch(1, "127.0.0.1:1")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority with a server's and a client's certificate, and a stranger with one of its own."""
     folder = tmp_path_factory.mktemp("keys")
-    for authority in ("ca", "stranger-ca"):
-        _openssl(
-            folder, "req", "-x509", "-nodes", *_key(authority), "-out", f"{authority}.pem", *_name(authority)
-        )
-    for name, authority in (("server", "ca"), ("client", "ca"), ("stranger", "stranger-ca")):
-        _openssl(folder, "req", "-nodes", *_key(name), "-out", f"{name}.csr", *_name(name))
-        (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        signer = ["-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial"]
-        request = ["-req", "-in", f"{name}.csr", "-extfile", "names", "-days", "2"]
-        _openssl(folder, "x509", *request, *signer, "-out", f"{name}.pem")
+    certificates.make(folder)
     return folder
 
 
@@ -98,18 +88,6 @@ def test_a_file_that_is_no_certificate(keys: Path, tmp_path: Path) -> None:
         running(TOPOLOGY, replace(settings(keys), tls=TlsFiles(junk, keys / "server.key"))),
     ):
         pass
-
-
-def _key(name: str) -> list[str]:
-    return ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-keyout", f"{name}.key"]
-
-
-def _name(name: str) -> list[str]:
-    return ["-subj", f"/CN={name}"]
-
-
-def _openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
 
 def test_a_switch_behind_mutual_tls_is_programmed(keys: Path, tmp_path: Path) -> None:
