@@ -53,15 +53,32 @@ class Generator:
 
     def _entities(self) -> Iterator[Any]:
         actions = {action.preamble.id: action for action in self.info.actions}
+        tables = {table.preamble.id: table for table in self.info.tables}
+        for profile in self.info.action_profiles:
+            names = {"action_profile_id": profile.preamble.id}
+            member = p4rt.Entity(action_profile_member={**names, "member_id": 1})
+            ref = tables[profile.table_ids[0]].action_refs[0]
+            _action(actions[ref.id], member.action_profile_member.action)
+            yield member
+            members = [{"member_id": 1, "weight": 1}]
+            yield p4rt.Entity(action_profile_group={**names, "group_id": 1, "members": members})
         for table in self.info.tables:
             for number, ref in enumerate(table.action_refs):
-                for default in (False, True):
+                for way in _ways(table):
                     entity = p4rt.Entity()
                     entry = entity.table_entry
-                    entry.table_id, entry.is_default_action = table.preamble.id, default
-                    _action(actions[ref.id], entry.action.action)
-                    if not default:
+                    entry.table_id = table.preamble.id
+                    if way == "default":
+                        entry.is_default_action = True
+                    else:
                         _match(table.match_fields, number, entry)
+                    if way in ("action", "default"):
+                        _action(actions[ref.id], entry.action.action)
+                    elif way == "one-shot":
+                        weighted = entry.action.action_profile_action_set.action_profile_actions.add(weight=2)
+                        _action(actions[ref.id], weighted.action)
+                    else:
+                        setattr(entry.action, way, 1)
                     yield entity
             key = p4rt.TableEntry(table_id=table.preamble.id)
             _match(table.match_fields, 0, key)
@@ -85,12 +102,6 @@ class Generator:
             yield p4rt.Entity(digest_entry={"digest_id": digest.preamble.id, "config": config})
         for value_set in self.info.value_sets:
             yield p4rt.Entity(value_set_entry={"value_set_id": value_set.preamble.id, "members": [{}]})
-        for profile in self.info.action_profiles:
-            number = profile.preamble.id
-            yield p4rt.Entity(action_profile_member={"action_profile_id": number, "member_id": 1})
-            members = [{"member_id": 1, "weight": 1}]
-            group = {"action_profile_id": number, "group_id": 1, "members": members}
-            yield p4rt.Entity(action_profile_group=group)
         replicas = [{"egress_port": 1, "instance": 1}, {"port": b"\2", "instance": 1}]
         for kind in (
             {"multicast_group_entry": {"multicast_group_id": 3}},
@@ -275,6 +286,13 @@ def _messages(message: Any) -> Iterator[Any]:
             continue
         for each in value if field.label == FieldDescriptor.LABEL_REPEATED else (value,):
             yield from _messages(each)
+
+
+def _ways(table: Any) -> tuple[str, ...]:
+    """How entries of a table name what they do."""
+    if table.implementation_id:
+        return "action_profile_member_id", "action_profile_group_id", "one-shot"
+    return "action", "default"
 
 
 def _action(action: Any, message: Any) -> None:
