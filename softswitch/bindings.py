@@ -45,6 +45,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "swc_clear_group": (None, [c_void_p, c_uint32]),
     "swc_set_session": (c_int, [c_void_p, c_uint32, c_uint32, POINTER(c_uint32), c_uint32]),
     "swc_clear_session": (None, [c_void_p, c_uint32]),
+    "swc_set_value_set": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32, _WORDS]),
     "swc_counter": (None, [c_void_p, c_uint32, c_uint64, _WORDS]),
     "swc_set_counter": (None, [c_void_p, c_uint32, c_uint64, _WORDS]),
     "swc_set_meters": (None, [c_void_p, c_uint32, c_uint64, c_uint64, _WORDS]),
@@ -230,6 +231,12 @@ class Library:
     def clear_session(self, switch: int, session: int) -> None:
         """Removes a clone session."""
         self._c.swc_clear_session(switch, session)
+
+    def set_value_set(self, switch: int, number: int, words: int, patterns: Sequence[int]) -> None:
+        """Replaces the members of a value set, given as values and masks of `words` words each."""
+        count = len(patterns) // (2 * words)
+        if self._c.swc_set_value_set(switch, number, count, words, _words(patterns)):
+            raise MemoryError(f"no memory for a value set of {count} patterns")
 
     def read_counter(self, switch: int, counter: int, index: int) -> tuple[int, int]:
         """Packets and bytes of a counter cell."""

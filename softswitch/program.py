@@ -7,6 +7,7 @@ refused here, by name, never ignored.
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +35,7 @@ from softswitch.program_types import (
     Checksum,
     Counter,
     Param,
+    Parser,
     Program,
     Register,
     ValueSet,
@@ -153,14 +155,15 @@ class _Loader:
                 raise ProgramError(f"deparser: no header '{header}'")
         if len(set(order)) != len(order):
             raise UnsupportedConstruct("a header emitted twice", "deparser")
+        parser = self._parsers.parser(self._list("parsers")[0])
         return Program(
             digest=digest,
             headers=self._headers,
             stacks=self._stacks,
             unions=self._declared.unions,
             union_stacks=self._declared.union_stacks,
-            value_sets=self._value_sets,
-            parser=self._parsers.parser(self._list("parsers")[0]),
+            value_sets={name: _with_fields(each, parser) for name, each in self._value_sets.items()},
+            parser=parser,
             deparser=order,
             actions=self._actions,
             ingress=ingress,
@@ -283,7 +286,21 @@ def _value_set(node: Json) -> ValueSet:
     size: int = member(node, "max_size", int, where) if node.get("max_size") is not None else _MAX_CELLS
     if bits < 1 or size < 0:
         raise ProgramError(f"{where}: {size} members of {bits} bits")
-    return ValueSet(node["name"], bits, size)
+    return ValueSet(node["name"], bits, size, (bits,))
+
+
+def _with_fields(value_set: ValueSet, parser: Parser) -> ValueSet:
+    """The set with the key elements of the states that look into it, which must agree."""
+    name = value_set.name
+    keys = {
+        state.key_bits
+        for state in parser.states.values()
+        for case in state.transitions
+        if case.value_set == name
+    }
+    if len(keys) > 1:
+        raise UnsupportedConstruct("one value set for keys of several shapes", f"parser value set {name}")
+    return replace(value_set, fields=keys.pop()) if keys else value_set
 
 
 def _register(node: Json) -> Register:

@@ -122,11 +122,15 @@ class ParserState:
 
 @dataclass(frozen=True)
 class ValueSet:
-    """A parser value set: up to `size` members of `bits` bits, the key's elements without padding."""
+    """A parser value set of up to `size` members.
+
+    `bits` is the width of a member, `fields` that of its parts, which are the elements of the select key.
+    """
 
     name: str
     bits: int
     size: int
+    fields: tuple[int, ...]
 
 
 @dataclass(frozen=True)

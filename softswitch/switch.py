@@ -19,6 +19,7 @@ from pathlib import Path
 from softswitch.action_profiles import ProfileStore
 from softswitch.bindings import EMIT, Library
 from softswitch.codegen.layout import storage_bits
+from softswitch.codegen.value_sets import member_words
 from softswitch.compiler import load_switch_library
 from softswitch.digests import DigestQueue
 from softswitch.entry import CloneSession, Count, Entry, Marked, Match, MeterConfig, Replica
@@ -26,10 +27,11 @@ from softswitch.errors import Code, ControlError
 from softswitch.meters import MeterArrays
 from softswitch.profile_control import ActionProfiles
 from softswitch.program import Program, load_program
-from softswitch.program_types import Register
+from softswitch.program_types import Register, ValueSet
 from softswitch.queueing import NEVER, QUEUE_PORTS, Queueing, QueueStatistics
 from softswitch.table_store import TableStore
 from softswitch.trace_events import Decoder, Event
+from softswitch.value_sets import Member, checked_members, member_patterns
 
 MAX_FRAME = 2040
 MAX_TRACED_PORT = 511
@@ -92,6 +94,7 @@ class Switch:
             for number, (name, profile) in enumerate(self.program.action_profiles.items())
         }
         self.profiles = ActionProfiles(stores, self._control, lambda: self.handle)
+        self._value_sets: dict[str, tuple[Member, ...]] = {}
         self._tables = {
             name: TableStore(
                 self._library, address, number, self.program, table, stores.get(table.profile or "")
@@ -338,6 +341,28 @@ class Switch:
             self._library.tell(self.handle, now)
             return [(name, entry) for name, table in self._tables.items() for entry in table.expired(now)]
 
+    # -- parser value sets -----------------------------------------------------------------------
+
+    def set_value_set(self, name: str, members: Sequence[Member]) -> None:
+        """Replaces all members of a parser value set: one match per element of the select key each.
+
+        INVALID_ARGUMENT for a wrong match, ALREADY_EXISTS for the same member twice, RESOURCE_EXHAUSTED for
+        more than the set holds.
+        """
+        with self._control:
+            kind = self._value_set(name)
+            wanted = checked_members(kind, members)
+            number = list(self.program.value_sets).index(name)
+            patterns = member_patterns(kind, wanted)
+            self._library.set_value_set(self.handle, number, member_words(kind.bits), patterns)
+            self._value_sets[name] = wanted
+
+    def value_set(self, name: str) -> tuple[Member, ...]:
+        """The members of a parser value set, in the order in which they were given."""
+        with self._control:
+            self._value_set(name)
+            return self._value_sets.get(name, ())
+
     # -- replication -----------------------------------------------------------------------------
 
     def set_multicast_group(self, group: int, replicas: Sequence[Replica | tuple[int, int]]) -> None:
@@ -425,6 +450,13 @@ class Switch:
             return self._tables[name]
         except KeyError:
             raise ControlError(Code.NOT_FOUND, f"the program has no table {name}") from None
+
+    def _value_set(self, name: str) -> ValueSet:
+        _ = self.handle
+        try:
+            return self.program.value_sets[name]
+        except KeyError:
+            raise ControlError(Code.NOT_FOUND, f"the program has no parser value set {name}") from None
 
     def _counter(self, name: str, index: int) -> int:
         counter = self.program.counters.get(name)
