@@ -14,7 +14,7 @@ import pytest
 
 from native.build import cache_dir
 from softswitch.device import Device
-from tests.softswitch.p4rt_client import CONTROL, CONTROL_INFO
+from tests.softswitch.programs import FOLDER
 
 SCRIPTS = Path(__file__).parent / "clients"
 FINSY = "finsy==0.30.0"
@@ -22,14 +22,14 @@ FINSY = "finsy==0.30.0"
 
 @pytest.fixture
 def lab() -> Iterator[list[str]]:
-    """A switch with two ports that are UDP tunnels; what a script's command line says of it."""
-    ends = [_free_port() for _ in range(4)]
+    """A switch with three ports that are UDP tunnels: its address, and the tunnels' ends for a script."""
+    ends = [_free_port() for _ in range(6)]
     with Device() as device:
-        for number, (here, there) in enumerate((ends[:2], ends[2:]), start=1):
+        for number, (here, there) in enumerate((ends[:2], ends[2:4], ends[4:]), start=1):
             device.loop.add_udp(number, ("127.0.0.1", here), ("127.0.0.1", there))
         address = device.serve("127.0.0.1:0")
         device.start()
-        yield [address, str(CONTROL_INFO), str(CONTROL), *map(str, ends)]
+        yield [address, *map(str, ends)]
 
 
 def _free_port() -> int:
@@ -65,16 +65,26 @@ def finsy() -> Path:
     return python
 
 
-def _run(python: str | Path, script: str, lab: list[str]) -> None:
+def _run(python: str | Path, script: str, program: str, lab: list[str]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [str(python), str(SCRIPTS / script), *lab]
+    address, *ends = lab
+    files = [str(FOLDER / f"{program}.p4info.txtpb"), str(FOLDER / f"{program}.json")]
+    command = [str(python), str(SCRIPTS / script), address, *files, *ends]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stdout + done.stderr
 
 
 def test_p4runtime_shell(lab: list[str]) -> None:
-    _run(sys.executable, "shell.py", lab)
+    _run(sys.executable, "shell.py", "control", lab)
 
 
-def test_finsy(lab: list[str], finsy: Path) -> None:
-    _run(finsy, "finsy_controller.py", lab)
+@pytest.mark.parametrize(
+    ("script", "program"),
+    [
+        ("finsy_controller.py", "control"),
+        ("finsy_meters.py", "meters"),
+        ("finsy_profiles.py", "profiles"),
+    ],
+)
+def test_finsy(lab: list[str], finsy: Path, script: str, program: str) -> None:
+    _run(finsy, script, program, lab)
