@@ -57,10 +57,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "swc_begin_idle": (None, [c_void_p, c_uint32, c_uint32]),
     "swc_set_timeout": (None, [c_void_p, c_uint32, c_uint32, c_uint64]),
     "swc_idle_time": (c_uint64, [c_void_p, c_uint32, c_uint32]),
-    "swc_expire": (
-        c_uint32,
-        [c_void_p, c_uint32, c_uint64, POINTER(c_uint32), POINTER(c_uint32), c_uint32, _WORDS],
-    ),
+    "swc_expire": (c_int, [c_void_p, c_uint32, c_uint32, c_uint64, _WORDS]),
     "swc_tell": (None, [c_void_p, c_uint64]),
     "swc_digests_wait": (c_int, [c_void_p]),
     "swc_digest_room": (c_uint32, []),
@@ -305,15 +302,11 @@ class Library:
         result: int = self._c.swc_idle_time(switch, table, handle)
         return result
 
-    def expire(self, switch: int, table: int, now: int, room: int) -> tuple[list[int], int]:
-        """Handles of the entries that are idle by `now`, and before when no other one is."""
-        out, at, due = (c_uint32 * room)(), c_uint32(0), _words([(1 << 64) - 1])
-        found: list[int] = []
-        while True:
-            count = self._c.swc_expire(switch, table, now, ctypes.byref(at), out, room, due)
-            found += out[:count]
-            if count < room:
-                return found, due[0]
+    def expire(self, switch: int, table: int, handle: int, now: int) -> tuple[bool, int]:
+        """Whether an entry is idle by `now`, and when it can be next; NEVER without a timeout."""
+        due = _words([0])
+        out = self._c.swc_expire(switch, table, handle, now, due)
+        return bool(out), due[0]
 
     def take_digests(self, switch: int, size: int) -> bytes:
         """All samples that wait, each of `size` bytes."""

@@ -300,6 +300,9 @@ static void exact_remove(sw_table *table, const sw_entry *entry) {
 
 // -- tables -----------------------------------------------------------------------------------------------
 
+// A free handle holds the next free one, marked by its lowest bit.
+static int is_free(const sw_entry *place) { return ((uintptr_t)place & 1) != 0; }
+
 static void free_handle(sw_table *table, uint32_t handle) {
     table->handles[handle] = (sw_entry *)((uintptr_t)table->free_handle << 1 | 1);
     table->free_handle = handle;
@@ -334,7 +337,7 @@ int sw_table_init(sw_table *table, const sw_table_desc *desc) {
 
 void sw_table_free(sw_table *table) {
     for (uint32_t i = 0; i < table->handle_count; i++)
-        if (!sw_is_free(table->handles[i])) free(table->handles[i]);
+        if (!is_free(table->handles[i])) free(table->handles[i]);
     if (table->desc->kind == SW_LPM && table->group_count != 0) free_roots(table);
     for (uint32_t i = 0; i < table->group_count; i++) group_free(&table->groups[i]);
     sw_trie_free(&table->trie);

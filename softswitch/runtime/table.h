@@ -14,8 +14,6 @@ void sw_table_free(sw_table *table);
 int64_t sw_table_insert(sw_table *table, const uint64_t *key, const uint64_t *check, int32_t priority,
                         uint32_t action, const uint64_t *args);
 void sw_table_remove(sw_table *table, uint32_t handle);
-// Whether a place among the handles holds no entry, but the next free handle, marked by its lowest bit.
-static inline int sw_is_free(const sw_entry *place) { return ((uintptr_t)place & 1) != 0; }
 void sw_entry_set(const sw_table *table, sw_entry *entry, uint32_t action, const uint64_t *args);
 
 #endif

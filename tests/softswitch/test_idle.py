@@ -2,6 +2,7 @@
 """Entries that age: which are reported, when, and how often."""
 
 import random
+import tracemalloc
 from collections.abc import Iterator
 
 import pytest
@@ -128,6 +129,22 @@ def test_many_entries_against_a_model(switch: Switch) -> None:
         due = sorted(who for who, timeout in timeouts.items() if timeout and now - since[who] >= timeout)
         assert expired(switch, now * MS) == due
         since.update(dict.fromkeys(due, now))
+
+
+def test_changes_leave_nothing_behind(switch: Switch) -> None:
+    """However often timeouts are changed, an entry has one timer."""
+    switch.insert_entry("In.flows", flow(1, 1000 * MS))
+    for now in range(500):
+        switch.modify_entry("In.flows", flow(1, (1000 + now) * MS))
+        assert expired(switch, now) == []
+    tracemalloc.start()
+    for now in range(500, 3000):
+        switch.modify_entry("In.flows", flow(1, (1000 + now) * MS))
+        switch.expired(now)
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert grown < 50_000
+    assert expired(switch, 3999 * MS) == [1]
 
 
 def test_timeouts_are_refused_where_nothing_ages(switch: Switch) -> None:
