@@ -230,11 +230,15 @@ class ShiftStack:
 
 @dataclass(frozen=True)
 class RegisterRead:
-    """`dst` = register[index]; nothing happens when the index is out of range."""
+    """`dst` = register[index]; nothing happens when the index is out of range.
+
+    Where `dst` is a temporary, which has no value before, it is `otherwise` (None: 0) then.
+    """
 
     dst: Lvalue
     register: str
     index: Expr
+    otherwise: Expr | None = None
 
 
 @dataclass(frozen=True)

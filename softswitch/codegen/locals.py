@@ -9,7 +9,7 @@ the shape that `codegen.reroll` looks for.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from softswitch.codegen.layout import LOCAL, Layout
@@ -38,6 +38,7 @@ from softswitch.program_ir import (
     Hash,
     Jump,
     MarkToDrop,
+    RegisterRead,
     Statement,
     Valid,
 )
@@ -169,6 +170,8 @@ class Renamer:
             dst = destination(new)
             if isinstance(dst, FieldRef):
                 if dst in self._single or dst in promoted:
+                    if isinstance(new, RegisterRead):  # out of range, the variable stays as it was
+                        new = replace(new, otherwise=current.get(dst, dst if dst in promoted else None))
                     self._count += 1
                     kind = self._layout.field_type(dst)
                     name = f"v{self._action.id}_{self._count}"

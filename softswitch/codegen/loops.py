@@ -8,7 +8,8 @@ iteration, as the program says.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import cast
 
 from softswitch.codegen.expressions import Compiler, literal, machine_bits, register_array, unsigned
 from softswitch.codegen.layout import LOCAL, Layout, c_type, storage_bits
@@ -84,21 +85,55 @@ class _LoopText:
                 self._leaf(ref)
         body = [self._renamed(statement) for statement in self._loop.body]
         self._hoist_rows([each for each in body if isinstance(each, RegisterRead | RegisterWrite)])
+        all_in_range = not (self._loop.carried or self._loop.unrolled) or all(
+            (each.register, each.index) in self._rows for each in body if isinstance(each, RegisterRead)
+        )
+        if self._loop.unrolled and not all_in_range:
+            return ["{", *_indent(self._unrolled()), "}"]
         inside = self._declared_inside()
         fast = [line for statement in body for line in self._fast(statement)]
         head = f"for (size_t i = 0; i < {self._loop.count}; i++) {{"
+        if not all_in_range:
+            return ["{", *_indent([*self._before, *self._slow(head, inside, body)]), "}"]
         if not self._checks:
             return ["{", *_indent([*self._before, head, *_indent([*inside, *fast]), "}"]), "}"]
-        slow = [line for statement in body for line in self._writer.write(statement)]
+        slow = self._unrolled() if self._loop.unrolled else self._slow(head, inside, body)
         inner = [
             *self._before,
             f"if ({' && '.join(self._checks)}) {{",
             *_indent([head, *_indent([*inside, *fast]), "}"]),
             "} else {",
-            *_indent([head, *_indent([*inside, *slow]), "}"]),
+            *_indent(slow),
             "}",
         ]
         return ["{", *_indent(inner), "}"]
+
+    def _slow(self, head: str, inside: list[str], body: list[Statement]) -> list[str]:
+        """The loop with a check per access."""
+        carried = self._loop.carried
+        kinds = {ref: c_type(storage_bits(self._layout.field_type(ref).bits)) for ref in carried}
+        outside = [
+            f"{kinds[ref]} {ref.field} = {self._compiler.stored(start, self._layout.field_type(ref).bits)};"
+            for ref, start in carried.items()
+        ]
+        declared_outside = {f"{kind} {ref.field};" for ref, kind in kinds.items()}
+        lines = [line for line in inside if line not in declared_outside]
+        for statement in body:
+            if isinstance(statement, RegisterRead) and statement.dst in carried:
+                lines += self._writer.write(replace(statement, otherwise=cast(FieldRef, statement.dst)))
+            else:
+                lines += self._writer.write(statement)
+        return [*outside, head, *_indent(lines), "}"]
+
+    def _unrolled(self) -> list[str]:
+        """All iterations as the program has them."""
+        made = dict.fromkeys(destination(each) for each in self._loop.unrolled)
+        declared = [
+            f"{c_type(storage_bits(self._layout.field_type(ref).bits))} {ref.field};"
+            for ref in made
+            if isinstance(ref, FieldRef) and ref.header == LOCAL and ref.field.startswith("v")
+        ]
+        return [*declared, *(line for each in self._loop.unrolled for line in self._writer.write(each))]
 
     def _declared_inside(self) -> list[str]:
         lines = []

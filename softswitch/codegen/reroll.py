@@ -10,8 +10,9 @@ proved here.
 
 import dataclasses
 import functools
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Final, cast
 
 from softswitch.codegen.layout import LOCAL, Layout
@@ -56,12 +57,18 @@ class Loop:
 
     `consts` are the temporaries in the body that stand for constants that step, `fields` those that
     stand for the elements of a run of fields: by C name of the array and position in it.
+
+    A register read out of range leaves its variable as it was, which `body` does not say: `carried` has the
+    temporaries that keep their value from one iteration to the next, with what they are before the first.
+    Where it is not as simple, `unrolled` has all iterations as they are in the program, else nothing.
     """
 
     count: int
     body: tuple[Statement, ...]
     consts: dict[FieldRef, Stepping]
     fields: dict[FieldRef, tuple[str, Stepping]]
+    carried: Mapping[FieldRef, Expr] = field(default_factory=dict)
+    unrolled: tuple[Statement, ...] = ()
 
 
 Item = Statement | Loop
@@ -124,7 +131,12 @@ class Reroller:
             return None
         count, period = best
         steps = [_steps(leaves[at + s], leaves[at + s + period], defined) for s in range(period)]
-        return self._build(block[at : at + period], steps, count)
+        loop = self._build([_in_range(each) for each in block[at : at + period]], steps, count)
+        unrolled = block[at : at + count * period]
+        if all(_in_range(each) is each for each in unrolled):
+            return loop
+        carried = _carried(unrolled, period)
+        return replace(loop, unrolled=tuple(unrolled)) if carried is None else replace(loop, carried=carried)
 
     def _count(
         self,
@@ -186,7 +198,7 @@ class Reroller:
         if any(isinstance(node, STATEFUL) for expr in inputs(statement) for node in walk(expr)):
             return None, ()
         leaves: list[_Leaf] = []
-        shape = self._shape(statement, leaves)
+        shape = self._shape(_in_range(statement), leaves)
         return shape, tuple(leaves)
 
     def _shape(self, node: object, leaves: list[_Leaf]) -> tuple[object, ...]:
@@ -315,6 +327,29 @@ class Reroller:
         new = self._layout.add_local(f"f{self._prefix}_{self._made}", slot.bits, slot.signed)
         fields[new] = wanted
         return new
+
+
+def _carried(unrolled: Sequence[Statement], period: int) -> dict[FieldRef, Expr] | None:
+    """The temporaries of the first iteration that are, out of range, what they were in the one before.
+
+    None when some read is to leave its variable as another statement made it.
+    """
+    carried: dict[FieldRef, Expr] = {}
+    for position in range(period):
+        reads = [each for each in unrolled[position::period] if isinstance(each, RegisterRead)]
+        if all(each.otherwise is None for each in reads):
+            continue
+        if any(each.otherwise != before.dst for before, each in pairwise(reads)):
+            return None
+        carried[cast(FieldRef, reads[0].dst)] = reads[0].otherwise or Const(0)
+    return carried
+
+
+def _in_range(statement: Statement) -> Statement:
+    """A register read as it is when its index is in range."""
+    if isinstance(statement, RegisterRead) and statement.otherwise is not None:
+        return replace(statement, otherwise=None)
+    return statement
 
 
 @functools.cache

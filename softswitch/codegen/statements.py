@@ -52,8 +52,8 @@ class StatementWriter:
         match statement:
             case Assign(dst, src):
                 return self.store(dst, lambda bits: compiler.stored(src, bits))
-            case RegisterRead(dst, name, index):
-                return self._register_read(dst, name, index)
+            case RegisterRead():
+                return self._register_read(statement)
             case RegisterWrite(name, index, value):
                 register = self._program.registers[name]
                 at = compiler.index(index)
@@ -92,13 +92,15 @@ class StatementWriter:
         target = f"{self._layout.stack(dst.stack)}[{index}].{access}"
         return [f"if ({index} < {len(stack.headers)}) {assignment(target, text, kind.bits)}"]
 
-    def _register_read(self, dst: Lvalue, name: str, index: Expr) -> list[str]:
+    def _register_read(self, statement: RegisterRead) -> list[str]:
+        dst, name, index = statement.dst, statement.register, statement.index
         register = self._program.registers[name]
         at = self._compiler.index(index)
         bits = self._compiler.ranges.field(dst).bits
         cell = self._compiler.cell_of_width(name, at, bits)
         if isinstance(dst, FieldRef) and is_temporary(dst):
-            return [f"{dst.field} = {at} < {register.size} ? {cell} : 0;"]
+            before = "0" if statement.otherwise is None else self._compiler.stored(statement.otherwise, bits)
+            return [f"{dst.field} = {at} < {register.size} ? {cell} : {before};"]
         return [f"if ({at} < {register.size}) {{ {' '.join(self.store(dst, lambda _: cell))} }}"]
 
     def _execute_meter(self, dst: Lvalue, name: str, index: Expr) -> list[str]:

@@ -92,7 +92,7 @@ def fields_in(expr: Expr) -> Iterator[FieldRef]:
 
 _INPUTS: Final[dict[type, tuple[str, ...]]] = {
     Assign: ("src",),
-    RegisterRead: ("index",),
+    RegisterRead: ("index", "otherwise"),
     RegisterWrite: ("index", "value"),
     CounterAdd: ("index",),
     ExecuteMeter: ("index",),

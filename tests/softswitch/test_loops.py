@@ -61,7 +61,7 @@ def maximum(m: Model) -> None:
 def walk(m: Model) -> None:
     old = 0
     for i in range(LANES):
-        old = m.read(m.at)
+        old = m.read(m.at, otherwise=old)
         m.lanes[i] ^= old
         m.write(m.at, m.lanes[i])
         m.at = m.at + 1 & M32
@@ -78,8 +78,10 @@ def stride(m: Model) -> None:
 
 
 def chain(m: Model) -> None:
+    old = 0
     for i in range(LANES):
-        m.write(m.base + i + 1, m.read(m.base + i) + m.lanes[i])
+        old = m.read(m.base + i, otherwise=old)
+        m.write(m.base + i + 1, old + m.lanes[i])
 
 
 def scan(m: Model) -> None:
@@ -98,16 +100,18 @@ def smear(m: Model) -> None:
 
 
 def saturate(m: Model) -> None:
+    old = 0
     for i in range(LANES):
-        old = m.read(m.base + i)
+        old = m.read(m.base + i, otherwise=old)
         m.lanes[i] = max(m.lanes[i] - old, 0)
         m.write(m.base + i, min(old + m.lanes[i], M32))
 
 
 def wide(m: Model) -> None:
+    old = 0
     for i in range(4):
         index = m.base + i & M32
-        old = m.store64[index] if index < STORE64 else 0
+        old = m.store64[index] if index < STORE64 else old
         m.bytes[8 + i] = m.bytes[8 + i] + old & M64
         if index < STORE64:
             m.store64[index] = m.bytes[8 + i]
