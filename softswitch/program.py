@@ -286,7 +286,7 @@ def _value_set(node: Json) -> ValueSet:
     size: int = member(node, "max_size", int, where) if node.get("max_size") is not None else _MAX_CELLS
     if bits < 1 or size < 0:
         raise ProgramError(f"{where}: {size} members of {bits} bits")
-    return ValueSet(node["name"], bits, size, (bits,))
+    return ValueSet(node["name"], bits, size, ())
 
 
 def _with_fields(value_set: ValueSet, parser: Parser) -> ValueSet:

@@ -124,7 +124,8 @@ class ParserState:
 class ValueSet:
     """A parser value set of up to `size` members.
 
-    `bits` is the width of a member, `fields` that of its parts, which are the elements of the select key.
+    `bits` is the width of a member, `fields` that of its parts, which are the elements of the select key; no
+    state looks into a set without fields.
     """
 
     name: str

@@ -35,6 +35,8 @@ def checked_members(kind: ValueSet, members: Sequence[Member]) -> tuple[Member, 
 
 
 def _checked(kind: ValueSet, member: Member) -> Member:
+    if not kind.fields:
+        return member
     if len(member) != len(kind.fields):
         raise ControlError(
             Code.INVALID_ARGUMENT, f"value set {kind.name} has {len(kind.fields)} fields, not {len(member)}"
@@ -65,6 +67,8 @@ def member_patterns(kind: ValueSet, members: Sequence[Member]) -> list[int]:
 
     A range becomes as many patterns as it has aligned blocks. Raises ControlError RESOURCE_EXHAUSTED.
     """
+    if not kind.fields:
+        return []
     words = member_words(kind.bits)
     flat: list[int] = []
     for member in members:

@@ -7,7 +7,16 @@ from typing import Final
 from p4.v1 import p4runtime_pb2
 
 from softswitch.errors import Code, ControlError
-from softswitch.p4rt import action_profiles, counters, digests, meters, registers, replication, tables
+from softswitch.p4rt import (
+    action_profiles,
+    counters,
+    digests,
+    meters,
+    registers,
+    replication,
+    tables,
+    value_sets,
+)
 from softswitch.p4rt.keys import Message, invalid
 from softswitch.p4rt.pipeline import Pipeline
 
@@ -28,6 +37,7 @@ _WRITERS: Final[Mapping[str, Writer]] = {
     "packet_replication_engine_entry": replication.write_replication,
     "action_profile_member": action_profiles.write_member,
     "action_profile_group": action_profiles.write_group,
+    "value_set_entry": value_sets.write_value_set,
 }
 _READERS: Final[Mapping[str, Reader]] = {
     "table_entry": tables.read_table_entries,
@@ -40,6 +50,7 @@ _READERS: Final[Mapping[str, Reader]] = {
     "packet_replication_engine_entry": replication.read_replication,
     "action_profile_member": action_profiles.read_members,
     "action_profile_group": action_profiles.read_groups,
+    "value_set_entry": value_sets.read_value_sets,
 }
 
 

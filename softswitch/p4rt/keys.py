@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys of table entries: P4Runtime's FieldMatch to and from the switch's matches (specification 9.1.1)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from p4.config.v1 import p4info_pb2
@@ -79,18 +79,23 @@ def _match(field: FieldInfo, message: Message, where: str) -> Match:
 
 def decode_key(table: TableInfo, entry: Message) -> tuple[Match, ...]:
     """The entry's key, one match per field in the table's order. Raises ControlError INVALID_ARGUMENT."""
+    return decode_matches(f"table {table.name}", table.fields, entry.match)
+
+
+def decode_matches(what: str, fields: Sequence[FieldInfo], messages: Iterable[Message]) -> tuple[Match, ...]:
+    """FieldMatch messages as one match per field, in order. Raises ControlError INVALID_ARGUMENT."""
     given: dict[int, Message] = {}
-    for message in entry.match:
+    for message in messages:
         if message.field_id in given:
-            raise invalid(f"table {table.name}: field {message.field_id} is given twice")
+            raise invalid(f"{what}: field {message.field_id} is given twice")
         given[message.field_id] = message
     key: list[Match] = []
-    for field in table.fields:
-        where = f"table {table.name}, field {field.name}"
-        message = given.pop(field.id, None)
-        key.append(_wildcard(field, where) if message is None else _match(field, message, where))
+    for field in fields:
+        where = f"{what}, field {field.name}" if field.name else what
+        found = given.pop(field.id, None)
+        key.append(_wildcard(field, where) if found is None else _match(field, found, where))
     if given:
-        raise invalid(f"table {table.name} has no field with id {min(given)}")
+        raise invalid(f"{what} has no field with id {min(given)}")
     return tuple(key)
 
 
@@ -101,8 +106,8 @@ def check_priority(table: TableInfo, priority: int) -> None:
         raise invalid(f"table {table.name}: priority is {priority}, must be {wanted}")
 
 
-def _encode_match(field: FieldInfo, match: Match, message: Message) -> None:
-    """Append the match to a TableEntry; a wildcard is left out, as the specification wants it."""
+def encode_match(field: FieldInfo, match: Match, message: Message) -> None:
+    """Append the match to a TableEntry or ValueSetMember, as the specification has it: no wildcards."""
     found = p4runtime_pb2.FieldMatch(field_id=field.id)
     if isinstance(match, Exact):
         found.exact.value = encode(match.value)
@@ -130,7 +135,7 @@ def encode_key(table: TableInfo, key: tuple[Match, ...], priority: int) -> Messa
     """A TableEntry with nothing but what identifies it."""
     message = p4runtime_pb2.TableEntry(table_id=table.id, priority=priority)
     for field, match in zip(table.fields, key, strict=True):
-        _encode_match(field, match, message)
+        encode_match(field, match, message)
     return message
 
 

@@ -118,6 +118,16 @@ class DigestInfo:
     obstacle: str = ""
 
 
+@dataclass(frozen=True)
+class ValueSetInfo:
+    """A parser value set: the fields of its members, in order, and how many it holds."""
+
+    id: int
+    name: str
+    fields: tuple[FieldInfo, ...]
+    size: int
+
+
 class P4InfoIndex:
     """What the P4Runtime server asks a P4Info: objects by id, and actions by name."""
 
@@ -134,6 +144,10 @@ class P4InfoIndex:
         self.meters = {m.preamble.id: _meter(m, m.size) for m in info.meters}
         self.direct_meters = {m.direct_table_id: _meter(m, 0) for m in info.direct_meters}
         self.digests = {d.preamble.id: _digest(d, info.type_info) for d in info.digests}
+        self.value_sets = {
+            v.preamble.id: ValueSetInfo(v.preamble.id, v.preamble.name, tuple(map(_field, v.match)), v.size)
+            for v in info.value_sets
+        }
         self.packet_headers = {
             header.preamble.name: tuple(_field(m) for m in header.metadata)
             for header in info.controller_packet_metadata
@@ -171,6 +185,10 @@ class P4InfoIndex:
         """The register with that id. Raises ControlError NOT_FOUND."""
         return _find(self.registers, number, "register")
 
+    def value_set(self, number: int) -> ValueSetInfo:
+        """The parser value set with that id. Raises ControlError NOT_FOUND."""
+        return _find(self.value_sets, number, "value set")
+
     def check_against(self, program: Program) -> None:
         """Raises ProgramError, naming the first difference, unless P4Info describes ``program``."""
         _check_ids(self.message)
@@ -202,6 +220,8 @@ class P4InfoIndex:
         for digest in self.digests.values():
             if digest.encode is not None and widths.get(digest.name, digest.widths) != digest.widths:
                 raise _mismatch(f"digest {digest.name}", f"its fields have {widths[digest.name]} bits")
+        for value_set in self.value_sets.values():
+            _check_value_set(value_set, program)
 
     def _check_table(self, table: TableInfo, program: Program) -> None:
         known = program.tables.get(table.name)
@@ -338,6 +358,17 @@ def _table(table: Any, counted: set[int]) -> TableInfo:
         idle_timeout=table.idle_timeout_behavior != p4info_pb2.Table.NO_TIMEOUT,
         profile=table.implementation_id,
     )
+
+
+def _check_value_set(value_set: ValueSetInfo, program: Program) -> None:
+    known = program.value_sets.get(value_set.name)
+    if known is None:
+        raise _mismatch(f"value set {value_set.name}", "the program does not have it")
+    widths = tuple(field.bits for field in value_set.fields)
+    if sum(widths) != known.bits or known.fields not in ((), widths):
+        raise _mismatch(f"value set {value_set.name}", "its members are others")
+    if value_set.size != known.size:
+        raise _mismatch(f"value set {value_set.name}", f"its size is {known.size}, not {value_set.size}")
 
 
 def _meter(meter: Any, size: int) -> MeterInfo:

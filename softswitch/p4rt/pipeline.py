@@ -222,7 +222,7 @@ def _same_program(one: Config, other: Config) -> bool:
 
 
 def carry_over(old: Pipeline, new: Pipeline) -> None:
-    """Write ``old``'s state into ``new``: profiles, entries, defaults, groups, sessions, meters, digests.
+    """Write ``old``'s state into ``new``: profiles, entries, defaults, groups, sessions, meters, digests, sets.
 
     Counters and registers start anew, buckets full. Raises ControlError at the first thing that ``new``
     cannot hold.
@@ -249,6 +249,9 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
             if config is not None:
                 new.switch.meters.configure(meter.name, config, index)
     new.digests.carry_over(old.digests)
+    for value_set in old.info.value_sets.values():
+        if members := old.switch.value_set(value_set.name):
+            new.switch.set_value_set(value_set.name, members)
     new.notes.update(old.notes)
     new.default_notes.update(old.default_notes)
     new.group_notes.update(old.group_notes)
