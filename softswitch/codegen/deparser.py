@@ -4,7 +4,7 @@
 from collections.abc import Iterator
 
 from softswitch.codegen.expressions import Compiler, literal, machine_bits
-from softswitch.codegen.headers import Bits, store_bits, wide_bits
+from softswitch.codegen.headers import Bits, store_bits, store_next, wide_bits
 from softswitch.codegen.layout import Layout
 from softswitch.codegen.tracepoints import Tracepoints
 from softswitch.errors import UnsupportedConstruct
@@ -76,7 +76,9 @@ def calculation_function(layout: Layout, number: int, calculation: Calculation) 
     lines.append(f"uint8_t buffer[{size} + {payload} + 8];")
     lines.append("uint32_t at = 0;")
     runs = list(_runs(calculation.inputs))
-    if all(sum(_input_bits(layout, each) for each in run) % 8 == 0 for _, run in runs):
+    if not _any_varbit(layout, calculation) and all(
+        sum(_input_bits(layout, each) for each in run) % 8 == 0 for _, run in runs
+    ):
         for header, run in runs:
             stores = list(store_bits("(buffer + at)", 0, _bits(layout, run)))
             count = sum(_input_bits(layout, each) for each in run) // 8
@@ -85,10 +87,7 @@ def calculation_function(layout: Layout, number: int, calculation: Calculation) 
     else:
         lines += ["uint32_t bits = 0;", "memset(buffer, 0, sizeof buffer);"]
         for header, run in runs:
-            block = " ".join(
-                f"sw_store_bits(buffer, bits, {each.bits}, {each.text}); bits += {each.bits};"
-                for each in _bits(layout, run)
-            )
+            block = " ".join(store_next("buffer", "bits", each) for each in _bits(layout, run))
             lines.append(f"if ({layout.valid(header)}) {{ {block} }}" if header else block)
         lines.append("at = (bits + 7) / 8;")
     if calculation.payload:
@@ -102,6 +101,8 @@ def calculation_function(layout: Layout, number: int, calculation: Calculation) 
 def _summable(layout: Layout, calculation: Calculation) -> bool:
     """Whether a calculation is an Internet checksum over fields that make up whole 16-bit words."""
     if calculation.algorithm is not Algorithm.CSUM16 or calculation.payload:
+        return False
+    if _any_varbit(layout, calculation):
         return False
     for _, run in _runs(calculation.inputs):
         group = 0
@@ -148,6 +149,10 @@ def _word_sums(fields: Iterator[Bits]) -> Iterator[str]:
         for shift in range(0, width, 32):
             yield f"sum += (uint32_t)(({value}) >> {shift});"
         group = []
+
+
+def _any_varbit(layout: Layout, calculation: Calculation) -> bool:
+    return any(bits.varbit for bits in _bits(layout, list(calculation.inputs)))
 
 
 def _input_bits(layout: Layout, each: CalculationInput) -> int:
@@ -198,6 +203,8 @@ def _bits(layout: Layout, run: list[CalculationInput]) -> Iterator[Bits]:
 
 def _field_bits(layout: Layout, ref: FieldRef) -> list[Bits]:
     slot = layout.slot(ref)
+    if slot.varbit:
+        return [Bits(slot.access, slot.bits, True)]
     return wide_bits(slot.access, slot.bits) if slot.bits > 128 else [Bits(slot.access, slot.bits)]
 
 

@@ -214,10 +214,11 @@ def shift_name(layout: Layout, stack: str) -> str:
 
 def shift_function(layout: Layout, stack: str) -> str:
     """C text of push_front/pop_front on a stack of headers or unions."""
-    if stack in layout.program.union_stacks:
-        return _shift_unions(layout, stack)
-    size = len(layout.program.stacks[stack].headers)
-    return _shift_headers(layout, stack, size) if size <= 64 else _shift_many(layout, stack, size)
+    first = layout.program.stacks[columns(layout.program, stack)[0]]
+    size = len(first.headers)
+    if stack in layout.program.union_stacks or first.type.varbit is not None or size > 64:
+        return _shift_by_swaps(layout, stack, size)
+    return _shift_headers(layout, stack, size)
 
 
 def _shift_headers(layout: Layout, stack: str, size: int) -> str:
@@ -242,51 +243,36 @@ def _shift_headers(layout: Layout, stack: str, size: int) -> str:
 """
 
 
-def _shift_many(layout: Layout, stack: str, size: int) -> str:
-    """The same where the validity bits take more than a word."""
-    array, count = layout.stack(stack), layout.next_index(stack)
-    first = layout.header_index[layout.program.stacks[stack].headers[0]]
-    return f"""SW_INLINE void {shift_name(layout, stack)}(phv *p, state *m, int by) {{
-    const unsigned wanted = (unsigned)(by < 0 ? -by : by), n = wanted < {size}u ? wanted : {size}u;
-    if (by < 0) {{
-        memmove(&{array}[0], &{array}[n], ({size}u - n) * sizeof {array}[0]);
-        for (unsigned i = 0; i < {size}u; i++)
-            sw_set_bit(m->valid, {first} + i, i + n < {size}u && sw_get_bit(m->valid, {first} + i + n));
-        {count} = {count} > n ? {count} - n : 0;
-    }} else {{
-        memmove(&{array}[n], &{array}[0], ({size}u - n) * sizeof {array}[0]);
-        for (unsigned i = {size}u; i-- > 0;)
-            sw_set_bit(m->valid, {first} + i, i >= n && sw_get_bit(m->valid, {first} + i - n));
-        {count} = {count} + n < {size}u ? {count} + n : {size}u;
-    }}
-}}
-"""
+def _shift_by_swaps(layout: Layout, stack: str, size: int) -> str:
+    """The same one element at a time, as BMv2 does it.
 
-
-def _shift_unions(layout: Layout, stack: str) -> str:
-    """Swaps unions as BMv2 does, which never makes one invalid: what is pushed out at one end comes in at
-    the other."""
-    names = columns(layout.program, stack)
-    size = len(layout.program.stacks[names[0]].headers)
+    So it is seen how long a varbit field was in the element that is pushed; and in a stack of unions, of
+    which BMv2 never makes one invalid, what is pushed out at one end comes in at the other.
+    """
     count = layout.next_index(stack)
-    swaps = []
-    for name in names:
+    swaps, gone = [], []
+    for name in columns(layout.program, stack):
         kind = layout.type_name(layout.program.stacks[name].type)
         array, first = layout.stack(name), layout.header_index[layout.program.stacks[name].headers[0]]
-        swaps.append(
-            f"{{ {kind} t = {array}[i]; {array}[i] = {array}[j]; {array}[j] = t; "
-            f"sw_swap_bits(m->valid, {first} + i, {first} + j); }}"
-        )
-    body = "\n            ".join(swaps)
+        swaps += [
+            f"const {kind} t{first} = {array}[i];",
+            f"{array}[i] = {array}[j];",
+            f"{array}[j] = t{first};",
+            f"sw_swap_bits(m->valid, {first} + i, {first} + j);",
+        ]
+        if stack not in layout.program.union_stacks:
+            gone.append(
+                f"    for (unsigned i = 0; i < n && i < {size}u; i++) "
+                f"sw_set_bit(m->valid, {first} + (by < 0 ? {size}u - 1 - i : i), 0);\n"
+            )
+    body = "\n".join(f"        {line}" for line in swaps)
     return f"""SW_INLINE void {shift_name(layout, stack)}(phv *p, state *m, int by) {{
     const unsigned n = (unsigned)(by < 0 ? -by : by);
     for (unsigned step = n; n != 0 && step < {size}u; step++) {{
         const unsigned i = by < 0 ? step - n : {size}u - 1 - (step - n), j = by < 0 ? i + n : i - n;
-        {{
-            {body}
-        }}
+{body}
     }}
-    if (by < 0) {count} = {count} > n ? {count} - n : 0;
-    else {count} = {count} + n < {size}u ? {count} + n : {size}u;
+{"".join(gone)}    if (by < 0) {count} = {count} > n ? {count} - n : 0;
+    else {count} = n < {size}u - {count} ? {count} + n : {size}u;
 }}
 """

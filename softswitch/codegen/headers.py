@@ -10,10 +10,14 @@ from softswitch.program_types import HeaderType
 
 @dataclass(frozen=True)
 class Bits:
-    """`bits` bits to be written; `text` is a C expression of unsigned type with nothing above them."""
+    """`bits` bits to be written; `text` is a C expression of unsigned type with nothing above them.
+
+    With `varbit` it is a varbit field, which `store_next` can write.
+    """
 
     text: str
     bits: int
+    varbit: bool = False
 
 
 def load_field(base: str, offset: int, bits: int) -> str:
@@ -80,6 +84,14 @@ def _store_group(base: str, byte: int, group: list[Bits], width: int) -> str:
     if width in (16, 32, 64):
         return f"sw_store{width}({base} + {byte}, (uint{width}_t)({value}));"
     return f"sw_store({base} + {byte}, {width // 8}, {value});"
+
+
+def store_next(base: str, offset: str, field: Bits) -> str:
+    """C statements that write a field `offset` (a C variable) bits behind `base` and advance it."""
+    if field.varbit:
+        store = f"sw_store_bits({base}, {offset}, 8, {field.text}.b[i]);"
+        return f"for (uint32_t i = 0; i < {field.text}.n; i++, {offset} += 8) {store}"
+    return f"sw_store_bits({base}, {offset}, {field.bits}, {field.text}); {offset} += {field.bits};"
 
 
 def header_functions(layout: Layout, kind: HeaderType) -> str:

@@ -176,7 +176,7 @@ class ParserWriter:
         return [
             "{",
             f"    const uint32_t bits = {compiler.stored(varbit, 32)}, n = bits / 8;",
-            f"    if (SW_RARE(bits % 8 != 0)) {self._fail('ParserInvalidArgument')}",
+            f"    if (SW_RARE(bits % 8 != 0 || bits > INT32_MAX)) {self._fail('ParserInvalidArgument')}",
             f"    if (SW_RARE(length - at < {size} + n)) {self._fail('PacketTooShort')}",
             f"    if (SW_RARE(n > {kind.varbit.bits // 8})) {self._fail('HeaderTooShort')}",
             f"    {name}(&{place}, b + at, n);",

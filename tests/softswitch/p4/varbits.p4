@@ -11,7 +11,7 @@ header start_t {
     bit<16> sum;
     bit<32> hash;
     bit<16> length; // at egress
-    bit<8> error;
+    bit<8> problem;
 }
 
 // Nothing of it starts on a byte but the first field.
@@ -87,13 +87,16 @@ control Compute(inout headers_t hdr, inout meta_t meta) {
 control In(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t sm) {
     apply {
         sm.egress_spec = 2;
-        hdr.start.error = (bit<8>)(bit<1>)sm.checksum_error << 7;
-        if (sm.parser_error == error.PacketTooShort) { hdr.start.error = hdr.start.error | 1; }
-        if (sm.parser_error == error.StackOutOfBounds) { hdr.start.error = hdr.start.error | 3; }
-        if (sm.parser_error == error.HeaderTooShort) { hdr.start.error = hdr.start.error | 4; }
-        if (sm.parser_error == error.ParserInvalidArgument) { hdr.start.error = hdr.start.error | 6; }
-        hash(hdr.start.hash, HashAlgorithm.crc32, 32w0,
-             { hdr.ragged.a, hdr.ragged.data, hdr.ragged.b, hdr.options[1].data, hdr.ragged.c }, 32w0xffffffff);
+        hdr.start.problem = (bit<8>)(bit<1>)sm.checksum_error << 7;
+        if (sm.parser_error == error.PacketTooShort) { hdr.start.problem = hdr.start.problem | 1; }
+        if (sm.parser_error == error.StackOutOfBounds) { hdr.start.problem = hdr.start.problem | 3; }
+        if (sm.parser_error == error.HeaderTooShort) { hdr.start.problem = hdr.start.problem | 4; }
+        if (sm.parser_error == error.ParserInvalidArgument) { hdr.start.problem = hdr.start.problem | 6; }
+        if (hdr.options[1].isValid()) {
+            hash(hdr.start.hash, HashAlgorithm.crc32, 32w0,
+                 { hdr.ragged.a, hdr.ragged.data, hdr.ragged.b, hdr.options[1].data, hdr.ragged.c },
+                 32w0xffffffff);
+        }
 
         if (hdr.start.op == 1) {
             hdr.copy = hdr.ragged;
@@ -109,7 +112,7 @@ control In(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t sm)
             hdr.options.push_front(1);
             hdr.options[0].setValid();
             hdr.options[0].kind = 7;
-        } else if (hdr.start.op == 6) {
+        } else if (hdr.start.op == 6 && hdr.start.count < 3) {
             hdr.options[0] = hdr.options[hdr.start.count];
         } else if (hdr.start.op == 7) {
             sm.mcast_grp = 1;
