@@ -222,7 +222,7 @@ def _same_program(one: Config, other: Config) -> bool:
 
 
 def carry_over(old: Pipeline, new: Pipeline) -> None:
-    """Write ``old``'s state into ``new``: profiles, entries, defaults, groups, sessions, meters, digests, sets.
+    """Write ``old``'s state into ``new``: profiles, entries, defaults, groups, sessions, meters, value sets.
 
     Counters and registers start anew, buckets full. Raises ControlError at the first thing that ``new``
     cannot hold.
@@ -250,8 +250,8 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
                 new.switch.meters.configure(meter.name, config, index)
     new.digests.carry_over(old.digests)
     for value_set in old.info.value_sets.values():
-        if members := old.switch.value_set(value_set.name):
-            new.switch.set_value_set(value_set.name, members)
+        if chosen := old.switch.value_set(value_set.name):
+            new.switch.set_value_set(value_set.name, chosen)
     new.notes.update(old.notes)
     new.default_notes.update(old.default_notes)
     new.group_notes.update(old.group_notes)
