@@ -19,7 +19,7 @@ def write_register(pipeline: Pipeline, update: int, message: Message) -> None:
     indexes = cells(register, message)
     kind = message.data.WhichOneof("data")
     if kind != register.data:
-        raise invalid(f"register {register.name} takes a {register.data}, not {kind or 'nothing'}")
+        raise invalid(f"register {register.name} takes {register.data}, not {kind or 'nothing'}")
     bits = pipeline.switch.program.registers[register.name].bits
     data = getattr(message.data, register.data)
     value = (decode_signed if register.signed else decode)(data, bits, register.name)

@@ -16,6 +16,7 @@ from softswitch.p4rt.packet_io import frame_of_packet_out, packet_in_of_frame
 from softswitch.p4rt.pipeline import PipelineStore
 from softswitch.p4rt.sessions import Sessions, Stream, stream_error
 from softswitch.p4rt.status import batch_status, grpc_code, shortened
+from softswitch.switch import MAX_FRAME
 
 API_VERSION: Final = "1.4.1"
 _READ_CHUNK: Final = 1 << 20  # bytes per ReadResponse: clients take 4 MiB unless told otherwise
@@ -182,6 +183,10 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
             if pipeline is None:
                 raise ControlError(Code.FAILED_PRECONDITION, "no forwarding pipeline config is set")
             frame = frame_of_packet_out(pipeline.info, request.packet)
+        if len(frame) > MAX_FRAME:
+            raise ControlError(
+                Code.INVALID_ARGUMENT, f"a packet-out of {len(frame)} bytes is longer than {MAX_FRAME}"
+            )
         self._packet_out(frame)
 
     def packet_in(self, frame: bytes) -> None:

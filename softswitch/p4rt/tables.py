@@ -157,6 +157,9 @@ def _note(message: Message, notes: EntryNotes | None) -> None:
 def read_table_entries(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
     """The TableEntry messages that a read selects. Raises ControlError."""
     if wanted.table_id == 0:
+        for name in ("match", "action", "priority", "controller_metadata", "metadata"):
+            if name in {field.name for field, _ in wanted.ListFields()}:
+                raise invalid(f"a read of all tables cannot be filtered by {name}")
         tables = list(pipeline.info.tables.values())
     else:
         tables = [pipeline.info.table(wanted.table_id)]

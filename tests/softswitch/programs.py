@@ -30,7 +30,9 @@ NAMES: Final = (
     "profiles",
 )
 
-WITH_P4INFO: Final = ("meters", "profiles")
+CONTROLLED: Final = ("types",)
+"""Programs for tests of the control plane alone."""
+WITH_P4INFO: Final = ("meters", "profiles", *CONTROLLED)
 """The programs that controllers are tested with."""
 
 
@@ -96,6 +98,6 @@ def one(switch: Switch, frame: bytes, port: int = 5, now: int = 0) -> bytes:
 
 
 if __name__ == "__main__":
-    for each in NAMES:
+    for each in (*NAMES, *CONTROLLED):
         for file, text in compiled(each).items():
             (FOLDER / file).write_text(text)

@@ -25,7 +25,7 @@ from tests.softswitch.p4rt_fuzz import ELECTION, Generator, spoilt
 from tests.softswitch.p4rt_stream import Connection, arbitration, write_errors
 from tests.softswitch.programs import FOLDER, WITH_P4INFO
 
-CASES = int(os.environ.get("WEIR_FUZZ_CASES", "50"))
+CASES = int(os.environ.get("WEIR_FUZZ_CASES", "40"))
 _SERVICE = "/p4.v1.P4Runtime/"
 _PROGRAMS = ("control", *WITH_P4INFO)
 _REFUSALS = {

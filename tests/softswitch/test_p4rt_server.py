@@ -68,6 +68,14 @@ def test_reads_filter_by_key_priority_and_default(any_switch: Controller) -> Non
     ]
 
 
+def test_a_read_of_all_tables_has_no_other_filter(switch: Controller) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        switch.read(table_entry=p4rt.TableEntry(priority=3))
+    assert "cannot be filtered by priority" in str(refused.value.trailing_metadata())
+    every_default = switch.read(table_entry=p4rt.TableEntry(is_default_action=True))
+    assert len(every_default) == 4
+
+
 def test_default_action_is_set_and_put_back(any_switch: Controller) -> None:
     default = any_switch.entry("stations", None, "forward", {"port": 5}, is_default_action=True)
     any_switch.write("MODIFY", table_entry=default)
@@ -621,6 +629,10 @@ def test_bad_packet_outs_are_answered_on_the_stream(switch: Controller, device: 
         assert message in error.message
         assert error.canonical_code == code_pb2.INVALID_ARGUMENT
         assert error.packet_out.packet_out.payload == b"payload"
+    switch.packet_out(bytes(2041), {1: 5, 2: 0})
+    error = switch.stream("unknown").error
+    assert "2043 bytes is longer than 2040" in error.message
+    assert error.canonical_code == code_pb2.INVALID_ARGUMENT
     assert device.address is not None
     backup = Controller(device.address, election=0)
     backup.packet_out(b"payload", {1: 5, 2: 0})

@@ -3,11 +3,11 @@
 
 import pytest
 
-from tests.softswitch.programs import FOLDER, NAMES, compiled
+from tests.softswitch.programs import CONTROLLED, FOLDER, NAMES, compiled
 
 
 @pytest.mark.p4c
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", (*NAMES, *CONTROLLED))
 def test_compiled_programs_are_current(name: str) -> None:
     for file, text in compiled(name).items():
         assert text == (FOLDER / file).read_text(), "python -m tests.softswitch.programs compiles them again"
