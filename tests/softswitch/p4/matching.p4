@@ -20,8 +20,38 @@ header answer_t {
     bit<128> wide;
 }
 
+header pair_t {
+    // all v are one entry's
+    bit<64> v0;
+    bit<64> v1;
+    bit<64> v2;
+    bit<64> v3;
+    bit<64> v4;
+    bit<64> v5;
+    bit<64> v6;
+    bit<64> v7;
+    bit<64> v8;
+    bit<64> v9;
+    bit<64> v10;
+    bit<64> v11;
+    bit<64> v12;
+    bit<64> v13;
+    bit<64> v14;
+    bit<64> v15;
+    bit<64> v16;
+    bit<64> v17;
+    bit<64> v18;
+    bit<64> v19;
+    bit<64> v20;
+    bit<64> v21;
+    bit<64> v22;
+    bit<64> v23;
+    bit<64> other; // another table's
+}
+
 struct headers_t {
     answer_t answer;
+    pair_t pair;
     query_t query;
 }
 
@@ -56,6 +86,40 @@ control In(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t sm)
     action stop() {
         hdr.answer.ran = 4;
         exit;
+    }
+
+    action many(bit<64> v0, bit<64> v1, bit<64> v2, bit<64> v3, bit<64> v4, bit<64> v5,
+            bit<64> v6, bit<64> v7, bit<64> v8, bit<64> v9, bit<64> v10, bit<64> v11,
+            bit<64> v12, bit<64> v13, bit<64> v14, bit<64> v15, bit<64> v16, bit<64> v17,
+            bit<64> v18, bit<64> v19, bit<64> v20, bit<64> v21, bit<64> v22, bit<64> v23) {
+        hdr.pair.setValid();
+        hdr.pair.v0 = v0;
+        hdr.pair.v1 = v1;
+        hdr.pair.v2 = v2;
+        hdr.pair.v3 = v3;
+        hdr.pair.v4 = v4;
+        hdr.pair.v5 = v5;
+        hdr.pair.v6 = v6;
+        hdr.pair.v7 = v7;
+        hdr.pair.v8 = v8;
+        hdr.pair.v9 = v9;
+        hdr.pair.v10 = v10;
+        hdr.pair.v11 = v11;
+        hdr.pair.v12 = v12;
+        hdr.pair.v13 = v13;
+        hdr.pair.v14 = v14;
+        hdr.pair.v15 = v15;
+        hdr.pair.v16 = v16;
+        hdr.pair.v17 = v17;
+        hdr.pair.v18 = v18;
+        hdr.pair.v19 = v19;
+        hdr.pair.v20 = v20;
+        hdr.pair.v21 = v21;
+        hdr.pair.v22 = v22;
+        hdr.pair.v23 = v23;
+    }
+    action one(bit<64> value) {
+        hdr.pair.other = value;
     }
 
     table exact_ {
@@ -103,6 +167,17 @@ control In(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t sm)
         size = 16;
     }
 
+    table left {
+        key = { hdr.query.mac: exact; }
+        actions = { many; }
+        size = 1024;
+    }
+    table right {
+        key = { hdr.query.mac: ternary; }
+        actions = { one; }
+        size = 1024;
+    }
+
     apply {
         sm.egress_spec = 3;
         hdr.answer.setValid();
@@ -128,6 +203,9 @@ control In(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t sm)
             fixed.apply();
         } else if (hdr.query.table_ == 7) {
             sliced.apply();
+        } else if (hdr.query.table_ == 8) {
+            left.apply();
+            right.apply();
         }
         hdr.query.setInvalid(); // not reached after exit
     }
@@ -138,6 +216,7 @@ control Out(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t sm
 control Deparse(packet_out packet, in headers_t hdr) {
     apply {
         packet.emit(hdr.answer);
+        packet.emit(hdr.pair);
         packet.emit(hdr.query);
     }
 }
