@@ -51,8 +51,8 @@ header pair_t {
 
 struct headers_t {
     answer_t answer;
-    pair_t pair;
     query_t query;
+    pair_t pair;
 }
 
 struct meta_t {
