@@ -208,11 +208,11 @@ class P4InfoIndex:
             _check_array("register", register, program.registers)
         for meter in self.meters.values():
             _check_array("meter", meter, program.meters)
+            _check_meter(meter, None, program)
         for table_id, meter in self.direct_meters.items():
-            if meter.name not in program.meters or program.meters[meter.name].table is None:
-                raise _mismatch(f"direct meter {meter.name}", "the program does not have it")
             if table_id not in self.tables:
                 raise ProgramError(f"P4Info: direct meter {meter.name} is of an unknown table {table_id}")
+            _check_meter(meter, self.tables[table_id].name, program)
         widths = {
             digest.name: tuple(program.field(ref).bits for ref in digest.fields)
             for digest in program.digests.values()
@@ -231,6 +231,8 @@ class P4InfoIndex:
             raise _mismatch(f"table {table.name}", "its key is another")
         if table.counted and not known.counted:
             raise _mismatch(f"table {table.name}", "it has no direct counter")
+        if table.idle_timeout and not known.ages:
+            raise _mismatch(f"table {table.name}", "its entries have no idle timeout")
         for field, key in zip(table.fields, known.keys, strict=True):
             self._check_field(f"table {table.name}", field, key.bits)
         profile = self.profiles[table.profile].name if table.profile in self.profiles else None
@@ -380,6 +382,14 @@ def _meter(meter: Any, size: int) -> MeterInfo:
         type=spec.type,
         bytes=spec.unit == p4info_pb2.MeterSpec.BYTES,
     )
+
+
+def _check_meter(meter: MeterInfo, table: str | None, program: Program) -> None:
+    known = program.meters.get(meter.name)
+    if known is None or known.table != table:
+        raise _mismatch(f"meter {meter.name}", f"the program has no such meter of {table or 'no table'}")
+    if known.bytes != meter.bytes:
+        raise _mismatch(f"meter {meter.name}", f"it counts {'bytes' if known.bytes else 'packets'}")
 
 
 def _digest(digest: Any, types: Any) -> DigestInfo:

@@ -4,12 +4,17 @@
 BMv2 has a clock of its own. With rates of zero, buckets never fill, and time makes no difference.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from google.protobuf import text_format
+from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
-from tests.softswitch.meters_rig import Rig, bmv2_rig, soft_rig
+from softswitch.errors import ProgramError
+from softswitch.p4rt.p4info import P4InfoIndex
+from tests.softswitch.meters_rig import P4INFO, Rig, bmv2_rig, soft_rig
+from tests.softswitch.programs import program
 from tests.softswitch.test_meters import BYTES, GREEN, PACKETS, RED, SIZE, UNTOUCHED, YELLOW, colours, order
 
 BURSTS = p4rt.MeterConfig(cir=0, cburst=2, pir=0, pburst=5)
@@ -231,6 +236,32 @@ def test_a_batch_that_is_rolled_back_leaves_meters_as_they_were(own: Rig) -> Non
     assert controller.read(meter_entry=own.meter("In.packet_meters", 4)) == [own.meter("In.packet_meters", 4)]
     wanted = controller.entry("In.flows", meter_config=p4rt.MeterConfig())
     assert controller.read(table_entry=wanted) == [own.flow(1, meter_config=BURSTS, idle_timeout_ns=10**12)]
+
+
+def _flows(info: p4info_pb2.P4Info) -> int:
+    return next(int(t.preamble.id) for t in info.tables if t.preamble.name == "In.flows")
+
+
+MISMATCHES = [
+    ("its size is 0", lambda i: i.meters[0].preamble.MergeFrom(i.direct_meters[0].preamble)),
+    ("counts packets", lambda i: setattr(i.meters[0].spec, "unit", p4info_pb2.MeterSpec.BYTES)),
+    ("its size is 8", lambda i: setattr(i.meters[0], "size", 9)),
+    ("unknown table", lambda i: setattr(i.direct_meters[0], "direct_table_id", 1)),
+    ("no such meter of In.flows", lambda i: setattr(i.direct_meters[1], "direct_table_id", _flows(i))),
+    ("have no idle timeout", lambda i: setattr(i.tables[-1], "idle_timeout_behavior", 1)),
+    ("its fields have", lambda i: i.digests[0].type_spec.CopyFrom(i.digests[1].type_spec)),
+]
+
+
+@pytest.mark.parametrize(("message", "spoil"), MISMATCHES, ids=[name for name, _ in MISMATCHES])
+def test_p4info_of_another_program_is_refused(
+    message: str, spoil: Callable[[p4info_pb2.P4Info], object]
+) -> None:
+    info = text_format.Parse(P4INFO.read_text(), p4info_pb2.P4Info())
+    P4InfoIndex(info).check_against(program("meters"))
+    spoil(info)
+    with pytest.raises(ProgramError, match=message):
+        P4InfoIndex(info).check_against(program("meters"))
 
 
 def test_meters_that_make_no_sense_are_refused(own: Rig) -> None:
