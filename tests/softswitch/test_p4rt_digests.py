@@ -316,6 +316,15 @@ def test_lists_are_filled(rig: Rig) -> None:
     assert values(controller.stream("digest")) == [[7, PAIR], [8, PAIR], [9, PAIR]]
 
 
+def test_of_two_digests_of_a_packet_the_last_is_told(rig: Rig) -> None:
+    for name in ("learned_t", "pair_t"):
+        rig.controller.write("INSERT", digest_entry=rig.digest(name, max_list_size=1))
+    rig.send(order(LEARN | PAIR, index=4, who=1))
+    assert values(rig.controller.stream("digest")) == [[4, LEARN | PAIR]]
+    rig.send(order(LEARN, who=2))
+    assert values(rig.controller.stream("digest")) == [[2, PORT, 31]]
+
+
 def test_digests_are_configured_one_by_one(rig: Rig) -> None:
     controller = rig.controller
     learned, pair = (rig.digest(name, max_list_size=1) for name in ("learned_t", "pair_t"))
