@@ -83,7 +83,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
         self, request_iterator: Iterable[Any], context: grpc.ServicerContext
     ) -> Iterator[Any]:
         """Arbitration and controller packets, for as long as the controller stays."""
-        stream = _answer(context, self.sessions.join)
+        stream = _answer(context, lambda: self.sessions.join(context.cancel))
         if not context.add_callback(stream.end):
             stream.end()  # the controller has gone already
         reader = threading.Thread(

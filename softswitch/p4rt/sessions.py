@@ -20,23 +20,30 @@ MAX_OPEN: Final = 64
 
 _BACKLOG: Final = 4096  # messages waiting for a slow controller; of those it can do without, more are dropped
 _MAX_ENTRIES: Final = 4 * _BACKLOG  # in lists that wait
-_MAX_BACKLOG: Final = 2 * _BACKLOG  # of all: who does not even read its notices is cut off
+_MAX_BACKLOG: Final = 2 * _BACKLOG  # of all
 _log = logging.getLogger(__name__)
 
 
 class Stream:
-    """One controller's StreamChannel: what is to be sent to it, until it ends."""
+    """One controller's StreamChannel: what is to be sent to it, until it ends.
 
-    def __init__(self, number: int) -> None:
+    Args:
+        number: to tell it from others.
+        cut: breaks it off.
+    """
+
+    def __init__(self, number: int, cut: Callable[[], object]) -> None:
         self.number = number
+        self._cut = cut
         self._out: queue.Queue[Any] = queue.Queue()
 
     def send(self, response: Any) -> None:
-        """Send what the controller must hear of."""
-        if self._out.qsize() >= _MAX_BACKLOG:
-            self.end(ControlError(Code.RESOURCE_EXHAUSTED, "this controller does not read its stream"))
-        else:
+        """Send what the controller must hear of; who does not even read that is cut off."""
+        if self._out.qsize() < _MAX_BACKLOG:
             self._out.put(response)
+        else:
+            _log.warning("controller %d does not read its stream: cut off", self.number)
+            self._cut()
 
     def offer(self, response: Any, entries: int = 1) -> bool:
         """Send what the controller can do without; False when it does not keep up, and it is dropped.
@@ -79,13 +86,13 @@ class Sessions:
         self._open = 0
         self._lost = 0
 
-    def join(self) -> Stream:
-        """A new stream. Raises ControlError RESOURCE_EXHAUSTED for one too many."""
+    def join(self, cut: Callable[[], object]) -> Stream:
+        """A new stream, which ``cut`` breaks off. Raises ControlError RESOURCE_EXHAUSTED for one too many."""
         with self._lock:
             if self._open >= MAX_OPEN:
                 raise ControlError(Code.RESOURCE_EXHAUSTED, f"{MAX_OPEN} streams are open already")
             self._open += 1
-            return Stream(next(self._numbers))
+            return Stream(next(self._numbers), cut)
 
     def leave(self, stream: Stream) -> None:
         """The stream has ended."""

@@ -101,7 +101,10 @@ class Generator:
             config = {"max_timeout_ns": 1000, "max_list_size": 4, "ack_timeout_ns": 1000}
             yield p4rt.Entity(digest_entry={"digest_id": digest.preamble.id, "config": config})
         for value_set in self.info.value_sets:
-            yield p4rt.Entity(value_set_entry={"value_set_id": value_set.preamble.id, "members": [{}]})
+            entity = p4rt.Entity(value_set_entry={"value_set_id": value_set.preamble.id})
+            for number in range(2):
+                _match(value_set.match, number, entity.value_set_entry.members.add())
+            yield entity
         replicas = [{"egress_port": 1, "instance": 1}, {"port": b"\2", "instance": 1}]
         for kind in (
             {"multicast_group_entry": {"multicast_group_id": 3}},
@@ -302,7 +305,7 @@ def _action(action: Any, message: Any) -> None:
 
 
 def _match(fields: Sequence[Any], number: int, entry: Any) -> None:
-    """Keys that differ in ``number``, with every field matched."""
+    """A key, or a member of a value set, that differs with ``number``; every field is matched."""
     for field in fields:
         match = entry.match.add(field_id=field.id)
         if field.match_type == _FIELD.LPM:
@@ -315,5 +318,5 @@ def _match(fields: Sequence[Any], number: int, entry: Any) -> None:
             match.optional.value = bytes([number & 1])
         else:
             match.exact.value = bytes([number & 1 if field.bitwidth == 1 else number])
-        if field.match_type not in (_FIELD.EXACT, _FIELD.LPM):
+        if field.match_type not in (_FIELD.EXACT, _FIELD.LPM) and isinstance(entry, p4rt.TableEntry):
             entry.priority = number + 1

@@ -11,8 +11,8 @@ from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.device import Device
-from softswitch.p4rt import server
-from softswitch.p4rt.sessions import MAX_OPEN
+from softswitch.p4rt import server, sessions
+from softswitch.p4rt.sessions import MAX_OPEN, Sessions
 from tests.softswitch.p4rt_client import PATIENCE, Controller, all_entries
 from tests.softswitch.p4rt_stream import Connection, OpenStream, arbitration
 
@@ -229,6 +229,39 @@ def test_streams_are_limited_and_calls_go_on(device: Device) -> None:
         streams[0].close()
         assert streams[0].ended()[0] == "OK"
         assert other.stream(arbitration(2)).status() == ("OK", 2)
+
+
+def test_what_a_slow_controller_can_do_without_is_dropped(
+    switch: Controller, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_BACKLOG", 16)
+    assert device.address is not None
+    with Connection(device.address) as slow:
+        stream = slow.stream(arbitration(9))
+        response = p4rt.StreamMessageResponse(packet=p4rt.PacketIn(payload=bytes(60_000)))
+        assert stream.status()[0] == "OK"
+        taken = 0
+        while device._service.sessions.notify(response):
+            taken += 1
+            assert taken < 10_000, "everything is kept for a controller that reads nothing"
+        with Connection(device.address) as other:  # the switch goes on
+            assert Controller.capabilities(other.channel) == "1.4.1"
+        packets = [stream.receive().packet for _ in range(taken)]
+        assert {len(packet.payload) for packet in packets} == {60_000}
+        stream.send(arbitration(10))
+        assert stream.status() == ("OK", 10)
+
+
+def test_a_controller_that_never_reads_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "_MAX_BACKLOG", 3)
+    cuts: list[None] = []
+    made = Sessions(1, lambda: None)
+    stream = made.join(lambda: cuts.append(None))
+    for number in range(3):
+        made.arbitrate(stream, arbitration(number).arbitration)
+    assert not cuts
+    made.arbitrate(stream, arbitration(3).arbitration)
+    assert len(cuts) == 1
 
 
 def test_controllers_may_ping_as_often_as_they_like(device: Device) -> None:
