@@ -16,7 +16,7 @@ from softswitch.p4rt.digests import DigestLists
 from softswitch.p4rt.p4data import encoder
 from softswitch.p4rt.p4info import P4InfoIndex
 from softswitch.p4rt.sessions import Stream
-from tests.softswitch.meters_rig import PORT, Rig, bmv2_rig, soft_rig
+from tests.softswitch.meters_rig import P4INFO, PORT, PROGRAM, Rig, bmv2_rig, soft_rig
 from tests.softswitch.p4rt_client import PATIENCE, Controller
 from tests.softswitch.test_digests import LEARN, PAIR
 from tests.softswitch.test_meters import order
@@ -338,6 +338,28 @@ def test_digests_are_configured_one_by_one(rig: Rig) -> None:
     assert values(controller.stream("digest")) == [[2, PAIR]]
     controller.write("MODIFY", digest_entry=rig.digest("pair_t", max_list_size=2))
     assert controller.refused("DELETE", digest_entry=learned)[0] == "NOT_FOUND"
+
+
+def test_another_program_keeps_what_was_configured(own: Rig) -> None:
+    """Reconciled: meters, digests and timeouts are as before; what is unacknowledged is forgotten."""
+    controller = own.controller
+    digest = own.digest("learned_t", max_list_size=1, ack_timeout_ns=10**15)
+    config = p4rt.MeterConfig(cir=1, cburst=2, pir=3, pburst=4)
+    entry = own.flow(1, meter_config=config, idle_timeout_ns=10**15)
+    controller.write("INSERT", digest_entry=digest)
+    controller.write("INSERT", table_entry=entry)
+    controller.write("MODIFY", meter_entry=own.meter("In.byte_meters", 2, config=config))
+    own.send(order(LEARN, who=1))
+    assert values(controller.stream("digest")) == [[1, PORT, 0]]
+    action = p4rt.SetForwardingPipelineConfigRequest.RECONCILE_AND_COMMIT
+    controller.set_config(action, PROGRAM.read_bytes() + b"\n", P4INFO)
+    assert controller.read(digest_entry=p4rt.DigestEntry()) == [digest]
+    wanted = controller.entry("In.flows", meter_config=p4rt.MeterConfig())
+    assert controller.read(table_entry=wanted) == [entry]
+    configured = [each for each in controller.read(meter_entry=p4rt.MeterEntry()) if each.HasField("config")]
+    assert configured == [own.meter("In.byte_meters", 2, config=config)]
+    own.send(order(LEARN, who=1))
+    assert values(controller.stream("digest")) == [[1, PORT, 0]]
 
 
 def test_only_primaries_are_told_and_may_acknowledge(own: Rig) -> None:
