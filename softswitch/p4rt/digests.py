@@ -5,8 +5,10 @@ A message that a controller was sent and has not acknowledged is held back when 
 a time. Lists keep the order of the packets.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from p4.v1 import p4runtime_pb2
@@ -18,7 +20,8 @@ from softswitch.p4rt.p4info import DigestInfo
 Message = Any
 """A P4Runtime message; the stubs carry no types."""
 
-_MOST: Final = 1024  # messages of a list where the controller sets no limit, as in BMv2
+_USUAL: Final = 1024  # messages of a list where the controller sets no limit, as in BMv2
+_MOST: Final = 8192  # messages of any list: what clients receive, and what waits, has its limits
 _MOST_HELD: Final = 1 << 16  # unacknowledged messages remembered for one digest; then the oldest list is not
 _UPDATE: Final = p4runtime_pb2.Update
 
@@ -38,7 +41,7 @@ class _State:
     config: Message | None = None
     waiting: dict[_Values, None] = field(default_factory=dict)
     since: int = 0
-    sent: dict[int, _Sent] = field(default_factory=dict)
+    sent: OrderedDict[int, _Sent] = field(default_factory=OrderedDict)
     held: set[_Values] = field(default_factory=set)
     last_list: int = 0
 
@@ -155,7 +158,7 @@ class DigestLists:
         info = self._info[number]
         assert info.encode is not None
         state.last_list += 1
-        values = tuple(state.waiting)[: _limit(state)]
+        values = tuple(islice(state.waiting, _limit(state)))
         for each in values:
             del state.waiting[each]
         message = p4runtime_pb2.DigestList(digest_id=number, list_id=state.last_list)
@@ -176,14 +179,15 @@ class DigestLists:
 
 def _limit(state: _State) -> int:
     assert state.config is not None
-    return state.config.max_list_size or _MOST
+    return min(state.config.max_list_size or _USUAL, _MOST)
 
 
 def _forget_old(state: _State, now: int) -> None:
     assert state.config is not None
-    for number, sent in list(state.sent.items()):
+    while state.sent:
+        number, sent = next(iter(state.sent.items()))  # the oldest
         if now - sent.time < state.config.ack_timeout_ns:
-            break  # the oldest come first
+            break
         state.held.difference_update(sent.values)
         del state.sent[number]
 

@@ -104,6 +104,13 @@ def test_lists_without_a_limit_are_limited_all_the_same(lists: DigestLists) -> N
     assert [len(values) for _, values in due(lists, 100 * MS)] == [2500 - 2048]
 
 
+def test_no_list_is_longer_than_a_client_can_take(lists: DigestLists) -> None:
+    lists.write(INSERT, entry(timeout=MS, size=10**9))
+    add(lists, *range(10_000))
+    assert [len(values) for _, values in due(lists, 0)] == [8192]
+    assert [len(values) for _, values in due(lists, MS)] == [10_000 - 8192]
+
+
 def test_what_is_not_acknowledged_is_not_sent_again(lists: DigestLists) -> None:
     lists.write(INSERT, entry(size=1, ack=1000 * MS))
     add(lists, 1, 2, 1)
