@@ -251,7 +251,7 @@ def test_other_types_are_refused_by_name(kind: str) -> None:
 
 
 def test_the_longer_the_lists_the_fewer_wait() -> None:
-    single, full = Stream(1), Stream(2)
+    single, full = Stream(1, lambda: None), Stream(2, lambda: None)
     taken = [(single.offer(p4rt.StreamMessageResponse()), full.offer(None, 1024)) for _ in range(5000)]
     assert [sum(each) for each in zip(*taken, strict=True)] == [4096, 16]
 
