@@ -64,6 +64,8 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "swc_take_digests": (c_uint32, [c_void_p, c_void_p]),
     "swc_lost_digests": (c_uint64, [c_void_p]),
     "swc_register": (None, [c_void_p, c_uint32, c_uint64, c_void_p]),
+    "swc_set_crc": (None, [c_void_p, c_uint32, _WORDS]),
+    "swc_assertion": (c_uint64, [c_void_p, c_uint32]),
     "swc_set_register": (None, [c_void_p, c_uint32, c_uint64, c_char_p]),
 }
 
@@ -320,3 +322,12 @@ class Library:
         """Samples that found no room."""
         result: int = self._c.swc_lost_digests(switch)
         return result
+
+    def set_crc(self, switch: int, number: int, parameters: Sequence[int]) -> None:
+        """Sets polynomial, initial remainder, final mask and reflections of a custom CRC."""
+        self._c.swc_set_crc(switch, number, _words(parameters))
+
+    def assertion_failures(self, switch: int, number: int) -> int:
+        """How often an assertion has failed."""
+        failed: int = self._c.swc_assertion(switch, number)
+        return failed

@@ -18,10 +18,12 @@ from softswitch.program_ir import (
     Algorithm,
     Calculation,
     CalculationInput,
+    CrcParameters,
     FieldRef,
     InputConst,
     InputField,
     InputHeader,
+    Statement,
 )
 from softswitch.program_json import Json, checked, hexstr, member, number, objects, pair, text
 from softswitch.program_notify import read_digest, read_meter
@@ -48,16 +50,26 @@ _MAX_CELLS: Final = 1 << 28
 _REFUSED: Final = {
     "extern_instances": "extern instances",
 }
-# Custom CRCs start out as the plain ones; only BMv2's Thrift interface could change them.
+_IN_DEPARSER: Final = frozenset(
+    ("log_msg", "assert", "assume", "truncate", "count", "register_write", "no_op")
+)
 _ALGORITHMS: Final = {
     "crc16": Algorithm.CRC16,
-    "crc16_custom": Algorithm.CRC16,
     "crc32": Algorithm.CRC32,
-    "crc32_custom": Algorithm.CRC32,
+    "crcCCITT": Algorithm.CRC_CCITT,
     "csum16": Algorithm.CSUM16,
     "cksum16": Algorithm.CSUM16,
     "xor16": Algorithm.XOR16,
+    "xor32": Algorithm.XOR32,
     "identity": Algorithm.IDENTITY,
+    "round_robin": Algorithm.ROUND_ROBIN,
+}
+# Custom CRCs: bits, and what they are until the control plane says otherwise (as in BMv2).
+_CUSTOM_CRCS: Final = {
+    "crc8_custom": (8, CrcParameters(0x07)),
+    "crc16_custom": (16, CrcParameters(0x8005, 0, 0, True, True)),
+    "crc32_custom": (32, CrcParameters(0x04C11DB7, 0xFFFFFFFF, 0xFFFFFFFF, True, True)),
+    "crc64_custom": (64, CrcParameters(0x1B, 0, 0, True, True)),
 }
 
 
@@ -147,14 +159,10 @@ class _Loader:
         deparsers = self._list("deparsers")
         if len(self._list("parsers")) != 1 or len(deparsers) != 1:
             raise ProgramError("program: not exactly one parser and one deparser")
-        if objects(deparsers[0], "primitives", "deparser"):
-            raise UnsupportedConstruct("primitives in a deparser", "deparser")
         order = tuple(checked(each, str, "deparser") for each in objects(deparsers[0], "order", "deparser"))
         for header in order:
             if header not in self._headers:
                 raise ProgramError(f"deparser: no header '{header}'")
-        if len(set(order)) != len(order):
-            raise UnsupportedConstruct("a header emitted twice", "deparser")
         parser = self._parsers.parser(self._list("parsers")[0])
         return Program(
             digest=digest,
@@ -165,6 +173,7 @@ class _Loader:
             value_sets={name: _with_fields(each, parser) for name, each in self._value_sets.items()},
             parser=parser,
             deparser=order,
+            deparser_body=self._deparser_body(objects(deparsers[0], "primitives", "deparser")),
             actions=self._actions,
             ingress=ingress,
             egress=egress,
@@ -182,7 +191,14 @@ class _Loader:
             field_lists=self._field_lists,
             aliases=dict(map(_alias, self._list("field_aliases"))),
             action_profiles=self._profiles,
+            assertions=tuple(self._primitives.assertions),
         )
+
+    def _deparser_body(self, nodes: list[Json]) -> tuple[Statement, ...]:
+        for node in nodes:
+            if text(node, "op", "deparser") not in _IN_DEPARSER:
+                raise UnsupportedConstruct(f"primitive '{node['op']}' in a deparser", "deparser")
+        return self._primitives.body(nodes, "deparser")
 
     def _action(self, node: Json) -> Action:
         where = f"action {text(node, 'name', 'action')}"
@@ -197,7 +213,7 @@ class _Loader:
     def _calculation(self, node: Json) -> Calculation:
         where = f"calculation {text(node, 'name', 'calculation')}"
         algorithm = text(node, "algo", where)
-        if algorithm not in _ALGORITHMS:
+        if algorithm not in _ALGORITHMS and algorithm not in _CUSTOM_CRCS:
             raise UnsupportedConstruct(f"hash algorithm '{algorithm}'", where)
         inputs: list[CalculationInput] = []
         payload = False
@@ -216,6 +232,10 @@ class _Loader:
                 inputs.append(InputHeader(value))
             else:
                 raise UnsupportedConstruct(f"calculation input '{kind}'", where)
+        if algorithm in _CUSTOM_CRCS:
+            return Calculation(
+                node["name"], Algorithm.CRC_CUSTOM, tuple(inputs), payload, *_CUSTOM_CRCS[algorithm]
+            )
         return Calculation(node["name"], _ALGORITHMS[algorithm], tuple(inputs), payload)
 
     def _action_profiles(self) -> dict[str, ActionProfile]:

@@ -328,6 +328,25 @@ class Truncate:
 
 
 @dataclass(frozen=True)
+class LogMessage:
+    """log_msg: `parts` around the values of `operands`, one more than there are of these.
+
+    It is what a trace shows; without one, nothing happens.
+    """
+
+    parts: tuple[str, ...]
+    operands: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Assert:
+    """assert or assume: unless the condition holds, the packet ends and assertion `number` is counted."""
+
+    condition: Expr
+    number: int
+
+
+@dataclass(frozen=True)
 class Exit:
     """Ends the pipeline after this action."""
 
@@ -360,6 +379,8 @@ Statement = (
     | Resubmit
     | Recirculate
     | Truncate
+    | LogMessage
+    | Assert
     | Exit
     | Jump
 )
@@ -410,6 +431,8 @@ ParserOp = (
     | CopyVarbit
     | SetValid
     | ShiftStack
+    | LogMessage
+    | Assert
 )
 
 # -- calculations --------------------------------------------------------------------------------
@@ -420,9 +443,33 @@ class Algorithm(Enum):
 
     CRC16 = "crc16"
     CRC32 = "crc32"
+    CRC_CCITT = "crc_ccitt"
+    CRC_CUSTOM = "crc_custom"
     CSUM16 = "csum16"
     XOR16 = "xor16"
+    XOR32 = "xor32"
     IDENTITY = "identity"
+    ROUND_ROBIN = "round_robin"
+
+    @property
+    def stateful(self) -> bool:
+        """Whether a calculation has parameters or a counter that live in the switch."""
+        return self in (Algorithm.CRC_CUSTOM, Algorithm.ROUND_ROBIN)
+
+
+@dataclass(frozen=True)
+class CrcParameters:
+    """A custom CRC, as BMv2 has it: `polynomial` as it is written, highest power first.
+
+    `initial` and `final_xor` are the remainder before the first and the mask after the last byte;
+    `reflect_data` takes every byte lowest bit first, `reflect_remainder` turns the result round.
+    """
+
+    polynomial: int
+    initial: int = 0
+    final_xor: int = 0
+    reflect_data: bool = False
+    reflect_remainder: bool = False
 
 
 @dataclass(frozen=True)
@@ -452,9 +499,14 @@ CalculationInput = InputField | InputConst | InputHeader
 
 @dataclass(frozen=True)
 class Calculation:
-    """A named calculation over a concatenation of bits, then (`payload`) what was not parsed."""
+    """A named calculation over a concatenation of bits, then (`payload`) what was not parsed.
+
+    A custom CRC has `crc_bits` bits and starts out with the parameters `crc`.
+    """
 
     name: str
     algorithm: Algorithm
     inputs: tuple[CalculationInput, ...]
     payload: bool
+    crc_bits: int = 0
+    crc: CrcParameters | None = None

@@ -8,6 +8,7 @@ from softswitch.program_expressions import ExpressionReader
 from softswitch.program_headers import Headers
 from softswitch.program_ir import (
     Advance,
+    Assert,
     Assign,
     Const,
     CopyHeader,
@@ -18,6 +19,7 @@ from softswitch.program_ir import (
     Extract,
     ExtractNext,
     FieldRef,
+    LogMessage,
     Lookahead,
     ParserOp,
     SetValid,
@@ -30,8 +32,17 @@ from softswitch.program_json import Json, hexstr, member, objects, pair, text
 from softswitch.program_primitives import PrimitiveReader
 from softswitch.program_types import HeaderType, Parser, ParserState, Transition, ValueSet
 
-_SILENT = frozenset(("log_msg",))
-_HEADER_STATEMENTS = (Assign, CopyHeader, CopyUnion, CopyStack, CopyVarbit, SetValid, ShiftStack)
+_ALLOWED = (
+    Assign,
+    CopyHeader,
+    CopyUnion,
+    CopyStack,
+    CopyVarbit,
+    SetValid,
+    ShiftStack,
+    LogMessage,
+    Assert,
+)
 
 
 class ParserReader:
@@ -83,9 +94,7 @@ class ParserReader:
                 transitions.append(self._in_value_set(each, bits, target, where))
             else:
                 raise UnsupportedConstruct(f"transition type '{kind}'", where)
-        return ParserState(
-            name, tuple(op for op in ops if op is not None), tuple(key), bits, tuple(transitions), default
-        )
+        return ParserState(name, tuple(ops), tuple(key), bits, tuple(transitions), default)
 
     def _in_value_set(self, node: Json, bits: tuple[int, ...], target: str | None, where: str) -> Transition:
         name = text(node, "value", where)
@@ -118,7 +127,7 @@ class ParserReader:
             case _:
                 return 1
 
-    def _op(self, node: Json, where: str) -> ParserOp | None:
+    def _op(self, node: Json, where: str) -> ParserOp:
         op = text(node, "op", where)
         parameters = objects(node, "parameters", where)
         where = f"{where}, {op}"
@@ -139,10 +148,8 @@ class ParserReader:
                     self._expressions.boolean(condition, where), self._expressions.integer(error, where)
                 )
             case "primitive", [call]:
-                if text(call, "op", where) in _SILENT:
-                    return None
                 statement = self._primitives.statement(call, where)
-                if isinstance(statement, _HEADER_STATEMENTS):
+                if isinstance(statement, _ALLOWED):
                     return statement
                 raise UnsupportedConstruct(f"primitive '{call['op']}' in a parser", where)
         if op in ("extract", "extract_VL", "shift", "set", "advance", "verify", "primitive"):

@@ -15,7 +15,9 @@ from softswitch.program_expressions import (
     Whole,
 )
 from softswitch.program_ir import (
+    Assert,
     Assign,
+    Binary,
     Clone,
     Const,
     CopyHeader,
@@ -32,6 +34,7 @@ from softswitch.program_ir import (
     Hash,
     HeaderRef,
     Jump,
+    LogMessage,
     Lvalue,
     MarkToDrop,
     Random,
@@ -47,9 +50,21 @@ from softswitch.program_ir import (
     Truncate,
     Unary,
 )
-from softswitch.program_json import Json, objects, text
+from softswitch.program_json import Json, checked, objects, text
+from softswitch.program_messages import assertion_place, message_parts
 from softswitch.program_source import Source, source_of
 
+# `dst = dst op operand`, and `dst = left op right`: P4-14's primitives, which BMv2 still has
+_IN_PLACE: Final = {"add_to_field": "+", "subtract_from_field": "-"}
+_THREE_OPERANDS: Final = {
+    "add": "+",
+    "subtract": "-",
+    "bit_and": "&",
+    "bit_or": "|",
+    "bit_xor": "^",
+    "shift_left": "<<",
+    "shift_right": ">>",
+}
 _ARITY: Final = {
     "assign": 2,
     "modify_field": 2,
@@ -77,15 +92,23 @@ _ARITY: Final = {
     "resubmit": 1,
     "recirculate": 1,
     "truncate": 1,
+    "log_msg": 2,
+    "assert": 1,
+    "assume": 1,
     "exit": 0,
     "_jump": 1,
     "_jump_if_zero": 2,
+    **dict.fromkeys(_IN_PLACE, 2),
+    **dict.fromkeys(_THREE_OPERANDS, 3),
 }
-_SILENT: Final = frozenset(("log_msg", "no_op"))  # what only BMv2's log would show
+_SILENT: Final = frozenset(("no_op",))
 
 
 class PrimitiveReader:
-    """Reads statements of one program; knows what they may name."""
+    """Reads statements of one program; knows what they may name.
+
+    `assertions` tells the place of each assertion read so far.
+    """
 
     def __init__(
         self,
@@ -106,6 +129,7 @@ class PrimitiveReader:
         }
         self._field_lists = field_lists
         self._digests = digests
+        self.assertions: list[str] = []
         self._readers: dict[str, Callable[[list[Json], str], Statement]] = {
             "assign": self._assign,
             "modify_field": self._assign,
@@ -132,6 +156,7 @@ class PrimitiveReader:
             "resubmit": lambda p, w: Resubmit(self._field_list(p[0], w)),
             "recirculate": lambda p, w: Recirculate(self._field_list(p[0], w)),
             "truncate": lambda p, w: Truncate(self._integer(p[0], w)),
+            "log_msg": self._log_message,
             "exit": lambda _, __: Exit(),
             "_jump": lambda p, w: Jump(self._constant(p[0], w)),
             "_jump_if_zero": lambda p, w: Jump(
@@ -158,17 +183,40 @@ class PrimitiveReader:
     def statement(self, node: Json, where: str) -> Statement:
         """Reads one primitive call; refuses by name what the switch does not run."""
         op = text(node, "op", where)
-        if op not in self._readers:
+        if op not in _ARITY:
             raise UnsupportedConstruct(f"primitive '{op}'", where)
         parameters = objects(node, "parameters", where)
         if len(parameters) != _ARITY[op]:
             raise ProgramError(f"{where}: '{op}' takes {_ARITY[op]} parameters, not {len(parameters)}")
-        return self._readers[op](parameters, f"{where}, {op}")
+        inside = f"{where}, {op}"
+        if op in ("assert", "assume"):
+            place = assertion_place(node, inside)
+            self.assertions.append(
+                place if place not in self.assertions else f"{place} ({len(self.assertions)})"
+            )
+            return Assert(self._expressions.boolean(parameters[0], inside), len(self.assertions) - 1)
+        if op in _IN_PLACE or op in _THREE_OPERANDS:
+            return self._arithmetic(op, parameters, inside)
+        return self._readers[op](parameters, inside)
 
     # -- one primitive each ------------------------------------------------------------------------
 
     def _assign(self, parameters: list[Json], where: str) -> Statement:
         return Assign(self.lvalue(parameters[0], where), self._integer(parameters[1], where))
+
+    def _arithmetic(self, op: str, parameters: list[Json], where: str) -> Statement:
+        target = self.lvalue(parameters[0], where)
+        *first, last = (self._integer(each, where) for each in parameters[1:])
+        operator = _IN_PLACE.get(op) or _THREE_OPERANDS[op]
+        return Assign(target, Binary(operator, first[0] if first else target, last))
+
+    def _log_message(self, parameters: list[Json], where: str) -> Statement:
+        parts = message_parts(text(parameters[0], "value", where), where)
+        listed = parameters[1].get("value") if isinstance(parameters[1], dict) else None
+        operands = checked(listed or [], list, where)
+        if len(parts) != len(operands) + 1:
+            raise ProgramError(f"{where}: {len(parts) - 1} placeholders for {len(operands)} values")
+        return LogMessage(parts, tuple(self._integer(each, where) for each in operands))
 
     def _register_read(self, parameters: list[Json], where: str) -> Statement:
         return RegisterRead(

@@ -341,7 +341,9 @@ class Program:
     `digest` is the SHA-256 of the JSON text, `tables` every table of both pipelines by name, `errors`
     the parser errors' values by name, `field_lists` the metadata kept by clone, resubmit and recirculate,
     `digests` what is told to the control plane, by the program's number for it,
-    `aliases` the fields that stand for BMv2's intrinsic metadata, `unions` the members of each header union.
+    `aliases` the fields that stand for BMv2's intrinsic metadata, `unions` the members of each header union,
+    `deparser_body` what runs before the headers `deparser` are written, `assertions` the places of its assert
+    and assume by number.
     """
 
     digest: str
@@ -352,6 +354,7 @@ class Program:
     value_sets: Mapping[str, ValueSet]
     parser: Parser
     deparser: tuple[str, ...]
+    deparser_body: tuple[Statement, ...]
     actions: Mapping[int, Action]
     ingress: Pipeline
     egress: Pipeline
@@ -365,6 +368,7 @@ class Program:
     field_lists: Mapping[int, tuple[FieldRef, ...]]
     aliases: Mapping[str, FieldRef]
     action_profiles: Mapping[str, ActionProfile]
+    assertions: tuple[str, ...]
 
     @property
     def tables(self) -> dict[str, Table]:
@@ -392,6 +396,11 @@ class Program:
                 for number in table.actions:
                     found.setdefault(self.actions[number].name, self.actions[number])
         return found
+
+    @property
+    def stateful_calculations(self) -> list[Calculation]:
+        """Calculations that keep something between packets, in the order in which the switch keeps it."""
+        return [each for each in self.calculations.values() if each.algorithm.stateful]
 
     def field(self, ref: FieldRef) -> FieldType:
         """The type of a field."""

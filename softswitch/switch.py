@@ -27,6 +27,7 @@ from softswitch.errors import Code, ControlError
 from softswitch.meters import MeterArrays
 from softswitch.profile_control import ActionProfiles
 from softswitch.program import Program, load_program
+from softswitch.program_ir import CrcParameters
 from softswitch.program_types import Register, ValueSet
 from softswitch.queueing import NEVER, QUEUE_PORTS, Queueing, QueueStatistics
 from softswitch.table_store import TableStore
@@ -87,6 +88,9 @@ class Switch:
         self._sent: list[tuple[int, bytes]] = []
         self._emit = EMIT(self._take)
         self._decoder: Decoder | None = None
+        self._crcs = {
+            name: each.crc for name, each in self.program.calculations.items() if each.crc is not None
+        }
         self._groups: dict[int, tuple[Replica, ...]] = {}
         self._sessions: dict[int, CloneSession] = {}
         stores = {
@@ -441,6 +445,46 @@ class Switch:
             raise ControlError(Code.OUT_OF_RANGE, f"{value} does not fit the {register.bits} bits of {name}")
         width = storage_bits(register.bits) // 8
         self._library.write_register(self.handle, number, index, value, width)
+
+    # -- calculations and assertions -----------------------------------------------------------------
+
+    def set_crc_parameters(self, calculation: str, parameters: CrcParameters) -> None:
+        """Changes a custom CRC (``crc16_custom`` and its like), as BMv2's Thrift interface does.
+
+        Args:
+            calculation: its name in the BMv2 JSON, such as ``calc_0``.
+            parameters: what it computes from the next packet on.
+        """
+        found = self.program.calculations.get(calculation)
+        if found is None:
+            raise ControlError(Code.NOT_FOUND, f"the program has no calculation {calculation}")
+        if found.crc is None:
+            raise ControlError(Code.INVALID_ARGUMENT, f"{calculation} is no custom CRC")
+        values = (parameters.polynomial, parameters.initial, parameters.final_xor)
+        for value in values:
+            if not 0 <= value < 1 << found.crc_bits:
+                message = f"{calculation}: {value:#x} does not fit {found.crc_bits} bits"
+                raise ControlError(Code.OUT_OF_RANGE, message)
+        number = self.program.stateful_calculations.index(found)
+        with self._control:
+            reflections = (int(parameters.reflect_data), int(parameters.reflect_remainder))
+            self._library.set_crc(self.handle, number, (*values, *reflections))
+            self._crcs[calculation] = parameters
+
+    def crc_parameters(self) -> dict[str, CrcParameters]:
+        """What every custom CRC computes, by the calculation's name."""
+        with self._control:
+            return dict(self._crcs)
+
+    def assertion_failures(self) -> dict[str, int]:
+        """How often each assert and assume of the program has failed, by its place.
+
+        A packet that fails one ends there: it is dropped, and counted as dropped, too.
+        """
+        with self._control:
+            places = self.program.assertions
+            failures = (self._library.assertion_failures(self.handle, i) for i in range(len(places)))
+            return dict(zip(places, failures, strict=True))
 
     # -- helpers -----------------------------------------------------------------------------------
 

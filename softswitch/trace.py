@@ -331,6 +331,8 @@ def _lost(why: Lost, value: int) -> str:
             return f"dropped: its frame caused {value} passes through egress"
         case Lost.WAITING:
             return "dropped: too many packets wait to begin anew"
+        case Lost.ASSERTION:
+            return "dropped: an assertion failed"
 
 
 def _copies(count: int) -> str:

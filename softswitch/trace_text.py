@@ -8,6 +8,7 @@ from typing import Final
 
 from softswitch.program_ir import (
     Advance,
+    Assert,
     Assign,
     Binary,
     BoolConst,
@@ -24,6 +25,7 @@ from softswitch.program_ir import (
     Hash,
     HeadersEqual,
     Jump,
+    LogMessage,
     Lookahead,
     Lvalue,
     MarkToDrop,
@@ -204,6 +206,12 @@ def statement_text(
             return "resubmit"
         case Recirculate():
             return "recirculate"
+        case LogMessage(parts, operands):
+            texts = (str(value) for value in values[: len(operands)])
+            return "".join([parts[0], *(text + part for text, part in zip(texts, parts[1:], strict=True))])
+        case Assert(condition, place):
+            held = "holds" if values[0] else "FAILS"
+            return f"{program.assertions[place]}: {expression_text(condition, params)} {held}"
         case Truncate():
             return f"truncate to {number(0)} bytes"
         case Exit():

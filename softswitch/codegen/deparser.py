@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from softswitch.codegen.expressions import Compiler, literal, machine_bits
 from softswitch.codegen.headers import Bits, store_bits, store_next, wide_bits
 from softswitch.codegen.layout import Layout
+from softswitch.codegen.statements import StatementWriter, word_assignment
 from softswitch.codegen.tracepoints import Tracepoints
 from softswitch.errors import UnsupportedConstruct
 from softswitch.program_ir import (
@@ -57,13 +58,23 @@ def lengths_change(layout: Layout, constant: set[str]) -> bool:
     return any(headers[name].type.varbit is not None for name in set(layout.program.deparser) - constant)
 
 
+def body_function(layout: Layout) -> str:
+    """C text of ``deparser_body(s, p, m)``: what the deparser does before it writes headers, if anything."""
+    if not layout.program.deparser_body:
+        return ""
+    writer = StatementWriter(layout, Compiler(layout, (), "deparser"))
+    lines = [line for statement in layout.program.deparser_body for line in writer.write(statement)]
+    body = "\n".join(f"    {line}" for line in ["(void)s, (void)p, (void)m;", *lines])
+    return f"SW_INLINE void deparser_body(sw_state *s, phv *p, state *m) {{\n{body}\n}}\n"
+
+
 def deparsed_bytes(layout: Layout) -> int:
     """The most bytes `deparse` can write."""
     return sum(layout.program.headers[name].type.bits // 8 for name in layout.program.deparser)
 
 
 def calculation_function(layout: Layout, number: int, calculation: Calculation) -> str:
-    """C text of ``uint64_t calculation_<number>(p, m)``.
+    """C text of ``uint64_t calculation_<number>(s, p, m)``.
 
     The input is laid out in a buffer, without the fields of headers that are not valid, then summed.
     """
@@ -91,11 +102,21 @@ def calculation_function(layout: Layout, number: int, calculation: Calculation) 
             lines.append(f"if ({layout.valid(header)}) {{ {block} }}" if header else block)
         lines.append("at = (bits + 7) / 8;")
     if calculation.payload:
-        lines += ["memcpy(buffer + at, m->payload, m->payload_length);", "at += m->payload_length;"]
-    lines.append(f"return sw_{calculation.algorithm.value}(buffer, at);")
+        lines.append(
+            "const uint32_t rest = m->payload_length < m->truncate ? m->payload_length : m->truncate;"
+        )
+        lines += ["memcpy(buffer + at, m->payload, rest);", "at += rest;"]
+    lines.append(f"return sw_{calculation.algorithm.value}({_state(layout, calculation)}buffer, at);")
     body = "\n".join(f"    {line}" for line in lines)
-    head = f"SW_INLINE uint64_t calculation_{number}(const phv *p, const state *m)"
-    return f"// {calculation.name}\n{head} {{\n    (void)p, (void)m;\n{body}\n}}\n"
+    head = f"SW_INLINE uint64_t calculation_{number}(sw_state *s, const phv *p, const state *m)"
+    return f"// {calculation.name}\n{head} {{\n    (void)s, (void)p, (void)m;\n{body}\n}}\n"
+
+
+def _state(layout: Layout, calculation: Calculation) -> str:
+    """C text of the state of a calculation as first argument, if it has any."""
+    if not calculation.algorithm.stateful:
+        return ""
+    return f"&s->calculations[{layout.program.stateful_calculations.index(calculation)}], "
 
 
 def _summable(layout: Layout, calculation: Calculation) -> bool:
@@ -126,8 +147,8 @@ def _sum_function(layout: Layout, number: int, calculation: Calculation) -> str:
     lines += ["sum = (sum & 0xffffffff) + (sum >> 32);", "sum = (sum & 0xffff) + (sum >> 16);"]
     lines += ["sum = (sum & 0xffff) + (sum >> 16);", "return (uint16_t)~((sum & 0xffff) + (sum >> 16));"]
     body = "\n".join(f"    {line}" for line in lines)
-    head = f"SW_INLINE uint64_t calculation_{number}(const phv *p, const state *m)"
-    return f"// {calculation.name}\n{head} {{\n    (void)p, (void)m;\n{body}\n}}\n"
+    head = f"SW_INLINE uint64_t calculation_{number}(sw_state *s, const phv *p, const state *m)"
+    return f"// {calculation.name}\n{head} {{\n    (void)s, (void)p, (void)m;\n{body}\n}}\n"
 
 
 def _word_sums(fields: Iterator[Bits]) -> Iterator[str]:
@@ -209,33 +230,40 @@ def _field_bits(layout: Layout, ref: FieldRef) -> list[Bits]:
 
 
 def update_function(layout: Layout) -> str:
-    """C text of ``void update_checksums(p, m)``, run before deparsing."""
-    lines = ["(void)p, (void)m;"]
+    """C text of ``void update_checksums(s, p, m)``, run before deparsing."""
+    lines = ["(void)s, (void)p, (void)m;"]
     for checksum in layout.program.checksums:
         if checksum.update:
             slot = layout.slot(checksum.target)
             mask = f" & 0x{(1 << slot.bits) - 1:x}ull" if slot.bits < 64 else ""
-            update = f"{slot.access} = {_call(layout, checksum)}{mask};"
+            update = word_assignment(layout, slot, f"{_call(layout, checksum)}{mask}")
             lines.append(_conditional(layout, checksum, update))
     body = "\n".join(f"    {line}" for line in lines)
-    return f"SW_INLINE void update_checksums(phv *p, state *m) {{\n{body}\n}}\n"
+    return f"SW_INLINE void update_checksums(sw_state *s, phv *p, state *m) {{\n{body}\n}}\n"
 
 
 def verify_function(layout: Layout) -> str:
-    """C text of ``int checksums_wrong(p, m)``, run after parsing."""
-    lines = ["(void)p, (void)m;", "int wrong = 0;"]
+    """C text of ``int checksums_wrong(s, p, m)``, run after parsing.
+
+    BMv2 compares the lowest 64 bits.
+    """
+    lines = ["(void)s, (void)p, (void)m;", "int wrong = 0;"]
     for checksum in layout.program.checksums:
         if checksum.verify:
-            test = f"wrong |= {layout.slot(checksum.target).access} != {_call(layout, checksum)};"
+            slot = layout.slot(checksum.target)
+            lowest = f"(uint64_t){slot.access}" if slot.bits > 64 else slot.access
+            if slot.bits > 128:
+                lowest = f"sw_load_lowest({slot.access}, 8)"
+            test = f"wrong |= {lowest} != {_call(layout, checksum)};"
             inner = _conditional(layout, checksum, test)
             lines.append(f"if ({layout.valid(checksum.target.header)}) {{ {inner} }}")
     lines.append("return wrong;")
     body = "\n".join(f"    {line}" for line in lines)
-    return f"SW_INLINE int checksums_wrong(phv *p, state *m) {{\n{body}\n}}\n"
+    return f"SW_INLINE int checksums_wrong(sw_state *s, phv *p, state *m) {{\n{body}\n}}\n"
 
 
 def _call(layout: Layout, checksum: Checksum) -> str:
-    return f"calculation_{list(layout.program.calculations).index(checksum.calculation)}(p, m)"
+    return f"calculation_{list(layout.program.calculations).index(checksum.calculation)}(s, p, m)"
 
 
 def _conditional(layout: Layout, checksum: Checksum, action: str) -> str:

@@ -27,6 +27,8 @@ def egress_writes(program: Program) -> frozenset[str]:
         for name in headers_changed(program, statement)
     }
     headers.update(ref.header for table in program.egress.tables.values() for ref in meter_targets(table))
+    for statement in program.deparser_body:
+        headers |= headers_changed(program, statement)
     headers.update(checksum.target.header for checksum in program.checksums if checksum.update)
     return frozenset(name for name in headers if not program.headers[name].metadata)
 
@@ -51,6 +53,9 @@ def egress_reads(program: Program) -> set[FieldRef]:
                     used.update(calculation_fields(program, program.calculations[calculation]))
                 case Clone(_, number) | Recirculate(number):
                     used.update(program.field_lists.get(number, ()))
+    for statement in program.deparser_body:
+        for expr in inputs(statement):
+            used.update(fields_in(expr))
     for checksum in program.checksums:
         if checksum.condition is not None:
             used.update(fields_in(checksum.condition))

@@ -3,6 +3,7 @@
 
 from softswitch.codegen.actions import action_function, shifted_stacks, traced_action_function
 from softswitch.codegen.deparser import (
+    body_function,
     calculation_function,
     deparse_function,
     deparsed_bytes,
@@ -24,7 +25,7 @@ from softswitch.codegen.tracepoints import Tracepoints
 from softswitch.codegen.traffic import TrafficWriter
 from softswitch.codegen.usage import outside_actions, pipeline_actions, statement_fields
 from softswitch.errors import ProgramError
-from softswitch.program_ir import FieldRef
+from softswitch.program_ir import Calculation, CrcParameters, FieldRef
 from softswitch.program_types import Action, MatchKind, Program
 
 _KINDS = {
@@ -67,6 +68,7 @@ def generate(program: Program, trace: bool = False) -> str:
         PipelineWriter(layout, program.ingress, tracepoints).function(),
         PipelineWriter(layout, program.egress, tracepoints).function(),
         update_function(layout),
+        body_function(layout),
         deparse_function(layout, set() if trace else set(program.deparser) - changed, tracepoints),
         saved_headers(layout, changed),
         forget_functions(layout),
@@ -84,6 +86,8 @@ def _head(layout: Layout) -> list[str]:
         f"// Generated from a BMv2 JSON program, {layout.program.digest}.",
         "".join(f'#include "{each}.h"\n' for each in ("digest", "headers", "meter", "packet", "queue")),
     ]
+    if layout.program.calculations:
+        lines.append('#include "algorithms.h"\n')
     if layout.wide_words:
         lines.append(f'#define SW_WIDE_WORDS {layout.wide_words}\n#include "wide.h"\n')
     return lines
@@ -140,21 +144,30 @@ def _description(layout: Layout) -> str:
     ]
     counters = [f"{{{_quote(each.name)}, {each.size}u, 16}}" for each in program.counters.values()]
     meters = [f"{{{_quote(each.name)}, {each.size}u, sizeof(sw_meter)}}" for each in program.meters.values()]
+    calculations = [_calculation(each) for each in program.stateful_calculations]
     return (
         f"static const sw_table_desc table_desc[] = {{{', '.join([*tables, '{0}'])}}};\n"
         f"static const sw_profile_desc profile_desc[] = {{{', '.join([*profiles, '{0}'])}}};\n"
         f"static const sw_array_desc register_desc[] = {{{', '.join([*registers, '{0}'])}}};\n"
         f"static const sw_array_desc counter_desc[] = {{{', '.join([*counters, '{0}'])}}};\n"
         f"static const sw_array_desc meter_desc[] = {{{', '.join([*meters, '{0}'])}}};\n"
+        f"static const sw_calculation_desc calculation_desc[] = {{{', '.join([*calculations, '{0}'])}}};\n"
         f"const sw_program sw_generated = {{{len(tables)}, {len(profiles)}, {len(registers)}, "
         f"{len(counters)}, {len(meters)}, {len(program.value_sets)}, table_desc, profile_desc, "
         f"register_desc, counter_desc, meter_desc, {sample_words(program)}, sizeof(scratch), "
-        "sizeof(queued), process, process_limited, depart};\n"
+        "sizeof(queued), process, process_limited, depart, "
+        f"{len(calculations)}, {len(program.assertions)}, calculation_desc}};\n"
     )
 
 
 def _words(kind: str, there: bool) -> str:
     return f"sizeof({kind}) / 8" if there else "0"
+
+
+def _calculation(calculation: Calculation) -> str:
+    crc = calculation.crc or CrcParameters(0)
+    values = (crc.polynomial, crc.initial, crc.final_xor, int(crc.reflect_data), int(crc.reflect_remainder))
+    return f"{{{calculation.crc_bits}, {{{', '.join(f'{value}ull' for value in values)}}}}}"
 
 
 def _quote(name: str) -> str:

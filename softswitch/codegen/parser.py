@@ -129,10 +129,10 @@ class ParserWriter:
             case Assign(_, src):
                 needed = max((_bytes_ahead(node) for node in walk(src)), default=0)
                 check = f"if (SW_RARE(length - at < {needed})) {self._fail('PacketTooShort')}"
-                lines = StatementWriter(self._layout, compiler).write(op)
+                lines = StatementWriter(self._layout, compiler, "goto accept;").write(op)
                 return [check, *lines] if needed else lines
             case _:
-                return StatementWriter(self._layout, compiler).write(op)
+                return StatementWriter(self._layout, compiler, "goto accept;").write(op)
 
     def _extract(self, header: str, varbit: Expr | None, compiler: Compiler) -> list[str]:
         kind = self._layout.program.headers[header].type

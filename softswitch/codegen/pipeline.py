@@ -4,10 +4,9 @@
 from softswitch.codegen.expressions import Compiler, literal
 from softswitch.codegen.keys import KeyLayout, Piece, arg_word_count, entry_words, key_layout
 from softswitch.codegen.layout import Layout
-from softswitch.codegen.statements import meter_colour
+from softswitch.codegen.statements import meter_colour, word_assignment
 from softswitch.codegen.tracepoints import Kind, Tracepoints
-from softswitch.errors import UnsupportedConstruct
-from softswitch.program_ir import Binary, Exit, Expr, FieldRef, Valid
+from softswitch.program_ir import Assert, Binary, Exit, Expr, FieldRef, Valid
 from softswitch.program_tables import successors
 from softswitch.program_types import Action, ActionCall, MatchKind, Meter, Pipeline, Table, TableKey
 
@@ -99,11 +98,10 @@ class PipelineWriter:
 
     def _meter(self, meter: Meter, target: FieldRef, place: str) -> list[str]:
         slot = self._layout.slot(target)
-        if slot.bits > 128:
-            raise UnsupportedConstruct(f"a colour of {slot.bits} bits (more than 128)", f"meter {meter.name}")
         masks = self._layout.masks({target.header})
         touch = (f"p->touched[{word}] |= 0x{mask:x}ull;" for word, mask in masks)
-        return [*touch, f"{slot.access} = {meter_colour(meter, place)} & {min(3, (1 << slot.bits) - 1)};"]
+        colour = f"{meter_colour(meter, place)} & {min(3, (1 << slot.bits) - 1)}"
+        return [*touch, word_assignment(self._layout, slot, colour)]
 
     def _chosen(self, table: Table, words: int) -> list[str]:
         """Declares `action` and its arguments `a`: the entry's own, or those of the member it refers to.
@@ -123,7 +121,7 @@ class PipelineWriter:
             "    action = member->action, a = member->args;",
         ]
         if selector is not None:
-            hashed = f"(uint32_t)calculation_{list(program.calculations).index(selector)}(p, m)"
+            hashed = f"(uint32_t)calculation_{list(program.calculations).index(selector)}(s, p, m)"
             lines += [
                 "} else if (action == SW_BY_GROUP) {",
                 f"    const sw_member_group *group = sw_profile_group({profile}, a[0]);",
@@ -158,7 +156,9 @@ class PipelineWriter:
         return [*lines, self._go(following)]
 
     def _after(self, action: Action) -> str:
-        return " if (m->exit) return; " if any(isinstance(each, Exit) for each in action.body) else " "
+        return (
+            " if (m->exit) return; " if any(isinstance(each, Exit | Assert) for each in action.body) else " "
+        )
 
     # -- keys --------------------------------------------------------------------------------------
 

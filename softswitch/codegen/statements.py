@@ -5,10 +5,11 @@ from collections.abc import Callable
 
 from softswitch.codegen.expressions import Compiler, literal, register_array
 from softswitch.codegen.header_statements import HeaderStatement, HeaderStatementWriter
-from softswitch.codegen.layout import Layout, is_temporary
+from softswitch.codegen.layout import Layout, Slot, is_temporary
 from softswitch.codegen.wide import extended
 from softswitch.errors import UnsupportedConstruct
 from softswitch.program_ir import (
+    Assert,
     Assign,
     Clone,
     CopyHeader,
@@ -22,6 +23,7 @@ from softswitch.program_ir import (
     FieldRef,
     GenerateDigest,
     Hash,
+    LogMessage,
     Lvalue,
     MarkToDrop,
     Random,
@@ -39,9 +41,13 @@ from softswitch.program_types import DROP_PORT, Meter, Program
 
 
 class StatementWriter:
-    """Writes single statements as C lines."""
+    """Writes single statements as C lines.
 
-    def __init__(self, layout: Layout, compiler: Compiler) -> None:
+    `leave` is the C statement that leaves the action or parser for good.
+    """
+
+    def __init__(self, layout: Layout, compiler: Compiler, leave: str = "return;") -> None:
+        self._leave = leave
         self._layout = layout
         self._program: Program = layout.program
         self._compiler = compiler
@@ -134,7 +140,7 @@ class StatementWriter:
             case Hash(dst, base, calculation, modulus):
                 number = list(self._program.calculations).index(calculation)
                 low, size = compiler.low(base, 64), compiler.low(modulus, 64)
-                value = f"(calculation_{number}(p, m) % ({size} ? {size} : 1) + {low})"
+                value = f"(calculation_{number}(s, p, m) % ({size} ? {size} : 1) + {low})"
                 return self.store(dst, lambda bits: _cut(value, bits))
             case Random(dst, low_expr, high_expr):
                 low, high = compiler.low(low_expr, 64), compiler.low(high_expr, 64)
@@ -152,6 +158,11 @@ class StatementWriter:
             case Truncate(length):
                 text = compiler.low(length, 32)
                 return [f"if ({text} < m->truncate) m->truncate = {text};"]
+            case LogMessage():
+                return []
+            case Assert(condition, number):
+                failed = f"s->assertions[{number}]++; m->exit = SW_ASSERTION_FAILED; {self._leave}"
+                return [f"if (SW_RARE(!({compiler.boolean(condition)}))) {{ {failed} }}"]
             case Exit():
                 return ["m->exit = 1;"]
         raise UnsupportedConstruct(type(statement).__name__, compiler.where)
@@ -166,6 +177,14 @@ def meter_colour(meter: Meter, place: str) -> str:
     """C expression: the colour that the meter at `place` gives the packet."""
     units = "m->ingress_length" if meter.bytes else "1"
     return f"sw_meter_mark({place}, s->now, {units}, m->ingress_length)"
+
+
+def word_assignment(layout: Layout, slot: Slot, text: str) -> str:
+    """C statement that assigns an integer of at most 64 bits, which fits the field, to a field."""
+    if slot.bits > 128:
+        layout.need_wide(slot.bits)
+        text = extended(text, "uint64_t")
+    return assignment(slot.access, text, slot.bits)
 
 
 def _cut(text: str, bits: int) -> str:

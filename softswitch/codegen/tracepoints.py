@@ -10,7 +10,20 @@ from enum import IntEnum
 from softswitch.codegen.expressions import Compiler
 from softswitch.codegen.layout import Layout
 from softswitch.codegen.usage import destination, inputs
-from softswitch.program_ir import Assign, Binary, Const, Expr, Extract, ExtractNext, Jump, ParserOp, Statement
+from softswitch.program_expressions import is_boolean
+from softswitch.program_ir import (
+    Assert,
+    Assign,
+    Binary,
+    Const,
+    Expr,
+    Extract,
+    ExtractNext,
+    Jump,
+    LogMessage,
+    ParserOp,
+    Statement,
+)
 
 
 class Kind(IntEnum):
@@ -47,6 +60,7 @@ class Lost(IntEnum):
     TOO_LONG = 1
     PASSES = 2
     WAITING = 3
+    ASSERTION = 4
 
 
 class Tracepoints:
@@ -102,7 +116,7 @@ class Tracepoints:
 
     def checksum(self) -> list[str]:
         """Whether the parsed packet's checksums are right, which the program itself may not ask."""
-        return [f"if (checksums_wrong(p, m)) {line}" for line in self.record(Kind.CHECKSUM)]
+        return [f"if (checksums_wrong(s, p, m)) {line}" for line in self.record(Kind.CHECKSUM)]
 
     def lost(self, indent: int, why: Lost, value: str = "0") -> str:
         """A packet is dropped by the switch itself; `value` is its length, or the limit it met."""
@@ -125,6 +139,8 @@ class Tracepoints:
                 "sw_trace_bytes(tracing, b + before, at - before);",
             ]
             return ["{ const uint32_t before = at; (void)before;", *lines, *after, "}"]
+        if isinstance(op, LogMessage | Assert):
+            return [*self.record(Kind.PARSER_OP, site, *_read(op, compiler)), *lines]
         if isinstance(op, Statement):
             return [*lines, *self.record(Kind.PARSER_OP, site, *_assigned(op, compiler))]
         return [*lines, *self.record(Kind.PARSER_OP, site)]
@@ -158,13 +174,19 @@ class Tracepoints:
         if isinstance(statement, Jump):
             taken = "0" if statement.unless is None else f"!({compiler.boolean(statement.unless)})"
             return [*self.record(Kind.STATEMENT, action, str(number), taken), *lines]
-        expressions = () if isinstance(statement, Assign) else inputs(statement)
-        read = [text for expr in expressions for text in _value(expr, compiler)]
+        if isinstance(statement, LogMessage | Assert):
+            values = _read(statement, compiler)
+            return [*self.record(Kind.STATEMENT, action, str(number), *values), *lines]
+        read = [] if isinstance(statement, Assign) else _read(statement, compiler)
         names = [f"read[{i}]" for i in range(len(read))]
         after = self.record(Kind.STATEMENT, action, str(number), *names, *_assigned(statement, compiler))
         if not read:
             return [*lines, *after]
         return [f"{{ const uint64_t read[] = {{{', '.join(read)}}};", *lines, *after, "}"]
+
+
+def _read(statement: Statement, compiler: Compiler) -> list[str]:
+    return [text for expr in inputs(statement) for text in _value(expr, compiler)]
 
 
 def _assigned(statement: Statement, compiler: Compiler) -> list[str]:
@@ -174,6 +196,8 @@ def _assigned(statement: Statement, compiler: Compiler) -> list[str]:
 
 def _value(expr: Expr, compiler: Compiler) -> list[str]:
     """C texts of a value's words, lowest first, behind how many there are (256 more: it has a sign)."""
+    if is_boolean(expr):
+        return ["1", f"({compiler.boolean(expr)}) != 0"]
     interval = compiler.ranges(expr)
     words = max(1, (interval.bits + 63) // 64)
     parts = [expr, *(Binary(">>", expr, Const(64 * i)) for i in range(1, words))]

@@ -8,7 +8,7 @@ done with. The passes that one frame can cause are limited, so that no program a
 switch run forever.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from softswitch.codegen.digests import digest_function
@@ -17,7 +17,7 @@ from softswitch.codegen.layout import Layout
 from softswitch.codegen.queueing import QUEUED_TYPE, keep_time, queueing_functions
 from softswitch.codegen.tracepoints import Kind, Lost, Tracepoints
 from softswitch.codegen.usage import pipeline_actions
-from softswitch.program_ir import Clone, Recirculate, Resubmit, Statement
+from softswitch.program_ir import Assert, Clone, Recirculate, Resubmit, Statement
 from softswitch.program_types import DROP_PORT, Pipeline
 
 _WAITING: Final = 64  # packets that can wait at a time
@@ -73,8 +73,21 @@ class TrafficWriter:
     # -- what the program uses ---------------------------------------------------------------------
 
     def _runs(self, pipeline: Pipeline, kind: type[Statement]) -> bool:
+        return any(isinstance(each, kind) for each in self._statements(pipeline))
+
+    def _statements(self, pipeline: Pipeline) -> list[Statement]:
         actions = pipeline_actions(self._layout.program, pipeline)
-        return any(isinstance(each, kind) for action in actions for each in action.body)
+        return [each for action in actions for each in action.body]
+
+    def _end_if_failed(self, statements: Iterable[object], leave: str, switch: str = "s") -> str:
+        """C text that ends a packet when an assertion among these statements has failed."""
+        if not any(isinstance(each, Assert) for each in statements):
+            return ""
+        lost = self._trace.lost(8, Lost.ASSERTION)
+        return (
+            f"    if (SW_RARE(m->exit == SW_ASSERTION_FAILED)) {{\n{lost}"
+            f"        {switch}->stats.packets_dropped++;\n        {leave}\n    }}\n"
+        )
 
     @property
     def _waits(self) -> bool:
@@ -192,12 +205,15 @@ static __attribute__((unused)) void clone_at_egress(run *r, const phv *p, state 
     }}
 """
         anew = "    c->written = UINT32_MAX;\n" if self._lengths_change else ""
+        program = self._layout.program
+        body = "    deparser_body(r->s, p, m);\n" if program.deparser_body else ""
+        body += self._end_if_failed(program.deparser_body, "return 0;", "r->s")
         return f"""// Returns the length of the frame that goes out, 0 for none.
 // What was written for the last replica and is the same now is not written again.
 SW_INLINE uint32_t send(run *r, phv *p, state *m, uint32_t port) {{
     scratch *c = here(r);
-    update_checksums(p, m);
-{anew}    for (unsigned i = 0; i < {self._layout.valid_words}; i++)
+    update_checksums(r->s, p, m);
+{body}{anew}    for (unsigned i = 0; i < {self._layout.valid_words}; i++)
         if (c->written_valid[i] != m->valid[i]) c->written = UINT32_MAX;
     const uint32_t headers = deparse(p, m, c->out, c->written);
     if (c->written == UINT32_MAX) {{
@@ -230,6 +246,7 @@ SW_INLINE uint32_t send(run *r, phv *p, state *m, uint32_t port) {{
             *self._intrinsic.set("deq_qdepth", "left"),
         ]
         clone = "    if (m->clone_session) clone_at_egress(r, p, m);\n" if self._clones_out else ""
+        failed = self._end_if_failed(self._statements(self._layout.program.egress), "return 0;")
         return f"""// One egress pass. The packet entered the port's queue at `entered` (microseconds), found
 // `found` there and leaves `left` behind. Returns the length of the frame that goes out, 0 for none.
 SW_INLINE uint32_t leave(run *r, phv *p, state *m, uint32_t port, uint64_t entered, uint32_t found,
@@ -242,7 +259,7 @@ SW_INLINE uint32_t leave(run *r, phv *p, state *m, uint32_t port, uint64_t enter
     }}
 {_indented(begin)}
 {self._trace.text(4, Kind.PIPELINE, 1, "port", self._intrinsic.get("egress_rid"))}    egress(s, p, m);
-{clone}    if ({self._intrinsic.get("egress_spec")} != {DROP_PORT}) return send(r, p, m, port);
+{failed}{clone}    if ({self._intrinsic.get("egress_spec")} != {DROP_PORT}) return send(r, p, m, port);
 {self._trace.text(4, Kind.EGRESS_DROP)}    s->stats.packets_dropped++;
     return 0;
 }}
@@ -311,10 +328,14 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
         digest = "    if (m->digest) tell(s, p, m);\n" if self._layout.program.digests else ""
         checks = [
             *self._intrinsic.set("parser_error", "error"),
-            *self._intrinsic.set("checksum_error", "(uint32_t)checksums_wrong(p, m)"),
+            *self._intrinsic.set("checksum_error", "(uint32_t)checksums_wrong(s, p, m)"),
             *self._trace.checksum(),
             *self._trace.record(Kind.PIPELINE, 0),
         ]
+        program = self._layout.program
+        in_parser = [op for state in program.parser.states.values() for op in state.ops]
+        parse_failed = self._end_if_failed(in_parser, "return;")
+        failed = self._end_if_failed(self._statements(program.ingress), "return;")
         return f"""{self._linkage} void ingress_pass(run *r, phv *p, state *m, const uint8_t *frame,
                          uint32_t length, int limited) {{
     sw_state *s = r->s;
@@ -324,9 +345,9 @@ static void clone_at_ingress(run *r, state *from, const uint8_t *frame, uint32_t
     forget_after_parsing(p, m);
     m->payload = frame + parsed;
     m->payload_length = length - parsed;
-{_indented(checks)}
+{parse_failed}{_indented(checks)}
     ingress(s, p, m);
-    m->exit = 0;
+{failed}    m->exit = 0;
 {clone}{digest}{resubmit}    sw_replica single = {{{self._intrinsic.get("egress_spec")}, 0}};
     const sw_replica *to = &single;
     uint32_t count = single.port != {DROP_PORT};

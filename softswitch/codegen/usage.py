@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 from softswitch.program_ir import (
     Advance,
+    Assert,
     Assign,
     Binary,
     Calculation,
@@ -26,6 +27,7 @@ from softswitch.program_ir import (
     HeaderRef,
     InputField,
     Jump,
+    LogMessage,
     Lvalue,
     MarkToDrop,
     Random,
@@ -100,6 +102,7 @@ _INPUTS: Final[dict[type, tuple[str, ...]]] = {
     Random: ("low", "high"),
     Clone: ("session",),
     Truncate: ("length",),
+    Assert: ("condition",),
     Jump: ("unless",),
 }
 
@@ -119,6 +122,8 @@ _OPERANDS: Final[dict[type, tuple[str, ...]]] = {
 
 def inputs(statement: Statement) -> tuple[Expr, ...]:
     """The expressions a statement evaluates."""
+    if isinstance(statement, LogMessage):
+        return statement.operands
     values = (getattr(statement, name) for name in _INPUTS.get(type(statement), ()))
     operands = (getattr(statement, name) for name in _OPERANDS.get(type(statement), ()))
     found = tuple(value for value in values if value is not None)
@@ -149,6 +154,8 @@ def map_inputs(statement: Statement, change: Callable[[Expr], Expr | None]) -> S
         operand = getattr(statement, name)
         if isinstance(operand, StackField | Element):
             changed[name] = dataclasses.replace(operand, index=rewrite(operand.index, change))
+    if isinstance(statement, LogMessage):
+        changed["operands"] = tuple(rewrite(each, change) for each in statement.operands)
     for name in _INPUTS.get(type(statement), ()):
         value = getattr(statement, name)
         if value is not None:
@@ -223,7 +230,7 @@ def calculation_fields(program: Program, calculation: Calculation) -> Iterator[F
 
 def outside_actions(program: Program) -> set[FieldRef]:
     """Fields that something other than an action body reads or writes: parser, keys, direct meters,
-    conditions, checksums, calculations, field lists, digests."""
+    conditions, deparser, checksums, calculations, field lists, digests."""
     used: set[FieldRef] = set()
     for state in program.parser.states.values():
         for expr in state.key:
@@ -244,6 +251,8 @@ def outside_actions(program: Program) -> set[FieldRef]:
             used.update(meter_targets(table))
         for conditional in pipeline.conditionals.values():
             used.update(fields_in(conditional.condition))
+    for statement in program.deparser_body:
+        used.update(statement_fields(program, statement))
     for checksum in program.checksums:
         used.add(checksum.target)
         if checksum.condition is not None:

@@ -84,6 +84,8 @@ void swc_destroy(sw_switch *sw) {
     free(s->sessions);
     free(s->scratch);
     free(s->trace);
+    free(s->calculations);
+    free(s->assertions);
     sw_traffic_free(s);
     pthread_mutex_destroy(&s->mutex);
     free(s);
@@ -100,9 +102,13 @@ static int allocate(sw_state *s) {
     s->sessions = calloc(SW_SESSIONS, sizeof(sw_replicas *));
     s->value_sets = calloc(program->value_sets + 1, sizeof(sw_value_set *));
     s->scratch = cells(1, program->scratch_bytes);
+    s->calculations = calloc(program->calculations + 1, sizeof(sw_calculation));
+    s->assertions = calloc(program->assertions + 1, sizeof(uint64_t));
     if (!s->tables || !s->profiles || !s->registers || !s->counters || !s->meters || !s->groups || !s->sessions ||
-        !s->value_sets || !s->scratch)
+        !s->value_sets || !s->calculations || !s->assertions || !s->scratch)
         return -1;
+    for (uint32_t i = 0; i < program->calculations; i++)
+        sw_calculation_set(&s->calculations[i], program->calculation[i].bits, &program->calculation[i].crc);
     for (uint32_t i = 0; i < program->tables; i++)
         if (sw_table_init(&s->tables[i], &program->table[i]) != 0) return -1;
     for (uint32_t i = 0; i < program->profiles; i++) s->profiles[i].desc = &program->profile[i];
@@ -372,4 +378,20 @@ void swc_set_register(sw_switch *sw, uint32_t number, uint64_t index, const void
     lock(sw);
     memcpy((char *)state(sw)->registers[number] + index * bytes, value, bytes);
     unlock(sw);
+}
+
+// -- calculations and assertions ----------------------------------------------------------------------
+
+void swc_set_crc(sw_switch *sw, uint32_t number, const sw_crc_parameters *crc) {
+    sw_calculation *c = &state(sw)->calculations[number];
+    lock(sw);
+    sw_calculation_set(c, c->bits, crc);
+    unlock(sw);
+}
+
+uint64_t swc_assertion(sw_switch *sw, uint32_t number) {
+    lock(sw);
+    const uint64_t failed = state(sw)->assertions[number];
+    unlock(sw);
+    return failed;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing packet bytes, and the checksum and hash algorithms, for generated code.
+// Reading and writing packet bytes, for generated code.
 #ifndef WEIR_SOFTSWITCH_PACKET_H
 #define WEIR_SOFTSWITCH_PACKET_H
 
@@ -111,44 +111,5 @@ SW_RUN(16)
 SW_RUN(32)
 SW_RUN(64)
 #undef SW_RUN
-
-// -- algorithms -------------------------------------------------------------------------------------
-// Parameters as in BMv2: crc16 is CRC-16/ARC, crc32 is CRC-32/ISO-HDLC.
-
-static inline uint64_t sw_crc(const uint8_t *data, size_t length, uint32_t reflected_polynomial,
-                              uint32_t initial) {
-    uint32_t crc = initial;
-    for (size_t i = 0; i < length; i++) {
-        crc ^= data[i];
-        for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ (crc & 1 ? reflected_polynomial : 0);
-    }
-    return crc;
-}
-static inline uint64_t sw_crc16(const uint8_t *data, size_t length) {
-    return sw_crc(data, length, 0xa001u, 0);
-}
-static inline uint64_t sw_crc32(const uint8_t *data, size_t length) {
-    return (uint32_t)~sw_crc(data, length, 0xedb88320u, 0xffffffffu);
-}
-
-// Internet checksum, RFC 1071.
-static inline uint64_t sw_csum16(const uint8_t *data, size_t length) {
-    uint64_t sum = 0;
-    for (size_t i = 0; i + 2 <= length; i += 2) sum += sw_load16(data + i);
-    if (length % 2 != 0) sum += (uint64_t)data[length - 1] << 8;
-    while (sum >> 16) sum = (sum & 0xffff) + (sum >> 16);
-    return (uint16_t)~sum;
-}
-static inline uint64_t sw_xor16(const uint8_t *data, size_t length) {
-    uint16_t value = 0;
-    for (size_t i = 0; i + 2 <= length; i += 2) value ^= sw_load16(data + i);
-    if (length % 2 != 0) value ^= (uint16_t)(data[length - 1] << 8);
-    return value;
-}
-static inline uint64_t sw_identity(const uint8_t *data, size_t length) {
-    uint64_t value = 0;
-    for (size_t i = 0; i < length && i < 8; i++) value = (value << 8) | data[i];
-    return value;
-}
 
 #endif

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "lookup.h"
+#include "calculation.h"
 #include "profile.h"
 #include "switch.h"
 
@@ -42,6 +43,8 @@ typedef struct {
 
 enum { SW_GROUPS = 1 << 16, SW_SESSIONS = 1 << 15 };
 
+enum { SW_ASSERTION_FAILED = 2 };  // in `exit` of the generated code's state
+
 typedef struct sw_traffic sw_traffic;  // queue.h
 typedef struct sw_packet sw_packet;
 typedef struct sw_trace sw_trace;  // trace.h
@@ -66,6 +69,8 @@ typedef struct sw_state {
     sw_value_set **value_sets;  // NULL: empty
     void *scratch;              // the generated code's packet state and buffers
     sw_trace *trace;            // NULL while no packets are traced
+    sw_calculation *calculations;
+    uint64_t *assertions;  // how often each failed
 } sw_state;
 
 // What the generated code says about itself.
@@ -82,6 +87,8 @@ typedef struct {
     // Egress of a packet from the queue of `port` that left `depth` packets behind. Returns the length of
     // the frame that went out, 0 for none.
     uint32_t (*depart)(sw_state *, sw_packet *, uint32_t port, uint64_t now_ns, uint32_t depth, sw_emit, void *);
+    uint32_t calculations, assertions;  // calculations: those with state
+    const sw_calculation_desc *calculation;
 } sw_program;
 
 extern const sw_program sw_generated;

@@ -38,7 +38,7 @@ enum {
     SW_TRACE_LOST,         // site: why (enum below)
 };
 
-enum { SW_TRACE_TOO_LONG = 1, SW_TRACE_PASSES, SW_TRACE_WAITING };
+enum { SW_TRACE_TOO_LONG = 1, SW_TRACE_PASSES, SW_TRACE_WAITING, SW_TRACE_ASSERTION };
 
 #define SW_TRACE_NONE UINT64_MAX
 

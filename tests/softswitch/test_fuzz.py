@@ -23,7 +23,8 @@ FRAMES = 20_000
 # What makes each program do most: a header with every interesting first byte.
 CORPUS = {
     "expressions": [bytes(range(34)) + b"\xff"],
-    "wide": [bytes(range(160))],
+    "wide": [bytes(range(160)) + bytes(768)],
+    "externs": [bytes([what]) + bytes(68 + 36 * 2) for what in range(20)],
     "parsing": [
         pack([(4, 4), (flags, 12), (following, 8)]) + tail
         for following, flags in [(1, 0), (1, 1), (1, 2), (2, 0x801), (2, 3), (3, 0), (9, 0)]
@@ -62,7 +63,7 @@ def test_frames_under_sanitizers(name: str, tmp_path: Path) -> None:
     flags = [
         "-std=gnu11",
         "-O1",
-        "-g",
+        "-g1",
         SANITIZE,
         "-fno-sanitize-recover=all",
         "-fno-strict-aliasing",

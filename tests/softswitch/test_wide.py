@@ -13,6 +13,7 @@ from softswitch.switch import Switch
 from tests.softswitch.programs import one, pack, raw, unpack
 from tests.softswitch.test_expressions import edges
 
+PADDING = bytes(768)
 OPERANDS = (256, 256, 200, 200, 128, 128, 16, 131, 5)
 RESULTS = {
     **dict.fromkeys(("add", "sub", "mul", "and", "or", "xor", "not", "neg", "shl", "shr"), 256),
@@ -123,6 +124,6 @@ SHIFTS = st.one_of(st.integers(0, 300), st.sampled_from([63, 64, 65, 128, 192, 2
 @example(tuple((1 << bits) - 1 for bits in OPERANDS))
 @example((5, 5, 1 << 199, 1 << 199, 1, 1, 64, 1 << 130, 31))
 def test_operators(switch: Switch, operands: tuple[int, ...]) -> None:
-    answer = one(switch, pack(list(zip(operands, OPERANDS, strict=True))))
+    answer = one(switch, pack(list(zip(operands, OPERANDS, strict=True))) + PADDING)
     got = dict(zip(RESULTS, unpack(answer, list(RESULTS.values())), strict=True))
     assert got == expected(*operands)

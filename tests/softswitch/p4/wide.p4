@@ -66,8 +66,16 @@ header signed_results_t {
     bit<200> from_narrow;
 }
 
+// Taken off the packet, because BMv2 lets a packet grow by 512 bytes only.
+header padding_t {
+    bit<2048> a;
+    bit<2048> b;
+    bit<2048> c;
+}
+
 struct headers_t {
     operands_t op;
+    padding_t padding;
     results_t r;
     signed_results_t s;
 }
@@ -80,6 +88,7 @@ struct meta_t {
 parser Parse(packet_in packet, out headers_t hdr, inout meta_t meta, inout standard_metadata_t sm) {
     state start {
         packet.extract(hdr.op);
+        packet.extract(hdr.padding);
         transition accept;
     }
 }
