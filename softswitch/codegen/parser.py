@@ -85,8 +85,14 @@ class ParserWriter:
         lines = []
         for number, (expr, bits) in enumerate(zip(state.key, state.key_bits, strict=True)):
             kind = unsigned(machine_bits(bits))
-            lines.append(f"const {kind} k{number} = {compiler.stored(expr, bits)};")
-        keys = [f"(uint64_t)(k{i}{f' >> {64 * w}' if w else ''})" for i, w in _key_words(state)]
+            text = compiler.stored(expr, bits)
+            if bits > 128:
+                text = f"sw_wide_zext({text}, {bits})"
+            lines.append(f"const {kind} k{number} = {text};")
+        keys = [
+            f"k{i}.w[{w}]" if state.key_bits[i] > 128 else f"(uint64_t)(k{i}{f' >> {64 * w}' if w else ''})"
+            for i, w in _key_words(state)
+        ]
         lines += self._trace.record(Kind.SELECT, list(self._parser.states).index(state.name), *keys)
         key = [(f"k{number}", bits) for number, bits in enumerate(state.key_bits)]
         for case in state.transitions:
@@ -200,8 +206,8 @@ def _bytes_ahead(expr: Expr) -> int:
 def _matches(key: str, bits: int, value: int, mask: int) -> str:
     width = machine_bits(bits)
     if bits > 128:
-        differing = f"sw_wide_xor({key}, {literal(value, width)})"
-        return f"!sw_wide_nonzero(sw_wide_and({differing}, {literal(mask, width)}))"
+        masked = key if mask == (1 << bits) - 1 else f"sw_wide_and({key}, {literal(mask, width)})"
+        return f"sw_wide_same({masked}, {literal(value, width)})"
     if mask == (1 << bits) - 1:
         return f"{key} == {literal(value, width)}"
     return f"({key} & {literal(mask, width)}) == {literal(value, width)}"

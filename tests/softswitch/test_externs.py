@@ -18,6 +18,7 @@ from softswitch.switch import Switch
 from tests.softswitch.programs import one, pack, raw, unpack
 from tests.softswitch.test_expressions import edges
 from tests.softswitch.test_state import checksum, crc16
+from tests.softswitch.test_trace import trace
 
 (WRITE, READ, HASH, CUSTOM, CUSTOM32, ASSERT, ASSUME, TRUNCATE, LOG, EXACT, LPM, TERNARY, EXTRA, TWO) = range(
     1, 15
@@ -281,3 +282,14 @@ def test_equality_of_headers(shared: Switch) -> None:
     for a, b in [((5, 1), (5, 1)), ((5, 1), (5, 2)), ((5, 1), (5 | 1 << 200, 1))]:
         answer = one(shared, order(EQUAL) + extra(*a) + extra(*b))
         assert unpack(answer[:69], FIELDS)[3] == int(a == b)
+
+
+def test_a_trace_shows_messages_and_assertions(switch: Switch) -> None:
+    shown = trace(switch, order(LOG, 5, U256))
+    assert f"parsed order {LOG}" in shown
+    assert f"value {U256} of 5" in shown
+    assert "no operands" in shown
+    shown = trace(switch, order(ASSERT, 7))
+    assert "action In.failing, assert: " in shown
+    assert "FAILS" in shown
+    assert "dropped: an assertion failed" in shown
