@@ -98,7 +98,7 @@ def interfaces(
 
 
 def _blind(place: Lab) -> None:
-    """Let the hosts' kernels ignore results: they are for the load's raw sockets, and nobody else there listens.
+    """Let the hosts' kernels ignore results, which are for the load's raw sockets only.
 
     With another MAC address, IP drops them at once; else it would look for a socket and answer with ICMP, on
     the switch's time.

@@ -57,7 +57,8 @@ class Device:
         self._program: tuple[Program, str] | None = None  # that runs, and who brought it
         self._switch: Switch | None = None  # what the loop runs
         self._tracer: Tracer | None = None
-        self._tracing = threading.Lock()  # held while a trace begins or ends, or the program changes
+        self._changing = threading.Lock()  # held while the program, a port's state or the trace changes
+        self._down: set[int] = set()  # ports that programs are to send around
         self._service = P4RuntimeService(device_id, self._pipelines, self._packet_out)
         self._shm: ShmDirectory | None = None
         self._stopping = threading.Event()
@@ -71,7 +72,7 @@ class Device:
 
     def _make_switch(self, program: Program | Path) -> Switch:
         switch = Switch(program, device_id=self.device_id, cpu_port=self.cpu_port, seed=self.seed)
-        with self._tracing:
+        with self._changing:
             if self._tracer is not None:
                 self._tracer.prepare(switch)
         return switch
@@ -83,7 +84,9 @@ class Device:
             self._bare_switch = None
 
     def _take_over(self, switch: Switch, origin: str) -> None:
-        with self._tracing:
+        with self._changing:
+            for port in self._down:
+                switch.profiles.set_port_up(port, False)
             self.loop.set_switch(switch)
             self._program = switch.program, origin
             self._switch = switch
@@ -95,13 +98,13 @@ class Device:
 
         Raises OSError (the file), and what compiling a program raises (see native.build).
         """
-        with self._tracing:
+        with self._changing:
             self._stop_trace()
             self._tracer = Tracer(wanted, self._switch)
 
     def stop_trace(self) -> None:
         """Print no more. Harmless when nothing is traced."""
-        with self._tracing:
+        with self._changing:
             self._stop_trace()
 
     def _stop_trace(self) -> None:
@@ -138,16 +141,29 @@ class Device:
             except PortError:
                 self.loop.remove(spec.number)
                 raise
+        self._tell_state(spec.number, True)
 
     def remove_port(self, number: int) -> None:
-        """Close a port. Raises PortError when there is none, or it is the CPU port."""
+        """Close a port, which then counts as down. Raises PortError: there is none, or it is the CPU port."""
         if number == self.cpu_port:
             raise PortError(f"port {number} leads to the controller: it stays")
         self.loop.remove(number)
+        self._tell_state(number, False)
 
     def set_port_up(self, number: int, up: bool) -> None:
-        """Bring a port up or down. Raises PortError when there is none."""
+        """Bring a port up or down. Groups of action profiles avoid members that watch one that is down.
+
+        Raises PortError when there is none.
+        """
         self.loop.set_up(number, up)
+        self._tell_state(number, up)
+
+    def _tell_state(self, number: int, up: bool) -> None:
+        """To the program that runs, and to those that follow."""
+        with self._changing:
+            (self._down.discard if up else self._down.add)(number)
+            if self._switch is not None:
+                self._switch.profiles.set_port_up(number, up)
 
     def describe_program(self) -> dict[str, Any] | None:
         """The program that runs, in plain values: who brought it, and what a control plane sees of it."""
