@@ -50,6 +50,26 @@ def start(
 
 
 @app.command()
+def tables(
+    routes: Annotated[int, typer.Option(min=1, help="Entries of the router's table.")] = 10_000,
+    rules: Annotated[int, typer.Option(min=1, help="Entries of the access list.")] = 1_000,
+    sizes: Annotated[
+        str, typer.Option(help="Sizes of tables whose lookup is timed, comma-separated.")
+    ] = "10,100,1000,10000,100000",
+    frames: Annotated[int, typer.Option(min=1000, help="Frames through BMv2 in a repetition.")] = 20_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 3,
+    plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-tables.png"),
+) -> None:
+    """Lookups in large tables: a router and an access list against BMv2 in memory, and time by size.
+
+    Also what `weir switch` holds in memory. BMv2 takes part when simple_switch is on PATH.
+    """
+    from bench.tables import run
+
+    run(routes, rules, _numbers(int, sizes, "--sizes", 1, 1_000_000), frames, repeats, plot)
+
+
+@app.command()
 def allreduce(
     workers: Workers = 4,
     megabytes: Annotated[float, typer.Option(help="Size of the float32 tensor in MB.")] = 46.0,

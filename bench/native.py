@@ -23,6 +23,10 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
         ctypes.c_uint64,
         (ctypes.c_void_p, ctypes.c_char_p, *(ctypes.c_uint32,) * 5, ctypes.POINTER(ctypes.c_uint64)),
     ),
+    "load_frames": (
+        ctypes.c_uint64,
+        (ctypes.c_void_p, ctypes.c_char_p, *(ctypes.c_uint32,) * 3, ctypes.POINTER(ctypes.c_uint64)),
+    ),
     "load_open": (ctypes.c_int, (ctypes.c_char_p, ctypes.c_char_p)),
     "load_sockets": (
         None,
@@ -107,6 +111,13 @@ def in_memory(switch: NativeSwitch, load: Load, slots: int, first: int, last: in
     if results.value != rounds * load.workers:
         raise RuntimeError(f"{results.value} results of {rounds * load.workers}: the switch drops the load")
     return rounds * load.workers / (nanoseconds / 1e9)
+
+
+def frame_time(switch: NativeSwitch, frames: bytes, length: int, passes: int) -> tuple[float, int]:
+    """Nanoseconds a frame, and how many left, when frames of one length are handed over ``passes`` times."""
+    count, sent = len(frames) // length, ctypes.c_uint64()
+    nanoseconds: int = library().load_frames(switch.handle, frames, length, count, passes, ctypes.byref(sent))
+    return nanoseconds / (count * passes), sent.value
 
 
 @dataclass(frozen=True)

@@ -48,12 +48,12 @@ def raw(name: str) -> Any:
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
-def compiled(name: str) -> dict[str, str]:
+def compiled(name: str, folder: Path = FOLDER) -> dict[str, str]:
     """What p4c makes of a program today, by file name: JSON without positions in the source, and P4Info."""
     with tempfile.TemporaryDirectory() as scratch:
         target, info = Path(scratch) / "out.json", Path(scratch) / "out.txtpb"
         command = ["p4c-bm2-ss", "-o", str(target), "--p4runtime-files", str(info), f"{name}.p4"]
-        subprocess.run(command, cwd=FOLDER, check=True, capture_output=True)
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
         text = json.dumps(_without_positions(json.loads(target.read_text())), indent=0) + "\n"
         files = {f"{name}.json": text}
         if name in WITH_P4INFO:

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Large tables: on sizes too small to say anything."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.rules import PORTS, filtered, filters, routed, routes
+from bench.switch import PROGRAM
+from bench.tables import (
+    ACL,
+    FLOWS,
+    FRAMES,
+    LENGTH,
+    P4,
+    ROUTER,
+    Case,
+    compare,
+    declared_bytes,
+    held_bytes,
+    measure,
+)
+from bench.tables_plot import draw
+from softswitch.switch import Switch
+from tests.softswitch.programs import compiled
+
+
+@pytest.mark.p4c
+@pytest.mark.parametrize("name", ["router", "acl", "flows"])
+def test_compiled_programs_are_current(name: str) -> None:
+    """They are compiled as those of tests/softswitch/p4 are."""
+    assert compiled(name, P4)[f"{name}.json"] == (P4 / f"{name}.json").read_text()
+
+
+def test_every_packet_meets_its_entry() -> None:
+    """So that no lookup that is timed is a cheap miss."""
+    entries = routes(200, 1)
+    packets = routed(entries, 300, 2)
+    with Switch(ROUTER.program) as switch:
+        for entry in entries:
+            switch.insert_entry(ROUTER.table, entry)
+        for packet in packets:
+            ((port, frame),) = switch.process(1, packet.frame(LENGTH), 0)
+            assert 0 <= port < PORTS
+            assert frame[22] == 63, "the TTL"
+            assert sum(int.from_bytes(frame[at : at + 2], "big") for at in range(14, 34, 2)) % 0xFFFF == 0
+    rules = filters(200, 1)
+    with Switch(ACL.program) as switch:
+        for entry in rules:
+            switch.insert_entry(ACL.table, entry)
+        for packet in filtered(rules, 300, 2):
+            assert len(switch.process(1, packet.frame(LENGTH), 0)) == 1
+
+
+def test_all_tables_are_timed_and_drawn(tmp_path: Path) -> None:
+    points = [measure(case, size, passes=1) for case in (ROUTER, ACL, FLOWS) for size in (1, 40)]
+    assert [point.entries for point in points] == [1, 40] * 3
+    assert all(point.frame > 0 and point.insert > 0 for point in points)
+    draw(tmp_path / "x" / "tables.png", points)
+    assert (tmp_path / "x" / "tables.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.bmv2
+@pytest.mark.parametrize("case", [ROUTER, ACL], ids=["router", "acl"])
+def test_bmv2_takes_part(case: Case) -> None:
+    entries = case.entries(30, 1)
+    frames = [packet.frame(LENGTH) for packet in case.packets(entries, FRAMES, 2)]
+    rates = compare(case, entries, frames, 5000, repeats=1)
+    assert rates["soft switch"][0] > rates["BMv2"][0] > 100
+
+
+def test_what_weirs_program_declares_is_a_part_of_what_the_switch_holds() -> None:
+    assert 1 << 20 < declared_bytes(PROGRAM) < held_bytes(PROGRAM)["RssAnon"]
