@@ -17,7 +17,8 @@ from softswitch.p4rt.sessions import MAX_OPEN
 
 _MAX_MESSAGE: Final = 256 << 20  # a program's JSON in one message
 _MAX_METADATA: Final = 1 << 20  # a batch's error details
-_CALL_THREADS: Final = 32  # calls beside the streams; one too many is refused
+MAX_CALLS: Final = MAX_OPEN + 32
+"""Calls at a time, streams among them; one more is refused."""
 _KEEPALIVE_MS: Final = 10_000  # of silence, then a ping: so a primary whose machine died is noticed
 _KEEPALIVE_TIMEOUT_MS: Final = 10_000
 
@@ -106,9 +107,8 @@ class P4RuntimeServer:
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.http2.max_ping_strikes", 0),  # controllers may ping as often as they like
         )
-        threads = MAX_OPEN + _CALL_THREADS
-        pool = futures.ThreadPoolExecutor(threads, thread_name_prefix="p4rt")
-        self._server = grpc.server(pool, options=options, maximum_concurrent_rpcs=threads)
+        pool = futures.ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="p4rt")
+        self._server = grpc.server(pool, options=options, maximum_concurrent_rpcs=MAX_CALLS)
         self._server.add_generic_rpc_handlers((_handlers(service),))
         credentials = None if tls is None else _credentials(tls)
         try:

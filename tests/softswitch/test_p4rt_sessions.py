@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Controllers' sessions over gRPC: roles, elections, what each hears, and those that misbehave."""
 
+import queue
 import socket
 import threading
 from collections.abc import Iterator
@@ -229,6 +230,24 @@ def test_streams_are_limited_and_calls_go_on(device: Device) -> None:
         streams[0].close()
         assert streams[0].ended()[0] == "OK"
         assert other.stream(arbitration(2)).status() == ("OK", 2)
+
+
+def test_one_call_too_many_is_refused_and_the_others_are_answered(device: Device) -> None:
+    assert device.address is not None
+    request = p4rt.GetForwardingPipelineConfigRequest(device_id=1)
+    with Connection(device.address) as one:
+        with device._pipelines.lock:  # something takes its time
+            calls = [
+                one.stub.GetForwardingPipelineConfig.future(request, timeout=PATIENCE)
+                for _ in range(server.MAX_CALLS + 3)
+            ]
+            refused = queue.SimpleQueue[grpc.Future]()
+            for call in calls:
+                call.add_done_callback(refused.put)
+            codes = [refused.get(timeout=PATIENCE).code() for _ in range(3)]
+        assert codes == [grpc.StatusCode.RESOURCE_EXHAUSTED] * 3
+        answered = [call.code() for call in calls].count(grpc.StatusCode.OK)
+        assert answered == server.MAX_CALLS
 
 
 def test_what_a_slow_controller_can_do_without_is_dropped(
