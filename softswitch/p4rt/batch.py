@@ -82,19 +82,21 @@ def _inverse(pipeline: Pipeline, update: Message) -> list[tuple[int, Message]]:
     if update.type == _UPDATE.INSERT:
         return [(_UPDATE.DELETE, update.entity)]
     kind = _UPDATE.INSERT if update.type == _UPDATE.DELETE else _UPDATE.MODIFY
-    return [(kind, entity) for entity in _present(pipeline, update.entity)]
+    entity = update.entity
+    if entity.WhichOneof("entity") == "table_entry":
+        counted = update.type == _UPDATE.DELETE or entity.table_entry.HasField("counter_data")
+        present = _present_entry(pipeline, entity.table_entry, counted=counted)
+        return [(kind, p4runtime_pb2.Entity(table_entry=present))]
+    return [(kind, each) for each in _present(pipeline, entity)]
 
 
 def _present(pipeline: Pipeline, entity: Message) -> list[Message]:
-    """An entity as it is now, with all there is to it. Raises ControlError."""
+    """What is there now of what an update changes, other than a table entry. Raises ControlError."""
     kind = entity.WhichOneof("entity")
-    if kind == "table_entry":
-        return [p4runtime_pb2.Entity(table_entry=_present_entry(pipeline, entity.table_entry))]
+    if kind in ("counter_entry", "direct_counter_entry") and not getattr(entity, kind).HasField("data"):
+        return []
     found = list(entities.read(pipeline, entity))
-    if kind in (
-        "direct_counter_entry",
-        "direct_meter_entry",
-    ):  # without a match, it reads those of all entries
+    if kind in ("direct_counter_entry", "direct_meter_entry"):  # without a match, those of all entries
         wanted = _identity(pipeline, getattr(entity, kind).table_entry)
         found = [e for e in found if _identity(pipeline, getattr(e, kind).table_entry) == wanted]
     if kind in ("meter_entry", "direct_meter_entry"):
@@ -103,7 +105,8 @@ def _present(pipeline: Pipeline, entity: Message) -> list[Message]:
     return found
 
 
-def _present_entry(pipeline: Pipeline, given: Message) -> Message:
+def _present_entry(pipeline: Pipeline, given: Message, *, counted: bool) -> Message:
+    """A table entry as it is now. A counter that the update leaves alone counts on, and is left out."""
     table = pipeline.info.table(given.table_id)
     wanted = p4runtime_pb2.TableEntry(table_id=table.id, is_default_action=given.is_default_action)
     if given.is_default_action:
@@ -111,11 +114,13 @@ def _present_entry(pipeline: Pipeline, given: Message) -> Message:
         return defaults[0] if defaults else wanted  # without an action: back to the program's own
     wanted.match.extend(given.match)
     wanted.priority = given.priority
-    if table.counted:
+    if table.counted and counted:
         wanted.counter_data.SetInParent()
     wanted.meter_config.SetInParent()
     found = tables.read_one(pipeline, wanted)
     found.is_const = False
+    if table.constant:
+        found.ClearField("action")  # it may not be named, not even as it is
     return found
 
 

@@ -18,6 +18,7 @@ from softswitch.p4rt import batch, entities
 from softswitch.p4rt.pipeline import Pipeline
 from tests.softswitch.p4rt_client import CONTROL, CONTROL_INFO, Controller
 from tests.softswitch.p4rt_stream import write_errors
+from tests.softswitch.programs import FOLDER
 
 _ALL_OR_NONE = ("ROLLBACK_ON_ERROR", "DATAPLANE_ATOMIC")
 
@@ -130,6 +131,22 @@ def test_a_batch_that_succeeds_does_the_same_under_every_atomicity(
     for update in a_bit_of_everything(switch):
         switch.client.stub.Write(request(switch, "CONTINUE_ON_ERROR", update))
     assert everything(switch) == done
+
+
+def test_counters_of_constant_entries_are_rolled_back(empty: Controller) -> None:
+    empty.push(FOLDER / "types.json", FOLDER / "types.p4info.txtpb")
+    entry = empty.entry("kinds_known", {"kind": ("exact", 1)})
+    for packets, bad in ((5, []), (9, [("DELETE", "table_entry", entry)])):
+        entry.counter_data.packet_count = packets
+        batch_ = request(empty, "ROLLBACK_ON_ERROR", ("MODIFY", "table_entry", entry), *bad)
+        if bad:
+            with pytest.raises(grpc.RpcError) as refused:
+                empty.client.stub.Write(batch_)
+            assert [code for code, _ in write_errors(refused.value)] == ["ABORTED", "PERMISSION_DENIED"]
+        else:
+            empty.client.stub.Write(batch_)
+    [found] = empty.read(table_entry=entry)
+    assert found.counter_data.packet_count == 5
 
 
 def test_an_unknown_atomicity_is_refused(switch: Controller) -> None:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Types as controllers see them: enums with a width, new types, and ports that have 32 bits for a controller.
+// Types as controllers see them: enums with a width, new types, and ports that have 32 bits for a controller;
+// and constant entries that are counted.
 #include <core.p4>
 #include <v1model.p4>
 
@@ -40,6 +41,7 @@ control In(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t sm)
     register<kind_t>(4) kinds;
     register<label_t>(4) labels;
     register<port_t>(4) ports;
+    direct_counter(CounterType.packets_and_bytes) known;
 
     action send(port_t port, label_t label, kind_t kind) {
         sm.egress_spec = (bit<9>)port;
@@ -58,8 +60,20 @@ control In(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t sm)
         actions = { send; NoAction; }
         default_action = NoAction;
     }
+    table kinds_known {
+        key = {
+            hdr.beast.kind: exact @name("kind");
+        }
+        actions = { NoAction; }
+        counters = known;
+        const entries = {
+            kind_t.CALM: NoAction();
+            kind_t.WILD: NoAction();
+        }
+    }
 
     apply {
+        kinds_known.apply();
         beasts.apply();
     }
 }
