@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile C on first use and load it: the one mechanism behind every native part of Weir.
 
-The result is cached by content, so a second process, or a second start, only loads it.
+The result is cached by content, so a second process, or a second start, only loads it. ``$WEIR_CFLAGS`` is
+added to the compiler's flags, for sanitizers.
 """
 
 import contextlib
@@ -75,6 +76,10 @@ def _compiler_identity() -> str:
     return done.stdout + flags
 
 
+def _chosen_flags() -> list[str]:
+    return shlex.split(os.environ.get("WEIR_CFLAGS", ""))
+
+
 def _headers(folders: Sequence[Path]) -> list[Path]:
     return [header for folder in folders for header in sorted(folder.glob("*.h"))]
 
@@ -125,7 +130,7 @@ def build_library(
     Returns the library's path. Raises NoCompilerError or CompileError.
     """
     folders = tuple(dict.fromkeys([*include, *(source.parent for source in sources)]))
-    build = _Build(name, tuple(sources), extra or {}, folders, tuple(flags))
+    build = _Build(name, tuple(sources), extra or {}, folders, (*flags, *_chosen_flags()))
     target = build.target
     if not target.exists():
         with _alone(target):
@@ -164,7 +169,7 @@ def _make(build: _Build, target: Path) -> None:
         objects = [*(path for _, path in kept), *(unit.with_suffix(".o") for unit in texts)]
         library = Path(scratch) / "library.so"
         _run(
-            [*compiler(), *FLAGS, "-shared", *map(str, objects), "-o", str(library), "-lm"],
+            [*compiler(), *FLAGS, *build.flags, "-shared", *map(str, objects), "-o", str(library), "-lm"],
             scratch,
             target.name,
         )

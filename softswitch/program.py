@@ -26,6 +26,7 @@ from softswitch.program_ir import (
     Statement,
 )
 from softswitch.program_json import Json, checked, hexstr, member, number, objects, pair, text
+from softswitch.program_limits import check_limits
 from softswitch.program_notify import read_digest, read_meter
 from softswitch.program_parser import ParserReader
 from softswitch.program_primitives import PrimitiveReader
@@ -91,7 +92,12 @@ def load_program(source: Path | bytes) -> Program:
     for key, construct in _REFUSED.items():
         for each in objects(root, key, "program"):
             raise UnsupportedConstruct(construct, f"{key}, {_name_of(each)}")
-    return _Loader(root).program(hashlib.sha256(data).hexdigest())
+    try:
+        program = _Loader(root).program(hashlib.sha256(data).hexdigest())
+    except RecursionError:
+        raise UnsupportedConstruct("expressions nested too deep", "program") from None
+    check_limits(program)
+    return program
 
 
 def _check_format(root: Json, name: str) -> None:
@@ -183,11 +189,7 @@ class _Loader:
             digests=self._digests,
             calculations=self._calculations,
             checksums=tuple(map(self._checksum, self._list("checksums"))),
-            errors={
-                checked(each[0], str, "errors"): checked(each[1], int, "errors")
-                for each in self._list("errors")
-                if checked(each, list, "errors")
-            },
+            errors=dict(map(_error, self._list("errors"))),
             field_lists=self._field_lists,
             aliases=dict(map(_alias, self._list("field_aliases"))),
             action_profiles=self._profiles,
@@ -339,6 +341,12 @@ def _counter(node: Json) -> Counter:
     if size > _MAX_CELLS:
         raise ProgramError(f"{where}: {size} cells")
     return Counter(node["name"], size, None)
+
+
+def _error(node: Json) -> tuple[str, int]:
+    if not isinstance(node, list) or len(node) != 2:
+        raise ProgramError(f"errors: {node!r:.60}")
+    return checked(node[0], str, "errors"), checked(node[1], int, "errors")
 
 
 def _alias(node: Json) -> tuple[str, FieldRef]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from softswitch.errors import ProgramError, UnsupportedConstruct
 from softswitch.program_json import Json, checked, member, number, objects, text
-from softswitch.program_types import FieldType, Header, HeaderType, Stack, UnionStack
+from softswitch.program_types import MAX_WIDTH, FieldType, Header, HeaderType, Stack, UnionStack
 
 _MAX_HEADER_BYTES = 1 << 16
 
@@ -60,6 +60,10 @@ def _header_type(node: Json) -> HeaderType:
         bits = 0 if varbit else checked(each[1], int, f"{where}, field {each[0]}")
         if bits < 1 and not varbit:
             raise ProgramError(f"{where}: field {each[0]} is {bits} bits wide")
+        if bits > MAX_WIDTH:
+            raise UnsupportedConstruct(
+                f"a field of {bits} bits (more than {MAX_WIDTH})", f"{where}, field {each[0]}"
+            )
         if len(each) > 3 and each[3]:
             raise UnsupportedConstruct("saturating fields", f"{where}, field {each[0]}")
         fields.append(FieldType(each[0], bits, bool(len(each) > 2 and each[2]), varbit))

@@ -50,6 +50,10 @@ class PipelineReader:
             raise UnsupportedConstruct("'action_calls'", where)
         tables = [self._table(each, where) for each in objects(node, "tables", where)]
         conditionals = [self._conditional(each, where) for each in objects(node, "conditionals", where)]
+        names = [*(each.name for each in tables), *(each.name for each in conditionals)]
+        for each in names:
+            if names.count(each) > 1:
+                raise ProgramError(f"{where}: '{each}' is declared twice")
         pipeline = Pipeline(
             name,
             _name(node, "init_table", where),

@@ -396,11 +396,13 @@ class Decoder:
 def field_values(kind: HeaderType, data: bytes) -> dict[str, int]:
     """The fields of a header, from its bytes in the packet."""
     value, left = int.from_bytes(data, "big"), 8 * len(data)
+    spare = left - kind.fixed_bits  # what its varbit field takes
     result = {}
     for field in kind.fields:
-        left -= field.bits
-        bits = value >> left & (1 << field.bits) - 1
-        result[field.name] = bits - (1 << field.bits) if field.signed and bits >> field.bits - 1 else bits
+        width = spare if field.varbit else field.bits
+        left -= width
+        bits = value >> left & (1 << width) - 1
+        result[field.name] = bits - (1 << width) if field.signed and bits >> width - 1 else bits
     return result
 
 

@@ -24,7 +24,7 @@ from softswitch.codegen.pipeline import PipelineWriter
 from softswitch.codegen.tracepoints import Tracepoints
 from softswitch.codegen.traffic import TrafficWriter
 from softswitch.codegen.usage import outside_actions, pipeline_actions, statement_fields
-from softswitch.errors import ProgramError
+from softswitch.errors import ProgramError, UnsupportedConstruct
 from softswitch.program_ir import Calculation, CrcParameters, FieldRef
 from softswitch.program_types import Action, MatchKind, Program
 
@@ -44,6 +44,13 @@ def generate(program: Program, trace: bool = False) -> str:
 
     Raises UnsupportedConstruct for what the loader let through and cannot be computed here.
     """
+    try:
+        return _generate(program, trace)
+    except RecursionError:
+        raise UnsupportedConstruct("expressions nested too deep", "program") from None
+
+
+def _generate(program: Program, trace: bool) -> str:
     if "standard_metadata" not in program.headers:
         raise ProgramError("program: no 'standard_metadata' (is this a v1model program?)")
     private = private_fields(program)

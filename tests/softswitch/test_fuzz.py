@@ -15,7 +15,8 @@ from softswitch.codegen.module import generate
 from softswitch.compiler import RUNTIME
 from softswitch.queueing import Queueing
 from softswitch.switch import MAX_FRAME, Switch
-from tests.softswitch.programs import NAMES, pack, program
+from tests.softswitch.fuzzing.sanitized import run_worker, runtime
+from tests.softswitch.programs import FOLDER, NAMES, pack, program
 
 SANITIZE = "-fsanitize=address,undefined"
 FRAMES = 20_000
@@ -87,6 +88,19 @@ def test_frames_under_sanitizers(name: str, tmp_path: Path) -> None:
     ]
     assert [run.returncode for run in runs] == [0, 0], runs[0].stderr[-4000:]
     assert runs[0].stdout == runs[1].stdout, "the same frames must give the same answers"
+
+
+@pytest.mark.parametrize(("name", "trace"), [("matching", False), ("traffic", True)])
+def test_any_control_under_sanitizers(name: str, trace: bool, tmp_path: Path) -> None:
+    """Entries, groups, queues, cells and traces change at random between frames made for the parser.
+
+    ``python -m tests.softswitch.fuzzing`` does so for all programs, and for spoiled ones.
+    """
+    if runtime() is None:
+        pytest.skip("this compiler has no sanitizer libraries")
+    report = run_worker(FOLDER / f"{name}.json", 1, 1500, tmp_path, trace=trace)
+    assert not report.bad, report.output
+    assert "frames left" in report.output
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A control plane that does anything, at any time, to a switch whose program it knows."""
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+from softswitch.entry import Count, Entry, Exact, Lpm, Match, MeterConfig, Optional, Range, Ternary
+from softswitch.errors import ControlError
+from softswitch.program_types import Action, MatchKind, Table, TableKey
+from softswitch.queueing import Queueing
+from softswitch.switch import Switch
+from tests.softswitch.differential.vocabulary import Vocabulary
+
+PORTS: Final = (0, 1, 2, 3, 5, 13, 255, 510, 511, 600)
+_NUMBERS: Final = range(1, 22)  # of groups and sessions
+
+
+class RandomControl:
+    """Each `change` is one random call; a ControlError is as good as a success."""
+
+    def __init__(self, switch: Switch, vocabulary: Vocabulary, rng: random.Random, *, trace: bool) -> None:
+        self._switch = switch
+        self._program = switch.program
+        self._vocabulary = vocabulary
+        self._rng = rng
+        self._tables = list(self._program.tables.values())
+        self._now = 0
+        tables = [self._insert] * 6 + [self._modify, self._delete, self._default, self._read_entries]
+        cells = [self._register, self._counter, self._meter, self._digests, self._idle]
+        traffic = [self._group, self._group, self._session, self._session, self._queueing, self._queues]
+        self._calls: list[Callable[[], object]] = [*(tables if self._tables else ()), *cells, *traffic]
+        if trace:
+            self._calls += [self._start_trace, self._stop_trace, switch.read_trace]
+
+    def change(self, now: int) -> None:
+        """One call."""
+        self._now = now
+        try:
+            self._rng.choice(self._calls)()
+        except ControlError as error:
+            assert str(error)
+
+    # -- tables --------------------------------------------------------------------------------------
+
+    def _insert(self) -> None:
+        table = self._rng.choice(self._tables)
+        self._switch.insert_entry(table.name, self._entry(table))
+
+    def _modify(self) -> None:
+        table, entry = self._existing()
+        made = self._entry(table)
+        self._switch.modify_entry(table.name, Entry(entry.key, made.action, made.args, entry.priority))
+
+    def _delete(self) -> None:
+        table, entry = self._existing()
+        self._switch.delete_entry(table.name, entry.key, entry.priority)
+
+    def _default(self) -> None:
+        table = self._rng.choice(self._tables)
+        if self._rng.random() < 0.3:
+            self._switch.reset_default(table.name)
+        else:
+            self._switch.set_default(table.name, *self._call(table))
+
+    def _read_entries(self) -> None:
+        table, entry = self._existing()
+        self._switch.entry_counter(table.name, entry.key, entry.priority)
+        self._switch.write_entry_counter(table.name, entry.key, Count(1, 2), entry.priority)
+
+    def _existing(self) -> tuple[Table, Entry]:
+        table = self._rng.choice(self._tables)
+        entries = self._switch.entries(table.name)
+        return table, self._rng.choice(entries) if entries else self._entry(table)
+
+    def _entry(self, table: Table) -> Entry:
+        key = tuple(self._match(field) for field in table.keys)
+        priority = self._rng.choice((0, 1, 5, 1 << 20)) if table.prioritised else 0
+        timeout = self._rng.choice((0, 1, 10**6)) if table.ages else 0
+        return Entry(key, *self._call(table), priority, timeout_ns=timeout)
+
+    def _call(self, table: Table) -> tuple[str, tuple[int, ...]]:
+        if not table.actions:
+            return "nothing", ()
+        action: Action = self._program.actions[self._rng.choice(table.actions)]
+        ports = self._rng.random() < 0.8
+        return action.name, tuple(
+            self._rng.choice(PORTS) % (1 << each.bits)
+            if each.bits == 9 and ports
+            else self._vocabulary.value(each.bits)
+            for each in action.params
+        )
+
+    def _match(self, field: TableKey) -> Match:
+        rng, bits = self._rng, field.bits
+        value = self._vocabulary.value(bits)
+        match field.kind:
+            case MatchKind.EXACT:
+                return Exact(value)
+            case MatchKind.LPM:
+                return Lpm(value, rng.choice((0, 1, bits // 2, bits, bits)))
+            case MatchKind.RANGE:
+                return Range(*sorted((value, self._vocabulary.value(bits))))
+            case _:
+                if rng.random() < 0.2:
+                    return Optional(rng.choice((None, value)))
+                full = (1 << bits) - 1
+                return Ternary(value, rng.choice((0, full, full, full & ~1, rng.getrandbits(bits))))
+
+    # -- cells ---------------------------------------------------------------------------------------
+
+    def _register(self) -> None:
+        for name, about in self._program.registers.items():
+            index = self._rng.choice((0, about.size - 1, about.size, self._rng.randrange(about.size)))
+            self._switch.write_register(name, index, self._vocabulary.value(about.bits))
+            self._switch.read_register(name, index)
+
+    def _counter(self) -> None:
+        for name, about in self._program.counters.items():
+            index = self._rng.choice((0, about.size, max(about.size - 1, 0)))
+            self._switch.write_counter(name, index, Count(self._rng.getrandbits(64), 3))
+            self._switch.read_counter(name, index)
+
+    def _meter(self) -> None:
+        for name, about in self._program.meters.items():
+            cir, burst = self._rng.choice((0, 1, 10**6, 1 << 40)), self._rng.choice((0, 1500, 1 << 30))
+            config = self._rng.choice((None, MeterConfig(cir, burst, cir + 1, burst)))
+            if about.table is None:
+                index = self._rng.choice((None, 0, about.size - 1, about.size))
+                self._switch.meters.configure(name, config, index)
+                self._switch.meters.marked(name, index or 0)
+            else:
+                table = self._program.tables[about.table]
+                for entry in self._switch.entries(table.name)[:1]:
+                    self._switch.set_entry_meter(table.name, entry.key, config, entry.priority)
+
+    def _digests(self) -> None:
+        self._switch.digests.take()
+
+    def _idle(self) -> None:
+        self._switch.expired(self._now)
+
+    # -- traffic -------------------------------------------------------------------------------------
+
+    def _replicas(self) -> list[tuple[int, int]]:
+        count = self._rng.choice((0, 1, 2, 3, 40))
+        return [(self._rng.choice(PORTS), self._rng.choice((0, 1, 13, 0xFFFF))) for _ in range(count)]
+
+    def _group(self) -> None:
+        number = self._rng.choice(_NUMBERS)
+        if self._rng.random() < 0.8:
+            self._switch.set_multicast_group(number, self._replicas())
+        else:
+            self._switch.delete_multicast_group(number)
+
+    def _session(self) -> None:
+        number = self._rng.choice(_NUMBERS)
+        if self._rng.random() < 0.8:
+            length = self._rng.choice((0, 0, 1, 20, 5000))
+            self._switch.set_clone_session(number, self._replicas(), length)
+        else:
+            self._switch.delete_clone_session(number)
+
+    def _queueing(self) -> None:
+        rng, port = self._rng, self._rng.choice((*PORTS[:-1], self._rng.randrange(512)))
+        if rng.random() < 0.4:
+            self._switch.clear_queueing(port)
+            return
+        self._switch.set_queueing(
+            port,
+            Queueing(
+                rate_bps=rng.choice((None, 1, 10**6, 10**9, 1 << 40)),
+                rate_pps=rng.choice((None, None, 1, 1000)),
+                burst_bytes=rng.choice((0, 1500)),
+                depth_packets=rng.choice((0, 1, 64)),
+                depth_bytes=rng.choice((None, 0, 100, 10000)),
+            ),
+        )
+
+    def _queues(self) -> None:
+        self._switch.queue_statistics(self._rng.choice(PORTS[:-1]))
+
+    # -- traces --------------------------------------------------------------------------------------
+
+    def _start_trace(self) -> None:
+        ports = self._rng.choice((None, [1, 2, 3]))
+        self._switch.start_trace(ports, self._rng.choice((None, 1, 100)))
+
+    def _stop_trace(self) -> None:
+        self._switch.stop_trace()

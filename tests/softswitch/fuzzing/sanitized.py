@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs `worker` with AddressSanitizer and UndefinedBehaviorSanitizer in all native code."""
+
+import functools
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from native.build import compiler
+
+_FLAGS: Final = "-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-sanitize=alignment"
+_OPTIONS: Final = "detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=1000"
+_PATIENCE: Final = 300.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a worker said; `bad` when a sanitizer, the compiler or Python complained."""
+
+    output: str
+    bad: bool
+
+
+@functools.cache
+def runtime() -> Path | None:
+    """The sanitizer's library, which must be there before Python loads anything; None without one."""
+    done = subprocess.run(
+        [*compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
+    )
+    path = Path(done.stdout.strip())
+    return path.resolve() if path.is_absolute() and path.exists() else None
+
+
+def run_worker(program: Path, seed: int, frames: int, cache: Path, *, trace: bool = False) -> Report:
+    """One program under sanitizers. `cache` keeps what is compiled. Needs `runtime`."""
+    environment = os.environ | {
+        "LD_PRELOAD": str(runtime()),
+        "ASAN_OPTIONS": _OPTIONS,
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",  # blocks of Python's own are as closely watched
+        "WEIR_CFLAGS": _FLAGS,
+        "WEIR_CACHE": str(cache),
+    }
+    arguments = [str(program), str(seed), str(frames), str(int(trace))]
+    command = [sys.executable, "-m", "tests.softswitch.fuzzing.worker", *arguments]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE
+        )
+    except subprocess.TimeoutExpired:
+        return Report(f"more than {_PATIENCE} s", True)
+    return Report((done.stdout + done.stderr)[-6000:], done.returncode != 0)
