@@ -54,21 +54,28 @@ typedef struct {
     int32_t best;        // no entry has a higher priority
 } sw_group;
 
-// Six bits of a prefix (the last four at the end of each word). Prefixes that end in this node are numbered
-// 2^length - 1 + their bits, of which a node sees 0 to 5.
+// Six bits of a prefix (the last four at the end of each word). Prefixes end in the node of their last bit, so
+// that those of whole nodes' lengths need no node more: of 1 to 5 of a node's bits in `prefixes`, numbered
+// 2^length - 2 + these bits, and of all six in `whole`. The arrays hold only what is there, in order.
 typedef struct sw_trie sw_trie;
 struct sw_trie {
-    uint64_t prefixes, children;  // which are there; the arrays hold only those, in order
-    sw_entry **entries;
+    uint64_t prefixes, whole, children;
+    sw_entry **entries;  // of `prefixes`, then of `whole`
     sw_trie *child;
 };
+
+// A trie and the prefix of length 0, which ends in no node.
+typedef struct {
+    sw_trie node;
+    sw_entry *any;
+} sw_trie_root;
 
 typedef struct {
     const sw_table_desc *desc;
     sw_group *groups;  // exact: one; LPM with exact fields: one, of tries; ternary: highest priority first
     uint32_t group_count;
     uint32_t group_ids;
-    sw_trie trie;  // LPM without exact fields
+    sw_trie_root trie;  // LPM without exact fields
     uint32_t handle_count;
     uint32_t free_handle;  // the first of the free ones
     sw_entry **handles;
@@ -76,7 +83,7 @@ typedef struct {
     uint64_t next_order;
 } sw_table;
 
-// For each value of a node's six bits, the prefixes that it has (by their numbers).
+// For each value of a node's six bits, its prefixes of 1 to 5 bits (by their numbers).
 extern const uint64_t sw_trie_path[64];
 
 // When an entry was last hit (or made; SW_NEVER: since the time was last told), when it was last reported
@@ -143,31 +150,45 @@ SW_INLINE sw_entry *sw_lookup_exact(const sw_table *table, const uint64_t *key, 
 }
 
 // The trie of an entry that stands for a value of the exact fields.
-SW_INLINE sw_trie *sw_entry_trie(sw_entry *entry, unsigned exact_words) {
-    return (sw_trie *)(void *)(entry->words + exact_words);
+SW_INLINE sw_trie_root *sw_entry_trie(sw_entry *entry, unsigned exact_words) {
+    return (sw_trie_root *)(void *)(entry->words + exact_words);
+}
+
+// How many bits below `bit` are set.
+SW_INLINE unsigned sw_trie_rank(uint64_t map, unsigned bit) {
+    return (unsigned)__builtin_popcountll(map & (((uint64_t)1 << bit) - 1));
+}
+
+// Where the entry of a prefix of all six bits is.
+SW_INLINE unsigned sw_trie_whole(const sw_trie *node, unsigned bits) {
+    return (unsigned)__builtin_popcountll(node->prefixes) + sw_trie_rank(node->whole, bits);
 }
 
 SW_INLINE sw_entry *sw_lookup_lpm(const sw_table *table, const uint64_t *key, unsigned words, unsigned lpm_words) {
-    const sw_trie *node = &table->trie, *found = NULL;
+    const sw_trie_root *trie = &table->trie;
+    const sw_trie *found = NULL;
     unsigned at = 0;
     if (words != lpm_words) {
         sw_entry *root = sw_group_find(&table->groups[0], key, words - lpm_words);
         if (root == NULL) return NULL;
-        node = sw_entry_trie(root, words - lpm_words);
+        trie = sw_entry_trie(root, words - lpm_words);
     }
+    const sw_trie *node = &trie->node;
     for (unsigned w = words - lpm_words; w < words; w++) {
         uint64_t rest = key[w];
         for (unsigned level = 0; level < 11; level++, rest <<= 6) {
             unsigned bits = (unsigned)(rest >> 58);
             uint64_t ends = node->prefixes & sw_trie_path[bits];
-            if (ends != 0) found = node, at = 63 - (unsigned)__builtin_clzll(ends);
+            if ((node->whole >> bits & 1) != 0)
+                found = node, at = sw_trie_whole(node, bits);
+            else if (ends != 0)
+                found = node, at = sw_trie_rank(node->prefixes, 63 - (unsigned)__builtin_clzll(ends));
             if ((node->children >> bits & 1) == 0) goto done;
-            node = &node->child[__builtin_popcountll(node->children & (((uint64_t)1 << bits) - 1))];
+            node = &node->child[sw_trie_rank(node->children, bits)];
         }
     }
 done:
-    if (found == NULL) return NULL;
-    return found->entries[__builtin_popcountll(found->prefixes & (((uint64_t)1 << at) - 1))];
+    return found == NULL ? trie->any : found->entries[at];
 }
 
 SW_INLINE sw_entry *sw_lookup_ternary(const sw_table *table, const uint64_t *key, unsigned words,

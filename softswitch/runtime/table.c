@@ -229,7 +229,7 @@ static void ternary_remove(sw_table *table, const sw_entry *entry) {
 
 // -- longest prefixes -----------------------------------------------------------------------------------
 
-static sw_trie *entry_trie(sw_entry *root, const sw_table_desc *desc) {
+static sw_trie_root *entry_trie(sw_entry *root, const sw_table_desc *desc) {
     return sw_entry_trie(root, exact_words(desc));
 }
 
@@ -238,7 +238,7 @@ static sw_entry *root_of(sw_table *table, const uint64_t *key) {
     unsigned words = exact_words(table->desc);
     sw_entry *root = sw_group_find(&table->groups[0], key, words);
     if (root != NULL) return root;
-    root = calloc(1, sizeof(sw_entry) + words * sizeof(uint64_t) + sizeof(sw_trie));
+    root = calloc(1, sizeof(sw_entry) + words * sizeof(uint64_t) + sizeof(sw_trie_root));
     if (root == NULL || make_room(&table->groups[0]) != 0) {
         free(root);
         return NULL;
@@ -249,8 +249,7 @@ static sw_entry *root_of(sw_table *table, const uint64_t *key) {
 }
 
 static void drop_root_if_empty(sw_table *table, sw_entry *root) {
-    const sw_trie *trie = entry_trie(root, table->desc);
-    if (trie->prefixes != 0 || trie->children != 0) return;
+    if (!sw_trie_is_empty(entry_trie(root, table->desc))) return;
     group_take(&table->groups[0], sw_hash_words(root->words, exact_words(table->desc)), root);
     free(root);
 }
