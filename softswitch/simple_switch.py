@@ -11,10 +11,13 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from softswitch.port_spec import Interface, Pcap, PortSpec
 from softswitch.ports import MAX_PORT, Directions
+
+if TYPE_CHECKING:
+    from softswitch.tracing import Tracing
 
 ADDRESS: Final = "127.0.0.1:9559"
 """Where P4Runtime is served by default. BMv2's is that port on every address of the machine."""
@@ -115,7 +118,12 @@ def _general_parser() -> _Parser:
     add("--no-p4", action="store_true", help="start without a program")
     add("--log-console", action="store_true", help="log to standard output")
     add("--log-file", metavar="FILE", help="log to FILE.txt")
-    add("-L", "--log-level", choices=_LEVELS, default="trace", help="how much is logged (default trace)")
+    add(
+        "-L",
+        "--log-level",
+        choices=_LEVELS,
+        help="how much is logged; with trace, what every frame goes through",
+    )
     add("--log-flush", action="store_true", help="accepted: logs are always flushed")
     add("--max-port-count", type=int, help=f"accepted: ports are 0 to {MAX_PORT}")
     add("-v", "--version", action="store_true", help="print the version and end")
@@ -187,7 +195,7 @@ def _start_log(options: argparse.Namespace) -> None:
     if options.log_file:
         handlers.append(logging.FileHandler(f"{options.log_file}.txt", "w"))
     logging.basicConfig(
-        level=_LEVELS[options.log_level],
+        level=_LEVELS[options.log_level or "debug"],
         format="[%(asctime)s.%(msecs)03d] [%(levelname)s] %(message)s",
         datefmt="%H:%M:%S",
         handlers=handlers or [logging.NullHandler()],
@@ -210,6 +218,15 @@ def _ports(parser: _Parser, options: argparse.Namespace) -> tuple[dict[int, str]
         PortSpec(number, Pcap(Path(f"{name}_in.pcap"), Path(f"{name}_out.pcap"), pcapng=False))
         for number, name in names.items()
     ]
+
+
+def _tracing(options: argparse.Namespace) -> "Tracing | None":
+    """Only when asked for by name: it is BMv2's default, but traced frames are slow."""
+    from softswitch.tracing import Tracing
+
+    if options.log_level != "trace" or not (options.log_console or options.log_file):
+        return None
+    return Tracing(None if options.log_console else Path(f"{options.log_file}.trace.txt"))
 
 
 def _run(parser: _Parser, options: argparse.Namespace) -> None:
@@ -251,6 +268,7 @@ def _run(parser: _Parser, options: argparse.Namespace) -> None:
         play_after=options.use_files or 0.0,
         end_after_files=False,
         control=control,
+        trace=_tracing(options),
     )
     try:
         run(settings, lambda text: print(text, flush=True))

@@ -125,6 +125,22 @@ def _to_port_2() -> str:
     return _forwarding_program()
 
 
+def test_level_trace_prints_what_frames_go_through(tmp_path: Path) -> None:
+    wrpcap(str(tmp_path / "left_in.pcap"), [Ether(mac_bytes(9) + bytes(6) + b"\x12\x34" + bytes(46))])
+    line = [*SOFT, "--use-files", "0", "-i", "1@left", "--log-console", "-L", "trace", str(CONTROL)]
+    address = f"unix:{tmp_path}/grpc"
+    with subprocess.Popen(
+        [*line, "--", "--grpc-server-addr", address],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "#1 in port 1, 60 bytes\n"
+        process.terminate()
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
