@@ -15,17 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from native.build import CompileError
 from softswitch.errors import ProgramError
 from tests.conformance.cases import NotCompiledError
 from tests.softswitch.differential.compare import differences
-from tests.softswitch.differential.play import DeadlyFramesError, on_bmv2, on_soft
+from tests.softswitch.differential.generate import program
+from tests.softswitch.differential.play import DeadlyFramesError, Played, on_bmv2, on_soft
 from tests.softswitch.differential.recording import Recording, digest, path_of, save
-from tests.softswitch.differential.scenario import ScenarioMaker
+from tests.softswitch.differential.scenario import Scenario, ScenarioMaker
 from tests.softswitch.differential.subjects import OURS, WEIR, Subject, compiled
 
 _SHOWN = 3  # differences of one round
-_DEATHS = 5  # of BMv2 in one round
+_DEATHS = 12  # of BMv2 in one round
 FRAMES = {WEIR: 150, "loops": 150}  # that are recorded: those of these programs are long
 
 
@@ -39,22 +39,28 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (1); 0: each program once")
     parser.add_argument("--frames", type=int, default=2000, help="frames of a round (2000)")
     parser.add_argument("--seed", type=int, default=1, help="of the first round (1)")
+    parser.add_argument("--generate", action="store_true", help="random programs, a new one each round")
     parser.add_argument("--record", action="store_true", help="record our own programs")
     options = parser.parse_args()
     total: Counter[str] = Counter()
     different = 0
     with tempfile.TemporaryDirectory(prefix="weir-differential-") as scratch:
         wanted: list[Path | str] = options.sources or ([options.only] if options.only else [*OURS, WEIR])
-        subjects = list(_subjects(wanted, Path(scratch)))
+        subjects = [] if options.generate else list(_subjects(wanted, Path(scratch)))
         if options.record:
             for each in subjects:
                 record(each, options.seed)
             return
         deadline = time.monotonic() + 60 * options.minutes
-        for seed, each in _rounds(subjects, options.seed, deadline):
-            found = compare(each, seed, options.frames)
+        rounds = _rounds(subjects, options.seed, deadline)
+        if options.generate:
+            rounds = _generated(Path(scratch), options.seed, deadline)
+        for seed, each in rounds:
+            found, deaths = compare(each, seed, options.frames)
             total[each.name] += options.frames
             different += len(found)
+            for text in deaths:
+                print(f"{each.name}, seed {seed}: {text}")
             for text in found[:_SHOWN]:
                 print(f"{each.name}, seed {seed}: {text}")
             if len(found) > _SHOWN:
@@ -83,36 +89,53 @@ def _rounds(subjects: Sequence[Subject], seed: int, deadline: float) -> Iterator
             return
 
 
+def _generated(scratch: Path, seed: int, deadline: float) -> Iterator[tuple[int, Subject]]:
+    """A program of each seed, while there is time."""
+    while True:
+        source = scratch / f"generated{seed}.p4"
+        source.write_text(program(seed))
+        for each in _subjects([source], scratch):
+            yield seed, each
+        seed += 1
+        if deadline < time.monotonic():
+            return
+
+
 def record(each: Subject, seed: int) -> None:
     """Write down what BMv2 does with a scenario of a size that suits the program."""
     scenario = ScenarioMaker(each, seed).scenario(FRAMES.get(each.name, 300))
-    played = on_bmv2(each.bmv2, each.p4info, each.json, scenario, each.one_by_one)
+    scenario, played, _ = survive(each, scenario)
     save(path_of(each.name), Recording(digest(each.json), scenario, played))
     print(f"{path_of(each.name)}: {path_of(each.name).stat().st_size} bytes")
 
 
-def compare(each: Subject, seed: int, frames: int) -> list[str]:
-    """One round: what differs, in words. Frames that BMv2 does not survive are left out, and named."""
+def survive(each: Subject, scenario: Scenario) -> tuple[Scenario, Played, list[str]]:
+    """What BMv2 does with a scenario, less the frames that it does not survive; and of what it died."""
+    deaths: list[str] = []
+    while True:
+        try:
+            return scenario, on_bmv2(each.bmv2, each.p4info, each.json, scenario, each.one_by_one), deaths
+        except DeadlyFramesError as error:
+            deaths.append(f"BMv2 does not survive one of {error.count} frames: {error}"[:500])
+            if len(deaths) > _DEATHS:
+                raise RuntimeError(f"died {len(deaths)} times: {error}") from error
+            kept = scenario.frames[: error.first] + scenario.frames[error.first + error.count :]
+            scenario = replace(scenario, frames=kept)
+
+
+def compare(each: Subject, seed: int, frames: int) -> tuple[list[str], list[str]]:
+    """One round, in words: what differs, and what BMv2 died of."""
     scenario = ScenarioMaker(each, seed).scenario(frames)
     try:
-        soft = on_soft(each.soft, each.json, scenario)
+        on_soft(each.soft, each.json, scenario)  # with every frame, to see that it survives
     except ProgramError as error:
-        return [f"refused: {error}"]
-    except CompileError as error:
-        return [f"generated code: {' '.join(str(error).split())}"]
-    deadly: list[str] = []
-    for _ in range(_DEATHS):
-        try:
-            bmv2 = on_bmv2(each.bmv2, each.p4info, each.json, scenario, each.one_by_one)
-            return [*deadly, *differences(each.json, scenario, bmv2, soft)]
-        except DeadlyFramesError as error:
-            deadly.append(f"BMv2 does not survive one of {error.count} frames: {error}"[:500])
-            survivors = scenario.frames[: error.first] + scenario.frames[error.first + error.count :]
-            scenario = replace(scenario, frames=survivors)
-            soft = on_soft(each.soft, each.json, scenario)
-        except RuntimeError as error:
-            return [f"BMv2: {' '.join(str(error).split())[:500]}"]
-    return deadly
+        return [f"refused: {error}"], []
+    try:
+        scenario, bmv2, deaths = survive(each, scenario)
+    except RuntimeError as error:
+        return [], [f"BMv2: {' '.join(str(error).split())[:500]}"]
+    soft = on_soft(each.soft, each.json, scenario)
+    return list(differences(each.json, scenario, bmv2, soft)), deaths
 
 
 if __name__ == "__main__":

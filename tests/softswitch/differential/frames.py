@@ -216,7 +216,8 @@ class _Walk:
                 if place is None:
                     return None
                 position, bits = place
-                return self._value >> self.length - position - bits & (1 << bits) - 1
+                behind = self.length - position - bits
+                return self._value >> behind & (1 << bits) - 1 if behind >= 0 else None
             case "expression" if "op" not in value:
                 return self.evaluate(value)
             case "expression":

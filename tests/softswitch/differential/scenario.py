@@ -40,6 +40,17 @@ class ScenarioMaker:
         self._rng = random.Random(seed)
         self._subject = subject
         self._info = text_format.Parse(subject.p4info.read_text(), p4info_pb2.P4Info())
+        # What P4Info has as wide as a controller's type is no wider in the program.
+        types = {each["name"]: each["fields"] for each in subject.json["header_types"]}
+        self._widths = {
+            (header["name"], name): bits
+            for header in subject.json["headers"]
+            for name, bits, *_ in types.get(header["header_type"], ())
+        }
+        self._params = {
+            action["name"]: [param["bitwidth"] for param in action["runtime_data"]]
+            for action in subject.json["actions"]
+        }
         self._actions = {action.preamble.id: action for action in self._info.actions}
         self._keys = {
             table["name"]: table["key"]
@@ -59,8 +70,15 @@ class ScenarioMaker:
             jobs = Jobs(rng)
             groups |= jobs.groups
             rows = {(row.table, row.key): row for row in jobs.rows}
+        # BMv2 takes no entry beside those of the program, const or not.
+        fixed = {
+            table["name"]
+            for pipeline in self._subject.json["pipelines"]
+            for table in pipeline["tables"]
+            if "entries" in table
+        }
         for table in tables:
-            if not table.is_const_table:
+            if not table.is_const_table and table.preamble.name not in fixed:
                 for row in self._rows(table, vocabulary):
                     rows.setdefault((row.table, row.key), row)
         defaults = [
@@ -139,6 +157,8 @@ class ScenarioMaker:
         rng = self._rng
         if not table.match_fields:
             return []
+        if any(field.type_name.name and not field.bitwidth for field in table.match_fields):
+            return []  # of types that only a controller knows
         actions = [ref.id for ref in table.action_refs if ref.scope != ref.DEFAULT_ONLY]
         made: dict[tuple[Key, ...], Row] = {}
         if not actions:
@@ -155,7 +175,7 @@ class ScenarioMaker:
 
     def _key(self, field: Any, source: Any, vocabulary: Vocabulary) -> Key:
         rng = self._rng
-        bits = field.bitwidth or 1
+        bits = self._width(source["target"], field.bitwidth or 1)
         full = (1 << bits) - 1
         value = vocabulary.value(bits)
         if source.get("mask"):
@@ -174,14 +194,19 @@ class ScenarioMaker:
                 return Optional(rng.choice((None, value, value)))
         return value
 
+    def _width(self, target: Any, bits: int) -> int:
+        known: int = self._widths.get(tuple(target), bits)
+        return min(bits, known)
+
     def _call(self, action: int, vocabulary: Vocabulary) -> tuple[str, tuple[int, ...]]:
         described = self._actions[action]
         args = []
-        for param in described.params:
-            if param.bitwidth == 9 and self._rng.random() < 0.8:
+        widths = self._params[described.preamble.name]
+        for param, bits in zip(described.params, widths, strict=True):
+            if bits == 9 and self._rng.random() < 0.8:
                 args.append(self._rng.choice(PORTS))
             else:
-                args.append(vocabulary.value(param.bitwidth))
+                args.append(vocabulary.value(min(bits, param.bitwidth or bits)))
         return described.preamble.name, tuple(args)
 
     def _default(self, table: Any, vocabulary: Vocabulary) -> Default:
