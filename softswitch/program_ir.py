@@ -353,10 +353,19 @@ class Exit:
 
 @dataclass(frozen=True)
 class Jump:
-    """Goes to statement `target` of the action; with a condition, only when it is zero or false."""
+    """Goes to statement `target` of the action; with a condition, only when it is zero or false.
+
+    Going back too often ends the packet like the failure of assertion `number`, which only such jumps have.
+    """
 
     target: int
     unless: Expr | None = None
+    number: int | None = None
+
+
+def can_fail(statement: object) -> bool:
+    """Whether a statement can end the packet."""
+    return isinstance(statement, Assert) or (isinstance(statement, Jump) and statement.number is not None)
 
 
 Statement = (

@@ -170,11 +170,22 @@ class PrimitiveReader:
         renumbered = {old: bisect_left(kept, old) for old in range(len(primitives) + 1)}
         statements = [self.statement(primitives[index], where) for index in kept]
         return tuple(
-            Jump(_target(statement.target, renumbered, where), statement.unless)
+            self._jump(statement, at, _target(statement.target, renumbered, where), where)
             if isinstance(statement, Jump)
             else statement
-            for statement in statements
+            for at, statement in enumerate(statements)
         )
+
+    def _jump(self, jump: Jump, at: int, target: int, where: str) -> Jump:
+        if target > at:
+            return Jump(target, jump.unless)
+        return Jump(target, jump.unless, self._assertion(f"{where}: a loop without end"))
+
+    def _assertion(self, place: str) -> int:
+        """The number of a further assertion at a place."""
+        number = len(self.assertions)
+        self.assertions.append(place if place not in self.assertions else f"{place} ({number})")
+        return number
 
     def sources(self, primitives: list[Json], where: str) -> tuple[Source | None, ...]:
         """Where the statements of `body` come from, one by one."""
@@ -190,11 +201,8 @@ class PrimitiveReader:
             raise ProgramError(f"{where}: '{op}' takes {_ARITY[op]} parameters, not {len(parameters)}")
         inside = f"{where}, {op}"
         if op in ("assert", "assume"):
-            place = assertion_place(node, inside)
-            self.assertions.append(
-                place if place not in self.assertions else f"{place} ({len(self.assertions)})"
-            )
-            return Assert(self._expressions.boolean(parameters[0], inside), len(self.assertions) - 1)
+            number = self._assertion(assertion_place(node, inside))
+            return Assert(self._expressions.boolean(parameters[0], inside), number)
         if op in _IN_PLACE or op in _THREE_OPERANDS:
             return self._arithmetic(op, parameters, inside)
         return self._readers[op](parameters, inside)

@@ -11,7 +11,7 @@ from softswitch.codegen.layout import LOCAL, Layout, c_type, storage_bits
 from softswitch.codegen.locals import Renamer
 from softswitch.codegen.loops import LoopWriter
 from softswitch.codegen.reroll import Item, Loop, Reroller
-from softswitch.codegen.statements import StatementWriter
+from softswitch.codegen.statements import StatementWriter, failure
 from softswitch.codegen.tracepoints import Tracepoints
 from softswitch.codegen.usage import (
     destination,
@@ -20,7 +20,7 @@ from softswitch.codegen.usage import (
     statement_fields,
     with_destination,
 )
-from softswitch.program_ir import Expr, FieldRef, Jump, ShiftStack
+from softswitch.program_ir import Expr, FieldRef, Jump, ShiftStack, can_fail
 from softswitch.program_types import Action, Param
 
 _INLINED = 400  # statements; a larger action is a function of its own, which costs `state` its registers
@@ -64,7 +64,7 @@ def action_function(layout: Layout, action: Action, private: set[FieldRef]) -> s
         lines.append(f"L{len(action.body)}:;")
     declared = [f"{c_type(storage_bits(layout.field_type(ref).bits))} {ref.field} = 0;" for ref in local]
     kind = "SW_INLINE" if len(action.body) <= _INLINED else "SW_HOT"
-    return _function(action, kind, [*_touch(layout, action), *declared, *lines])
+    return _function(action, kind, [*_touch(layout, action), *_turns(action), *declared, *lines])
 
 
 def traced_action_function(layout: Layout, action: Action, private: set[FieldRef]) -> str:
@@ -78,7 +78,7 @@ def traced_action_function(layout: Layout, action: Action, private: set[FieldRef
         kind = layout.field_type(ref)
         names[ref] = layout.add_local(f"t{action.id}_{number}", kind.bits, kind.signed)
     targets = {each.target for each in action.body if isinstance(each, Jump)}
-    lines = []
+    lines = _turns(action)
     for ref in names.values():
         lines.append(f"{c_type(storage_bits(layout.field_type(ref).bits))} {ref.field} = 0;")
         lines.append(f"(void){ref.field};")
@@ -112,7 +112,16 @@ def _shown(param: Param) -> str:
     return f"bit<{param.bits}> {param.name}"
 
 
+def _turns(action: Action) -> list[str]:
+    """C text that declares what counts the turns of the action's loops, if it has any."""
+    loops = any(isinstance(each, Jump) and can_fail(each) for each in action.body)
+    return ["uint32_t turns = 0;"] if loops else []
+
+
 def _jump(jump: Jump, compiler: Compiler) -> str:
+    if jump.number is not None:
+        checked = f"if (SW_RARE(++turns > SW_MOST_TURNS)) {failure(jump.number)}"
+        return f"{{ {checked} {_jump(Jump(jump.target, jump.unless), compiler)} }}"
     if jump.unless is None:
         return f"goto L{jump.target};"
     return f"if (!({compiler.boolean(jump.unless)})) goto L{jump.target};"

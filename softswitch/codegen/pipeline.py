@@ -6,7 +6,7 @@ from softswitch.codegen.keys import KeyLayout, Piece, arg_word_count, entry_word
 from softswitch.codegen.layout import Layout
 from softswitch.codegen.statements import meter_colour, word_assignment
 from softswitch.codegen.tracepoints import Kind, Tracepoints
-from softswitch.program_ir import Assert, Binary, Exit, Expr, FieldRef, Valid
+from softswitch.program_ir import Binary, Exit, Expr, FieldRef, Valid, can_fail
 from softswitch.program_tables import successors
 from softswitch.program_types import Action, ActionCall, MatchKind, Meter, Pipeline, Table, TableKey
 
@@ -156,9 +156,8 @@ class PipelineWriter:
         return [*lines, self._go(following)]
 
     def _after(self, action: Action) -> str:
-        return (
-            " if (m->exit) return; " if any(isinstance(each, Exit | Assert) for each in action.body) else " "
-        )
+        ends = any(isinstance(each, Exit) or can_fail(each) for each in action.body)
+        return " if (m->exit) return; " if ends else " "
 
     # -- keys --------------------------------------------------------------------------------------
 

@@ -161,11 +161,15 @@ class StatementWriter:
             case LogMessage():
                 return []
             case Assert(condition, number):
-                failed = f"s->assertions[{number}]++; m->exit = SW_ASSERTION_FAILED; {self._leave}"
-                return [f"if (SW_RARE(!({compiler.boolean(condition)}))) {{ {failed} }}"]
+                return [f"if (SW_RARE(!({compiler.boolean(condition)}))) {failure(number, self._leave)}"]
             case Exit():
                 return ["m->exit = 1;"]
         raise UnsupportedConstruct(type(statement).__name__, compiler.where)
+
+
+def failure(number: int, leave: str = "return;") -> str:
+    """C block that ends the packet because assertion `number` has failed."""
+    return f"{{ s->assertions[{number}]++; m->exit = SW_ASSERTION_FAILED; {leave} }}"
 
 
 def assignment(target: str, text: str, bits: int) -> str:

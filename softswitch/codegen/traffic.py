@@ -17,7 +17,7 @@ from softswitch.codegen.layout import Layout
 from softswitch.codegen.queueing import QUEUED_TYPE, keep_time, queueing_functions
 from softswitch.codegen.tracepoints import Kind, Lost, Tracepoints
 from softswitch.codegen.usage import pipeline_actions
-from softswitch.program_ir import Assert, Clone, Recirculate, Resubmit, Statement
+from softswitch.program_ir import Clone, Recirculate, Resubmit, Statement, can_fail
 from softswitch.program_types import DROP_PORT, Pipeline
 
 _WAITING: Final = 64  # packets that can wait at a time
@@ -81,7 +81,7 @@ class TrafficWriter:
 
     def _end_if_failed(self, statements: Iterable[object], leave: str, switch: str = "s") -> str:
         """C text that ends a packet when an assertion among these statements has failed."""
-        if not any(isinstance(each, Assert) for each in statements):
+        if not any(map(can_fail, statements)):
             return ""
         lost = self._trace.lost(8, Lost.ASSERTION)
         return (

@@ -43,6 +43,7 @@ typedef struct {
 
 enum { SW_GROUPS = 1 << 16, SW_SESSIONS = 1 << 15 };
 
+enum { SW_MOST_TURNS = 1 << 16 };      // of the loops in an action
 enum { SW_ASSERTION_FAILED = 2 };  // in `exit` of the generated code's state
 
 typedef struct sw_traffic sw_traffic;  // queue.h

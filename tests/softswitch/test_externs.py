@@ -23,7 +23,7 @@ from tests.softswitch.test_trace import trace
 (WRITE, READ, HASH, CUSTOM, CUSTOM32, ASSERT, ASSUME, TRUNCATE, LOG, EXACT, LPM, TERNARY, EXTRA, TWO) = range(
     1, 15
 )
-(EGRESS_ASSERT, EQUAL, RANDOM, AHEAD, PARSER_ASSERT) = range(15, 20)
+(EGRESS_ASSERT, EQUAL, RANDOM, AHEAD, PARSER_ASSERT, LOOP) = range(15, 21)
 FIELDS = (8, 32, 256, 256)
 DEFAULT = 0xDEAD << 240 | 0xBEEF
 U256 = (1 << 256) - 1
@@ -161,10 +161,20 @@ def test_a_failed_assertion_ends_the_packet(switch: Switch) -> None:
     assert switch.assertion_failures() == {
         "action In.failing, assert": 1,
         "action In.assuming, assume": 2,
-        "action externs181, assert": 1,
+        "action externs190, assert": 1,
+        "action In.looping: a loop without end": 0,
         "parser state start, primitive, assert": 1,
     }
     assert ask(switch, EGRESS_ASSERT, 6) == 0
+
+
+def test_loops_end(switch: Switch) -> None:
+    """p4c's for loops jump backwards; one that goes on for ever ends its packet."""
+    for turns in (0, 1, 5, 1000):
+        assert ask(switch, LOOP, turns, 1 << 250 | 3, 7) == (7 + turns * (1 << 250 | 3)) & U256
+    assert switch.process(1, order(LOOP, 0xFFFFFFFF), 0) == []
+    assert switch.assertion_failures()["action In.looping: a loop without end"] == 1
+    assert switch.statistics().packets_dropped == 1
 
 
 def test_messages_change_nothing(switch: Switch) -> None:

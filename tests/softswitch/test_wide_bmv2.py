@@ -92,5 +92,6 @@ def sent(source: random.Random, value: int) -> list[bytes]:
             ]
     for what in (externs.EQUAL, externs.TWO):
         frames += [externs.order(what) + externs.extra(5) + externs.extra(n) + b"tail" for n in (5, 6)]
+    frames += [externs.order(externs.LOOP, turns, source.getrandbits(256)) for turns in (0, 1, 20)]
     frames.append(externs.order(externs.AHEAD) + bytes(range(32)))
     return frames

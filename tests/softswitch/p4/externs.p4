@@ -47,6 +47,7 @@ const bit<8> EGRESS_ASSERT = 15;
 const bit<8> EQUAL = 16;
 const bit<8> RANDOM = 17;
 const bit<8> AHEAD = 18;
+const bit<8> LOOP = 20;
 
 parser Parse(packet_in packet, out headers_t hdr, inout meta_t meta, inout standard_metadata_t sm) {
     state start {
@@ -130,6 +131,12 @@ control In(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t sm)
         assume(hdr.order.value < hdr.order.answer);
     }
 
+    action looping() {
+        for (bit<32> i = 0; i != hdr.order.index; i = i + 1) {
+            hdr.order.answer = hdr.order.answer + hdr.order.value;
+        }
+    }
+
     apply {
         sm.egress_spec = 1;
         if (hdr.order.what == WRITE) {
@@ -169,6 +176,8 @@ control In(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t sm)
             hdr.second.wide = hdr.first.wide;
         } else if (hdr.order.what == RANDOM) {
             random(hdr.order.answer, 256w10, 256w13);
+        } else if (hdr.order.what == LOOP) {
+            looping();
         } else if (hdr.order.what == AHEAD) {
             hdr.order.answer = meta.found;
         }
