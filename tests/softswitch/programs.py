@@ -28,6 +28,7 @@ NAMES: Final = (
     "wide",
     "meters",
     "profiles",
+    "kinds",
     "externs",
 )
 

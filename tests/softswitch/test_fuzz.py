@@ -39,6 +39,7 @@ CORPUS = {
         for what in range(32)
         for port in (1, 2)
     ],
+    "kinds": [bytes([table]) + bytes(10) + bytes([kind]) for table in range(7) for kind in (1, 5, 7)],
     "profiles": [
         bytes([table]) + bytes(6) + bytes([high]) + bytes(10) for table in range(5) for high in (0, 1)
     ],
@@ -56,7 +57,7 @@ CORPUS = {
 
 
 # All others, and Weir's own, are left to ``python -m tests.softswitch.fuzzing``: they take long to compile.
-_QUICK = tuple(name for name in NAMES if name not in ("wide", "externs", "matching"))
+_QUICK = tuple(name for name in NAMES if name not in ("wide", "externs", "matching", "kinds"))
 
 
 def _build(objects: list[Path], output: Path, *flags: str) -> None:

@@ -355,3 +355,42 @@ def test_prefixes_and_masked_bits_are_canonical(switch: Switch) -> None:
     assert switch.entries("In.routes")[0].key == (Lpm(0x0A010200, 24), Exact(1))
     with pytest.raises(ControlError, match="ALREADY_EXISTS"):
         switch.insert_entry("In.routes", number((Lpm(0x0A010203, 24), Exact(1)), 1))
+
+
+# -- tables of a program's own entries, and small ones -----------------------------------------------------
+
+
+def test_constant_entries_of_every_kind() -> None:
+    """What they match is compared with BMv2 (differential); here, that they cannot be changed."""
+    with Switch(program("kinds")) as fixed:
+        for table, entries in (("In.fixed_exact", 2), ("In.fixed_lpm", 4), ("In.fixed_range", 4)):
+            present = fixed.entries(table)
+            assert len(present) == entries
+            with pytest.raises(ControlError, match="PERMISSION_DENIED"):
+                fixed.delete_entry(table, present[0].key, present[0].priority)
+            with pytest.raises(ControlError, match="PERMISSION_DENIED"):
+                fixed.insert_entry(table, present[0])
+
+
+def test_a_table_with_room_for_one() -> None:
+    with Switch(program("kinds")) as small:
+        small.insert_entry("In.single", Entry((Exact(1),), "In.set", (1,)))
+        with pytest.raises(ControlError, match="ALREADY_EXISTS"):
+            small.insert_entry("In.single", Entry((Exact(1),), "In.add", (1,)))
+        with pytest.raises(ControlError, match="RESOURCE_EXHAUSTED"):
+            small.insert_entry("In.single", Entry((Exact(2),), "In.add", (1,)))
+        small.delete_entry("In.single", (Exact(1),))
+        small.insert_entry("In.single", Entry((Exact(2),), "In.add", (1,)))
+
+
+def test_prefix_lengths_beside_a_ternary_field_decide_nothing() -> None:
+    with Switch(program("kinds")) as mixed:
+        longer = (Lpm(0x0A010000, 16), Ternary(0, 0), Exact(1))
+        shorter = (Lpm(0x0A000000, 8), Ternary(7, 0xFF), Exact(1))
+        mixed.insert_entry("In.mixed", Entry(longer, "In.set", (1,), 1))
+        mixed.insert_entry("In.mixed", Entry(shorter, "In.set", (2,), 2))
+        answers = [
+            one(mixed, pack([(0, 8), (src, 32), (dst, 32), (0, 16), (1, 8)]))[12:]
+            for src, dst in ((0x0A010203, 7), (0x0A010203, 8), (0x0A990203, 7), (0x0A990203, 8))
+        ]
+        assert answers == [b"\1\0\2", b"\1\0\1", b"\1\0\2", b"\0\0\0"]
