@@ -14,6 +14,8 @@ from p4.v1 import p4runtime_pb2 as p4rt
 from softswitch.device import Device
 from softswitch.p4rt import server, sessions
 from softswitch.p4rt.sessions import MAX_OPEN, Sessions
+from softswitch.program_types import Program
+from softswitch.switch import Switch
 from tests.softswitch.p4rt_client import PATIENCE, Controller, all_entries
 from tests.softswitch.p4rt_stream import Connection, OpenStream, arbitration
 
@@ -368,3 +370,33 @@ def test_a_new_primary_is_told_only_when_the_old_ones_write_is_done(
             assert not answer
         waiting.join(PATIENCE)
         assert answer == [("OK", 9)]
+
+
+def test_while_a_program_is_compiled_the_switch_serves_and_may_change_hands(
+    switch: Controller, device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program of a controller that was replaced meanwhile is not taken."""
+    assert device.address is not None
+    compiling, go_on = threading.Event(), threading.Event()
+    make = device._pipelines._make_switch
+
+    def slowly(program: Program) -> Switch:
+        compiling.set()
+        assert go_on.wait(PATIENCE)
+        return make(program)
+
+    monkeypatch.setattr(device._pipelines, "_make_switch", slowly)
+    request = _PIPELINE(device_id=1, election_id=p4rt.Uint128(low=1), action=_PIPELINE.VERIFY_AND_COMMIT)
+    request.config.CopyFrom(
+        switch.client.stub.GetForwardingPipelineConfig(
+            p4rt.GetForwardingPipelineConfigRequest(device_id=1)
+        ).config
+    )
+    push = switch.client.stub.SetForwardingPipelineConfig.future(request)
+    assert compiling.wait(PATIENCE)
+    switch.write("INSERT", table_entry=switch.station(_MAC))
+    with Connection(device.address) as other:
+        assert other.stream(arbitration(9)).status() == ("OK", 9)
+        go_on.set()
+        assert push.code() == grpc.StatusCode.PERMISSION_DENIED
+        assert all_entries(switch, "stations") == [switch.station(_MAC)]
