@@ -3,7 +3,6 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
@@ -39,16 +38,49 @@ def apply(pipeline: Pipeline, request: Message) -> Results:
 
     CONTINUE_ON_ERROR tries every one. The other two stop at the first that fails, undo what was done, and
     answer ABORTED for all but the culprit; with DATAPLANE_ATOMIC no frame is processed meanwhile.
-    Raises ControlError, having done nothing, for an atomicity that P4Runtime does not have.
+    Raises ControlError, having done nothing: INVALID_ARGUMENT for an atomicity that P4Runtime does not have,
+    UNIMPLEMENTED when the batch would fall between a frame's ingress and its egress.
     """
     updates = request.updates
     if request.atomicity == _REQUEST.CONTINUE_ON_ERROR:
         return [attempt(partial(entities.write, pipeline, each.type, each.entity)) for each in updates]
     if request.atomicity not in (_REQUEST.ROLLBACK_ON_ERROR, _REQUEST.DATAPLANE_ATOMIC):
         raise ControlError(Code.INVALID_ARGUMENT, f"unknown atomicity {request.atomicity}")
-    atomic = request.atomicity == _REQUEST.DATAPLANE_ATOMIC
-    with pipeline.switch.paused() if atomic else nullcontext():
+    if request.atomicity == _REQUEST.ROLLBACK_ON_ERROR:
         return _all_or_none(pipeline, updates)
+    with pipeline.switch.paused():
+        _check_queues(pipeline, updates)
+        return _all_or_none(pipeline, updates)
+
+
+def _check_queues(pipeline: Pipeline, updates: Sequence[Message]) -> None:
+    """Frames that wait in queues have ingress behind them: they must see all that changes, or nothing."""
+    if len(updates) < 2 or pipeline.switch.deadline() is None:
+        return
+    seen = {_seen_at_egress(pipeline, update.entity) for update in updates}
+    if len(seen) > 1 or None in seen:
+        raise ControlError(
+            Code.UNIMPLEMENTED,
+            "DATAPLANE_ATOMIC: frames wait between ingress and egress, and the batch may concern both; "
+            "try again when none wait",
+        )
+
+
+def _seen_at_egress(pipeline: Pipeline, entity: Message) -> bool | None:
+    """Whether frames see an entity in egress and not in ingress; None when that cannot be told."""
+    kind = entity.WhichOneof("entity")
+    if kind == "table_entry":
+        table = entity.table_entry.table_id
+    elif kind in ("direct_counter_entry", "direct_meter_entry"):
+        table = getattr(entity, kind).table_entry.table_id
+    elif kind == "packet_replication_engine_entry":
+        is_group = entity.packet_replication_engine_entry.HasField("multicast_group_entry")
+        return False if is_group else None
+    else:
+        return None
+    if table not in pipeline.info.tables:
+        return None
+    return pipeline.info.tables[table].name in pipeline.switch.program.egress.tables
 
 
 def _all_or_none(pipeline: Pipeline, updates: Sequence[Message]) -> Results:

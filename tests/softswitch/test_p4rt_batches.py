@@ -7,15 +7,20 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import text_format
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.device import Device
 from softswitch.entry import Entry, Exact
 from softswitch.errors import ControlError
 from softswitch.p4rt import batch, entities
+from softswitch.p4rt.p4info import P4InfoIndex
 from softswitch.p4rt.pipeline import Pipeline
+from softswitch.queueing import Queueing
+from softswitch.switch import Switch
 from tests.softswitch.p4rt_client import CONTROL, CONTROL_INFO, Controller
 from tests.softswitch.p4rt_stream import write_errors
 from tests.softswitch.programs import FOLDER
@@ -202,11 +207,6 @@ def test_no_frame_sees_half_an_atomic_batch(switch: Controller, device: Device) 
 @pytest.fixture(scope="module")
 def pipeline() -> Any:
     """A pipeline of the program `control`."""
-    from google.protobuf import text_format
-
-    from softswitch.p4rt.p4info import P4InfoIndex
-    from softswitch.switch import Switch
-
     config = p4rt.ForwardingPipelineConfig()
     text_format.Parse(CONTROL_INFO.read_text(), config.p4info)
     with Switch(CONTROL) as made:
@@ -268,6 +268,37 @@ def _apply(model: dict[int, int], steps: list[_Step]) -> tuple[dict[int, int], b
         else:
             after[dst] = port
     return after, False
+
+
+def test_no_atomic_batch_falls_between_a_frames_ingress_and_egress() -> None:
+    info = p4info_pb2.P4Info()
+    text_format.Parse((FOLDER / "meters.p4info.txtpb").read_text(), info)
+    index = P4InfoIndex(info)
+    ids = {table.name: table.id for table in index.tables.values()}
+    mark, meet = index.action_named("Out.mark"), index.action_named("In.meet")
+    assert mark and meet
+    wanted = {}
+    for name, action in (("In.flows", meet), ("Out.leaving", mark)):
+        entry = p4rt.TableEntry(table_id=ids[name])
+        entry.match.add(field_id=1).exact.value = b"\1"
+        entry.action.action.action_id = action.id
+        wanted[name] = p4rt.Update(type=p4rt.Update.INSERT, entity=p4rt.Entity(table_entry=entry))
+    atomic = p4rt.WriteRequest(atomicity=p4rt.WriteRequest.DATAPLANE_ATOMIC)
+    with Switch(FOLDER / "meters.json") as switch:
+        made = Pipeline(p4rt.ForwardingPipelineConfig(p4info=info), index, switch)
+        switch.set_queueing(1, Queueing(rate_bps=8000))
+        for _ in range(2):  # the second waits for the first
+            switch.process(2, bytes(100), now=0)
+        atomic.updates.extend(wanted.values())
+        with pytest.raises(ControlError, match="frames wait between ingress and egress"):
+            batch.apply(made, atomic)
+        assert not switch.entries("In.flows") and not switch.entries("Out.leaving")
+        del atomic.updates[1]
+        assert batch.apply(made, atomic) == [None]
+        switch.step(now=10**10)
+        atomic.updates.append(wanted["Out.leaving"])
+        atomic.updates[0].type = p4rt.Update.MODIFY
+        assert batch.apply(made, atomic) == [None, None]
 
 
 def test_an_entity_nobody_expected_fails_alone(pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
