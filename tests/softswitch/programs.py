@@ -30,11 +30,14 @@ NAMES: Final = (
     "profiles",
     "kinds",
     "externs",
+    "unions",
+    "varbits",
+    "value_sets",
 )
 
 CONTROLLED: Final = ("types",)
 """Programs for tests of the control plane alone."""
-WITH_P4INFO: Final = ("meters", "profiles", *CONTROLLED)
+WITH_P4INFO: Final = ("meters", "profiles", "unions", "varbits", "value_sets", *CONTROLLED)
 """The programs that controllers are tested with."""
 
 
