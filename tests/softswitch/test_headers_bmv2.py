@@ -4,6 +4,7 @@
 Frames are such that no field of an invalid header is read: BMv2 finds there what earlier packets left.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,32 +14,61 @@ import pytest
 
 from softswitch.entry import Exact
 from softswitch.switch import Switch
-from tests.harness.bmv2_stream import Bmv2Stream
+from tests.harness.bmv2_stream import Bmv2DiedError, Bmv2Stream
 from tests.softswitch import test_unions, test_value_sets, test_varbits
 from tests.softswitch.programs import FOLDER, program, raw
 
 pytestmark = pytest.mark.bmv2
 
-COUNT = 1000
-BATCH = 50
+QUEUES = ("--priority-queues", "8")
+COUNT = 400
+BATCH = 64
 COPIES = [(2, 1), (3, 2), (4, 3)]
 Sets = Mapping[str, tuple[tuple[int, ...], Sequence[tuple[int, ...]]]]
 
 
+class Bmv2:
+    """A BMv2 that is started again when it dies.
+
+    With varbit fields it does now and then (a floating-point exception of its number library), whatever the
+    frame: the same frames go through when they come one by one.
+    """
+
+    def __init__(self, name: str, sets: Sets, folder: Path) -> None:
+        self._program = folder / "program.json"
+        self._program.write_text(json.dumps(_with_constants(raw(name), sets)))
+        self._info = FOLDER / f"{name}.p4info.txtpb"
+        self._start()
+
+    def _start(self) -> None:
+        self._stream = Bmv2Stream(self._program, self._info, QUEUES)
+        self._stream.control.set_group(1, COPIES)
+
+    def process(self, frames: Sequence[bytes]) -> list[list[tuple[int, bytes]]]:
+        try:
+            return self._stream.process([(1, each) for each in frames])
+        except Bmv2DiedError:
+            if len(frames) == 1:
+                raise
+            self.close()
+            self._start()
+            half = len(frames) // 2
+            return self.process(frames[:half]) + self.process(frames[half:])
+
+    def close(self) -> None:
+        self._stream.close()
+
+
 def differing(name: str, frames: Sequence[bytes], sets: Sets, folder: Path) -> list[str]:
     """Frames whose answers are not the same. `sets`: field widths and members of value sets."""
-    target = folder / "program.json"
-    target.write_text(json.dumps(_with_constants(raw(name), sets)))
-    info = FOLDER / f"{name}.p4info.txtpb"
     found = []
-    with Switch(program(name)) as soft, Bmv2Stream(target, info, ["--priority-queues", "8"]) as bmv2:
+    with Switch(program(name)) as soft, contextlib.closing(Bmv2(name, sets, folder)) as bmv2:
         soft.set_multicast_group(1, COPIES)
-        bmv2.control.set_group(1, COPIES)
         for value_set, (_, members) in sets.items():
             soft.set_value_set(value_set, [tuple(map(Exact, member)) for member in members])
         for at in range(0, len(frames), BATCH):
             batch = frames[at : at + BATCH]
-            for frame, theirs in zip(batch, bmv2.process([(1, each) for each in batch]), strict=True):
+            for frame, theirs in zip(batch, bmv2.process(batch), strict=True):
                 ours = soft.process(1, frame, now=10**9)
                 if sorted(ours) != sorted(theirs):  # BMv2's egress threads race
                     found.append(f"{frame.hex()}: {ours} here, {theirs} in BMv2")
@@ -65,11 +95,11 @@ def _cases(transition: Any, sets: Sets) -> list[Any]:
     return [{**transition, "type": "hexstr", "value": f"0x{text}"} for text in texts]
 
 
-def test_unions(tmp_path: Path) -> None:
+def test_unions_and_run_time_elements(tmp_path: Path) -> None:
     assert differing("unions", test_unions.frames(COUNT), {}, tmp_path) == []
 
 
-def test_varbits(tmp_path: Path) -> None:
+def test_varbit_fields(tmp_path: Path) -> None:
     assert differing("varbits", test_varbits.frames(COUNT), {}, tmp_path) == []
 
 
