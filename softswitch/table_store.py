@@ -335,7 +335,8 @@ class TableStore:
             raise ControlError(
                 Code.INVALID_ARGUMENT, f"{self._table.name} has an action profile: its entries refer to that"
             )
-        return replace(entry, key=self._checked_key(entry.key), args=tuple(entry.args))
+        key, args = self._checked_key(entry.key), tuple(entry.args)
+        return entry if (key, args) == (entry.key, entry.args) else replace(entry, key=key, args=args)
 
     def _checked_key(self, key: tuple[Match, ...]) -> tuple[Match, ...]:
         """The key in canonical form (bits outside masks and prefixes zero); refuses a wrong one."""
