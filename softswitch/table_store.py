@@ -85,7 +85,7 @@ class TableStore:
         self._install_default(table.default)
         for each in table.entries:
             call = each.call
-            key = tuple(_constant_match(match) for match in each.key)
+            key = self._checked_key(tuple(_constant_match(match) for match in each.key))
             priority = _PIVOT - each.priority if table.prioritised else 0
             self._put(Entry(key, program.actions[call.action].name, call.args, priority))
 
@@ -346,7 +346,7 @@ class TableStore:
                 f"{self._table.name} has {len(self._table.keys)} key fields, not {len(key)}",
             )
         return tuple(
-            _canonical(match, field, self._table.name)
+            _masked(_canonical(match, field, self._table.name), field)
             for match, field in zip(key, self._table.keys, strict=True)
         )
 
@@ -361,6 +361,14 @@ def _constant_match(match: FieldMatch) -> Match:
             return Ternary(match.value, match.mask)
         case MatchKind.RANGE:
             return Range(match.value, match.high)
+
+
+def _masked(match: Match, field: TableKey) -> Match:
+    """A match of a key field that is looked up under a mask (`hdr.x & 0xff00`): other bits do not count."""
+    match match:
+        case Exact(value) | Lpm(value) | Ternary(value) if field.mask is not None:
+            return replace(match, value=value & field.mask)
+    return match
 
 
 def _canonical(match: Match, field: TableKey, table: str) -> Match:

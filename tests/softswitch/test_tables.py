@@ -147,6 +147,17 @@ def test_keys_that_are_slices_and_masks(switch: Switch) -> None:
     assert ask(switch, SLICED, mac=0x13FF, ip=0xFF34FF) == Answer(0, 0, 0)
 
 
+def test_bits_outside_a_masked_key_do_not_count_in_entries_either(switch: Switch) -> None:
+    """As on BMv2: two entries that differ only there are the same."""
+    switch.insert_entry("In.sliced", number((Exact(0x12), Exact(0xFF3456)), 6))
+    assert switch.entries("In.sliced")[0].key == (Exact(0x12), Exact(0x3400))
+    with pytest.raises(ControlError) as caught:
+        switch.insert_entry("In.sliced", number((Exact(0x12), Exact(0x3400)), 7))
+    assert caught.value.code is Code.ALREADY_EXISTS
+    switch.delete_entry("In.sliced", (Exact(0x12), Exact(0x34FF)))
+    assert not switch.entries("In.sliced")
+
+
 @given(st.integers(0, 2**32))
 def test_lookups_agree_with_a_list(seed: int) -> None:
     """Random ternary entries with few masks and many ties, inserted, changed and deleted."""

@@ -56,8 +56,8 @@ def main() -> None:
         if options.generate:
             rounds = _generated(Path(scratch), options.seed, deadline)
         for seed, each in rounds:
-            found, deaths = compare(each, seed, options.frames)
-            total[each.name] += options.frames
+            compared, found, deaths = compare(each, seed, options.frames)
+            total[each.name] += compared
             different += len(found)
             for text in deaths:
                 print(f"{each.name}, seed {seed}: {text}")
@@ -123,19 +123,19 @@ def survive(each: Subject, scenario: Scenario) -> tuple[Scenario, Played, list[s
             scenario = replace(scenario, frames=kept)
 
 
-def compare(each: Subject, seed: int, frames: int) -> tuple[list[str], list[str]]:
-    """One round, in words: what differs, and what BMv2 died of."""
+def compare(each: Subject, seed: int, frames: int) -> tuple[int, list[str], list[str]]:
+    """One round: how many frames were compared; in words, what differs, and what BMv2 died of."""
     scenario = ScenarioMaker(each, seed).scenario(frames)
     try:
         on_soft(each.soft, each.json, scenario)  # with every frame, to see that it survives
     except ProgramError as error:
-        return [f"refused: {error}"], []
+        return 0, [f"refused: {error}"], []
     try:
         scenario, bmv2, deaths = survive(each, scenario)
     except RuntimeError as error:
-        return [], [f"BMv2: {' '.join(str(error).split())[:500]}"]
+        return 0, [], [f"BMv2: {' '.join(str(error).split())[:500]}"]
     soft = on_soft(each.soft, each.json, scenario)
-    return list(differences(each.json, scenario, bmv2, soft)), deaths
+    return len(scenario.frames), list(differences(each.json, scenario, bmv2, soft)), deaths
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class _Author:
             case 5:
                 return f"({left} {rng.choice(('<<', '>>'))} {self._leaf(8)})"
             case 6:
-                return f"({left} {rng.choice(('<<', '>>'))} {rng.randrange(bits + 2)})"
+                return f"({left} {rng.choice(('<<', '>>'))} {rng.randrange(min(bits + 2, 257))})"
             case 7:
                 return f"({self._boolean(depth - 1)} ? {left} : {right})"
             case 8 if bits > 1:
@@ -133,7 +133,7 @@ class _Author:
             case 0:
                 return f"({left} {rng.choice(('+', '-', '*', '|+|', '|-|'))} {right})"
             case 1:
-                return f"({left} >> {rng.choice((self._leaf(8), str(rng.randrange(bits + 2))))})"
+                return f"({left} >> {rng.choice((self._leaf(8), str(rng.randrange(min(bits + 2, 257)))))})"
             case 2:
                 return f"({self._boolean(depth - 1)} ? {left} : {right})"
         return f"(-{left})"
