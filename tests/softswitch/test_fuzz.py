@@ -15,6 +15,7 @@ from softswitch.codegen.module import generate
 from softswitch.compiler import RUNTIME
 from softswitch.queueing import Queueing
 from softswitch.switch import MAX_FRAME, Switch
+from tests.softswitch import test_unions, test_value_sets, test_varbits
 from tests.softswitch.fuzzing.sanitized import run_worker, runtime
 from tests.softswitch.programs import FOLDER, NAMES, pack, program
 
@@ -48,6 +49,9 @@ CORPUS = {
         for what in range(32)
         for index in (0, 9)
     ],
+    "unions": test_unions.frames(40),
+    "varbits": test_varbits.frames(40),
+    "value_sets": test_value_sets.frames(40),
     "loops": [
         bytes([what, 1]) + base.to_bytes(4, "big") + b"\xff" * 4 + bytes(range(64)) + bytes(44)
         for what in range(12)
