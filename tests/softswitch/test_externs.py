@@ -303,3 +303,21 @@ def test_a_trace_shows_messages_and_assertions(switch: Switch) -> None:
     assert "action In.failing, assert: " in shown
     assert "FAILS" in shown
     assert "dropped: an assertion failed" in shown
+
+
+def test_primitives_of_p4_14() -> None:
+    """Which BMv2 still has."""
+    root = raw("externs")
+    looping = next(each for each in root["actions"] if each["name"] == "In.looping")
+    answer, value, index = (
+        {"type": "field", "value": ["order", name]} for name in ("answer", "value", "index")
+    )
+    looping["primitives"] = [
+        {"op": "shift_left", "parameters": [answer, value, index]},
+        {"op": "subtract", "parameters": [answer, answer, value]},
+        {"op": "bit_xor", "parameters": [answer, answer, index]},
+        {"op": "add_to_field", "parameters": [answer, {"type": "hexstr", "value": "0x5"}]},
+    ]
+    with Switch(load_program(json.dumps(root).encode())) as switch:
+        for number in (0, 3, U256):
+            assert ask(switch, LOOP, 9, number) == ((number << 9) - number & U256 ^ 9) + 5 & U256
