@@ -19,8 +19,8 @@ from softswitch.entry import ActionSet, ByGroup, ByMember, Group, Member, Via
 from softswitch.errors import Code, ControlError
 from softswitch.program_types import ActionProfile, Program
 
-_BY_MEMBER: Final = (1 << 32) - 2  # SW_BY_MEMBER of runtime/profile.h
-_BY_GROUP: Final = (1 << 32) - 3
+BY_MEMBER: Final = (1 << 32) - 2  # SW_BY_MEMBER of runtime/profile.h
+BY_GROUP: Final = (1 << 32) - 3
 
 
 @dataclass(frozen=True)
@@ -213,17 +213,17 @@ class ProfileStore:
                 raise self._error(Code.INVALID_ARGUMENT, f"has no member {via.member}")
             member = self._members[via.member]
             member.references += 1
-            return Reference(via, _BY_MEMBER, member.handles[0])
+            return Reference(via, BY_MEMBER, member.handles[0])
         self._check_selector()
         if isinstance(via, ActionSet):
-            return Reference(via, _BY_GROUP, self._new_set(via))
+            return Reference(via, BY_GROUP, self._new_set(via))
         if via.group not in self._groups:
             raise self._error(Code.INVALID_ARGUMENT, f"has no group {via.group}")
         group = self._groups[via.group]
         if not group.group.members:
             raise self._error(Code.FAILED_PRECONDITION, f"group {via.group} is empty")
         group.references += 1
-        return Reference(via, _BY_GROUP, group.handle)
+        return Reference(via, BY_GROUP, group.handle)
 
     def release(self, reference: Reference) -> None:
         """The entry is gone, or refers to something else."""

@@ -303,7 +303,7 @@ def _applied(event: Applied) -> tuple[str, str]:
     )
     if event.hit:
         priority = f", priority {event.priority}" if table.prioritised else ""
-        result = f"hit #{event.handle}{priority}"
+        result = f"hit #{event.handle}{priority}" + (f" → {event.via}" if event.via else "")
     else:
         result = "miss" if table.keys else "no key"
     action = "no action"

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from softswitch.action_profiles import BY_GROUP, BY_MEMBER
 from softswitch.codegen.keys import arg_words, key_layout
 from softswitch.codegen.tracepoints import Kind, Lost
 from softswitch.program_ir import Extract, ExtractNext, ParserOp, Statement
@@ -16,6 +17,7 @@ from softswitch.program_types import Action, Conditional, HeaderType, ParserStat
 
 _NONE = (1 << 64) - 1
 _SIGNED = 256
+_VIA = {BY_MEMBER: "member", BY_GROUP: "group"}
 
 
 @dataclass(frozen=True)
@@ -115,11 +117,15 @@ class Tested:
 
 @dataclass(frozen=True)
 class Applied:
-    """A table lookup: the entry's `handle` and `priority` count on a hit, `action` None does nothing."""
+    """A table lookup: the entry's `handle` and `priority` count on a hit, `action` None does nothing.
+
+    `via` says whether the entry names a "member" or a "group" of an action profile, which has the action.
+    """
 
     table: Table
     key: tuple[int, ...]
     hit: bool
+    via: str | None
     handle: int
     priority: int
     action: Action | None
@@ -379,13 +385,14 @@ class Decoder:
         return self._anew.popleft() if self._anew else "again"
 
     def _applied(self, table: Table, values: tuple[int, ...]) -> Applied:
-        hit, handle, priority, action_id, *rest = values
+        hit, handle, priority, by, action_id, *rest = values
         layout = key_layout(table)
         action = self._program.actions.get(action_id)
         return Applied(
             table,
             layout.unpack(rest[: layout.words]),
             bool(hit),
+            _VIA.get(by),
             handle,
             priority - (1 << 64) if priority >> 63 else priority,
             action,

@@ -16,7 +16,10 @@ from softswitch.program_ir import (
     Const,
     CopyHeader,
     CopyStack,
+    CopyUnion,
+    CopyVarbit,
     CounterAdd,
+    Element,
     ExecuteMeter,
     Exit,
     Expr,
@@ -48,6 +51,7 @@ from softswitch.program_ir import (
     Truncate,
     Unary,
     Valid,
+    VarbitsEqual,
     Verify,
 )
 from softswitch.program_types import HeaderType, Param, Program
@@ -137,11 +141,19 @@ def expression_text(expr: Expr, params: Sequence[Param] = ()) -> str:
             return inner(left)
         case Binary(op, left, right):
             return f"{inner(left)} {_SYMBOLS.get(op, op)} {inner(right)}"
+        case VarbitsEqual(left_field, right_field):
+            return f"{inner(left_field)} == {inner(right_field)}"
         case HeadersEqual(left_name, right_name):
             return f"{left_name} == {right_name}"
         case Ternary(condition, yes, no):
             return f"{inner(condition)} ? {inner(yes)} : {inner(no)}"
     return type(expr).__name__
+
+
+def _header(operand: str | Element, params: Sequence[Param]) -> str:
+    if isinstance(operand, str):
+        return operand
+    return f"{operand.stack}[{expression_text(operand.index, params)}]"
 
 
 def _lvalue(dst: Lvalue, program: Program, params: Sequence[Param]) -> tuple[str, int, str]:
@@ -191,9 +203,13 @@ def statement_text(
         case MarkToDrop():
             return "mark_to_drop"
         case SetValid(header, valid):
-            return f"{header}.{'setValid' if valid else 'setInvalid'}()"
-        case CopyHeader(to, source) | CopyStack(to, source):
+            return f"{_header(header, params)}.{'setValid' if valid else 'setInvalid'}()"
+        case CopyHeader(to, source):
+            return f"{_header(to, params)} = {_header(source, params)}"
+        case CopyStack(to, source) | CopyUnion(to, source):
             return f"{to} = {source}"
+        case CopyVarbit(to, source):
+            return f"{_lvalue(to, program, params)[0]} = {_lvalue(source, program, params)[0]}"
         case ShiftStack(stack, count):
             return f"{stack}.{'push_front' if count > 0 else 'pop_front'}({abs(count)})"
         case Hash(dst, _, calculation, _):

@@ -156,10 +156,10 @@ class Tracepoints:
     # -- pipelines ---------------------------------------------------------------------------------
 
     def table(self, number: int, key_words: int, arg_words: int) -> list[str]:
-        """A lookup, with variables `hit`, `e`, `key` and `a` as the pipeline has them."""
+        """A lookup, with variables `hit`, `e`, `action`, `key` and `a` as the pipeline has them."""
         key = [f"key[{i}]" for i in range(key_words)]
         args = [f"a[{i}]" for i in range(arg_words)]
-        values = ["(uint64_t)hit", "e->handle", "(uint64_t)(int64_t)e->priority", "action"]
+        values = ["(uint64_t)hit", "e->handle", "(uint64_t)(int64_t)e->priority", "e->action", "action"]
         return self.record(Kind.TABLE, number, *values, *key, *args)
 
     def statement(

@@ -24,7 +24,7 @@ enum {
     SW_TRACE_CHECKSUM,   // a checksum is wrong
     SW_TRACE_PIPELINE,   // site 0 ingress, 1 egress; egress port, rid
     SW_TRACE_CONDITION,  // site conditional; result
-    SW_TRACE_TABLE,      // site table; hit, handle, priority, action, key words, argument words
+    SW_TRACE_TABLE,      // site table; hit, handle, priority, action as in the entry and as run, key and argument words
     SW_TRACE_CALL,       // site action, the only one of its table; argument words
     SW_TRACE_STATEMENT,  // site action; statement, values
     SW_TRACE_CLONE,      // site session; copies, or SW_TRACE_NONE without such a session
