@@ -12,13 +12,15 @@ import pytest
 from scapy.utils import wrpcap
 
 from softswitch.codegen.module import generate
-from softswitch.entry import Entry, Exact, Lpm, Optional, Range, Ternary
+from softswitch.entry import ByGroup, ByMember, Entry, Exact, Lpm, Member, Optional, Range, Ternary
 from softswitch.program import load_program
 from softswitch.queueing import Queueing
 from softswitch.switch import Switch
 from softswitch.trace import TraceText, print_trace
 from softswitch.trace_events import Applied, Event, Executed, FrameIn, FrameOut, Turn
 from tests.softswitch.programs import FOLDER, pack, program, raw
+from tests.softswitch.test_action_profiles import CHOSEN, FIRST, group, number, point
+from tests.softswitch.test_action_profiles import frame as profiled
 from tests.softswitch.test_cli import run
 from tests.softswitch.test_fuzz import CORPUS
 from tests.softswitch.test_queueing import MULTICAST, PORT, SECOND, order
@@ -268,3 +270,20 @@ def test_the_command_writes_a_trace(tmp_path: Path) -> None:
     ]
     assert "out       port 2, 26 bytes" in shown
     assert "dropped: there is no multicast group 21" in shown
+
+
+def test_what_an_action_profile_chose() -> None:
+    with Switch(program("profiles")) as switch:
+        profiles = switch.profiles
+        profiles.insert_member("In.shared", number(1, 11))
+        profiles.insert_member("In.by_value", Member(2, "In.wide", (1 << 100,)))
+        profiles.insert_group("In.by_value", group(1, m2=1))
+        switch.insert_entry("In.first", Entry((Exact(7),), via=ByMember(1)))
+        point(switch, ByGroup(1), ip=7)
+        point(switch, ByMember(2), ip=8)
+        assert "first(hdr.query.ip=0.0.0.7) hit #0 → member → number(value=11)" in trace(
+            switch, profiled(FIRST, ip=7)
+        )
+        wide = f"wide(value=0x{1 << 100:x})"
+        assert f"→ group → {wide}" in trace(switch, profiled(CHOSEN, ip=7))
+        assert "→ member → wide(" in trace(switch, profiled(CHOSEN, ip=8))

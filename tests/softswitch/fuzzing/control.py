@@ -5,7 +5,23 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from softswitch.entry import Count, Entry, Exact, Lpm, Match, MeterConfig, Optional, Range, Ternary
+from softswitch.entry import (
+    ByGroup,
+    ByMember,
+    Count,
+    Entry,
+    Exact,
+    Group,
+    GroupMember,
+    Lpm,
+    Match,
+    Member,
+    MeterConfig,
+    Optional,
+    Range,
+    Ternary,
+    Via,
+)
 from softswitch.errors import ControlError
 from softswitch.program_types import Action, MatchKind, Table, TableKey
 from softswitch.queueing import Queueing
@@ -29,6 +45,8 @@ class RandomControl:
         tables = [self._insert] * 6 + [self._modify, self._delete, self._default, self._read_entries]
         cells = [self._register, self._counter, self._meter, self._digests, self._idle]
         traffic = [self._group, self._group, self._session, self._session, self._queueing, self._queues]
+        if self._program.action_profiles:
+            tables += [self._member, self._member, self._member, self._members_group, self._members_group]
         self._calls: list[Callable[[], object]] = [*(tables if self._tables else ()), *cells, *traffic]
         if trace:
             self._calls += [self._start_trace, self._stop_trace, switch.read_trace]
@@ -77,12 +95,16 @@ class RandomControl:
         key = tuple(self._match(field) for field in table.keys)
         priority = self._rng.choice((0, 1, 5, 1 << 20)) if table.prioritised else 0
         timeout = self._rng.choice((0, 1, 10**6)) if table.ages else 0
+        if table.profile is not None and self._rng.random() < 0.8:
+            return Entry(key, priority=priority, timeout_ns=timeout, via=self._via())
         return Entry(key, *self._call(table), priority, timeout_ns=timeout)
 
     def _call(self, table: Table) -> tuple[str, tuple[int, ...]]:
         if not table.actions:
             return "nothing", ()
-        action: Action = self._program.actions[self._rng.choice(table.actions)]
+        return self._action_call(self._program.actions[self._rng.choice(table.actions)])
+
+    def _action_call(self, action: Action) -> tuple[str, tuple[int, ...]]:
         ports = self._rng.random() < 0.8
         return action.name, tuple(
             self._rng.choice(PORTS) % (1 << each.bits)
@@ -106,6 +128,42 @@ class RandomControl:
                     return Optional(rng.choice((None, value)))
                 full = (1 << bits) - 1
                 return Ternary(value, rng.choice((0, full, full, full & ~1, rng.getrandbits(bits))))
+
+    # -- action profiles -----------------------------------------------------------------------------
+
+    def _via(self) -> Via:
+        return self._rng.choice((ByMember(self._identity()), ByGroup(self._identity())))
+
+    def _identity(self) -> int:
+        return self._rng.randrange(6)
+
+    def _member(self) -> None:
+        rng, profiles = self._rng, self._switch.profiles
+        name = rng.choice(list(self._program.action_profiles))
+        actions = list(self._program.profile_actions(name).values())
+        member = Member(self._identity(), *self._action_call(rng.choice(actions)))
+        match rng.randrange(4):
+            case 0:
+                profiles.modify_member(name, member)
+            case 1:
+                profiles.delete_member(name, member.id)
+            case _:
+                profiles.insert_member(name, member)
+        profiles.members(name)
+
+    def _members_group(self) -> None:
+        rng, profiles = self._rng, self._switch.profiles
+        name = rng.choice(list(self._program.action_profiles))
+        members = {self._identity(): rng.choice((1, 1, 3, 100)) for _ in range(rng.randrange(4))}
+        group = Group(self._identity(), tuple(GroupMember(*each) for each in members.items()))
+        match rng.randrange(4):
+            case 0:
+                profiles.modify_group(name, group)
+            case 1:
+                profiles.delete_group(name, group.id)
+            case _:
+                profiles.insert_group(name, group)
+        profiles.set_port_up(rng.choice(PORTS), rng.random() < 0.8)
 
     # -- cells ---------------------------------------------------------------------------------------
 
