@@ -3,6 +3,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from softswitch.entry import (
@@ -68,7 +69,7 @@ class RandomControl:
     def _modify(self) -> None:
         table, entry = self._existing()
         made = self._entry(table)
-        self._switch.modify_entry(table.name, Entry(entry.key, made.action, made.args, entry.priority))
+        self._switch.modify_entry(table.name, replace(made, key=entry.key, priority=entry.priority))
 
     def _delete(self) -> None:
         table, entry = self._existing()
