@@ -6,8 +6,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -119,6 +119,7 @@ def _run(device: Device, settings: Settings, say: Callable[[str], None]) -> None
             _log.warning("no P4Info beside %s: a controller must set the pipeline first", settings.program)
     with ExitStack() as cleanup:
         cleanup.callback(_log_statistics, device)
+        stop = cleanup.enter_context(_ended_by_signal())  # before anybody is told that the switch is there
         if settings.control is not None:
             control = ControlServer(settings.control, Operations(device).calls())
             cleanup.callback(control.close)
@@ -127,7 +128,7 @@ def _run(device: Device, settings: Settings, say: Callable[[str], None]) -> None
             say(f"P4Runtime on {address}, device {settings.device_id}")
         ready = _ReadyFile(settings.ready_file, device, settings.control)
         cleanup.callback(ready.remove)
-        _serve(device, settings)
+        _serve(device, settings, stop)
 
 
 class _ReadyFile:
@@ -184,10 +185,20 @@ class _Watch:
             _log.warning("%s", message)
 
 
-def _serve(device: Device, settings: Settings) -> None:
-    """Until a signal; or, when every port is a file, until all have been played."""
+@contextmanager
+def _ended_by_signal() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set."""
     stop = threading.Event()
     handlers = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _serve(device: Device, settings: Settings, stop: threading.Event) -> None:
+    """Until a signal; or, when every port is a file, until all have been played."""
     files = {spec.number: spec.kind for spec in settings.ports if isinstance(spec.kind, Pcap)}
     inputs = {number: file.source for number, file in files.items() if file.source is not None}
     watch = _Watch(device)
@@ -216,8 +227,6 @@ def _serve(device: Device, settings: Settings) -> None:
         stop.set()
         if player is not None:
             player.join()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
     if failure:
         raise failure[0]
 
