@@ -230,7 +230,7 @@ class _Loader:
             elif kind == "hexstr":
                 bits = _width(number(each, "bitwidth", where), where)
                 inputs.append(InputConst(hexstr(value, where) % (1 << bits), bits))
-            elif kind == "header" and value in self._headers:
+            elif kind == "header" and isinstance(value, str) and value in self._headers:
                 inputs.append(InputHeader(value))
             else:
                 raise UnsupportedConstruct(f"calculation input '{kind}'", where)

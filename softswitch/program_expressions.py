@@ -382,7 +382,9 @@ class ExpressionReader:
 
     def _any_stack(self, name: Json, where: str) -> str:
         """A stack of headers or of unions."""
-        return str(name) if name in self._declared.union_stacks else self._stack(name, where)
+        if isinstance(name, str) and name in self._declared.union_stacks:
+            return name
+        return self._stack(name, where)
 
     def _stack(self, name: Json, where: str) -> str:
         if not isinstance(name, str) or name not in self._stacks:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Varbit fields: extracted, copied, emitted, hashed, summed and counted with the length that they have."""
 
+import json
 import random
 import zlib
 from collections.abc import Iterator
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from softswitch.program import load_program
 from softswitch.switch import Switch
-from tests.softswitch.programs import pack, program
+from tests.softswitch.programs import pack, program, raw
 
 PLAIN, COPY, REMOVE, COPY_DATA, POP, PUSH, COPY_OPTION, FLOOD, AGAIN, CHECKED = range(10)
 TOO_SHORT, FULL, TOO_LONG, INVALID, WRONG_SUM = 1, 3, 4, 6, 0x80
@@ -150,6 +152,20 @@ def test_replicas_may_differ_in_length(switch: Switch) -> None:
     head, tail = ragged(b"xy") + a[:2], b + b"\x12\x34end"
     answers = run_all(switch, FLOOD, b"xy", a, b)
     assert [each.rest for each in answers] == [head + part + tail for part in (b"a", b"bbbb", b"a")]
+
+
+def test_a_loop_that_takes_nothing_from_the_packet_ends() -> None:
+    root = raw("varbits")
+    root["header_types"].append({"name": "bare", "id": 99, "fields": [["v", "*"]], "max_length": 4})
+    root["headers"].append({"name": "bare", "id": 99, "header_type": "bare", "metadata": False})
+    nothing = {"type": "expression", "value": {"type": "hexstr", "value": "0x00"}}
+    extract = {"op": "extract_VL", "parameters": [{"type": "regular", "value": "bare"}, nothing]}
+    again = {"type": "default", "value": None, "mask": None, "next_state": "option"}
+    states = {state["name"]: state for state in root["parsers"][0]["parse_states"]}
+    states["option"].update(parser_ops=[extract], transition_key=[], transitions=[again])
+    with Switch(load_program(json.dumps(root).encode())) as made:
+        body = ragged(b"abc") + option(b"x") + b"\x12\x34end"
+        assert run(made, PLAIN, b"abc", option(b"x")).rest == body
 
 
 # -- frames for comparing with BMv2 --------------------------------------------------------------------
