@@ -23,11 +23,11 @@ from tests.controller.switches import SwitchProcess
 from tests.softswitch.p4rt_client import CONTROL, PATIENCE
 from tests.softswitch.p4rt_fuzz import ELECTION, Generator, spoilt
 from tests.softswitch.p4rt_stream import Connection, arbitration, write_errors
-from tests.softswitch.programs import FOLDER, WITH_P4INFO
+from tests.softswitch.programs import FOLDER
 
-CASES = int(os.environ.get("WEIR_FUZZ_CASES", "40"))
+CASES = int(os.environ.get("WEIR_FUZZ_CASES", "30"))
 _SERVICE = "/p4.v1.P4Runtime/"
-_PROGRAMS = ("control", *WITH_P4INFO)
+_PROGRAMS = ("control", "meters", "profiles", "types", "value_sets")  # between them, every entity
 _REFUSALS = {
     "INVALID_ARGUMENT",
     "NOT_FOUND",
@@ -243,12 +243,13 @@ def test_configs(target: Target) -> None:
 
 def test_the_seeds_are_good(target: Target, fuzzed_program: str) -> None:
     """A fuzzer whose requests are all refused at the door finds nothing."""
-    accepted = {"entry": 0, "other": 0}
-    for entity in GENERATORS[fuzzed_program].entities:
+    entities = GENERATORS[fuzzed_program].entities
+    accepted = 0
+    for entity in entities:
         request = p4rt.WriteRequest(device_id=1, election_id=ELECTION)
-        for verb in (p4rt.Update.INSERT, p4rt.Update.MODIFY):
-            del request.updates[:]
-            request.updates.add(type=verb, entity=entity)
-            if target.call("Write", request.SerializeToString()) == "OK":
-                accepted["entry" if entity.HasField("table_entry") else "other"] += 1
-    assert accepted["entry"] > 5 and accepted["other"] > 3, accepted
+        request.updates.add(type=p4rt.Update.INSERT, entity=entity)
+        answers = [target.call("Write", request.SerializeToString())]
+        request.updates[0].type = p4rt.Update.MODIFY
+        answers.append(target.call("Write", request.SerializeToString()))
+        accepted += "OK" in answers
+    assert accepted > len(entities) / 3, f"{accepted} of {len(entities)}"

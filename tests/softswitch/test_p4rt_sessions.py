@@ -150,6 +150,7 @@ def test_roles_write_independently(switch: Controller, device: Device) -> None:
 def test_a_write_without_election_id_is_nobodys(switch: Controller, device: Device) -> None:
     assert device.address is not None
     switch.client.stream_out_q.put(arbitration(None))  # steps down
+    switch.stream("arbitration")
     with Connection(device.address) as other:
         zero = other.stream(arbitration(0))
         assert zero.status()[0] == "NOT_FOUND"  # there was a higher one
