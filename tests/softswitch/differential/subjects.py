@@ -24,6 +24,7 @@ OURS: Final = (
     "loops",
     "meters",
     "externs",
+    "unions",
     "kinds",
 )
 
