@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parser value sets, in the switch and over P4Runtime; and what a parser looks at, skips and reports."""
 
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +12,10 @@ from p4.v1 import p4runtime_pb2 as p4rt
 from softswitch.device import Device
 from softswitch.entry import Exact, Lpm, Match, Optional, Range, Ternary
 from softswitch.errors import Code, ControlError
+from softswitch.program import load_program
 from softswitch.switch import Switch
 from tests.softswitch.p4rt_client import Controller
-from tests.softswitch.programs import FOLDER, pack, program, unpack
+from tests.softswitch.programs import FOLDER, pack, program, raw, unpack
 
 IN_OPS, IN_PAIRS, IN_RANGE, LOOK, TAKE, SKIP = 1, 2, 4, 8, 16, 32
 TOO_SHORT, NO_MATCH, INVALID, WRONG_SUM = 1, 2, 6, 0x80
@@ -100,6 +102,19 @@ def test_every_field_of_a_member_counts_without_its_padding(switch: Switch) -> N
     assert path(switch, 1, 0x13, 0, ahead) == both
     for x, y in ((0x12, 0x344), (0x13, 0x345), (0x02, 0x345)):
         assert path(switch, 1, x, y, ahead) == IN_OPS
+
+
+def test_every_bit_of_the_key_counts_unless_the_program_masks_it(switch: Switch) -> None:
+    switch.set_value_set(OPS, [(Exact(0xF1),)])
+    assert [op for op in range(256) if path(switch, op) & IN_OPS] == [0xF1]
+    root = raw("value_sets")
+    states = {state["name"]: state for state in root["parsers"][0]["parse_states"]}
+    [case] = [each for each in states["start"]["transitions"] if each["value"] == OPS]
+    case["mask"] = "0x8f"
+    with Switch(load_program(json.dumps(root).encode())) as masked:
+        masked.set_value_set(OPS, [(Exact(0xF1),)])
+        found = [op for op in range(256) if path(masked, op) & IN_OPS]
+    assert found == [0x81 | high << 4 for high in range(8)]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from softswitch.errors import ProgramError
 from softswitch.program import load_program
 from softswitch.switch import Switch
 from tests.softswitch.programs import pack, program, raw
@@ -166,6 +167,15 @@ def test_a_loop_that_takes_nothing_from_the_packet_ends() -> None:
     with Switch(load_program(json.dumps(root).encode())) as made:
         body = ragged(b"abc") + option(b"x") + b"\x12\x34end"
         assert run(made, PLAIN, b"abc", option(b"x")).rest == body
+
+
+def test_a_varbit_header_is_not_extracted_without_a_length() -> None:
+    root = raw("varbits")
+    states = {state["name"]: state for state in root["parsers"][0]["parse_states"]}
+    [extract] = [op for op in states["option"]["parser_ops"] if op["op"] == "extract_VL"]
+    extract.update(op="extract", parameters=extract["parameters"][:1])
+    with pytest.raises(ProgramError, match="header type option_t has a varbit field"):
+        load_program(json.dumps(root).encode())
 
 
 # -- frames for comparing with BMv2 --------------------------------------------------------------------
