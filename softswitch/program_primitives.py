@@ -320,9 +320,10 @@ class PrimitiveReader:
         raise ProgramError(f"{where}: expected a header stack")
 
     def _name(self, node: Json, kind: str, where: str) -> str:
-        if text(node, "type", where) != kind or node.get("value") not in self._names[kind]:
-            raise ProgramError(f"{where}: no {kind} '{node.get('value')}'")
-        return str(node["value"])
+        name = node.get("value") if text(node, "type", where) == kind else None
+        if not isinstance(name, str) or name not in self._names[kind]:
+            raise ProgramError(f"{where}: no {kind} '{node.get('value')!s:.60}'")
+        return name
 
     def _field_list(self, node: Json, where: str) -> int:
         number = self._constant(node, where)
