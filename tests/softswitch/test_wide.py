@@ -26,8 +26,8 @@ RESULTS = {
     "widen": 256,
     "narrow": 48,
     "product": 256,
-    "f_minus": 131,
     "g_plus": 5,
+    "f_minus": 131,
     "one_bit": 256,
     **dict.fromkeys(
         ("s_add", "s_div", "s_mod", "s_neg", "s_mul", "s_shr", "s_shr_c", "s_sadd", "s_ssub"), 200
@@ -127,3 +127,23 @@ def test_operators(switch: Switch, operands: tuple[int, ...]) -> None:
     answer = one(switch, pack(list(zip(operands, OPERANDS, strict=True))) + PADDING)
     got = dict(zip(RESULTS, unpack(answer, list(RESULTS.values())), strict=True))
     assert got == expected(*operands)
+
+
+def test_sign_in_few_words() -> None:
+    """Where values have no words to spare, a shift has to bring the sign in itself."""
+    root = raw("wide")
+    next(each for each in root["actions"] if each["name"] == "In.unsigned_results")["primitives"] = []
+    with Switch(load_program(json.dumps(root).encode())) as switch:
+        for c in (1 << 199, U200, 5 << 196, 1 << 198):
+            for n in (1, 64, 100, 199, 200, 255):
+                operands = (0, 0, c, 1, 0, 0, n, 0, 0)
+                answer = one(switch, pack(list(zip(operands, OPERANDS, strict=True))) + PADDING)
+                widths = [bits for name, bits in RESULTS.items() if name.startswith("s_")]
+                got = dict(
+                    zip(
+                        [name for name in RESULTS if name.startswith("s_")],
+                        unpack(answer, widths),
+                        strict=True,
+                    )
+                )
+                assert got["s_shr"] == expected(*operands)["s_shr"]

@@ -44,8 +44,8 @@ header results_t {
     bit<256> widen;
     bit<48> narrow;
     bit<256> product;
-    bit<131> f_minus;
     bit<5> g_plus;
+    bit<131> f_minus;
     bit<256> one_bit;
 }
 
