@@ -161,7 +161,10 @@ CONTRADICTIONS: list[tuple[str, Spoil]] = [
     ),
     ("no direct meter 'm'", lambda r: table(r, "In.acl").update(direct_meters="m")),
     ("nothing in it", lambda r: r["learn_lists"].append({"name": "d", "id": 1, "elements": []})),
-    ("no counter_array '[]'", primitive("count", {"type": "counter_array", "value": []}, {})),
+    (
+        "no register_array '[]'",
+        primitive("register_write", {"type": "register_array", "value": []}, {}, {}),
+    ),
     ("declared twice", lambda r: r["headers"].append(copy.deepcopy(r["headers"][2]))),
     (
         "a varbit field in this place",
