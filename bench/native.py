@@ -3,6 +3,7 @@
 
 import ctypes
 import functools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any, Final
 
 from host_agent.codec import Column, Packet
 from host_agent.frames import Addresses, Endpoint, Framer
-from native import load_library
+from native import INCLUDE, load_library
 from softswitch.ports import NativeSwitch
 from wire.definition import ECT, GROUP_LANES, GROUPS, Flag, Op, PacketType, columns, dscp
 
 _ROOT: Final = Path(__file__).resolve().parent
-_INCLUDE: Final = (_ROOT.parent / "host_agent" / "csrc", _ROOT.parent / "softswitch" / "runtime")
+_INCLUDE: Final = (INCLUDE, _ROOT.parent / "host_agent" / "csrc", _ROOT.parent / "softswitch" / "runtime")
+_RETRY_NS: Final = 200_000_000  # after which a packet without answer is sent again
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "aggregator_new": (ctypes.c_void_p, (ctypes.c_uint32,) * 3),
     "aggregator_free": (None, (ctypes.c_void_p,)),
@@ -28,6 +30,17 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
         (ctypes.c_void_p, ctypes.c_char_p, *(ctypes.c_uint32,) * 3, ctypes.POINTER(ctypes.c_uint64)),
     ),
     "load_open": (ctypes.c_int, (ctypes.c_char_p, ctypes.c_char_p)),
+    "load_rings": (
+        ctypes.c_int,
+        (
+            ctypes.c_char_p,
+            ctypes.c_char_p,
+            *(ctypes.c_uint32,) * 4,
+            ctypes.c_uint64,
+            ctypes.c_uint64,
+            ctypes.POINTER(ctypes.c_uint64),
+        ),
+    ),
     "load_sockets": (
         None,
         (
@@ -140,7 +153,7 @@ def over_interfaces(
 ) -> Rate:
     """Self-clocked workers on ``eth0`` of each namespace, every slot kept busy for ``seconds``.
 
-    A packet unanswered for 200 ms is sent again. Raises OSError.
+    Raises OSError.
     """
     sockets = []
     for namespace in namespaces:
@@ -157,7 +170,26 @@ def over_interfaces(
         slots,
         first_round,
         int(seconds * 1e9),
-        200_000_000,
+        _RETRY_NS,
         counts,
     )
+    return Rate(counts[0], counts[1], counts[2], seconds)
+
+
+def over_rings(directory: Path, load: Load, slots: int, first_round: int, seconds: float) -> Rate:
+    """The same over shared-memory ports 1, 2, ... of a directory. Raises OSError."""
+    counts = (ctypes.c_uint64 * 3)()
+    done = library().load_rings(
+        os.fsencode(directory),
+        load.frames,
+        load.length,
+        load.workers,
+        slots,
+        first_round,
+        int(seconds * 1e9),
+        _RETRY_NS,
+        counts,
+    )
+    if done != 0:
+        raise OSError(ctypes.get_errno(), f"no shared-memory ports in {directory}")
     return Rate(counts[0], counts[1], counts[2], seconds)

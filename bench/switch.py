@@ -3,7 +3,7 @@
 
 All run the slot protocol for 4 workers with 256 lanes a packet, self-clocked: every slot always has a round
 under way. Over veth pairs they take turns, the senders on the same two cores; the soft switch by AF_PACKET,
-as the others, and by AF_XDP.
+as the others, by AF_XDP, and without veth over shared memory.
 """
 
 import contextlib
@@ -11,8 +11,10 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from operator import truediv
 from pathlib import Path
 from statistics import median
@@ -28,11 +30,13 @@ from controller.jobs import Job, Member
 from controller.slots import SlotRange
 from controller.topology import Target, single_switch
 from simulator.entries import install
+from softswitch.ports import PortLoop
 from softswitch.switch import Switch
 from weir.netns import Lab, NetworkCluster, lab, network_cluster
 
 PROGRAM: Final = Path(__file__).resolve().parent.parent / "p4src" / "build" / "weir_v1model.json"
 JOB: Final = 7
+SHARED_MEMORY: Final = "soft switch, shared memory"
 ROUNDS_APART: Final = 100_000_000  # rounds of one repetition are newer than those of the last
 
 console = Console(stderr=True)
@@ -44,7 +48,7 @@ def run(workers: int, slots: int, lanes: int, seconds: float, repeats: int) -> N
     notes = []
     rates: dict[str, list[float]] = {}
     if os.geteuid() == 0:
-        kinds = ["soft switch", "soft switch, AF_XDP", "C aggregator"]
+        kinds = ["soft switch", "soft switch, AF_XDP", SHARED_MEMORY, "C aggregator"]
         if shutil.which("simple_switch_grpc"):
             kinds.append("BMv2")
         else:
@@ -83,18 +87,39 @@ def _admit(switch: Switch, workers: int, slots: int) -> None:
 def interfaces(
     kinds: Sequence[str], workers: int, slots: int, lanes: int, seconds: float, repeats: int
 ) -> dict[str, list[float]]:
-    """Packets per second in and out of each kind of switch over veth pairs, started anew for each turn."""
+    """Packets per second in and out of each kind of switch over its ports, started anew for each turn."""
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(repeats):
         for kind in kinds:
-            with _serving(kind, workers, slots) as (place, job):
-                _blind(place)
-                load = native.contributions(job, workers, lanes)
-                native.over_interfaces(place.namespaces, load, slots, 1, seconds / 3)  # warms up
-                rate = native.over_interfaces(place.namespaces, load, slots, ROUNDS_APART, seconds)
+            turn = _over_rings if kind == SHARED_MEMORY else partial(_over_veth, kind)
+            rate = turn(workers, slots, lanes, seconds)
             console.print(f"{kind}: {rate.packets:,.0f} packets/s, {rate.retransmitted} retransmitted")
             rates[kind].append(rate.packets)
     return rates
+
+
+def _over_veth(kind: str, workers: int, slots: int, lanes: int, seconds: float) -> native.Rate:
+    with _serving(kind, workers, slots) as (place, job):
+        _blind(place)
+        load = native.contributions(job, workers, lanes)
+        native.over_interfaces(place.namespaces, load, slots, 1, seconds / 3)  # warms up
+        return native.over_interfaces(place.namespaces, load, slots, ROUNDS_APART, seconds)
+
+
+def _over_rings(workers: int, slots: int, lanes: int, seconds: float) -> native.Rate:
+    load = native.contributions(JOB, workers, lanes)
+    with (
+        tempfile.TemporaryDirectory(dir="/dev/shm", prefix="weir-bench-") as folder,
+        Switch(PROGRAM) as switch,
+        contextlib.closing(PortLoop()) as loop,
+    ):
+        _admit(switch, workers, slots)
+        for number in range(1, workers + 1):
+            loop.add_shm(number, Path(folder))
+        loop.set_switch(switch)
+        loop.start()
+        native.over_rings(Path(folder), load, slots, 1, seconds / 3)
+        return native.over_rings(Path(folder), load, slots, ROUNDS_APART, seconds)
 
 
 def _blind(place: Lab) -> None:
@@ -178,7 +203,7 @@ def _print(
 ) -> None:
     bmv2 = median(rates["BMv2"]) if "BMv2" in rates else None
     rows = []
-    for where, measured in (("in memory, packets in", memory), ("veth, in and out", rates)):
+    for where, measured in (("in memory, packets in", memory), ("in and out", rates)):
         for name, values in measured.items():
             rate = median(values)
             against_c = median(map(truediv, values, measured["C aggregator"]))
@@ -191,7 +216,7 @@ def _print(
         ("switch", "packets/s", "spread", "x C aggregator", "x BMv2"),
         rows,
         [
-            "x C aggregator: median of the turns. x BMv2: packets in and out. By AF_PACKET if not said.",
+            "x C aggregator: median of the turns. x BMv2: packets in and out. AF_PACKET on veth if not said.",
             *notes,
         ],
     )

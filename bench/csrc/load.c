@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The load of `weir bench switch`: workers that keep every slot busy, self-clocked by the results.
  *
- * In memory: frames are handed straight to a switch. Over AF_PACKET: one socket per worker, batched; a
- * worker sends its next round of a slot when that slot's result arrives, as a training job's would.
+ * In memory: frames are handed straight to a switch. Over AF_PACKET: one socket per worker, batched; over shared
+ * memory: one port per worker. A worker sends its next round of a slot when that slot's result arrives, as a
+ * training job's would.
  */
 #define _GNU_SOURCE /* recvmmsg, sendmmsg */
 #include <arpa/inet.h>
@@ -13,12 +14,14 @@
 #include <poll.h>
 #include <sched.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "ring.h"
 #include "switch.h"
 #include "wire.h"
 
@@ -65,7 +68,8 @@ uint64_t load_memory(sw_switch *sw, uint8_t *frames, uint32_t len, uint32_t work
 }
 
 typedef struct {
-    int fd;
+    int fd;          /* a raw socket, or -1: */
+    weir_port *port; /* a shared-memory port */
     uint32_t *round; /* of each slot */
     uint64_t sent, received;
     uint64_t *sent_at;
@@ -98,29 +102,68 @@ int load_open(const char *netns, const char *interface)
     return fd;
 }
 
-static void send_slots(load_worker *w, uint8_t *batch, uint32_t len, const uint32_t *slots, int n)
+/* Sends `n` frames of `len` bytes; how many went out. */
+static int send_frames(load_worker *w, uint8_t *batch, uint32_t len, int n)
 {
+    int done = 0;
+    if (w->port) {
+        for (; done < n && weir_port_send(w->port, WEIR_SIDE_HOST, batch + (size_t)done * len, len) == 0; done++)
+            ;
+        weir_port_notify(w->port, WEIR_SIDE_HOST);
+        return done;
+    }
     struct mmsghdr messages[BATCH] = {0};
     struct iovec parts[BATCH];
-    uint64_t now = now_ns();
     for (int i = 0; i < n; i++) {
-        set_round(batch + (size_t)i * len, slots[i], w->round[slots[i]]);
-        w->sent_at[slots[i]] = now;
         parts[i] = (struct iovec){batch + (size_t)i * len, len};
         messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
     }
-    int done = 0;
     for (int tries = 0; done < n && tries < 1000; tries++) { /* a full queue drains when others run */
         int more = sendmmsg(w->fd, messages + done, (unsigned)(n - done), 0);
         done += more > 0 ? more : 0;
         if (done < n)
             sched_yield();
     }
-    w->sent += (uint64_t)done;
+    return done;
 }
 
+static void send_slots(load_worker *w, uint8_t *batch, uint32_t len, const uint32_t *slots, int n)
+{
+    uint64_t now = now_ns();
+    for (int i = 0; i < n; i++) {
+        set_round(batch + (size_t)i * len, slots[i], w->round[slots[i]]);
+        w->sent_at[slots[i]] = now;
+    }
+    w->sent += (uint64_t)send_frames(w, batch, len, n);
+}
+
+/* Whether a frame is the result that its slot waits for: then `*slot` goes on to its next round. */
+static int is_answer(load_worker *w, const uint8_t *frame, uint32_t slots, uint32_t *slot)
+{
+    const uint8_t *weir = frame + UDP_PAYLOAD;
+    uint32_t round;
+    memcpy(&round, weir + WEIR_WEIR_ROUND_OFFSET, 4);
+    *slot = (uint32_t)weir[WEIR_WEIR_SLOT_OFFSET] << 8 | weir[WEIR_WEIR_SLOT_OFFSET + 1];
+    if ((weir[0] & 15) != WEIR_TYPE_RESULT || *slot >= slots || ntohl(round) != w->round[*slot])
+        return 0;
+    w->received++;
+    w->round[*slot]++;
+    return 1;
+}
+
+/* The slots that were answered, up to BATCH of them. */
 static int receive(load_worker *w, uint32_t slots, uint32_t *ready)
 {
+    int out = 0;
+    if (w->port) {
+        const uint8_t *frame;
+        uint32_t length;
+        for (int i = 0; i < BATCH && (frame = weir_port_peek(w->port, WEIR_SIDE_HOST, &length)) != NULL; i++) {
+            out += is_answer(w, frame, slots, &ready[out]);
+            weir_port_release(w->port, WEIR_SIDE_HOST);
+        }
+        return out;
+    }
     static uint8_t heads[BATCH][PEEK];
     struct mmsghdr messages[BATCH] = {0};
     struct iovec parts[BATCH];
@@ -128,17 +171,9 @@ static int receive(load_worker *w, uint32_t slots, uint32_t *ready)
         parts[i] = (struct iovec){heads[i], PEEK};
         messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
     }
-    int n = recvmmsg(w->fd, messages, BATCH, MSG_DONTWAIT, NULL), out = 0;
-    for (int i = 0; i < n; i++) {
-        const uint8_t *weir = heads[i] + UDP_PAYLOAD;
-        uint32_t slot = (uint32_t)weir[WEIR_WEIR_SLOT_OFFSET] << 8 | weir[WEIR_WEIR_SLOT_OFFSET + 1], round;
-        memcpy(&round, weir + WEIR_WEIR_ROUND_OFFSET, 4);
-        if ((weir[0] & 15) != WEIR_TYPE_RESULT || slot >= slots || ntohl(round) != w->round[slot])
-            continue;
-        w->received++;
-        w->round[slot]++;
-        ready[out++] = slot;
-    }
+    int n = recvmmsg(w->fd, messages, BATCH, MSG_DONTWAIT, NULL);
+    for (int i = 0; i < n; i++)
+        out += is_answer(w, heads[i], slots, &ready[out]);
     return out;
 }
 
@@ -165,18 +200,17 @@ static int step(load_worker *w, uint8_t *batch, uint32_t len, uint32_t slots, ui
     return received > 0;
 }
 
-/* `sockets`: one per worker, from load_open; closed at the end. Runs rounds from `first_round` on for
- * `duration_ns`; writes packets sent, results received and retransmissions. */
-void load_sockets(const int *sockets, const uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots,
-                  uint32_t first_round, uint64_t duration_ns, uint64_t retry_ns, uint64_t counts[3])
+/* What `load_sockets` and `load_rings` have in common; without file descriptors it never sleeps. */
+static void run(load_worker *w, const uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots,
+                uint32_t first_round, uint64_t duration_ns, uint64_t retry_ns, uint64_t counts[3])
 {
-    load_worker *w = calloc(workers, sizeof *w);
     uint8_t *batch = malloc((size_t)workers * BATCH * len);
     struct pollfd *fds = calloc(workers, sizeof *fds);
     memset(counts, 0, 3 * sizeof *counts);
     for (uint32_t i = 0; i < workers; i++) {
-        w[i] = (load_worker){sockets[i], calloc(slots, 4), 0, 0, calloc(slots, 8)};
-        fds[i] = (struct pollfd){sockets[i], POLLIN, 0};
+        w[i].round = calloc(slots, sizeof *w[i].round);
+        w[i].sent_at = calloc(slots, sizeof *w[i].sent_at);
+        fds[i] = (struct pollfd){w[i].fd, POLLIN, 0};
         for (size_t k = 0; k < BATCH; k++)
             memcpy(batch + (i * BATCH + k) * len, frames + (size_t)i * len, len);
         for (uint32_t slot = 0; slot < slots; slot++)
@@ -188,19 +222,59 @@ void load_sockets(const int *sockets, const uint8_t *frames, uint32_t len, uint3
         for (uint32_t i = 0; i < workers; i++)
             busy |= step(&w[i], batch + (size_t)i * BATCH * len, len, slots, retry_ns, check, &counts[2]);
         checked = check ? now : checked;
-        if (!busy)
+        if (!busy && w[0].port)
+            sched_yield();
+        else if (!busy)
             poll(fds, workers, 1);
     }
     for (uint32_t i = 0; i < workers; i++) {
         counts[0] += w[i].sent;
         counts[1] += w[i].received;
-        close(w[i].fd);
         free(w[i].round);
         free(w[i].sent_at);
     }
-    free(w);
     free(batch);
     free(fds);
+}
+
+/* `sockets`: one per worker, from load_open; closed at the end. Runs rounds from `first_round` on for
+ * `duration_ns`; writes packets sent, results received and retransmissions. */
+void load_sockets(const int *sockets, const uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots,
+                  uint32_t first_round, uint64_t duration_ns, uint64_t retry_ns, uint64_t counts[3])
+{
+    load_worker *w = calloc(workers, sizeof *w);
+    for (uint32_t i = 0; i < workers; i++)
+        w[i].fd = sockets[i];
+    run(w, frames, len, workers, slots, first_round, duration_ns, retry_ns, counts);
+    for (uint32_t i = 0; i < workers; i++)
+        close(w[i].fd);
+    free(w);
+}
+
+/* The same over the shared-memory ports 1 to `workers` of a directory. -1 with errno set when they cannot be opened. */
+int load_rings(const char *directory, const uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots,
+               uint32_t first_round, uint64_t duration_ns, uint64_t retry_ns, uint64_t counts[3])
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s/bell", directory);
+    weir_bell *bell = weir_bell_open(path, 0);
+    load_worker *w = calloc(workers, sizeof *w);
+    uint32_t opened = 0;
+    for (; bell && opened < workers; opened++) {
+        snprintf(path, sizeof path, "%s/port-%u", directory, opened + 1);
+        w[opened].fd = -1;
+        if ((w[opened].port = weir_port_open(path, 0, bell)) == NULL)
+            break;
+    }
+    if (opened == workers)
+        run(w, frames, len, workers, slots, first_round, duration_ns, retry_ns, counts);
+    int error = errno;
+    for (uint32_t i = 0; i < opened; i++)
+        weir_port_close(w[i].port);
+    weir_bell_close(bell);
+    free(w);
+    errno = error;
+    return opened == workers ? 0 : -1;
 }
 
 /* `count` frames of `len` bytes each, handed to a switch one by one, `passes` times over. Returns nanoseconds;
