@@ -20,7 +20,8 @@ from tests.controller.switches import SwitchProcess
 from wire.definition import MAX_WORKERS, Event, Treatment
 
 PROGRAM = load_program("weir_v1model")
-_elections = iter(range(1000, 1 << 32))
+# Above what other tests' controllers take, and far enough apart for one that follows.
+_elections = iter(range(1 << 100, 1 << 120, 16))
 
 
 @pytest.fixture
