@@ -135,7 +135,7 @@ def _time(axis: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:
             (lambda row: _milli(row.step_s), "step"),
             (lambda row: _milli(row.communication_s), "communication"),
         ],
-        lambda value: f"{value:.3g}",
+        lambda value: f"{value:.0f}",
     )
     for place, row in enumerate(rows):
         if row.selection_s:
