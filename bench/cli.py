@@ -37,6 +37,24 @@ def switch(
 
 
 @app.command()
+def instructions(
+    lanes: Annotated[
+        list[int] | None,
+        typer.Option(min=32, max=256, help="Lanes a packet, a multiple of 32; may be repeated. 64 and 256."),
+    ] = None,
+) -> None:
+    """Instructions that a packet costs in the soft switch, by what they are for, counted by callgrind.
+
+    And in the hand-written C aggregator. No other load disturbs this. Needs valgrind.
+    """
+    from bench.instructions import run
+
+    if any(count % 32 for count in lanes or ()):
+        raise typer.BadParameter("--lanes: a multiple of 32")
+    run(lanes or (64, 256))
+
+
+@app.command()
 def start(
     sizes: Annotated[
         str, typer.Option(help="How many times its actions Weir's program is to have, comma-separated.")

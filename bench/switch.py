@@ -65,7 +65,7 @@ def pipeline(workers: int, slots: int, lanes: int, repeats: int) -> dict[str, li
     aggregator = native.Aggregator(JOB, workers, slots)
     rates: dict[str, list[float]] = {"soft switch": [], "C aggregator": []}
     with Switch(PROGRAM) as switch:
-        _admit(switch, workers, slots)
+        admit(switch, workers, slots)
         rounds = max(20, 400_000 // (workers * slots))
         for repeat in range(repeats + 1):
             first = 1 + repeat * rounds
@@ -77,7 +77,7 @@ def pipeline(workers: int, slots: int, lanes: int, repeats: int) -> dict[str, li
     return rates
 
 
-def _admit(switch: Switch, workers: int, slots: int) -> None:
+def admit(switch: Switch, workers: int, slots: int) -> None:
     topology = single_switch(workers, grpc="127.0.0.1:1", target="soft")
     members = {rank: Member(rank, host, 9347) for rank, host in enumerate(topology.hosts)}
     job = Job(JOB, "bench", "", workers, members=members, slots=SlotRange(0, slots))
@@ -113,7 +113,7 @@ def _over_rings(workers: int, slots: int, lanes: int, seconds: float) -> native.
         Switch(PROGRAM) as switch,
         contextlib.closing(PortLoop()) as loop,
     ):
-        _admit(switch, workers, slots)
+        admit(switch, workers, slots)
         for number in range(1, workers + 1):
             loop.add_shm(number, Path(folder))
         loop.set_switch(switch)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir bench instructions``: how many instructions a packet costs the soft switch, and what for.
+
+Counted by valgrind's callgrind, so that no other load disturbs it: two runs of the same load in memory, of
+which one is longer; the difference is the packets'. Compiled for AVX2, as valgrind knows no AVX-512. Also the
+hand-written C aggregator (bench/csrc/aggregator.c), which does less: it has one job and no traffic classes,
+queues, racks, losses, counters or other traffic.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+
+from bench import native
+from bench.switch import JOB, PROGRAM, admit
+from bench.table import show
+from softswitch.codegen.module import generate
+from softswitch.program import load_program
+from softswitch.switch import Switch
+
+WORKERS: Final = 4
+SLOTS: Final = 64
+SHORT, LONG = 20, 220  # rounds of every slot
+TARGET: Final = "-march=x86-64-v3 -g"
+
+_TABLES: Final = ("key[", "sw_lookup", "fallback", "e->", "switch (action)", "case ")
+_PARTS: Final = (  # of the generated functions; the first that fits
+    ("actions", r"action_"),
+    ("parser", r"parse|get_|forget_|clear"),
+    ("checksums", r"calculation_|checksums|update_checksums"),
+    ("deparser, sending", r"put_|deparse|send"),
+    ("replicas: what egress starts from", r"save|restore|replicate|leave"),
+)
+_REST: Final = "the rest: metadata cleared, calls, statistics"
+
+console = Console(stderr=True)
+
+
+def run(lanes: Sequence[int]) -> None:
+    """Count and print. Raises RuntimeError without valgrind."""
+    if not shutil.which("valgrind"):
+        raise RuntimeError("valgrind is not on PATH: install it (for example `apt install valgrind`)")
+    text = generate(load_program(PROGRAM), False).splitlines()
+    parts = {n: _by_part(_per_packet("soft", n), text) for n in lanes}
+    yardstick = {n: sum(_per_packet("c", n).values()) for n in lanes}
+    rows = [
+        (part, *(f"{parts[n][part]:.0f}" for n in lanes))
+        for part, _ in sum((Counter(counted) for counted in parts.values()), Counter()).most_common()
+    ]
+    rows.append(("soft switch, all", *(f"{sum(parts[n].values()):.0f}" for n in lanes)))
+    rows.append(("hand-written C aggregator", *(f"{yardstick[n]:.0f}" for n in lanes)))
+    show(
+        f"Instructions a packet, {WORKERS} workers, in memory",
+        ("", *(f"{n} lanes" for n in lanes)),
+        rows,
+        ["One result goes out for each packet that comes in. Compiled for AVX2; counted by callgrind."],
+    )
+
+
+def load(which: str, lanes: int, rounds: int) -> None:
+    """What runs under callgrind: rounds of every slot, through the soft switch or the C aggregator."""
+    packets = native.contributions(JOB, WORKERS, lanes)
+    if which == "c":
+        native.in_memory(native.Aggregator(JOB, WORKERS, SLOTS), packets, SLOTS, 1, 1 + rounds)
+        return
+    with Switch(PROGRAM) as switch:
+        admit(switch, WORKERS, SLOTS)
+        native.in_memory(switch, packets, SLOTS, 1, 1 + rounds)
+
+
+Place = tuple[str, int]  # file, line
+
+
+def _per_packet(which: str, lanes: int) -> Counter[Place]:
+    """Instructions of a packet by source line."""
+    console.print(f"counting: {which}, {lanes} lanes")
+    short, long = (_count(which, lanes, rounds) for rounds in (SHORT, LONG))
+    packets = (LONG - SHORT) * SLOTS * WORKERS
+    # Below a hundredth it is what the interpreter did differently the second time.
+    counts = {place: (count - short[place]) / packets for place, count in long.items()}
+    return Counter({place: count for place, count in counts.items() if _ours(place[0]) and count > 0.01})
+
+
+def _ours(file: str) -> bool:
+    return any(part in file for part in ("program.c", "softswitch/runtime/", "bench/csrc/aggregator.c"))
+
+
+def _count(which: str, lanes: int, rounds: int) -> Counter[Place]:
+    with tempfile.TemporaryDirectory(prefix="weir-count-") as folder:
+        out = Path(folder) / "callgrind.out"
+        call = f"from bench.instructions import load; load({which!r}, {lanes}, {rounds})"
+        environment = os.environ | {"WEIR_CFLAGS": TARGET}
+        tool = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--dump-line=yes"]
+        done = subprocess.run(
+            [*tool, sys.executable, "-c", call], capture_output=True, text=True, env=environment, check=False
+        )
+        if done.returncode:
+            raise RuntimeError(f"valgrind failed:\n{done.stderr[-2000:]}")
+        return read_callgrind(out.read_text())
+
+
+def read_callgrind(text: str) -> Counter[Place]:
+    """Each source line's own cost in a profile (callgrind's format, without instruction addresses)."""
+    names: dict[str, str] = {}
+    counts: Counter[Place] = Counter()
+    file, line, of_call = "", 0, False
+    for row in text.splitlines():
+        if found := re.match(r"(fl|fi|fe|cfi|cfl)=\((\d+)\)(?: (.*))?$", row):
+            kind, number, name = found.groups()
+            if name:
+                names[number] = name
+            if kind in {"fl", "fi", "fe"}:
+                file = names[number]
+        elif row.startswith("calls="):
+            of_call = True  # the next row is what the called function cost
+        elif found := re.match(r"(\*|[+-]?\d+) (\d+)$", row):
+            where, cost = found.groups()
+            if where != "*":
+                line = line + int(where) if where[0] in "+-" else int(where)
+            if not of_call:
+                counts[file, line] += int(cost)
+            of_call = False
+    return counts
+
+
+def _by_part(counts: Counter[Place], text: Sequence[str]) -> Counter[str]:
+    """Instructions by what they are for. `text`: the generated program."""
+    functions = _functions(text)
+    parts: Counter[str] = Counter()
+    for (file, line), count in counts.items():
+        name = Path(file).name
+        if name == "lookup.h":
+            parts["tables"] += count
+        elif name == "packet.h":
+            parts["bytes' order, in parser and deparser"] += count
+        elif name == "program.c":
+            parts[_part(functions[line - 1], text[line - 1])] += count
+        else:
+            parts[_REST] += count
+    return parts
+
+
+def _functions(text: Sequence[str]) -> list[str]:
+    """The function that each line is in."""
+    found, current = [], ""
+    for line in text:
+        if (start := re.match(r"(?:SW_INLINE|SW_HOT|static)\b.*?(\w+)\(", line)) and "=" not in line:
+            current = start[1]
+        found.append(current)
+    return found
+
+
+def _part(function: str, line: str) -> str:
+    if function in {"ingress", "egress"}:
+        return "tables" if any(word in line for word in _TABLES) else "conditions of ingress and egress"
+    return next((part for part, names in _PARTS if re.match(names, function)), _REST)
