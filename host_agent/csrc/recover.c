@@ -69,6 +69,7 @@ static void time_out(weir_transport *t, uint32_t s)
     weir_send_again(t, s, WEIR_DUE_TIMER);
 }
 
+/* A deadline that has passed moves when answers have meanwhile turned out to take longer. */
 static void expire_timers(weir_transport *t, int64_t now_ns)
 {
     t->earliest = WEIR_NEVER;
@@ -76,6 +77,8 @@ static void expire_timers(weir_transport *t, int64_t now_ns)
         const slot_state *slot = &t->slots[s];
         if (!slot->active || !slot->sends || slot->due)
             continue;
+        if (t->deadlines[s] <= now_ns)
+            t->deadlines[s] = slot->last_ns + weir_rtt_backed_off(&t->rtt, t->rtt.late.timeout_ns, slot->timeouts);
         if (t->deadlines[s] <= now_ns)
             time_out(t, s);
         else if (t->deadlines[s] < t->earliest)

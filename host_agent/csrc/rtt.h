@@ -7,6 +7,10 @@
  * round that took more than half the timeout, or that needed a repeat (Karn), counts as slow and is left out;
  * unless round after round is: then it is the network, or the machine, that is.
  *
+ * On a slow link the packets of all slots wait in one queue and take equally long, so that the deviation goes to
+ * nothing. Then the slightest delay would time all of them out, and their repeats would be the next delay. So the
+ * other timeout is above the mean by its minimum at least, as Linux has it.
+ *
  * Asking too early shows: the answer comes twice. Then the early timeout doubles, up to a quarter of the other,
  * and is halved again for every WEIR_CALM_NS in which that does not happen; RACK's reordering window adapts
  * likewise (RFC 8985). */
@@ -21,7 +25,8 @@ static const int64_t WEIR_CALM_NS = 500000000;
 typedef struct {
     int64_t mean_ns, deviation_ns; /* mean 0: nothing measured yet */
     int64_t timeout_ns, least_ns, most_ns;
-    uint32_t slow; /* rounds since the last one that was not */
+    int64_t margin_ns; /* the timeout is at least this much above the mean */
+    uint32_t slow;     /* rounds since the last one that was not */
 } weir_estimate;
 
 typedef struct {
@@ -35,7 +40,7 @@ static inline void weir_rtt_init(weir_rtt *r, int64_t initial_ns, int64_t least_
 {
     *r = (weir_rtt){
         .early = {.timeout_ns = initial_ns, .least_ns = least_early_ns, .most_ns = most_ns},
-        .late = {.timeout_ns = initial_ns, .least_ns = least_ns, .most_ns = most_ns},
+        .late = {.timeout_ns = initial_ns, .least_ns = least_ns, .most_ns = most_ns, .margin_ns = least_ns},
     };
 }
 
@@ -51,7 +56,8 @@ static inline void weir_estimate_sample(weir_estimate *e, int64_t ns)
         e->deviation_ns += ((error < 0 ? -error : error) - e->deviation_ns) / 4;
         e->mean_ns += error / 8;
     }
-    int64_t timeout = e->mean_ns + 4 * e->deviation_ns;
+    int64_t margin = 4 * e->deviation_ns > e->margin_ns ? 4 * e->deviation_ns : e->margin_ns;
+    int64_t timeout = e->mean_ns + margin;
     timeout = timeout < e->most_ns ? timeout : e->most_ns;
     e->timeout_ns = timeout > e->least_ns ? timeout : e->least_ns;
 }
@@ -65,16 +71,6 @@ static inline void weir_estimate_round(weir_estimate *e, int64_t ns, int repeate
     weir_estimate_sample(e, ns < 2 * e->timeout_ns ? ns : 2 * e->timeout_ns);
 }
 
-/* A round that may have waited for a late worker can only show that the estimate is too high. */
-static inline void weir_estimate_bound(weir_estimate *e, int64_t ns)
-{
-    if (e->mean_ns && ns >= e->mean_ns)
-        return;
-    if (2 * ns < e->mean_ns)
-        e->mean_ns = 0; /* what was measured was a late worker: forget it */
-    weir_estimate_sample(e, ns);
-}
-
 /* A round took so long. `repeated`: its packet was sent more than once. `together`: all workers were known to
  * be at work when it was sent. */
 static inline void weir_rtt_round(weir_rtt *r, int64_t ns, int repeated, int together)
@@ -83,8 +79,12 @@ static inline void weir_rtt_round(weir_rtt *r, int64_t ns, int repeated, int tog
         weir_estimate_round(&r->early, ns, repeated);
         weir_estimate_round(&r->late, ns, repeated);
     } else if (!repeated) {
-        weir_estimate_bound(&r->early, ns);
-        weir_estimate_bound(&r->late, ns);
+        /* It may have waited for a late worker, or have been the first in an empty queue: so it says nothing about
+         * when to send lanes again, and to the early timeout at most that it is too long. */
+        if (2 * ns < r->early.mean_ns)
+            r->early.mean_ns = 0; /* what was measured was a late worker: forget it */
+        if (!r->early.mean_ns || ns < r->early.mean_ns)
+            weir_estimate_sample(&r->early, ns);
     }
 }
 

@@ -341,9 +341,9 @@ class TestTimers:
         t = transport(initial_rto=0.1, min_rto=0.01)
         t.begin(Op.ADD, 256, vector(4))
         sent, _ = t.poll(0)
-        t.on_packet(result(*packets(sent[:1])).encode(), 20 * MS)  # the timeout is 20 + 4 * 10 ms now
-        assert t.poll(79 * MS)[0] == []
-        assert packets(t.poll(80 * MS)[0]) == packets(sent[1:])
+        t.on_packet(result(*packets(sent[:1])).encode(), 20 * MS)
+        assert t.poll(119 * MS)[0] == []
+        assert packets(t.poll(120 * MS)[0]) == packets(sent[1:])
 
     def rounds(self, t: SlotTransport, now: int, times: Iterable[int]) -> int:
         """Rounds of the only slot, each answered so long after its packet; the time after all of them."""
@@ -368,14 +368,14 @@ class TestTimers:
         now = self.rounds(t, 0, [MS] * 30)
         for _ in range(100):
             now = self.rounds(t, now, [MS, MS, int(0.9 * t.rto * 1e9)])
-        assert t.rto == 0.05
+        assert t.rto == 0.051
         assert t.report().timeouts == 0
 
     def test_a_network_that_became_slower_than_the_timeout_is_learned(self) -> None:
         t = transport(workers=2, slots=1, initial_rto=0.2, min_rto=0.01)
         t.begin(Op.ADD, 256, vector(200))
         now = self.rounds(t, 0, [MS] * 50)
-        assert t.rto == 0.01
+        assert t.rto == 0.011
         now = self.rounds(t, now, [70 * MS] * 100)
         before = t.report().timeouts
         self.rounds(t, now, [70 * MS] * 40)
@@ -391,12 +391,12 @@ class TestTimers:
         self.rounds(t, 1000 * MS, [int(1.5 * t.rto * 1e9)])
         assert t.rto == before
 
-    def test_waiting_for_a_late_worker_is_soon_forgotten(self) -> None:
+    def test_waiting_for_a_late_worker_is_not_measured(self) -> None:
         t = transport(workers=2, slots=1)
-        for wait in (150 * MS, 2 * MS, 190 * MS, *(2 * MS,) * 20, 190 * MS):
-            t.begin(Op.ADD, 256, vector(1))
-            self.rounds(t, 0, [wait])
-        assert t.rto == 0.05
+        for waits in ([150 * MS], [150 * MS, 2 * MS], [190 * MS, 2 * MS], [190 * MS]):
+            t.begin(Op.ADD, 256, vector(len(waits)))
+            self.rounds(t, 0, waits)
+        assert 0.052 <= t.rto < 0.053
 
     def test_an_outage_of_half_a_minute_is_over_within_the_maximum_timeout(self) -> None:
         t = transport(slots=2, max_rto=1.0)

@@ -337,6 +337,29 @@ def test_no_timer_fires_because_of_a_trim() -> None:
         assert total(job, lambda report: report.timeouts) == 0
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_sent_twice_over_slow_links_that_lose_nothing(seed: int) -> None:
+    """All slots' packets wait in one queue for longer than the least timeout, equally long."""
+    link = LinkSpec(10_000_000, Faults(delay=1_000, jitter=seed * 100_000))
+    with Network(two_tiers(1, 1, 2), seed=seed, link=link) as network:
+        job = network.admit(everybody(network.topology), slots=128)
+        for number in range(3):
+            before = vectors(number, 2, 400)
+            after = submit(job, before)
+            network.run(lambda: job.idle, limit=30)
+            check_exact(before, after)
+        assert total(job, lambda report: report.retransmissions) == 0
+
+
+def test_links_slower_than_the_initial_timeout_are_learned_within_a_window() -> None:
+    link = LinkSpec(10_000_000, Faults(delay=1_000))
+    with Network(two_tiers(1, 1, 4), seed=1, link=link) as network:
+        job = network.admit(everybody(network.topology), slots=256)  # 224 ms of the link
+        submit(job, vectors(1, 4, 1500))
+        network.run(lambda: job.idle, limit=30)
+        assert total(job, lambda report: report.retransmissions) < 4 * 256 / 2
+
+
 def test_marks_close_the_window_of_what_is_protected_before_anything_is_lost() -> None:
     network, names = congested()
     with network:
