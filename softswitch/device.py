@@ -5,6 +5,8 @@ import logging
 import os
 import secrets
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -178,6 +180,17 @@ class Device:
             "counters": sorted(program.counters),
             "registers": sorted(program.registers),
         }
+
+    @contextmanager
+    def running_switch(self) -> Iterator[Switch]:
+        """The switch that frames run through; no controller replaces it while this lasts.
+
+        Raises ControlError FAILED_PRECONDITION when there is no program yet.
+        """
+        with self._pipelines.lock:
+            if self._switch is None:
+                raise ControlError(Code.FAILED_PRECONDITION, "no program is loaded")
+            yield self._switch
 
     def load(self, program: Path, p4info: Path | None = None) -> bool:
         """Run a BMv2 JSON file from the start.

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir switch ctl``: looks at a running switch and changes it."""
 
-import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from softswitch.control.address import running
+from softswitch.control.cli_program import assertions, crc_app
 from softswitch.control.client import CallFailedError, call
+from softswitch.control.target import Target, fail, show
 from softswitch.port_spec import KINDS, OPTIONS
 
 app = typer.Typer(no_args_is_help=True, help="Look at a running switch and change it.")
@@ -24,36 +21,10 @@ app.add_typer(ports_app, name="ports")
 app.add_typer(queueing_app, name="queueing")
 app.add_typer(capture_app, name="capture")
 app.add_typer(trace_app, name="trace")
+app.add_typer(crc_app, name="crc")
+app.command()(assertions)
 
 Port = Annotated[int, typer.Argument(min=0, help="Port number.", show_default=False)]
-
-
-@dataclass
-class _Target:
-    """Which switch the command is for, and how it prints."""
-
-    socket: Path | None
-    pid: int | None
-    json: bool
-
-    def call(self, name: str, **arguments: Any) -> Any:
-        try:
-            return call(self._find(), name, **arguments)
-        except CallFailedError as error:
-            _fail(str(error))
-
-    def _find(self) -> Path:
-        if self.socket is not None:
-            return self.socket
-        found = running()
-        if self.pid is not None and self.pid not in found:
-            _fail(f"no switch of yours runs as process {self.pid}")
-        if not found:
-            _fail("no switch of yours is running (root's switches are root's: use sudo)")
-        if self.pid is None and len(found) > 1:
-            pids = ", ".join(map(str, found))
-            _fail(f"several switches are running: choose one with --pid ({pids}); `list` says more")
-        return found[self.pid] if self.pid is not None else next(iter(found.values()))
 
 
 @app.callback()
@@ -68,8 +39,8 @@ def _ctl(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Look at a running switch and change it: ports, limits, captures."""
-    context.obj = _Target(socket, pid, as_json)
+    """Look at a running switch and change it: ports, limits, captures, CRCs."""
+    context.obj = Target(socket, pid, as_json)
 
 
 @app.command("list")
@@ -85,7 +56,7 @@ def list_switches(context: typer.Context) -> None:
         (info["pid"], info.get("device_id"), info.get("grpc"), _program(info), info.get("ports"))
         for info in found
     )
-    _show(context, found, ("pid", "device id", "P4Runtime", "program", "ports"), rows)
+    show(context, found, ("pid", "device id", "P4Runtime", "program", "ports"), rows)
 
 
 @app.command()
@@ -104,7 +75,7 @@ def info(context: typer.Context) -> None:
         *((kind, ", ".join(program.get(kind, ()))) for kind in ("tables", "counters", "registers")),
         ("frames to ports that are not there", f"{found['unknown_port_drops']:,}"),
     ]
-    _show(context, found, ("", ""), rows)
+    show(context, found, ("", ""), rows)
 
 
 @ports_app.command("list")
@@ -112,7 +83,7 @@ def list_ports(context: typer.Context) -> None:
     """List ports: what they are, whether they are up, their limits."""
     found = context.obj.call("ports")
     rows = ((p["port"], "up" if p["up"] else "down", p["attached"], _limits(p["queueing"])) for p in found)
-    _show(context, found, ("port", "state", "attached to", "limits"), rows)
+    show(context, found, ("port", "state", "attached to", "limits"), rows)
 
 
 @ports_app.command()
@@ -127,7 +98,7 @@ def stats(
     """
     found = [p for p in context.obj.call("ports") if port is None or p["port"] == port]
     if port is not None and not found:
-        _fail(f"there is no such port: {port}")
+        fail(f"there is no such port: {port}")
     names = ("rx_packets", "rx_bytes", "rx_drops", "rx_oversize", "tx_packets", "tx_bytes", "tx_drops")
     rows = ((p["port"], *(f"{p['statistics'][name]:,}" for name in names)) for p in found)
     heads = (
@@ -140,7 +111,7 @@ def stats(
         "bytes out",
         "dropped out",
     )
-    _show(context, found, heads, rows)
+    show(context, found, heads, rows)
 
 
 @ports_app.command()
@@ -185,7 +156,7 @@ def show_queueing(context: typer.Context, port: Port) -> None:
         for priority, queue in reversed(list(enumerate(found["queues"])))
     ]
     heads = ("priority", "waiting", "bytes", "sent", "bytes", "dropped", "bytes")
-    _show(context, found, heads, rows if found["limits"] else ())
+    show(context, found, heads, rows if found["limits"] else ())
 
 
 @queueing_app.command("set")
@@ -252,7 +223,7 @@ def list_captures(context: typer.Context) -> None:
         )
         for c in found
     )
-    _show(context, found, ("file", "ports", "directions", "stopped by"), rows)
+    show(context, found, ("file", "ports", "directions", "stopped by"), rows)
 
 
 @trace_app.command("start")
@@ -295,26 +266,3 @@ def _limits(limits: dict[str, int | None] | None) -> str:
     units = {"rate": "rate {:,} bit/s", "pps": "{:,} packets/s", "burst": "burst {:,} bytes"}
     units |= {"depth": "depth {:,} packets", "depth_bytes": "depth {:,} bytes"}
     return ", ".join(units[name].format(value) for name, value in limits.items() if value)
-
-
-def _show(context: typer.Context, found: Any, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table; or with --json what the switch answered."""
-    if context.obj.json:
-        typer.echo(json.dumps(found, indent=1))
-        return
-    rows = [tuple("-" if cell in (None, "") else str(cell) for cell in row) for row in rows]
-    if not rows:
-        typer.echo("none")
-        return
-    table = Table(show_header=any(heads))
-    for index, head in enumerate(heads):
-        number = all(row[index].replace(",", "").isdecimal() for row in rows)
-        table.add_column(head, justify="right" if number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-
-
-def _fail(message: str) -> Any:
-    typer.echo(f"weir switch ctl: {message}", err=True)
-    raise typer.Exit(1)

@@ -15,6 +15,9 @@
 | ``capture_stop`` | file | null |
 | ``trace_start`` | file (null: the switch's stderr), ports (null: all), frames (null: all), full | null |
 | ``trace_stop`` | | null |
+| ``crcs`` | | list of: calculation, bits, polynomial, initial, final_xor, reflect_data, reflect_remainder |
+| ``crc_set`` | calculation; the rest as in ``crcs``, but for polynomial 0 or false if not given | null |
+| ``assertions`` | | list of: place, failures |
 """
 
 import os
@@ -27,8 +30,10 @@ from typing import Any, Final, TypeVar
 import native
 from softswitch.control.server import Call, CallError
 from softswitch.device import Device
+from softswitch.errors import ControlError
 from softswitch.port_spec import Pcap, parse_limits, parse_port
 from softswitch.ports import Capture, Directions, PortError, PortState
+from softswitch.program_ir import CrcParameters
 from softswitch.queueing import Queueing
 from softswitch.tracing import Tracing
 
@@ -64,6 +69,9 @@ class Operations:
                 "capture_stop",
                 "trace_start",
                 "trace_stop",
+                "crcs",
+                "crc_set",
+                "assertions",
             )
         }
 
@@ -156,22 +164,57 @@ class Operations:
     ) -> None:
         if frames is not None and (type(frames) is not int or frames < 1):
             raise CallError("frames: a number, or null for all")
-        if not isinstance(full, bool):
-            raise CallError("full: true or false")
         chosen = _ports(ports)
         path = None if file is None else Path(_text("file", file))
-        self._device.start_trace(Tracing(path, None if chosen is None else tuple(chosen), frames, full))
+        self._device.start_trace(
+            Tracing(path, None if chosen is None else tuple(chosen), frames, _flag("full", full))
+        )
 
     def _trace_stop(self) -> None:
         self._device.stop_trace()
 
+    def _crcs(self) -> list[dict[str, Any]]:
+        with self._device.running_switch() as switch:
+            calculations = switch.program.calculations
+            return [
+                {"calculation": name, "bits": calculations[name].crc_bits, **asdict(parameters)}
+                for name, parameters in switch.crc_parameters().items()
+            ]
+
+    def _crc_set(
+        self,
+        *,
+        calculation: str,
+        polynomial: int,
+        initial: int = 0,
+        final_xor: int = 0,
+        reflect_data: bool = False,
+        reflect_remainder: bool = False,
+    ) -> None:
+        parameters = CrcParameters(
+            _whole("polynomial", polynomial),
+            _whole("initial", initial),
+            _whole("final_xor", final_xor),
+            _flag("reflect_data", reflect_data),
+            _flag("reflect_remainder", reflect_remainder),
+        )
+        with self._device.running_switch() as switch:
+            switch.set_crc_parameters(_text("calculation", calculation), parameters)
+
+    def _assertions(self) -> list[dict[str, Any]]:
+        with self._device.running_switch() as switch:
+            failures = switch.assertion_failures()
+        return [{"place": place, "failures": count} for place, count in failures.items()]
+
 
 def _guarded(operation: Callable[..., _T]) -> Call:
-    """With errors of the arguments and of ports as CallError."""
+    """With errors of the arguments, of ports and of the switch as CallError."""
 
     def call(arguments: dict[str, Any]) -> _T:
         try:
             return operation(**arguments)
+        except ControlError as error:
+            raise CallError(error.message) from error
         except (PortError, ValueError, OSError, native.NoCompilerError, native.CompileError) as error:
             raise CallError(str(error)) from error
         except TypeError as error:  # names that the call does not have, or lacks
@@ -183,6 +226,18 @@ def _guarded(operation: Callable[..., _T]) -> Call:
 def _number(name: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 16:
         raise CallError(f"{name}: a port number, not {value!r}")
+    return value
+
+
+def _whole(name: str, value: Any) -> int:
+    if type(value) is not int:
+        raise CallError(f"{name}: a whole number, not {value!r}")
+    return value
+
+
+def _flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise CallError(f"{name}: true or false")
     return value
 
 

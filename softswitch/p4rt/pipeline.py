@@ -222,10 +222,11 @@ def _same_program(one: Config, other: Config) -> bool:
 
 
 def carry_over(old: Pipeline, new: Pipeline) -> None:
-    """Write ``old``'s state into ``new``: profiles, entries, defaults, groups, sessions, meters, value sets.
+    """Write ``old``'s state into ``new``.
 
-    Counters and registers start anew, buckets full. Raises ControlError at the first thing that ``new``
-    cannot hold.
+    That is profiles, entries, defaults, groups, sessions, meters, digests, value sets, and custom CRCs that
+    were changed. Counters and registers start anew, buckets full. Raises ControlError at the first thing that
+    ``new`` cannot hold.
     """
     for profile in old.info.profiles.values():
         for member in old.switch.profiles.members(profile.name):
@@ -252,7 +253,20 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
     for value_set in old.info.value_sets.values():
         if chosen := old.switch.value_set(value_set.name):
             new.switch.set_value_set(value_set.name, chosen)
+    _carry_over_crcs(old.switch, new.switch)
     new.notes.update(old.notes)
     new.default_notes.update(old.default_notes)
     new.group_notes.update(old.group_notes)
     new.session_notes.update(old.session_notes)
+
+
+def _carry_over_crcs(old: Switch, new: Switch) -> None:
+    """Those that were changed. Parameters mean nothing to a CRC of the same name but another width."""
+    for name, parameters in old.crc_parameters().items():
+        before, after = old.program.calculations[name], new.program.calculations.get(name)
+        if parameters == before.crc:
+            continue
+        if after is not None and after.crc is not None and after.crc_bits != before.crc_bits:
+            message = f"{name} has {after.crc_bits} bits, not {before.crc_bits} as the CRC that was changed"
+            raise ControlError(Code.INVALID_ARGUMENT, message)
+        new.set_crc_parameters(name, parameters)

@@ -62,7 +62,8 @@ def refused(*arguments: object) -> str:
     return done.stderr
 
 
-def _rows(table: str) -> list[list[str]]:
+def rows(table: str) -> list[list[str]]:
+    """The cells of a printed table, without its head."""
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines() if "│" in line]
 
 
@@ -70,16 +71,16 @@ def test_ports_come_and_go_and_count(path: Path, shm: Path) -> None:
     ctl("ports", "add", "1=shm,rate=1gbit,depth=9")
     ctl("ports", "add", "2=shm")
     limits = "rate 1,000,000,000 bit/s, depth 9 packets"
-    assert _rows(ctl("ports", "list"))[:2] == [
+    assert rows(ctl("ports", "list"))[:2] == [
         ["1", "up", f"shm in {shm}", limits],
         ["2", "up", f"shm in {shm}", "-"],
     ]
     ctl("ports", "down", 2)
-    assert _rows(ctl("ports", "list"))[1][1] == "down"
+    assert rows(ctl("ports", "list"))[1][1] == "down"
     with ShmPort(shm, 1) as one, ShmPort(shm, 2) as two:
         one.send(bytes(60))  # goes nowhere, but is counted
         two.send(bytes(60))
-        while _rows(ctl("ports", "stats", 2))[0] != ["2", "1", "60", "1", "0", "0", "0", "0"]:
+        while rows(ctl("ports", "stats", 2))[0] != ["2", "1", "60", "1", "0", "0", "0", "0"]:
             pass
     ctl("ports", "up", 2)
     ctl("ports", "remove", 2)
@@ -92,7 +93,7 @@ def test_limits_are_set_shown_and_lifted(path: Path) -> None:
     ctl("queueing", "set", 1, "--rate", "10mbit", "--depth", 5)
     shown = ctl("queueing", "show", 1)
     assert shown.startswith("port 1: rate 10,000,000 bit/s, depth 5 packets\n")
-    assert [row[0] for row in _rows(shown)] == ["7", "6", "5", "4", "3", "2", "1", "0"]
+    assert [row[0] for row in rows(shown)] == ["7", "6", "5", "4", "3", "2", "1", "0"]
     ctl("queueing", "clear", 1)
     assert ctl("queueing", "show", 1) == "port 1: no limits\nnone\n"
 
@@ -102,7 +103,7 @@ def test_a_capture_of_one_port(path: Path, shm: Path, tmp_path: Path) -> None:
     ctl("ports", "add", "2=shm")
     file = tmp_path / "one.pcapng"
     ctl("capture", "start", file, "--port", 1, "--direction", "in")
-    assert _rows(ctl("capture", "list")) == [[str(file), "1", "in", "-"]]
+    assert rows(ctl("capture", "list")) == [[str(file), "1", "in", "-"]]
     with ShmPort(shm, 1) as one, ShmPort(shm, 2) as two:
         two.send(b"\2" * 60)
         one.send(b"\1" * 60)
@@ -118,7 +119,7 @@ def test_info_says_what_runs(path: Path) -> None:
     assert str(os.getpid()) in said
     assert str(CONTROL) in said
     assert "ControlIngress.stations" in said
-    [row] = _rows(ctl("list"))
+    [row] = rows(ctl("list"))
     assert row[:2] == [str(os.getpid()), "1"]
 
 
