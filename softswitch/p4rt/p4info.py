@@ -213,13 +213,12 @@ class P4InfoIndex:
             if table_id not in self.tables:
                 raise ProgramError(f"P4Info: direct meter {meter.name} is of an unknown table {table_id}")
             _check_meter(meter, self.tables[table_id].name, program)
-        widths = {
-            digest.name: tuple(program.field(ref).bits for ref in digest.fields)
-            for digest in program.digests.values()
-        }
-        for digest in self.digests.values():
-            if digest.encode is not None and widths.get(digest.name, digest.widths) != digest.widths:
-                raise _mismatch(f"digest {digest.name}", f"its fields have {widths[digest.name]} bits")
+        for listed in program.digests.values():  # of one name, maybe: p4c names a digest after its type
+            widths = tuple(program.field(ref).bits for ref in listed.fields)
+            for digest in self.digests.values():
+                encoded = digest.encode is not None and digest.name == listed.name
+                if encoded and digest.widths != widths:
+                    raise _mismatch(f"digest {digest.name}", f"its fields have {widths} bits")
         for value_set in self.value_sets.values():
             _check_value_set(value_set, program)
 

@@ -2,22 +2,26 @@
 """Digests as P4Runtime has them: when lists are sent and what is held back, in virtual time; then over gRPC,
 where BMv2 agrees on BMv2, too."""
 
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2, p4types_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.digests import Digest
-from softswitch.errors import Code, ControlError, UnsupportedConstruct
+from softswitch.errors import Code, ControlError, ProgramError, UnsupportedConstruct
 from softswitch.p4rt.digests import DigestLists
 from softswitch.p4rt.p4data import encoder
 from softswitch.p4rt.p4info import P4InfoIndex
 from softswitch.p4rt.sessions import Stream
+from softswitch.program import load_program
 from tests.softswitch.meters_rig import P4INFO, PORT, PROGRAM, Rig, bmv2_rig, soft_rig
 from tests.softswitch.p4rt_client import PATIENCE, Controller
+from tests.softswitch.programs import raw
 from tests.softswitch.test_digests import LEARN, PAIR
 from tests.softswitch.test_meters import order
 
@@ -208,6 +212,17 @@ def test_a_digest_that_the_program_calls_otherwise_is_refused() -> None:
     lists = DigestLists(_info().digests, {"tuple_0"})
     with pytest.raises(ControlError, match="by another name"):
         lists.write(INSERT, entry())
+
+
+def test_every_digest_of_a_name_must_be_as_p4info_has_it() -> None:
+    root = raw("meters")
+    learned, pair = root["learn_lists"]
+    pair["name"] = learned["name"]
+    info = text_format.Parse(P4INFO.read_text(), p4info_pb2.P4Info())
+    for lists in ([learned, pair], [pair, learned]):
+        root["learn_lists"] = lists
+        with pytest.raises(ProgramError, match="digest learned_t is in P4Info, but its fields have"):
+            P4InfoIndex(info).check_against(load_program(json.dumps(root).encode()))
 
 
 # -- types ---------------------------------------------------------------------------------------------
