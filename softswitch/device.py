@@ -14,6 +14,7 @@ from google.protobuf import text_format
 from p4.v1 import p4runtime_pb2
 
 from softswitch.errors import Code, ControlError, ProgramError
+from softswitch.failures import Failures
 from softswitch.p4rt.pipeline import PipelineStore
 from softswitch.p4rt.server import P4RuntimeServer, Tls
 from softswitch.p4rt.service import P4RuntimeService
@@ -258,15 +259,19 @@ class Device:
             raise ControlError(Code.RESOURCE_EXHAUSTED, str(error)) from error
 
     def _forward_packet_ins(self) -> None:
+        failures = Failures(_log, "a packet-in was lost")
         while not self._stopping.is_set():
             frame = self.loop.receive(self.cpu_port, _PATIENCE)
             if frame is not None:
-                self._service.packet_in(frame)
+                with failures.survived():
+                    self._service.packet_in(frame)
 
     def _forward_notifications(self) -> None:
+        failures = Failures(_log, "digests or idle timeouts were lost")
         busy = False
         while not self._stopping.wait(_TICK if busy else _PATIENCE):
-            busy = self._service.notifications.tick(self.loop.now())
+            with failures.survived():
+                busy = self._service.notifications.tick(self.loop.now())
 
 
 def find_p4info(program: Path) -> Path | None:
