@@ -2,14 +2,18 @@
 """P4Runtime's CounterEntry and DirectCounterEntry (specification 9.3)."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from p4.v1 import p4runtime_pb2
 
 from softswitch.entry import Count
 from softswitch.errors import Code, ControlError
-from softswitch.p4rt.keys import Message, decode_key, encode_key, entries_with, invalid
-from softswitch.p4rt.p4info import ArrayInfo, TableInfo
+from softswitch.p4rt.direct import Direct
+from softswitch.p4rt.keys import Message, decode_key, encode_key, invalid
+from softswitch.p4rt.p4info import ArrayInfo
 from softswitch.p4rt.pipeline import Pipeline
+
+DIRECT_COUNTERS: Final = Direct("counter", lambda _, table: table.counted)
 
 
 def decode_count(data: Message) -> Count:
@@ -25,23 +29,10 @@ def encode_count(count: Count) -> Message:
     return p4runtime_pb2.CounterData(packet_count=count.packets & largest, byte_count=count.bytes & largest)
 
 
-def _counted_table(pipeline: Pipeline, entry: Message) -> TableInfo:
-    table = pipeline.info.table(entry.table_id)
-    if not table.counted:
-        raise invalid(f"table {table.name} has no direct counter")
-    if entry.is_default_action:
-        raise ControlError(
-            Code.UNIMPLEMENTED, f"table {table.name}: counters of default actions are not supported"
-        )
-    return table
-
-
 def write_direct_counter(pipeline: Pipeline, update: int, message: Message) -> None:
     """MODIFY of a DirectCounterEntry. Raises ControlError."""
-    if update != p4runtime_pb2.Update.MODIFY:
-        raise invalid("a direct counter lives with its entry; only MODIFY changes it")
     entry = message.table_entry
-    table = _counted_table(pipeline, entry)
+    table = DIRECT_COUNTERS.modified_table(pipeline, update, entry)
     key = decode_key(table, entry)
     pipeline.switch.entry_counter(table.name, key, entry.priority)  # NOT_FOUND also when there is no data
     if message.HasField("data"):
@@ -51,20 +42,11 @@ def write_direct_counter(pipeline: Pipeline, update: int, message: Message) -> N
 
 def read_direct_counters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
     """The DirectCounterEntry messages that a read selects. Raises ControlError."""
-    entry = wanted.table_entry
-    if entry.table_id == 0:
-        tables = [table for table in pipeline.info.tables.values() if table.counted]
-    else:
-        tables = [_counted_table(pipeline, entry)]
-    for table in tables:
-        found = list(entries_with(pipeline, table, entry))
-        if entry.match and not found:
-            raise ControlError(Code.NOT_FOUND, f"table {table.name} has no such entry")
-        for e in found:
-            count = pipeline.switch.entry_counter(table.name, e.key, e.priority)
-            yield p4runtime_pb2.DirectCounterEntry(
-                table_entry=encode_key(table, e.key, e.priority), data=encode_count(count)
-            )
+    for table, entry in DIRECT_COUNTERS.entries(pipeline, wanted.table_entry):
+        count = pipeline.switch.entry_counter(table.name, entry.key, entry.priority)
+        yield p4runtime_pb2.DirectCounterEntry(
+            table_entry=encode_key(table, entry.key, entry.priority), data=encode_count(count)
+        )
 
 
 def cells(array: ArrayInfo, message: Message) -> list[int]:

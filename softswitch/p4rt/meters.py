@@ -10,11 +10,13 @@ from p4.v1 import p4runtime_pb2
 from softswitch.entry import Marked, MeterConfig
 from softswitch.errors import Code, ControlError
 from softswitch.p4rt.counters import cells, encode_count
-from softswitch.p4rt.keys import Message, decode_key, encode_key, entries_with, invalid
+from softswitch.p4rt.direct import Direct
+from softswitch.p4rt.keys import Message, decode_key, encode_key, invalid
 from softswitch.p4rt.p4info import MeterInfo, TableInfo
 from softswitch.p4rt.pipeline import Pipeline
 
 _TYPES: Final = p4info_pb2.MeterSpec
+_DIRECT: Final = Direct("meter", lambda info, table: table.id in info.direct_meters)
 
 
 def decode_config(meter: MeterInfo, config: Message) -> MeterConfig:
@@ -87,29 +89,15 @@ def read_meters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
 
 def direct_meter(pipeline: Pipeline, table: TableInfo) -> MeterInfo:
     """A table's direct meter. Raises ControlError INVALID_ARGUMENT when it has none."""
-    meter = pipeline.info.direct_meters.get(table.id)
-    if meter is None:
-        raise invalid(f"table {table.name} has no direct meter")
-    return meter
-
-
-def _table(pipeline: Pipeline, entry: Message) -> TableInfo:
-    table = pipeline.info.table(entry.table_id)
-    direct_meter(pipeline, table)
-    if entry.is_default_action:
-        raise ControlError(
-            Code.UNIMPLEMENTED, f"table {table.name}: meters of default actions are not supported"
-        )
-    return table
+    _DIRECT.check(pipeline.info, table)
+    return pipeline.info.direct_meters[table.id]
 
 
 def write_direct_meter(pipeline: Pipeline, update: int, message: Message) -> None:
     """MODIFY of a DirectMeterEntry. Raises ControlError."""
-    if update != p4runtime_pb2.Update.MODIFY:
-        raise invalid("a direct meter lives with its entry; only MODIFY changes it")
     entry = message.table_entry
-    table = _table(pipeline, entry)
-    meter = direct_meter(pipeline, table)
+    table = _DIRECT.modified_table(pipeline, update, entry)
+    meter = pipeline.info.direct_meters[table.id]
     key = decode_key(table, entry)
     config = decode_config(meter, message.config) if message.HasField("config") else None
     if message.HasField("counter_data"):
@@ -121,21 +109,11 @@ def write_direct_meter(pipeline: Pipeline, update: int, message: Message) -> Non
 
 def read_direct_meters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
     """The DirectMeterEntry messages that a read selects. Raises ControlError."""
-    entry = wanted.table_entry
-    info, switch = pipeline.info, pipeline.switch
-    if entry.table_id == 0:
-        tables = [table for table in info.tables.values() if table.id in info.direct_meters]
-    else:
-        tables = [_table(pipeline, entry)]
-    for table in tables:
-        found = list(entries_with(pipeline, table, entry))
-        if entry.match and not found:
-            raise ControlError(Code.NOT_FOUND, f"table {table.name} has no such entry")
-        for e in found:
-            message = p4runtime_pb2.DirectMeterEntry(table_entry=encode_key(table, e.key, e.priority))
-            if e.meter is not None:
-                message.config.CopyFrom(encode_config(e.meter))
-            if wanted.HasField("counter_data"):
-                marked = switch.entry_marked(table.name, e.key, e.priority)
-                message.counter_data.CopyFrom(encode_marked(marked))
-            yield message
+    for table, entry in _DIRECT.entries(pipeline, wanted.table_entry):
+        message = p4runtime_pb2.DirectMeterEntry(table_entry=encode_key(table, entry.key, entry.priority))
+        if entry.meter is not None:
+            message.config.CopyFrom(encode_config(entry.meter))
+        if wanted.HasField("counter_data"):
+            marked = pipeline.switch.entry_marked(table.name, entry.key, entry.priority)
+            message.counter_data.CopyFrom(encode_marked(marked))
+        yield message

@@ -11,7 +11,7 @@ from softswitch.entry import Entry, MeterConfig
 from softswitch.errors import Code, ControlError
 from softswitch.p4rt.action_profiles import decode_via, encode_via
 from softswitch.p4rt.actions import decode_action, encode_action
-from softswitch.p4rt.counters import decode_count, encode_count
+from softswitch.p4rt.counters import DIRECT_COUNTERS, decode_count, encode_count
 from softswitch.p4rt.idle import check_idle_fields
 from softswitch.p4rt.keys import Message, check_priority, decode_key, encode_key, entries_with, invalid
 from softswitch.p4rt.meters import check_zero, decode_config, direct_meter, encode_config, encode_marked
@@ -47,8 +47,7 @@ def _check_resources(pipeline: Pipeline, table: TableInfo, entry: Message) -> No
     """Raises ControlError unless the table has the direct resources that an entry to be written names."""
     check_idle_fields(table, entry)
     if entry.HasField("counter_data"):
-        if not table.counted:
-            raise invalid(f"table {table.name} has no direct counter")
+        DIRECT_COUNTERS.check(pipeline.info, table)
         decode_count(entry.counter_data)
     if entry.HasField("meter_config") or entry.HasField("meter_counter_data"):
         meter = direct_meter(pipeline, table)

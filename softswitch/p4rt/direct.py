@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What direct counters and direct meters have in common: they belong to the entries of their table."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from p4.v1 import p4runtime_pb2
+
+from softswitch.entry import Entry
+from softswitch.errors import Code, ControlError
+from softswitch.p4rt.keys import Message, entries_with, invalid
+from softswitch.p4rt.p4info import P4InfoIndex, TableInfo
+from softswitch.p4rt.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class Direct:
+    """A kind of direct resource: what it is called, and whether a table has one."""
+
+    kind: str
+    has: Callable[[P4InfoIndex, TableInfo], bool]
+
+    def check(self, info: P4InfoIndex, table: TableInfo) -> None:
+        """Raises ControlError INVALID_ARGUMENT unless the table has one."""
+        if not self.has(info, table):
+            raise invalid(f"table {table.name} has no direct {self.kind}")
+
+    def modified_table(self, pipeline: Pipeline, update: int, entry: Message) -> TableInfo:
+        """The table of an entry whose resource an update of this type changes. Raises ControlError."""
+        if update != p4runtime_pb2.Update.MODIFY:
+            raise invalid(f"a direct {self.kind} lives with its entry; only MODIFY changes it")
+        return self._table(pipeline, entry)
+
+    def entries(self, pipeline: Pipeline, wanted: Message) -> Iterator[tuple[TableInfo, Entry]]:
+        """The entries, with their tables, whose resources a read of this TableEntry selects.
+
+        Raises ControlError, NOT_FOUND when it has a match and there is no such entry.
+        """
+        if wanted.table_id:
+            tables = [self._table(pipeline, wanted)]
+        else:
+            tables = [table for table in pipeline.info.tables.values() if self.has(pipeline.info, table)]
+        for table in tables:
+            found = list(entries_with(pipeline, table, wanted))
+            if wanted.match and not found:
+                raise ControlError(Code.NOT_FOUND, f"table {table.name} has no such entry")
+            for entry in found:
+                yield table, entry
+
+    def _table(self, pipeline: Pipeline, entry: Message) -> TableInfo:
+        table = pipeline.info.table(entry.table_id)
+        self.check(pipeline.info, table)
+        if entry.is_default_action:
+            message = f"table {table.name}: {self.kind}s of default actions are not supported"
+            raise ControlError(Code.UNIMPLEMENTED, message)
+        return table
