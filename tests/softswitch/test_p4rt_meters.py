@@ -5,7 +5,9 @@ BMv2 has a clock of its own. With rates of zero, buckets never fill, and time ma
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import grpc
 import pytest
 from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
@@ -289,3 +291,27 @@ def test_meters_that_make_no_sense_are_refused(own: Rig) -> None:
     default = controller.entry("In.flows", None, "NoAction", is_default_action=True, meter_config=BURSTS)
     assert refused("MODIFY", table_entry=default)[0] == "UNIMPLEMENTED"
     assert controller.read(table_entry=controller.entry("In.flows")) == [own.flow(1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("direct_meter_entry", p4rt.DirectMeterEntry),
+        ("direct_counter_entry", p4rt.DirectCounterEntry),
+    ],
+)
+def test_direct_resources_are_those_of_entries_that_are_there(own: Rig, kind: str, message: Any) -> None:
+    controller = own.controller
+    controller.write("INSERT", table_entry=own.flow(1))
+    for entry, words in (
+        (own.flow_key(7), "table In.flows has no such entry"),
+        (controller.entry("In.flows", is_default_action=True), "of default actions are not supported"),
+        (controller.entry("In.ranges"), "table In.ranges has no direct"),
+    ):
+        with pytest.raises(grpc.RpcError) as caught:
+            controller.read(**{kind: message(table_entry=entry)})
+        assert words in str(caught.value.trailing_metadata())
+    default = message(table_entry=controller.entry("In.flows", is_default_action=True))
+    assert controller.refused("MODIFY", **{kind: default})[0] == "UNIMPLEMENTED"
+    [found] = controller.read(**{kind: message(table_entry=controller.entry("In.flows"))})
+    assert found.table_entry == own.flow_key(1)
