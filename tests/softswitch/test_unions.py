@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from softswitch.errors import ProgramError
+from softswitch.errors import ProgramError, UnsupportedConstruct
 from softswitch.program import load_program
 from softswitch.switch import Switch
 from tests.softswitch.programs import one, program, raw
@@ -224,6 +224,19 @@ def test_contradicting_unions_are_named() -> None:
         spoil(root)
         with pytest.raises(ProgramError, match=message):
             load_program(json.dumps(root).encode())
+
+
+@pytest.mark.parametrize("chosen", [0, 1])
+def test_assigning_a_union_chosen_at_run_time_is_refused_by_name(chosen: int) -> None:
+    index = {"type": "field", "value": ["top", "arg"]}
+    many = {"type": "header_union_stack", "value": "many"}
+    element = {"op": "dereference_union_stack", "left": many, "right": index}
+    parameters: list[Any] = [{"type": "header_union", "value": "one"}] * 2
+    parameters[chosen] = {"type": "expression", "value": element}
+    root = raw("unions")
+    root["actions"][0]["primitives"].append({"op": "assign_union", "parameters": parameters})
+    with pytest.raises(UnsupportedConstruct, match="a header union chosen at run time"):
+        load_program(json.dumps(root).encode())
 
 
 # -- frames for comparing with BMv2 --------------------------------------------------------------------
