@@ -295,6 +295,7 @@ def tail(
     budget: Annotated[float, typer.Option(min=0, max=1, help="Share of lanes that may go missing.")] = 0.1,
     min_rto: Annotated[float, typer.Option(min=0.1, help="Least time-out of all contenders, ms.")] = 10.0,
     depth: Annotated[int, typer.Option(min=1, help="Packets that a switch queue holds.")] = 128,
+    contenders: Annotated[str, typer.Option(help="Rows to measure, by their letters.")] = "abcde",
     processes: Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: cores.")] = None,
     plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-tail.png"),
 ) -> None:
@@ -304,11 +305,14 @@ def tail(
     trimming with a loss budget.
     """
     from bench.tail import measure
-    from bench.tail_cases import SETTINGS, Scenario
+    from bench.tail_cases import CONTENDERS, SETTINGS, Scenario
 
     chosen = [name for name in SETTINGS if setting in (name, "both")]
     if not chosen:
         raise typer.BadParameter(f"--setting: {', '.join(SETTINGS)} or both, not {setting!r}")
+    rows = [contender for contender in CONTENDERS if contender.name[0] in contenders]
+    if not rows or set(contenders) - {contender.name[0] for contender in CONTENDERS}:
+        raise typer.BadParameter(f"--contenders: letters from a to e, not {contenders!r}")
     scenario = Scenario(
         loss=loss,
         tensor=kilobytes * 1024,
@@ -317,4 +321,4 @@ def tail(
         min_rto=min_rto / 1000,
         depth=depth,
     )
-    measure(chosen, load or [0.7], seeds, scenario, processes=processes, plot=plot)
+    measure(chosen, load or [0.7], seeds, scenario, rows, processes, plot)

@@ -93,19 +93,19 @@ def _is(case: _Case, setting: Setting, load: float) -> bool:
 
 
 def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Contender, Outcome]) -> None:
-    tails = [percentile(outcome.times, 99) for outcome in results.values()]
+    tails = {contender.name[0]: percentile(outcome.times, 99) for contender, outcome in results.items()}
     rows = []
-    for number, (contender, outcome) in enumerate(results.items()):
-        counts = outcome.counts
+    for contender, outcome in results.items():
+        counts, tail = outcome.counts, percentile(outcome.times, 99)
         missing = counts.get("missing", 0) / counts["lanes"] if counts.get("lanes") else 0
         rows.append(
             (
                 contender.name,
                 f"{1000 * mean(outcome.times):.2f}",
                 f"{1000 * percentile(outcome.times, 50):.2f}",
-                f"{1000 * tails[number]:.2f}",
-                f"{tails[number] / tails[0]:.1%}",
-                f"{tails[number] / tails[1]:.1%}" if number else "-",
+                f"{1000 * tail:.2f}",
+                f"{tail / tails['a']:.1%}" if "a" in tails else "-",
+                f"{tail / tails['b']:.1%}" if "b" in tails and contender.weir else "-",
                 f"{counts.get('timeouts', 0) / len(outcome.times):.2f}",
                 f"{missing:.2%}",
                 f"{1000 * percentile(outcome.background, 99):.1f}" if outcome.background else "-",

@@ -52,3 +52,13 @@ def test_a_table_and_a_plot_come_out(
     assert all(contender.name in out for contender in CONTENDERS[:3])
     assert plot.read_bytes().startswith(b"\x89PNG")
     draw(simulate(["server"], [0.5], [1], SMALL, CONTENDERS[:2], 1), plot)
+
+
+def test_rows_can_be_chosen_and_are_compared_with_those_that_are_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    measure(["collectives"], [0.5], 1, SMALL, CONTENDERS[3:5], processes=1)
+    rows = [line for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert [line.split("│")[1].strip() for line in rows] == [each.name for each in CONTENDERS[3:5]]
+    assert all([cell.strip() for cell in line.split("│")[5:7]] == ["-", "-"] for line in rows)
