@@ -18,7 +18,7 @@ demo: .venv/ready  ## train a small model, its gradients summed by the P4 progra
 	$(BIN)/weir train --workers 4 --model cnn --data digits --method topk-block --density 0.05 --epochs 3
 
 test: check  ## every test; those that need root, BMv2 or p4c skip without them and say so
-	$(BIN)/pytest
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: .venv/ready  ## formatting, lint, types, generated files
 	$(BIN)/ruff format --check .

@@ -13,6 +13,7 @@ from host_agent.links import ShmLink
 from host_agent.reducer import Reducer
 from host_agent.transport import TransportConfig
 from softswitch.device import Device
+from tests.harness.ports import free_port
 
 LOOPBACK = "127.0.0.1"
 
@@ -31,7 +32,7 @@ class Racks:
         )
         self._devices: dict[str, Device] = {}
         ends = [end for link in self.topology.links for end in link.ends]
-        self._sockets = dict(zip(map(str, ends), _free_ports(len(ends)), strict=True))
+        self._sockets = {str(end): free_port(socket.SOCK_DGRAM) for end in ends}
 
     def __enter__(self) -> "Racks":
         for switch in self.topology.switches:
@@ -76,13 +77,3 @@ class Racks:
         )
         with Reducer(ShmLink(member.shm_dir, member.switch_port, addresses), config) as reducer:
             yield reducer
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [
-            stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(count)
-        ]
-        for one in sockets:
-            one.bind((LOOPBACK, 0))
-        return [int(one.getsockname()[1]) for one in sockets]

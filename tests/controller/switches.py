@@ -10,6 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.harness.ports import free_port
+
 PATIENCE_S = 60.0  # until a switch that does not start counts as broken
 
 
@@ -20,8 +22,8 @@ class SwitchProcess:
         self.kind = kind
         self._options = options
         self._folder = folder
-        self.address = f"127.0.0.1:{_free_port()}"
-        self.thrift = f"127.0.0.1:{_free_port()}"  # BMv2's own management service
+        self.address = f"127.0.0.1:{free_port()}"
+        self.thrift = f"127.0.0.1:{free_port()}"  # BMv2's own management service
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -72,9 +74,3 @@ def _serves(address: str) -> bool:
 
 def _complete(ready: Path) -> bool:
     return ready.exists() and "grpc" in json.loads(ready.read_text())
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

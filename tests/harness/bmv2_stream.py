@@ -8,7 +8,6 @@ leaves which one caused it. So nothing here waits for time to pass, and any port
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,6 +18,7 @@ from typing import Any, Final
 import grpc
 
 from tests.harness.p4runtime import P4Runtime
+from tests.harness.ports import free_port
 
 _PATIENCE: Final = 60.0
 _LAST_WORDS: Final = 2.0  # seconds in which a process that broke a connection ends, if it does
@@ -46,7 +46,8 @@ class Bmv2Stream:
         self.device = os.getpid()
         try:
             self._log = self._cleanup.enter_context((folder / "log").open("w+"))
-            general = ["--no-p4", "--device-id", str(self.device), "--thrift-port", str(_free_port())]
+            general = ["--no-p4", "--device-id", str(self.device)]
+            general += ["--thrift-port", str(free_port())]  # which it serves without being asked
             packets, self.address = f"unix:{folder}/packets", f"unix:{folder}/grpc"
             target = ["--grpc-server-addr", self.address, "--dp-grpc-server-addr", packets, *options]
             self._process = subprocess.Popen(
@@ -127,14 +128,6 @@ class Bmv2Stream:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _free_port() -> int:
-    """For Thrift, which BMv2 serves without being asked."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _response(raw: bytes) -> tuple[int, int, bytes]:

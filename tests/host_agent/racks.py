@@ -4,7 +4,7 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -34,25 +34,35 @@ def switch_with_job(workers: int, slots: int) -> Iterator[tuple[Switch, int]]:
         yield switch, job.job
 
 
-def reducers(job: int, links: Sequence[Link], slots: int, timeout_s: float = 30.0) -> list[Reducer]:
+def reducers(
+    job: int,
+    links: Sequence[Link],
+    slots: int,
+    timeout_s: float = 30.0,
+    timers: Mapping[str, float] | None = None,
+) -> list[Reducer]:
     return [
-        Reducer(link, TransportConfig(job, worker, len(links), slots), timeout_s=timeout_s)
+        Reducer(link, TransportConfig(job, worker, len(links), slots, **(timers or {})), timeout_s=timeout_s)
         for worker, link in enumerate(links)
     ]
 
 
 @contextlib.contextmanager
 def shm_rack(
-    directory: Path, workers: int, slots: int = 16, timeout_s: float = 30.0
+    directory: Path,
+    workers: int,
+    slots: int = 16,
+    timeout_s: float = 30.0,
+    timers: Mapping[str, float] | None = None,
 ) -> Iterator[list[Reducer]]:
-    """One reducer per worker, over shared-memory ports."""
+    """One reducer per worker, over shared-memory ports. ``timers``: those of TransportConfig to change."""
     with switch_with_job(workers, slots) as (switch, job), PortLoop() as loop:
         for port in range(1, workers + 1):
             loop.add_shm(port, directory)
         loop.set_switch(switch)
         loop.start()
         links = [ShmLink(directory, port, host_addresses(port)) for port in range(1, workers + 1)]
-        made = reducers(job, links, slots, timeout_s)
+        made = reducers(job, links, slots, timeout_s, timers)
         yield made
         for reducer in made:
             reducer.close()

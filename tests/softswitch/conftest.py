@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from softswitch.device import Device
+from tests.harness.ports import free_port
 from tests.softswitch.p4rt_client import PATIENCE, Controller
 
 
@@ -42,7 +43,7 @@ def bmv2() -> Iterator[str]:
             "--device-id",
             "1",
             "--thrift-port",
-            str(_free_port()),
+            str(free_port()),
             "--",
             "--grpc-server-addr",
             f"unix:{address}",
@@ -55,13 +56,6 @@ def bmv2() -> Iterator[str]:
                 time.sleep(0.05)
             yield f"unix:{address}"
             process.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _accepts(path: str) -> bool:

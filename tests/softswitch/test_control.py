@@ -33,9 +33,9 @@ def shm(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def path(tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def path(short_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The socket of a running device whose ports are shared memory, and to which nobody else's is known."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     with Device(seed=1) as device:
         device.open_shm(shm)
         device.load(CONTROL)
@@ -231,9 +231,9 @@ def test_calls_go_on_while_ports_come_and_go(path: Path) -> None:
 
 
 def test_a_switch_process_has_a_socket_of_its_own_until_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     command = [sys.executable, "-m", "softswitch", "--grpc", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -242,7 +242,7 @@ def test_a_switch_process_has_a_socket_of_its_own_until_it_ends(
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0
     with pytest.raises(CallFailedError, match="no switch answers"):
-        call(tmp_path / "weir" / f"switch-{process.pid}.sock", "info")
+        call(short_path / "weir" / f"switch-{process.pid}.sock", "info")
     assert refused("info").startswith("weir switch ctl: no switch of yours is running")
 
 

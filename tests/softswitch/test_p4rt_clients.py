@@ -14,6 +14,7 @@ import pytest
 
 from native.build import cache_dir
 from softswitch.device import Device
+from tests.harness.ports import free_port
 from tests.softswitch.programs import FOLDER
 
 SCRIPTS = Path(__file__).parent / "clients"
@@ -23,20 +24,13 @@ FINSY = "finsy==0.30.0"
 @pytest.fixture
 def lab() -> Iterator[list[str]]:
     """A switch with three ports that are UDP tunnels: its address, and the tunnels' ends for a script."""
-    ends = [_free_port() for _ in range(6)]
+    ends = [free_port(socket.SOCK_DGRAM) for _ in range(6)]
     with Device() as device:
         for number, (here, there) in enumerate((ends[:2], ends[2:4], ends[4:]), start=1):
             device.loop.add_udp(number, ("127.0.0.1", here), ("127.0.0.1", there))
         address = device.serve("127.0.0.1:0")
         device.start()
         yield [address, *map(str, ends)]
-
-
-def _free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture(scope="session")

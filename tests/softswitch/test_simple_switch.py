@@ -64,7 +64,7 @@ def controller(address: str, device: int, log: Path) -> Controller:
 @SWITCHES
 def test_a_tutorials_way_to_start_a_switch(command: tuple[str, ...], lab: Veths, tmp_path: Path) -> None:
     (tmp_path / "pcaps").mkdir()
-    line = [*command, "-i", "1@sw1", "-i", "2@sw2", "--pcap", "pcaps", "--nanolog", "ipc:///tmp/none.ipc"]
+    line = [*command, "-i", "1@sw1", "-i", "2@sw2", "--pcap", "pcaps", "--nanolog", f"ipc://{tmp_path}/nano"]
     line += ["--device-id", "3", str(CONTROL), "--log-console", "--thrift-port", "9090"]
     address = f"unix:{tmp_path}/grpc"  # this process is not where the switch is
     line += ["--", "--grpc-server-addr", address, "--cpu-port", "255"]

@@ -21,10 +21,10 @@ def mine() -> set[int]:
     return {pid for pid, line in children(os.getpid()).items() if "weir.child" in line}
 
 
-def test_a_cluster_serves_its_workers_and_leaves_nothing(tmp_path: Path) -> None:
-    with weir.local_cluster(workers=3, directory=tmp_path) as cluster:
+def test_a_cluster_serves_its_workers_and_leaves_nothing(short_path: Path) -> None:
+    with weir.local_cluster(workers=3, directory=short_path) as cluster:
         directory = cluster.directory
-        assert directory.parent == tmp_path and stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert directory.parent == short_path and stat.S_IMODE(directory.stat().st_mode) == 0o700
         assert {path.name for path in (directory / "ports").glob("port-*")} == {
             "port-1",
             "port-2",
@@ -44,28 +44,28 @@ def test_a_cluster_serves_its_workers_and_leaves_nothing(tmp_path: Path) -> None
         processes = mine()
         assert len(processes) == 2
     wait_until_gone(*processes)
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
-def test_a_process_that_dies_is_noticed_with_its_last_words(tmp_path: Path) -> None:
-    with weir.local_cluster(workers=1, directory=tmp_path) as cluster:
+def test_a_process_that_dies_is_noticed_with_its_last_words(short_path: Path) -> None:
+    with weir.local_cluster(workers=1, directory=short_path) as cluster:
         (controller,) = [pid for pid, line in children(os.getpid()).items() if "--topology" in line]
         os.kill(controller, signal.SIGKILL)
         with pytest.raises(ClusterError, match=r"the controller died \(signal SIGKILL\)"):
             while True:  # a process with threads takes a moment to die
                 cluster.check()
                 time.sleep(0.02)
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
-def test_a_switch_that_does_not_start_says_why_and_nothing_is_left(tmp_path: Path) -> None:
-    (tmp_path / "cluster").mkdir()
+def test_a_switch_that_does_not_start_says_why_and_nothing_is_left(short_path: Path) -> None:
+    (short_path / "cluster").mkdir()
     before = mine()
-    cluster = weir.LocalCluster(1, directory=tmp_path / "cluster", pcap=tmp_path / "no" / "such.pcap")
+    cluster = weir.LocalCluster(1, directory=short_path / "cluster", pcap=short_path / "no" / "such.pcap")
     with pytest.raises(ClusterError, match=r"the switch did not start \(exit status 1\):(.|\n)*such\.pcap"):
         cluster.start()
     assert mine() == before
-    assert list((tmp_path / "cluster").iterdir()) == []
+    assert list((short_path / "cluster").iterdir()) == []
     with pytest.raises(ClusterError, match="not running"):
         _ = cluster.controller
 
@@ -76,10 +76,10 @@ def test_more_workers_than_a_switch_has_are_refused(workers: int) -> None:
         weir.LocalCluster(workers)
 
 
-def test_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
+def test_a_killed_parent_leaves_nothing(short_path: Path) -> None:
     script = (
         "import time, weir\n"
-        f"with weir.local_cluster(workers=1, directory={str(tmp_path)!r}):\n"
+        f"with weir.local_cluster(workers=1, directory={str(short_path)!r}):\n"
         "    print('up', flush=True)\n"
         "    time.sleep(600)"
     )
@@ -91,4 +91,4 @@ def test_a_killed_parent_leaves_nothing(tmp_path: Path) -> None:
     parent.wait()
     parent.stdout.close()
     wait_until_gone(*processes)
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []

@@ -151,7 +151,8 @@ def test_methods_are_trained_side_by_side_until_somebody_interrupts(tmp_path: Pa
     """Two to the end, then Ctrl-C in the third: no process is left, nothing that is known is lost."""
     names = ["powersgd", "ds-sync", "dense"]
     process = start(tmp_path, "--methods", ",".join(names), "--epochs", "1", "--max-steps", str(STEPS))
-    wait_for_steps(tmp_path, 2 * STEPS + 1, limit_s=240)
+    # Some of the third, as the traffic of a step that is cut short counts for those that were done.
+    wait_for_steps(tmp_path, 2 * STEPS + 5, limit_s=240)
     started = children(process.pid)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=60)

@@ -34,9 +34,9 @@ def exact(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return checksums(out)
 
 
-def test_a_cluster_of_racks_serves_its_workers_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_cluster_of_racks_serves_its_workers_and_leaves_nothing(short_path: Path) -> None:
     network = NetworkSpec(parse_shape("leaf-spine-2x2"), rate_bps=10**9, background="incast")
-    with weir.local_cluster(workers=3, network=network, directory=tmp_path) as cluster:
+    with weir.local_cluster(workers=3, network=network, directory=short_path) as cluster:
         status = cluster.status()
         assert {switch.name: (switch.role, switch.state) for switch in status.switches} == {
             "leaf1": ("leaf", "ready"),
@@ -49,7 +49,7 @@ def test_a_cluster_of_racks_serves_its_workers_and_leaves_nothing(tmp_path: Path
         processes = mine()
         assert len(processes) == 6  # four switches, the controller, background traffic
     wait_until_gone(*processes)
-    assert list(tmp_path.iterdir()) == []
+    assert list(short_path.iterdir()) == []
 
 
 def test_loss_without_a_budget_changes_nothing(exact: list[str], tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 import weir
+from tests.harness.ports import free_port
 from tests.weir.processes import children, wait_until_gone
 from weir.pcap.frames import read_frames
 from weir.pcap.rounds import Trace
@@ -205,8 +205,7 @@ def test_a_workers_exception_is_shown_with_its_traceback(tmp_path: Path) -> None
 
 def test_one_launcher_per_rank_joins_a_cluster_that_is_there(tmp_path: Path) -> None:
     """As under torchrun or in Mininet: rank 0 shows and writes, and the group compares its replicas."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     options = [
         "--model",
         "cnn",
