@@ -312,14 +312,16 @@ class TestTrimmedResults:
         assert again.payload == first.payload
 
     def test_an_answer_that_is_late_measures_nothing(self) -> None:
-        t = begun(2, [], slots=1)
+        t = begun(3, [], slots=1)
         (first,) = send(t)
-        answer(t, first, 30 * MS)
+        answer(t, first, 10 * MS)
+        (second,) = send(t, 10 * MS)
+        answer(t, second, 40 * MS)  # the first that nobody can have been late for: 30 ms
         before = t.rto
-        (second,) = send(t, 30 * MS)
-        self.trimmed(t, second, 31 * MS)
-        send(t, 31 * MS)
-        answer(t, second, 32 * MS)
+        (third,) = send(t, 40 * MS)
+        self.trimmed(t, third, 41 * MS)
+        send(t, 41 * MS)
+        answer(t, third, 42 * MS)
         assert t.rto == before == 0.09
 
     def test_they_tell_that_every_worker_is_there(self) -> None:
