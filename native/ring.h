@@ -234,7 +234,7 @@ static inline void weir_port_notify(weir_port *port, int side)
         weir_futex_wake(&ring->tail);
 }
 
-/* Host: sleep until a frame is there (1) or the time is over (0). */
+/* Host: sleep until a frame is there (1) or the time is over (0); or, seldom, not so long (0). */
 static inline int weir_port_wait(weir_port *port, int side, int64_t timeout_ns)
 {
     weir_ring *ring = &port->memory->ring[!side];
