@@ -54,7 +54,7 @@ def run(lanes: Sequence[int]) -> None:
     yardstick = {n: sum(_per_packet("c", n).values()) for n in lanes}
     rows = [
         (part, *(f"{parts[n][part]:.0f}" for n in lanes))
-        for part, _ in sum((Counter(counted) for counted in parts.values()), Counter()).most_common()
+        for part, _ in sum(parts.values(), Counter[str]()).most_common()
     ]
     rows.append(("soft switch, all", *(f"{sum(parts[n].values()):.0f}" for n in lanes)))
     rows.append(("hand-written C aggregator", *(f"{yardstick[n]:.0f}" for n in lanes)))

@@ -35,11 +35,15 @@ static int may_ask(const weir_transport *t, const slot_state *slot)
     return !t->config.fill || (slot->reserved && !slot->wanted);
 }
 
+/* When a slot's retransmission timeout is over that runs since then. */
+static int64_t timeout_end(const weir_transport *t, uint32_t s, int64_t since_ns)
+{
+    return since_ns + weir_rtt_backed_off(&t->rtt, t->rtt.late.timeout_ns, t->slots[s].timeouts);
+}
+
 void weir_arm_timer(weir_transport *t, uint32_t s, int64_t now_ns)
 {
-    int64_t deadline = WEIR_NEVER;
-    if (t->heard || s == 0)
-        deadline = now_ns + weir_rtt_backed_off(&t->rtt, t->rtt.late.timeout_ns, t->slots[s].timeouts);
+    int64_t deadline = t->heard || s == 0 ? timeout_end(t, s, now_ns) : WEIR_NEVER;
     t->deadlines[s] = deadline;
     if (deadline < t->earliest)
         t->earliest = deadline;
@@ -78,7 +82,7 @@ static void expire_timers(weir_transport *t, int64_t now_ns)
         if (!slot->active || !slot->sends || slot->due)
             continue;
         if (t->deadlines[s] <= now_ns)
-            t->deadlines[s] = slot->last_ns + weir_rtt_backed_off(&t->rtt, t->rtt.late.timeout_ns, slot->timeouts);
+            t->deadlines[s] = timeout_end(t, s, slot->last_ns);
         if (t->deadlines[s] <= now_ns)
             time_out(t, s);
         else if (t->deadlines[s] < t->earliest)
