@@ -234,14 +234,23 @@ static inline void weir_port_notify(weir_port *port, int side)
         weir_futex_wake(&ring->tail);
 }
 
-/* Host: sleep until a frame is there (1) or the time is over (0); or, seldom, not so long (0). */
+/* Host: sleep until a frame is there (1), or the time is over or a signal came (0). */
 static inline int weir_port_wait(weir_port *port, int side, int64_t timeout_ns)
 {
     weir_ring *ring = &port->memory->ring[!side];
     uint32_t head = port->side[side].head;
+    struct timespec start, now;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    int64_t left = timeout_ns;
     atomic_store_explicit(&ring->sleeping, 1, memory_order_seq_cst);
-    if (atomic_load_explicit(&ring->tail, memory_order_seq_cst) == head)
-        weir_futex_wait(&ring->tail, head, timeout_ns);
+    while (atomic_load_explicit(&ring->tail, memory_order_seq_cst) == head && (timeout_ns < 0 || left > 0)) {
+        if (weir_futex_wait(&ring->tail, head, left) != 0 && errno != EAGAIN)
+            break;
+        /* The wake-up may have been for frames that were taken before this sleep began. */
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if (timeout_ns >= 0)
+            left = timeout_ns - (now.tv_sec - start.tv_sec) * 1000000000ll - (now.tv_nsec - start.tv_nsec);
+    }
     atomic_store_explicit(&ring->sleeping, 0, memory_order_relaxed);
     return atomic_load_explicit(&ring->tail, memory_order_acquire) != head;
 }

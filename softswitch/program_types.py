@@ -260,6 +260,18 @@ class Table:
         """Whether entries have priorities (some field is ternary, optional or range)."""
         return self.kind in (MatchKind.TERNARY, MatchKind.RANGE)
 
+    @property
+    def fixed(self) -> ActionCall | None:
+        """What the table always does: it has no key, and its default action stays as the program has it."""
+        return self.default if not self.keys and self.default_const else None
+
+    @property
+    def fixed_next(self) -> str | None:
+        """The node after a table that always does the same."""
+        if self.by_hit or self.fixed is None:
+            return self.next_miss
+        return self.next_by_action.get(self.fixed.action, self.base_next)
+
 
 @dataclass(frozen=True)
 class ActionProfile:

@@ -137,7 +137,8 @@ class Switch:
         """Runs the frames that wait in queues and are due by `now` (see `process`) through egress.
 
         Each is run as of the time it was due, so that a late call changes neither rates nor timestamps.
-        Returns what leaves, like `process`.
+        Returns what leaves, like `process`. Packets that go round without end and multiply are left due
+        after a part of the work, for the next call.
         """
         with self._control:
             self._library.step(self.handle, now, self._emit)

@@ -182,9 +182,10 @@ static void on_emit(void *ctx, uint32_t port, const uint8_t *bytes, uint32_t len
 static void rearm(fabric *f, uint32_t number) {
     node_state *node = &f->nodes[number];
     uint64_t due = sw_deadline(node->sw);
+    if (due < f->now) due = f->now;
     if (due < node->wake) {
         node->wake = due;
-        push(f, due < f->now ? f->now : due, number, 0, NULL);
+        push(f, due, number, 0, NULL);
     }
 }
 

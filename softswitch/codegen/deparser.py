@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deparser, checksums and other calculations to C."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from softswitch.codegen.expressions import Compiler, literal, machine_bits
-from softswitch.codegen.headers import Bits, store_bits, store_next, wide_bits
+from softswitch.codegen.headers import Bits, joined, store_bits, store_next, wide_bits
 from softswitch.codegen.layout import Layout
 from softswitch.codegen.statements import StatementWriter, word_assignment
 from softswitch.codegen.tracepoints import Tracepoints
@@ -127,8 +127,8 @@ def _summable(layout: Layout, calculation: Calculation) -> bool:
         return False
     for _, run in _runs(calculation.inputs):
         group = 0
-        for each in run:
-            group += _input_bits(layout, each)
+        for each in _bits(layout, run):
+            group += each.bits
             if group > 128:
                 return False
             if group % 16 == 0:
@@ -173,7 +173,7 @@ def _word_sums(fields: Iterator[Bits]) -> Iterator[str]:
 
 
 def _any_varbit(layout: Layout, calculation: Calculation) -> bool:
-    return any(bits.varbit for bits in _bits(layout, list(calculation.inputs)))
+    return any(bits.varbit for bits in _bits(layout, calculation.inputs))
 
 
 def _input_bits(layout: Layout, each: CalculationInput) -> int:
@@ -207,7 +207,12 @@ def _runs(inputs: tuple[CalculationInput, ...]) -> Iterator[tuple[str | None, li
         yield current, run
 
 
-def _bits(layout: Layout, run: list[CalculationInput]) -> Iterator[Bits]:
+def _bits(layout: Layout, run: Iterable[CalculationInput]) -> Iterator[Bits]:
+    """The fields and constants of a run, those that are neighbours in one machine word together."""
+    return joined(_single_bits(layout, run))
+
+
+def _single_bits(layout: Layout, run: Iterable[CalculationInput]) -> Iterator[Bits]:
     for each in run:
         match each:
             case InputField(ref):
@@ -226,7 +231,8 @@ def _field_bits(layout: Layout, ref: FieldRef) -> list[Bits]:
     slot = layout.slot(ref)
     if slot.varbit:
         return [Bits(slot.access, slot.bits, True)]
-    return wide_bits(slot.access, slot.bits) if slot.bits > 128 else [Bits(slot.access, slot.bits)]
+    whole = Bits(slot.access, slot.bits, word=slot.word, below=slot.below)
+    return wide_bits(slot.access, slot.bits) if slot.bits > 128 else [whole]
 
 
 def update_function(layout: Layout) -> str:

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from softswitch.codegen.layout import Layout, c_type, storage_bits
 from softswitch.program_types import HeaderType
@@ -12,12 +13,35 @@ from softswitch.program_types import HeaderType
 class Bits:
     """`bits` bits to be written; `text` is a C expression of unsigned type with nothing above them.
 
-    With `varbit` it is a varbit field, which `store_next` can write.
+    With `varbit` it is a varbit field, which `store_next` can write. `word` is the machine word (C text)
+    whose bits they are, with `below` bits below them, when there is one.
     """
 
     text: str
     bits: int
     varbit: bool = False
+    word: str | None = None
+    below: int = 0
+
+
+def joined(fields: Iterable[Bits]) -> Iterator[Bits]:
+    """Puts neighbours in one machine word together, to be taken from it at once."""
+    for _, group in groupby(fields, lambda each: each.word):
+        pending: list[Bits] = []
+        for each in group:
+            if each.word is None or (pending and pending[-1].below != each.below + each.bits):
+                yield from _slice(pending)
+                pending = []
+            pending.append(each)
+        yield from _slice(pending)
+
+
+def _slice(neighbours: list[Bits]) -> list[Bits]:
+    if len(neighbours) < 2:
+        return neighbours
+    word, below, bits = neighbours[-1].word, neighbours[-1].below, sum(each.bits for each in neighbours)
+    mask = f"0x{(1 << bits) - 1:x}ull"
+    return [Bits(f"({word} >> {below} & {mask})", bits, word=word, below=below)]
 
 
 def load_field(base: str, offset: int, bits: int) -> str:
@@ -113,7 +137,8 @@ def header_functions(layout: Layout, kind: HeaderType) -> str:
 
 def _get(layout: Layout, kind: HeaderType) -> Iterator[str]:
     offset = 0
-    for member in layout.members(kind):
+    for word in layout.words(kind):
+        member = word.members[0]
         storage = storage_bits(member.bits)
         if member.varbit:
             yield f"h->{member.name}.n = n;"
@@ -124,7 +149,9 @@ def _get(layout: Layout, kind: HeaderType) -> Iterator[str]:
                 yield f"memcpy(h->{member.name}.b, b + {offset // 8}, n);"
                 yield "b += n;"
             continue
-        if member.is_run and member.bits == 8:
+        if word.shared:
+            yield f"h->{word.name} = {load_field('b', offset, word.bits)};"
+        elif member.is_run and member.bits == 8:
             yield f"memcpy(h->{member.name}, b + {offset // 8}, {member.count});"
         elif member.is_run and offset % 8 == 0:
             yield f"sw_load_run{member.bits}(h->{member.name}, b + {offset // 8}, {member.count});"
@@ -136,13 +163,14 @@ def _get(layout: Layout, kind: HeaderType) -> Iterator[str]:
             yield f"sw_load_wide(h->{member.name}, b, {offset}, {member.bits});"
         else:
             yield f"h->{member.name} = ({c_type(storage)})({load_field('b', offset, member.bits)});"
-        offset += member.bits * member.count
+        offset += word.bits
 
 
 def _put(layout: Layout, kind: HeaderType) -> Iterator[str]:
     pending: list[Bits] = []
     start = offset = 0
-    for member in layout.members(kind):
+    for word in layout.words(kind):
+        member = word.members[0]
         storage = storage_bits(member.bits)
         if member.varbit:
             yield from _store_ragged("b", start, pending)
@@ -156,13 +184,15 @@ def _put(layout: Layout, kind: HeaderType) -> Iterator[str]:
             else:
                 yield f"sw_store_run{member.bits}(b + {offset // 8}, h->{member.name}, {member.count});"
             pending, start = [], offset + member.bits * member.count
+        elif word.shared:
+            pending.append(Bits(f"h->{word.name}", word.bits))
         elif member.is_run:
             pending += (Bits(f"h->{member.name}[{i}]", member.bits) for i in range(member.count))
         elif storage > 128:
             pending += wide_bits(f"h->{member.name}", member.bits)
         else:
             pending.append(Bits(f"h->{member.name}", member.bits))
-        offset += member.bits * member.count
+        offset += word.bits
     yield from _store_ragged("b", start, pending)
 
 

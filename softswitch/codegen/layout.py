@@ -7,7 +7,9 @@ that the compiler takes it apart into registers and removes what nobody needs; a
 what its egress changes. Where a call is not inlined, all of it goes to memory: right, but slower.
 
 `phv` lies in memory, reached through ``p``: the headers. Runs of equal fields are arrays, so that loops
-over them can be vector code. Stack elements lie next to each other, so that a run-time index is a C index.
+over them can be vector code; other fields that make up a machine word are bit-fields of one, so that parser,
+deparser and checksums take them at once. Stack elements lie next to each other, so that a run-time index is a
+C index.
 """
 
 import re
@@ -15,10 +17,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from softswitch.codegen.members import Member, Word, members, words
 from softswitch.program_ir import FieldRef
 from softswitch.program_types import FieldType, HeaderType, Program
 
-MIN_RUN: Final = 4
 LOCAL: Final = "$local"  # header name of action-local temporaries (see codegen.locals)
 
 
@@ -26,7 +28,8 @@ LOCAL: Final = "$local"  # header name of action-local temporaries (see codegen.
 class Slot:
     """A field in C. `array` is the C array it is element `index` of, when it is in a run.
 
-    A varbit field is a struct: `n` bytes of `b`, most significant first.
+    `word` is the machine word it is bits of, when it shares one, with `below` bits below it. A varbit field
+    is a struct: `n` bytes of `b`, most significant first.
     """
 
     access: str
@@ -35,27 +38,13 @@ class Slot:
     array: str | None = None
     index: int = 0
     varbit: bool = False
+    word: str | None = None
+    below: int = 0
 
     @property
     def storage(self) -> int:
         """Width of the C type in bits."""
         return storage_bits(self.bits)
-
-
-@dataclass(frozen=True)
-class Member:
-    """A member of a header type's struct: field `first`, or `count` equal fields from it as an array."""
-
-    name: str
-    first: int
-    count: int
-    bits: int
-    varbit: bool = False
-
-    @property
-    def is_run(self) -> bool:
-        """Whether the member is an array of fields."""
-        return self.count > 1
 
 
 def storage_bits(bits: int) -> int:
@@ -92,28 +81,6 @@ class Names:
         return self._taken[name]
 
 
-def members(kind: HeaderType) -> list[Member]:
-    """Splits a header type into single fields and runs of at least MIN_RUN equal ones, which are arrays."""
-    result: list[Member] = []
-    position = 0
-    while position < len(kind.fields):
-        bits = kind.fields[position].bits
-        if kind.fields[position].varbit:
-            result.append(Member(f"f{position}", position, 1, bits, True))
-            position += 1
-            continue
-        end = position
-        while end < len(kind.fields) and kind.fields[end].bits == bits and not kind.fields[end].varbit:
-            end += 1
-        if bits in (8, 16, 32, 64) and end - position >= MIN_RUN:
-            result.append(Member(f"r{position}", position, end - position, bits))
-            position = end
-        else:
-            result.append(Member(f"f{position}", position, 1, bits))
-            position += 1
-    return result
-
-
 class Layout:
     """The C layout of a program's packet state.
 
@@ -128,6 +95,7 @@ class Layout:
         self._type_names = Names()
         self._used = used
         self._members: dict[str, list[Member]] = {}
+        self._words: dict[str, list[Word]] = {}
         self._locals: dict[str, FieldType] = {}
         stacked = {name: stack for stack in program.stacks.values() for name in stack.headers}
         self.header_index: dict[str, int] = {}
@@ -193,6 +161,12 @@ class Layout:
             self._members[kind.name] = members(kind)
         return self._members[kind.name]
 
+    def words(self, kind: HeaderType) -> list[Word]:
+        """The same members, those that share a machine word together."""
+        if kind.name not in self._words:
+            self._words[kind.name] = words(self.members(kind))
+        return self._words[kind.name]
+
     # -- fields ------------------------------------------------------------------------------------
 
     def add_local(self, name: str, bits: int, signed: bool) -> FieldRef:
@@ -222,6 +196,10 @@ class Layout:
         access, array, index = self.member_access(header.type, ref.field)
         base = self.header(ref.header)
         whole = f"{base}.{array}" if array else None
+        word = next((each for each in self.words(header.type) if each.shared and each.has(access)), None)
+        if word is not None:
+            shared = f"{base}.{word.name}"
+            return Slot(f"{base}.{access}", kind.bits, kind.signed, word=shared, below=word.below(access))
         return Slot(f"{base}.{access}", kind.bits, kind.signed, whole, index, kind.varbit)
 
     def header_bytes(self, kind: HeaderType, header: str) -> str:
@@ -334,8 +312,11 @@ class Layout:
 
     def _struct(self, kind: HeaderType) -> str:
         lines = ["typedef struct {"]
-        for member in self.members(kind):
-            if member.is_run:
+        for word in self.words(kind):
+            member = word.members[0]
+            if word.shared:
+                lines.append(f"    {_declare_word(word)}")
+            elif member.is_run:
                 lines.append(f"    {c_type(member.bits)} {member.name}[{member.count}];")
             else:
                 lines.append(f"    {_declare(member.name, member.bits, member.varbit)}")
@@ -351,3 +332,10 @@ def _declare(name: str, bits: int, varbit: bool) -> str:
     if storage > 128:
         return f"uint8_t {name}[{storage // 8}];"
     return f"{c_type(storage)} {name};"
+
+
+def _declare_word(word: Word) -> str:
+    # Of bit-fields the first has the lowest bits.
+    kind = f"uint{word.bits}_t"
+    fields = " ".join(f"{kind} {each.name} : {each.bits};" for each in reversed(word.members))
+    return f"union {{ {kind} {word.name}; struct {{ {fields} }}; }};"

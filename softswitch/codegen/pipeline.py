@@ -4,6 +4,7 @@
 from softswitch.codegen.expressions import Compiler, literal
 from softswitch.codegen.keys import KeyLayout, Piece, arg_word_count, entry_words, key_layout
 from softswitch.codegen.layout import Layout
+from softswitch.codegen.skips import skips
 from softswitch.codegen.statements import meter_colour, word_assignment
 from softswitch.codegen.tracepoints import Kind, Tracepoints
 from softswitch.program_ir import Binary, Exit, Expr, FieldRef, Valid, can_fail
@@ -21,6 +22,7 @@ class PipelineWriter:
         self._order = _topological(pipeline)
         self._labels = {name: f"N{number}" for number, name in enumerate(self._order)}
         self._numbers = {name: number for number, name in enumerate(layout.program.tables)}
+        self._skips = skips(layout, pipeline)
 
     def function(self) -> str:
         """C text of ``void <pipeline>(s, p, m)``."""
@@ -44,12 +46,14 @@ class PipelineWriter:
             held = f"const int held = {compiler.boolean(conditional.condition)};"
             number = list(self._layout.program.conditionals).index(name)
             return [held, *self._trace.record(Kind.CONDITION, number, "held"), f"if (held) {yes}", no]
-        return [*_tests(compiler, conditional.condition, yes, no), no]
+        skip = self._skips.get(name)
+        first = [f"if (!({skip.condition})) {self._go(skip.to)}"] if skip is not None else []
+        return [*first, *_tests(compiler, conditional.condition, yes, no), no]
 
     def _table(self, name: str) -> list[str]:
         table = self._pipeline.tables[name]
-        if not table.keys and table.default_const and table.default is not None:
-            return self._fixed(table, table.default)
+        if table.fixed is not None:
+            return self._fixed(table, table.fixed)
         number = self._numbers[name]
         lines = []
         words = 0
@@ -152,8 +156,7 @@ class PipelineWriter:
         args = [f"a[{i}]" for i in range(arg_word_count([action]))]
         lines += self._trace.record(Kind.CALL, action.id, *args)
         lines.append(f"action_{action.id}(s, p, m, {argument});{self._after(action)}")
-        following = table.next_miss if table.by_hit else table.next_by_action.get(action.id, table.base_next)
-        return [*lines, self._go(following)]
+        return [*lines, self._go(table.fixed_next)]
 
     def _after(self, action: Action) -> str:
         ends = any(isinstance(each, Exit) or can_fail(each) for each in action.body)

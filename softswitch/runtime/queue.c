@@ -6,6 +6,10 @@
 
 #include "trace.h"
 
+// What may enter queues during one step. More only comes of packets that go round and take no time on the line,
+// and are cloned as they go; the next step goes on with them, so that others get the switch in between.
+enum { STEP_ENTRIES = 16384 };
+
 static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static void set_deadline(sw_state *s, uint64_t due) {
@@ -47,6 +51,7 @@ sw_packet *sw_enqueue(sw_state *s, sw_queued_port *port, uint32_t priority, uint
         s->stats.packets_dropped++;
         return NULL;
     }
+    t->entered++;
     *packet = (sw_packet){NULL, t->now, bytes, (uint32_t)stats->depth_packets, passes, 0};
     if (queue->first == NULL)
         queue->first = packet;
@@ -112,9 +117,12 @@ void sw_traffic_step(sw_state *s, uint64_t now_ns, sw_emit emit, void *ctx) {
     sw_traffic *t = s->traffic;
     if (t == NULL) return;
     if (s->deadline <= now_ns) {
+        const uint64_t most = t->entered + STEP_ENTRIES;
         sw_queued_port *port;
-        while ((port = earliest(t)) != NULL && port->due <= now_ns) depart(s, port, emit, ctx);
+        while ((port = earliest(t)) != NULL && port->due <= now_ns && t->entered < most)
+            depart(s, port, emit, ctx);
         set_deadline(s, port == NULL ? SW_NEVER : port->due);
+        if (port != NULL && port->due <= now_ns) return;
     }
     t->now = max64(t->now, now_ns);
 }

@@ -42,6 +42,7 @@ struct sw_traffic {
     sw_queued_port *ports[SW_QUEUE_PORTS];  // the same, packed, in order of their numbers
     uint32_t count;
     uint64_t now;     // of what is being done, or was done last; no packet is due before
+    uint64_t entered; // packets that found room in a queue
     sw_packet *pool;  // free packets
 };
 
@@ -57,6 +58,7 @@ sw_packet *sw_enqueue(sw_state *s, sw_queued_port *port, uint32_t priority, uint
 // Runs a frame through the program, after what waits and is due by then.
 void sw_traffic_process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t len, uint64_t now_ns,
                         sw_emit emit, void *ctx);
+// Sends what is due. When packets go round and multiply, something may still be due afterwards.
 void sw_traffic_step(sw_state *s, uint64_t now_ns, sw_emit emit, void *ctx);
 int sw_traffic_set(sw_state *s, uint32_t port, const sw_queueing *wanted);
 void sw_traffic_stats(const sw_state *s, uint32_t port, sw_queue_stats *out);

@@ -73,7 +73,8 @@ static inline void sw_process(sw_switch *sw, uint32_t port, const uint8_t *frame
     sw_operations(sw)->process(sw, port, frame, len, now_ns, emit, ctx);
 }
 
-// Sends what waits in queues and is due by `now_ns`, each frame with the time it was due as its time.
+// Sends what waits in queues and is due by `now_ns`, each frame with the time it was due as its time. Of packets
+// that go round and multiply it does a part, so that the caller can let the lock go: then sw_deadline has passed.
 static inline void sw_step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx) {
     if (sw_operations(sw)->step != NULL) sw_operations(sw)->step(sw, now_ns, emit, ctx);
 }

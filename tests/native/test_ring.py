@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,19 @@ def test_a_sleeping_reader_is_woken(tmp_path: Path) -> None:
         host.send(b"you too")
         echo.join(30)
         assert got == [b"wake up", b"you too"]
+
+
+def test_a_wake_up_without_a_frame_does_not_end_a_wait(tmp_path: Path) -> None:
+    with ShmPort(tmp_path, 1, SWITCH) as switch, ShmPort(tmp_path, 1) as host:
+        got: list[bytes | None] = []
+        reader = threading.Thread(target=lambda: got.append(host.recv(30)))
+        reader.start()
+        for _ in range(300):  # until the reader sleeps, and on
+            assert not switch.send(bytes(MAX_FRAME + 1))
+            time.sleep(0.001)
+        switch.send(b"at last")
+        reader.join(30)
+        assert got == [b"at last"]
 
 
 def test_a_port_that_no_switch_made_is_named(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ ADD, MAX, WALK, DOWN, STRIDE, CHAIN, SCAN, SHIFT, SMEAR, SATURATE, WIDE = range(
 LANES = 16
 STORE, STORE64 = 64, 16
 M32, M64 = 2**32 - 1, 2**64 - 1
-BYTES = (8,) * 4 + (16,) * 4 + (64,) * 4
+WIDES = 9  # fields of each width, more than machine words hold
+BYTES = (8,) * WIDES + (16,) * WIDES + (64,) * WIDES
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +110,14 @@ def saturate(m: Model) -> None:
 
 def wide(m: Model) -> None:
     old = 0
-    for i in range(4):
+    for i in range(WIDES):
         index = m.base + i & M32
         old = m.store64[index] if index < STORE64 else old
-        m.bytes[8 + i] = m.bytes[8 + i] + old & M64
+        m.bytes[2 * WIDES + i] = m.bytes[2 * WIDES + i] + old & M64
         if index < STORE64:
-            m.store64[index] = m.bytes[8 + i]
+            m.store64[index] = m.bytes[2 * WIDES + i]
         m.bytes[i] = m.bytes[i] + 1 & 0xFF
-        m.bytes[4 + i] = m.bytes[4 + i] << 1 & 0xFFFF
+        m.bytes[WIDES + i] = m.bytes[WIDES + i] << 1 & 0xFFFF
 
 
 STEPS: dict[int, Callable[[Model], None]] = {

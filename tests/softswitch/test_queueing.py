@@ -280,6 +280,27 @@ def test_what_recirculates_forever_through_a_queue_ends() -> None:
         assert switch.statistics().packets_dropped == 2
 
 
+def test_what_goes_round_and_multiplies_leaves_the_switch_to_others_in_between() -> None:
+    """Clones of recirculated packets, of which egress sends none: all of them are always due at once."""
+    with Switch(program("traffic")) as switch:
+        for port in range(4):
+            switch.set_queueing(port, Queueing())
+        switch.set_clone_session(3, [(port, 1) for port in range(4)])
+        assert switch.process(5, pack([(10, 8), (3, 16), (0, 8)]), 0) == []
+        dropped = []
+        for _ in range(3):
+            assert switch.step(0) == []
+            assert switch.deadline() is not None, "they are not through"
+            dropped.append(switch.statistics().packets_dropped)
+        assert dropped[0] < dropped[1] < dropped[2] < 10**6, "every step does a part of it"
+        switch.set_clone_session(3, [])
+        steps = 0
+        while switch.deadline() is not None:  # those that are left go round until they have done so too often
+            assert switch.step(0) == []
+            steps += 1
+        assert steps < 1000
+
+
 def test_times_due_at_once_go_by_port_number(switch: Switch) -> None:
     for port in (7, 2, 5):
         switch.set_queueing(port, Queueing(rate_pps=100))

@@ -38,14 +38,29 @@ header bytes_t {
     bit<8> b1;
     bit<8> b2;
     bit<8> b3;
+    bit<8> b4;
+    bit<8> b5;
+    bit<8> b6;
+    bit<8> b7;
+    bit<8> b8;
     bit<16> s0;
     bit<16> s1;
     bit<16> s2;
     bit<16> s3;
+    bit<16> s4;
+    bit<16> s5;
+    bit<16> s6;
+    bit<16> s7;
+    bit<16> s8;
     bit<64> d0;
     bit<64> d1;
     bit<64> d2;
     bit<64> d3;
+    bit<64> d4;
+    bit<64> d5;
+    bit<64> d6;
+    bit<64> d7;
+    bit<64> d8;
 }
 
 struct headers_t {
@@ -125,7 +140,7 @@ control In(inout headers_t hdr, inout meta_t meta, inout standard_metadata_t sm)
 #define WIDE(i) store64.read(old64, hdr.order.base + i); hdr.bytes.d##i = hdr.bytes.d##i + old64; \
     store64.write(hdr.order.base + i, hdr.bytes.d##i); hdr.bytes.b##i = hdr.bytes.b##i + 1; \
     hdr.bytes.s##i = hdr.bytes.s##i << 1;
-    action wide() { WIDE(0) WIDE(1) WIDE(2) WIDE(3) }
+    action wide() { WIDE(0) WIDE(1) WIDE(2) WIDE(3) WIDE(4) WIDE(5) WIDE(6) WIDE(7) WIDE(8) }
 
     apply {
         sm.egress_spec = 1;
