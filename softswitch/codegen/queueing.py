@@ -91,6 +91,7 @@ static uint32_t depart(sw_state *s, sw_packet *packet, uint32_t port, uint64_t n
     here(&r)->written = UINT32_MAX;
 {time}{trace.turn()}    const uint32_t sent = leave_apart(&r, &w->p, &w->m, port, packet, depth);
     begin_waiting(&r, 1);
+    packet->passes = r.passes;
     return sent;
 }}
 """

@@ -6,9 +6,10 @@
 
 #include "trace.h"
 
-// What may enter queues during one step. More only comes of packets that go round and take no time on the line,
-// and are cloned as they go; the next step goes on with them, so that others get the switch in between.
-enum { STEP_ENTRIES = 16384 };
+// How often packets may begin anew, or enter a queue, during one step. More only comes of packets that go round,
+// take no time on the line, and are cloned as they go; the next step goes on with them, so that others get the
+// switch in between.
+enum { STEP_ROUNDS = 16384 };
 
 static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
@@ -51,7 +52,7 @@ sw_packet *sw_enqueue(sw_state *s, sw_queued_port *port, uint32_t priority, uint
         s->stats.packets_dropped++;
         return NULL;
     }
-    t->entered++;
+    t->rounds++;
     *packet = (sw_packet){NULL, t->now, bytes, (uint32_t)stats->depth_packets, passes, 0};
     if (queue->first == NULL)
         queue->first = packet;
@@ -92,11 +93,13 @@ static void depart(sw_state *s, sw_queued_port *port, sw_emit emit, void *ctx) {
     queue->stats.depth_packets--;
     queue->stats.depth_bytes -= packet->bytes;
     t->now = now;
+    const uint32_t passes = packet->passes;
     // Still counted as waiting: what egress sends back to this port must not find it idle.
     const sw_program *program = packet->traced != 0 && s->trace != NULL ? s->trace->program : &sw_generated;
     const uint32_t sent =
         program->depart(s, packet, port->number, now, (uint32_t)queue->stats.depth_packets, emit, ctx);
     port->waiting--;
+    t->rounds += packet->passes - passes - 1;  // the first is its own turn
     give_back(t, packet);
     queue->stats.packets += sent != 0;
     queue->stats.bytes += sent;
@@ -117,9 +120,9 @@ void sw_traffic_step(sw_state *s, uint64_t now_ns, sw_emit emit, void *ctx) {
     sw_traffic *t = s->traffic;
     if (t == NULL) return;
     if (s->deadline <= now_ns) {
-        const uint64_t most = t->entered + STEP_ENTRIES;
+        const uint64_t most = t->rounds + STEP_ROUNDS;
         sw_queued_port *port;
-        while ((port = earliest(t)) != NULL && port->due <= now_ns && t->entered < most)
+        while ((port = earliest(t)) != NULL && port->due <= now_ns && t->rounds < most)
             depart(s, port, emit, ctx);
         set_deadline(s, port == NULL ? SW_NEVER : port->due);
         if (port != NULL && port->due <= now_ns) return;
@@ -152,7 +155,8 @@ static sw_queued_port *add_port(sw_state *s, uint32_t number) {
 }
 
 int sw_traffic_set(sw_state *s, uint32_t number, const sw_queueing *wanted) {
-    static const sw_queueing unlimited = {.depth_packets = SW_NEVER, .depth_bytes = SW_NEVER};
+    // What is sent back to a port that is about to empty still waits there: not without end.
+    static const sw_queueing unlimited = {.depth_packets = 1024, .depth_bytes = SW_NEVER};
     if (number >= SW_QUEUE_PORTS) return -ERANGE;
     sw_queued_port *port = sw_queues_of(s, number);
     if (port == NULL) {

@@ -301,6 +301,17 @@ def test_what_goes_round_and_multiplies_leaves_the_switch_to_others_in_between()
         assert steps < 1000
 
 
+def test_a_port_that_loses_its_limits_while_packets_multiply_holds_no_more_and_more() -> None:
+    with Switch(program("traffic")) as switch:
+        switch.set_queueing(1, Queueing())
+        switch.set_clone_session(3, [(1, 1), (1, 2)])
+        assert switch.process(5, pack([(10, 8), (3, 16), (0, 8)]), 0) == []
+        switch.set_queueing(1, None)
+        for _ in range(10):
+            assert switch.step(0) == []
+            assert counts(switch, port=1).depth_packets <= 1024
+
+
 def test_times_due_at_once_go_by_port_number(switch: Switch) -> None:
     for port in (7, 2, 5):
         switch.set_queueing(port, Queueing(rate_pps=100))
