@@ -15,6 +15,7 @@ from p4.v1 import p4runtime_pb2 as p4rt
 from softswitch.digests import Digest
 from softswitch.errors import Code, ControlError, ProgramError, UnsupportedConstruct
 from softswitch.p4rt.digests import DigestLists
+from softswitch.p4rt.notifications import Notifications
 from softswitch.p4rt.p4data import encoder
 from softswitch.p4rt.p4info import P4InfoIndex
 from softswitch.p4rt.sessions import Stream
@@ -408,3 +409,19 @@ def test_a_wrong_acknowledgement_is_answered_on_the_stream(own: Rig) -> None:
     number = own.digest("learned_t").digest_id
     acknowledge(own.controller, number, 1)
     assert own.controller.stream("unknown").error.canonical_code == int(Code.NOT_FOUND)
+
+
+def test_what_goes_wrong_while_telling_is_not_the_end(
+    own: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The thread that asks for digests and idle timeouts goes on."""
+    tick = Notifications.tick
+
+    def fail_once(notifications: Notifications, now: int) -> bool:
+        monkeypatch.setattr(Notifications, "tick", tick)
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setattr(Notifications, "tick", fail_once)
+    own.controller.write("INSERT", digest_entry=own.digest("learned_t", max_list_size=1))
+    assert values(told_in_the_end(own, order(LEARN, who=7))) == [[7, PORT, 31]]
+    assert "digests or idle timeouts were lost (1 so far)" in caplog.text

@@ -10,6 +10,7 @@ from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2 as p4rt
 
 from softswitch.device import Device
+from softswitch.p4rt.service import P4RuntimeService
 from tests.softswitch.p4rt_client import CONTROL, PATIENCE, Controller, all_entries
 
 _PIPELINE = p4rt.SetForwardingPipelineConfigRequest
@@ -615,6 +616,25 @@ def test_packets_from_and_to_the_controller(switch: Controller, device: Device) 
     packet = switch.stream("packet").packet
     assert packet.payload == frame
     assert {m.metadata_id: m.value for m in packet.metadata} == {1: b"\x05", 2: b"\x33"}
+
+
+def test_a_packet_in_that_goes_wrong_is_the_only_one_that_is_lost(
+    switch: Controller, device: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tell = P4RuntimeService.packet_in
+
+    def fail_once(service: P4RuntimeService, frame: bytes) -> None:
+        monkeypatch.setattr(P4RuntimeService, "packet_in", tell)
+        raise KeyError("a fault of ours")
+
+    monkeypatch.setattr(P4RuntimeService, "packet_in", fail_once)
+    device.loop.add_queue(5, "five")
+    switch.write("INSERT", table_entry=switch.station(_MAC, "to_controller", {"reason": 0x33}))
+    frames = [_MAC.to_bytes(6, "big") + bytes(6) + b"\x12\x34" + bytes([i]) * 60 for i in range(2)]
+    for frame in frames:
+        device.loop.inject(5, frame)
+    assert switch.stream("packet").packet.payload == frames[1]
+    assert "a packet-in was lost (1 so far)" in caplog.text
 
 
 def test_bad_packet_outs_are_answered_on_the_stream(switch: Controller, device: Device) -> None:
