@@ -22,7 +22,7 @@ class PipelineWriter:
         self._order = _topological(pipeline)
         self._labels = {name: f"N{number}" for number, name in enumerate(self._order)}
         self._numbers = {name: number for number, name in enumerate(layout.program.tables)}
-        self._skips = skips(layout, pipeline)
+        self._skips = skips(layout, pipeline, self._order)
 
     def function(self) -> str:
         """C text of ``void <pipeline>(s, p, m)``."""

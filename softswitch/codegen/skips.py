@@ -7,7 +7,7 @@ test of all the bits that are left says whether the rest can be left out: then n
 but assignments that p4c puts before an inlined control, of metadata that nobody reads afterwards.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,20 +41,26 @@ class _Link:
     assigns: frozenset[FieldRef] = frozenset()
 
 
-def skips(layout: Layout, pipeline: Pipeline) -> dict[str, Skip]:
-    """By conditional, what goes in front of its test."""
+def skips(layout: Layout, pipeline: Pipeline, order: Sequence[str]) -> dict[str, Skip]:
+    """By conditional, what goes in front of its test. `order`: nodes before those that may follow them."""
     program = layout.program
     links = {link.name: link for link in _links(layout, pipeline)}
     found: dict[str, Skip] = {}
-    for head in links.keys() - {link.following for link in links.values()}:
-        chain = list(_chain(links, head))
+    seen: set[str] = set()
+    for name in order:
+        if name in seen or name not in links or not links[name].bits:
+            continue
+        chain = list(_chain(links, name))
+        seen.update(link.name for link in chain)
         tests = [at for at, link in enumerate(chain) if link.bits]
-        for number in range(_EVERY, len(tests) - _EVERY + 1, _EVERY):
-            rest = chain[tests[number] : tests[-1] + 1]
-            to = rest[-1].following
-            assigned = frozenset().union(*(link.assigns for link in rest))
-            if not assigned & _read_from(program, pipeline, to):
-                found[rest[0].name] = Skip(_any_holds(rest), to)
+        if len(tests) < 2 * _EVERY:
+            continue
+        to = chain[tests[-1]].following
+        read = _read_from(program, pipeline, to)
+        for at in tests[_EVERY : 1 - _EVERY : _EVERY]:
+            rest = chain[at : tests[-1] + 1]
+            if not any(link.assigns & read for link in rest):
+                found[chain[at].name] = Skip(_any_holds(rest), to)
     return found
 
 
@@ -98,8 +104,7 @@ def _bits(layout: Layout, condition: Expr) -> dict[str, int]:
             return {word: 1 << bit}
         case Binary("!=", Binary("&", FieldRef() as ref, Const(mask)), Const(0)):
             slot = layout.slot(ref)
-            metadata = layout.program.headers[ref.header].metadata
-            if metadata and not slot.signed and slot.bits <= 64 and 0 < mask < 1 << slot.bits:
+            if not slot.signed and slot.bits <= 64 and 0 < mask < 1 << slot.bits:
                 return {slot.access: mask}
     return {}
 

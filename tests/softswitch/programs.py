@@ -24,6 +24,7 @@ NAMES: Final = (
     "traffic",
     "state",
     "loops",
+    "chains",
     "queues",
     "wide",
     "meters",

@@ -22,6 +22,7 @@ OURS: Final = (
     "traffic",
     "state",
     "loops",
+    "chains",
     "meters",
     "externs",
     "unions",
