@@ -19,6 +19,7 @@ from softswitch.p4rt import (
 )
 from softswitch.p4rt.keys import Message, invalid
 from softswitch.p4rt.pipeline import Pipeline
+from softswitch.p4rt.unknown import has_unknown
 
 Writer = Callable[[Pipeline, int, Message], None]
 """Applies one Update.Type to one entity. Raises ControlError; then nothing has changed."""
@@ -52,6 +53,7 @@ _READERS: Final[Mapping[str, Reader]] = {
     "action_profile_group": action_profiles.read_groups,
     "value_set_entry": value_sets.read_value_sets,
 }
+_ENTITIES: Final = p4runtime_pb2.ReadResponse.DESCRIPTOR.fields_by_name["entities"].number
 
 
 def _kind(entity: Message) -> str:
@@ -69,21 +71,9 @@ def write(pipeline: Pipeline, update: int, entity: Message) -> None:
         raise invalid(f"the update's type is {update or 'not set'}")
     kind = _kind(entity)
     message = getattr(entity, kind)
-    if _has_unknown(message):
+    if has_unknown(message):
         raise ControlError(Code.UNIMPLEMENTED, f"the {kind} has a field that is newer than P4Runtime 1.4.1")
     _WRITERS[kind](pipeline, update, message)
-
-
-def _has_unknown(message: Message) -> bool:
-    """Whether a message holds what this version of P4Runtime does not know, and so would leave out."""
-    if len(message.UnknownFields()):
-        return True
-    for field, value in message.ListFields():
-        if field.message_type is not None:
-            repeated = field.label == field.LABEL_REPEATED
-            if any(_has_unknown(each) for each in (value if repeated else (value,))):
-                return True
-    return False
 
 
 def read(pipeline: Pipeline, entity: Message) -> Iterator[Message]:
@@ -91,9 +81,41 @@ def read(pipeline: Pipeline, entity: Message) -> Iterator[Message]:
 
     Of a kind that this switch does not have, "all there are" is nothing.
     """
+    for kind, found in _select(pipeline, entity):
+        yield p4runtime_pb2.Entity(**{kind: found})
+
+
+def read_responses(pipeline: Pipeline, entity: Message) -> Iterator[bytes]:
+    """The same, each as a ReadResponse on the wire; one behind the other they are one ReadResponse.
+
+    Because putting thousands of messages into others copies each of them.
+    """
+    for kind, found in _select(pipeline, entity):
+        within = _field(
+            p4runtime_pb2.Entity.DESCRIPTOR.fields_by_name[kind].number, found.SerializeToString()
+        )
+        yield _field(_ENTITIES, within)
+
+
+def _select(pipeline: Pipeline, entity: Message) -> Iterator[tuple[str, Message]]:
     wanted = entity.WhichOneof("entity")
     if wanted is not None and wanted not in _READERS and not getattr(entity, wanted).ByteSize():
         return
     kind = _kind(entity)
     for found in _READERS[kind](pipeline, getattr(entity, kind)):
-        yield p4runtime_pb2.Entity(**{kind: found})
+        yield kind, found
+
+
+def _field(number: int, message: bytes) -> bytes:
+    """A message as a field of another, as protobuf encodes it: tag, length, message."""
+    return b"".join((_varint(number << 3 | 2), _varint(len(message)), message))
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits a byte, lowest first; all but the last have the eighth."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

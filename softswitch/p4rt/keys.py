@@ -108,27 +108,23 @@ def check_priority(table: TableInfo, priority: int) -> None:
 
 def encode_match(field: FieldInfo, match: Match, message: Message) -> None:
     """Append the match to a TableEntry or ValueSetMember, as the specification has it: no wildcards."""
-    found = p4runtime_pb2.FieldMatch(field_id=field.id)
     if isinstance(match, Exact):
-        found.exact.value = encode(match.value)
+        message.match.add(field_id=field.id).exact.value = encode(match.value)
     elif isinstance(match, Lpm):
-        if match.prefix_len == 0:
-            return
-        found.lpm.value, found.lpm.prefix_len = encode(match.value), match.prefix_len
+        if match.prefix_len != 0:
+            lpm = message.match.add(field_id=field.id).lpm
+            lpm.value, lpm.prefix_len = encode(match.value), match.prefix_len
     elif isinstance(match, Range):
-        if match == Range(0, (1 << field.bits) - 1):
-            return
-        found.range.low, found.range.high = encode(match.low), encode(match.high)
+        if match != Range(0, (1 << field.bits) - 1):
+            found = message.match.add(field_id=field.id).range
+            found.low, found.high = encode(match.low), encode(match.high)
     elif field.match_type == _TYPES.OPTIONAL:  # BMv2 writes P4's optional as ternary
         value = match.value if isinstance(match, Optional) or match.mask else None
-        if value is None:
-            return
-        found.optional.value = encode(value)
-    elif isinstance(match, Ternary):
-        if match.mask == 0:
-            return
-        found.ternary.value, found.ternary.mask = encode(match.value), encode(match.mask)
-    message.match.append(found)
+        if value is not None:
+            message.match.add(field_id=field.id).optional.value = encode(value)
+    elif isinstance(match, Ternary) and match.mask != 0:
+        ternary = message.match.add(field_id=field.id).ternary
+        ternary.value, ternary.mask = encode(match.value), encode(match.mask)
 
 
 def encode_key(table: TableInfo, key: tuple[Match, ...], priority: int) -> Message:

@@ -66,9 +66,13 @@ def _handlers(service: P4RuntimeService) -> grpc.GenericRpcHandler:
         handlers[name] = kind(
             getattr(service, name),
             request_deserializer=_parser(method.input_type._concrete_class),
-            response_serializer=method.output_type._concrete_class.SerializeToString,
+            response_serializer=_serialised,
         )
     return grpc.method_handlers_generic_handler(described.full_name, handlers)
+
+
+def _serialised(message: Any) -> bytes:
+    return message if isinstance(message, bytes) else bytes(message.SerializeToString())
 
 
 def _parser(message: Any) -> Callable[[bytes], Any]:

@@ -4,6 +4,7 @@
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
@@ -58,11 +59,11 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
             context.abort_with_status(batch_status("Write", results))
         return p4runtime_pb2.WriteResponse()
 
-    def Read(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:  # noqa: N802
-        """Streams what the request's entities select."""
+    def Read(self, request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:  # noqa: N802
+        """Streams what the request's entities select: ReadResponse messages as they are on the wire."""
         found, results = _answer(context, lambda: self._read(request))
         for part in _chunks(found):
-            yield p4runtime_pb2.ReadResponse(entities=part)
+            yield b"".join(part)
         if any(results):
             context.abort_with_status(batch_status("Read", results))
 
@@ -105,14 +106,16 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
             self._check_writer(request)
             return batch.apply(self._pipelines.current(), request)
 
-    def _read(self, request: Any) -> tuple[list[Any], batch.Results]:
+    def _read(self, request: Any) -> tuple[list[bytes], batch.Results]:
         self._check_device(request.device_id)
         with self._pipelines.lock:
             pipeline = self._pipelines.current()
-            found: list[Any] = []
+            found: list[bytes] = []
             results = [
-                batch.attempt(lambda entity=entity: found.extend(entities.read(pipeline, entity)))  # type: ignore[misc]
-                for entity in request.entities
+                batch.attempt(
+                    partial(lambda each: found.extend(entities.read_responses(pipeline, each)), each)
+                )
+                for each in request.entities
             ]
         return found, results
 
@@ -217,15 +220,14 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
         self.sessions.check_writer(request)
 
 
-def _chunks(found: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Entities in parts that clients can receive."""
+def _chunks(found: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    """What is read, in parts that clients can receive."""
     start = size = 0
-    for number, entity in enumerate(found):
-        length = entity.ByteSize()
-        if size and size + length > _READ_CHUNK:
+    for number, each in enumerate(found):
+        if size and size + len(each) > _READ_CHUNK:
             yield found[start:number]
             start, size = number, 0
-        size += length
+        size += len(each)
     if start < len(found):
         yield found[start:]
 

@@ -228,7 +228,7 @@ def test_a_rank_that_never_comes_fails_the_join_of_all_others_by_name(lonely: Wo
 
 
 def test_a_switch_that_is_not_there_is_named(lonely: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.service.MIN_PROGRAM_TIME_S", 0.1)
+    monkeypatch.setattr("controller.service.MIN_PROGRAM_TIME_S", 2.0)
     with pytest.raises(JobStopped) as caught:
         lonely.agent().join(job="one", size=1, rank=0, host="h1", timeout_s=0.1)
     message = str(caught.value)

@@ -52,6 +52,13 @@ CORPUS = {
     "unions": test_unions.frames(40),
     "varbits": test_varbits.frames(40),
     "value_sets": test_value_sets.frames(40),
+    "chains": [
+        pack([(count << 2 | what, 8), (base, 32), (first, 32), (0x20, 32)]) + bytes(range(4 * count))
+        for what in range(4)
+        for base in (0, 60)
+        for first in (0, 1, 0x80000, 0xFFFFFFFF)
+        for count in (0, 20)
+    ],
     "loops": [
         bytes([what, 1]) + base.to_bytes(4, "big") + b"\xff" * 4 + bytes(range(64)) + bytes(44)
         for what in range(12)
