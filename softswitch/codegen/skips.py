@@ -22,7 +22,7 @@ _EVERY: Final = 8  # tests
 
 @dataclass(frozen=True)
 class Skip:
-    """Goes on at node `to` (None: the end) unless C text `condition` is other than zero."""
+    """Goes on at node `to` (None: the end) when C text `condition` is zero."""
 
     condition: str
     to: str | None
