@@ -16,11 +16,19 @@ _Number = TypeVar("_Number", int, float)
 Workers = Annotated[int, typer.Option(min=1, max=32, help="Number of workers.")]
 
 
+def _whole_blocks(lanes: int | list[int] | None) -> int | list[int] | None:
+    if any(count % 32 for count in ([lanes] if isinstance(lanes, int) else lanes or [])):
+        raise typer.BadParameter("is to be a multiple of 32")
+    return lanes
+
+
 @app.command()
 def switch(
     workers: Workers = 4,
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Slots kept busy.")] = 64,
-    lanes: Annotated[int, typer.Option(min=32, max=256, help="Lanes a packet, a multiple of 32.")] = 256,
+    lanes: Annotated[
+        int, typer.Option(min=32, max=256, callback=_whole_blocks, help="Lanes a packet, a multiple of 32.")
+    ] = 256,
     seconds: Annotated[float, typer.Option(help="Length of one repetition over AF_PACKET.")] = 3.0,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 5,
 ) -> None:
@@ -31,8 +39,6 @@ def switch(
     """
     from bench.switch import run
 
-    if lanes % 32:
-        raise typer.BadParameter("--lanes: a multiple of 32")
     run(workers, slots, lanes, seconds, repeats)
 
 
@@ -40,7 +46,12 @@ def switch(
 def instructions(
     lanes: Annotated[
         list[int] | None,
-        typer.Option(min=32, max=256, help="Lanes a packet, a multiple of 32; may be repeated. 64 and 256."),
+        typer.Option(
+            min=32,
+            max=256,
+            callback=_whole_blocks,
+            help="Lanes a packet, a multiple of 32; may be repeated. 64 and 256.",
+        ),
     ] = None,
 ) -> None:
     """Instructions that a packet costs in the soft switch, by what they are for, counted by callgrind.
@@ -49,8 +60,6 @@ def instructions(
     """
     from bench.instructions import run
 
-    if any(count % 32 for count in lanes or ()):
-        raise typer.BadParameter("--lanes: a multiple of 32")
     run(lanes or (64, 256))
 
 
