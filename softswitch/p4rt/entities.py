@@ -17,6 +17,7 @@ from softswitch.p4rt import (
     tables,
     value_sets,
 )
+from softswitch.p4rt.encoding import message_field
 from softswitch.p4rt.keys import Message, invalid
 from softswitch.p4rt.pipeline import Pipeline
 from softswitch.p4rt.unknown import has_unknown
@@ -91,10 +92,8 @@ def read_responses(pipeline: Pipeline, entity: Message) -> Iterator[bytes]:
     Because putting thousands of messages into others copies each of them.
     """
     for kind, found in _select(pipeline, entity):
-        within = _field(
-            p4runtime_pb2.Entity.DESCRIPTOR.fields_by_name[kind].number, found.SerializeToString()
-        )
-        yield _field(_ENTITIES, within)
+        number = p4runtime_pb2.Entity.DESCRIPTOR.fields_by_name[kind].number
+        yield message_field(_ENTITIES, message_field(number, found.SerializeToString()))
 
 
 def _select(pipeline: Pipeline, entity: Message) -> Iterator[tuple[str, Message]]:
@@ -104,18 +103,3 @@ def _select(pipeline: Pipeline, entity: Message) -> Iterator[tuple[str, Message]
     kind = _kind(entity)
     for found in _READERS[kind](pipeline, getattr(entity, kind)):
         yield kind, found
-
-
-def _field(number: int, message: bytes) -> bytes:
-    """A message as a field of another, as protobuf encodes it: tag, length, message."""
-    return b"".join((_varint(number << 3 | 2), _varint(len(message)), message))
-
-
-def _varint(value: int) -> bytes:
-    """Seven bits a byte, lowest first; all but the last have the eighth."""
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import grpc
 
+from softswitch.p4rt.encoding import varint
 from tests.harness.p4runtime import P4Runtime
 from tests.harness.ports import free_port
 
@@ -101,8 +102,8 @@ class Bmv2Stream:
 
     def _request(self, number: int, port: int, frame: bytes) -> bytes:
         # BMv2 never forgets which id a packet had, but it counts packets on: ids may come again.
-        head = b"\x08" + _varint(number + 1) + b"\x10" + _varint(self.device) + b"\x18" + _varint(port)
-        return head + b"\x22" + _varint(len(frame)) + frame
+        head = b"\x08" + varint(number + 1) + b"\x10" + varint(self.device) + b"\x18" + varint(port)
+        return head + b"\x22" + varint(len(frame)) + frame
 
     def alive(self, patience: float = 0.0) -> None:
         """Raise with BMv2's last words when it has died, or does within so many seconds."""
@@ -144,15 +145,6 @@ def _fields(raw: bytes) -> Iterable[tuple[int, Any]]:
     for tag in rest:
         value = _unvarint(rest)
         yield tag >> 3, bytes(next(rest) for _ in range(value)) if tag & 7 == 2 else value
-
-
-def _varint(value: int) -> bytes:
-    result = bytearray()
-    while value > 0x7F:
-        result.append(value & 0x7F | 0x80)
-        value >>= 7
-    result.append(value)
-    return bytes(result)
 
 
 def _unvarint(rest: Iterator[int]) -> int:
