@@ -35,6 +35,8 @@ _KINDS = {
     MatchKind.RANGE: "SW_TERNARY",
 }
 
+_STANDARD_BITS = {"mcast_grp": 16}  # of the fields that the switch itself goes by, where not 64 (v1model.p4)
+
 
 def generate(program: Program, trace: bool = False) -> str:
     """C text of a program, to be compiled together with softswitch/runtime.
@@ -121,11 +123,15 @@ def _used(program: Program, actions: list[Action]) -> set[FieldRef]:
     for action in actions:
         for statement in action.body:
             used |= statement_fields(program, statement)
-    standard = program.headers["standard_metadata"].type
+    standard = {field.name: field.bits for field in program.headers["standard_metadata"].type.fields}
     for name in ("egress_spec", "mcast_grp"):
-        if name not in {field.name for field in standard.fields}:
+        if name not in standard:
             raise ProgramError(f"program: 'standard_metadata' has no '{name}' (is this a v1model program?)")
         used.add(FieldRef("standard_metadata", name))
+    for name, bits in standard.items():
+        most = _STANDARD_BITS.get(name, 64)
+        if bits > most:
+            raise ProgramError(f"program: 'standard_metadata.{name}' has {bits} bits, more than {most}")
     return used
 
 

@@ -200,6 +200,14 @@ def test_spoiled_programs_load_or_are_refused(seed: int) -> None:
     assert 0 < survivors < len(outcomes), "changes are neither all harmless nor all fatal"
 
 
+def _standard(root: Any, name: str, bits: int) -> None:
+    """Another width for a field, and a field more so that all are whole bytes."""
+    fields = next(each["fields"] for each in root["header_types"] if each["name"] == "standard_metadata")
+    field = next(each for each in fields if each[0] == name)
+    fields.append(["filled", (field[1] - bits) % 8 or 8, False])
+    field[1] = bits
+
+
 TOO_MUCH: list[tuple[str, Spoil]] = [
     ("a field of 2049 bits", lambda r: r["header_types"][3]["fields"].append(["wide", 2049, False])),
     (
@@ -216,6 +224,8 @@ TOO_MUCH: list[tuple[str, Spoil]] = [
         lambda r: r["field_lists"].append({"name": "f", "id": 1 << 32, "elements": []}),
     ),
     ("errors: ", lambda r: r["errors"].append([])),
+    ("'standard_metadata.mcast_grp' has 17 bits, more than 16", lambda r: _standard(r, "mcast_grp", 17)),
+    ("'standard_metadata.egress_rid' has 65 bits, more than 64", lambda r: _standard(r, "egress_rid", 65)),
 ]
 
 
