@@ -111,12 +111,11 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
         with self._pipelines.lock:
             pipeline = self._pipelines.current()
             found: list[bytes] = []
-            results = [
-                batch.attempt(
-                    partial(lambda each: found.extend(entities.read_responses(pipeline, each)), each)
-                )
-                for each in request.entities
-            ]
+
+            def add(entity: Any) -> None:
+                found.extend(entities.read_responses(pipeline, entity))
+
+            results = [batch.attempt(partial(add, entity)) for entity in request.entities]
         return found, results
 
     def _set_config(self, request: Any) -> None:

@@ -5,13 +5,30 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 import pytest
 
 from softswitch.device import Device
 from tests.harness.ports import free_port
 from tests.softswitch.p4rt_client import PATIENCE, Controller
+
+
+@pytest.fixture
+def fail_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, str], None]:
+    """Makes the next call of a method of a class go wrong as nobody has thought of."""
+
+    def fail(kind: type, name: str) -> None:
+        method = getattr(kind, name)
+
+        def fault(*_: Any) -> NoReturn:
+            monkeypatch.setattr(kind, name, method)
+            raise KeyError("a fault of ours")
+
+        monkeypatch.setattr(kind, name, fault)
+
+    return fail
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ where BMv2 agrees on BMv2, too."""
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -412,16 +412,10 @@ def test_a_wrong_acknowledgement_is_answered_on_the_stream(own: Rig) -> None:
 
 
 def test_what_goes_wrong_while_telling_is_not_the_end(
-    own: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    own: Rig, fail_once: Callable[[type, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """The thread that asks for digests and idle timeouts goes on."""
-    tick = Notifications.tick
-
-    def fail_once(notifications: Notifications, now: int) -> bool:
-        monkeypatch.setattr(Notifications, "tick", tick)
-        raise KeyError("a fault of ours")
-
-    monkeypatch.setattr(Notifications, "tick", fail_once)
+    fail_once(Notifications, "tick")
     own.controller.write("INSERT", digest_entry=own.digest("learned_t", max_list_size=1))
     assert values(told_in_the_end(own, order(LEARN, who=7))) == [[7, PORT, 31]]
     assert "digests or idle timeouts were lost (1 so far)" in caplog.text

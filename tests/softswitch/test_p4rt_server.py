@@ -2,6 +2,7 @@
 """P4Runtime over real gRPC, driven by p4runtime-shell's client; where BMv2 agrees, the same tests on BMv2."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -619,15 +620,12 @@ def test_packets_from_and_to_the_controller(switch: Controller, device: Device) 
 
 
 def test_a_packet_in_that_goes_wrong_is_the_only_one_that_is_lost(
-    switch: Controller, device: Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    switch: Controller,
+    device: Device,
+    fail_once: Callable[[type, str], None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    tell = P4RuntimeService.packet_in
-
-    def fail_once(service: P4RuntimeService, frame: bytes) -> None:
-        monkeypatch.setattr(P4RuntimeService, "packet_in", tell)
-        raise KeyError("a fault of ours")
-
-    monkeypatch.setattr(P4RuntimeService, "packet_in", fail_once)
+    fail_once(P4RuntimeService, "packet_in")
     device.loop.add_queue(5, "five")
     switch.write("INSERT", table_entry=switch.station(_MAC, "to_controller", {"reason": 0x33}))
     frames = [_MAC.to_bytes(6, "big") + bytes(6) + b"\x12\x34" + bytes([i]) * 60 for i in range(2)]
