@@ -24,7 +24,7 @@ check: .venv/ready  ## formatting, lint, types, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m wire.generate --check
+	$(BIN)/python -m weir.wire.generate --check
 	$(BIN)/python p4src/build.py --check
 
 bench: .venv/ready  ## the speed figures of the README

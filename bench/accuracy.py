@@ -14,7 +14,7 @@ from statistics import mean
 
 from rich.console import Console
 
-from bench.table import show
+from weir.bench.table import show
 from weir.train.config import make_config
 from weir.train.words import method_words
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hand-written aggregator as a process: ``python -m bench.aggregator JOB WORKERS SLOTS IFACE...``.
+"""The hand-written aggregator as a process: ``python -m weir.bench.aggregator JOB WORKERS SLOTS IFACE...``.
 
 It runs under the soft switch's port loop, so that a comparison measures the pipelines and not the sockets.
 Ends when its standard input does.
@@ -7,8 +7,8 @@ Ends when its standard input does.
 
 import sys
 
-from bench.native import Aggregator
-from softswitch.ports import PortLoop
+from weir.bench.native import Aggregator
+from weir.softswitch.dataplane.ports import PortLoop
 
 
 def main() -> None:

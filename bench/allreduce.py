@@ -18,8 +18,8 @@ from typing import TypeAlias
 
 from rich.console import Console
 
-from bench.allreduce_worker import Plan
-from bench.table import show, spread
+from weir.bench.allreduce_worker import Plan
+from weir.bench.table import show, spread
 from weir.child import end, log_tail, spawn
 from weir.cluster import local_cluster
 from weir.netns import network_cluster
@@ -123,7 +123,7 @@ def _rank(
     rendezvous = {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_PORT": str(port)}
     with (folder / f"{rank}.json").open("wb") as out:
         return spawn(
-            "bench.allreduce_worker",
+            "weir.bench.allreduce_worker",
             [plan.json()],
             log=folder / f"{rank}.log",
             environment={**environment, **rendezvous},

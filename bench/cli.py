@@ -37,7 +37,7 @@ def switch(
     In memory, and (as root) over AF_PACKET on veth pairs in network namespaces. BMv2 takes part when
     simple_switch_grpc is on PATH.
     """
-    from bench.switch import run
+    from weir.bench.switch import run
 
     run(workers, slots, lanes, seconds, repeats)
 
@@ -58,7 +58,7 @@ def instructions(
 
     And in the hand-written C aggregator. No other load disturbs this. Needs valgrind.
     """
-    from bench.instructions import run
+    from weir.bench.instructions import run
 
     run(lanes or (64, 256))
 
@@ -71,7 +71,7 @@ def start(
     repeats: Annotated[int, typer.Option(min=1, help="Starts of each kind.")] = 3,
 ) -> None:
     """Time from `weir switch` to the first packet: with an empty cache, again, and for larger programs."""
-    from bench.start import run
+    from weir.bench.start import run
 
     run(repeats, tuple(_numbers(int, sizes, "--sizes", 0, 64)))
 
@@ -91,7 +91,7 @@ def tables(
 
     Also what `weir switch` holds in memory. BMv2 takes part when simple_switch is on PATH.
     """
-    from bench.tables import run
+    from weir.bench.tables import run
 
     run(routes, rules, _numbers(int, sizes, "--sizes", 1, 1_000_000), frames, repeats, plot)
 
@@ -111,7 +111,7 @@ def allreduce(
 
     Over shared memory, and (as root) over shaped links between network namespaces.
     """
-    from bench.allreduce import run
+    from weir.bench.allreduce import run
 
     run(workers, megabytes, tuple(density or (1.0, 0.1, 0.01)), rate, repeats, overlap)
 
@@ -126,7 +126,7 @@ def accuracy(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
 ) -> None:
     """Final accuracy of training over Weir against Gloo: the same seeds, both trained in full."""
-    from bench.accuracy import run
+    from weir.bench.accuracy import run
 
     run(model, workers, epochs, method, density, seeds)
 
@@ -147,7 +147,7 @@ def cost(
     Bytes on the wire in both directions, headers included, exact and without a network: no figure depends on
     this machine.
     """
-    from bench.cost import run
+    from weir.bench.cost import run
     from weir.train.config import PRESETS
 
     chosen = [model for model in PRESETS if model in models.split(",")]
@@ -170,7 +170,7 @@ def selection(
     steps: Annotated[int, typer.Option(min=2, help="Steps; the second half counts.")] = 24,
 ) -> None:
     """Time to choose what is sent and how, as a share of the backward pass; one thread, the same run."""
-    from bench.selection import run
+    from weir.bench.selection import run
 
     run(_model(model), _sparsifiers(methods), density, workers, batch, steps)
 
@@ -187,7 +187,7 @@ def density(
     plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-density.png"),
 ) -> None:
     """Density of the sum over a training, who sends it, and how long choosing takes: ExDyna's figures."""
-    from bench.density import run
+    from weir.bench.density import run
 
     run(_model(model), _sparsifiers(methods), target, workers, steps, plot)
 
@@ -202,7 +202,7 @@ def _model(name: str) -> "Model":
 
 
 def _sparsifiers(names: str) -> list[str]:
-    from host_agent.sparsifiers import sparsifier_class
+    from weir.host_agent.compression.sparsifiers import sparsifier_class
 
     try:
         return [sparsifier_class(name).name for name in names.split(",")]
@@ -264,8 +264,8 @@ def training(
     training itself, all on the same bad links. It needs cores to spare: all switches and workers share this
     machine.
     """
-    from bench.training import run
-    from bench.training_ways import PEERS
+    from weir.bench.training import run
+    from weir.bench.training_ways import PEERS
     from weir.train.config import ConfigError, make_config
 
     try:
@@ -313,8 +313,8 @@ def tail(
     A ring all-reduce or streams over DCTCP, against Weir step by step: hashed paths, spraying, priorities,
     trimming with a loss budget.
     """
-    from bench.tail import measure
-    from bench.tail_cases import CONTENDERS, SETTINGS, Scenario
+    from weir.bench.tail import measure
+    from weir.bench.tail_cases import CONTENDERS, SETTINGS, Scenario
 
     chosen = [name for name in SETTINGS if setting in (name, "both")]
     if not chosen:

@@ -2,7 +2,7 @@
 """``weir bench cost``: bytes in both directions, headers included, on the same recorded gradients.
 
 No packet is sent and nothing is timed: bytes follow exactly from what each worker has to send, and are tested
-equal to those of the real transport (host_agent.formats.cost). ``bench.cost_cases`` says who takes part.
+equal to those of the real transport (host_agent.formats.cost). ``weir.bench.cost_cases`` says who takes part.
 """
 
 import itertools
@@ -21,10 +21,10 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from bench.cost_cases import BASELINE, OWN, Measured, Setting, measure, saving_at_energy, settings
-from bench.cost_plot import draw
-from bench.replay import Recording, record
-from bench.table import show
+from weir.bench.cost_cases import BASELINE, OWN, Measured, Setting, measure, saving_at_energy, settings
+from weir.bench.cost_plot import draw
+from weir.bench.replay import Recording, record
+from weir.bench.table import show
 from weir.train.config import Model
 from weir.train.words import byte_count
 

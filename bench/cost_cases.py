@@ -21,11 +21,11 @@ from typing import Final
 
 import numpy as np
 
-from bench.replay import SLOTS, Recording, Replay, Sent
-from host_agent.formats import omnireduce
-from host_agent.formats.cost import Flags, Occupancy, Traffic, by_block, exchange_traffic
-from host_agent.formats.format import BLOCK_SIZES, MASK_SIZES
-from host_agent.report import FRAME_OVERHEAD
+from weir.bench.replay import SLOTS, Recording, Replay, Sent
+from weir.host_agent.compression.encodings import omnireduce
+from weir.host_agent.compression.encodings.cost import Flags, Occupancy, Traffic, by_block, exchange_traffic
+from weir.host_agent.compression.encodings.encoding import BLOCK_SIZES, MASK_SIZES
+from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.train.config import Model, make_config
 from weir.train.task import make_task
 

@@ -6,8 +6,8 @@ from math import isnan, nan
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from bench.cost_cases import Measured, saving_at_energy
-from bench.table import command_line
+from weir.bench.cost_cases import Measured, saving_at_energy
+from weir.bench.table import command_line
 
 Saving: TypeAlias = Callable[[Measured, Sequence[Measured]], float | None]
 

@@ -17,8 +17,8 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from bench.replay import Replay, Sent, train
-from bench.table import command_line, show
+from weir.bench.replay import Replay, Sent, train
+from weir.bench.table import command_line, show
 from weir.train.config import Model, make_config
 from weir.train.task import make_task
 

@@ -20,12 +20,13 @@ from typing import Final
 
 from rich.console import Console
 
-from bench import native
-from bench.switch import JOB, PROGRAM, admit
-from bench.table import show
-from softswitch.codegen.module import generate
-from softswitch.program import load_program
-from softswitch.switch import Switch
+from weir.bench import native
+from weir.bench.switch import JOB, admit
+from weir.bench.table import show
+from weir.p4src import PROGRAM
+from weir.softswitch.codegen.module import generate
+from weir.softswitch.program.loader import load_program
+from weir.softswitch.switch import Switch
 
 WORKERS: Final = 4
 SLOTS: Final = 64
@@ -97,7 +98,7 @@ def _ours(file: str) -> bool:
 def _count(which: str, lanes: int, rounds: int) -> Counter[Place]:
     with tempfile.TemporaryDirectory(prefix="weir-count-") as folder:
         out = Path(folder) / "callgrind.out"
-        call = f"from bench.instructions import load; load({which!r}, {lanes}, {rounds})"
+        call = f"from weir.bench.instructions import load; load({which!r}, {lanes}, {rounds})"
         environment = os.environ | {"WEIR_CFLAGS": TARGET}
         tool = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--dump-line=yes"]
         done = subprocess.run(

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.codec import Column, Packet
-from host_agent.frames import Addresses, Endpoint, Framer
-from native import INCLUDE, load_library
-from softswitch.ports import NativeSwitch
-from wire.definition import ECT, GROUP_LANES, GROUPS, Flag, Op, PacketType, columns, dscp
+from weir.host_agent.transport.codec import Column, Packet
+from weir.host_agent.transport.frames import Addresses, Endpoint, Framer
+from weir.native import INCLUDE, load_library
+from weir.softswitch.dataplane.ports import NativeSwitch
+from weir.wire.definition import ECT, GROUP_LANES, GROUPS, Flag, Op, PacketType, columns, dscp
 
 _ROOT: Final = Path(__file__).resolve().parent
 _INCLUDE: Final = (INCLUDE, _ROOT.parent / "host_agent" / "csrc", _ROOT.parent / "softswitch" / "runtime")

@@ -20,15 +20,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from host_agent.bucket_layout import BucketLayout
-from host_agent.dtypes import Lanes
-from host_agent.formats import SCALE_LANES, Formats, Plan, Proposal, parse_rule
-from host_agent.formats.cost import Flags, Occupancy, Traffic, exchange_traffic
-from host_agent.local_gradients import LocalGradients
-from host_agent.loss_policy import LossPolicy
-from host_agent.primitive import Peers, Primitive
-from host_agent.report import ReduceReport
-from host_agent.sparsifiers import SparsifierOptions, create_sparsifier
+from weir.host_agent.collectives.communicator import Communicator, Primitive
+from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.encodings import SCALE_LANES, Encodings, Plan, Proposal, parse_rule
+from weir.host_agent.compression.encodings.cost import Flags, Occupancy, Traffic, exchange_traffic
+from weir.host_agent.compression.local_gradients import LocalGradients
+from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
+from weir.host_agent.transport.report import ReduceReport
 from weir.train.config import PRESETS, Model, make_config
 from weir.train.data import share
 from weir.train.task import make_task, mean_loss
@@ -163,7 +163,7 @@ class Replay:
             gradients.join(module, rank, workers)
             self.ranks.append(gradients)
         first = self.ranks[0].sparsifier
-        self.formats = Formats(parse_rule(rule or first.format), first)
+        self.formats = Encodings(parse_rule(rule or first.format), first)
         self.formats.join(workers, SLOTS)
 
     def step(self, gradients: Gradients) -> Sent:
@@ -243,5 +243,5 @@ class _Alone:
         return cast(ReduceReport, None)
 
 
-def _peers(rank: int, size: int) -> Peers:
-    return Peers(cast(Primitive, _Alone()), rank, size)
+def _peers(rank: int, size: int) -> Communicator:
+    return Communicator(cast(Primitive, _Alone()), rank, size)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from softswitch.entry import Entry, Exact, Lpm, Match, Range, Ternary
+from weir.softswitch.state.entry import Entry, Exact, Lpm, Match, Range, Ternary
 
 PORTS: Final = 64
 TCP, UDP = 6, 17

@@ -16,8 +16,8 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from bench.replay import Replay, Seconds, train
-from bench.table import show
+from weir.bench.replay import Replay, Seconds, train
+from weir.bench.table import show
 from weir.train.config import Model, make_config
 from weir.train.task import make_task, mean_loss
 

@@ -19,11 +19,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from bench.table import show
-from native.ring import ShmPort
-from softswitch.control.client import CallFailedError, call
+from weir.bench.table import show
+from weir.native.ring import ShmPort
+from weir.p4src import PROGRAM
+from weir.softswitch.control.client import CallFailedError, call
 
-PROGRAM: Final = Path(__file__).resolve().parent.parent / "p4src" / "build" / "weir_v1model.json"
 _PATIENCE: Final = 600.0  # seconds
 _LOOK: Final = 0.005  # seconds between looks
 _FRAME: Final = bytes(12) + b"\x88\xb5" + bytes(46)
@@ -68,7 +68,7 @@ def _row(name: str, starts: list[Start], times: int = 1) -> tuple[str, ...]:
 def start(program: Path, folder: Path, cache: Path) -> Start:
     """Start a switch with a cache of its own, let one frame through, end it. Raises RuntimeError."""
     shm, control = folder / "shm", folder / "control"
-    command = [sys.executable, "-m", "softswitch", "--program", str(program), "--control", str(control)]
+    command = [sys.executable, "-m", "weir.softswitch", "--program", str(program), "--control", str(control)]
     command += ["--port", "1=shm", "--shm", str(shm), "--log-level", "error"]
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     environment.pop("WEIR_CACHE", None)

@@ -22,19 +22,19 @@ from typing import Final
 
 from rich.console import Console
 
-from bench import native
-from bench.table import show, spread
-from controller.client import AgentClient
-from controller.desired import desired_state
-from controller.jobs import Job, Member
-from controller.slots import SlotRange
-from controller.topology import Target, single_switch
-from simulator.entries import install
-from softswitch.ports import PortLoop
-from softswitch.switch import Switch
+from weir.agent_service.client import AgentClient
+from weir.bench import native
+from weir.bench.table import show, spread
+from weir.controller.desired import desired_state
+from weir.controller.jobs import Job, Member
+from weir.controller.slots import SlotRange
+from weir.controller.topology import Target, single_switch
 from weir.netns import Lab, NetworkCluster, lab, network_cluster
+from weir.p4src import PROGRAM
+from weir.simulator.entries import install
+from weir.softswitch.dataplane.ports import PortLoop
+from weir.softswitch.switch import Switch
 
-PROGRAM: Final = Path(__file__).resolve().parent.parent / "p4src" / "build" / "weir_v1model.json"
 JOB: Final = 7
 SHARED_MEMORY: Final = "soft switch, shared memory"
 ROUNDS_APART: Final = 100_000_000  # rounds of one repetition are newer than those of the last
@@ -155,7 +155,7 @@ def _hand_written(place: Lab, workers: int, slots: int) -> Iterator[None]:
         *place.at_switch(),
         sys.executable,
         "-m",
-        "bench.aggregator",
+        "weir.bench.aggregator",
         str(JOB),
         str(workers),
         str(slots),

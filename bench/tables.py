@@ -14,15 +14,15 @@ from typing import Final
 
 from rich.console import Console
 
-from bench import bmv2_files, native
-from bench.rules import PORTS, Packet, filtered, filters, flows, routed, routes, strangers
-from bench.switch import PROGRAM
-from bench.table import show, spread
-from bench.tables_plot import draw
-from softswitch.codegen.layout import storage_bits
-from softswitch.entry import Entry
-from softswitch.program import load_program
-from softswitch.switch import Switch
+from weir.bench import bmv2_files, native
+from weir.bench.rules import PORTS, Packet, filtered, filters, flows, routed, routes, strangers
+from weir.bench.table import show, spread
+from weir.bench.tables_plot import draw
+from weir.p4src import PROGRAM
+from weir.softswitch.codegen.layout import storage_bits
+from weir.softswitch.program.loader import load_program
+from weir.softswitch.state.entry import Entry
+from weir.softswitch.switch import Switch
 
 P4: Final = Path(__file__).resolve().parent / "p4"
 LENGTH: Final = 64  # bytes of a frame
@@ -170,7 +170,15 @@ def held_bytes(program: Path) -> dict[str, int]:
     """What a `weir switch` process holds once it serves P4Runtime, by the names of /proc/PID/status."""
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
         ready = Path(folder) / "ready"
-        command = [sys.executable, "-m", "softswitch", "--program", str(program), "--ready-file", str(ready)]
+        command = [
+            sys.executable,
+            "-m",
+            "weir.softswitch",
+            "--program",
+            str(program),
+            "--ready-file",
+            str(ready),
+        ]
         ports = ["--shm", folder, "--port", "1=shm", "--port", "2=shm", "--grpc", "127.0.0.1:0"]
         process = subprocess.Popen([*command, *ports], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:

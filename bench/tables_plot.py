@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from bench.table import command_line
+from weir.bench.table import command_line
 
 
 class Measured(Protocol):
-    """bench.tables.Point."""
+    """weir.bench.tables.Point."""
 
     @property
     def case(self) -> str:

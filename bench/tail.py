@@ -2,7 +2,7 @@
 """``weir bench tail``: how long the slowest tensors take where others' bursts share the links.
 
 In virtual time: the real switch program and host code in `simulator`, so the figures do not depend on the
-machine that computes them. `bench.tail_cases` says what is compared.
+machine that computes them. `weir.bench.tail_cases` says what is compared.
 """
 
 import math
@@ -15,8 +15,8 @@ from statistics import mean
 
 from rich.console import Console
 
-from bench.table import show
-from bench.tail_cases import CONTENDERS, Contender, Outcome, Scenario, Setting, run
+from weir.bench.table import show
+from weir.bench.tail_cases import CONTENDERS, Contender, Outcome, Scenario, Setting, run
 
 console = Console(stderr=True)
 

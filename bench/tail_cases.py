@@ -16,23 +16,23 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from controller.qos import ClassSpec, Loss, Qos
-from controller.topology import Topology, leaf_spine
-from host_agent.flows.config import FlowConfig
-from host_agent.flows.frames import Address
-from host_agent.flows.server import ParameterServer, ServerConfig, WorkerFlows, bounded
-from host_agent.flows.worker import ServerClient
-from host_agent.tagging import Tagging
-from simulator.background import Background, Incast
-from simulator.clock import SECOND
-from simulator.host import Host, Work
-from simulator.link import Faults
-from simulator.network import LinkSpec, Network
-from simulator.ring import Ring
-from simulator.stream import OVERHEAD, Stream
-from simulator.tcp import MSS, TcpConfig
-from softswitch.queueing import Queueing
-from wire.definition import LAYER_CLASSES, RELIABLE_DSCP, Op, dscp
+from weir.controller.qos import ClassSpec, Loss, Qos
+from weir.controller.topology import Topology, leaf_spine
+from weir.host_agent.flows.config import FlowConfig
+from weir.host_agent.flows.frames import Address
+from weir.host_agent.flows.server import ParameterServer, ServerConfig, WorkerFlows, bounded
+from weir.host_agent.flows.worker import ServerClient
+from weir.host_agent.transport.tagging import Tagging
+from weir.simulator.background import Background, Incast
+from weir.simulator.clock import SECOND
+from weir.simulator.host import Host, Work
+from weir.simulator.link import Faults
+from weir.simulator.network import LinkSpec, Network
+from weir.simulator.ring import Ring
+from weir.simulator.stream import OVERHEAD, Stream
+from weir.simulator.tcp import MSS, TcpConfig
+from weir.softswitch.dataplane.queueing import Queueing
+from weir.wire.definition import LAYER_CLASSES, RELIABLE_DSCP, Op, dscp
 
 Setting = Literal["collectives", "server"]
 SETTINGS: Final[tuple[Setting, ...]] = ("collectives", "server")
@@ -235,7 +235,7 @@ def _tree(
     workers: list[str],
     outcome: Outcome,
 ) -> Begin:
-    """A float tensor as `host_agent.float_sum` has it: one exponent per block (MAX), then the lanes (ADD)."""
+    """A float tensor as `collectives.float_sum` has it: an exponent per block (MAX), then lanes (ADD)."""
     spines = None if contender.spray else [f"spine{1 + seed % scenario.spines}"]
     job = network.admit(
         workers,

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import training_virtual
-from bench.dense_curve import dense_curve
-from bench.table import show
-from bench.training_plot import draw
-from bench.training_virtual import Reduced
-from bench.training_ways import PEERS, Kind, Outcome, Way, train
+from weir.bench import training_virtual
+from weir.bench.dense_curve import dense_curve
+from weir.bench.table import show
+from weir.bench.training_plot import draw
+from weir.bench.training_virtual import Reduced
+from weir.bench.training_ways import PEERS, Kind, Outcome, Way, train
 from weir.methods import find_method
 from weir.netns import network_cluster
 from weir.train.config import TrainConfig

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from bench.table import command_line
+from weir.bench.table import command_line
 from weir.train.config import TrainConfig
 from weir.train.netrows import links_line
 from weir.train.words import duration
 
 if TYPE_CHECKING:
-    from bench.training_ways import Outcome
+    from weir.bench.training_ways import Outcome
 
 _PEERS: Final = ("#888888", "#bbbbbb")
 _WEIR: Final = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#e377c2", "#17becf")

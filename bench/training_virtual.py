@@ -3,7 +3,7 @@
 
 The real switch program, the real entries and the real transport, in the simulator: what comes out depends on
 the seed and not on how busy this machine is. The peer is Gloo's ring of two segments a chunk over simulated
-TCP as Linux has it (`simulator.tcp`), with time-outs of 200 ms at least, without marks.
+TCP as Linux has it (`weir.simulator.tcp`), with time-outs of 200 ms at least, without marks.
 """
 
 import itertools
@@ -15,18 +15,18 @@ from typing import Final
 
 import numpy as np
 
-from controller.slots import MOST_SLOTS
-from host_agent.tagging import Tagging
-from simulator.congestion import Algorithm
-from simulator.host import Work
-from simulator.link import Faults
-from simulator.network import LinkSpec, Network
-from simulator.ring import Ring
-from simulator.tcp import TcpConfig
-from softswitch.queueing import Queueing
 from weir.background import FLOWS, frame
+from weir.controller.slots import MOST_SLOTS
+from weir.host_agent.transport.tagging import Tagging
 from weir.network import NetworkSpec, Plan, incast, make_plan
-from wire.definition import SLOT_LANES, Op
+from weir.simulator.congestion import Algorithm
+from weir.simulator.host import Work
+from weir.simulator.link import Faults
+from weir.simulator.network import LinkSpec, Network
+from weir.simulator.ring import Ring
+from weir.simulator.tcp import TcpConfig
+from weir.softswitch.dataplane.queueing import Queueing
+from weir.wire.definition import SLOT_LANES, Op
 
 LAYER: Final = 2
 DELAY_NS: Final = 10_000  # of every link

@@ -109,7 +109,7 @@ def train(way: Way, cluster: NetworkCluster) -> Outcome:
             environment,
             Path(name),
             prefix=cluster.lab.at_worker,
-            module="bench.training_worker",
+            module="weir.bench.training_worker",
         ) as workers:
             for news in _steps(workers, record):
                 ticker.tell(record, news)
@@ -129,7 +129,7 @@ def _server(way: Way, cluster: NetworkCluster, folder: Path) -> Iterator[dict[st
         return
     address = cluster.lab.plan.workers[0].ip
     process = spawn(
-        "bench.parameter_server",
+        "weir.bench.parameter_server",
         [address, str(_PORT), str(way.config.workers)],
         log=folder / "server.log",
         prefix=cluster.lab.at_worker(0),
@@ -174,7 +174,7 @@ class _Ticker:
 
 
 def _counts(cluster: NetworkCluster) -> NetworkCounts:
-    from controller.client import AgentClient
+    from weir.agent_service.client import AgentClient
 
     with AgentClient(cluster.controller) as client:
         return read_counts(client.status(), NetworkCounts(), {})

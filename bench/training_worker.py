@@ -11,8 +11,8 @@ import torch
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.parameter_server import Client
-from bench.training_ways import SERVER
+from weir.bench.parameter_server import Client
+from weir.bench.training_ways import SERVER
 from weir.train.backends import Exchange, make_exchange
 from weir.train.config import TrainConfig
 from weir.train.messages import Sent

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m controller``: the same as ``weir controller``."""
+"""``python -m weir.controller``: the same as ``weir controller``."""
 
 import typer
 
-from controller.cli import controller
+from weir.controller.cli import controller
 
 if __name__ == "__main__":
     typer.run(controller)

@@ -12,8 +12,8 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from controller.client import AgentClient, AgentError
-from controller.status import as_plain_data, render
+from weir.agent_service.client import AgentClient, AgentError
+from weir.controller.status import as_plain_data, render
 
 DEFAULT_ADDRESS = "127.0.0.1:9600"
 
@@ -63,7 +63,7 @@ def controller(
     SIGHUP: read the topology file again; changes of its qos section are written to the switches at once.
     """
     try:
-        from controller.daemon import STARTUP_ERRORS, run
+        from weir.controller.daemon import STARTUP_ERRORS, run
     except ImportError as error:
         _fail(
             f"{error}; the controller needs more than a training environment: pip install 'weir[controller]'"

@@ -11,8 +11,8 @@ from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 from p4runtime_sh.context import Context, P4Type
 
-from controller.entries import Lpm, Match, Replica, TableEntry, Ternary
-from controller.sync import EntryUpdate, Update
+from weir.controller.entries import Lpm, Match, Replica, TableEntry, Ternary
+from weir.controller.sync import EntryUpdate, Update
 
 
 class UnknownNameError(LookupError):

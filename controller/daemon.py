@@ -8,11 +8,11 @@ import os
 import signal
 from pathlib import Path
 
-from controller.memory import StateFileError
-from controller.program import ProgramError
-from controller.server import Controller, ListenError, Settings
-from controller.tls import TlsError, TlsFiles
-from controller.topology import TopologyError, load_topology
+from weir.agent_service.tls import TlsError, TlsFiles
+from weir.controller.memory import StateFileError
+from weir.controller.program import ProgramError
+from weir.controller.server import Controller, ListenError, Settings
+from weir.controller.topology import TopologyError, load_topology
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ A spine that a job has given up (``Job.parents``) sums nothing for it any more, 
 
 from collections.abc import Collection, Iterable, Iterator
 
-from controller.entries import Replica, SwitchState, TableEntry
-from controller.jobs import Job, Member
-from controller.slots import SlotRange
-from controller.tables import (
+from weir.controller.entries import Replica, SwitchState, TableEntry
+from weir.controller.jobs import Job, Member
+from weir.controller.slots import SlotRange
+from weir.controller.tables import (
     admission,
     aggregator,
     arp,
@@ -25,8 +25,8 @@ from controller.tables import (
     spraying,
     tree,
 )
-from controller.topology import Switch, Topology
-from wire.definition import UDP_PORT
+from weir.controller.topology import Switch, Topology
+from weir.wire.definition import UDP_PORT
 
 
 def desired_state(

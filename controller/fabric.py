@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All switches of a topology, each with its keeper; and which spines the leaves send to.
+"""All switches of a topology, each with its reconciler; and which spines the leaves send to.
 
 A spine that has not answered for a while is given up: leaves spray packets over the others, and running
 jobs leave it (controller.failover). When it is back it is programmed first; then packets are sprayed over it
@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from controller.desired import desired_state
-from controller.failover import Failover
-from controller.jobs import Job
-from controller.keeper import KeeperState, SwitchKeeper
-from controller.program import load_program
-from controller.switch_client import SwitchError
-from controller.topology import Topology
+from weir.controller.desired import desired_state
+from weir.controller.failover import Failover
+from weir.controller.jobs import Job
+from weir.controller.program import load_program
+from weir.controller.reconciler import ReconcilerState, SwitchReconciler
+from weir.controller.switch_client import SwitchError
+from weir.controller.topology import Topology
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,8 @@ class Fabric:
         self._spines = tuple(spine.name for spine in topology.spines)
         self._alive = frozenset(self._spines)
         programs = {name: load_program(name, p4_dir) for name in {s.program for s in topology.switches}}
-        self.keepers = {
-            switch.name: SwitchKeeper(
+        self.reconcilers = {
+            switch.name: SwitchReconciler(
                 switch, programs[switch.program], election_id, probed=switch.name in self._spines
             )
             for switch in topology.switches
@@ -69,7 +69,7 @@ class Fabric:
 
     def slots(self) -> dict[str, int]:
         """Number of slots of each switch."""
-        return {name: keeper.program.slots for name, keeper in self.keepers.items()}
+        return {name: reconciler.program.slots for name, reconciler in self.reconcilers.items()}
 
     def update(self, jobs: Iterable[Job]) -> None:
         """Make these the jobs that switches serve."""
@@ -92,36 +92,40 @@ class Fabric:
         await asyncio.gather(*(self._settled(name, timeout_s) for name in names))
         spines = [name for name in names if name in self._spines]
         if spines and not self._alive.intersection(spines):
-            problems = "; ".join(self.keepers[name].problem for name in spines)
+            problems = "; ".join(self.reconcilers[name].problem for name in spines)
             raise SwitchError(f"no spine is left: {problems}")
 
     async def settled_if_ready(self, timeout_s: float) -> None:
         """Wait until the switches that answer hold what they must; the others are not waited for."""
-        ready = [keeper for keeper in self.keepers.values() if keeper.state is KeeperState.READY]
+        ready = [
+            reconciler
+            for reconciler in self.reconcilers.values()
+            if reconciler.state is ReconcilerState.READY
+        ]
         with contextlib.suppress(SwitchError):
-            await asyncio.gather(*(keeper.settled(timeout_s) for keeper in ready))
+            await asyncio.gather(*(reconciler.settled(timeout_s) for reconciler in ready))
 
     async def run(self) -> None:
         """Keep all switches, until ``stop``."""
         watch = asyncio.create_task(self._watch_spines())
         try:
-            await asyncio.gather(*(keeper.run() for keeper in self.keepers.values()))
+            await asyncio.gather(*(reconciler.run() for reconciler in self.reconcilers.values()))
         finally:
             watch.cancel()
 
     def stop(self) -> None:
         """Let ``run`` end."""
-        for keeper in self.keepers.values():
-            keeper.stop()
+        for reconciler in self.reconcilers.values():
+            reconciler.stop()
 
     def _want(self) -> None:
         qos = self._topology.qos
-        for name, keeper in self.keepers.items():
-            state = desired_state(self._topology, keeper.switch, self._jobs, self._alive)
-            keeper.want(state, tuple(queue for queue in qos.queues if queue.switch == name))
+        for name, reconciler in self.reconcilers.items():
+            state = desired_state(self._topology, reconciler.switch, self._jobs, self._alive)
+            reconciler.want(state, tuple(queue for queue in qos.queues if queue.switch == name))
 
     async def _settled(self, name: str, timeout_s: float) -> None:
-        waiting = asyncio.create_task(self.keepers[name].settled(timeout_s))
+        waiting = asyncio.create_task(self.reconcilers[name].settled(timeout_s))
         try:
             while not waiting.done():
                 await asyncio.wait([waiting], timeout=CHECK_S)
@@ -142,7 +146,7 @@ class Fabric:
         if alive == self._alive:
             return
         for name in self._alive - alive:
-            log.warning("spine %s is given up: %s", name, self.keepers[name].problem)
+            log.warning("spine %s is given up: %s", name, self.reconcilers[name].problem)
         for name in alive - self._alive:
             log.info("spine %s is back: for jobs that begin, and packets that are not summed", name)
         if not alive:
@@ -154,8 +158,8 @@ class Fabric:
         if self._failover.fence(self._alive):
             self.on_failover()
             self._want()
-        self._failover.fenced(lambda leaf: self.keepers[leaf].version)
-        moved = self._failover.move(lambda leaf, version: self.keepers[leaf].holds(version))
+        self._failover.fenced(lambda leaf: self.reconcilers[leaf].version)
+        moved = self._failover.move(lambda leaf, version: self.reconcilers[leaf].holds(version))
         if moved:
             self.on_failover()
             self._want()
@@ -164,7 +168,7 @@ class Fabric:
 
     def _lives(self, name: str, now: float) -> bool:
         """One that was given up lives again once it holds what it must."""
-        keeper = self.keepers[name]
+        reconciler = self.reconcilers[name]
         if name not in self._alive:
-            return keeper.current
-        return keeper.down_since is None or now - keeper.down_since < self._spine_timeout_s
+            return reconciler.current
+        return reconciler.down_since is None or now - reconciler.down_since < self._spine_timeout_s

@@ -12,7 +12,7 @@ For the same reason a job never takes a spine back, and one that has no other le
 
 from collections.abc import Callable, Collection, Iterable
 
-from controller.jobs import Job
+from weir.controller.jobs import Job
 
 
 class Failover:

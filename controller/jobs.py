@@ -6,9 +6,9 @@ import secrets
 from dataclasses import dataclass, field
 from enum import Enum
 
-from controller.slots import SlotRange
-from controller.topology import Host
-from wire.definition import MAX_WORKERS, UDP_PORT
+from weir.controller.slots import SlotRange
+from weir.controller.topology import Host
+from weir.wire.definition import MAX_WORKERS, UDP_PORT
 
 
 class Refusal(Enum):

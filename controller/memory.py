@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from controller.jobs import Job, JobState, Member, MemberState
-from controller.slots import SlotRange
-from controller.topology import Topology
+from weir.controller.jobs import Job, JobState, Member, MemberState
+from weir.controller.slots import SlotRange
+from weir.controller.topology import Topology
 
 
 class StateFileError(Exception):

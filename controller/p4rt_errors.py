@@ -12,8 +12,8 @@ import grpc
 from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2
 
-from controller.entries import Lpm, Match
-from controller.sync import EntryUpdate, Update
+from weir.controller.entries import Lpm, Match
+from weir.controller.sync import EntryUpdate, Update
 
 _SHOWN = 5  # of one batch; what fails fails often in the same way
 

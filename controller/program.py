@@ -16,6 +16,8 @@ from typing import Any
 from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
+from weir.p4src import BUILD
+
 SLOT_REGISTER = "WeirIngress.slots.owners"
 VERSIONS = 2  # cells per slot
 MANIFEST = "manifest.json"
@@ -36,11 +38,6 @@ class CompiledProgram:
     slots: int
 
 
-def default_directory() -> Path:
-    """Where the compiled programs of this installation are."""
-    return Path(__file__).resolve().parent.parent / "p4src" / "build"
-
-
 def load_program(name: str, directory: Path | None = None) -> CompiledProgram:
     """Read a compiled program.
 
@@ -51,7 +48,7 @@ def load_program(name: str, directory: Path | None = None) -> CompiledProgram:
     Raises:
         ProgramError: a file is missing or unreadable, or the manifest does not match.
     """
-    directory = directory or default_directory()
+    directory = directory or BUILD
     json_path, info_path = directory / f"{name}.json", directory / f"{name}.p4info.txtpb"
     try:
         device_config, info_text = json_path.read_bytes(), info_path.read_text()

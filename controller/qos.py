@@ -23,7 +23,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from wire.definition import BEST_EFFORT_DSCP, LAYER_CLASSES, RELIABLE_DSCP, SprayMode, dscp
+from weir.wire.definition import BEST_EFFORT_DSCP, LAYER_CLASSES, RELIABLE_DSCP, SprayMode, dscp
 
 NEVER: Final = 0xFFFF  # a threshold that no queue reaches
 DROP_PORT: Final = 511  # v1model's bit<9> drop port; nothing can be attached to it

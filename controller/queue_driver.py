@@ -9,7 +9,7 @@ import socket
 import struct
 from collections.abc import Iterable
 
-from controller.qos import QueueSpec
+from weir.controller.qos import QueueSpec
 
 TIMEOUT_S = 5.0
 _SERVICE = "simple_switch"

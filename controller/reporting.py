@@ -1,57 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``Status`` answers: the book, the keepers and the switches' counters in one message."""
+"""What ``Status`` answers: the registry, the reconcilers and the switches' counters in one message."""
 
 import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from controller.book import JobBook
-from controller.entries import Match, TableEntry
-from controller.fabric import Fabric
-from controller.jobs import Job, Member
-from controller.keeper import Reading, SwitchKeeper
-from controller.proto import agent_pb2
-from controller.qos import class_name
-from controller.switch_client import Count, SwitchError
-from controller.tables import events, queueing
-from controller.topology import Switch, Topology
-from wire.definition import EVENT_HELP, Treatment
+from weir.agent_service.proto import agent_pb2
+from weir.controller.entries import Match, TableEntry
+from weir.controller.fabric import Fabric
+from weir.controller.jobs import Job, Member
+from weir.controller.qos import class_name
+from weir.controller.reconciler import Reading, SwitchReconciler
+from weir.controller.registry import JobRegistry
+from weir.controller.switch_client import Count, SwitchError
+from weir.controller.tables import events, queueing
+from weir.controller.topology import Switch, Topology
+from weir.wire.definition import EVENT_HELP, Treatment
 
 
-async def status_reply(fabric: Fabric, book: JobBook, now: float) -> Any:
+async def status_reply(fabric: Fabric, registry: JobRegistry, now: float) -> Any:
     """A ``StatusReply`` for this moment. A switch that cannot be asked is reported without counters."""
     readings = dict(
-        zip(fabric.keepers, await asyncio.gather(*map(_reading, fabric.keepers.values())), strict=True)
+        zip(
+            fabric.reconcilers, await asyncio.gather(*map(_reading, fabric.reconcilers.values())), strict=True
+        )
     )
     return agent_pb2.StatusReply(
-        switches=[_switch(fabric, keeper, book, readings[name]) for name, keeper in fabric.keepers.items()],
-        jobs=[_job(job, readings, now) for job in book.jobs()],
+        switches=[
+            _switch(fabric, reconciler, registry, readings[name])
+            for name, reconciler in fabric.reconcilers.items()
+        ],
+        jobs=[_job(job, readings, now) for job in registry.jobs()],
     )
 
 
-async def _reading(keeper: SwitchKeeper) -> Reading:
+async def _reading(reconciler: SwitchReconciler) -> Reading:
     try:
-        return await keeper.read()
+        return await reconciler.read()
     except SwitchError:
         return Reading()
 
 
-def _switch(fabric: Fabric, keeper: SwitchKeeper, book: JobBook, reading: Reading) -> Any:
-    switch, topology = keeper.switch, fabric.topology
-    pool = book.pools[switch.name]
+def _switch(fabric: Fabric, reconciler: SwitchReconciler, registry: JobRegistry, reading: Reading) -> Any:
+    switch, topology = reconciler.switch, fabric.topology
+    pool = registry.pools[switch.name]
     spine = topology.is_spine(switch.name)
     return agent_pb2.SwitchStatus(
         name=switch.name,
         address=switch.grpc,
         program=switch.program,
-        state=keeper.state.value,
-        problem=keeper.problem,
+        state=reconciler.state.value,
+        problem=reconciler.problem,
         role="spine" if spine else "leaf",
         given_up=spine and switch.name not in fabric.alive_spines,
-        entries=len(keeper.wanted.entries),
+        entries=len(reconciler.wanted.entries),
         slots=pool.total,
         slots_used=pool.used,
-        ports=_ports(topology, switch, book.programmed(), reading),
+        ports=_ports(topology, switch, registry.programmed(), reading),
         events=[
             agent_pb2.EventCount(
                 event=event,

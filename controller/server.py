@@ -13,13 +13,13 @@ from typing import Any
 
 import grpc
 
-from controller.book import JobBook
-from controller.fabric import Fabric
-from controller.memory import Memory
-from controller.proto import agent_pb2_grpc
-from controller.service import AgentService
-from controller.tls import TlsFiles
-from controller.topology import Topology, TopologyError
+from weir.agent_service.proto import agent_pb2_grpc
+from weir.agent_service.tls import TlsFiles
+from weir.controller.fabric import Fabric
+from weir.controller.memory import Memory
+from weir.controller.registry import JobRegistry
+from weir.controller.service import AgentService
+from weir.controller.topology import Topology, TopologyError
 
 log = logging.getLogger(__name__)
 
@@ -72,12 +72,14 @@ class Controller:
             spine_timeout_s=settings.spine_timeout_s,
         )
         memory = Memory(settings.state_file)
-        book = JobBook(self._fabric.slots(), settings.lease_s, [spine.name for spine in topology.spines])
+        registry = JobRegistry(
+            self._fabric.slots(), settings.lease_s, [spine.name for spine in topology.spines]
+        )
         for job in memory.load(topology):
-            adopted = book.adopt(job, time.monotonic())
+            adopted = registry.adopt(job, time.monotonic())
             log.info("job %r from before %s", job.name, "goes on" if adopted else "has lost its slots")
-        self._fabric.update(book.programmed())
-        self._service = AgentService(topology, self._fabric, book, memory, settings.join_timeout_s)
+        self._fabric.update(registry.programmed())
+        self._service = AgentService(topology, self._fabric, registry, memory, settings.join_timeout_s)
         self._server: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []

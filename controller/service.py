@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service that host agents use: gRPC around the job book, switches around its effects."""
+"""The service that host agents use: gRPC around the job registry, switches around its effects."""
 
 import asyncio
 import contextlib
@@ -10,15 +10,15 @@ from typing import Any, NoReturn
 
 import grpc
 
-from controller.book import Ended, Formed, GatherFailed, JobBook, Left, Stopped
-from controller.fabric import Fabric
-from controller.jobs import Job, JobError, JoinSpec, Member, Refusal
-from controller.memory import Memory, StateFileError
-from controller.proto import agent_pb2, agent_pb2_grpc
-from controller.reporting import status_reply
-from controller.switch_client import SwitchError
-from controller.topology import Host, Topology
-from wire.definition import UDP_PORT
+from weir.agent_service.proto import agent_pb2, agent_pb2_grpc
+from weir.controller.fabric import Fabric
+from weir.controller.jobs import Job, JobError, JoinSpec, Member, Refusal
+from weir.controller.memory import Memory, StateFileError
+from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Stopped
+from weir.controller.reporting import status_reply
+from weir.controller.switch_client import SwitchError
+from weir.controller.topology import Host, Topology
+from weir.wire.definition import UDP_PORT
 
 log = logging.getLogger(__name__)
 
@@ -37,15 +37,15 @@ _Event = agent_pb2.JobEvent
 
 
 class AgentService(agent_pb2_grpc.AgentsServicer):
-    """Join, Attend, Leave, Status. Everything happens on one event loop, so the book needs no lock."""
+    """Join, Attend, Leave, Status. Everything happens on one event loop, so the registry needs no lock."""
 
     def __init__(
-        self, topology: Topology, fabric: Fabric, book: JobBook, memory: Memory, join_timeout_s: float
+        self, topology: Topology, fabric: Fabric, registry: JobRegistry, memory: Memory, join_timeout_s: float
     ) -> None:
         self._memory = memory
         self._topology = topology
         self._fabric = fabric
-        self._book = book
+        self._registry = registry
         self._join_timeout_s = join_timeout_s
         self._formed: dict[int, asyncio.Future[None]] = {}  # by job id: done when members may start
         self._inboxes: dict[tuple[int, int], asyncio.Queue[Any]] = {}  # by job id and rank, while attending
@@ -59,14 +59,14 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
         """See agent.proto."""
         try:
             spec = self._spec(request)
-            job = self._book.join(spec, time.monotonic(), request.timeout_s or self._join_timeout_s)
+            job = self._registry.join(spec, time.monotonic(), request.timeout_s or self._join_timeout_s)
             formed = self._formed.setdefault(job.id, asyncio.get_running_loop().create_future())
             log.info("job %r: rank %d of %d joined from %s", job.name, spec.rank, job.size, spec.host.name)
             self._react()
             try:
                 await asyncio.shield(formed)
             except asyncio.CancelledError:
-                self._book.withdraw(job, spec.rank)
+                self._registry.withdraw(job, spec.rank)
                 self._react()
                 raise
         except JobError as error:
@@ -79,7 +79,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
         if first is None:
             return
         try:
-            job = self._book.attend(first.job_id, first.rank, first.token, time.monotonic())
+            job = self._registry.attend(first.job_id, first.rank, first.token, time.monotonic())
         except JobError as error:
             await _abort(context, error)
         inbox = self._inboxes[job.id, first.rank] = asyncio.Queue()
@@ -96,13 +96,13 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
             reader.cancel()
             del self._inboxes[job.id, first.rank]
             if not self._closing:
-                self._book.lose(job, first.rank)
+                self._registry.lose(job, first.rank)
                 self._react()
 
     async def Leave(self, request: Any, context: Any) -> Any:  # noqa: N802 - the RPC's name
         """See agent.proto."""
         try:
-            self._book.leave(request.job_id, request.rank, request.token, time.monotonic())
+            self._registry.leave(request.job_id, request.rank, request.token, time.monotonic())
         except JobError as error:
             await _abort(context, error)
         self._react()
@@ -110,20 +110,20 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
 
     async def Status(self, _request: Any, _context: Any) -> Any:  # noqa: N802 - the RPC's name
         """See agent.proto."""
-        return await status_reply(self._fabric, self._book, time.monotonic())
+        return await status_reply(self._fabric, self._registry, time.monotonic())
 
     # ---- time and the end
 
     async def watch(self) -> None:
         """Let deadlines and leases run out, until cancelled."""
-        interval = min(0.25, self._book.lease_s / 10)
+        interval = min(0.25, self._registry.lease_s / 10)
         before = time.monotonic()
         while True:
             await asyncio.sleep(interval)
             now = time.monotonic()
             if (paused := now - before - interval) > interval:
-                self._book.excuse(paused)
-            self._book.tick(now)
+                self._registry.excuse(paused)
+            self._registry.tick(now)
             self._react()
             before = now
 
@@ -135,7 +135,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
         for task in self._tasks:
             task.cancel()
         if not self._memory.kept:
-            self._book.stop_all("the controller is shutting down")
+            self._registry.stop_all("the controller is shutting down")
             self._react()
             await self._fabric.settled_if_ready(MIN_PROGRAM_TIME_S)
         self._closing = True
@@ -148,7 +148,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
         """Heartbeats, until the member ends its side."""
         with contextlib.suppress(grpc.RpcError):
             async for _ in requests:
-                self._book.heartbeat(job, rank, time.monotonic())
+                self._registry.heartbeat(job, rank, time.monotonic())
         inbox.put_nowait(None)
 
     def _spec(self, request: Any) -> JoinSpec:
@@ -164,15 +164,15 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
         )
 
     def _react(self) -> None:
-        """Carry out what the book says has to happen."""
-        for effect in self._book.effects():
+        """Carry out what the registry says has to happen."""
+        for effect in self._registry.effects():
             match effect:
                 case Formed(job):
                     self._spawn(self._program(job))
                 case GatherFailed(job, error):
                     log.warning("%s", error)
                     self._resolve(job, error)
-                    self._fabric.update(self._book.programmed())
+                    self._fabric.update(self._registry.programmed())
                 case Left(job, member):
                     event = _left(job, member)
                     log.info("%s", event.reason)
@@ -181,29 +181,29 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
                     log.warning("%s", reason)
                     self._resolve(job, JobError(Refusal.ABORTED, reason))
                     self._tell(job, _Event(kind=_Event.STOPPED, reason=reason))
-                    self._fabric.update(self._book.programmed())
+                    self._fabric.update(self._registry.programmed())
                 case Ended(job):
                     log.info("job %r ended: all its members have left", job.name)
-                    self._fabric.update(self._book.programmed())
+                    self._fabric.update(self._registry.programmed())
         self._remember()
 
     def _remember(self) -> None:
         try:
-            self._memory.save(self._book.programmed())
+            self._memory.save(self._registry.programmed())
         except StateFileError as error:
             log.error("%s; jobs will not outlive this controller", error)
 
     async def _program(self, job: Job) -> None:
-        self._fabric.update(self._book.programmed())
+        self._fabric.update(self._registry.programmed())
         patience = max(job.deadline - time.monotonic(), MIN_PROGRAM_TIME_S)
         try:
             await self._fabric.settled(job.switches, patience)
         except SwitchError as error:
             message = f"job {job.name!r} cannot start, a switch could not be programmed: {error}"
-            self._book.fail(job, JobError(Refusal.ABORTED, message))
+            self._registry.fail(job, JobError(Refusal.ABORTED, message))
             self._react()
             return
-        self._book.started(job, time.monotonic())
+        self._registry.started(job, time.monotonic())
         self._remember()
         log.info("job %r runs: id %#010x, %d workers, slots %s", job.name, job.id, job.size, job.slots)
         self._resolve(job, None)
@@ -234,7 +234,7 @@ class AgentService(agent_pb2_grpc.AgentsServicer):
             job_id=job.id,
             size=job.size,
             slots=job.slots.count if job.slots else 0,
-            lease_s=self._book.lease_s,
+            lease_s=self._registry.lease_s,
             aggregation=agent_pb2.Endpoint(
                 mac=switch.aggregation.mac, ip=switch.aggregation.ip, udp_port=UDP_PORT
             ),

@@ -2,13 +2,13 @@
 """P4Runtime to one switch, through p4runtime-shell's client layer.
 
 What is used of it: ``P4RuntimeClient`` for channel, TLS, stream and arbitration, and ``Context`` (in
-``controller.codec``) for P4Info's names and ids. What is done differently here, and why:
+``weir.controller.codec``) for P4Info's names and ids. What is done differently here, and why:
 
 - its handshake and its reader of PEM files end the process, and its stream logs to the root logger; here a
   failure is a ``SwitchError`` that names the switch and its address;
 - its calls have no time limit, so a switch that hangs hangs the caller; here every call has one;
 - its decoder of write errors never returns when a batch has accepted updates before a refused one (0.0.6
-  does not step over them); here ``controller.p4rt_errors`` decodes;
+  does not step over them); here ``weir.controller.p4rt_errors`` decodes;
 - its push of a program sends no cookie; here the cookie says which program a switch runs.
 """
 
@@ -22,13 +22,13 @@ from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2
 from p4runtime_sh.p4runtime import P4RuntimeClient, SSLOptions
 
-from controller.codec import Codec, UnknownNameError
-from controller.entries import SwitchState, TableEntry
-from controller.p4rt_errors import describe
-from controller.program import CompiledProgram
-from controller.sync import Batch
-from controller.tables import TABLES
-from controller.topology import Switch
+from weir.controller.codec import Codec, UnknownNameError
+from weir.controller.entries import SwitchState, TableEntry
+from weir.controller.p4rt_errors import describe
+from weir.controller.program import CompiledProgram
+from weir.controller.sync import Batch
+from weir.controller.tables import TABLES
+from weir.controller.topology import Switch
 
 HANDSHAKE_TIMEOUT_S = 5.0
 RPC_TIMEOUT_S = 10.0

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from controller.entries import Key, Replica, SwitchState, TableEntry
-from controller.tables import admission
+from weir.controller.entries import Key, Replica, SwitchState, TableEntry
+from weir.controller.tables import admission
 
 
 class Verb(Enum):

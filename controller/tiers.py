@@ -6,10 +6,10 @@ from ipaddress import IPv4Address
 from itertools import combinations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from wire.definition import SPINE_CLASSES
+from weir.wire.definition import SPINE_CLASSES
 
 if TYPE_CHECKING:
-    from controller.topology import Link, Topology
+    from weir.controller.topology import Link, Topology
 
 
 class _HasName(Protocol):

@@ -37,10 +37,10 @@ from pydantic import (
     model_validator,
 )
 
-from controller.addresses import Ip, Mac, ServiceAddress, Subnet
-from controller.qos import Port, Qos
-from controller.tiers import link_problems, qos_problems, repeated, tier_problems
-from wire.definition import SLOT_LANES, SPINE_CLASSES
+from weir.controller.addresses import Ip, Mac, ServiceAddress, Subnet
+from weir.controller.qos import Port, Qos
+from weir.controller.tiers import link_problems, qos_problems, repeated, tier_problems
+from weir.wire.definition import SLOT_LANES, SPINE_CLASSES
 
 Target = Literal["soft", "bmv2"]
 HEADROOM: dict[Target, int] = {"soft": 0xFFFF, "bmv2": 512}

@@ -4,7 +4,7 @@
 from pathlib import Path
 from typing import Final
 
-from native.build import CompileError, NoCompilerError, load_library
+from weir.native.build import CompileError, NoCompilerError, load_library
 
 INCLUDE: Final = Path(__file__).resolve().parent
 """Directory of ``ring.h``, to be put on a compiler's include path."""

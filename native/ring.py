@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from native.build import load_library
+from weir.native.build import load_library
 
 SWITCH: Final = 0
 HOST: Final = 1

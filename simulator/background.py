@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from simulator.clock import SECOND
-from simulator.network import Network
-from simulator.tcp import TcpConfig
+from weir.simulator.clock import SECOND
+from weir.simulator.network import Network
+from weir.simulator.tcp import TcpConfig
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ acknowledgements, and what chance there is (a cycle's first phase).
 import math
 from collections import deque
 
-from simulator.congestion import MSS, SECOND, Ack
+from weir.simulator.congestion import MSS, SECOND, Ack
 
 _HIGH_GAIN = 2 / math.log(2)
 _CYCLE = (1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)

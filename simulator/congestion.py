@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much TCP may have under way: DCTCP (RFC 8257) and CUBIC (RFC 9438); BBR is in `simulator.bbr`.
+"""How much TCP may have under way: DCTCP (RFC 8257) and CUBIC (RFC 9438); BBR is in `weir.simulator.bbr`.
 
-`simulator.tcp.Sender` finds out what arrived and what got lost, and tells it here; the answer is a window in
-bytes, and for some a pace. DCTCP is what data centres with marking switches run, CUBIC Linux's default.
+`weir.simulator.tcp.Sender` finds out what arrived and what got lost, and tells it here; the answer is a
+window in bytes, and for some a pace. DCTCP is what data centres with marking switches run, CUBIC Linux's
+default.
 """
 
 import math

@@ -9,9 +9,9 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
-from native.build import load_library
-from softswitch.compiler import RUNTIME
-from softswitch.switch import Switch
+from weir.native.build import load_library
+from weir.softswitch.compiler import RUNTIME
+from weir.softswitch.switch import Switch
 
 _NO_PORT: Final = 512
 _CSRC: Final = Path(__file__).resolve().parent / "csrc"

@@ -11,11 +11,11 @@ Example::
 
 from collections.abc import Callable
 
-from host_agent.flows.frames import Address, unwrap, wrap
-from host_agent.flows.mux import FlowMux
-from host_agent.flows.receiver import FlowReceiver
-from host_agent.flows.sender import FlowSender
-from simulator.clock import Clock
+from weir.host_agent.flows.frames import Address, unwrap, wrap
+from weir.host_agent.flows.mux import FlowMux
+from weir.host_agent.flows.receiver import FlowReceiver
+from weir.host_agent.flows.sender import FlowSender
+from weir.simulator.clock import Clock
 
 
 class FlowHost:

@@ -5,12 +5,12 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from host_agent.frames import Addresses, Framer
-from host_agent.report import ReduceReport
-from host_agent.tagging import LOSSLESS, Tagging
-from host_agent.transport import Lanes, SlotTransport, TransportConfig
-from simulator.clock import Clock
-from wire.definition import Op
+from weir.host_agent.transport.frames import Addresses, Framer
+from weir.host_agent.transport.report import ReduceReport
+from weir.host_agent.transport.slot_transport import Lanes, SlotTransport, TransportConfig
+from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.simulator.clock import Clock
+from weir.wire.definition import Op
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from simulator import treatment
-from simulator.clock import SECOND, Clock
+from weir.simulator import treatment
+from weir.simulator.clock import SECOND, Clock
 
 
 @dataclass(frozen=True)

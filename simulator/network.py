@@ -20,32 +20,32 @@ from random import Random
 from types import TracebackType
 from typing import Final, Self
 
-from controller.desired import desired_state
-from controller.entries import SwitchState
-from controller.failover import Failover
-from controller.jobs import Job, Member
-from controller.slots import SlotRange
-from controller.sync import plan
-from controller.topology import End, Topology
-from host_agent.flows.frames import Address
-from host_agent.frames import Addresses, Endpoint
-from host_agent.transport import TransportConfig
-from simulator.clock import SECOND, Clock, StuckError
-from simulator.entries import apply
-from simulator.fabric import Fabric, Target
-from simulator.flowhost import FlowHost
-from simulator.host import Host
-from simulator.link import Faults, Link
-from simulator.nic import Nic
-from simulator.station import UDP, Station
-from simulator.stream import Stream
-from simulator.tcp import TcpConfig
-from softswitch.program import load_program
-from softswitch.queueing import Queueing
-from softswitch.switch import Switch
-from wire.definition import FLOW_PORT, UDP_PORT
+from weir.controller.desired import desired_state
+from weir.controller.entries import SwitchState
+from weir.controller.failover import Failover
+from weir.controller.jobs import Job, Member
+from weir.controller.slots import SlotRange
+from weir.controller.sync import plan
+from weir.controller.topology import End, Topology
+from weir.host_agent.flows.frames import Address
+from weir.host_agent.transport.frames import Addresses, Endpoint
+from weir.host_agent.transport.slot_transport import TransportConfig
+from weir.p4src import PROGRAM
+from weir.simulator.clock import SECOND, Clock, StuckError
+from weir.simulator.entries import apply
+from weir.simulator.fabric import Fabric, Target
+from weir.simulator.flowhost import FlowHost
+from weir.simulator.host import Host
+from weir.simulator.link import Faults, Link
+from weir.simulator.nic import Nic
+from weir.simulator.station import UDP, Station
+from weir.simulator.stream import Stream
+from weir.simulator.tcp import TcpConfig
+from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.program.loader import load_program
+from weir.softswitch.switch import Switch
+from weir.wire.definition import FLOW_PORT, UDP_PORT
 
-PROGRAM: Final = Path(__file__).resolve().parent.parent / "p4src" / "build" / "weir_v1model.json"
 _FIRST_PORT: Final = 10_000  # of jobs after the first: below what streams use
 SLOTS: Final = 1024  # of a switch, in p4src/include/config.p4
 

@@ -8,8 +8,8 @@ traffic would otherwise stand in the way of its gradients before the network cou
 from collections import deque
 from typing import Protocol
 
-from simulator.clock import Clock
-from simulator.link import Link
+from weir.simulator.clock import Clock
+from weir.simulator.link import Link
 
 QUEUES = 8
 _TOS = 15  # offset of the traffic class byte in an Ethernet frame with IPv4

@@ -8,9 +8,9 @@ segment of the step before has arrived from the left. Additions take no time.
 
 from collections.abc import Callable, Sequence
 
-from simulator.network import Network
-from simulator.stream import Stream
-from simulator.tcp import TcpConfig
+from weir.simulator.network import Network
+from weir.simulator.stream import Stream
+from weir.simulator.tcp import TcpConfig
 
 SEGMENTS = 2  # of a chunk
 

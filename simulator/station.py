@@ -4,8 +4,8 @@
 import ipaddress
 from collections.abc import Callable
 
-from controller.topology import Host
-from simulator.nic import Nic, Source
+from weir.controller.topology import Host
+from weir.simulator.nic import Nic, Source
 
 UDP = 17
 _IPV4 = b"\x08\x00"

@@ -5,10 +5,10 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from simulator.clock import Clock
-from simulator.nic import Source
-from simulator.tcp import Range, Receiver, Sender, TcpConfig
-from wire.definition import CE, ECT
+from weir.simulator.clock import Clock
+from weir.simulator.nic import Source
+from weir.simulator.tcp import Range, Receiver, Sender, TcpConfig
+from weir.wire.definition import CE, ECT
 
 PROTOCOL = 6
 OVERHEAD = 54  # Ethernet, IPv4 and TCP headers

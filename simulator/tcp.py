@@ -3,9 +3,10 @@
 
 Selective acknowledgements, of duplicates too (RFC 2018, 2883); losses found by time and a probe of the tail
 (RACK-TLP, RFC 8985); time-outs with back-off (RFC 6298); cuts taken back that proved needless (RFC 3708).
-How much may be under way is for `simulator.congestion` to say. No handshake, no delayed acknowledgements.
+How much may be under way is for `weir.simulator.congestion` to say. No handshake, no delayed
+acknowledgements.
 
-Positions are bytes of the stream from 0, without wrapping; `simulator.stream` puts them on the wire.
+Positions are bytes of the stream from 0, without wrapping; `weir.simulator.stream` puts them on the wire.
 """
 
 from bisect import insort
@@ -15,8 +16,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from simulator.bbr import Bbr
-from simulator.congestion import MSS, Ack, Algorithm, Congestion, Cubic, Dctcp
+from weir.simulator.bbr import Bbr
+from weir.simulator.congestion import MSS, Ack, Algorithm, Congestion, Cubic, Dctcp
 
 __all__ = ["MSS", "Range", "Receiver", "Sender", "TcpConfig"]
 

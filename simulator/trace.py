@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from simulator.link import Link
+from weir.simulator.link import Link
 
 _SECTION, _INTERFACE, _PACKET = 0x0A0D0D0A, 1, 6
 _BYTE_ORDER = 0x1A2B3C4D

@@ -4,8 +4,8 @@
 import struct
 from typing import Final
 
-from host_agent.flows.frames import header_sum
-from wire import definition as d
+from weir.host_agent.flows.frames import header_sum
+from weir.wire import definition as d
 
 _IPV4: Final = 14  # offsets in an Ethernet frame that holds IPv4 without options
 _UDP: Final = _IPV4 + 20

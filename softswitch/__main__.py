@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m softswitch``: the same as ``weir switch``."""
+"""``python -m weir.softswitch``: the same as ``weir switch``."""
 
-from softswitch.cli import app
+from weir.softswitch.cli import app
 
 app()

@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any
 
-from softswitch.entry import Count, Replica
-from softswitch.queueing import Limits, QueueCounts, Queueing, QueueStatistics, queue_statistics
+from weir.softswitch.dataplane.queueing import (
+    Limits,
+    QueueCounts,
+    Queueing,
+    QueueStatistics,
+    queue_statistics,
+)
+from weir.softswitch.state.entry import Count, Replica
 
 # void emit(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len)
 EMIT = CFUNCTYPE(None, c_void_p, c_uint32, c_void_p, c_uint32)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softswitch.control.cli import app as control_app
-from softswitch.port_spec import OPTIONS, PortSpec, Shm, parse_port
-from softswitch.ports import MAX_PORT
+from weir.softswitch.control.cli import app as control_app
+from weir.softswitch.dataplane.port_spec import OPTIONS, PortSpec, Shm, parse_port
+from weir.softswitch.dataplane.ports import MAX_PORT
 
 if TYPE_CHECKING:
-    from softswitch.p4rt.server import Tls
+    from weir.softswitch.p4rt.server import Tls
 
 _log = logging.getLogger("softswitch")
 
@@ -35,7 +35,7 @@ def _parse_port(text: str) -> PortSpec:
 
 
 def _parse_tls(cert: Path | None, key: Path | None, ca: Path | None) -> "Tls | None":
-    from softswitch.p4rt.server import Tls
+    from weir.softswitch.p4rt.server import Tls
 
     if cert is None and key is None and ca is None:
         return None
@@ -160,8 +160,8 @@ def switch(
     if context.invoked_subcommand is not None:
         return
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    from softswitch.serving import CaptureFile, Settings, StartError, run
-    from softswitch.tracing import Tracing
+    from weir.softswitch.serving import CaptureFile, Settings, StartError, run
+    from weir.softswitch.tracing.tracer import Tracing
 
     specs = [_parse_port(text) for text in port or ()]
     tls = _parse_tls(tls_cert, tls_key, tls_ca)
@@ -199,7 +199,7 @@ def switch(
 def _control_socket(chosen: Path | None, off: bool) -> Path | None:
     if off or chosen is not None:
         return chosen
-    from softswitch.control.address import ControlAddressError, own_socket
+    from weir.softswitch.control.address import ControlAddressError, own_socket
 
     try:
         return own_socket()

@@ -11,9 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from native.build import cache_dir, load_library
-from softswitch.bindings import Library
-from softswitch.program_types import Program
+from weir.native.build import cache_dir, load_library
+from weir.softswitch.bindings import Library
+from weir.softswitch.program.types import Program
 
 RUNTIME: Final = Path(__file__).parent / "runtime"
 # Generated code views register cells and packet bytes through pointers of several types.
@@ -50,7 +50,9 @@ def _text(program: Program, trace: bool) -> str:
     try:
         return path.read_text()
     except OSError:
-        from softswitch.codegen.module import generate  # which takes its time, and only a first start needs
+        from weir.softswitch.codegen.module import (
+            generate,  # which takes its time, and only a first start needs
+        )
 
         text = generate(program, trace)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,6 +67,6 @@ def _generator() -> str:
     """Hash of the sources that decide what C text a program becomes."""
     package = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted([*package.glob("program*.py"), *(package / "codegen").glob("*.py")]):
+    for path in sorted([*(package / "program").glob("*.py"), *(package / "codegen").glob("*.py")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -13,17 +13,17 @@ from typing import Any, Final
 from google.protobuf import text_format
 from p4.v1 import p4runtime_pb2
 
-from softswitch.errors import Code, ControlError, ProgramError
-from softswitch.failures import Failures
-from softswitch.p4rt.pipeline import PipelineStore
-from softswitch.p4rt.server import P4RuntimeServer, Tls
-from softswitch.p4rt.service import P4RuntimeService
-from softswitch.port_spec import Interface, Pcap, PortSpec, Shm, Tunnel
-from softswitch.ports import PortError, PortLoop
-from softswitch.program import Program
-from softswitch.shm_directory import ShmDirectory
-from softswitch.switch import Switch
-from softswitch.tracing import Tracer, Tracing
+from weir.softswitch.dataplane.port_spec import Interface, Pcap, PortSpec, Shm, Tunnel
+from weir.softswitch.dataplane.ports import PortError, PortLoop
+from weir.softswitch.dataplane.shm_directory import ShmDirectory
+from weir.softswitch.errors import Code, ControlError, ProgramError
+from weir.softswitch.failures import Failures
+from weir.softswitch.p4rt.pipeline import PipelineStore
+from weir.softswitch.p4rt.server import P4RuntimeServer, Tls
+from weir.softswitch.p4rt.service import P4RuntimeService
+from weir.softswitch.program.loader import Program
+from weir.softswitch.switch import Switch
+from weir.softswitch.tracing.tracer import Tracer, Tracing
 
 P4INFO_ENDINGS: Final = (".p4info.txtpb", ".p4info.txt", ".p4info.pb.txt", ".p4info.pbtxt")
 """Where a program's P4Info is looked for: its own name with ``.json`` replaced by one of these."""

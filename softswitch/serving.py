@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import native
-from softswitch.control.address import ControlAddressError
-from softswitch.control.operations import Operations
-from softswitch.control.server import ControlServer
-from softswitch.device import Device
-from softswitch.errors import ProgramError
-from softswitch.p4rt.server import ServerError, Tls
-from softswitch.pcap import CaptureError, play
-from softswitch.port_spec import Pcap, PortSpec
-from softswitch.ports import Directions, PortError
-from softswitch.queueing import QueueStatistics
-from softswitch.tracing import Tracing
+from weir import native
+from weir.softswitch.control.address import ControlAddressError
+from weir.softswitch.control.operations import Operations
+from weir.softswitch.control.server import ControlServer
+from weir.softswitch.dataplane.pcap import CaptureError, play
+from weir.softswitch.dataplane.port_spec import Pcap, PortSpec
+from weir.softswitch.dataplane.ports import Directions, PortError
+from weir.softswitch.dataplane.queueing import QueueStatistics
+from weir.softswitch.device import Device
+from weir.softswitch.errors import ProgramError
+from weir.softswitch.p4rt.server import ServerError, Tls
+from weir.softswitch.tracing.tracer import Tracing
 
 _UNUSED: Final = QueueStatistics(0, 0, 0, 0, 0, 0)
 _log = logging.getLogger("softswitch")

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from softswitch.port_spec import Interface, Pcap, PortSpec
-from softswitch.ports import MAX_PORT, Directions
+from weir.softswitch.dataplane.port_spec import Interface, Pcap, PortSpec
+from weir.softswitch.dataplane.ports import MAX_PORT, Directions
 
 if TYPE_CHECKING:
-    from softswitch.tracing import Tracing
+    from weir.softswitch.tracing.tracer import Tracing
 
 ADDRESS: Final = "127.0.0.1:9559"
 """Where P4Runtime is served by default. BMv2's is that port on every address of the machine."""
@@ -222,7 +222,7 @@ def _ports(parser: _Parser, options: argparse.Namespace) -> tuple[dict[int, str]
 
 def _tracing(options: argparse.Namespace) -> "Tracing | None":
     """Only when asked for by name: it is BMv2's default, but traced frames are slow."""
-    from softswitch.tracing import Tracing
+    from weir.softswitch.tracing.tracer import Tracing
 
     if options.log_level != "trace" or not (options.log_console or options.log_file):
         return None
@@ -231,9 +231,9 @@ def _tracing(options: argparse.Namespace) -> "Tracing | None":
 
 def _run(parser: _Parser, options: argparse.Namespace) -> None:
     try:
-        from softswitch.control.address import ControlAddressError, own_socket
-        from softswitch.p4rt.server import Tls
-        from softswitch.serving import CaptureFile, Settings, StartError, run
+        from weir.softswitch.control.address import ControlAddressError, own_socket
+        from weir.softswitch.p4rt.server import Tls
+        from weir.softswitch.serving import CaptureFile, Settings, StartError, run
     except ImportError as error:
         parser.error(f"{error}: pip install 'weir[switch]'")
     for name, why in (*_IGNORED.items(), *_IGNORED_TARGET.items()):

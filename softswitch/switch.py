@@ -16,23 +16,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from softswitch.action_profiles import ProfileStore
-from softswitch.bindings import EMIT, Library
-from softswitch.codegen.layout import storage_bits
-from softswitch.codegen.value_sets import member_words
-from softswitch.compiler import load_switch_library
-from softswitch.digests import DigestQueue
-from softswitch.entry import CloneSession, Count, Entry, Marked, Match, MeterConfig, Replica
-from softswitch.errors import Code, ControlError
-from softswitch.meters import MeterArrays
-from softswitch.profile_control import ActionProfiles
-from softswitch.program import Program, load_program
-from softswitch.program_ir import CrcParameters
-from softswitch.program_types import Register, ValueSet
-from softswitch.queueing import NEVER, QUEUE_PORTS, Queueing, QueueStatistics
-from softswitch.table_store import TableStore
-from softswitch.trace_events import Decoder, Event
-from softswitch.value_sets import Member, checked_members, member_patterns
+from weir.softswitch.bindings import EMIT, Library
+from weir.softswitch.codegen.layout import storage_bits
+from weir.softswitch.codegen.value_sets import member_words
+from weir.softswitch.compiler import load_switch_library
+from weir.softswitch.dataplane.queueing import NEVER, QUEUE_PORTS, Queueing, QueueStatistics
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.program.ir import CrcParameters
+from weir.softswitch.program.loader import Program, load_program
+from weir.softswitch.program.types import Register, ValueSet
+from weir.softswitch.state.action_profiles import ProfileStore
+from weir.softswitch.state.digests import DigestQueue
+from weir.softswitch.state.entry import CloneSession, Count, Entry, Marked, Match, MeterConfig, Replica
+from weir.softswitch.state.meters import MeterArrays
+from weir.softswitch.state.profile_control import ActionProfiles
+from weir.softswitch.state.table_store import TableStore
+from weir.softswitch.state.value_sets import Member, checked_members, member_patterns
+from weir.softswitch.tracing.events import Decoder, Event
 
 MAX_FRAME = 2040
 MAX_TRACED_PORT = 511

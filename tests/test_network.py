@@ -15,11 +15,11 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from controller.topology import Target
 from tests.harness.lab import AGGREGATION_IP
+from weir.controller.topology import Target
 from weir.netns import NetworkCluster, network_cluster
-from wire.definition import UDP_PORT, PacketType
-from wire.scapy_layer import Weir
+from weir.wire.definition import UDP_PORT, PacketType
+from weir.wire.scapy_layer import Weir
 
 pytestmark = pytest.mark.root
 

@@ -17,8 +17,8 @@ from typing import Annotated, Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from native.ring import ShmPort
-from wire.definition import BEST_EFFORT_DSCP
+from weir.native.ring import ShmPort
+from weir.wire.definition import BEST_EFFORT_DSCP
 
 IP_BYTES: Final = 1500
 FRAME_BYTES: Final = 14 + IP_BYTES
@@ -113,8 +113,10 @@ class _KernelOutlet:
 
 def frame(sender: Sender, victim: Victim, dscp: int, flow: int) -> bytes:
     """One full UDP frame from ``sender`` to ``victim``, of flow number ``flow``."""
-    from host_agent.datagram import Datagram  # not before it is needed: this module also describes settings
-    from host_agent.flows.frames import Address, wrap
+    from weir.host_agent.flows.frames import Address, wrap
+    from weir.host_agent.transport.datagram import (
+        Datagram,  # not before it is needed: this module also describes settings
+    )
 
     return wrap(
         Datagram(bytes(IP_BYTES - 28), dscp << 2),

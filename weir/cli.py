@@ -40,11 +40,11 @@ _COMMANDS: Final = {
         ("switch", "controller", "train"),
     ),
     "methods": _Command("weir.methods", "list_methods", "List the methods: what is sent of a gradient."),
-    "switch": _Command("softswitch.cli", "app", "Run a P4 switch in software.", ("switch",)),
+    "switch": _Command("weir.softswitch.cli", "app", "Run a P4 switch in software.", ("switch",)),
     "controller": _Command(
-        "controller.cli", "controller", "Program the switches and let agents join jobs.", ("controller",)
+        "weir.controller.cli", "controller", "Program the switches and let agents join jobs.", ("controller",)
     ),
-    "status": _Command("controller.cli", "status", "Show switches, ports, jobs and what was counted."),
+    "status": _Command("weir.controller.cli", "status", "Show switches, ports, jobs and what was counted."),
     "pcap": _Command("weir.pcap.cli", "pcap", "Print the rounds in a capture file.", ("train",)),
     "calibrate": _Command(
         "weir.calibrate.cli",
@@ -53,7 +53,7 @@ _COMMANDS: Final = {
         ("train",),
     ),
     "bench": _Command(
-        "bench.cli",
+        "weir.bench.cli",
         "app",
         "Measure speed beside Gloo, BMv2 and hand-written C.",
         ("switch", "controller", "train"),

@@ -19,7 +19,7 @@ from typing import Any, Final
 from weir.child import end, how_it_ended, log_tail, spawn
 from weir.extras import require
 from weir.network import LOOPBACK, NetworkSpec, Plan, incast, make_plan, switch_ports
-from wire.definition import MAX_WORKERS
+from weir.wire.definition import MAX_WORKERS
 
 _START_TIMEOUT_S: Final = 240.0  # the first start compiles the switch program to native code
 _PROBLEM_S: Final = 5.0
@@ -161,7 +161,7 @@ class LocalCluster:
 
     def status(self) -> Any:
         """The controller's ``StatusReply``: switches, ports, jobs, counters."""
-        from controller.client import AgentClient
+        from weir.agent_service.client import AgentClient
 
         with AgentClient(self.controller) as client:
             return client.status()
@@ -198,7 +198,7 @@ class LocalCluster:
 
     def _wait_for_program(self) -> None:
         """Until all switches run their program. A problem that stays is an error long before the timeout."""
-        from controller.client import AgentClient
+        from weir.agent_service.client import AgentClient
 
         began = seen = time.monotonic()
         problem = ""

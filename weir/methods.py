@@ -59,7 +59,7 @@ _OTHERS: Final = (
 
 def methods() -> dict[str, Method]:
     """All there are, by name, in alphabetical order."""
-    from host_agent.sparsifiers import create_sparsifier, sparsifier_class, sparsifier_names
+    from weir.host_agent.compression.sparsifiers import create_sparsifier, sparsifier_class, sparsifier_names
 
     found = list(_OTHERS)
     for name in sparsifier_names():

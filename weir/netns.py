@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from controller.client import AgentClient
-from controller.topology import Host, Target, Topology
 from weir import child
+from weir.agent_service.client import AgentClient
+from weir.controller.topology import Host, Target, Topology
 from weir.network import NetworkSpec, Plan, incast, make_plan, switch_ports
 
 _GRPC_PORT: Final = 9559  # and up, within the switches' own namespace

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from weir.background import Incast, Sender, Victim
-from wire.definition import MAX_WORKERS
+from weir.wire.definition import MAX_WORKERS
 
 if TYPE_CHECKING:
-    from controller.topology import Host, Target, Topology
+    from weir.controller.topology import Host, Target, Topology
 
 Background = Literal["none", "incast"]
 
@@ -228,7 +228,7 @@ def _topology(
     shm: Callable[[str], str] | None,
     target: "Target",
 ) -> "Topology":
-    from controller.topology import Topology, leaf_spine, single_switch
+    from weir.controller.topology import Topology, leaf_spine, single_switch
 
     if spec.shape.single:
         made = single_switch(hosts_per_rack, grpc("s1"), shm("s1") if shm else None, target=target)

@@ -11,15 +11,15 @@ Example::
     model.register_comm_hook(state, weir.torch.hook)
 """
 
-from host_agent.comm_hook import HookState, StepStats, hook
-from host_agent.connection import GroupBrokenError
-from host_agent.ds_sync import DsSync, NoSlotsError
-from host_agent.float_sum import NonFiniteError
-from host_agent.loss_policy import LossPolicy, LossPolicyError
-from host_agent.sparsifiers import Span, Sparsifier, SparsifierOptions, sparsifier_names
-from host_agent.sparsifiers import register as register_sparsifier
-from host_agent.torch_backend import GroupOptions, WeirProcessGroup
-from host_agent.torch_backend import register as _register_backend
+from weir.host_agent.collectives.float_sum import NonFiniteError
+from weir.host_agent.compression.loss_policy import LossPolicy, LossPolicyError
+from weir.host_agent.compression.sparsifiers import Span, Sparsifier, SparsifierOptions, sparsifier_names
+from weir.host_agent.compression.sparsifiers import register as register_sparsifier
+from weir.host_agent.torch.backend import GroupOptions, WeirProcessGroup
+from weir.host_agent.torch.backend import register as _register_backend
+from weir.host_agent.torch.connection import GroupBrokenError
+from weir.host_agent.torch.ds_sync import DsSync, NoSlotsError
+from weir.host_agent.torch.hook import HookState, StepStats, hook
 
 __all__ = [
     "DsSync",

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What Weir puts on the wire: constants, header layouts, packet types and switch events.
 
-Everything else that needs one of these facts is generated from this module (``python -m wire.generate``):
-the P4 headers (``p4src/include/wire.p4``), the C header (``host_agent/csrc/wire.h``) and the Wireshark
-dissector (``wire/weir.lua``). Python code imports it; the scapy layer is built from it at import.
+Everything else that needs one of these facts is generated from this module (``python -m
+weir.wire.generate``): the P4 headers (``p4src/include/wire.p4``), the C header
+(``host_agent/transport/csrc/wire.h``) and the Wireshark dissector (``wire/weir.lua``). Python code imports
+it; the scapy layer is built from it at import.
 
 A slot packet is IPv4/UDP to or from ``UDP_PORT``. Its payload is::
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write what P4, C and Wireshark need from the wire definition: ``python -m wire.generate [--check]``."""
+"""Write what P4, C and Wireshark need of the definition: ``python -m weir.wire.generate [--check]``."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -7,7 +7,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
-from wire import definition as d
+from weir.wire import definition as d
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 NOTICE: Final = "Generated from wire/definition.py by `python -m wire.generate`. Do not edit."
@@ -200,7 +200,7 @@ def _lua_values(members: Iterable[IntEnum], spell: Callable[[str], str] = str.lo
 
 OUTPUTS: Final[dict[str, Callable[[], str]]] = {
     "p4src/include/wire.p4": p4,
-    "host_agent/csrc/wire.h": c,
+    "host_agent/transport/csrc/wire.h": c,
     "wire/weir.lua": lua,
 }
 
@@ -214,7 +214,7 @@ def main() -> None:
     """Write the generated files, or with ``--check`` name the stale ones and exit 1."""
     if "--check" in sys.argv[1:]:
         if paths := stale():
-            sys.exit(f"stale, run `python -m wire.generate`: {', '.join(paths)}")
+            sys.exit(f"stale, run `python -m weir.wire.generate`: {', '.join(paths)}")
         return
     for path, make in OUTPUTS.items():
         (ROOT / path).parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from scapy.fields import BitEnumField, BitField, FieldListField, IntField, Packe
 from scapy.layers.inet import UDP
 from scapy.packet import Packet, bind_bottom_up, bind_layers
 
-from wire import definition as d
+from weir.wire import definition as d
 
 _ENUMS: dict[d.Header, dict[str, type[IntEnum]]] = {
     d.WEIR: {"type": d.PacketType, "op": d.Op},

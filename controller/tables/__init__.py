@@ -5,7 +5,7 @@ All names that the program must have are collected here, so that a test can comp
 reader of a switch knows which tables are the controller's.
 """
 
-from controller.tables import (
+from weir.controller.tables import (
     admission,
     aggregator,
     arp,

@@ -7,7 +7,7 @@ may come down from spines: (ingress port, job).
 
 from collections.abc import Iterable
 
-from controller.entries import TableEntry
+from weir.controller.entries import TableEntry
 
 WORKERS = "WeirIngress.admission.workers"
 ADMIT = "WeirIngress.admission.admit"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``aggregator``: for which IP addresses the switch itself aggregates. Others are forwarded."""
 
-from controller.addresses import ip_number
-from controller.entries import TableEntry
+from weir.controller.addresses import ip_number
+from weir.controller.entries import TableEntry
 
 ADDRESSES = "WeirIngress.aggregator.addresses"
 AGGREGATE = "WeirIngress.aggregator.aggregate"

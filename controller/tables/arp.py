@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``arp``: addresses for which the switch answers ARP requests itself."""
 
-from controller.addresses import ip_number, mac_number
-from controller.entries import TableEntry
+from weir.controller.addresses import ip_number, mac_number
+from weir.controller.entries import TableEntry
 
 ADDRESSES = "WeirIngress.arp.addresses"
 ANSWER = "WeirIngress.arp.answer"

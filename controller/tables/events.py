@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The counters of what the program decided about packets, indexed by ``wire.definition.Event``."""
+"""The counters of what the program decided about packets, indexed by ``weir.wire.definition.Event``."""
 
 from collections.abc import Sequence
 
-from wire.definition import Event
+from weir.wire.definition import Event
 
 INGRESS = "WeirIngress.events"
 EGRESS = "WeirEgress.events"

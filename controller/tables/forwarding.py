@@ -3,8 +3,8 @@
 
 from ipaddress import IPv4Network
 
-from controller.addresses import BROADCAST_MAC, mac_number
-from controller.entries import Lpm, TableEntry
+from weir.controller.addresses import BROADCAST_MAC, mac_number
+from weir.controller.entries import Lpm, TableEntry
 
 L2 = "WeirIngress.forwarding.l2"
 FORWARD = "WeirIngress.forwarding.forward"

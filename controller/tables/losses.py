@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``losses``: packets lost on purpose, to see what happens then. By ingress port or egress port, and DSCP."""
 
-from controller.entries import TableEntry, Ternary
-from controller.qos import Direction, Loss
+from weir.controller.entries import TableEntry, Ternary
+from weir.controller.qos import Direction, Loss
 
 FAULTS: dict[Direction, str] = {
     "ingress": "WeirIngress.losses.faults",

@@ -4,8 +4,8 @@
 What queues did is counted by the ``treatments`` of ingress (trimmed, dropped, queued) and egress (marked).
 """
 
-from controller.entries import TableEntry
-from controller.qos import Enqueue
+from weir.controller.entries import TableEntry
+from weir.controller.qos import Enqueue
 
 CLASSES = "WeirIngress.queueing.classes"
 ENQUEUE = "WeirIngress.queueing.enqueue"

@@ -7,7 +7,7 @@ no bookkeeping of their own.
 
 from collections.abc import Iterable, Mapping
 
-from controller.entries import Replica
+from weir.controller.entries import Replica
 
 FLOOD_GROUP = 1
 _FIRST_JOB_GROUP = 2

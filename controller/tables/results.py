@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``results``: how a result is addressed to each worker of its job."""
 
-from controller.addresses import ip_number, mac_number
-from controller.entries import TableEntry
+from weir.controller.addresses import ip_number, mac_number
+from weir.controller.entries import TableEntry
 
 RECEIVERS = "WeirEgress.results.receivers"
 DELIVER = "WeirEgress.results.deliver"

@@ -4,9 +4,9 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from controller.addresses import mac_number
-from controller.entries import TableEntry
-from wire.definition import SprayMode
+from weir.controller.addresses import mac_number
+from weir.controller.entries import TableEntry
+from weir.wire.definition import SprayMode
 
 GROUPS = "WeirIngress.spraying.groups"
 CHOOSE = "WeirIngress.spraying.choose"

@@ -4,9 +4,9 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from controller.addresses import ip_number, mac_number
-from controller.entries import TableEntry
-from wire.definition import SPINE_CLASSES
+from weir.controller.addresses import ip_number, mac_number
+from weir.controller.entries import TableEntry
+from weir.wire.definition import SPINE_CLASSES
 
 UPLINKS = "WeirIngress.tree.uplinks"
 CLIMB = "WeirIngress.tree.climb"

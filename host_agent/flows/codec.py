@@ -17,17 +17,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from host_agent.flows.config import MAX_DATA
-from host_agent.flows.verdict import FlowVerdict
-from wire.definition import (
-    FLOW,
-    LAYER_CLASSES,
-    MAGNITUDE_CLASSES,
-    MAX_WORKERS,
-    VERSION,
-    Flag,
-    FlowType,
-)
+from weir.host_agent.flows.config import MAX_DATA
+from weir.host_agent.flows.verdict import FlowVerdict
+from weir.wire.definition import FLOW, LAYER_CLASSES, MAGNITUDE_CLASSES, MAX_WORKERS, VERSION, Flag, FlowType
 
 MAX_ACCOUNTS: Final = 128
 """Accounts of one tensor: their terms fit into one probe."""
@@ -54,7 +46,7 @@ Bits = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every packet of a tensor says: fields as in `wire.definition.FLOW`."""
+    """What every packet of a tensor says: fields as in `weir.wire.definition.FLOW`."""
 
     flow: int
     worker: int

@@ -5,7 +5,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
-from wire.definition import FLOW, MAX_WORKERS
+from weir.wire.definition import FLOW, MAX_WORKERS
 
 MAX_DATA: Final = 1500 - 20 - 8 - FLOW.size
 """Bytes behind the flow header in an IPv4 packet of 1500 bytes: no packet of a flow needs a larger MTU."""

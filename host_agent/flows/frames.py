@@ -5,9 +5,9 @@ import ipaddress
 import struct
 from typing import Final, NamedTuple
 
-from host_agent.datagram import Datagram
-from host_agent.report import FRAME_OVERHEAD
-from wire.definition import FLOW_PORT
+from weir.host_agent.transport.datagram import Datagram
+from weir.host_agent.transport.report import FRAME_OVERHEAD
+from weir.wire.definition import FLOW_PORT
 
 _IPV4: Final = b"\x08\x00"
 _PLAIN: Final = 0x45  # version 4, no options

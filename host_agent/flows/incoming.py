@@ -7,10 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from host_agent.flows.codec import MAX_ACCOUNTS, MAX_BITMAP, Bitmap, Bits, Chunk, Head, Probe, Stop, Terms
-from host_agent.flows.config import FlowConfig
-from host_agent.flows.verdict import FlowVerdict
-from host_agent.report import Account
+from weir.host_agent.flows.codec import (
+    MAX_ACCOUNTS,
+    MAX_BITMAP,
+    Bitmap,
+    Bits,
+    Chunk,
+    Head,
+    Probe,
+    Stop,
+    Terms,
+)
+from weir.host_agent.flows.config import FlowConfig
+from weir.host_agent.flows.verdict import FlowVerdict
+from weir.host_agent.transport.report import Account
 
 Floats = npt.NDArray[np.float32]
 

@@ -5,11 +5,11 @@ from collections import Counter
 from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
 
-from host_agent.datagram import Datagram
-from host_agent.flows.receiver import FlowReceiver
-from host_agent.flows.sender import FlowSender
-from host_agent.flows.verdict import FlowVerdict, Verdicts, refusals
-from wire.definition import FLOW
+from weir.host_agent.flows.receiver import FlowReceiver
+from weir.host_agent.flows.sender import FlowSender
+from weir.host_agent.flows.verdict import FlowVerdict, Verdicts, refusals
+from weir.host_agent.transport.datagram import Datagram
+from weir.wire.definition import FLOW
 
 Peer = TypeVar("Peer", bound=Hashable)
 

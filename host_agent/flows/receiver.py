@@ -14,13 +14,13 @@ Example::
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from host_agent.datagram import RELIABLE_CLASS, Datagram
-from host_agent.flows.codec import Bitmap, Chunk, FlowPacket, Head, Probe, decode
-from host_agent.flows.config import FlowConfig
-from host_agent.flows.incoming import Delivery, Incoming
-from host_agent.flows.verdict import FlowVerdict, Verdicts
-from host_agent.report import FRAME_OVERHEAD
-from wire.definition import CE, RELIABLE_DSCP
+from weir.host_agent.flows.codec import Bitmap, Chunk, FlowPacket, Head, Probe, decode
+from weir.host_agent.flows.config import FlowConfig
+from weir.host_agent.flows.incoming import Delivery, Incoming
+from weir.host_agent.flows.verdict import FlowVerdict, Verdicts
+from weir.host_agent.transport.datagram import RELIABLE_CLASS, Datagram
+from weir.host_agent.transport.report import FRAME_OVERHEAD
+from weir.wire.definition import CE, RELIABLE_DSCP
 
 __all__ = ["Delivery", "FlowReceiver", "ReceiverCounts"]
 

@@ -22,17 +22,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from host_agent.datagram import Datagram
-from host_agent.flows.codec import Bitmap, Bits, FlowPacket, Stop, decode
-from host_agent.flows.config import FlowConfig
-from host_agent.flows.outgoing import Floats, News, Outgoing
-from host_agent.flows.timer import RoundTrip
-from host_agent.flows.verdict import FlowVerdict, Verdicts
-from host_agent.flows.window import Window
-from host_agent.ledger import Direction, Posting
-from host_agent.report import FRAME_OVERHEAD, Account
-from host_agent.tagging import LOSSLESS, Tagging
-from wire.definition import ECT, NOT_ECT, RELIABLE_DSCP, dscp
+from weir.host_agent.flows.codec import Bitmap, Bits, FlowPacket, Stop, decode
+from weir.host_agent.flows.config import FlowConfig
+from weir.host_agent.flows.outgoing import Floats, News, Outgoing
+from weir.host_agent.flows.timer import RoundTrip
+from weir.host_agent.flows.verdict import FlowVerdict, Verdicts
+from weir.host_agent.flows.window import Window
+from weir.host_agent.transport.datagram import Datagram
+from weir.host_agent.transport.ledger import Direction, Posting
+from weir.host_agent.transport.report import FRAME_OVERHEAD, Account
+from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.wire.definition import ECT, NOT_ECT, RELIABLE_DSCP, dscp
 
 
 @dataclass(frozen=True)

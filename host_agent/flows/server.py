@@ -4,7 +4,7 @@
 Example::
 
     server = ParameterServer([WorkerFlows(push, pull) for push, pull in agreed])
-    server.attach(mux, peers)
+    server.attach(mux, communicator)
     while serving:
         ...                     # drive the mux; after packets came:
         server.advance()
@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from host_agent.flows.config import FlowConfig
-from host_agent.flows.incoming import Delivery
-from host_agent.flows.mux import FlowMux, Peer
-from host_agent.flows.outgoing import Floats
-from host_agent.flows.receiver import FlowReceiver
-from host_agent.flows.sender import FlowSender, Settlement
-from host_agent.tagging import Tagging
+from weir.host_agent.flows.config import FlowConfig
+from weir.host_agent.flows.incoming import Delivery
+from weir.host_agent.flows.mux import FlowMux, Peer
+from weir.host_agent.flows.outgoing import Floats
+from weir.host_agent.flows.receiver import FlowReceiver
+from weir.host_agent.flows.sender import FlowSender, Settlement
+from weir.host_agent.transport.tagging import Tagging
 
 
 class PushMismatchError(ValueError):
@@ -150,9 +150,9 @@ class ParameterServer:
         self.senders = [FlowSender(flows.pull) for flows in workers]
         self._sums: dict[int, _Sum] = {}
 
-    def attach(self, mux: FlowMux[Peer], peers: Sequence[Peer]) -> None:
-        """Serve all flows through ``mux``; ``peers[w]`` is where worker w is."""
-        for receiver, sender, peer in zip(self.receivers, self.senders, peers, strict=True):
+    def attach(self, mux: FlowMux[Peer], communicator: Sequence[Peer]) -> None:
+        """Serve all flows through ``mux``; ``communicator[w]`` is where worker w is."""
+        for receiver, sender, peer in zip(self.receivers, self.senders, communicator, strict=True):
             mux.add(receiver, peer)
             mux.add(sender, peer)
 

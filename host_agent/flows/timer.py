@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from host_agent.flows.config import FlowConfig
+from weir.host_agent.flows.config import FlowConfig
 
 _SECOND: Final = 1_000_000_000
 

@@ -21,10 +21,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from host_agent.flows.frames import Address
-from host_agent.flows.mux import FlowMux
-from host_agent.links import SOCKET_BUFFER, Aborted, TransportTimeout
-from wire.definition import FLOW_PORT
+from weir.host_agent.flows.frames import Address
+from weir.host_agent.flows.mux import FlowMux
+from weir.host_agent.transport.links import SOCKET_BUFFER, Aborted, TransportTimeout
+from weir.wire.definition import FLOW_PORT
 
 _BATCH: Final = 32
 """Packets sent before arrivals are looked at again: how long an urgent packet waits for less urgent ones."""

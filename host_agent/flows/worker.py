@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from host_agent.flows.incoming import Delivery
-from host_agent.flows.mux import FlowMux, Peer
-from host_agent.flows.outgoing import Floats
-from host_agent.flows.receiver import FlowReceiver
-from host_agent.flows.sender import FlowSender, Settlement
-from host_agent.flows.server import WorkerFlows
-from host_agent.tagging import LOSSLESS, Tagging
+from weir.host_agent.flows.incoming import Delivery
+from weir.host_agent.flows.mux import FlowMux, Peer
+from weir.host_agent.flows.outgoing import Floats
+from weir.host_agent.flows.receiver import FlowReceiver
+from weir.host_agent.flows.sender import FlowSender, Settlement
+from weir.host_agent.flows.server import WorkerFlows
+from weir.host_agent.transport.tagging import LOSSLESS, Tagging
 
 
 @dataclass(frozen=True)

@@ -4,24 +4,24 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from softswitch.codegen.expressions import Compiler
-from softswitch.codegen.ifconvert import if_convert
-from softswitch.codegen.keys import arg_words
-from softswitch.codegen.layout import LOCAL, Layout, c_type, storage_bits
-from softswitch.codegen.locals import Renamer
-from softswitch.codegen.loops import LoopWriter
-from softswitch.codegen.reroll import Item, Loop, Reroller
-from softswitch.codegen.statements import StatementWriter, failure
-from softswitch.codegen.tracepoints import Tracepoints
-from softswitch.codegen.usage import (
+from weir.softswitch.codegen.expressions import Compiler
+from weir.softswitch.codegen.ifconvert import if_convert
+from weir.softswitch.codegen.keys import arg_words
+from weir.softswitch.codegen.layout import LOCAL, Layout, c_type, storage_bits
+from weir.softswitch.codegen.locals import Renamer
+from weir.softswitch.codegen.loops import LoopWriter
+from weir.softswitch.codegen.reroll import Item, Loop, Reroller
+from weir.softswitch.codegen.statements import StatementWriter, failure
+from weir.softswitch.codegen.tracepoints import Tracepoints
+from weir.softswitch.codegen.usage import (
     destination,
     headers_changed,
     map_inputs,
     statement_fields,
     with_destination,
 )
-from softswitch.program_ir import Expr, FieldRef, Jump, ShiftStack, can_fail
-from softswitch.program_types import Action, Param
+from weir.softswitch.program.ir import Expr, FieldRef, Jump, ShiftStack, can_fail
+from weir.softswitch.program.types import Action, Param
 
 _INLINED = 400  # statements; a larger action is a function of its own, which costs `state` its registers
 

@@ -3,13 +3,13 @@
 
 from collections.abc import Iterable, Iterator
 
-from softswitch.codegen.expressions import Compiler, literal, machine_bits
-from softswitch.codegen.headers import Bits, joined, store_bits, store_next, wide_bits
-from softswitch.codegen.layout import Layout
-from softswitch.codegen.statements import StatementWriter, word_assignment
-from softswitch.codegen.tracepoints import Tracepoints
-from softswitch.errors import UnsupportedConstruct
-from softswitch.program_ir import (
+from weir.softswitch.codegen.expressions import Compiler, literal, machine_bits
+from weir.softswitch.codegen.headers import Bits, joined, store_bits, store_next, wide_bits
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.statements import StatementWriter, word_assignment
+from weir.softswitch.codegen.tracepoints import Tracepoints
+from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.ir import (
     Algorithm,
     Calculation,
     CalculationInput,
@@ -18,7 +18,7 @@ from softswitch.program_ir import (
     InputField,
     InputHeader,
 )
-from softswitch.program_types import Checksum, HeaderType
+from weir.softswitch.program.types import Checksum, HeaderType
 
 
 def deparse_function(layout: Layout, constant: set[str], trace: Tracepoints) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Digests to C, and the layout of their samples, which `softswitch.digests` follows when it reads them.
+"""Digests to C, and the layout of their samples, which `state.digests` follows when it reads them.
 
 A sample is the digest's number (32 bits, the machine's own order), then its fields, each in whole bytes, most
 significant first; zeros up to a whole number of 64-bit words.
@@ -8,9 +8,9 @@ significant first; zeros up to a whole number of 64-bit words.
 from collections.abc import Iterator
 from typing import Final
 
-from softswitch.codegen.layout import Layout
-from softswitch.program_ir import FieldRef
-from softswitch.program_types import DigestList, Program
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.program.ir import FieldRef
+from weir.softswitch.program.types import DigestList, Program
 
 SAMPLE_HEAD: Final = 4
 """Bytes of a sample before its fields."""

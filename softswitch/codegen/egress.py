@@ -5,8 +5,8 @@ The first says which headers have to be put back between the replicas of a packe
 written into the outgoing frame only once; the second, what has to be kept of a packet that waits.
 """
 
-from softswitch.codegen.layout import Layout
-from softswitch.codegen.usage import (
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.usage import (
     calculation_fields,
     fields_in,
     headers_changed,
@@ -14,8 +14,8 @@ from softswitch.codegen.usage import (
     meter_targets,
     pipeline_actions,
 )
-from softswitch.program_ir import Clone, CopyHeader, CopyVarbit, FieldRef, Hash, Recirculate
-from softswitch.program_types import Program
+from weir.softswitch.program.ir import Clone, CopyHeader, CopyVarbit, FieldRef, Hash, Recirculate
+from weir.softswitch.program.types import Program
 
 
 def egress_writes(program: Program) -> frozenset[str]:

@@ -8,9 +8,9 @@ be cleared before.
 
 from collections.abc import Iterator
 
-from softswitch.codegen.layout import Layout
-from softswitch.codegen.usage import fields_in, header_and_siblings, headers_changed, inputs, walk
-from softswitch.program_ir import (
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.usage import fields_in, header_and_siblings, headers_changed, inputs, walk
+from weir.softswitch.program.ir import (
     Advance,
     CopyVarbit,
     Expr,
@@ -21,7 +21,7 @@ from softswitch.program_ir import (
     StackValid,
     Verify,
 )
-from softswitch.program_types import ParserState, Program
+from weir.softswitch.program.types import ParserState, Program
 
 
 def early_headers(program: Program) -> set[str]:

@@ -9,11 +9,11 @@ type that its interval fits). Beyond 128 bits that type is `sw_wide` (`codegen.w
 
 from collections.abc import Callable
 
-from softswitch.codegen.layout import Layout, storage_bits
-from softswitch.codegen.ranges import Interval, Ranges, of_width
-from softswitch.codegen.wide import WIDE, WideCompiler, extended, wide_literal
-from softswitch.errors import UnsupportedConstruct
-from softswitch.program_ir import (
+from weir.softswitch.codegen.layout import Layout, storage_bits
+from weir.softswitch.codegen.ranges import Interval, Ranges, of_width
+from weir.softswitch.codegen.wide import WIDE, WideCompiler, extended, wide_literal
+from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.ir import (
     Binary,
     BoolConst,
     Const,
@@ -33,7 +33,7 @@ from softswitch.program_ir import (
     Valid,
     VarbitsEqual,
 )
-from softswitch.program_types import HeaderType, Param
+from weir.softswitch.program.types import HeaderType, Param
 
 _MODULAR = frozenset(["+", "-", "*", "&", "|", "^"])
 _COMPARE = frozenset(["==", "!=", "<", ">", "<=", ">="])

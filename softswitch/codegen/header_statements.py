@@ -3,11 +3,11 @@
 
 from dataclasses import dataclass
 
-from softswitch.codegen.expressions import Compiler
-from softswitch.codegen.layout import Layout
-from softswitch.codegen.usage import columns, sibling_stacks, siblings
-from softswitch.errors import UnsupportedConstruct
-from softswitch.program_ir import (
+from weir.softswitch.codegen.expressions import Compiler
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.usage import columns, sibling_stacks, siblings
+from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.ir import (
     Assign,
     CopyHeader,
     CopyStack,
@@ -20,7 +20,7 @@ from softswitch.program_ir import (
     SetValid,
     ShiftStack,
 )
-from softswitch.program_types import HeaderType, Program
+from weir.softswitch.program.types import HeaderType, Program
 
 HeaderStatement = CopyHeader | CopyUnion | CopyStack | CopyVarbit | SetValid | ShiftStack
 

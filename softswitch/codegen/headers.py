@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from softswitch.codegen.layout import Layout, c_type, storage_bits
-from softswitch.program_types import HeaderType
+from weir.softswitch.codegen.layout import Layout, c_type, storage_bits
+from weir.softswitch.program.types import HeaderType
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,17 @@ are converted: evaluating an expression has no effect and cannot fail.
 from dataclasses import replace
 from typing import Final
 
-from softswitch.codegen.usage import fields_in, walk
-from softswitch.program_ir import Assign, Expr, FieldRef, Jump, Lookahead, RegisterRef, Statement, Ternary
+from weir.softswitch.codegen.usage import fields_in, walk
+from weir.softswitch.program.ir import (
+    Assign,
+    Expr,
+    FieldRef,
+    Jump,
+    Lookahead,
+    RegisterRef,
+    Statement,
+    Ternary,
+)
 
 _MOST: Final = 4  # assignments on one side
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """BMv2's standard and intrinsic metadata: what the switch tells a program, and what a program asks of it."""
 
-from softswitch.codegen.layout import Layout
-from softswitch.program_ir import FieldRef
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.program.ir import FieldRef
 
 _GROUPS = ("intrinsic_metadata", "queueing_metadata")
 

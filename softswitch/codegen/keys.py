@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a table's key is packed into 64-bit words: the one definition that the generated lookup code and
-the control plane (`softswitch.table_store`) both follow."""
+the control plane (`weir.softswitch.state.table_store`) both follow."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from softswitch.errors import UnsupportedConstruct
-from softswitch.program_types import Action, MatchKind, Program, Table
+from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.types import Action, MatchKind, Program, Table
 
 MAX_KEY_WORDS: Final = 64  # SW_MAX_KEY_WORDS in runtime/lookup.h
 

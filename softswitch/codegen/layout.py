@@ -17,9 +17,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from softswitch.codegen.members import Member, Word, members, words
-from softswitch.program_ir import FieldRef
-from softswitch.program_types import FieldType, HeaderType, Program
+from weir.softswitch.codegen.members import Member, Word, members, words
+from weir.softswitch.program.ir import FieldRef
+from weir.softswitch.program.types import FieldType, HeaderType, Program
 
 LOCAL: Final = "$local"  # header name of action-local temporaries (see codegen.locals)
 

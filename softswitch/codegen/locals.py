@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from softswitch.codegen.layout import LOCAL, Layout
-from softswitch.codegen.ranges import Ranges
-from softswitch.codegen.usage import (
+from weir.softswitch.codegen.layout import LOCAL, Layout
+from weir.softswitch.codegen.ranges import Ranges
+from weir.softswitch.codegen.usage import (
     STATEFUL,
     calculation_fields,
     destination,
@@ -28,7 +28,7 @@ from softswitch.codegen.usage import (
     walk,
     with_destination,
 )
-from softswitch.program_ir import (
+from weir.softswitch.program.ir import (
     Assign,
     Binary,
     Const,
@@ -42,7 +42,7 @@ from softswitch.program_ir import (
     Statement,
     Valid,
 )
-from softswitch.program_types import Action, Program
+from weir.softswitch.program.types import Action, Program
 
 _SMALL = 6  # nodes; an expression up to this size may be substituted at several places
 

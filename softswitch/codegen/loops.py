@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
-from softswitch.codegen.expressions import Compiler, literal, machine_bits, register_array, unsigned
-from softswitch.codegen.layout import LOCAL, Layout, c_type, storage_bits
-from softswitch.codegen.reroll import Loop, Stepping
-from softswitch.codegen.statements import StatementWriter
-from softswitch.codegen.usage import (
+from weir.softswitch.codegen.expressions import Compiler, literal, machine_bits, register_array, unsigned
+from weir.softswitch.codegen.layout import LOCAL, Layout, c_type, storage_bits
+from weir.softswitch.codegen.reroll import Loop, Stepping
+from weir.softswitch.codegen.statements import StatementWriter
+from weir.softswitch.codegen.usage import (
     destination,
     fields_in,
     inputs,
@@ -24,7 +24,7 @@ from softswitch.codegen.usage import (
     walk,
     with_destination,
 )
-from softswitch.program_ir import (
+from weir.softswitch.program.ir import (
     Binary,
     Const,
     Expr,

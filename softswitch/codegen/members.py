@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from softswitch.program_types import HeaderType
+from weir.softswitch.program.types import HeaderType
 
 MIN_RUN: Final = 4
 WORD: Final = 64

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole C file of a program: `generate`."""
 
-from softswitch.codegen.actions import action_function, shifted_stacks, traced_action_function
-from softswitch.codegen.deparser import (
+from weir.softswitch.codegen.actions import action_function, shifted_stacks, traced_action_function
+from weir.softswitch.codegen.deparser import (
     body_function,
     calculation_function,
     deparse_function,
@@ -11,22 +11,22 @@ from softswitch.codegen.deparser import (
     update_function,
     verify_function,
 )
-from softswitch.codegen.digests import sample_words
-from softswitch.codegen.egress import egress_writes, saved_headers
-from softswitch.codegen.exposure import forget_functions
-from softswitch.codegen.header_statements import shift_function
-from softswitch.codegen.headers import header_functions
-from softswitch.codegen.keys import arg_word_count, entry_words, key_layout
-from softswitch.codegen.layout import Layout, storage_bits
-from softswitch.codegen.locals import private_fields
-from softswitch.codegen.parser import ParserWriter
-from softswitch.codegen.pipeline import PipelineWriter
-from softswitch.codegen.tracepoints import Tracepoints
-from softswitch.codegen.traffic import TrafficWriter
-from softswitch.codegen.usage import outside_actions, pipeline_actions, statement_fields
-from softswitch.errors import ProgramError, UnsupportedConstruct
-from softswitch.program_ir import Calculation, CrcParameters, FieldRef
-from softswitch.program_types import Action, MatchKind, Program
+from weir.softswitch.codegen.digests import sample_words
+from weir.softswitch.codegen.egress import egress_writes, saved_headers
+from weir.softswitch.codegen.exposure import forget_functions
+from weir.softswitch.codegen.header_statements import shift_function
+from weir.softswitch.codegen.headers import header_functions
+from weir.softswitch.codegen.keys import arg_word_count, entry_words, key_layout
+from weir.softswitch.codegen.layout import Layout, storage_bits
+from weir.softswitch.codegen.locals import private_fields
+from weir.softswitch.codegen.parser import ParserWriter
+from weir.softswitch.codegen.pipeline import PipelineWriter
+from weir.softswitch.codegen.tracepoints import Tracepoints
+from weir.softswitch.codegen.traffic import TrafficWriter
+from weir.softswitch.codegen.usage import outside_actions, pipeline_actions, statement_fields
+from weir.softswitch.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.program.ir import Calculation, CrcParameters, FieldRef
+from weir.softswitch.program.types import Action, MatchKind, Program
 
 _KINDS = {
     MatchKind.EXACT: "SW_EXACT",

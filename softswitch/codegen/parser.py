@@ -1,15 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parser to C: states are labels, transitions gotos."""
 
-from softswitch.codegen.expressions import Compiler, literal, machine_bits, unsigned
-from softswitch.codegen.headers import load_field
-from softswitch.codegen.layout import Layout
-from softswitch.codegen.statements import StatementWriter
-from softswitch.codegen.tracepoints import Kind, Tracepoints
-from softswitch.codegen.usage import sibling_stacks, siblings, walk
-from softswitch.codegen.value_sets import member_test
-from softswitch.program_ir import Advance, Assign, Expr, Extract, ExtractNext, Lookahead, ParserOp, Verify
-from softswitch.program_types import HeaderType, ParserState, Program
+from weir.softswitch.codegen.expressions import Compiler, literal, machine_bits, unsigned
+from weir.softswitch.codegen.headers import load_field
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.statements import StatementWriter
+from weir.softswitch.codegen.tracepoints import Kind, Tracepoints
+from weir.softswitch.codegen.usage import sibling_stacks, siblings, walk
+from weir.softswitch.codegen.value_sets import member_test
+from weir.softswitch.program.ir import (
+    Advance,
+    Assign,
+    Expr,
+    Extract,
+    ExtractNext,
+    Lookahead,
+    ParserOp,
+    Verify,
+)
+from weir.softswitch.program.types import HeaderType, ParserState, Program
 
 MAX_STEPS = 4096  # states of a parser that can loop without consuming anything
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pipelines to C: tables and conditionals are labels, what follows what is gotos."""
 
-from softswitch.codegen.expressions import Compiler, literal
-from softswitch.codegen.keys import KeyLayout, Piece, arg_word_count, entry_words, key_layout
-from softswitch.codegen.layout import Layout
-from softswitch.codegen.skips import skips
-from softswitch.codegen.statements import meter_colour, word_assignment
-from softswitch.codegen.tracepoints import Kind, Tracepoints
-from softswitch.program_ir import Binary, Exit, Expr, FieldRef, Valid, can_fail
-from softswitch.program_tables import successors
-from softswitch.program_types import Action, ActionCall, MatchKind, Meter, Pipeline, Table, TableKey
+from weir.softswitch.codegen.expressions import Compiler, literal
+from weir.softswitch.codegen.keys import KeyLayout, Piece, arg_word_count, entry_words, key_layout
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.skips import skips
+from weir.softswitch.codegen.statements import meter_colour, word_assignment
+from weir.softswitch.codegen.tracepoints import Kind, Tracepoints
+from weir.softswitch.program.ir import Binary, Exit, Expr, FieldRef, Valid, can_fail
+from weir.softswitch.program.tables import successors
+from weir.softswitch.program.types import Action, ActionCall, MatchKind, Meter, Pipeline, Table, TableKey
 
 
 class PipelineWriter:

@@ -3,12 +3,12 @@
 
 from typing import Final
 
-from softswitch.codegen.egress import egress_reads
-from softswitch.codegen.intrinsic import Intrinsic
-from softswitch.codegen.layout import Layout
-from softswitch.codegen.tracepoints import Tracepoints
-from softswitch.program_ir import FieldRef
-from softswitch.program_types import Program
+from weir.softswitch.codegen.egress import egress_reads
+from weir.softswitch.codegen.intrinsic import Intrinsic
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.tracepoints import Tracepoints
+from weir.softswitch.program.ir import FieldRef
+from weir.softswitch.program.types import Program
 
 # What a pass through egress begins with, whatever ingress left there.
 _SET_AT_DEPARTURE: Final = (

@@ -3,9 +3,9 @@
 
 from dataclasses import dataclass
 
-from softswitch.codegen.layout import Layout
-from softswitch.errors import UnsupportedConstruct
-from softswitch.program_ir import (
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.ir import (
     Binary,
     BoolConst,
     Const,
@@ -24,7 +24,7 @@ from softswitch.program_ir import (
     Valid,
     VarbitsEqual,
 )
-from softswitch.program_types import MAX_WIDTH, FieldType, Param
+from weir.softswitch.program.types import MAX_WIDTH, FieldType, Param
 
 MAX_SHIFT = 1 << 16  # what a longer shift leaves is beyond every width that can be computed with
 

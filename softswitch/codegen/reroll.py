@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final, cast
 
-from softswitch.codegen.layout import LOCAL, Layout
-from softswitch.codegen.ranges import Ranges
-from softswitch.codegen.usage import (
+from weir.softswitch.codegen.layout import LOCAL, Layout
+from weir.softswitch.codegen.ranges import Ranges
+from weir.softswitch.codegen.usage import (
     STATEFUL,
     destination,
     fields_in,
@@ -27,7 +27,7 @@ from softswitch.codegen.usage import (
     walk,
     with_destination,
 )
-from softswitch.program_ir import (
+from weir.softswitch.program.ir import (
     Assign,
     Binary,
     Const,

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from softswitch.codegen.layout import Layout
-from softswitch.codegen.usage import outside_actions, pipeline_actions, statement_fields
-from softswitch.program_ir import Assign, Binary, Const, Expr, FieldRef, Unary, Valid
-from softswitch.program_tables import successors
-from softswitch.program_types import Pipeline, Program, Table
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.usage import outside_actions, pipeline_actions, statement_fields
+from weir.softswitch.program.ir import Assign, Binary, Const, Expr, FieldRef, Unary, Valid
+from weir.softswitch.program.tables import successors
+from weir.softswitch.program.types import Pipeline, Program, Table
 
 _EVERY: Final = 8  # tests
 

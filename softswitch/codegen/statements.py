@@ -3,12 +3,12 @@
 
 from collections.abc import Callable
 
-from softswitch.codegen.expressions import Compiler, literal, register_array
-from softswitch.codegen.header_statements import HeaderStatement, HeaderStatementWriter
-from softswitch.codegen.layout import Layout, Slot, is_temporary
-from softswitch.codegen.wide import extended
-from softswitch.errors import UnsupportedConstruct
-from softswitch.program_ir import (
+from weir.softswitch.codegen.expressions import Compiler, literal, register_array
+from weir.softswitch.codegen.header_statements import HeaderStatement, HeaderStatementWriter
+from weir.softswitch.codegen.layout import Layout, Slot, is_temporary
+from weir.softswitch.codegen.wide import extended
+from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.ir import (
     Assert,
     Assign,
     Clone,
@@ -37,7 +37,7 @@ from softswitch.program_ir import (
     Statement,
     Truncate,
 )
-from softswitch.program_types import DROP_PORT, Meter, Program
+from weir.softswitch.program.types import DROP_PORT, Meter, Program
 
 
 class StatementWriter:

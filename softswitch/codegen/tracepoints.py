@@ -7,11 +7,11 @@ knows nothing of them.
 
 from enum import IntEnum
 
-from softswitch.codegen.expressions import Compiler
-from softswitch.codegen.layout import Layout
-from softswitch.codegen.usage import destination, inputs
-from softswitch.program_expressions import is_boolean
-from softswitch.program_ir import (
+from weir.softswitch.codegen.expressions import Compiler
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.usage import destination, inputs
+from weir.softswitch.program.expressions import is_boolean
+from weir.softswitch.program.ir import (
     Assert,
     Assign,
     Binary,

@@ -11,14 +11,14 @@ switch run forever.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from softswitch.codegen.digests import digest_function
-from softswitch.codegen.intrinsic import Intrinsic, keep_fields_function
-from softswitch.codegen.layout import Layout
-from softswitch.codegen.queueing import QUEUED_TYPE, keep_time, queueing_functions
-from softswitch.codegen.tracepoints import Kind, Lost, Tracepoints
-from softswitch.codegen.usage import pipeline_actions
-from softswitch.program_ir import Clone, Recirculate, Resubmit, Statement, can_fail
-from softswitch.program_types import DROP_PORT, Pipeline
+from weir.softswitch.codegen.digests import digest_function
+from weir.softswitch.codegen.intrinsic import Intrinsic, keep_fields_function
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.queueing import QUEUED_TYPE, keep_time, queueing_functions
+from weir.softswitch.codegen.tracepoints import Kind, Lost, Tracepoints
+from weir.softswitch.codegen.usage import pipeline_actions
+from weir.softswitch.program.ir import Clone, Recirculate, Resubmit, Statement, can_fail
+from weir.softswitch.program.types import DROP_PORT, Pipeline
 
 _WAITING: Final = 64  # packets that can wait at a time
 _PASSES: Final = 4096  # egress passes per frame

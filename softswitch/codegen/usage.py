@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
-from softswitch.program_ir import (
+from weir.softswitch.program.ir import (
     Advance,
     Assert,
     Assign,
@@ -47,7 +47,7 @@ from softswitch.program_ir import (
     VarbitsEqual,
     Verify,
 )
-from softswitch.program_types import Action, Pipeline, Program, Table
+from weir.softswitch.program.types import Action, Pipeline, Program, Table
 
 # Expressions whose value depends on more than fields, parameters and header validity.
 STATEFUL: Final = (RegisterRef, StackField, StackLast, StackCount, StackValid, VarbitsEqual)

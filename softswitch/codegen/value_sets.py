@@ -3,10 +3,10 @@
 
 from collections.abc import Sequence
 
-from softswitch.codegen.expressions import literal
-from softswitch.codegen.layout import Layout
-from softswitch.errors import UnsupportedConstruct
-from softswitch.program_types import Transition
+from weir.softswitch.codegen.expressions import literal
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.types import Transition
 
 MAX_ELEMENT_BITS = 128
 

@@ -8,10 +8,10 @@ All of a program's wide values have the same number of words, which is what the 
 
 from typing import TYPE_CHECKING, Final
 
-from softswitch.codegen.layout import Layout
-from softswitch.codegen.ranges import Interval, of_width
-from softswitch.errors import UnsupportedConstruct
-from softswitch.program_ir import (
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.ranges import Interval, of_width
+from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.ir import (
     Binary,
     Const,
     Expr,
@@ -26,7 +26,7 @@ from softswitch.program_ir import (
 )
 
 if TYPE_CHECKING:
-    from softswitch.codegen.expressions import Compiler
+    from weir.softswitch.codegen.expressions import Compiler
 
 WIDE: Final = "sw_wide"
 MOST_BITS: Final = 1 << 14  # of any value; P4's own types end at 2048, products of two at 4096

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from softswitch.control.address import running
-from softswitch.control.cli_program import assertions, crc_app
-from softswitch.control.client import CallFailedError, call
-from softswitch.control.target import Target, fail, show
-from softswitch.port_spec import KINDS, OPTIONS
+from weir.softswitch.control.address import running
+from weir.softswitch.control.cli_program import assertions, crc_app
+from weir.softswitch.control.client import CallFailedError, call
+from weir.softswitch.control.target import Target, fail, show
+from weir.softswitch.dataplane.port_spec import KINDS, OPTIONS
 
 app = typer.Typer(no_args_is_help=True, help="Look at a running switch and change it.")
 ports_app = typer.Typer(no_args_is_help=True, help="List, add, remove, bring up or down ports.")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from softswitch.control.target import show
+from weir.softswitch.control.target import show
 
 crc_app = typer.Typer(no_args_is_help=True, help="What the program's custom CRCs compute.")
 

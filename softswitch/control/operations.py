@@ -27,15 +27,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import native
-from softswitch.control.server import Call, CallError
-from softswitch.device import Device
-from softswitch.errors import ControlError
-from softswitch.port_spec import Pcap, parse_limits, parse_port
-from softswitch.ports import Capture, Directions, PortError, PortState
-from softswitch.program_ir import CrcParameters
-from softswitch.queueing import Queueing
-from softswitch.tracing import Tracing
+from weir import native
+from weir.softswitch.control.server import Call, CallError
+from weir.softswitch.dataplane.port_spec import Pcap, parse_limits, parse_port
+from weir.softswitch.dataplane.ports import Capture, Directions, PortError, PortState
+from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.device import Device
+from weir.softswitch.errors import ControlError
+from weir.softswitch.program.ir import CrcParameters
+from weir.softswitch.tracing.tracer import Tracing
 
 LIMITS: Final = ("rate", "pps", "burst", "depth", "depth_bytes")
 """What limits a port, by the names that ``--port`` has for it."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from softswitch.control.address import ControlAddressError, answers
+from weir.softswitch.control.address import ControlAddressError, answers
 
 MAX_REQUEST: Final = 1 << 16
 """Bytes of a request, its newline included."""

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from softswitch.control.address import running
-from softswitch.control.client import CallFailedError, call
+from weir.softswitch.control.address import running
+from weir.softswitch.control.client import CallFailedError, call
 
 
 @dataclass

@@ -6,7 +6,12 @@ from typing import Final
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.entry import (
+from weir.softswitch.p4rt.actions import decode_action, encode_action
+from weir.softswitch.p4rt.keys import Message, invalid
+from weir.softswitch.p4rt.p4info import ProfileInfo, TableInfo
+from weir.softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.p4rt.values import decode, encode
+from weir.softswitch.state.entry import (
     ActionSet,
     ByGroup,
     ByMember,
@@ -17,11 +22,6 @@ from softswitch.entry import (
     Watch,
     WeightedAction,
 )
-from softswitch.p4rt.actions import decode_action, encode_action
-from softswitch.p4rt.keys import Message, invalid
-from softswitch.p4rt.p4info import ProfileInfo, TableInfo
-from softswitch.p4rt.pipeline import Pipeline
-from softswitch.p4rt.values import decode, encode
 
 _UPDATE: Final = p4runtime_pb2.Update
 _PORT_BITS: Final = 32

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """P4Runtime's Action: to and from a name with arguments."""
 
-from softswitch.p4rt.keys import Message, invalid
-from softswitch.p4rt.p4info import ActionInfo
-from softswitch.p4rt.pipeline import Pipeline
-from softswitch.p4rt.values import decode, encode
+from weir.softswitch.p4rt.keys import Message, invalid
+from weir.softswitch.p4rt.p4info import ActionInfo
+from weir.softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.p4rt.values import decode, encode
 
 
 def decode_action(pipeline: Pipeline, message: Message) -> tuple[ActionInfo, tuple[int, ...]]:

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from softswitch.errors import Code, ControlError
+from weir.softswitch.errors import Code, ControlError
 
 MAX_STREAMS: Final = 16
 """Streams of one role at a time."""

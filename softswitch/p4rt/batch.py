@@ -8,10 +8,10 @@ from typing import Final
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.errors import Code, ControlError
-from softswitch.p4rt import entities, tables
-from softswitch.p4rt.keys import Message, decode_key
-from softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt import entities, tables
+from weir.softswitch.p4rt.keys import Message, decode_key
+from weir.softswitch.p4rt.pipeline import Pipeline
 
 _REQUEST: Final = p4runtime_pb2.WriteRequest
 _UPDATE: Final = p4runtime_pb2.Update

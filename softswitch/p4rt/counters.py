@@ -6,12 +6,12 @@ from typing import Final
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.entry import Count
-from softswitch.errors import Code, ControlError
-from softswitch.p4rt.direct import Direct
-from softswitch.p4rt.keys import Message, decode_key, encode_key, invalid
-from softswitch.p4rt.p4info import ArrayInfo
-from softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt.direct import Direct
+from weir.softswitch.p4rt.keys import Message, decode_key, encode_key, invalid
+from weir.softswitch.p4rt.p4info import ArrayInfo
+from weir.softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.state.entry import Count
 
 DIRECT_COUNTERS: Final = Direct("counter", lambda _, table: table.counted)
 

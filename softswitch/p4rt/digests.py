@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.digests import Digest
-from softswitch.errors import Code, ControlError
-from softswitch.p4rt.p4info import DigestInfo
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt.p4info import DigestInfo
+from weir.softswitch.state.digests import Digest
 
 Message = Any
 """A P4Runtime message; the stubs carry no types."""

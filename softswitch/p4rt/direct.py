@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.entry import Entry
-from softswitch.errors import Code, ControlError
-from softswitch.p4rt.keys import Message, entries_with, invalid
-from softswitch.p4rt.p4info import P4InfoIndex, TableInfo
-from softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt.keys import Message, entries_with, invalid
+from weir.softswitch.p4rt.p4info import P4InfoIndex, TableInfo
+from weir.softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.state.entry import Entry
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Final
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.errors import Code, ControlError
-from softswitch.p4rt import (
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt import (
     action_profiles,
     counters,
     digests,
@@ -17,10 +17,10 @@ from softswitch.p4rt import (
     tables,
     value_sets,
 )
-from softswitch.p4rt.encoding import message_field
-from softswitch.p4rt.keys import Message, invalid
-from softswitch.p4rt.pipeline import Pipeline
-from softswitch.p4rt.unknown import has_unknown
+from weir.softswitch.p4rt.encoding import message_field
+from weir.softswitch.p4rt.keys import Message, invalid
+from weir.softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.p4rt.unknown import has_unknown
 
 Writer = Callable[[Pipeline, int, Message], None]
 """Applies one Update.Type to one entity. Raises ControlError; then nothing has changed."""

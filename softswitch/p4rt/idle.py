@@ -6,10 +6,10 @@ from typing import Final
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.entry import Entry
-from softswitch.p4rt.keys import Message, encode_key, invalid
-from softswitch.p4rt.p4info import TableInfo
-from softswitch.p4rt.pipeline import EntryNotes, Pipeline
+from weir.softswitch.p4rt.keys import Message, encode_key, invalid
+from weir.softswitch.p4rt.p4info import TableInfo
+from weir.softswitch.p4rt.pipeline import EntryNotes, Pipeline
+from weir.softswitch.state.entry import Entry
 
 _MOST: Final = 1000  # entries of one message: well below gRPC's 4 MiB
 

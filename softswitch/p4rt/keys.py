@@ -7,11 +7,11 @@ from typing import Any, Final
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 
-from softswitch.entry import Entry, Exact, Lpm, Match, Optional, Range, Ternary
-from softswitch.errors import Code, ControlError
-from softswitch.p4rt.p4info import FieldInfo, TableInfo
-from softswitch.p4rt.pipeline import Pipeline
-from softswitch.p4rt.values import decode, encode
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt.p4info import FieldInfo, TableInfo
+from weir.softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.p4rt.values import decode, encode
+from weir.softswitch.state.entry import Entry, Exact, Lpm, Match, Optional, Range, Ternary
 
 Message = Any
 """A P4Runtime message; the stubs carry no types."""

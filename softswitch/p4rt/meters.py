@@ -7,13 +7,13 @@ from typing import Final
 from p4.config.v1 import p4info_pb2
 from p4.v1 import p4runtime_pb2
 
-from softswitch.entry import Marked, MeterConfig
-from softswitch.errors import Code, ControlError
-from softswitch.p4rt.counters import cells, encode_count
-from softswitch.p4rt.direct import Direct
-from softswitch.p4rt.keys import Message, decode_key, encode_key, invalid
-from softswitch.p4rt.p4info import MeterInfo, TableInfo
-from softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt.counters import cells, encode_count
+from weir.softswitch.p4rt.direct import Direct
+from weir.softswitch.p4rt.keys import Message, decode_key, encode_key, invalid
+from weir.softswitch.p4rt.p4info import MeterInfo, TableInfo
+from weir.softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.state.entry import Marked, MeterConfig
 
 _TYPES: Final = p4info_pb2.MeterSpec
 _DIRECT: Final = Direct("meter", lambda info, table: table.id in info.direct_meters)

@@ -7,10 +7,10 @@ from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.errors import Code, ControlError
-from softswitch.p4rt.idle import idle_notifications
-from softswitch.p4rt.pipeline import Pipeline, PipelineStore
-from softswitch.p4rt.sessions import Sessions, Stream
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt.idle import idle_notifications
+from weir.softswitch.p4rt.pipeline import Pipeline, PipelineStore
+from weir.softswitch.p4rt.sessions import Sessions, Stream
 
 _log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from p4.v1 import p4data_pb2
 
-from softswitch.errors import UnsupportedConstruct
-from softswitch.p4rt.values import encode, encode_signed
+from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.p4rt.values import encode, encode_signed
 
 Message = Any
 Encoder = Callable[[Iterator[int]], Message]

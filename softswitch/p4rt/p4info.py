@@ -7,11 +7,11 @@ from typing import Any, Final, TypeVar
 
 from p4.config.v1 import p4info_pb2
 
-from softswitch.action_profiles import ProfileLimits
-from softswitch.errors import Code, ControlError, ProgramError, UnsupportedConstruct
-from softswitch.p4rt.p4data import Encoder, encoder
-from softswitch.program import Program
-from softswitch.program_types import Counter, MatchKind, Meter, Register
+from weir.softswitch.errors import Code, ControlError, ProgramError, UnsupportedConstruct
+from weir.softswitch.p4rt.p4data import Encoder, encoder
+from weir.softswitch.program.loader import Program
+from weir.softswitch.program.types import Counter, MatchKind, Meter, Register
+from weir.softswitch.state.action_profiles import ProfileLimits
 
 _T = TypeVar("_T")
 P4Info = Any

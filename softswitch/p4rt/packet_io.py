@@ -6,9 +6,9 @@ from typing import Any
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.errors import Code, ControlError
-from softswitch.p4rt.p4info import FieldInfo, P4InfoIndex
-from softswitch.p4rt.values import decode, encode
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt.p4info import FieldInfo, P4InfoIndex
+from weir.softswitch.p4rt.values import decode, encode
 
 Message = Any
 """A P4Runtime message; the stubs carry no types."""

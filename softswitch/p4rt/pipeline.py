@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from p4.v1 import p4runtime_pb2
 
-import native
-from softswitch.entry import Match
-from softswitch.errors import Code, ControlError, ProgramError
-from softswitch.p4rt.digests import DigestLists
-from softswitch.p4rt.p4info import P4InfoIndex
-from softswitch.program import Program, load_program
-from softswitch.switch import Switch
+from weir import native
+from weir.softswitch.errors import Code, ControlError, ProgramError
+from weir.softswitch.p4rt.digests import DigestLists
+from weir.softswitch.p4rt.p4info import P4InfoIndex
+from weir.softswitch.program.loader import Program, load_program
+from weir.softswitch.state.entry import Match
+from weir.softswitch.switch import Switch
 
 Config = Any
 """``p4.v1.ForwardingPipelineConfig``; the stubs carry no types."""

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.p4rt.counters import cells
-from softswitch.p4rt.keys import Message, invalid
-from softswitch.p4rt.pipeline import Pipeline
-from softswitch.p4rt.values import decode, decode_signed, encode, encode_signed
+from weir.softswitch.p4rt.counters import cells
+from weir.softswitch.p4rt.keys import Message, invalid
+from weir.softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.p4rt.values import decode, decode_signed, encode, encode_signed
 
 
 def write_register(pipeline: Pipeline, update: int, message: Message) -> None:

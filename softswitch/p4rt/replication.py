@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.entry import Replica
-from softswitch.errors import Code, ControlError
-from softswitch.p4rt.keys import Message, invalid
-from softswitch.p4rt.pipeline import Pipeline, ReplicaNotes
-from softswitch.p4rt.values import decode, encode
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt.keys import Message, invalid
+from weir.softswitch.p4rt.pipeline import Pipeline, ReplicaNotes
+from weir.softswitch.p4rt.values import decode, encode
+from weir.softswitch.state.entry import Replica
 
 _PORT_BITS = 9
 _INSTANCE_BITS = 16

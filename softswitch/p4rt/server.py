@@ -12,8 +12,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from p4.v1 import p4runtime_pb2
 
-from softswitch.p4rt.service import P4RuntimeService
-from softswitch.p4rt.sessions import MAX_OPEN
+from weir.softswitch.p4rt.service import P4RuntimeService
+from weir.softswitch.p4rt.sessions import MAX_OPEN
 
 _MAX_MESSAGE: Final = 256 << 20  # a program's JSON in one message
 _MAX_METADATA: Final = 1 << 20  # a batch's error details

@@ -10,14 +10,14 @@ from typing import Any, Final, NoReturn, TypeVar
 import grpc
 from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
-from softswitch.errors import Code, ControlError
-from softswitch.p4rt import batch, entities
-from softswitch.p4rt.notifications import Notifications
-from softswitch.p4rt.packet_io import frame_of_packet_out, packet_in_of_frame
-from softswitch.p4rt.pipeline import PipelineStore
-from softswitch.p4rt.sessions import Sessions, Stream, stream_error
-from softswitch.p4rt.status import batch_status, grpc_code, shortened
-from softswitch.switch import MAX_FRAME
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt import batch, entities
+from weir.softswitch.p4rt.notifications import Notifications
+from weir.softswitch.p4rt.packet_io import frame_of_packet_out, packet_in_of_frame
+from weir.softswitch.p4rt.pipeline import PipelineStore
+from weir.softswitch.p4rt.sessions import Sessions, Stream, stream_error
+from weir.softswitch.p4rt.status import batch_status, grpc_code, shortened
+from weir.softswitch.switch import MAX_FRAME
 
 API_VERSION: Final = "1.4.1"
 _READ_CHUNK: Final = 1 << 20  # bytes per ReadResponse: clients take 4 MiB unless told otherwise

@@ -11,9 +11,9 @@ from typing import Any, Final
 from google.rpc import code_pb2
 from p4.v1 import p4runtime_pb2
 
-from softswitch.errors import Code, ControlError
-from softswitch.p4rt.arbitration import Arbiter, Notice
-from softswitch.p4rt.status import shortened
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt.arbitration import Arbiter, Notice
+from weir.softswitch.p4rt.status import shortened
 
 MAX_OPEN: Final = 64
 """Streams open at a time, over all roles, whether or not they have arbitrated."""

@@ -8,7 +8,7 @@ import grpc
 from google.rpc import code_pb2, status_pb2
 from p4.v1 import p4runtime_pb2
 
-from softswitch.errors import ControlError
+from weir.softswitch.errors import ControlError
 
 DETAILS_KEY: Final = "grpc-status-details-bin"
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}

@@ -7,16 +7,16 @@ from typing import Final
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.entry import Entry, MeterConfig
-from softswitch.errors import Code, ControlError
-from softswitch.p4rt.action_profiles import decode_via, encode_via
-from softswitch.p4rt.actions import decode_action, encode_action
-from softswitch.p4rt.counters import DIRECT_COUNTERS, decode_count, encode_count
-from softswitch.p4rt.idle import check_idle_fields
-from softswitch.p4rt.keys import Message, check_priority, decode_key, encode_key, entries_with, invalid
-from softswitch.p4rt.meters import check_zero, decode_config, direct_meter, encode_config, encode_marked
-from softswitch.p4rt.p4info import TableInfo
-from softswitch.p4rt.pipeline import EntryNotes, Pipeline
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.p4rt.action_profiles import decode_via, encode_via
+from weir.softswitch.p4rt.actions import decode_action, encode_action
+from weir.softswitch.p4rt.counters import DIRECT_COUNTERS, decode_count, encode_count
+from weir.softswitch.p4rt.idle import check_idle_fields
+from weir.softswitch.p4rt.keys import Message, check_priority, decode_key, encode_key, entries_with, invalid
+from weir.softswitch.p4rt.meters import check_zero, decode_config, direct_meter, encode_config, encode_marked
+from weir.softswitch.p4rt.p4info import TableInfo
+from weir.softswitch.p4rt.pipeline import EntryNotes, Pipeline
+from weir.softswitch.state.entry import Entry, MeterConfig
 
 INSERT: Final = p4runtime_pb2.Update.INSERT
 MODIFY: Final = p4runtime_pb2.Update.MODIFY

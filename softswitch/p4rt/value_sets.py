@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from p4.v1 import p4runtime_pb2
 
-from softswitch.p4rt.keys import Message, decode_matches, encode_match, invalid
-from softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.p4rt.keys import Message, decode_matches, encode_match, invalid
+from weir.softswitch.p4rt.pipeline import Pipeline
 
 
 def write_value_set(pipeline: Pipeline, update: int, message: Message) -> None:

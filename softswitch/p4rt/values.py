@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """P4Runtime's byte strings (specification 8.4): big-endian, as short as the value allows."""
 
-from softswitch.errors import Code, ControlError
+from weir.softswitch.errors import Code, ControlError
 
 
 def encode(value: int) -> bytes:

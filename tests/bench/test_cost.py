@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from bench.cost import measure_all
-from bench.cost_cases import BASELINE, Bytes, Measured, Setting, lists, saving_at_energy
-from bench.cost_plot import draw
-from bench.density import Point
-from bench.replay import Replay, Sent, train
-from host_agent.formats import Plan
+from weir.bench.cost import measure_all
+from weir.bench.cost_cases import BASELINE, Bytes, Measured, Setting, lists, saving_at_energy
+from weir.bench.cost_plot import draw
+from weir.bench.density import Point
+from weir.bench.replay import Replay, Sent, train
 from weir.cli import app
+from weir.host_agent.compression.encodings import Plan
 from weir.train.config import make_config
 from weir.train.task import make_task
 

@@ -5,11 +5,11 @@ import json
 import os
 from pathlib import Path
 
-from bench.start import start, with_actions
-from softswitch.entry import Entry, Exact
-from softswitch.program import load_program
-from softswitch.switch import Switch
-from tests.softswitch.p4rt_client import CONTROL
+from tests.softswitch.p4rt.p4rt_client import CONTROL
+from weir.bench.start import start, with_actions
+from weir.softswitch.program.loader import load_program
+from weir.softswitch.state.entry import Entry, Exact
+from weir.softswitch.switch import Switch
 
 
 def test_copies_of_actions_are_actions_of_their_own() -> None:

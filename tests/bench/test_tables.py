@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.rules import PORTS, filtered, filters, routed, routes
-from bench.switch import PROGRAM
-from bench.tables import (
+from tests.softswitch.programs import compiled
+from weir.bench.rules import PORTS, filtered, filters, routed, routes
+from weir.bench.switch import PROGRAM
+from weir.bench.tables import (
     ACL,
     FLOWS,
     FRAMES,
@@ -20,9 +21,8 @@ from bench.tables import (
     held_bytes,
     measure,
 )
-from bench.tables_plot import draw
-from softswitch.switch import Switch
-from tests.softswitch.programs import compiled
+from weir.bench.tables_plot import draw
+from weir.softswitch.switch import Switch
 
 
 @pytest.mark.p4c

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.tail import draw, measure, percentile, simulate
-from bench.tail_cases import CONTENDERS, SETTINGS, Contender, Scenario, Setting, run
+from weir.bench.tail import draw, measure, percentile, simulate
+from weir.bench.tail_cases import CONTENDERS, SETTINGS, Contender, Scenario, Setting, run
 
 SMALL = Scenario(
     racks=2, workers=2, others=2, load=0.5, fan_in=2, tensor=8192, tensors=3, warmup=1, pause=0.0005, slots=8

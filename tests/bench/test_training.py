@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bench import training_virtual
-from bench.dense_curve import dense_curve
-from bench.training import dense_steps, report, time_to, ways
-from bench.training_ways import Outcome, Way
-from host_agent.loss_policy import LossPolicy
 from tests.weir.test_record import step
+from weir.bench import training_virtual
+from weir.bench.dense_curve import dense_curve
+from weir.bench.training import dense_steps, report, time_to, ways
+from weir.bench.training_ways import Outcome, Way
 from weir.calibrate.trial import Trial
 from weir.calibrate.trial import run as run_trial
+from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.network import NetworkSpec, parse_shape
 from weir.train.config import make_config
 from weir.train.messages import Evaluated, Ready

@@ -4,13 +4,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from softswitch.entry import Entry
-from softswitch.errors import ControlError, ProgramError
-from softswitch.switch import Switch
 from tests.conformance.cases import Compiled
 from tests.harness.bmv2_stream import Bmv2Stream
 from tests.harness.soft import entry_key
 from tests.harness.target import Key
+from weir.softswitch.errors import ControlError, ProgramError
+from weir.softswitch.state.entry import Entry
+from weir.softswitch.switch import Switch
 
 Frames = list[tuple[int, bytes]]
 

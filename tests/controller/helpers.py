@@ -4,9 +4,9 @@
 import time
 from collections.abc import Callable
 
-from controller.jobs import Job, JobState, Member
-from controller.slots import SlotRange
-from controller.topology import Topology
+from weir.controller.jobs import Job, JobState, Member
+from weir.controller.slots import SlotRange
+from weir.controller.topology import Topology
 
 
 def job(

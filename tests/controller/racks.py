@@ -6,14 +6,14 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from controller.client import Membership
-from controller.topology import Topology, leaf_spine
-from host_agent.frames import Addresses, Endpoint
-from host_agent.links import ShmLink
-from host_agent.reducer import Reducer
-from host_agent.transport import TransportConfig
-from softswitch.device import Device
 from tests.harness.ports import free_port
+from weir.agent_service.client import Membership
+from weir.controller.topology import Topology, leaf_spine
+from weir.host_agent.transport.frames import Addresses, Endpoint
+from weir.host_agent.transport.links import ShmLink
+from weir.host_agent.transport.reducer import Reducer
+from weir.host_agent.transport.slot_transport import TransportConfig
+from weir.softswitch.device import Device
 
 LOOPBACK = "127.0.0.1"
 

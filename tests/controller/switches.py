@@ -30,7 +30,15 @@ class SwitchProcess:
         """Start it, empty, at the same address as ever; returns when it serves."""
         ready = self._folder / "ready.json"
         if self.kind == "soft":
-            command = [sys.executable, "-m", "softswitch", "--grpc", self.address, "--ready-file", str(ready)]
+            command = [
+                sys.executable,
+                "-m",
+                "weir.softswitch",
+                "--grpc",
+                self.address,
+                "--ready-file",
+                str(ready),
+            ]
             command += self._options
         else:
             options = ["--no-p4", "--device-id", "1", "--thrift-port", self.thrift.rpartition(":")[2]]

@@ -14,19 +14,19 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from controller import cli
-from controller.client import AgentClient
-from controller.proto import agent_pb2
-from controller.status import render
-from controller.topology import single_switch
 from tests.controller.helpers import until
 from tests.controller.switches import SwitchProcess
+from weir.agent_service.client import AgentClient
+from weir.agent_service.proto import agent_pb2
+from weir.controller import cli
+from weir.controller.status import render
+from weir.controller.topology import single_switch
 
 STATUS = "import typer; from controller.cli import status; typer.run(status)"
 
 
 def controller(*arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "controller", *arguments]
+    command = [sys.executable, "-m", "weir.controller", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -193,7 +193,7 @@ def test_drops_stand_out() -> None:
 
 
 def test_status_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.client.CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("weir.agent_service.client.CONNECT_TIMEOUT_S", 0.2)
     code, errors = run_here(cli.status, "--controller", "127.0.0.1:1")
     assert code == 1
     assert "weir: no controller answers at 127.0.0.1:1" in errors

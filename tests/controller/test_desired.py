@@ -4,17 +4,17 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.addresses import ip_number, mac_number
-from controller.codec import Codec
-from controller.desired import desired_state
-from controller.entries import Lpm, Replica, SwitchState, TableEntry, Ternary
-from controller.program import load_program
-from controller.qos import ClassSpec, Loss, Qos
-from controller.sync import EntryUpdate, GroupUpdate, Verb
-from controller.tables import TABLES, admission, forwarding, losses, queueing, spraying, tree
-from controller.tables.events import COUNTERS
-from controller.topology import Host, leaf_spine, single_switch
 from tests.controller.helpers import job
+from weir.controller.addresses import ip_number, mac_number
+from weir.controller.codec import Codec
+from weir.controller.desired import desired_state
+from weir.controller.entries import Lpm, Replica, SwitchState, TableEntry, Ternary
+from weir.controller.program import load_program
+from weir.controller.qos import ClassSpec, Loss, Qos
+from weir.controller.sync import EntryUpdate, GroupUpdate, Verb
+from weir.controller.tables import TABLES, admission, forwarding, losses, queueing, spraying, tree
+from weir.controller.tables.events import COUNTERS
+from weir.controller.topology import Host, leaf_spine, single_switch
 
 TOPOLOGY = single_switch(2, "127.0.0.1:9559")
 SWITCH = TOPOLOGY.switches[0]

@@ -4,13 +4,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.desired import desired_state
-from controller.entries import SwitchState
-from controller.failover import Failover
-from controller.jobs import Job
-from controller.tables import admission, tree
-from controller.topology import leaf_spine
 from tests.controller.helpers import job
+from weir.controller.desired import desired_state
+from weir.controller.entries import SwitchState
+from weir.controller.failover import Failover
+from weir.controller.jobs import Job
+from weir.controller.tables import admission, tree
+from weir.controller.topology import leaf_spine
 
 SPINES = ("spine1", "spine2", "spine3")
 RACKS = leaf_spine(2, 3, 1)

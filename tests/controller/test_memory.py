@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from controller.book import JobBook, Stopped
-from controller.client import AgentClient
-from controller.jobs import Job, JobState, MemberState
-from controller.memory import Memory, StateFileError
-from controller.program import load_program
-from controller.server import Settings, running
-from controller.switch_client import SwitchClient
-from controller.topology import leaf_spine, single_switch
 from tests.controller.helpers import job, until
 from tests.controller.switches import SwitchProcess
+from weir.agent_service.client import AgentClient
+from weir.controller.jobs import Job, JobState, MemberState
+from weir.controller.memory import Memory, StateFileError
+from weir.controller.program import load_program
+from weir.controller.registry import JobRegistry, Stopped
+from weir.controller.server import Settings, running
+from weir.controller.switch_client import SwitchClient
+from weir.controller.topology import leaf_spine, single_switch
 
 TOPOLOGY = single_switch(4, "127.0.0.1:1")
 
@@ -90,20 +90,20 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         Memory(tmp_path / "nowhere" / "state.json").save([])
 
 
-def _book(*jobs: Job) -> tuple[JobBook, list[bool]]:
-    book = JobBook({"s1": 128}, 10.0)
-    return book, [book.adopt(one, 100.0) for one in jobs]
+def _registry(*jobs: Job) -> tuple[JobRegistry, list[bool]]:
+    registry = JobRegistry({"s1": 128}, 10.0)
+    return registry, [registry.adopt(one, 100.0) for one in jobs]
 
 
 def test_adopted_members_have_a_lease_to_come_back() -> None:
     made = job("digits", TOPOLOGY, size=2, job_id=5)
-    book, _ = _book(made)
-    book.attend(5, 0, "secret", 105.0)
-    book.heartbeat(made, 0, 109.0)
-    book.tick(109.9)
-    assert book.effects() == []
-    book.tick(110.0)
-    assert book.effects() == [
+    registry, _ = _registry(made)
+    registry.attend(5, 0, "secret", 105.0)
+    registry.heartbeat(made, 0, 109.0)
+    registry.tick(109.9)
+    assert registry.effects() == []
+    registry.tick(110.0)
+    assert registry.effects() == [
         Stopped(made, "job 'digits' was stopped: rank 1 (h2) is lost: it never attended for 10.0 s")
     ]
 
@@ -115,10 +115,10 @@ def test_slots_of_adopted_jobs_stay_theirs() -> None:
         job("beyond", TOPOLOGY, size=1, job_id=3, slot_base=120, slot_count=16),
         job("b", TOPOLOGY, size=1, job_id=4, slot_base=0, slot_count=32),
     ]
-    book, adopted = _book(*jobs)
+    registry, adopted = _registry(*jobs)
     assert adopted == [True, False, False, True]
-    assert book.pools["s1"].used == 64
-    assert book.programmed() == [jobs[0], jobs[3]]
+    assert registry.pools["s1"].used == 64
+    assert registry.programmed() == [jobs[0], jobs[3]]
 
 
 def test_a_job_goes_on_over_a_restart_and_its_entries_are_never_gone(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.program import ProgramError, default_directory, load_program
+from weir.controller.program import ProgramError, load_program
+from weir.p4src import BUILD
 
 NAME = "weir_v1model"
 
@@ -15,7 +16,7 @@ NAME = "weir_v1model"
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A copy of ``p4src`` that may be spoiled."""
-    shutil.copytree(default_directory().parent, tmp_path / "p4src")
+    shutil.copytree(BUILD.parent, tmp_path / "p4src")
     return tmp_path / "p4src"
 
 

@@ -4,8 +4,8 @@
 import pytest
 from pydantic import ValidationError
 
-from controller.qos import NEVER, ClassSpec, Enqueue, Loss, Qos, QueueSpec, class_name
-from wire.definition import LAYER_CLASSES, RELIABLE_DSCP, SprayMode, dscp
+from weir.controller.qos import NEVER, ClassSpec, Enqueue, Loss, Qos, QueueSpec, class_name
+from weir.wire.definition import LAYER_CLASSES, RELIABLE_DSCP, SprayMode, dscp
 
 
 def test_by_default_every_layer_class_has_its_own_queue() -> None:

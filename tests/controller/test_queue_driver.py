@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from controller.client import AgentClient
-from controller.qos import Qos, QueueSpec
-from controller.queue_driver import QueueDriverError, set_queues
-from controller.server import Settings, running
-from controller.topology import single_switch
 from tests.controller.helpers import until
 from tests.controller.switches import SwitchProcess
+from weir.agent_service.client import AgentClient
+from weir.controller.qos import Qos, QueueSpec
+from weir.controller.queue_driver import QueueDriverError, set_queues
+from weir.controller.server import Settings, running
+from weir.controller.topology import single_switch
 
 SPECS = (
     QueueSpec(switch="s1", port=1, rate_pps=1000, depth=20),

@@ -13,19 +13,19 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from controller.client import AgentClient, Membership
-from controller.program import load_program
-from controller.server import Settings, running
-from controller.switch_client import SwitchClient
-from controller.tables import admission, tree
-from controller.topology import TopologyError, leaf_spine
-from host_agent.reducer import Reducer
-from native.ring import ShmPort
 from tests.controller.helpers import until
 from tests.controller.racks import Racks
 from tests.controller.switches import SwitchProcess
-from wire.definition import FLOW_PORT, VERSION, FlowType, Op
-from wire.scapy_layer import WeirFlow
+from weir.agent_service.client import AgentClient, Membership
+from weir.controller.program import load_program
+from weir.controller.server import Settings, running
+from weir.controller.switch_client import SwitchClient
+from weir.controller.tables import admission, tree
+from weir.controller.topology import TopologyError, leaf_spine
+from weir.host_agent.transport.reducer import Reducer
+from weir.native.ring import ShmPort
+from weir.wire.definition import FLOW_PORT, VERSION, FlowType, Op
+from weir.wire.scapy_layer import WeirFlow
 
 LANES = 1_000_000
 HOSTS = ("h1", "h2", "h3", "h4")
@@ -183,7 +183,7 @@ def _ways(racks: Racks, leaf: str) -> tuple[set[int], set[int]]:
 def test_a_job_starts_while_a_spine_is_away_and_none_without_any(
     racks: Racks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controller.service.MIN_PROGRAM_TIME_S", 0.1)
+    monkeypatch.setattr("weir.controller.service.MIN_PROGRAM_TIME_S", 0.1)
     racks.kill("spine1")
     with running(racks.topology, FAST) as controller, ExitStack() as stack:
         workers = Workers(racks, controller.address, ("h1", "h3"), stack)

@@ -16,7 +16,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from controller.client import (
+from tests.controller.helpers import job, until
+from tests.controller.switches import SwitchProcess
+from weir.agent_service.client import (
     AgentClient,
     AgentError,
     ControllerUnreachable,
@@ -27,14 +29,12 @@ from controller.client import (
     Membership,
     NoResources,
 )
-from controller.desired import desired_state
-from controller.program import load_program
-from controller.proto import agent_pb2, agent_pb2_grpc
-from controller.server import Controller, ListenError, Settings, running
-from controller.switch_client import SwitchClient
-from controller.topology import Switch, single_switch
-from tests.controller.helpers import job, until
-from tests.controller.switches import SwitchProcess
+from weir.agent_service.proto import agent_pb2, agent_pb2_grpc
+from weir.controller.desired import desired_state
+from weir.controller.program import load_program
+from weir.controller.server import Controller, ListenError, Settings, running
+from weir.controller.switch_client import SwitchClient
+from weir.controller.topology import Switch, single_switch
 
 FAST = Settings(lease_s=1.0, join_timeout_s=20.0)
 NO_SWITCH = "127.0.0.1:1"
@@ -228,7 +228,7 @@ def test_a_rank_that_never_comes_fails_the_join_of_all_others_by_name(lonely: Wo
 
 
 def test_a_switch_that_is_not_there_is_named(lonely: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.service.MIN_PROGRAM_TIME_S", 2.0)
+    monkeypatch.setattr("weir.controller.service.MIN_PROGRAM_TIME_S", 2.0)
     with pytest.raises(JobStopped) as caught:
         lonely.agent().join(job="one", size=1, rank=0, host="h1", timeout_s=0.1)
     message = str(caught.value)
@@ -394,7 +394,7 @@ def test_an_address_in_use() -> None:
 
 
 def test_no_controller_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.client.CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("weir.agent_service.client.CONNECT_TIMEOUT_S", 0.2)
     with (
         AgentClient("127.0.0.1:1") as agent,
         pytest.raises(ControllerUnreachable, match=r"no controller answers at 127.0.0.1:1"),

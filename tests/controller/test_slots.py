@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.slots import SlotExhaustedError, SlotPool, SlotRange, take, take_share
+from weir.controller.slots import SlotExhaustedError, SlotPool, SlotRange, take, take_share
 
 
 def test_first_fit_and_reuse() -> None:

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.desired import desired_state
-from controller.entries import SwitchState
-from controller.program import load_program
-from controller.qos import Loss, Qos
-from controller.switch_client import SwitchClient, SwitchError
-from controller.sync import plan
-from controller.tables import admission, queueing, results, spraying
-from controller.tables.events import COUNTERS
-from controller.topology import Switch, SwitchTls, leaf_spine, single_switch
 from tests.controller.helpers import job, until
 from tests.controller.switches import SwitchProcess
-from wire.definition import MAX_WORKERS, Event, Treatment
+from weir.controller.desired import desired_state
+from weir.controller.entries import SwitchState
+from weir.controller.program import load_program
+from weir.controller.qos import Loss, Qos
+from weir.controller.switch_client import SwitchClient, SwitchError
+from weir.controller.sync import plan
+from weir.controller.tables import admission, queueing, results, spraying
+from weir.controller.tables.events import COUNTERS
+from weir.controller.topology import Switch, SwitchTls, leaf_spine, single_switch
+from weir.wire.definition import MAX_WORKERS, Event, Treatment
 
 PROGRAM = load_program("weir_v1model")
 # Above what other tests' controllers take, and far enough apart for one that follows.
@@ -130,7 +130,7 @@ def test_nobody_there() -> None:
 
 
 def test_somebody_there_who_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.switch_client.HANDSHAKE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("weir.controller.switch_client.HANDSHAKE_TIMEOUT_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(SwitchError, match=f"switch s1 at {address} cannot be reached"):

@@ -4,13 +4,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.desired import desired_state
-from controller.entries import Replica, SwitchState, TableEntry, Ternary
-from controller.sync import Batch, EntryUpdate, Verb, plan
-from controller.tables import TABLES, admission, results, spraying, tree
-from controller.topology import leaf_spine, single_switch
 from tests.controller.helpers import job
-from wire.definition import SPINE_CLASSES
+from weir.controller.desired import desired_state
+from weir.controller.entries import Replica, SwitchState, TableEntry, Ternary
+from weir.controller.sync import Batch, EntryUpdate, Verb, plan
+from weir.controller.tables import TABLES, admission, results, spraying, tree
+from weir.controller.topology import leaf_spine, single_switch
+from weir.wire.definition import SPINE_CLASSES
 
 _ENTRIES = st.builds(
     lambda table, key, value, priority: TableEntry(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.topology import Topology, TopologyError, leaf_spine, load_topology, single_switch
+from weir.controller.topology import Topology, TopologyError, leaf_spine, load_topology, single_switch
 
 YAML = """
 switches:

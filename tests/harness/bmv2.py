@@ -22,7 +22,7 @@ from typing import Final
 from tests.harness.netns import inside, run
 from tests.harness.p4runtime import P4Runtime
 from tests.harness.target import CPU_PORT, EVENTS, P4INFO, PORTS, PROGRAM, Count, Key, Sent, Target
-from wire.definition import Event
+from weir.wire.definition import Event
 
 _PROBE: Final = 9  # the port that markers come in by
 _MARKER: Final = bytes.fromhex("02ffffffffff 02fffffffffe 88b5") + bytes(46)

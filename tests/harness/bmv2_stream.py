@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import grpc
 
-from softswitch.p4rt.encoding import varint
 from tests.harness.p4runtime import P4Runtime
 from tests.harness.ports import free_port
+from weir.softswitch.p4rt.encoding import varint
 
 _PATIENCE: Final = 60.0
 _LAST_WORDS: Final = 2.0  # seconds in which a process that broke a connection ends, if it does

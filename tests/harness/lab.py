@@ -14,7 +14,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from tests.harness.target import EGRESS_EVENTS, EVENTS, PORTS, Sent, Target
-from wire.definition import (
+from weir.wire.definition import (
     ECT,
     MAX_BLOCK_LOG2,
     NO_BLOCK,
@@ -28,7 +28,7 @@ from wire.definition import (
     columns,
     dscp,
 )
-from wire.scapy_layer import Weir, WeirColumn
+from weir.wire.scapy_layer import Weir, WeirColumn
 
 AGGREGATION_MAC: Final = "02:00:00:00:00:fe"
 AGGREGATION_IP: Final = "10.0.0.254"

@@ -3,14 +3,14 @@
 
 from collections.abc import Sequence
 
-from softswitch import entry as soft
-from softswitch.program import load_program
-from softswitch.switch import Switch
 from tests.harness.target import CPU_PORT, PROGRAM, Count, Key, Lpm, Optional, Range, Sent, Target, Ternary
+from weir.softswitch.program.loader import load_program
+from weir.softswitch.state import entry as soft
+from weir.softswitch.switch import Switch
 
 
 class SoftTarget(Target):
-    """A `softswitch.switch.Switch`; time stands still."""
+    """A `weir.softswitch.switch.Switch`; time stands still."""
 
     name = "soft"
     shortest_frame = 0

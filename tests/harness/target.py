@@ -8,12 +8,12 @@ P4Runtime target can be asked to clear: tests use job ids of their own.
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
-PROGRAM: Final = ROOT / "p4src" / "build" / "weir_v1model.json"
-P4INFO: Final = ROOT / "p4src" / "build" / "weir_v1model.p4info.txtpb"
+from weir import p4src
+
+PROGRAM: Final = p4src.PROGRAM
+P4INFO: Final = p4src.BUILD / "weir_v1model.p4info.txtpb"
 
 PORTS: Final = (1, 2, 3, 4)  # data ports that every target has
 CPU_PORT: Final = 510

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from native import build
+from weir.native import build
 
 SOURCE = {"answer.c": "int answer(void) { return ANSWER; }"}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from native.ring import MAX_FRAME, SWITCH, ShmPort
+from weir.native.ring import MAX_FRAME, SWITCH, ShmPort
 
 
 def test_frames_arrive_in_order_both_ways(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.harness.lab import Lab, group_of
-from wire.definition import MAX_BLOCK_LOG2, MIN_BLOCK_LOG2, NO_BLOCK, SLOT_LANES, Op, columns
+from weir.wire.definition import MAX_BLOCK_LOG2, MIN_BLOCK_LOG2, NO_BLOCK, SLOT_LANES, Op, columns
 
 SIZES = range(MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 + 1)
 

@@ -7,7 +7,7 @@ from scapy.layers.l2 import ARP, Ether
 
 from tests.harness.lab import Lab, group_of, mac_number
 from tests.harness.target import Sent, Ternary
-from wire.definition import Event, dscp
+from weir.wire.definition import Event, dscp
 
 HERE, THERE = "02:00:00:00:01:01", "02:00:00:00:01:02"
 ALWAYS = 0xFFFFFFFF

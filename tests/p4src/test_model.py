@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.harness.lab import Job, Lab
 from tests.harness.target import Sent
-from wire.definition import NO_BLOCK, Op, columns
+from weir.wire.definition import NO_BLOCK, Op, columns
 
 WORKERS, SLOTS = 3, 2
 COMBINE: dict[Op, Callable[[int, int], int]] = {

@@ -14,7 +14,7 @@ from scapy.packet import Raw
 
 from tests.harness.lab import Job, Lab, group_of, mac_number
 from tests.harness.target import Sent
-from wire.definition import (
+from weir.wire.definition import (
     CE,
     ECT,
     FLOW_PORT,
@@ -29,7 +29,7 @@ from wire.definition import (
     Treatment,
     dscp,
 )
-from wire.scapy_layer import Weir, WeirFlow
+from weir.wire.scapy_layer import Weir, WeirFlow
 
 CLASSES, ENQUEUE = "WeirIngress.queueing.classes", "WeirIngress.queueing.enqueue"
 TREATED, MARKED = "WeirIngress.queueing.treatments", "WeirEgress.marking.treatments"

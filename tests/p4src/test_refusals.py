@@ -9,8 +9,8 @@ from scapy.layers.inet import IP, UDP, IPOption_NOP
 from scapy.packet import Raw
 
 from tests.harness.lab import Job, Lab, group_of
-from wire.definition import Event, Flag, Op, PacketType
-from wire.scapy_layer import Weir
+from weir.wire.definition import Event, Flag, Op, PacketType
+from weir.wire.scapy_layer import Weir
 
 LANES = group_of(0xDEAD0000)
 SUM = [2 * lane % 2**32 for lane in LANES]

@@ -5,7 +5,7 @@ import pytest
 from scapy.layers.inet import IP
 
 from tests.harness.lab import PROTECTED_FRONT, Lab, group_of
-from wire.definition import CE, ECT, LAYER_CLASSES, MAX_WORKERS, RELIABLE_DSCP, Event, Flag, dscp
+from weir.wire.definition import CE, ECT, LAYER_CLASSES, MAX_WORKERS, RELIABLE_DSCP, Event, Flag, dscp
 
 A, B, C = group_of(1), group_of(1000), group_of(2**31)
 

@@ -6,7 +6,7 @@ from scapy.layers.inet import ICMP, IP, UDP
 from scapy.layers.l2 import ARP, Ether
 
 from tests.harness.lab import AGGREGATION_MAC, Job, Lab, group_of
-from wire.definition import Event
+from weir.wire.definition import Event
 
 pytestmark = pytest.mark.parametrize("workers", [2, 3])
 

@@ -10,8 +10,8 @@ from scapy.layers.l2 import Ether
 
 from tests.harness.lab import AGGREGATION_MAC, Job, Lab, ip_number, mac_number
 from tests.harness.target import Lpm, Sent
-from wire.definition import FLOW_PORT, Event, FlowType, SprayMode
-from wire.scapy_layer import WeirFlow
+from weir.wire.definition import FLOW_PORT, Event, FlowType, SprayMode
+from weir.wire.scapy_layer import WeirFlow
 
 GROUP, BASE, PATHS = 5, 40, (2, 3, 4)
 HERE = "02:00:00:00:01:01"

@@ -4,7 +4,7 @@
 import pytest
 
 from tests.harness.lab import PROTECTED_FRONT, RELIABLE, Job, Lab, Uplink, group_of
-from wire.definition import CE, NOT_ECT, Event, Flag, PacketType, dscp
+from weir.wire.definition import CE, NOT_ECT, Event, Flag, PacketType, dscp
 
 A, B, C, D = group_of(1), group_of(1000), group_of(2**31), group_of(77)
 SPINE = 3

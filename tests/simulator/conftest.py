@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 
 import pytest
 
-from simulator.entries import aggregation
-from softswitch.switch import Switch
-
-PROGRAM = Path(__file__).parents[2] / "p4src" / "build" / "weir_v1model.json"
+from weir.p4src import PROGRAM
+from weir.simulator.entries import aggregation
+from weir.softswitch.switch import Switch
 
 
 @pytest.fixture(scope="session")

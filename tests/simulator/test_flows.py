@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from controller.qos import ClassSpec, Qos
-from controller.topology import Topology, leaf_spine
-from host_agent.flows import (
+from weir.controller.qos import ClassSpec, Qos
+from weir.controller.topology import Topology, leaf_spine
+from weir.host_agent.flows import (
     FlowConfig,
     FlowReceiver,
     FlowSender,
@@ -19,15 +19,15 @@ from host_agent.flows import (
     ServerConfig,
     WorkerFlows,
 )
-from host_agent.flows.frames import Address
-from host_agent.flows.server import bounded
-from host_agent.tagging import LOSSLESS, Tagging
-from simulator.flowhost import FlowHost
-from simulator.host import Work
-from simulator.link import Faults
-from simulator.network import LinkSpec, Network
-from softswitch.queueing import Queueing
-from wire.definition import LAYER_CLASSES, Op, Treatment, dscp
+from weir.host_agent.flows.frames import Address
+from weir.host_agent.flows.server import bounded
+from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.simulator.flowhost import FlowHost
+from weir.simulator.host import Work
+from weir.simulator.link import Faults
+from weir.simulator.network import LinkSpec, Network
+from weir.softswitch.dataplane.queueing import Queueing
+from weir.wire.definition import LAYER_CLASSES, Op, Treatment, dscp
 
 MS = 1_000_000
 LANES = 60_000

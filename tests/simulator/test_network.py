@@ -12,24 +12,24 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from controller.qos import ClassSpec, Qos
-from controller.tables import spraying
-from controller.topology import Topology, leaf_spine
-from host_agent.codec import Packet
-from host_agent.flows import FlowConfig, FlowReceiver, FlowSender
-from host_agent.flows.frames import Address
-from host_agent.report import ReduceReport
-from host_agent.tagging import LOSSLESS, Tagging
-from simulator.background import Background, Incast
-from simulator.host import Work
-from simulator.link import Faults
-from simulator.network import Allocation, LinkSpec, Network
-from simulator.ring import Ring
-from simulator.trace import Trace
-from softswitch.pcap import read_capture
-from softswitch.queueing import Queueing
-from tests.host_agent.answers import combine
-from wire.definition import UDP_PORT, Flag, Op, Treatment, dscp
+from tests.host_agent.transport.answers import combine
+from weir.controller.qos import ClassSpec, Qos
+from weir.controller.tables import spraying
+from weir.controller.topology import Topology, leaf_spine
+from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender
+from weir.host_agent.flows.frames import Address
+from weir.host_agent.transport.codec import Packet
+from weir.host_agent.transport.report import ReduceReport
+from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.simulator.background import Background, Incast
+from weir.simulator.host import Work
+from weir.simulator.link import Faults
+from weir.simulator.network import Allocation, LinkSpec, Network
+from weir.simulator.ring import Ring
+from weir.simulator.trace import Trace
+from weir.softswitch.dataplane.pcap import read_capture
+from weir.softswitch.dataplane.queueing import Queueing
+from weir.wire.definition import UDP_PORT, Flag, Op, Treatment, dscp
 
 MS = 1_000_000
 BLOCK = 256

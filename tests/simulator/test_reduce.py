@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from host_agent.report import ReduceReport
-from simulator.entries import aggregation
-from simulator.host import Work
-from simulator.link import Faults
-from simulator.rack import Rack
-from softswitch.switch import Switch
-from tests.host_agent.answers import combine
-from wire.definition import Op
+from tests.host_agent.transport.answers import combine
+from weir.host_agent.transport.report import ReduceReport
+from weir.simulator.entries import aggregation
+from weir.simulator.host import Work
+from weir.simulator.link import Faults
+from weir.simulator.rack import Rack
+from weir.softswitch.switch import Switch
+from weir.wire.definition import Op
 
 MS = 1_000_000
 REDUCES = 4  # one after the other in each example, without waiting for the slowest worker

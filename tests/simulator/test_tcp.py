@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
-from controller.qos import DEFAULT_CLASSES
-from controller.topology import single_switch
-from simulator.congestion import Algorithm, Dctcp
-from simulator.link import Faults
-from simulator.network import LinkSpec, Network
-from simulator.stream import OVERHEAD, Stream
-from simulator.tcp import MSS, Receiver, Sender, TcpConfig
-from softswitch.queueing import Queueing
-from wire.definition import BEST_EFFORT_DSCP
+from weir.controller.qos import DEFAULT_CLASSES
+from weir.controller.topology import single_switch
+from weir.simulator.congestion import Algorithm, Dctcp
+from weir.simulator.link import Faults
+from weir.simulator.network import LinkSpec, Network
+from weir.simulator.stream import OVERHEAD, Stream
+from weir.simulator.tcp import MSS, Receiver, Sender, TcpConfig
+from weir.softswitch.dataplane.queueing import Queueing
+from weir.wire.definition import BEST_EFFORT_DSCP
 
 MS = 1_000_000
 RATE = 1_000_000_000

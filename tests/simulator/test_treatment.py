@@ -6,12 +6,12 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from host_agent.codec import Column, Packet
-from host_agent.frames import Addresses, Framer
-from simulator import treatment
-from simulator.entries import AGGREGATION, host_addresses
-from tests.host_agent.answers import groups_of
-from wire.definition import CE, ECT, NOT_ECT, RELIABLE_DSCP, Flag, Op, PacketType
+from tests.host_agent.transport.answers import groups_of
+from weir.host_agent.transport.codec import Column, Packet
+from weir.host_agent.transport.frames import Addresses, Framer
+from weir.simulator import treatment
+from weir.simulator.entries import AGGREGATION, host_addresses
+from weir.wire.definition import CE, ECT, NOT_ECT, RELIABLE_DSCP, Flag, Op, PacketType
 
 FRAMER = Framer(host_addresses(1))
 BACK = Framer(Addresses(AGGREGATION, host_addresses(1).host))

@@ -3,13 +3,13 @@
 
 import numpy as np
 
-from controller.qos import Qos
-from controller.topology import leaf_spine
-from simulator.host import Work
-from simulator.link import Faults
-from simulator.network import Allocation, LinkSpec, Network
-from softswitch.queueing import Queueing
-from wire.definition import Op, Treatment
+from weir.controller.qos import Qos
+from weir.controller.topology import leaf_spine
+from weir.simulator.host import Work
+from weir.simulator.link import Faults
+from weir.simulator.network import Allocation, LinkSpec, Network
+from weir.softswitch.dataplane.queueing import Queueing
+from weir.wire.definition import Op, Treatment
 
 BLOCK = 256
 FAST = LinkSpec(1_000_000_000, Faults(delay=5_000))

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from softswitch.device import Device
 from tests.harness.ports import free_port
-from tests.softswitch.p4rt_client import PATIENCE, Controller
+from tests.softswitch.p4rt.p4rt_client import PATIENCE, Controller
+from weir.softswitch.device import Device
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from softswitch.program import load_program
-from softswitch.program_types import Program
-from softswitch.switch import Switch
+from weir.softswitch.program.loader import load_program
+from weir.softswitch.program.types import Program
+from weir.softswitch.switch import Switch
 
 FOLDER: Final = Path(__file__).parent / "p4"
 NAMES: Final = (

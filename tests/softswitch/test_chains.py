@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softswitch.codegen.module import generate
-from softswitch.switch import Switch
 from tests.softswitch.programs import one, pack, program, unpack
+from weir.softswitch.codegen.module import generate
+from weir.softswitch.switch import Switch
 
 QUIET, BLOCKS, LOUD = 1, 2, 3
 ROW, PLACES = 20, 64

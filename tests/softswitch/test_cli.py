@@ -19,11 +19,11 @@ from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgReader, wrpcap, wrpcapng
 from typer.testing import CliRunner, Result
 
-from native.ring import ShmPort
-from softswitch.cli import app
-from tests.softswitch.p4rt_client import CONTROL, CONTROL_INFO, PATIENCE, Controller
+from tests.softswitch.p4rt.p4rt_client import CONTROL, CONTROL_INFO, PATIENCE, Controller
+from weir.native.ring import ShmPort
+from weir.softswitch.cli import app
 
-_COMMAND = [sys.executable, "-m", "softswitch"]
+_COMMAND = [sys.executable, "-m", "weir.softswitch"]
 _MAC = 0x020000000002
 
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from softswitch.device import Device
-from softswitch.port_spec import Pcap, PortSpec
-from softswitch.ports import PortError
-from tests.softswitch.p4rt_client import PATIENCE, Controller
+from tests.softswitch.p4rt.p4rt_client import PATIENCE, Controller
+from tests.softswitch.p4rt.test_p4rt_action_profiles import INFO, PROGRAM, entry, one_shot
 from tests.softswitch.programs import unpack
-from tests.softswitch.test_action_profiles import CHOSEN, frame
-from tests.softswitch.test_p4rt_action_profiles import INFO, PROGRAM, entry, one_shot
+from tests.softswitch.state.test_action_profiles import CHOSEN, frame
+from weir.softswitch.dataplane.port_spec import Pcap, PortSpec
+from weir.softswitch.dataplane.ports import PortError
+from weir.softswitch.device import Device
 
 _ASKS, _WATCHED = 3, 5  # the program answers at port 3
 

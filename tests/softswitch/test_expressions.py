@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from softswitch.switch import Switch
 from tests.softswitch.programs import one, pack, program, unpack
+from weir.softswitch.switch import Switch
 
 OPERANDS = (32, 32, 8, 8, 48, 128, 7, 1)
 RESULTS = {

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softswitch.entry import Entry, Exact, Lpm, Ternary
-from softswitch.errors import Code, ControlError, ProgramError
-from softswitch.program import Program, load_program
-from softswitch.program_ir import CrcParameters
-from softswitch.program_messages import message_parts
-from softswitch.switch import Switch
 from tests.softswitch.programs import one, pack, raw, unpack
+from tests.softswitch.state.test_state import checksum, crc16
 from tests.softswitch.test_expressions import edges
-from tests.softswitch.test_state import checksum, crc16
-from tests.softswitch.test_trace import trace
+from tests.softswitch.tracing.test_trace import trace
+from weir.softswitch.errors import Code, ControlError, ProgramError
+from weir.softswitch.program.ir import CrcParameters
+from weir.softswitch.program.loader import Program, load_program
+from weir.softswitch.program.messages import message_parts
+from weir.softswitch.state.entry import Entry, Exact, Lpm, Ternary
+from weir.softswitch.switch import Switch
 
 (WRITE, READ, HASH, CUSTOM, CUSTOM32, ASSERT, ASSUME, TRUNCATE, LOG, EXACT, LPM, TERNARY, EXTRA, TWO) = range(
     1, 15

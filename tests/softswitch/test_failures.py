@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from softswitch.failures import Failures
+from weir.softswitch.failures import Failures
 
 
 def test_what_fails_is_logged_ever_more_rarely_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:

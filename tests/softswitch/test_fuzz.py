@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from native.build import compiler
-from softswitch.codegen.module import generate
-from softswitch.compiler import RUNTIME
-from softswitch.queueing import Queueing
-from softswitch.switch import MAX_FRAME, Switch
-from tests.softswitch import test_unions, test_value_sets, test_varbits
+from tests.softswitch import test_unions, test_varbits
 from tests.softswitch.fuzzing.sanitized import run_worker, runtime
 from tests.softswitch.programs import FOLDER, NAMES, pack, program
+from tests.softswitch.state import test_value_sets
+from weir.native.build import compiler
+from weir.softswitch.codegen.module import generate
+from weir.softswitch.compiler import RUNTIME
+from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.switch import MAX_FRAME, Switch
 
 SANITIZE = "-fsanitize=address,undefined"
 FRAMES = 4_000

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from softswitch.entry import Exact
-from softswitch.switch import Switch
 from tests.harness.bmv2_stream import Bmv2DiedError, Bmv2Stream
-from tests.softswitch import test_unions, test_value_sets, test_varbits
+from tests.softswitch import test_unions, test_varbits
 from tests.softswitch.programs import FOLDER, program, raw
+from tests.softswitch.state import test_value_sets
+from weir.softswitch.state.entry import Exact
+from weir.softswitch.switch import Switch
 
 pytestmark = pytest.mark.bmv2
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softswitch.codegen.module import generate
-from softswitch.switch import Switch
 from tests.softswitch.programs import one, pack, program, unpack
+from weir.softswitch.codegen.module import generate
+from weir.softswitch.switch import Switch
 
 ADD, MAX, WALK, DOWN, STRIDE, CHAIN, SCAN, SHIFT, SMEAR, SATURATE, WIDE = range(1, 12)
 LANES = 16

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softswitch.switch import Switch
 from tests.softswitch.programs import one, pack, program, unpack
+from weir.softswitch.switch import Switch
 
 TOO_SHORT, STACK_FULL, BAD_VERSION = 1, 3, 100
 ODD = (3, 13, 33, 48, 7, 72, 16)

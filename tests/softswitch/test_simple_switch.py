@@ -16,12 +16,12 @@ import pytest
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapReader, RawPcapReader, wrpcap
 
-from softswitch.simple_switch import main
 from tests.harness.netns import run
-from tests.softswitch.p4rt_client import CONTROL, PATIENCE, Controller
-from tests.softswitch.veths import Veths, mac_bytes, made_veths
+from tests.softswitch.dataplane.veths import Veths, mac_bytes, made_veths
+from tests.softswitch.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
+from weir.softswitch.simple_switch import main
 
-SOFT = (sys.executable, "-m", "softswitch.simple_switch")
+SOFT = (sys.executable, "-m", "weir.softswitch.simple_switch")
 SWITCHES = pytest.mark.parametrize(
     "command", [SOFT, pytest.param(("simple_switch_grpc",), marks=pytest.mark.bmv2)], ids=["soft", "bmv2"]
 )

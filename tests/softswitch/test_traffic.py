@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from softswitch.errors import Code, ControlError
-from softswitch.switch import MAX_FRAME, Switch
 from tests.softswitch.programs import pack, program, unpack
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.switch import MAX_FRAME, Switch
 
 UNICAST, MULTICAST, DROPPED, CLONE_IN, RESUBMIT, CLONE_OUT, RECIRCULATE, TRUNCATE, ONLY_CLONE, FOREVER = (
     range(1, 11)

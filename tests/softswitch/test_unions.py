@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from softswitch.errors import ProgramError, UnsupportedConstruct
-from softswitch.program import load_program
-from softswitch.switch import Switch
 from tests.softswitch.programs import one, program, raw
+from weir.softswitch.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.program.loader import load_program
+from weir.softswitch.switch import Switch
 
 PLAIN, CLEAR_SIZED, COPY, AGAIN = 0x00, 0x02, 0x03, 0x04
 MANY, POP, PUSH, POP_ALL, MOVE, SWAP = 0x20, 0x21, 0x22, 0x25, 0x26, 0x27

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from softswitch.errors import ProgramError
-from softswitch.program import load_program
-from softswitch.switch import Switch
 from tests.softswitch.programs import pack, program, raw
+from weir.softswitch.errors import ProgramError
+from weir.softswitch.program.loader import load_program
+from weir.softswitch.switch import Switch
 
 PLAIN, COPY, REMOVE, COPY_DATA, POP, PUSH, COPY_OPTION, FLOOD, AGAIN, CHECKED = range(10)
 TOO_SHORT, FULL, TOO_LONG, INVALID, WRONG_SUM = 1, 3, 4, 6, 0x80

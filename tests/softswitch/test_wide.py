@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from softswitch.program import Program, load_program
-from softswitch.switch import Switch
 from tests.softswitch.programs import one, pack, raw, unpack
 from tests.softswitch.test_expressions import edges
+from weir.softswitch.program.loader import Program, load_program
+from weir.softswitch.switch import Switch
 
 PADDING = bytes(768)
 OPERANDS = (256, 256, 200, 200, 128, 128, 16, 131, 5)

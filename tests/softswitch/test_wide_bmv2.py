@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from softswitch.entry import Entry, Exact
-from softswitch.entry import Lpm as SoftLpm
-from softswitch.entry import Ternary as SoftTernary
-from softswitch.program import load_program
-from softswitch.switch import Switch
 from tests.harness.bmv2_stream import Bmv2Stream
 from tests.harness.target import Lpm, Ternary
 from tests.softswitch import test_externs as externs
 from tests.softswitch.programs import FOLDER, pack
 from tests.softswitch.test_wide import OPERANDS, PADDING
+from weir.softswitch.program.loader import load_program
+from weir.softswitch.state.entry import Entry, Exact
+from weir.softswitch.state.entry import Lpm as SoftLpm
+from weir.softswitch.state.entry import Ternary as SoftTernary
+from weir.softswitch.switch import Switch
 
 pytestmark = [pytest.mark.bmv2, pytest.mark.p4c]
 

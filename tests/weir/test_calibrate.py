@@ -16,14 +16,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.loss_policy import LossPolicy
 from tests.weir.processes import children, wait_until_gone
 from weir.calibrate import trial
 from weir.calibrate.config import GRID, LENGTHS, QUICK_GRID, make_calibration
 from weir.calibrate.search import Finding, Measurement, Question, bisect, combined, policy, questions
 from weir.calibrate.trial import Outcome, Trial
+from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.train.config import PRESETS, ConfigError, make_config
-from wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
+from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
 EVERYTHING = ((1.0,) * MAGNITUDE_CLASSES,) * LAYER_CLASSES
 

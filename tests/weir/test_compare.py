@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from host_agent.sparsifiers import sparsifier_names
 from tests.weir.processes import children, wait_until_gone
 from tests.weir.test_record import step
 from tests.weir.test_train import environment, folder, wait_for_steps
@@ -21,6 +20,7 @@ from weir.cli import app
 from weir.compare.config import make_comparison
 from weir.compare.results import Run, make_rows
 from weir.compare.view import result_view
+from weir.host_agent.compression.sparsifiers import sparsifier_names
 from weir.methods import methods
 from weir.train.config import ConfigError
 from weir.train.messages import Evaluated, Ready, Sent, Traffic

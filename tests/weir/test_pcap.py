@@ -9,11 +9,11 @@ from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.utils import PcapNgWriter, wrpcap
 from typer.testing import CliRunner
 
-from host_agent.codec import Column, Packet
 from weir.cli import app
+from weir.host_agent.transport.codec import Column, Packet
 from weir.pcap.frames import read_frames
 from weir.pcap.rounds import Trace
-from wire.definition import GROUP_LANES, NO_BLOCK, UDP_PORT, Op, PacketType
+from weir.wire.definition import GROUP_LANES, NO_BLOCK, UDP_PORT, Op, PacketType
 
 
 def contribution(

@@ -11,9 +11,9 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 from scapy.utils import wrpcap
 
-from host_agent.codec import Column, Packet
-from host_agent.flows.codec import Chunk, Head
-from wire.definition import COLUMN, FLOW, FLOW_PORT, UDP_PORT, WEIR, Flag, FlowType, Op, PacketType
+from weir.host_agent.flows.codec import Chunk, Head
+from weir.host_agent.transport.codec import Column, Packet
+from weir.wire.definition import COLUMN, FLOW, FLOW_PORT, UDP_PORT, WEIR, Flag, FlowType, Op, PacketType
 
 DISSECTOR = Path(__file__).resolve().parents[2] / "wire" / "weir.lua"
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-from wire import definition as d
-from wire import generate
+from weir.wire import definition as d
+from weir.wire import generate
 
 
 def test_generated_files_are_what_the_definition_says() -> None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from weir.methods import find_method
 from weir.train.config import ConfigError, Model, TrainConfig, in_words, make_config
-from wire.definition import MAX_WORKERS
+from weir.wire.definition import MAX_WORKERS
 
 # Shares of blocks that are tried, by bisection.
 GRID: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.9)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from weir.calibrate.runner import Calibration, mean_accuracy
 from weir.calibrate.search import Finding
-from wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
+from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
 _NAMES: Final = {
     "all": "all blocks",

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Protocol
 
-from host_agent.classes import LayerClasses
-from host_agent.loss_policy import LossPolicy
 from weir.calibrate import trial
 from weir.calibrate.config import CalibrateConfig
 from weir.calibrate.search import Finding, Measurement, Question, bisect, combined, policy, questions
 from weir.calibrate.trial import Outcome, Trial
+from weir.host_agent.compression.classes import LayerClasses
+from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.train.task import make_task
 
 # Of the shares that the classes tolerate one by one, how much they tolerate all at once.

@@ -7,9 +7,9 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Final, Literal
 
-from host_agent.loss_policy import LossPolicy
 from weir.calibrate.trial import Outcome
-from wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
+from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
 Kind = Literal["all", "layer", "magnitude", "policy"]
 NOT_SENT_AGAIN: Final = ", not sent again"

@@ -3,8 +3,8 @@
 
 Every worker computes the gradient of its own share of the data with the same parameters, as replicas do. What
 is sent, what is lost and what is kept for the next step is decided by the code that the DDP hook runs
-(``host_agent.local_gradients``); only the network is missing: blocks are lost by a coin, and what is left is
-summed in memory.
+(``weir.host_agent.compression.local_gradients``); only the network is missing: blocks are lost by a coin, and
+what is left is summed in memory.
 """
 
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from host_agent.bucket_layout import BucketLayout
-from host_agent.classes import LayerClasses, Magnitudes
-from host_agent.float_sum import give_back
-from host_agent.local_gradients import LocalGradients, Outgoing
-from host_agent.loss_policy import LossPolicy
-from host_agent.sparsifiers import create_sparsifier
+from weir.host_agent.collectives.float_sum import give_back
+from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.classes import LayerClasses, Magnitudes
+from weir.host_agent.compression.local_gradients import LocalGradients, Outgoing
+from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.host_agent.compression.sparsifiers import create_sparsifier
 from weir.train.config import PRESETS, TrainConfig
 from weir.train.data import learning_rate, share
 from weir.train.task import Task, accuracy, make_task, mean_loss

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from host_agent.codec import CodecError, Packet
-from wire.definition import UDP_PORT
+from weir.host_agent.transport.codec import CodecError, Packet
+from weir.wire.definition import UDP_PORT
 
 _VLAN_TYPES: Final = (0x8100, 0x88A8)
 _IPV4: Final = 0x0800

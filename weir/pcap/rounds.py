@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from host_agent.codec import Packet
+from weir.host_agent.transport.codec import Packet
 from weir.pcap.frames import Seen
-from wire.definition import GROUP_LANES, NO_BLOCK, SLOT_LANES, Op, PacketType
+from weir.wire.definition import GROUP_LANES, NO_BLOCK, SLOT_LANES, Op, PacketType
 
 _Lanes = npt.NDArray[np.uint32]
 _COMBINE: Final = {Op.ADD: np.add, Op.MAX: np.maximum, Op.OR: np.bitwise_or}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from host_agent.ds_sync import DsSync
+from weir.host_agent.torch.ds_sync import DsSync
 from weir.train.backends import Exchange, WeirMeter
 from weir.train.config import TrainConfig
 from weir.train.messages import Sent

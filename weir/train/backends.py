@@ -95,7 +95,7 @@ class SparseExchange(Exchange):
 
     def __init__(self, ddp: DistributedDataParallel, config: TrainConfig) -> None:
         import weir.torch
-        from host_agent.loss_policy import LossPolicy
+        from weir.host_agent.compression.loss_policy import LossPolicy
 
         self.hook = weir.torch.hook
         self.state = weir.torch.HookState(

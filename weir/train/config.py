@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from softswitch.queueing import parse_rate
 from weir.methods import find_method
 from weir.network import Background, NetworkSpec, parse_shape
-from wire.definition import MAX_WORKERS
+from weir.softswitch.dataplane.queueing import parse_rate
+from weir.wire.definition import MAX_WORKERS
 
 if TYPE_CHECKING:
-    from host_agent.sparsifiers import SparsifierOptions
+    from weir.host_agent.compression.sparsifiers import SparsifierOptions
 
 Model = Literal["resnet18", "cnn", "mlp", "lm"]
 Data = Literal["digits", "stdlib"]
@@ -100,7 +100,7 @@ class TrainConfig(BaseModel):
     @field_validator("format")
     @classmethod
     def _a_format(cls, text: str | None) -> str | None:
-        from host_agent.formats import parse_rule
+        from weir.host_agent.compression.encodings import parse_rule
 
         if text is not None:
             parse_rule(text)
@@ -158,7 +158,7 @@ class TrainConfig(BaseModel):
     @property
     def sparsifier_options(self) -> "SparsifierOptions":
         """What a sparsifier is told."""
-        from host_agent.sparsifiers import SparsifierOptions
+        from weir.host_agent.compression.sparsifiers import SparsifierOptions
 
         return SparsifierOptions(
             density=self.density,
@@ -171,7 +171,7 @@ class TrainConfig(BaseModel):
     @property
     def rule(self) -> str | None:
         """The format, or the rule that finds one; None where the method has no use for any."""
-        from host_agent.sparsifiers import create_sparsifier
+        from weir.host_agent.compression.sparsifiers import create_sparsifier
 
         if self.format is not None or find_method(self.method).kind != "sparsifier":
             return self.format
@@ -203,7 +203,7 @@ class TrainConfig(BaseModel):
 
 
 def _check_policy(path: Path) -> None:
-    from host_agent.loss_policy import LossPolicy
+    from weir.host_agent.compression.loss_policy import LossPolicy
 
     try:
         LossPolicy.load(path)

@@ -15,8 +15,8 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from host_agent.torch_backend import WeirProcessGroup
-from host_agent.work import QueuedWork
+from weir.host_agent.torch.backend import WeirProcessGroup
+from weir.host_agent.torch.work import QueuedWork
 from weir.train.backends import Exchange, WeirMeter
 from weir.train.config import TrainConfig
 from weir.train.messages import Sent

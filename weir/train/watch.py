@@ -71,7 +71,7 @@ class NetworkWatch:
 
     def look(self) -> None:
         """Read them now."""
-        from controller.client import AgentError
+        from weir.agent_service.client import AgentError
 
         try:
             status = self._cluster.status()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from weir.train.messages import Traffic
-from wire.definition import COLUMN, SLOT_LANES, WEIR
+from weir.wire.definition import COLUMN, SLOT_LANES, WEIR
 
 # Ethernet 14, IPv4 20, TCP 20 and its timestamp option 12 (RFC 7323), which Linux always negotiates.
 TCP_HEADERS: Final = 14 + 20 + 20 + 12

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.flows import FlowConfig, FlowReceiver, FlowSender, FlowVerdict
-from host_agent.flows.codec import (
+from tests.host_agent.flows.world import FLOW_ID
+from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, FlowVerdict
+from weir.host_agent.flows.codec import (
     MAX_ACCOUNTS,
     MAX_BITMAP,
     Bitmap,
@@ -19,11 +20,10 @@ from host_agent.flows.codec import (
     Terms,
     decode,
 )
-from host_agent.flows.config import MAX_DATA
-from host_agent.tagging import Tagging
-from tests.host_agent.flows.world import FLOW_ID
-from wire import definition as d
-from wire.scapy_layer import WeirFlow
+from weir.host_agent.flows.config import MAX_DATA
+from weir.host_agent.transport.tagging import Tagging
+from weir.wire import definition as d
+from weir.wire.scapy_layer import WeirFlow
 
 words = st.integers(0, 2**32 - 1)
 heads = st.builds(

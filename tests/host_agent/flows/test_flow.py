@@ -9,14 +9,14 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from host_agent.datagram import RELIABLE_CLASS
-from host_agent.flows import FlowConfig, FlowReceiver, FlowSender, FlowVerdict
-from host_agent.flows.codec import Bitmap, Chunk, Head, Probe, Stop, decode
-from host_agent.report import FRAME_OVERHEAD
-from host_agent.tagging import LOSSLESS, Tagging
-from simulator.link import Faults
 from tests.host_agent.flows.world import FLOW_ID, Floats, Meddling, World, check, is_chunk, is_protected, mark
-from wire.definition import CE, ECT, FlowType
+from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, FlowVerdict
+from weir.host_agent.flows.codec import Bitmap, Chunk, Head, Probe, Stop, decode
+from weir.host_agent.transport.datagram import RELIABLE_CLASS
+from weir.host_agent.transport.report import FRAME_OVERHEAD
+from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.simulator.link import Faults
+from weir.wire.definition import CE, ECT, FlowType
 
 MS = 1_000_000
 EXAMPLES = 150

@@ -4,10 +4,10 @@
 import numpy as np
 import pytest
 
-from host_agent.flows import FlowConfig, FlowMux, FlowReceiver, FlowSender, FlowVerdict
-from host_agent.flows.codec import Chunk, Head, decode
-from host_agent.tagging import Tagging
-from wire.definition import dscp
+from weir.host_agent.flows import FlowConfig, FlowMux, FlowReceiver, FlowSender, FlowVerdict
+from weir.host_agent.flows.codec import Chunk, Head, decode
+from weir.host_agent.transport.tagging import Tagging
+from weir.wire.definition import dscp
 
 CHUNKS = 20
 

@@ -6,7 +6,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from host_agent.flows import (
+from tests.host_agent.flows.world import Floats
+from weir.host_agent.flows import (
     Aggregate,
     FlowConfig,
     FlowMux,
@@ -17,9 +18,8 @@ from host_agent.flows import (
     Settlement,
     WorkerFlows,
 )
-from host_agent.flows.server import PushMismatchError, bounded
-from host_agent.tagging import LOSSLESS, Tagging
-from tests.host_agent.flows.world import Floats
+from weir.host_agent.flows.server import PushMismatchError, bounded
+from weir.host_agent.transport.tagging import LOSSLESS, Tagging
 
 MS = 1_000_000
 CHUNK = 8

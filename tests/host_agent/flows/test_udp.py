@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from host_agent.flows import (
+from weir.host_agent.flows import (
     FlowConfig,
     FlowReceiver,
     FlowSender,
@@ -16,11 +16,11 @@ from host_agent.flows import (
     ServerClient,
     ServerConfig,
 )
-from host_agent.flows.frames import Address
-from host_agent.flows.server import WorkerFlows
-from host_agent.flows.udp import UdpFlows
-from host_agent.links import Aborted, TransportTimeout
-from host_agent.tagging import Tagging
+from weir.host_agent.flows.frames import Address
+from weir.host_agent.flows.server import WorkerFlows
+from weir.host_agent.flows.udp import UdpFlows
+from weir.host_agent.transport.links import Aborted, TransportTimeout
+from weir.host_agent.transport.tagging import Tagging
 
 LOOPBACK = ("127.0.0.1", 0)
 

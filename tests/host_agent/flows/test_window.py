@@ -3,9 +3,9 @@
 
 import pytest
 
-from host_agent.flows import FlowConfig
-from host_agent.flows.timer import RoundTrip
-from host_agent.flows.window import GAIN, Window
+from weir.host_agent.flows import FlowConfig
+from weir.host_agent.flows.timer import RoundTrip
+from weir.host_agent.flows.window import GAIN, Window
 
 MS = 1_000_000
 

@@ -8,15 +8,15 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
-from host_agent.flows import Delivery, FlowConfig, FlowReceiver, FlowSender, Settlement
-from host_agent.flows.frames import Address
-from host_agent.ledger import Ledger
-from host_agent.report import FRAME_OVERHEAD
-from host_agent.tagging import LOSSLESS, Tagging
-from simulator.clock import SECOND, Clock, StuckError
-from simulator.flowhost import FlowHost
-from simulator.link import Faults, Link
-from wire.definition import CE, ECT, FLOW, RELIABLE_DSCP, Flag, FlowType
+from weir.host_agent.flows import Delivery, FlowConfig, FlowReceiver, FlowSender, Settlement
+from weir.host_agent.flows.frames import Address
+from weir.host_agent.transport.ledger import Ledger
+from weir.host_agent.transport.report import FRAME_OVERHEAD
+from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.simulator.clock import SECOND, Clock, StuckError
+from weir.simulator.flowhost import FlowHost
+from weir.simulator.link import Faults, Link
+from weir.wire.definition import CE, ECT, FLOW, RELIABLE_DSCP, Flag, FlowType
 
 FLOW_ID = 0xC0FFEE42
 A, B = Address("10.0.0.1"), Address("10.0.0.2")

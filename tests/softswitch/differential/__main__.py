@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from softswitch.errors import ProgramError
 from tests.conformance.cases import NotCompiledError
 from tests.softswitch.differential.compare import differences
 from tests.softswitch.differential.generate import program
@@ -23,6 +22,7 @@ from tests.softswitch.differential.play import DeadlyFramesError, Played, on_bmv
 from tests.softswitch.differential.recording import Recording, digest, path_of, save
 from tests.softswitch.differential.scenario import Scenario, ScenarioMaker
 from tests.softswitch.differential.subjects import OURS, WEIR, Subject, compiled
+from weir.softswitch.errors import ProgramError
 
 _SHOWN = 3  # differences of one round
 _DEATHS = 12  # of BMv2 in one round

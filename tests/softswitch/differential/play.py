@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import grpc
 
-from softswitch.entry import Entry
-from softswitch.switch import Switch
 from tests.harness.bmv2_stream import Bmv2DiedError, Bmv2Stream
 from tests.harness.soft import entry_key
 from tests.softswitch.differential.scenario import Scenario, batches
 from tests.softswitch.differential.steady import NOW_US
+from weir.softswitch.state.entry import Entry
+from weir.softswitch.switch import Switch
 
 # BMv2's queues hold 64 packets each, and a frame may leave a port a few times: no burst may fill one.
 _BURST: Final = 12

@@ -8,7 +8,7 @@ from typing import Any, Final
 from tests.harness.lab import Job, Lab, Uplink
 from tests.harness.target import Count, Key, Sent, Target
 from tests.softswitch.differential.rows import Replicas, Row
-from wire.definition import NO_BLOCK, Flag, Op, PacketType, columns
+from weir.wire.definition import NO_BLOCK, Flag, Op, PacketType, columns
 
 _LANES: Final = (0, 1, 2, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 

@@ -6,7 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from softswitch.entry import (
+from tests.softswitch.differential.vocabulary import Vocabulary
+from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.errors import ControlError
+from weir.softswitch.program.types import Action, MatchKind, Table, TableKey
+from weir.softswitch.state.entry import (
     ByGroup,
     ByMember,
     Count,
@@ -23,11 +27,7 @@ from softswitch.entry import (
     Ternary,
     Via,
 )
-from softswitch.errors import ControlError
-from softswitch.program_types import Action, MatchKind, Table, TableKey
-from softswitch.queueing import Queueing
-from softswitch.switch import Switch
-from tests.softswitch.differential.vocabulary import Vocabulary
+from weir.softswitch.switch import Switch
 
 PORTS: Final = (0, 1, 2, 3, 5, 13, 255, 510, 511, 600)
 _NUMBERS: Final = range(1, 22)  # of groups and sessions

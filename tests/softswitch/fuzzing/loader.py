@@ -12,10 +12,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
-from softswitch.codegen.module import generate
-from softswitch.errors import ProgramError
-from softswitch.program import load_program
 from tests.softswitch.fuzzing.mutation import Mutator
+from weir.softswitch.codegen.module import generate
+from weir.softswitch.errors import ProgramError
+from weir.softswitch.program.loader import load_program
 
 PATIENCE: Final = 20.0  # seconds for one program; Weir's takes one
 LONGEST: Final = 30_000_000  # characters of C text

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from native.build import compiler
+from weir.native.build import compiler
 
 _FLAGS: Final = "-O0 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-sanitize=alignment"
 _OPTIONS: Final = "detect_leaks=0:allocator_may_return_null=1:max_allocation_size_mb=1000"

@@ -14,14 +14,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from native.build import CompileError
-from softswitch.bindings import EMIT
-from softswitch.errors import ProgramError
-from softswitch.program import load_program
-from softswitch.switch import Switch
 from tests.softswitch.differential.frames import FrameMaker
 from tests.softswitch.differential.vocabulary import Vocabulary
 from tests.softswitch.fuzzing.control import PORTS, RandomControl
+from weir.native.build import CompileError
+from weir.softswitch.bindings import EMIT
+from weir.softswitch.errors import ProgramError
+from weir.softswitch.program.loader import load_program
+from weir.softswitch.switch import Switch
 
 _LONGEST = 2050
 _FRAMES_PER_CALL = 8

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A host's side of the agent service. Imports grpc, the stubs and the standard library, nothing more.
+
+.. code-block:: python
+
+    client = AgentClient("127.0.0.1:9600")
+    membership = client.join(job="digits", size=4, rank=2, host="h3", token="secret")
+    client.on_stop(lambda reason: transport.abort(reason))
+    ...
+    client.leave()
+    client.close()
+"""
+
+import functools
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from weir.agent_service.heartbeat import HeartbeatThread
+from weir.agent_service.proto import agent_pb2, agent_pb2_grpc
+from weir.agent_service.tls import TlsError, TlsFiles
+
+CONNECT_TIMEOUT_S = 10.0  # for a controller that is being started
+CALL_TIMEOUT_S = 10.0
+RETRY_S = 0.1
+JOIN_MARGIN_S = 20.0  # beyond the join's own deadline: the answer is the controller's to give
+
+
+class AgentError(Exception):
+    """A request to the controller failed. The message says what and, where it can, what to do."""
+
+
+class ControllerUnreachable(AgentError):  # noqa: N818 - it names the situation
+    """Nobody answers at the controller's address."""
+
+
+class JoinRefused(AgentError):  # noqa: N818
+    """The controller refuses: wrong token, rank taken, size, host."""
+
+
+class JoinTimeout(AgentError):  # noqa: N818
+    """Some ranks never came; the message names them."""
+
+
+class NoResources(AgentError):  # noqa: N818
+    """No free slots or port; the message says what is free and who has the rest."""
+
+
+class JobStopped(AgentError):  # noqa: N818
+    """The job is over, or cannot be because its switch cannot be programmed; the message says why."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where packets go: MAC ``02:00:00:00:00:01``, IPv4 ``10.0.0.1``, UDP port."""
+
+    mac: str
+    ip: str
+    udp_port: int
+
+
+@dataclass(frozen=True)
+class Membership:
+    """What a worker needs to know to take part.
+
+    Attributes:
+        job_id: the job on the wire.
+        rank: this worker's index on the wire.
+        size: number of workers.
+        slot_count: the job's slots are 0 to slot_count - 1.
+        aggregation: where contributions go and results come from.
+        host: this worker's own addresses.
+        shm_dir: directory of the switch's shared-memory ports; None: use the network.
+        switch_port: the switch port this worker is on.
+        lease_s: silence that costs the membership.
+        fill: send requested blocks even when they are zero, because the switch cannot lengthen packets.
+    """
+
+    job_id: int
+    job: str
+    rank: int
+    size: int
+    slot_count: int
+    aggregation: Endpoint
+    host: Endpoint
+    host_name: str
+    switch_name: str
+    switch_port: int
+    shm_dir: Path | None
+    lease_s: float
+    fill: bool
+
+
+class AgentClient:
+    """One worker's connection to the controller; at most one membership at a time.
+
+    Args:
+        address: ``host:port`` or ``unix:/path``.
+        tls: certificate files; None: as WEIR_TLS_CERT, WEIR_TLS_KEY and WEIR_TLS_CA say, if they do.
+
+    Raises:
+        AgentError: a certificate cannot be read.
+    """
+
+    def __init__(self, address: str, tls: TlsFiles | None = None) -> None:
+        self.address = address
+        self.membership: Membership | None = None
+        self._channel = _channel(address, tls)
+        self._stub = agent_pb2_grpc.AgentsStub(self._channel)  # type: ignore[no-untyped-call]
+        self._token = ""
+        self._lifeline: HeartbeatThread | None = None
+        self._lock = threading.Lock()
+        self._on_stop: list[Callable[[str], None]] = []
+        self._on_leave: list[Callable[[int, str], None]] = []
+        self._stopped: str | None = None
+        self._left: list[tuple[int, str]] = []
+
+    # ---- the life of a membership
+
+    def join(
+        self,
+        *,
+        job: str,
+        size: int,
+        rank: int,
+        token: str = "",
+        host: str = "",
+        ip: str = "",
+        udp_port: int = 0,
+        slots: int = 0,
+        timeout_s: float = 0.0,
+    ) -> Membership:
+        """Join a job; returns when all its ranks have and the switch is programmed. Heartbeats begin.
+
+        Args:
+            job: name, the same on all ranks.
+            size: number of workers, 1 to 32.
+            rank: this worker, 0 to size - 1.
+            token: the job's secret, the same on all ranks.
+            host: this host's name in the topology; or ``ip``, its address there.
+            udp_port: where results are sent; 0: Weir's own port.
+            slots: switch slots wanted, the same on all ranks; 0: the controller's default.
+            timeout_s: how long to wait for the other ranks; 0: the controller's default.
+
+        Raises:
+            AgentError: one of its subclasses, see there.
+        """
+        if self.membership is not None:
+            raise AgentError(f"this client is a member of job {self.membership.job!r}; leave it first")
+        request = agent_pb2.JoinRequest(
+            job=job,
+            token=token,
+            size=size,
+            rank=rank,
+            host=host,
+            ip=ip,
+            udp_port=udp_port,
+            slots=slots,
+            timeout_s=timeout_s,
+            process=_process(),
+        )
+        reply = self._call(self._stub.Join, request, timeout_s + JOIN_MARGIN_S if timeout_s else None)
+        with self._lock:
+            self._stopped, self._left = None, []
+        self._token = token
+        self.membership = _membership(job, rank, reply)
+        beat = agent_pb2.Heartbeat(job_id=reply.job_id, rank=rank, token=token)
+        self._lifeline = HeartbeatThread(self._stub.Attend, beat, reply.lease_s, self._heard)
+        return self.membership
+
+    def leave(self) -> None:
+        """End the membership cleanly; without one, nothing happens. The client can join again.
+
+        Raises:
+            AgentError: the controller could not be told; the membership is over for this client all the same.
+        """
+        membership, lifeline = self.membership, self._lifeline
+        if membership is None or lifeline is None:
+            return
+        self.membership = self._lifeline = None
+        lifeline.leaving()
+        try:
+            request = agent_pb2.LeaveRequest(
+                job_id=membership.job_id, rank=membership.rank, token=self._token
+            )
+            if self._stopped is None:  # else nobody needs to be told
+                self._call(self._stub.Leave, request, CALL_TIMEOUT_S)
+        except JobStopped:
+            pass  # the news was on its way
+        finally:
+            lifeline.close()
+
+    def close(self) -> None:
+        """Close the connection. A membership not left counts as lost: the job stops."""
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self.membership = self._lifeline = None
+        self._channel.close()
+
+    def __enter__(self) -> "AgentClient":
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    # ---- what happens to the job
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the job is over, or None while it is not."""
+        return self._stopped
+
+    @property
+    def departed(self) -> dict[int, str]:
+        """Ranks that left cleanly, with a sentence that says so. No collective begun now can complete."""
+        with self._lock:
+            return dict(self._left)
+
+    def on_stop(self, callback: Callable[[str], None]) -> None:
+        """Call ``callback(reason)`` when the job is over, at once if it is; from another thread."""
+        with self._lock:
+            self._on_stop.append(callback)
+            reason = self._stopped
+        if reason is not None:
+            callback(reason)
+
+    def on_leave(self, callback: Callable[[int, str], None]) -> None:
+        """Call ``callback(rank, reason)`` when another member leaves cleanly; from another thread.
+
+        A collective that is under way may still complete: the leaver took part in it. One begun later
+        cannot. If members remain when a lease has passed since, the job stops.
+        """
+        with self._lock:
+            self._on_leave.append(callback)
+            left = list(self._left)
+        for rank, reason in left:
+            callback(rank, reason)
+
+    def status(self) -> Any:
+        """The controller's ``StatusReply`` (see agent.proto)."""
+        return self._call(self._stub.Status, agent_pb2.StatusRequest(), CALL_TIMEOUT_S + JOIN_MARGIN_S)
+
+    # ---- inside
+
+    def _heard(self, event: Any) -> None:
+        """From the lifeline's thread."""
+        if event.kind == agent_pb2.JobEvent.STOPPED:
+            with self._lock:
+                self._stopped = event.reason
+                callbacks = list(self._on_stop)
+            for callback in callbacks:
+                callback(event.reason)
+        elif event.kind == agent_pb2.JobEvent.MEMBER_LEFT:
+            with self._lock:
+                self._left.append((event.rank, event.reason))
+                watchers = list(self._on_leave)
+            for watcher in watchers:
+                watcher(event.rank, event.reason)
+
+    def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
+        """One call; a controller that is not there (yet) is tried again for CONNECT_TIMEOUT_S."""
+        until = time.monotonic() + CONNECT_TIMEOUT_S
+        while True:
+            try:
+                return method(request, timeout=timeout_s)
+            except grpc.RpcError as error:
+                if error.code() is grpc.StatusCode.UNAVAILABLE and time.monotonic() < until:
+                    time.sleep(RETRY_S)
+                    continue
+                raise self._error(error) from None
+
+    def _error(self, error: grpc.RpcError) -> AgentError:
+        code, details = error.code(), error.details()
+        if code is grpc.StatusCode.UNAVAILABLE:
+            details = (
+                f"no controller answers at {self.address}: {details}; is 'weir controller' running there, "
+                f"and do both sides use TLS or neither?"
+            )
+        return _ERRORS.get(code, AgentError)(details or code.name)
+
+
+@functools.cache
+def _process_name(_pid: int) -> str:
+    return secrets.token_hex(8)
+
+
+def _process() -> str:
+    """What all clients of this process, and no others, call themselves."""
+    return _process_name(os.getpid())  # a forked child is another process
+
+
+_ERRORS: dict[grpc.StatusCode, type[AgentError]] = {
+    grpc.StatusCode.DEADLINE_EXCEEDED: JoinTimeout,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: NoResources,
+    grpc.StatusCode.PERMISSION_DENIED: JoinRefused,
+    grpc.StatusCode.INVALID_ARGUMENT: JoinRefused,
+    grpc.StatusCode.ALREADY_EXISTS: JoinRefused,
+    grpc.StatusCode.ABORTED: JobStopped,
+    grpc.StatusCode.FAILED_PRECONDITION: JobStopped,
+    grpc.StatusCode.NOT_FOUND: JobStopped,
+    grpc.StatusCode.UNAVAILABLE: ControllerUnreachable,
+}
+
+
+# gRPC waits up to two minutes between attempts to connect, and shares that among all channels of a process.
+_OPTIONS = (
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+def _channel(address: str, tls: TlsFiles | None) -> grpc.Channel:
+    try:
+        tls = tls or TlsFiles.from_environment()
+        if tls is None:
+            return grpc.insecure_channel(address, _OPTIONS)
+        return grpc.secure_channel(address, tls.channel_credentials(), _OPTIONS)
+    except TlsError as error:
+        raise AgentError(str(error)) from None
+
+
+def _membership(job: str, rank: int, reply: Any) -> Membership:
+    return Membership(
+        job_id=reply.job_id,
+        job=job,
+        rank=rank,
+        size=reply.size,
+        slot_count=reply.slots,
+        aggregation=Endpoint(reply.aggregation.mac, reply.aggregation.ip, reply.aggregation.udp_port),
+        host=Endpoint(reply.host.mac, reply.host.ip, reply.host.udp_port),
+        host_name=reply.host_name,
+        switch_name=reply.switch_name,
+        switch_port=reply.switch_port,
+        shm_dir=Path(reply.shm_dir) if reply.shm_dir else None,
+        lease_s=reply.lease_s,
+        fill=reply.fill,
+    )

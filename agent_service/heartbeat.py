@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keeps a worker a member: heartbeats up, news of its job down, in one thread.
+
+A stream that breaks because the controller is gone is opened again for as long as the lease lasts, so that a
+controller that restarts and remembers its jobs (``--state``) finds its members again.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+from weir.agent_service.proto import agent_pb2
+
+POLL_S = 0.25  # how soon a program that ends without leaving is noticed
+RETRY_S = 0.1
+_BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNKNOWN)
+
+
+class HeartbeatThread:
+    """A membership's stream, open until ``close`` or the end of the job.
+
+    Args:
+        attend: the stub's ``Attend``.
+        beat: the heartbeat to send, at three times the rate that the lease demands.
+        lease_s: the lease.
+        heard: called in the lifeline's thread with every ``JobEvent``; the last one is STOPPED, made up here
+            when the controller itself is lost.
+    """
+
+    def __init__(self, attend: Any, beat: Any, lease_s: float, heard: Callable[[Any], None]) -> None:
+        self._attend = attend
+        self._beat = beat
+        self._lease_s = lease_s
+        self._heard = heard
+        self._ended = threading.Event()
+        self._silent = threading.Event()
+        self._lock = threading.Lock()
+        self._call: Any = None
+        self._thread = threading.Thread(target=self._run, name=f"weir-agent-{beat.rank}")
+        self._thread.start()
+
+    def leaving(self) -> None:
+        """From now on it is no news that the stream breaks."""
+        self._silent.set()
+
+    def close(self) -> None:
+        """End stream and thread; may be called from ``heard``."""
+        self._silent.set()
+        self._ended.set()
+        with self._lock:
+            if self._call is not None:
+                self._call.cancel()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def _run(self) -> None:
+        lost_at: float | None = None
+        while self._open():
+            attended, reason = self._listen()
+            if reason is None or self._ended.is_set():
+                return
+            now = time.monotonic()
+            lost_at = now if attended or lost_at is None else lost_at
+            if self._call.code() not in _BROKEN or now - lost_at >= self._lease_s:
+                self._stopped(reason)
+                return
+            self._ended.wait(RETRY_S)
+
+    def _open(self) -> bool:
+        with self._lock:
+            if self._ended.is_set() or not threading.main_thread().is_alive():
+                return False
+            self._call = self._attend(self._heartbeats())
+            return True
+
+    def _listen(self) -> tuple[bool, str | None]:
+        """Whether the controller took the member in, and why the stream broke; None at the end of the job."""
+        attended = False
+        try:
+            for event in self._call:
+                attended = True
+                if event.kind == agent_pb2.JobEvent.STOPPED:
+                    self._stopped(event.reason)
+                    return attended, None
+                self._heard(event)
+        except grpc.RpcError as error:
+            code, details = error.code(), error.details() or ""
+            return attended, f"lost the controller: {details or code.name}" if code in _BROKEN else details
+        return attended, "the controller ended the membership without a reason"
+
+    def _stopped(self, reason: str) -> None:
+        if not self._silent.is_set():
+            self._heard(agent_pb2.JobEvent(kind=agent_pb2.JobEvent.STOPPED, reason=reason))
+
+    def _heartbeats(self) -> Iterator[Any]:
+        """Runs in a thread of grpc's, which stops asking when the stream is over."""
+        while True:
+            yield self._beat
+            if self._pause(self._lease_s / 3):
+                return
+
+    def _pause(self, seconds: float) -> bool:
+        """True when the stream is to end: at close, or when the program has ended without one.
+
+        The lifeline's thread keeps an interpreter from exiting. A worker that dies of an exception must not
+        live on in its heartbeats while the others wait for it.
+        """
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if self._ended.wait(min(left, POLL_S)):
+                return True
+            if not threading.main_thread().is_alive():
+                self.leaving()
+                self._ended.set()
+                self._call.cancel()
+                return True
+        return False

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registry of all jobs: a state machine without I/O.
+
+Calls say what happened and when; the registry answers with effects for its caller to carry out::
+
+    join ... join ─▶ Formed ─(caller programs switches)─▶ started ─▶ heartbeats ... leave ─▶ Ended
+                 └▶ GatherFailed (a rank never came)             └▶ Stopped (a member was lost)
+
+A job whose hosts are all on one switch has its slots there; one that spans racks, on all its leaves and on
+every spine, so that slots can move from one spine to another.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from weir.controller.jobs import (
+    Job,
+    JobError,
+    JobState,
+    JoinSpec,
+    Member,
+    MemberState,
+    Refusal,
+    new_job_id,
+    refuse_disagreement,
+)
+from weir.controller.slots import LEAST_SLOTS, MOST_SLOTS, SlotExhaustedError, SlotPool, take, take_share
+
+_TOMBSTONES = 1024  # jobs that are over whose end can still be asked for
+
+
+@dataclass(frozen=True)
+class Formed:
+    """All have joined and slots are allocated: program the switch, then call ``started``."""
+
+    job: Job
+
+
+@dataclass(frozen=True)
+class GatherFailed:
+    """The job will not be; whoever waits in it is told ``error``."""
+
+    job: Job
+    error: JobError
+
+
+@dataclass(frozen=True)
+class Left:
+    """A member left cleanly while others are still there."""
+
+    job: Job
+    member: Member
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The job is over because of ``reason``: remove its entries and tell its members."""
+
+    job: Job
+    reason: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """All members have left: remove the job's entries."""
+
+    job: Job
+
+
+Effect: TypeAlias = Formed | GatherFailed | Left | Stopped | Ended
+
+
+class JobRegistry:
+    """All jobs of one controller. Not thread-safe; times are seconds of any monotonic clock.
+
+    Args:
+        slots: number of slots of each switch, by name.
+        lease_s: how long a member may be silent.
+        spines: names of the switches that join the others; without any, jobs stay on one switch.
+    """
+
+    def __init__(self, slots: dict[str, int], lease_s: float, spines: Iterable[str] = ()) -> None:
+        self.lease_s = lease_s
+        self._spines = tuple(spines)
+        self.pools = {name: SlotPool(total) for name, total in slots.items()}
+        self._gathering: dict[str, Job] = {}
+        self._jobs: dict[int, Job] = {}  # programming and running
+        self._tombstones: OrderedDict[int, str] = OrderedDict()
+        self._effects: list[Effect] = []
+
+    def jobs(self) -> list[Job]:
+        """All jobs, oldest first, gathering ones last."""
+        return [*self._jobs.values(), *self._gathering.values()]
+
+    def programmed(self) -> list[Job]:
+        """The jobs that switches must have entries for."""
+        return list(self._jobs.values())
+
+    def effects(self) -> list[Effect]:
+        """What has happened since the last call."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    # ---- joining
+
+    def join(self, spec: JoinSpec, now: float, timeout_s: float) -> Job:
+        """Add a worker to the job it names, which is created if need be.
+
+        The whole gathering fails when the first of its members runs out of patience.
+
+        Raises:
+            JobError: the request is refused; nothing has changed.
+        """
+        spec.check(self.pools[spec.host.switch].total)
+        self._refuse_wrong_token(spec)
+        job = self._gathering.get(spec.job)
+        if job is None:
+            self._refuse_running(spec, now)
+            job = self._new_job(spec, now + timeout_s)
+        else:
+            refuse_disagreement(job, spec)
+            self._refuse_unlinked(job, spec)
+        self._refuse_taken_place(spec)
+        job.members[spec.rank] = Member(spec.rank, spec.host, spec.udp_port, spec.process)
+        job.withdrawn.pop(spec.rank, None)
+        job.deadline = min(job.deadline, now + timeout_s)
+        self._gathering[spec.job] = job
+        if len(job.members) == job.size:
+            self._form(job)
+        return job
+
+    def withdraw(self, job: Job, rank: int) -> None:
+        """A worker that was waiting in ``join`` is gone."""
+        if job.state is JobState.GATHERING and self._gathering.get(job.name) is job:
+            member = job.members.pop(rank)
+            job.withdrawn[rank] = member.host.name
+            if not job.members:
+                del self._gathering[job.name]
+        elif job.id in self._jobs:
+            self._stop(job, f"{job.members[rank]} went away while the job was being set up")
+
+    def started(self, job: Job, now: float) -> None:
+        """The switch is programmed: the members' leases begin."""
+        job.state = JobState.RUNNING
+        for member in job.members.values():
+            member.last_heard = now
+
+    def adopt(self, job: Job, now: float) -> bool:
+        """Take over a job that runs already; its members have a lease's time to attend again.
+
+        False if its slots are not there or another job has them: then it is not taken.
+        """
+        switches = self._switches(job)
+        if job.spans_racks and not self._spines:
+            return False
+        if job.slots is None or not all(self.pools[name].can_claim(job.slots) for name in switches):
+            return False
+        job.switches = switches
+        for name in switches:
+            self.pools[name].claim(job.slots)
+        self._jobs[job.id] = job
+        self.started(job, now)
+        if job.departed():
+            job.ends_at = now + self.lease_s
+        return True
+
+    # ---- being a member
+
+    def attend(self, job_id: int, rank: int, token: str, now: float) -> Job:
+        """A member opens its lifeline.
+
+        Raises:
+            JobError: no such job or member, wrong token, or the job is over (the message says why).
+        """
+        job, member = self._member(job_id, rank, token)
+        if member.state is not MemberState.JOINED:
+            raise JobError(Refusal.TAKEN, f"{member} of job {job.name!r} {_HAS[member.state]}")
+        member.state = MemberState.ATTENDING
+        member.last_heard = now
+        return job
+
+    def heartbeat(self, job: Job, rank: int, now: float) -> None:
+        """A member is alive."""
+        job.members[rank].last_heard = now
+
+    def lose(self, job: Job, rank: int) -> None:
+        """A member's lifeline broke. Its job stops, unless it had left or the job is over."""
+        member = job.members[rank]
+        if job.id in self._jobs and member.state is not MemberState.LEFT:
+            self._stop(job, f"{member} went away without leaving: its connection broke")
+
+    def leave(self, job_id: int, rank: int, token: str, now: float) -> None:
+        """A member is done. Leaving a job that is over, or leaving twice, is fine.
+
+        Raises:
+            JobError: no such job or member, or wrong token.
+        """
+        if job_id in self._tombstones:
+            return
+        job, member = self._member(job_id, rank, token)
+        if member.state is MemberState.LEFT:
+            return
+        member.state = MemberState.LEFT
+        if len(job.departed()) == job.size:
+            self._forget(job, "all its members have left")
+            self._effects.append(Ended(job))
+            return
+        job.ends_at = job.ends_at or now + self.lease_s
+        self._effects.append(Left(job, member))
+
+    # ---- time
+
+    def tick(self, now: float) -> None:
+        """Let deadlines and leases run out."""
+        for job in list(self._gathering.values()):
+            if now >= job.deadline:
+                self._gather_late(job)
+        for job in list(self._jobs.values()):
+            if job.state is JobState.RUNNING:
+                self._check_leases(job, now)
+
+    def excuse(self, seconds: float) -> None:
+        """The controller itself slept for this long, heartbeats unread: nobody is blamed for that time."""
+        for job in self._jobs.values():
+            for member in job.members.values():
+                member.last_heard += seconds
+
+    def stop_all(self, reason: str) -> None:
+        """Stop every job: the controller is going."""
+        for job in list(self._gathering.values()):
+            del self._gathering[job.name]
+            self._effects.append(GatherFailed(job, JobError(Refusal.ABORTED, reason)))
+        for job in list(self._jobs.values()):
+            self._stop(job, reason)
+
+    def fail(self, job: Job, error: JobError) -> None:
+        """A formed job cannot be: its switch could not be programmed."""
+        if job.id in self._jobs:
+            self._forget(job, str(error))
+            self._effects.append(GatherFailed(job, error))
+
+    # ---- inside
+
+    def _member(self, job_id: int, rank: int, token: str) -> tuple[Job, Member]:
+        job = self._jobs.get(job_id)
+        if job is None and job_id in self._tombstones:
+            raise JobError(Refusal.STOPPED, self._tombstones[job_id])
+        if job is None:
+            raise JobError(Refusal.UNKNOWN, f"the controller knows no job {job_id:#010x}; was it restarted?")
+        if not job.knows(token):
+            raise JobError(Refusal.DENIED, f"wrong token for job {job.name!r}")
+        if rank not in job.members:
+            raise JobError(Refusal.UNKNOWN, f"job {job.name!r} has no rank {rank}")
+        return job, job.members[rank]
+
+    def _new_job(self, spec: JoinSpec, deadline: float) -> Job:
+        taken = {job.id for job in self.jobs()} | set(self._tombstones)
+        return Job(
+            id=new_job_id(taken),
+            name=spec.job,
+            token=spec.token,
+            size=spec.size,
+            slots_wanted=spec.slots,
+            deadline=deadline,
+        )
+
+    def _refuse_wrong_token(self, spec: JoinSpec) -> None:
+        for job in self.jobs():
+            if job.name == spec.job and not job.knows(spec.token):
+                raise JobError(
+                    Refusal.DENIED,
+                    f"job {spec.job!r} exists and has another token; give all its workers the same one, "
+                    f"or choose another name for your job",
+                )
+
+    def _refuse_running(self, spec: JoinSpec, now: float) -> None:
+        """While a job of the name runs in full, a newcomer is a mistake; once it is ending, a successor."""
+        for job in self._jobs.values():
+            if job.name != spec.job or job.departed():
+                continue
+            member = job.members.get(spec.rank)
+            who = (
+                f"as {member}, last heard of {now - member.last_heard:.1f} s ago"
+                if member
+                else f"with {job.size} workers"
+            )
+            raise JobError(
+                Refusal.TAKEN,
+                f"job {spec.job!r} is already running, {who}; it can be joined again when it is over "
+                f"(a silent worker is given up after {self.lease_s:g} s)",
+            )
+
+    def _refuse_taken_place(self, spec: JoinSpec) -> None:
+        """A shared-memory port has one process; a UDP port of a host has one.
+
+        A process may use its port for several jobs, but for one rank of each.
+        """
+        for job in self.jobs():
+            for member in job.members.values():
+                if member.host.name != spec.host.name or member.state is MemberState.LEFT:
+                    continue
+                if spec.process and member.process == spec.process and job.name != spec.job:
+                    continue
+                if spec.host.shm is not None:
+                    place = f"shared-memory port {spec.host.port} of switch {spec.host.switch}"
+                elif member.udp_port == spec.udp_port:
+                    place = f"UDP port {spec.udp_port} of host {spec.host.name}"
+                else:
+                    continue
+                raise JobError(
+                    Refusal.EXHAUSTED,
+                    f"{place} is in use by rank {member.rank} of job {job.name!r}; "
+                    f"put rank {spec.rank} of job {spec.job!r} on another host or port, or wait",
+                )
+
+    def _refuse_unlinked(self, job: Job, spec: JoinSpec) -> None:
+        if self._spines or spec.host.switch in job.leaves:
+            return
+        raise JobError(
+            Refusal.INVALID,
+            f"host {spec.host.name} is on switch {spec.host.switch}, but {job.first} is on "
+            f"{job.leaves[0]}, and no spine links them; a job's workers are on one switch or on linked ones",
+        )
+
+    def _switches(self, job: Job) -> tuple[str, ...]:
+        """Where the job needs slots."""
+        return (*job.leaves, *self._spines) if job.spans_racks else job.leaves
+
+    def _form(self, job: Job) -> None:
+        del self._gathering[job.name]
+        switches = self._switches(job)
+        pools = [self.pools[name] for name in switches]
+        try:
+            if job.slots_wanted:
+                job.slots = take(pools, job.slots_wanted)
+            else:
+                job.slots = take_share(pools, MOST_SLOTS, LEAST_SLOTS)
+        except SlotExhaustedError as error:
+            holders = ", ".join(
+                f"{j.name!r} {j.slots}" for j in self._jobs.values() if set(j.switches) & set(switches)
+            )
+            where = f"switch {switches[0]}" if len(switches) == 1 else f"switches {', '.join(switches)}"
+            message = (
+                f"no slots for job {job.name!r} on {where}: {error}; "
+                f"held by {holders or 'nobody'}. Ask for fewer, or wait until another job is over"
+            )
+            self._effects.append(GatherFailed(job, JobError(Refusal.EXHAUSTED, message)))
+            return
+        job.switches = switches
+        job.state = JobState.PROGRAMMING
+        self._jobs[job.id] = job
+        self._effects.append(Formed(job))
+
+    def _gather_late(self, job: Job) -> None:
+        del self._gathering[job.name]
+        there = ", ".join(map(str, _by_rank(job.members.values())))
+        message = (
+            f"job {job.name!r} is not complete: {job.missing()} of {job.size} did not join in time; "
+            f"there: {there}. Check that those workers run, and use this controller, job name and size"
+        )
+        self._effects.append(GatherFailed(job, JobError(Refusal.LATE, message)))
+
+    def _check_leases(self, job: Job, now: float) -> None:
+        for member in _by_rank(job.members.values()):
+            silent = now - member.last_heard
+            if member.state is not MemberState.LEFT and silent >= self.lease_s:
+                did = "never attended" if member.state is MemberState.JOINED else "was not heard of"
+                self._stop(job, f"{member} is lost: it {did} for {silent:.1f} s")
+                return
+        if job.ends_at is not None and now >= job.ends_at:
+            names = ", ".join(map(str, _by_rank(job.departed())))
+            self._stop(job, f"{names} left the job")
+
+    def _stop(self, job: Job, reason: str) -> None:
+        sentence = f"job {job.name!r} was stopped: {reason}"
+        self._forget(job, sentence)
+        self._effects.append(Stopped(job, sentence))
+
+    def _forget(self, job: Job, tombstone: str) -> None:
+        del self._jobs[job.id]
+        if job.slots is not None:
+            for name in job.switches:
+                self.pools[name].give_back(job.slots)
+        self._tombstones[job.id] = tombstone
+        while len(self._tombstones) > _TOMBSTONES:
+            self._tombstones.popitem(last=False)
+
+
+_HAS = {MemberState.ATTENDING: "is attending already", MemberState.LEFT: "has left"}
+
+
+def _by_rank(members: Iterable[Member]) -> list[Member]:
+    return sorted(members, key=lambda member: member.rank)

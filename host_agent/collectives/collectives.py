@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every collective of torch.distributed for one group, each built on the one primitive.
+
+Calls block until done and must come in the same order, with matching shapes and dtypes, on every rank.
+Tensors may have any strides and any length, zero included; results are written into the caller's.
+``docs/collectives.md`` says how each is built and what it costs.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from weir.host_agent.collectives import data_movement
+from weir.host_agent.collectives.communicator import Communicator, Primitive
+from weir.host_agent.collectives.dtypes import describe
+from weir.host_agent.collectives.reductions import RedOpType, all_reduce
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Collectives:
+    """The collectives of one group.
+
+    Example::
+
+        collectives = Collectives(reducer, rank, size)
+        collectives.all_reduce(gradient, dist.ReduceOp.SUM)
+    """
+
+    def __init__(self, primitive: Primitive, rank: int, size: int) -> None:
+        self.communicator = Communicator(primitive, rank, size)
+        self._count = 0
+
+    def all_reduce(self, tensor: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM) -> None:
+        """Overwrites ``tensor`` by its reduction over all ranks."""
+        _assign(tensor, self._reduced("all_reduce", tensor, tensor, op))
+
+    def reduce(self, tensor: torch.Tensor, root: int, op: RedOpType = dist.ReduceOp.SUM) -> None:
+        """Overwrites the root's ``tensor`` by the reduction; leaves the others' as they are."""
+        total = self._reduced("reduce", tensor, tensor.clone(), op)
+        if self.communicator.rank == root:
+            _assign(tensor, total)
+
+    def reduce_scatter(
+        self, output: torch.Tensor, inputs: Tensors, op: RedOpType = dist.ReduceOp.SUM
+    ) -> None:
+        """Overwrites ``output`` by the reduction of all ranks' ``inputs[this rank]``; sizes may differ."""
+        self._expect("reduce_scatter", output, inputs[self.communicator.rank])
+        whole = torch.cat([part.detach().reshape(-1) for part in inputs])
+        total = self._reduced("reduce_scatter", whole, whole, op)
+        _assign(output, torch.split(total, [part.numel() for part in inputs])[self.communicator.rank])
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, whole: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM
+    ) -> None:
+        """``reduce_scatter`` with the inputs laid one after another in ``whole``."""
+        self.reduce_scatter(output, self._parts("reduce_scatter_single", whole, output), op)
+
+    def broadcast(self, tensor: torch.Tensor, root: int) -> None:
+        """Overwrites ``tensor`` by the root's."""
+        data_movement.broadcast(self.communicator, tensor, root)
+
+    def all_gather(self, outputs: Tensors, own: torch.Tensor) -> None:
+        """Overwrites ``outputs[r]`` by rank r's ``own``; sizes may differ."""
+        self._expect("all_gather", outputs[self.communicator.rank], own)
+        data_movement.all_gather(self.communicator, outputs, own)
+
+    def all_gather_single(self, output: torch.Tensor, own: torch.Tensor) -> None:
+        """``all_gather`` with the outputs laid one after another in ``output``."""
+        flat = torch.empty(output.numel(), dtype=output.dtype)
+        data_movement.all_gather(self.communicator, self._parts("all_gather_single", flat, own), own)
+        _assign(output, flat)
+
+    def gather(self, outputs: Tensors, own: torch.Tensor, root: int) -> None:
+        """Overwrites the root's ``outputs[r]`` by rank r's ``own``, all of one size; others pass none."""
+        if self.communicator.rank != root:
+            outputs = [torch.empty_like(own) for _ in range(self.communicator.size)]
+        self.all_gather(outputs, own)
+
+    def scatter(self, output: torch.Tensor, inputs: Tensors, root: int) -> None:
+        """Overwrites ``output`` by the root's ``inputs[this rank]``, all of one size; others pass none."""
+        for part in inputs:
+            self._expect("scatter", output, part)
+        data_movement.scatter(self.communicator, output, inputs, root)
+
+    def all_to_all(self, outputs: Tensors, inputs: Tensors) -> None:
+        """Overwrites ``outputs[r]`` by rank r's ``inputs[this rank]``; sizes may differ."""
+        data_movement.all_to_all(self.communicator, outputs, inputs)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        whole: torch.Tensor,
+        output_splits: Sequence[int] = (),
+        input_splits: Sequence[int] = (),
+    ) -> None:
+        """``all_to_all`` along dimension 0; splits are row counts per rank, equal ones when empty."""
+        gathered = torch.empty(output.shape, dtype=output.dtype)
+        outputs = self._rows("output", gathered, output_splits)
+        self.all_to_all(outputs, self._rows("input", whole, input_splits))
+        _assign(output, gathered)
+
+    def barrier(self) -> None:
+        """Returns when every rank has called it."""
+        self.communicator.primitive.barrier()
+
+    def _reduced(self, what: str, tensor: torch.Tensor, values: torch.Tensor, op: RedOpType) -> torch.Tensor:
+        """The flat reduction of ``values``, in their memory or in new; ``tensor`` is for errors."""
+        self._count += 1
+        title = f"{what} number {self._count} of this group"
+        values = torch.view_as_real(values) if values.is_complex() else values
+        flat = values.detach().contiguous().reshape(-1)
+        total = all_reduce(
+            self.communicator, flat, op, lambda index: f"{title}, element {index} of a {describe(tensor)}"
+        )
+        return torch.view_as_complex(total.view(-1, 2)) if tensor.is_complex() else total
+
+    def _parts(self, what: str, whole: torch.Tensor, part: torch.Tensor) -> list[torch.Tensor]:
+        """``whole``, flattened, cut into one part per rank."""
+        if whole.dtype != part.dtype or whole.numel() != part.numel() * self.communicator.size:
+            raise ValueError(
+                f"{what}: a {describe(whole)} is not {self.communicator.size} times "
+                f"a {describe(part)}, one per rank"
+            )
+        return (
+            list(torch.split(whole.reshape(-1), part.numel()))
+            if part.numel()
+            else [part] * self.communicator.size
+        )
+
+    def _rows(self, what: str, whole: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
+        """``whole`` cut along dimension 0 into one part per rank."""
+        size = self.communicator.size
+        rows = whole.shape[0] if whole.dim() else 0
+        if not splits:
+            if rows % size:
+                raise ValueError(f"all_to_all_single: {rows} rows of {what} do not divide among {size} ranks")
+            splits = [rows // size] * size
+        if len(splits) != size or sum(splits) != rows:
+            raise ValueError(
+                f"all_to_all_single: {what} splits {list(splits)} are not {size} numbers that sum to {rows}"
+            )
+        return list(torch.split(whole, list(splits)))
+
+    def _expect(self, what: str, left: torch.Tensor, right: torch.Tensor) -> None:
+        if left.dtype != right.dtype or left.numel() != right.numel():
+            raise ValueError(
+                f"{what}: rank {self.communicator.rank} has a {describe(left)} "
+                f"for what is a {describe(right)}"
+            )
+
+
+def _assign(tensor: torch.Tensor, flat: torch.Tensor) -> None:
+    """Overwrites a tensor of any strides by a flat one's values, which may be in its own memory already."""
+    if tensor.data_ptr() != flat.data_ptr():
+        tensor.detach().copy_(flat.view(tensor.shape))

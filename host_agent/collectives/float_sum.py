@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums of floats: a maximum over shared block exponents, then a sum of fixed-point lanes.
+
+The workers first agree on one exponent per block of lanes (MAX; in a long vector only of the blocks that a
+bitmap, OR, shows to be non-zero on some worker), then each turns its values into integers
+of that scale, with headroom for as many workers as there are, and the network adds those (ADD). Integer
+addition commutes, so every worker gets the same bits whatever the order of arrival. The error bounds are
+derived in ``weir.host_agent.collectives.quantize`` and ``weir.host_agent.collectives.limbs``.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.host_agent.collectives import limbs, quantize
+from weir.host_agent.collectives.communicator import Communicator, fitting_block
+from weir.host_agent.collectives.dtypes import Lanes, lanes_for
+from weir.host_agent.transport.report import ReduceReport
+from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.wire.definition import GROUP_LANES, Op
+
+_LAST = np.uint32(0xFFFFFFFF)
+WORTH_ASKING = 512  # blocks: from here on, a bitmap of those that are not zero costs less than it saves
+WORTH_SELECTING = 1 / 2  # of the blocks: with more, copying them out and in costs more than it saves
+
+NO_NOTES: Final = np.empty(0, np.uint32)
+
+Namer = Callable[[int], str]
+
+
+class NonFiniteError(ArithmeticError):
+    """Some worker's input to a sum held NaN or infinity. Raised on every worker; nothing was summed.
+
+    ranks: the workers whose input it was. index: flat index of the first such element over all of them.
+    """
+
+    def __init__(self, what: str, ranks: tuple[int, ...], index: int, rank: int) -> None:
+        who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
+        super().__init__(
+            f"NaN or infinity on {who}: {what} (reported on rank {rank}). Nothing was summed; "
+            "the group stays usable. Look for a loss that diverged or a division by zero there."
+        )
+        self.ranks = ranks
+        self.index = index
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """One worker's part of a float32 sum: fixed-point lanes, and the scale that all workers agreed on.
+
+    rows: which blocks of the vector the lanes and exponents are of, the same on every worker; None: all of
+    them. The others are zero on every worker. count: values of the vector. block: lanes that share an
+    exponent. packet: lanes in a block of the packets, the unit of what is skipped and lost; it divides
+    ``block``.
+    """
+
+    lanes: npt.NDArray[np.int32]
+    exponents: Lanes
+    rows: quantize.Rows | None
+    count: int
+    block: int
+    packet: int
+    workers: int
+
+    def add(
+        self, communicator: Communicator, *, keep: bool, tagging: Tagging = LOSSLESS
+    ) -> tuple["Contribution", ReduceReport]:
+        """The sum of all workers' contributions, itself in this form, and how it was made.
+
+        keep: leave this contribution as it is, but for blocks that no result included: those become zero.
+        Otherwise its memory becomes the sum's. tagging: with budgets, for lanes of whole blocks only; its
+        arrays are of the packets' blocks in ``lanes``.
+        """
+        lanes = self.lanes.copy() if keep else self.lanes
+        report = communicator.primitive.reduce(lanes.view(np.uint32), Op.ADD, self.packet, tagging)
+        if keep and report.given_back.blocks.size:
+            give_back(self.lanes, report.given_back.blocks, self.packet)
+        return replace(self, lanes=lanes), report
+
+    def places(self) -> npt.NDArray[np.uint32] | None:
+        """For each of the packets' blocks in ``lanes``, which one of the vector it is; None: the same."""
+        if self.rows is None:
+            return None
+        parts = np.arange(self.block // self.packet, dtype=np.uint32)
+        found: npt.NDArray[np.uint32] = (self.rows[:, np.newaxis] * np.uint32(parts.size) + parts).reshape(-1)
+        return found
+
+    def occupied(self) -> npt.NDArray[np.bool_]:
+        """For each of the packets' blocks in ``lanes``, whether it is sent: it is not zero here."""
+        return np.asarray(self.lanes.reshape(-1, self.packet).any(axis=1))
+
+    def values(self) -> npt.NDArray[np.float32]:
+        """The vector that the lanes stand for.
+
+        Of a worker's own contribution this is exact: a lane has no more significant bits than the number it
+        came from. A sum is rounded once.
+        """
+        vector = np.zeros(self.count, np.float32)
+        self.write(vector)
+        return vector
+
+    def write(self, vector: npt.NDArray[np.float32]) -> None:
+        """Overwrites the blocks of ``vector`` that the lanes are of."""
+        scale = self.exponents, self.block, self.workers
+        if self.rows is None:
+            quantize.from_fixed(self.lanes, *scale, out=vector)
+        else:
+            quantize.from_fixed_rows(self.lanes, self.rows, *scale, out=vector)
+
+
+def give_back(flat: npt.NDArray[Any], blocks: npt.NDArray[np.integer[Any]], block: int) -> None:
+    """Zeroes ``blocks`` of ``flat``, a whole number of blocks: what no result included is not delivered."""
+    flat.reshape(-1, block)[blocks] = 0
+
+
+def encode(
+    communicator: Communicator,
+    values: npt.NDArray[np.float32],
+    name: Namer,
+    block: int,
+    tagging: Tagging = LOSSLESS,
+    *,
+    packet: int | None = None,
+    dense: bool = False,
+    notes: Lanes = NO_NOTES,
+) -> Contribution:
+    """Agrees with all workers on the scale of every block and puts ``values`` to it.
+
+    Where many blocks are zero on all workers, the lanes are of the others alone. They are in memory that the
+    next call takes again. NonFiniteError on every worker when any value is NaN or infinite; ``name``
+    describes it by flat index. tagging: the layer class of the packets; without budgets. packet: lanes in a
+    block of the packets, by default those that share a scale. dense: hardly any block is zero on all workers,
+    so they do not ask each other which. notes: lanes that travel with the scales; becomes their maximum over
+    all workers.
+    """
+    exponents = quantize.exponents(values, block)
+    rows = None if dense else _occupied(communicator, exponents, tagging)
+    shared = _agree(communicator, exponents, rows, quantize.NOT_FINITE, values, name, tagging, notes)
+    if rows is not None and rows.size <= exponents.size * WORTH_SELECTING:
+        lanes = communicator.scratch.take(rows.size * block)
+        quantize.to_fixed_rows(values, rows, shared, block, communicator.size, out=lanes)
+        return Contribution(lanes, shared, rows, values.size, block, packet or block, communicator.size)
+    if rows is not None:
+        exponents[rows] = shared
+        shared = exponents
+    lanes = communicator.scratch.take(values.size)
+    quantize.to_fixed(values, shared, block, communicator.size, out=lanes)
+    return Contribution(lanes, shared, None, values.size, block, packet or block, communicator.size)
+
+
+def sum_float32(communicator: Communicator, values: npt.NDArray[np.float32], name: Namer) -> None:
+    """Replaces a vector by its sum over all workers. On errors, those of ``encode``, it keeps its values."""
+    total, _ = encode(communicator, values, name, fitting_block(values.size)).add(communicator, keep=False)
+    total.write(values)
+
+
+def sum_float64(communicator: Communicator, values: npt.NDArray[np.float64], name: Namer) -> None:
+    """``sum_float32`` for float64: three limb lanes a value."""
+    block = fitting_block(values.size)
+    exponents = limbs.exponents64(values, block)
+    rows = _occupied(communicator, exponents)
+    shared = _agree(communicator, exponents, rows, limbs.NOT_FINITE64, values, name)
+    if rows is None:
+        exponents = shared
+    else:
+        exponents[rows] = shared
+    lanes = limbs.split_float64(values, exponents, block)
+    values[:] = limbs.join_float64(communicator.reduce(lanes, Op.ADD), exponents, block)
+
+
+def _agree(
+    communicator: Communicator,
+    exponents: Lanes,
+    rows: quantize.Rows | None,
+    not_finite: int,
+    values: npt.NDArray[np.floating[Any]],
+    name: Namer,
+    tagging: Tagging = LOSSLESS,
+    notes: Lanes = NO_NOTES,
+) -> Lanes:
+    """The greatest of all workers' exponents of the blocks ``rows``, None: of all; and so for the notes.
+
+    NonFiniteError when one of those is ``not_finite``.
+    """
+    mine = exponents if rows is None else exponents[rows]
+    # Sparse on one worker: small blocks skip more.
+    found = communicator.reduce(np.concatenate([mine, notes]), Op.MAX, GROUP_LANES, tagging)
+    shared, notes[:] = found[: mine.size], found[mine.size :]
+    if shared.size and int(shared.max()) >= not_finite:
+        raise _blame(communicator, values, name)
+    return shared
+
+
+def _occupied(
+    communicator: Communicator, exponents: Lanes, tagging: Tagging = LOSSLESS
+) -> quantize.Rows | None:
+    """Which blocks are not zero on some worker. Of a short vector None, for all: that saves a round trip."""
+    if exponents.size < WORTH_ASKING:
+        return None
+    padded = np.zeros(lanes_for(-(-exponents.size // 8)), np.uint32)
+    bits = np.packbits(exponents != 0)
+    padded.view(np.uint8)[: bits.size] = bits
+    communicator.reduce(padded, Op.OR, tagging=tagging)
+    found = np.unpackbits(padded.view(np.uint8), count=exponents.size)
+    return np.flatnonzero(found).astype(np.uint32)
+
+
+def _blame(communicator: Communicator, values: npt.NDArray[np.floating[Any]], name: Namer) -> NonFiniteError:
+    """Finds out together whose input was not finite and where it starts."""
+    mine = np.flatnonzero(~np.isfinite(values))
+    first = np.array([_LAST - np.uint32(mine[0]) if mine.size else 0], dtype=np.uint32)
+    index = int(_LAST - communicator.reduce(first, Op.MAX)[0])
+    culprits = np.array([1 << communicator.rank if mine.size else 0], dtype=np.uint32)
+    mask = int(communicator.reduce(culprits, Op.OR)[0])
+    ranks = tuple(rank for rank in range(communicator.size) if mask >> rank & 1)
+    return NonFiniteError(name(index), ranks, index, communicator.rank)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""64-bit numbers as three 32-bit lanes ("limbs") each, so that a switch with 32-bit lanes can add them.
+
+*Integers.* v = l0 + 2^27 l1 + 2^54 l2 modulo 2^64 with digits l0, l1 in [-2^26, 2^26) and l2 the rest. Up to
+32 workers' digits sum into a signed 32-bit lane; l2 may wrap, by multiples of 2^32 * 2^54 = 0 modulo 2^64.
+So sums are exact modulo 2^64, as int64 addition is. Digits are balanced so that small numbers of either
+sign have zero upper limbs, whose blocks are then never sent.
+
+*Floats.* With |x| < 2^E in a block (a shared exponent, agreed on by MAX as in host_agent.quantize; the biased
+one here is that of float64, E = e - 1022), x / 2^(E - 77) is rounded to l0 + 2^26 l1 + 2^52 l2 with
+|l0|, |l1|, |l2| <= 2^25: 32 workers' digits sum to at most 2^30. Each worker's error is at most 2^(E - 78),
+that of the sum over n workers at most n 2^(E - 78) <= 2^(E - 73), plus half a unit in the last place of the
+result: below one unit in the last place of the block's largest value, which is 2^(E - 53).
+
+Lanes come limb by limb, least significant first: uint32[3, count].
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.host_agent.collectives.quantize import (
+    Exponents,
+    block_count,
+    check_exponents,
+    exponents_address,
+    sized,
+)
+from weir.host_agent.transport import engine
+
+Limbs = npt.NDArray[np.uint32]
+
+LIMBS = 3
+NOT_FINITE64 = 2047
+
+
+def split_int64(x: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> Limbs:
+    """The limbs of 64-bit integers: uint32[3, x.size]."""
+    address = engine.contiguous(x, "x", np.int64, np.uint64)
+    lanes = np.empty((LIMBS, x.size), np.uint32)
+    engine.library().weir_split_int64(address, x.size, lanes.ctypes.data)
+    return lanes
+
+
+def join_int64(lanes: Limbs) -> npt.NDArray[np.int64]:
+    """The integers, modulo 2^64, that (sums of) limbs stand for. lanes: uint32[3, count] or flat."""
+    count = _count(lanes)
+    x = np.empty(count, np.int64)
+    engine.library().weir_join_int64(sized(lanes, "lanes", LIMBS * count, np.uint32), count, x.ctypes.data)
+    return x
+
+
+def exponents64(x: npt.NDArray[np.float64], block: int) -> Exponents:
+    """The biased exponent of the largest magnitude in each block: uint32[block_count].
+
+    0 for an all-zero block, NOT_FINITE64 for one with NaN or infinity.
+    """
+    address = engine.contiguous(x, "x", np.float64)
+    found = np.empty(block_count(x.size, block), np.uint32)
+    engine.library().weir_exponents64(address, x.size, block, found.ctypes.data)
+    return found
+
+
+def split_float64(x: npt.NDArray[np.float64], exps: Exponents, block: int) -> Limbs:
+    """The limbs of floats, with the exponents that all workers agreed on: uint32[3, x.size].
+
+    Raises ValueError when some block holds a value too large for its exponent.
+    """
+    lanes = np.empty((LIMBS, x.size), np.uint32)
+    too_large = engine.library().weir_split_float64(
+        engine.contiguous(x, "x", np.float64),
+        x.size,
+        block,
+        exponents_address(exps, x.size, block),
+        lanes.ctypes.data,
+    )
+    check_exponents(too_large, exps)
+    return lanes
+
+
+def join_float64(lanes: Limbs, exps: Exponents, block: int) -> npt.NDArray[np.float64]:
+    """The floats that (sums of) limbs stand for; NaN throughout blocks of exponent NOT_FINITE64."""
+    count = _count(lanes)
+    x = np.empty(count, np.float64)
+    engine.library().weir_join_float64(
+        sized(lanes, "lanes", LIMBS * count, np.uint32),
+        count,
+        block,
+        exponents_address(exps, count, block),
+        x.ctypes.data,
+    )
+    return x
+
+
+def _count(lanes: Limbs) -> int:
+    if lanes.size % LIMBS:
+        raise ValueError(f"{lanes.size} lanes are no multiple of {LIMBS} limbs")
+    return lanes.size // LIMBS

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Block floating point: float32 vectors as 32-bit integers that a switch can add.
+
+A block of lanes shares one exponent e, the greatest of its values' *biased* exponents over all workers (the
+MAX operator agrees on it), so |x| < 2^E with E = e - 126. Subnormal values count as exponent 1; 0 says that
+the block is all zero, 255 that it holds a NaN or an infinity, on some worker.
+
+*Encoding* for n workers, h = ceil(log2 n): q = round(x / u), to nearest, ties to even, with the quantum
+u = 2^(E + h - 31). Division by a power of two is exact, so the rounding is the only error:
+|u q - x| <= u / 2, and 0 when x is a multiple of u: a value in the block's top binade has its last
+mantissa bit at 2^(E - 24), so values less than 7 - h binades below the largest are exact.
+
+*No overflow*: a float32 below 2^E is at most 2^E (1 - 2^-24), thus |q| <= 2^(31 - h) (1 - 2^-24), and the sum
+of n <= 2^h of them is at most 2^31 - 2^7 in magnitude.
+
+*Decoding* rounds the integer sum times u to float32, once.
+
+*Error bound* of a sum of n workers, element by element, before that last rounding:
+
+    |decoded - exact| <= n u / 2 = n 2^(E + h - 32) <= n 2^(h - 31) max|x|
+
+since max|x| >= 2^(E - 1): for 4 workers 2^-27 of the largest value of the block on any worker. (Subnormal
+blocks are exact: their quantum is below the least subnormal.) Decoding adds half a unit in the last place of
+the result. Quanta are powers of two even where n is not (u could be n 2^(E - 31), up to twice finer),
+because then scaling itself is exact and every worker computes the same bits.
+
+All replicas decode the same integers with the same exponents by the same IEEE 754 operations: bit-identical.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.host_agent.transport import engine
+from weir.wire.definition import MAX_WORKERS
+
+Floats = npt.NDArray[np.float32]
+Fixed = npt.NDArray[np.int32]
+Exponents = npt.NDArray[np.uint32]
+Rows = npt.NDArray[np.uint32]
+
+NOT_FINITE = 255
+
+
+def block_count(count: int, block: int) -> int:
+    """How many blocks ``count`` lanes make; the last may be partial."""
+    return -(-count // block)
+
+
+def headroom(workers: int) -> int:
+    """Bits kept free so that the sum over ``workers`` workers fits: ceil(log2 workers)."""
+    if not 1 <= workers <= MAX_WORKERS:
+        raise ValueError(f"headroom is for 1 to {MAX_WORKERS} workers, not {workers}")
+    return (workers - 1).bit_length()
+
+
+def exponents(x: Floats, block: int) -> Exponents:
+    """The biased exponent of the largest magnitude in each block of the flattened ``x``.
+
+    Returns uint32[block_count]: 0 for an all-zero block, NOT_FINITE for one with NaN or infinity.
+    """
+    address = engine.contiguous(x, "x", np.float32)
+    found = np.empty(block_count(x.size, block), np.uint32)
+    engine.library().weir_exponents(address, x.size, block, found.ctypes.data)
+    return found
+
+
+def to_fixed(x: Floats, exps: Exponents, block: int, workers: int, out: Fixed | None = None) -> Fixed:
+    """Encode ``x`` with the exponents that all workers agreed on.
+
+    Returns int32 lanes of x's shape, in ``out`` if given (it must not overlap x). Blocks of exponent 0 or
+    NOT_FINITE are all zero. Raises ValueError when some block holds a value too large for its exponent,
+    which means that ``exps`` is not the maximum over all workers.
+    """
+    out = np.empty(x.shape, np.int32) if out is None else out
+    too_large = engine.library().weir_to_fixed(
+        engine.contiguous(x, "x", np.float32),
+        x.size,
+        block,
+        exponents_address(exps, x.size, block),
+        headroom(workers),
+        sized(out, "out", x.size, np.int32),
+    )
+    check_exponents(too_large, exps)
+    return out
+
+
+def from_fixed(lanes: Fixed, exps: Exponents, block: int, workers: int, out: Floats | None = None) -> Floats:
+    """Decode sums of ``workers`` workers' lanes; NaN throughout blocks of exponent NOT_FINITE.
+
+    Returns float32 of the lanes' shape, in ``out`` if given (it must not overlap lanes).
+    """
+    out = np.empty(lanes.shape, np.float32) if out is None else out
+    engine.library().weir_from_fixed(
+        engine.contiguous(lanes, "lanes", np.int32),
+        lanes.size,
+        block,
+        exponents_address(exps, lanes.size, block),
+        headroom(workers),
+        sized(out, "out", lanes.size, np.float32),
+    )
+    return out
+
+
+def to_fixed_rows(x: Floats, rows: Rows, exps: Exponents, block: int, workers: int, out: Fixed) -> Fixed:
+    """``to_fixed`` of the blocks ``rows`` of ``x`` alone, packed into ``out``, which it returns.
+
+    rows: uint32, indexes of blocks. exps: of these blocks. out: int32, a whole block for each of them.
+    """
+    too_large = engine.library().weir_to_fixed_rows(
+        engine.contiguous(x, "x", np.float32),
+        x.size,
+        block,
+        _rows_address(rows, x.size, block),
+        rows.size,
+        sized(exps, "exps", rows.size, np.uint32),
+        headroom(workers),
+        sized(out, "out", rows.size * block, np.int32),
+    )
+    check_exponents(too_large, exps)
+    return out
+
+
+def from_fixed_rows(
+    lanes: Fixed, rows: Rows, exps: Exponents, block: int, workers: int, out: Floats
+) -> Floats:
+    """The inverse of ``to_fixed_rows``: overwrites the blocks ``rows`` of ``out``, which it returns."""
+    engine.library().weir_from_fixed_rows(
+        sized(lanes, "lanes", rows.size * block, np.int32),
+        out.size,
+        block,
+        _rows_address(rows, out.size, block),
+        rows.size,
+        sized(exps, "exps", rows.size, np.uint32),
+        headroom(workers),
+        engine.contiguous(out, "out", np.float32),
+    )
+    return out
+
+
+def _rows_address(rows: Rows, count: int, block: int) -> int:
+    """The address of ``rows``, checked to be blocks of a vector of ``count``."""
+    address = engine.contiguous(rows, "rows", np.uint32)
+    if rows.size and int(rows.max()) >= block_count(count, block):
+        raise ValueError(
+            f"row {rows.max()} is beyond the {block_count(count, block)} blocks of {count} lanes"
+        )
+    return address
+
+
+def not_finite_blocks(exps: Exponents) -> npt.NDArray[np.intp]:
+    """Indexes of the blocks in which some worker has a NaN or an infinity."""
+    return np.flatnonzero(exps >= NOT_FINITE)
+
+
+def error_bound(exps: Exponents, block: int, workers: int, count: int) -> npt.NDArray[np.float64]:
+    """The bound derived above, per element: n u / 2, before the final rounding to float32. float64[count]."""
+    quantum = np.ldexp(1.0, exps.astype(np.int32) - 126 + headroom(workers) - 31)
+    return np.repeat(np.where(exps == 0, 0.0, workers * quantum / 2), block)[:count]
+
+
+def check_exponents(too_large: int, exps: Exponents) -> None:
+    """Raise ValueError when the encoder found ``too_large`` blocks beyond their exponents."""
+    if too_large:
+        raise ValueError(
+            f"{too_large} of {exps.size} blocks hold a value above their shared exponent: "
+            "pass the maximum of the exponents over all workers, of the same vector and block size"
+        )
+
+
+def exponents_address(exps: Exponents, count: int, block: int) -> int:
+    """The address of ``exps``, checked to have one exponent per block of ``count`` lanes."""
+    return sized(exps, "exps", block_count(count, block), np.uint32)
+
+
+def sized(array: npt.NDArray[np.generic], what: str, size: int, dtype: type[np.generic]) -> int:
+    """The address of a contiguous array, checked to have ``size`` elements of ``dtype``."""
+    address = engine.contiguous(array, what, dtype)
+    if array.size != size:
+        raise ValueError(f"{what} has {array.size} elements, {size} are needed")
+    return address

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a reduce, and the exchange of a bucket, puts on the wire: exactly, from who has which blocks.
+
+Bytes count all headers from Ethernet up, in both directions (host_agent.report). Nothing may be lost or sent
+again: then the slot protocol (docs/protocol.md) leaves no choice. The blocks of a vector are dealt to K
+streams, as many as the slots in use have columns; stream k holds blocks k, k + K, ... A stream asks for its
+first block by convention, then for each that some worker has. A slot's rounds are those of its busiest
+column; every worker sends one packet in each and gets one back. Lanes are in them for blocks that the worker
+(of results: some worker) has, whole blocks even at the vector's end.
+
+The exchange of a bucket (host_agent.formats) is, in this order: the levels of the mask tree from the top, if
+some parameter has a mask; the exponents; the lanes. A vector without any mask is summed as all others are
+(host_agent.float_sum), which first asks for its non-zero blocks.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.host_agent.collectives.communicator import fitting_block
+from weir.host_agent.collectives.dtypes import LANE_BYTES, lanes_for
+from weir.host_agent.collectives.float_sum import WORTH_ASKING, WORTH_SELECTING
+from weir.host_agent.compression.encodings.encoding import SCALE_LANES
+from weir.host_agent.transport.report import FRAME_OVERHEAD
+from weir.wire.definition import COLUMN, GROUP_LANES, SLOT_LANES, WEIR
+
+Flags = npt.NDArray[np.bool_]
+
+WORD: Final = 32
+"""Bits to a word of a mask, and words below a bit of the level above."""
+
+_WIDER: Final = {2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one or more reduces put on the wire.
+
+    packets: that each worker sends, and gets as many. up: bytes that each worker sends. down: bytes that each
+    gets, the same for all. payload: of all of them, bytes of lanes, in so many blocks.
+    """
+
+    packets: int
+    up: tuple[int, ...]
+    down: int
+    payload: int
+    blocks: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of all workers, in both directions."""
+        return sum(self.up) + len(self.up) * self.down
+
+    @property
+    def values_and_indexes(self) -> int:
+        """What is left without any header but an index of 32 bits to each block.
+
+        In this unit papers give the cost of formats: non-zero blocks x (block x 32 + 32) bits.
+        """
+        return self.payload + LANE_BYTES * self.blocks
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        up = tuple(map(add, self.up, other.up))
+        return Traffic(
+            self.packets + other.packets,
+            up,
+            self.down + other.down,
+            self.payload + other.payload,
+            self.blocks + other.blocks,
+        )
+
+
+# ------------------------------------------------------------------------------------------------- one reduce
+
+
+@functools.cache
+def headers(block: int) -> int:
+    """Bytes of a packet without lanes, at this packet block."""
+    return FRAME_OVERHEAD + WEIR.size + SLOT_LANES // block * COLUMN.size
+
+
+def slots_used(blocks: int, block: int, slots: int) -> int:
+    """How many of a job's slots a vector of so many blocks takes; an empty one takes one."""
+    return min(slots, max(1, -(-blocks * block // SLOT_LANES)))
+
+
+def rounds(wanted: Flags, block: int, slots: int) -> int:
+    """Rounds of all slots, which is the packets of each worker. wanted: blocks that some worker has."""
+    used, columns = slots_used(wanted.size, block, slots), SLOT_LANES // block
+    streams = used * columns
+    asked = np.zeros(-(-max(wanted.size, 1) // streams) * streams, np.bool_)
+    asked[: wanted.size] = wanted
+    asked[: min(streams, wanted.size)] = True
+    per_stream = asked.reshape(-1, used, columns).sum(axis=0)
+    return int(np.maximum(per_stream.max(axis=1), 1).sum())
+
+
+def reduce_traffic(occupied: Flags, block: int, slots: int, *, fill: bool = False) -> Traffic:
+    """One reduce. occupied: bool[workers, blocks], which blocks of the vector each worker has non-zero.
+
+    block: lanes to a block, 32, 64, 128 or 256. slots: of the job. fill: as in TransportConfig: workers send
+    every block that is asked for.
+    """
+    union = np.asarray(occupied.any(axis=0))
+    if fill:
+        union[: slots_used(union.size, block, slots) * (SLOT_LANES // block)] = True
+        occupied = np.broadcast_to(union, occupied.shape)
+    packets = rounds(union, block, slots)
+    bare, lanes = packets * headers(block), block * LANE_BYTES
+    sent, got = np.count_nonzero(occupied, axis=1).tolist(), int(np.count_nonzero(union))
+    blocks = sum(sent) + len(sent) * got
+    return Traffic(packets, tuple(bare + lanes * n for n in sent), bare + lanes * got, lanes * blocks, blocks)
+
+
+def by_block(flags: Flags, block: int) -> Flags:
+    """bool[workers, n] to bool[workers, blocks]: which blocks (a power of two) have one that is set."""
+    while block > 1:
+        step = min(block, 8)
+        if lacking := -flags.shape[1] % step:
+            flags = np.pad(flags, ((0, 0), (0, lacking)))
+        flags = np.ascontiguousarray(flags).view(_WIDER[step]) != 0
+        block //= step
+    return flags
+
+
+# ---------------------------------------------------------------------------------------- a bucket's exchange
+
+
+class Occupancy:
+    """Where each worker sends something of one parameter. sent: bool[workers, length]."""
+
+    def __init__(self, sent: Flags) -> None:
+        self.workers, self.length = sent.shape
+        self._levels = {1: sent}
+        self._packed: dict[int | None, Flags] = {}
+
+    def at(self, size: int) -> Flags:
+        """bool[workers, blocks] for blocks of ``size`` elements, a power of two; the last may be partial."""
+        if size not in self._levels:
+            below = max(known for known in self._levels if known < size)
+            self._levels[size] = by_block(self._levels[below], size // below)
+        return self._levels[size]
+
+    def packed(self, mask: int | None) -> Flags:
+        """The same of its packed vector, by 32 lanes, padded to a whole number of SCALE_LANES."""
+        if mask not in self._packed:
+            self._packed[mask] = self._pack(mask)
+        return self._packed[mask]
+
+    def _pack(self, mask: int | None) -> Flags:
+        if mask is None:
+            return _padded(self.at(GROUP_LANES), SCALE_LANES // GROUP_LANES)
+        union = self.at(mask).any(axis=0)
+        if mask < GROUP_LANES:
+            return by_block(_padded(self.at(mask)[:, union], SCALE_LANES // mask), GROUP_LANES // mask)
+        parts = mask // GROUP_LANES
+        rows = _padded(self.at(GROUP_LANES), parts).reshape(self.workers, -1, parts)[:, union]
+        return _padded(rows.reshape(self.workers, -1), SCALE_LANES // GROUP_LANES)
+
+    def filled(self, mask: int | None) -> Flags:
+        """``packed`` when every worker sends all that is selected."""
+        packed = self.packed(mask)
+        return np.broadcast_to(packed.any(axis=0), packed.shape)
+
+
+def exchange_traffic(
+    parts: Sequence[Occupancy],
+    masks: Sequence[int | None],
+    *,
+    block: int,
+    levels: int,
+    slots: int,
+    counters: int = 0,
+    fills_union: bool = False,
+    fill: bool = False,
+) -> Traffic:
+    """The exchange of one bucket. parts: its parameters; masks: elements per mask bit of each, or None.
+
+    block: lanes to a block of the packets that carry values. levels: of the mask tree, 1 to 3. counters: how
+    many numbers each worker sends along with the exponents. fills_union: every worker sends all that is
+    selected. slots, fill: as in ``reduce_traffic``.
+    """
+    done = [Traffic(0, (0,) * parts[0].workers, 0, 0, 0)]
+    masked = [part.at(mask * WORD) for part, mask in zip(parts, masks, strict=True) if mask is not None]
+    for depth, words in enumerate(_tree(np.concatenate(masked, axis=1), levels) if masked else []):
+        wide = GROUP_LANES if depth == 0 else fitting_block(words.shape[1])  # the top level is sparse
+        done.append(reduce_traffic(by_block(words, wide), wide, slots, fill=fill))
+    packed = np.concatenate(
+        [
+            part.filled(mask) if fills_union and mask is not None else part.packed(mask)
+            for part, mask in zip(parts, masks, strict=True)
+        ],
+        axis=1,
+    )
+    if not masked:
+        asked, packed = _asked(packed)
+        if asked is not None:
+            wide = fitting_block(asked.shape[1])
+            done.append(reduce_traffic(by_block(asked, wide), wide, slots, fill=fill))
+    scales = _scales(packed, counters)
+    if scales.size:
+        done.append(reduce_traffic(scales, GROUP_LANES, slots, fill=fill))
+    done.append(reduce_traffic(by_block(packed, block // GROUP_LANES), block, slots, fill=fill))
+    return reduce(add, done)
+
+
+def _tree(words: Flags, levels: int) -> list[Flags]:
+    """What is reduced of a mask tree, top level first: per worker, which of the words are not zero.
+
+    words: those of the lowest level. Of each level but the top one, only words that are not zero on some
+    worker.
+    """
+    tree = [words]
+    while len(tree) < levels:
+        tree.append(by_block(tree[-1], WORD))
+    below = [level[:, level.any(axis=0)] for level in tree[:-1]]
+    return [level for level in [tree[-1], *reversed(below)] if level.size]
+
+
+def _asked(packed: Flags) -> tuple[Flags | None, Flags]:
+    """The bitmap of a vector without masks, by lanes (None: nobody asks), and what is then sent, by 32 lanes.
+
+    The same decisions as in host_agent.float_sum.
+    """
+    units = by_block(packed, SCALE_LANES // GROUP_LANES)
+    blocks = units.shape[1]
+    if blocks < WORTH_ASKING:
+        return None, packed
+    lanes = by_block(units, 8 * LANE_BYTES)
+    assert lanes.shape[1] == lanes_for(-(-blocks // 8))
+    union = units.any(axis=0)
+    if np.count_nonzero(union) > blocks * WORTH_SELECTING:
+        return lanes, packed
+    return lanes, packed.reshape(len(packed), blocks, -1)[:, union].reshape(len(packed), -1)
+
+
+def _scales(packed: Flags, counters: int) -> Flags:
+    """By 32 lanes: exponents, and right behind them each worker's counters in lanes of its own."""
+    workers = len(packed)
+    own = np.repeat(np.eye(workers, dtype=np.bool_), counters, axis=1)
+    exponents = by_block(packed, SCALE_LANES // GROUP_LANES)
+    return by_block(np.concatenate([exponents, own], axis=1), GROUP_LANES)
+
+
+def _padded(flags: Flags, multiple: int) -> Flags:
+    lacking = -flags.shape[1] % multiple
+    return np.pad(flags, ((0, 0), (0, lacking))) if lacking else flags

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Encodings: how the chosen part of a gradient is written down, and the rules that say which one to use."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from weir.wire.definition import MAX_BLOCK_LOG2, MIN_BLOCK_LOG2, SLOT_LANES
+
+SCALE_LANES: Final = SLOT_LANES
+"""Lanes that share one exponent, whatever the format. Every parameter starts on a multiple of it."""
+
+BLOCK_SIZES: Final = tuple(1 << log2 for log2 in range(MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 + 1))
+MASK_SIZES: Final = tuple(1 << log2 for log2 in range(MAX_BLOCK_LOG2 + 1))
+
+Kind = Literal["auto", "dense", "blocks", "shared-mask"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How one parameter is written down.
+
+    mask: elements per bit of the mask that the workers agree on, one of MASK_SIZES; only blocks of so many
+    elements in which some worker has chosen one are sent. None: no mask, the parameter is sent whole.
+    """
+
+    mask: int | None = None
+
+    def __str__(self) -> str:
+        return "dense" if self.mask is None else f"shared-mask:{self.mask}"
+
+
+DENSE: Final = Format()
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which formats may be used. size: of "blocks" and "shared-mask", elements per bit of the mask."""
+
+    kind: Kind = "auto"
+    size: int | None = None
+
+    @property
+    def format(self) -> Format | None:
+        """The format that the rule prescribes; None: to be planned."""
+        return None if self.kind == "auto" else Format(self.size)
+
+    @property
+    def block(self) -> int | None:
+        """The packet block that the rule prescribes; None: to be planned."""
+        return self.size if self.kind == "blocks" else None
+
+    def __str__(self) -> str:
+        return self.kind if self.size is None else f"{self.kind}:{self.size}"
+
+
+def parse_rule(text: str) -> Rule:
+    """The rule that a text stands for; ValueError says what there is.
+
+    "auto": as is predicted to cost least. "dense": everything. "blocks:B": blocks of B lanes that are not
+    zero on some worker, B from 32 to 256, as OmniReduce does. "shared-mask:M": blocks of M elements, 1 to
+    256, in which some worker has chosen one.
+
+    Example::
+
+        parse_rule("shared-mask:4")   # Rule("shared-mask", 4)
+    """
+    kind, colon, size = text.partition(":")
+    if not colon and kind in ("auto", "dense"):
+        return Rule("auto" if kind == "auto" else "dense")
+    if colon and kind == "blocks":
+        return Rule("blocks", _size(text, size, BLOCK_SIZES))
+    if colon and kind == "shared-mask":
+        return Rule("shared-mask", _size(text, size, MASK_SIZES))
+    raise ValueError(f"format {text!r} is not one of auto, dense, blocks:B and shared-mask:M")
+
+
+def _size(text: str, size: str, known: tuple[int, ...]) -> int:
+    if size not in map(str, known):
+        raise ValueError(f"format {text!r}: the number must be one of {', '.join(map(str, known))}")
+    return int(size)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How one bucket is written down; the same on every worker.
+
+    formats: by parameter. block: lanes in a block of the packets that carry the values; zero blocks are
+    skipped. levels: of the tree that the mask travels as, 1 to 3. reason: for people, one line. predicted:
+    bytes on the wire that one worker sends and receives; 0: unknown.
+    """
+
+    formats: Mapping[str, Format]
+    block: int = SLOT_LANES
+    levels: int = 1
+    reason: str = ""
+    predicted: float = 0.0

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a format would cost, predicted from counts that all workers know.
+
+Counts do not say where blocks are, so this is an estimate where
+``weir.host_agent.compression.encodings.cost`` is exact; it is made with operations that IEEE 754 rounds in
+one way only (no powers, no logarithms), so that every worker comes to the same number.
+
+Down, everything follows from the union of what the workers send. Up, it takes the *share* of a union's blocks
+that a worker has, which is known for the mask in use and estimated for the others: a block of packed lanes
+comes from some blocks of the parameter, and what share of these a worker has was counted, too.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from weir.host_agent.collectives.communicator import fitting_block
+from weir.host_agent.collectives.dtypes import LANE_BYTES
+from weir.host_agent.collectives.float_sum import WORTH_ASKING
+from weir.host_agent.compression.encodings.cost import WORD, headers
+from weir.host_agent.compression.encodings.encoding import BLOCK_SIZES, SCALE_LANES
+from weir.host_agent.compression.encodings.pyramid import LEVELS
+from weir.wire.definition import GROUP_LANES, SLOT_LANES
+
+UNION_LEVELS: Final = 18
+"""Of the union, blocks of 1 to 2^17 elements are counted."""
+
+TREE_LEVELS: Final = (1, 2, 3)
+
+_SPREAD: Final = {32: 1.42, 64: 1.03, 128: 0.56, 256: 0.0}
+"""Of as many equal normal variables as a packet has columns: their greatest, in standard deviations."""
+
+_BUCKET: Final = 25 * 2**20 // LANE_BYTES
+"""Elements in a bucket, unless the model is smaller: DDP's default."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The workers, the slots of their job and how many elements their model has, as far as it is known."""
+
+    workers: int
+    slots: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What is known of one parameter.
+
+    union: blocks of 2^k elements that some worker had, k from 0 to 17. shares: of those of 2^k elements, the
+    share that one worker had, on average, k from 0 to 8. mask: in use when they were counted. packed: of the
+    blocks of 32, 64, 128 and 256 lanes of the packed vector, the share that one worker had.
+    """
+
+    length: int
+    union: tuple[int, ...]
+    shares: tuple[float, ...]
+    mask: int | None
+    packed: tuple[float, ...]
+
+    def blocks(self, size: int) -> int:
+        """Blocks of ``size`` elements, a power of two, that some worker had."""
+        level = size.bit_length() - 1
+        if level < len(self.union):
+            return self.union[level]
+        return min(self.union[-1], -(-self.length // size))
+
+    def share(self, mask: int | None, block: int) -> float:
+        """Of the packed vector's blocks of so many lanes, the share that one worker has."""
+        if mask is None or block <= mask:
+            return self.shares[block.bit_length() - 1]
+        if mask == self.mask:
+            return self.packed[BLOCK_SIZES.index(block)]
+        guess = self._guess(mask, block)
+        if self.mask is not None and block > self.mask and (known := self._guess(self.mask, block)) > 0:
+            guess *= self.packed[BLOCK_SIZES.index(block)] / known
+        return min(max(guess, self.shares[mask.bit_length() - 1]), 1.0)
+
+    def _guess(self, mask: int, block: int) -> float:
+        """The share from those of blocks of the parameter, of any size, that a packed block has parts of.
+
+        It is empty when all of those are: each size gives an upper bound, the better the more a worker's
+        elements keep together.
+        """
+        selected = self.blocks(mask)
+        if not selected:
+            return 0.0
+        further = block / mask - 1.0
+        return min(
+            at_least_one(self.shares[level], 1.0 + further * self.union[level] / selected)
+            for level in range(mask.bit_length() - 1, LEVELS)
+        )
+
+
+def at_least_one(share: float, draws: float) -> float:
+    """The chance that one of so many independent draws (at least 1) is a hit, each with chance ``share``."""
+    whole = math.floor(draws)
+    missed, base, left = 1.0, 1.0 - share, whole
+    while left:
+        if left & 1:
+            missed *= base
+        base *= base
+        left >>= 1
+    return 1.0 - missed * (1.0 - (draws - whole) * share)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The part that parameters have in the reduce of a bucket's packed vector, at one packet block.
+
+    blocks: of the vector. wanted: that some worker has. sent: by all workers together.
+    """
+
+    blocks: float = 0.0
+    wanted: float = 0.0
+    sent: float = 0.0
+
+    def __add__(self, other: "Lanes") -> "Lanes":
+        return Lanes(self.blocks + other.blocks, self.wanted + other.wanted, self.sent + other.sent)
+
+
+def lanes_of(counts: Counts, mask: int | None, block: int, workers: int) -> Lanes:
+    """One parameter's."""
+    unit = SCALE_LANES // block
+    if mask is None:
+        blocks, wanted = -(-counts.length // SCALE_LANES) * unit, counts.blocks(block)
+    else:
+        lanes = counts.blocks(mask) * mask
+        blocks, wanted = -(-lanes // SCALE_LANES) * unit, -(-lanes // block)
+    return Lanes(blocks, wanted, workers * wanted * counts.share(mask, block))
+
+
+def lanes_bytes(lanes: Lanes, block: int, group: Group, others: float = 0.0) -> float:
+    """All workers' bytes, both ways, of a reduce of these blocks; of the headers, their part.
+
+    others: blocks of the same vector that are not in ``lanes``.
+    """
+    if not lanes.blocks:
+        return 0.0
+    columns = SLOT_LANES // block
+    streams = group.slots * columns
+    rows = max(1.0, (lanes.blocks + others) / streams)
+    density = lanes.wanted / lanes.blocks
+    asked = 1.0 + (rows - 1.0) * density
+    busiest = min(rows, asked + _SPREAD[block] * math.sqrt((rows - 1.0) * density * (1.0 - density)))
+    packets = lanes.blocks / rows * busiest / columns
+    sent = lanes.sent + group.workers * lanes.wanted
+    return 2.0 * group.workers * packets * headers(block) + sent * block * LANE_BYTES
+
+
+def full_bytes(lanes: float, block: int, workers: int) -> float:
+    """The same of a reduce in which every worker has all lanes."""
+    return 2.0 * workers * (lanes / SLOT_LANES * headers(block) + lanes * LANE_BYTES)
+
+
+def scales_of(counts: Counts, mask: int | None) -> float:
+    """Exponents that are sent of a parameter."""
+    if mask is not None:
+        return float(-(-counts.blocks(mask) * mask // SCALE_LANES))
+    return min(-(-counts.length // SCALE_LANES), GROUP_LANES * counts.blocks(SCALE_LANES * GROUP_LANES))
+
+
+@dataclass(frozen=True)
+class Words:
+    """The part that parameters have in a mask tree: words of each level, and those that are not empty.
+
+    sparse: words of each level in blocks of 32 that are not empty.
+    """
+
+    whole: tuple[float, ...] = (0.0,) * len(TREE_LEVELS)
+    present: tuple[float, ...] = (0.0,) * len(TREE_LEVELS)
+    sparse: tuple[float, ...] = (0.0,) * len(TREE_LEVELS)
+
+    def __add__(self, other: "Words") -> "Words":
+        def added(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
+            return tuple(x + y for x, y in zip(a, b, strict=True))
+
+        return Words(
+            added(self.whole, other.whole),
+            added(self.present, other.present),
+            added(self.sparse, other.sparse),
+        )
+
+
+def words_of(counts: Counts, mask: int) -> Words:
+    """One parameter's."""
+    whole, present, sparse = [], [], []
+    words, size = -(-counts.length // mask), mask
+    for _ in TREE_LEVELS:
+        words, size = -(-words // WORD), size * WORD
+        whole.append(float(words))
+        present.append(float(counts.blocks(size)))
+        sparse.append(float(min(words, GROUP_LANES * counts.blocks(size * GROUP_LANES))))
+    return Words(tuple(whole), tuple(present), tuple(sparse))
+
+
+def tree_bytes(words: Words, levels: int, group: Group) -> float:
+    """All workers' bytes, both ways, of a bucket's mask tree: the top level whole, below it what is there."""
+    top = levels - 1
+    total = _vector_bytes(words.whole[top], words.sparse[top], GROUP_LANES, group)
+    for present in words.present[:top]:
+        total += _vector_bytes(present, present, fitting_block(math.ceil(present)), group)
+    return total
+
+
+def _vector_bytes(lanes: float, wanted: float, block: int, group: Group) -> float:
+    """The same of a vector of so many lanes, of which so many are wanted, and every worker has them."""
+    if not lanes:
+        return 0.0
+    packets = max(math.ceil(wanted / SLOT_LANES), min(group.slots, math.ceil(lanes / SLOT_LANES)))
+    sent = math.ceil(wanted / block) * block * LANE_BYTES
+    return 2.0 * group.workers * (packets * headers(block) + sent)
+
+
+def bitmap_bytes(blocks: float, group: Group) -> float:
+    """The same of the bitmap of a vector without masks, of so many blocks of SCALE_LANES."""
+    lanes = math.ceil(blocks / WORD)
+    return _vector_bytes(lanes, lanes, fitting_block(lanes), group) if blocks >= WORTH_ASKING else 0.0
+
+
+def scales_bytes(scales: float, group: Group) -> float:
+    """The same of a bucket's exponents."""
+    return _vector_bytes(scales, scales, GROUP_LANES, group)
+
+
+def mask_bytes(counts: Counts, mask: int, workers: int) -> float:
+    """What one parameter's mask adds to a tree of as many levels as suit it best, packets being shared."""
+    words = words_of(counts, mask)
+    below, costs = 0.0, []
+    for sparse, present in zip(words.sparse, words.present, strict=True):
+        costs.append(below + full_bytes(sparse, GROUP_LANES, workers))
+        below += full_bytes(present, SLOT_LANES, workers)
+    return min(costs)
+
+
+def parameter_bytes(counts: Counts, mask: int | None, block: int, group: Group) -> float:
+    """What one parameter adds to the cost of a bucket of the usual size, whatever else is in it."""
+    lanes = lanes_of(counts, mask, block, group.workers)
+    bucket = min(group.elements, _BUCKET) / block
+    others = bucket * lanes.blocks * block / max(counts.length, 1) - lanes.blocks
+    total = lanes_bytes(lanes, block, group, max(0.0, others))
+    total += full_bytes(scales_of(counts, mask), GROUP_LANES, group.workers)
+    return total if mask is None else total + mask_bytes(counts, mask, group.workers)

@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decides how each bucket is written down: by what it is predicted to cost on the wire, in both directions.
+
+Each parameter has a mask size of its own, or none. It follows from what was counted of this parameter in
+earlier steps (host_agent.formats.forecast) and from the group, never from the bucket that it is in: DDP
+rebuilds its buckets, and scales are per packed block. The packets' block and the levels of the mask tree
+follow from the whole bucket and influence no result.
+
+What was counted is the same on all workers: the union of what they sent is in the sum that all of them get;
+how much of it each of them had they tell each other, now and then. So all decide alike, without a message.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from operator import add
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from weir.host_agent.collectives.dtypes import LANE_BYTES
+from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
+from weir.host_agent.compression.encodings import forecast, pyramid
+from weir.host_agent.compression.encodings.encoding import (
+    BLOCK_SIZES,
+    DENSE,
+    MASK_SIZES,
+    SCALE_LANES,
+    Format,
+    Plan,
+)
+from weir.host_agent.compression.encodings.forecast import (
+    TREE_LEVELS,
+    UNION_LEVELS,
+    Counts,
+    Group,
+    Lanes,
+    Words,
+)
+
+MASKS: Final = (None, *MASK_SIZES)
+
+_HYSTERESIS: Final = 0.97  # a mask that costs less than this share of the present one replaces it
+_PERIODS: Final = 16, 256  # steps between two counts of a parameter: at most, and if it is tiny
+_OVERHEAD: Final = 0.002  # of a parameter's bytes, for telling each other counts
+_STEADY, _CHANGED = 0.05, 0.2  # relative change of the cost after which to count less often, in every step
+_WATCH: Final = 4  # steps between two looks at how large the union is, which takes no message
+
+
+class _Table:
+    """One parameter's part of the cost of a bucket, for each mask and block; made when asked for."""
+
+    def __init__(self, counts: Counts, group: Group) -> None:
+        self._counts, self._group = counts, group
+        self._lanes: dict[tuple[int | None, int], Lanes] = {}
+        self._words: dict[int, Words] = {}
+        self._bytes: dict[int | None, float] = {}
+
+    def lanes(self, mask: int | None, block: int) -> Lanes:
+        """Of the packed vector."""
+        key = mask, block
+        if key not in self._lanes:
+            self._lanes[key] = forecast.lanes_of(self._counts, mask, block, self._group.workers)
+        return self._lanes[key]
+
+    def scales(self, mask: int | None) -> float:
+        """Exponents."""
+        return forecast.scales_of(self._counts, mask)
+
+    def words(self, mask: int) -> Words:
+        """Of the mask tree."""
+        if mask not in self._words:
+            self._words[mask] = forecast.words_of(self._counts, mask)
+        return self._words[mask]
+
+    def bytes(self, mask: int | None) -> float:
+        """What the parameter adds to a bucket of the usual size, with the best block for it."""
+        if mask not in self._bytes:
+            self._bytes[mask] = min(
+                forecast.parameter_bytes(self._counts, mask, block, self._group) for block in BLOCK_SIZES
+            )
+        return self._bytes[mask]
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    """What is known and decided of a parameter.
+
+    mask: the one it has, or is to have next. wait: steps until it is counted again; period: from then to the
+    next time.
+    """
+
+    counts: Counts
+    mask: int | None
+    period: int
+    wait: int
+
+
+class Planner:
+    """Plans buckets, and learns from their sums. Equal on all workers as long as its calls are.
+
+    One step: ``plan``, ``count`` and ``observe`` for every bucket, then ``end_step``. A step that failed may
+    be repeated: only ``end_step`` changes what ``plan`` answers, and a parameter that is observed again
+    replaces what was observed before.
+    """
+
+    def __init__(self, workers: int, slots: int) -> None:
+        self._parameters: dict[str, _Parameter] = {}
+        self._observed: dict[str, Counts] = {}
+        self._watched: dict[str, int] = {}
+        self._tables: dict[str, _Table] = {}
+        self._plans: dict[tuple[object, ...], Plan] = {}
+        self._fixed: Mapping[str, Format] = {}
+        self.resize(workers, slots)
+
+    def resize(self, workers: int, slots: int) -> None:
+        """The group's size and how many slots its job has. Masks stay until the next step has ended."""
+        self._workers, self._slots = workers, slots
+        self._retabulate(self._parameters)
+
+    # ------------------------------------------------------------------------------------------------- a step
+
+    def plan(self, layout: BucketLayout, fixed: Mapping[str, Format], block: int | None) -> Plan:
+        """How to write down a bucket.
+
+        fixed: formats that are not to be chosen here, by parameter. block: lanes in a packet block, if that
+        is not, either. A parameter that was never counted is sent whole.
+        """
+        self._fixed = {**self._fixed, **fixed}
+        key = (tuple((s.name, s.length) for s in layout), tuple(sorted(fixed.items(), key=str)), block)
+        if key not in self._plans:
+            self._plans[key] = self._plan(layout, fixed, block)
+        return self._plans[key]
+
+    def count(self, layout: BucketLayout, packed: torch.Tensor) -> npt.NDArray[np.uint32]:
+        """What the workers are to know of this one's packed vector, often nothing; of one length on all."""
+        found = [
+            pyramid.counts(packed[segment.in_vector]) for segment in layout if self._is_due(segment.name)
+        ]
+        if not found:
+            return np.empty(0, np.uint32)
+        return torch.cat(found).cpu().numpy().astype(np.uint32)
+
+    def observe(
+        self, layout: BucketLayout, plan: Plan, total: torch.Tensor, counts: npt.NDArray[np.uint32]
+    ) -> None:
+        """Takes note of a bucket's sum (the whole vector), and what each worker counted: [workers, k]."""
+        self._watch(layout, total)
+        due = [segment for segment in layout if self._is_due(segment.name)]
+        if not due:
+            return
+        unions = torch.stack([pyramid.counts(total[s.in_vector], UNION_LEVELS) for s in due]).tolist()
+        sums = counts.sum(axis=0, dtype=np.int64).reshape(len(due), pyramid.LEVELS)
+        for segment, union, counted in zip(due, unions, sums.tolist(), strict=True):
+            mask = plan.formats[segment.name].mask
+            self._observed[segment.name] = self._counts(segment, mask, union, counted, len(counts))
+
+    def end_step(self) -> None:
+        """Every bucket of the step has been observed."""
+        before = self._tables
+        parameters = {
+            name: replace(known, wait=0 if self._has_changed(name) else known.wait - 1)
+            for name, known in self._parameters.items()
+        }
+        for name, counts in self._observed.items():
+            known = parameters.get(name)
+            parameters[name] = replace(known, counts=counts) if known else _Parameter(counts, None, 1, 0)
+        self._parameters = parameters
+        if self._observed:
+            self._retabulate(self._observed)
+        for name in self._observed:
+            self._parameters[name] = self._decided(name, before.get(name))
+        self._observed, self._watched = {}, {}
+
+    # ---------------------------------------------------------------------------------------------- the state
+
+    def state_dict(self) -> dict[str, Any]:
+        """What plans depend on, by parameter: plain values, equal on all workers."""
+        return {name: asdict(parameter) for name, parameter in self._parameters.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what ``state_dict`` gave, maybe in a group of another size."""
+        self._parameters = {name: _restored(known) for name, known in state.items()}
+        self._observed, self._watched = {}, {}
+        self._retabulate(self._parameters)
+
+    # ------------------------------------------------------------------------------------------- observations
+
+    def _is_due(self, name: str) -> bool:
+        return name not in self._parameters or self._parameters[name].wait <= 0
+
+    def _watch(self, layout: BucketLayout, total: torch.Tensor) -> None:
+        """Between two counts: how many elements the union has now."""
+        watched = [
+            segment
+            for segment in layout
+            if not self._is_due(segment.name) and self._parameters[segment.name].wait % _WATCH == 0
+        ]
+        if watched:
+            sizes = torch.stack([torch.count_nonzero(total[segment.in_vector]) for segment in watched])
+            for segment, size in zip(watched, sizes.tolist(), strict=True):
+                self._watched[segment.name] = size
+
+    def _has_changed(self, name: str) -> bool:
+        """Whether a union is another by so much that it is worth to count again."""
+        if name not in self._watched:
+            return False
+        known = self._parameters[name].counts.union[0]
+        difference = abs(self._watched[name] - known)
+        worth = 2 * self._workers * LANE_BYTES * difference > self._counting_bytes
+        return difference > _CHANGED * known and worth
+
+    @property
+    def _counting_bytes(self) -> int:
+        """What it costs, about, that all workers tell each other the counts of one parameter."""
+        return pyramid.LEVELS * LANE_BYTES * self._workers * (self._workers + 1)
+
+    def _counts(
+        self, segment: Segment, mask: int | None, union: list[int], counted: list[int], workers: int
+    ) -> Counts:
+        """From the union's counts and the sums of all workers' counts of their packed vectors."""
+        known = self._parameters.get(segment.name)
+        fine = pyramid.LEVELS if mask is None else mask.bit_length()
+        shares = [_share(n, workers * blocks) for n, blocks in zip(counted[:fine], union[:fine], strict=True)]
+        for level in range(fine, pyramid.LEVELS):
+            # Not counted: as before, or as if each worker's elements were anywhere in the union.
+            anywhere = forecast.at_least_one(shares[fine - 1], union[fine - 1] / max(1, union[level]))
+            before = known.counts.shares[level] if known else anywhere
+            shares.append(min(max(before, shares[-1]), max(anywhere, shares[-1])))
+        packed = []
+        for block in BLOCK_SIZES:
+            level = block.bit_length() - 1
+            if mask is None or block <= mask:
+                packed.append(shares[level])
+            else:
+                lanes = union[mask.bit_length() - 1] * mask
+                packed.append(_share(counted[level], workers * -(-lanes // block)))
+        return Counts(segment.length, tuple(union), tuple(shares), mask, tuple(packed))
+
+    # ---------------------------------------------------------------------------------------------- decisions
+
+    @property
+    def _group(self) -> Group:
+        elements = sum(parameter.counts.length for parameter in self._parameters.values())
+        return Group(self._workers, self._slots, elements)
+
+    def _retabulate(self, names: Mapping[str, object]) -> None:
+        group = self._group
+        fresh = {name: _Table(self._parameters[name].counts, group) for name in names}
+        self._tables = {**self._tables, **fresh} if len(fresh) < len(self._parameters) else fresh
+        self._plans = {}
+
+    def _decided(self, name: str, before: _Table | None) -> _Parameter:
+        """A parameter that was just counted: its mask, and when to count it again."""
+        parameter, table = self._parameters[name], self._tables[name]
+        if name in self._fixed:
+            mask = self._fixed[name].mask
+        else:
+            mask = parameter.mask
+            best = min(reversed(MASKS), key=table.bytes)  # of equals, the coarsest
+            if table.bytes(best) < _HYSTERESIS * table.bytes(mask):
+                mask = best
+        period = 1
+        if before is not None:
+            change = abs(table.bytes(mask) - before.bytes(mask)) / max(before.bytes(mask), 1.0)
+            period = 1 if change > _CHANGED else parameter.period * (2 if change <= _STEADY else 1)
+        most, tiny = _PERIODS
+        worth = int(self._counting_bytes / (_OVERHEAD * max(table.bytes(mask), 1.0))) + 1
+        period = max(min(period, most), min(worth, tiny))
+        return replace(parameter, mask=mask, period=period, wait=period - 1)
+
+    # ------------------------------------------------------------------------------------------------- a plan
+
+    def _plan(self, layout: BucketLayout, fixed: Mapping[str, Format], block: int | None) -> Plan:
+        formats = {segment.name: fixed.get(segment.name) or self._format(segment) for segment in layout}
+        tables = [self._table(segment) for segment in layout]
+        masks = [formats[segment.name].mask for segment in layout]
+        blocks = BLOCK_SIZES if block is None else (block,)
+        total, chosen, levels = self._cheapest(tables, masks, blocks)
+        predicted = total / self._workers
+        if any(segment.name not in self._parameters for segment in layout):
+            reason = "not counted yet"
+        else:
+            reason = f"{_names(masks)}: {_megabytes(predicted)} up and down predicted"
+            if not all(segment.name in fixed for segment in layout):
+                reason += self._alternatives(tables)
+        return Plan(formats, chosen, levels, reason, predicted)
+
+    def _alternatives(self, tables: list[_Table]) -> str:
+        """Why: what it would cost otherwise."""
+        others = {
+            mask: self._cheapest(tables, [mask] * len(tables), BLOCK_SIZES)[0] / self._workers
+            for mask in MASKS
+        }
+        best = min((mask for mask in MASK_SIZES), key=lambda mask: others[mask])
+        return f", dense {_megabytes(others[None])}, best of one size {best}: {_megabytes(others[best])}"
+
+    def _format(self, segment: Segment) -> Format:
+        known = self._parameters.get(segment.name)
+        return DENSE if known is None else Format(known.mask)
+
+    def _table(self, segment: Segment) -> _Table:
+        """Of a parameter that was never counted: as if everything were sent."""
+        return self._tables.get(segment.name) or _Table(_everything(segment.length), self._group)
+
+    def _cheapest(
+        self, tables: list[_Table], masks: list[int | None], blocks: tuple[int, ...]
+    ) -> tuple[float, int, int]:
+        """Bytes of all workers both ways, and the block and levels to have them with."""
+        parts = list(zip(tables, masks, strict=True))
+        group, total, levels = self._group, 0.0, 1
+        if any(mask is not None for mask in masks):
+            words = reduce(add, (table.words(mask) for table, mask in parts if mask is not None))
+            total, levels = min((forecast.tree_bytes(words, levels, group), levels) for levels in TREE_LEVELS)
+        else:
+            total = forecast.bitmap_bytes(
+                sum(table.lanes(None, SCALE_LANES).blocks for table in tables), group
+            )
+        scales = sum(table.scales(mask) for table, mask in parts)
+        total += forecast.scales_bytes(scales, group)
+        lanes, block = min(
+            (
+                forecast.lanes_bytes(reduce(add, (t.lanes(mask, block) for t, mask in parts)), block, group),
+                block,
+            )
+            for block in blocks
+        )
+        return total + lanes, block, levels
+
+
+def _restored(state: Mapping[str, Any]) -> _Parameter:
+    counts = state["counts"]
+    union, shares, packed = (tuple(counts[what]) for what in ("union", "shares", "packed"))
+    known = Counts(counts["length"], union, shares, counts["mask"], packed)
+    return _Parameter(known, state["mask"], state["period"], state["wait"])
+
+
+def _share(n: int, of: int) -> float:
+    return min(1.0, n / of) if of else 0.0
+
+
+def _everything(length: int) -> Counts:
+    """Counts of a parameter of which every worker sends everything."""
+    union = tuple(-(-length >> level) for level in range(UNION_LEVELS))
+    return Counts(length, union, (1.0,) * pyramid.LEVELS, None, (1.0,) * len(BLOCK_SIZES))
+
+
+def _names(masks: list[int | None]) -> str:
+    counted = Counter(masks)
+    names = {mask: "dense" if mask is None else f"blocks of {mask}" for mask in counted}
+    if len(names) == 1:
+        return names[masks[0]]
+    return ", ".join(f"{names[mask]} ({n})" for mask, n in counted.most_common())
+
+
+def _megabytes(count: float) -> str:
+    return f"{count / 1e6:.3g} MB"

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many blocks of a vector are not empty, at 1, 2, 4, ... elements to a block, in one pass.
+
+A block of 2k elements is not empty when one of its two halves is: each level follows from the one below,
+which is half as long. Eight bytes that are 0 or 1 are also one 64-bit number, so three levels are counted by
+reading the same bytes as wider and wider numbers, and only every third is written down. All of it happens on
+the vector's device.
+"""
+
+from typing import Final
+
+import torch
+
+from weir.host_agent.transport import engine
+
+LEVELS: Final = 9
+"""Levels for blocks of 1 to 256 elements."""
+
+_WIDER: Final = (torch.int16, torch.int32, torch.int64)
+
+
+def counts(vector: torch.Tensor, levels: int = LEVELS) -> torch.Tensor:
+    """How many blocks of 2^k elements of a flat vector, bool or numbers, hold one that is not zero.
+
+    Returns int64[levels], for k = 0, 1, ..., on the vector's device; the last block may be partial.
+    """
+    if vector.device.type == "cpu" and vector.dtype == torch.float32 and vector.is_contiguous():
+        native = torch.zeros(levels, dtype=torch.int64)
+        engine.library().weir_pyramid(vector.data_ptr(), vector.numel(), levels, native.data_ptr())
+        return native
+    return counts_torch(vector, levels)
+
+
+def counts_torch(vector: torch.Tensor, levels: int) -> torch.Tensor:
+    """The same on any device, of any type."""
+    found = []
+    flags = _flags(vector)
+    while True:
+        found.append(torch.count_nonzero(flags))
+        for wider in _WIDER:
+            if len(found) < levels:
+                found.append(torch.count_nonzero(flags.view(wider)))
+        if len(found) >= levels:
+            return torch.stack(found[:levels])
+        found.pop()  # counted again as the first level of the next round
+        flags = _flags(flags.view(torch.int64))
+
+
+def _flags(vector: torch.Tensor) -> torch.Tensor:
+    """Per element whether it is not zero, uint8; padded with zeros to a multiple of eight."""
+    length = vector.numel()
+    padded = max(1, -(-length // 8)) * 8
+    if vector.dtype == torch.bool and padded == length and vector.storage_offset() % 8 == 0:
+        return vector.contiguous().view(torch.uint8)
+    flags = torch.empty(padded, dtype=torch.bool, device=vector.device)
+    if vector.dtype == torch.bool:
+        flags[:length] = vector
+    else:
+        torch.ne(vector, 0, out=flags[:length])
+    flags[length:] = False
+    return flags.view(torch.uint8)

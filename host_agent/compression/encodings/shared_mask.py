@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mask that workers share: which blocks of a parameter have an element that some worker sends.
+
+Bit j of a parameter's mask, counted from the lowest bit of its first word, stands for its elements j * m to
+j * m + m - 1. Every parameter has whole 32-bit words of its own, so its mask does not depend on what else is
+in its bucket. The words of all masked parameters of a bucket, one after another, are the leaves of a tree:
+a bit of a word one level up says whether a word below is not zero. The workers OR the top level, then of the
+next one only the words that are not zero on some worker, and so on down: an empty region costs one bit.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.transport import engine
+from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.wire.definition import GROUP_LANES, Op
+
+WORD_BITS = 32
+MOST_LEVELS = 3
+
+
+def words_for(length: int, mask: int) -> int:
+    """How many words the mask of a parameter with so many elements takes."""
+    return -(-length // (mask * WORD_BITS))
+
+
+def write_mask(vector: torch.Tensor, mask: int, words: Lanes) -> int:
+    """Writes which blocks of a flat float32 vector have an element that is not zero. NaN is not zero.
+
+    words: ``words_for`` the vector, zero. Returns how many elements are not zero.
+    """
+    if vector.device.type == "cpu":
+        values = vector.numpy()
+        address = engine.contiguous(values, "vector", np.float32)
+        _check_words(words, values.size, mask)
+        return int(engine.library().weir_mask_write(address, values.size, mask, words.ctypes.data))
+    return write_mask_torch(vector, mask, words)
+
+
+def write_mask_torch(vector: torch.Tensor, mask: int, words: Lanes) -> int:
+    """``write_mask`` on the vector's device: only the words, and the count, leave it."""
+    chosen = vector != 0
+    padded = torch.nn.functional.pad(chosen, (0, words.size * WORD_BITS * mask - chosen.numel()))
+    bits = padded.view(-1, mask).any(dim=1).view(-1, 8)
+    weights = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=bits.device)
+    words.view(np.uint8)[:] = (bits * weights).sum(dim=1, dtype=torch.uint8).cpu().numpy()
+    return int(torch.count_nonzero(chosen))
+
+
+def count_blocks(words: Lanes) -> int:
+    """How many bits are set."""
+    return int(engine.library().weir_mask_count(words.ctypes.data, words.size))
+
+
+def set_bits(words: Lanes, count: int | None = None) -> npt.NDArray[np.bool_]:
+    """The bits as an array, ``count`` of them, by default all."""
+    return np.unpackbits(words.view(np.uint8), count=count, bitorder="little").view(np.bool_)
+
+
+def unite(communicator: Communicator, words: Lanes, levels: int, tagging: Tagging = LOSSLESS) -> Lanes:
+    """The OR of all workers' words, which takes ``levels`` reductions at most. May overwrite ``words``.
+
+    levels: 1 to MOST_LEVELS, the same on all workers, as the number of words is. tagging: without budgets.
+    """
+    if levels == 1 or not words.size:
+        return communicator.reduce(words, Op.OR, GROUP_LANES, tagging)
+    occupied = set_bits(unite(communicator, _summary(words), levels - 1, tagging), words.size)
+    places = np.flatnonzero(occupied)
+    words[places] = communicator.reduce(words[places], Op.OR, None, tagging)
+    return words
+
+
+def _summary(words: Lanes) -> Lanes:
+    """One level up: a bit for each word that is not zero."""
+    above = np.zeros(-(-words.size // WORD_BITS), np.uint32)
+    bits = np.packbits(words != 0, bitorder="little")
+    above.view(np.uint8)[: bits.size] = bits
+    return above
+
+
+def _check_words(words: npt.NDArray[Any], length: int, mask: int) -> None:
+    """The C side reads and writes as many words as the vector needs."""
+    engine.contiguous(words, "words", np.uint32)
+    if words.size != words_for(length, mask):
+        raise ValueError(f"{words.size} words for {length} elements, {words_for(length, mask)} are needed")

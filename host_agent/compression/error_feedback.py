@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Error feedback: what was not delivered at one step is added to the gradient of the next.
+
+Reference: Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient Compression Schemes",
+ICML 2019. Residuals belong to parameters, not to buckets, and to this worker alone.
+"""
+
+from typing import Any
+
+import torch
+
+from weir.host_agent.compression.bucket_layout import BucketLayout
+
+
+class ErrorFeedback:
+    """The residual of every parameter: what its gradients had that no sum has included yet."""
+
+    def __init__(self) -> None:
+        self._residuals: dict[str, torch.Tensor] = {}
+
+    def compensate(self, layout: BucketLayout, vector: torch.Tensor) -> None:
+        """Adds the residuals of the layout's parameters to their gradients in ``vector``."""
+        for segment in layout:
+            residual = self._residuals.get(segment.name)
+            if residual is not None:
+                vector[segment.in_vector] += residual
+
+    def keep(self, layout: BucketLayout, undelivered: torch.Tensor) -> None:
+        """Takes ``undelivered``, compensated minus delivered, as the new residuals of these parameters.
+
+        It must not change any more: the residuals are parts of it.
+        """
+        for segment in layout:
+            self._residuals[segment.name] = undelivered[segment.in_vector]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Each residual by itself: a part of a vector would take the whole of it along."""
+        return {"_residuals": self.state_dict()}
+
+    def residual(self, name: str) -> torch.Tensor | None:
+        """One parameter's residual, flat in the order of its memory; None before its first step."""
+        return self._residuals.get(name)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of all residuals by parameter name."""
+        return {name: residual.clone() for name, residual in self._residuals.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Replaces all residuals by a copy of saved ones."""
+        self._residuals = {name: residual.clone() for name, residual in state.items()}

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a worker does with its own gradients before and after they are summed, whatever sums them.
+
+The DDP hook sums over a switch; ``weir calibrate`` sums in memory and loses blocks on purpose. Between
+``prepare`` and ``settle`` either decides what is delivered; the rest becomes the residual here.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+
+from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
+from weir.host_agent.compression.classes import MagnitudeClassifier, Magnitudes
+from weir.host_agent.compression.error_feedback import ErrorFeedback
+from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.host_agent.compression.sparsifiers import Span, Sparsifier
+
+
+def spans_of(module: torch.nn.Module) -> dict[str, Span]:
+    """Where the trained parameters of a module lie in its gradient, by name."""
+    named = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
+    total, start, spans = sum(length for _, length in named), 0, {}
+    for name, length in named:
+        spans[name] = Span(name, start, length, total)
+        start += length
+    return spans
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """One vector on its way.
+
+    compensated: gradients over the number of workers, plus residuals. sent: what this worker chose of that,
+    all else zero; it may be the same tensor, or memory that the next call takes again. seconds: that choosing
+    took.
+    """
+
+    layout: BucketLayout
+    compensated: torch.Tensor
+    sent: torch.Tensor
+    seconds: float = 0.0
+
+
+class LocalGradients:
+    """One worker's sparsifier, residuals and magnitude classes, from step to step.
+
+    error_feedback: keep what is not delivered for the next step. Where everything is sent and nothing may be
+    lost there is nothing to keep. exclude: patterns (fnmatch) of parameter names whose gradients are sent
+    whole, such as ``"*.bias"``; ``"1d"`` stands for every parameter of one dimension: biases, norms.
+    """
+
+    def __init__(
+        self,
+        sparsifier: Sparsifier,
+        policy: LossPolicy,
+        *,
+        error_feedback: bool = True,
+        exclude: Sequence[str] = (),
+    ) -> None:
+        self.sparsifier = sparsifier
+        self.exclude = tuple(exclude)
+        self.spans: Mapping[str, Span] = {}
+        self._sent = torch.empty(0)
+        self.policy = policy
+        keeps = not sparsifier.sends_all or not policy.lossless
+        self.feedback = ErrorFeedback() if error_feedback and keeps else None
+        self.classifier = None if policy.lossless else MagnitudeClassifier()
+
+    def join(self, module: torch.nn.Module, rank: int, workers: int) -> None:
+        """Whose gradients these are, and this worker's place in its group; again when either has changed."""
+        self.spans = spans_of(module)
+        self.sparsifier.join(rank, workers)
+
+    def prepare(self, layout: BucketLayout, bucket: torch.Tensor) -> Outgoing:
+        """What to send of a bucket (flat, any float dtype); changes nothing."""
+        vector = layout.spread(bucket, self.sparsifier.workers)
+        if self.feedback is not None:
+            self.feedback.compensate(layout, vector)
+        started = time.perf_counter()
+        sent = vector if self.sparsifier.sends_all else self._chosen(layout, vector)
+        return Outgoing(layout, vector, sent, time.perf_counter() - started)
+
+    def classify(self, layout: BucketLayout, vector: torch.Tensor) -> Magnitudes | None:
+        """The classes of the blocks of what is sent; None when nothing can be lost. Changes nothing."""
+        if self.classifier is None or not layout.length:
+            return None
+        return self.classifier.classify(layout, vector)
+
+    def _chosen(self, layout: BucketLayout, vector: torch.Tensor) -> torch.Tensor:
+        """What of each parameter is sent, chosen for each by itself; good until the next call.
+
+        In memory that is kept: fresh pages cost more than most ways to choose.
+        """
+        if self._sent.numel() < vector.numel() or self._sent.device != vector.device:
+            self._sent = torch.empty_like(vector)
+        sent = self._sent[: vector.numel()]
+        for segment in layout:
+            place = segment.in_vector
+            if self.excluded(segment):
+                sent[place] = vector[place]
+            else:
+                self.sparsifier.encode_into(vector[place], self.spans[segment.name], sent[place])
+            sent[layout.padding_of(segment)] = 0.0
+        return sent
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but memory that holds nothing of worth."""
+        return {**self.__dict__, "_sent": torch.empty(0)}
+
+    def excluded(self, segment: Segment) -> bool:
+        """Whether a parameter's gradient is sent whole, whatever the sparsifier."""
+        return any(
+            (pattern == "1d" and len(segment.shape) == 1) or fnmatchcase(segment.name, pattern)
+            for pattern in self.exclude
+        )
+
+    @property
+    def observes(self) -> bool:
+        """Whether the sparsifier looks at sums."""
+        return type(self.sparsifier).observe is not Sparsifier.observe
+
+    def observe(self, layout: BucketLayout, total: torch.Tensor, union: torch.Tensor | None = None) -> None:
+        """Shows the sparsifier a sum (spread by ``layout``), and what the workers had chosen.
+
+        union: bool, by element; None: total != 0.
+        """
+        if not self.observes:
+            return
+        union = total != 0 if union is None else union
+        for segment in layout:
+            if not self.excluded(segment):
+                place = segment.in_vector
+                self.sparsifier.observe(total[place], union[place], self.spans[segment.name])
+
+    def end_step(self) -> None:
+        """After every bucket of a step has been settled and observed."""
+        self.sparsifier.end_step()
+
+    @property
+    def keeps_rounding(self) -> bool:
+        """Whether residuals have the errors of rounding to fixed point in them, too.
+
+        Not where everything is sent: blocks that are zero in the next step would be sent for their sake.
+        """
+        return self.feedback is not None and not self.sparsifier.sends_all
+
+    def settle(
+        self, outgoing: Outgoing, undelivered: torch.Tensor, magnitudes: Magnitudes | None = None
+    ) -> None:
+        """Takes note of what no sum included of this worker: compensated minus delivered.
+
+        To be called once for each vector, when its sum is there. ``undelivered`` must not change any more.
+        magnitudes: what ``classify`` said of what was sent.
+        """
+        if self.feedback is not None:
+            self.feedback.keep(outgoing.layout, undelivered)
+        if self.classifier is not None and magnitudes is not None:
+            self.classifier.adopt(magnitudes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of what is this worker's own: residuals and classes."""
+        return {
+            "residuals": self.feedback.state_dict() if self.feedback is not None else {},
+            "quartiles": self.classifier.state_dict() if self.classifier is not None else {},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what ``state_dict`` gave; what these settings do not use is left out."""
+        if self.feedback is not None:
+            self.feedback.load_state_dict(state["residuals"])
+        if self.classifier is not None:
+            self.classifier.load_state_dict(state["quartiles"])

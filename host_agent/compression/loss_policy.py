@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much of a gradient may go missing in one step: a budget by layer class and magnitude class.
+
+A block that goes missing counts as zero in the sum of that step, and its owner adds it to its next gradient
+(error feedback). The average is not rescaled by the number of workers that were included: the others would
+then stand in for the missing one, and it would be counted again when its residual arrives. Delivered late but
+once, every gradient has the weight that it has without loss.
+
+Budgets bound what is lost of every tensor in every step; what is in fact lost is up to the network, which
+takes nothing from a packet unless it has to.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.classes import LayerClasses
+from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+# The shape of a policy made from one number, after what DLCP reports: models stood 1.1 % loss in front layers
+# but 0.4 % in back layers, 1.6 % of small gradients but 0.1 % of large ones.
+LAYER_SHAPE: Final = tuple(1 - 0.12 * layer for layer in range(LAYER_CLASSES))
+MAGNITUDE_SHAPE: Final = (2.0, 1.3, 0.6, 0.1)  # mean 1: quarters of a tensor that use theirs up lose p of it
+
+_ROUNDING: Final = 1e-6  # lanes: a product such as 0.29 * 100 must not lose a whole one to binary fractions
+_MOST_ACCOUNTS: Final = 1 << 16
+
+
+class LossPolicyError(ValueError):
+    """A loss policy, or a file with one, is not valid; says what is wrong, where, and what would do."""
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """What may go missing of one vector. of_block: each block's account; budgets: lanes, by account.
+
+    There are MAGNITUDE_CLASSES accounts for every parameter, in the order of the layout.
+    """
+
+    of_block: npt.NDArray[np.uint16]
+    budgets: npt.NDArray[np.uint64]
+
+
+class LossPolicy(BaseModel):
+    """The shares, 0 to 1, that may go missing; frozen.
+
+    budgets: of the blocks of one magnitude class in one tensor, a row for each layer class from the front to
+    the back, in it a share for each magnitude class from the smallest to the largest. tensor: of a whole
+    tensor, by layer class; whatever the budgets say, no tensor loses more. calibration: how the numbers were
+    found, for people; ignored.
+
+    Example::
+
+        policy = LossPolicy.from_budget(0.05)
+        policy.save(Path("policy.json"))
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    format: Literal["weir-loss-policy-1"] = "weir-loss-policy-1"
+    budgets: tuple[tuple[Share, ...], ...]
+    tensor: tuple[Share, ...]
+    calibration: Mapping[str, Any] | None = None
+
+    @field_validator("budgets")
+    @classmethod
+    def _is_a_table(cls, rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
+        if len(rows) != LAYER_CLASSES or any(len(row) != MAGNITUDE_CLASSES for row in rows):
+            found = ", ".join(str(len(row)) for row in rows)
+            raise ValueError(
+                f"{LAYER_CLASSES} rows (layer classes) of {MAGNITUDE_CLASSES} shares (magnitude classes) "
+                f"are needed, these are {len(rows)} of {found or 'none'}"
+            )
+        return rows
+
+    @field_validator("tensor")
+    @classmethod
+    def _has_a_share_per_layer(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
+        if len(shares) != LAYER_CLASSES:
+            raise ValueError(f"{LAYER_CLASSES} shares (layer classes) are needed, not {len(shares)}")
+        return shares
+
+    @classmethod
+    def of(cls, given: "LossPolicy | float | str | Path") -> "LossPolicy":
+        """A policy itself, one made from a budget, or the one in a file."""
+        if isinstance(given, LossPolicy):
+            return given
+        return cls.load(Path(given)) if isinstance(given, str | Path) else cls.from_budget(given)
+
+    @classmethod
+    def from_budget(cls, p: float) -> Self:
+        """At most the share ``p`` of a tensor in the front layers, less towards the back (LAYER_SHAPE).
+
+        Within a tensor small blocks may lose more than large ones (MAGNITUDE_SHAPE). 0: lossless.
+        """
+        if not 0.0 <= p <= 1.0:
+            raise LossPolicyError(f"loss budget {p!r}: it is the share that may go missing, from 0 to 1")
+        tensor = tuple(p * layer for layer in LAYER_SHAPE)
+        budgets = tuple(tuple(min(1.0, share * m) for m in MAGNITUDE_SHAPE) for share in tensor)
+        return cls(budgets=budgets, tensor=tensor)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The policy in a JSON file, such as ``weir calibrate`` writes. LossPolicyError, or OSError."""
+        try:
+            return cls.model_validate(json.loads(path.read_text(encoding="utf-8")))
+        except ValidationError as error:
+            problems = "\n".join(f"  {_sentence(item)}" for item in error.errors())
+            raise LossPolicyError(f"{path} is no loss policy:\n{problems}") from None
+        except ValueError as error:
+            raise LossPolicyError(f"{path} is no loss policy: it is not JSON ({error})") from None
+
+    def save(self, path: Path) -> None:
+        """Writes the policy as JSON, for ``load``."""
+        path.write_text(json.dumps(self.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
+
+    @property
+    def lossless(self) -> bool:
+        """Whether nothing may ever go missing."""
+        return not any(self.tensor) or not any(any(row) for row in self.budgets)
+
+    def shares(
+        self, layout: BucketLayout, layers: LayerClasses, magnitudes: npt.NDArray[np.uint8]
+    ) -> npt.NDArray[np.float64]:
+        """For each block of a vector, the share of its kind that may go missing. magnitudes: by block."""
+        of_account = self._of_accounts(layout, layers)
+        found: npt.NDArray[np.float64] = of_account[_accounts(layout, magnitudes)]
+        return found
+
+    def accounts_for(
+        self,
+        layout: BucketLayout,
+        layers: LayerClasses,
+        magnitudes: npt.NDArray[np.uint8],
+        occupied: npt.NDArray[np.bool_],
+    ) -> Accounts:
+        """What may go missing of a vector in one step, in lanes.
+
+        magnitudes: class of each block. occupied: whether this worker sends lanes of the block; shares are of
+        what it sends. They are rounded down to lanes, and a block is lost whole: of a few blocks and a small
+        share nothing can be lost.
+        """
+        of_block = _accounts(layout, magnitudes)
+        count = len(layout.segments) * MAGNITUDE_CLASSES
+        if count > _MOST_ACCOUNTS:
+            raise LossPolicyError(
+                f"bucket {layout.index} has {len(layout.segments)} parameters, a loss budget can be kept for "
+                f"{_MOST_ACCOUNTS // MAGNITUDE_CLASSES}: make buckets smaller (bucket_cap_mb)"
+            )
+        lanes = np.bincount(of_block[occupied], minlength=count) * float(layout.block)
+        budgets = np.floor(self._of_accounts(layout, layers) * lanes + _ROUNDING).reshape(
+            -1, MAGNITUDE_CLASSES
+        )
+        whole = np.array([self.tensor[layers[segment.name]] for segment in layout])
+        most = np.floor(whole * lanes.reshape(budgets.shape).sum(axis=1) + _ROUNDING)
+        total = budgets.sum(axis=1)
+        over = total > most
+        budgets[over] = np.floor(budgets[over] * (most[over] / total[over])[:, np.newaxis])
+        return Accounts(of_block.astype(np.uint16), budgets.reshape(-1).astype(np.uint64))
+
+    def _of_accounts(self, layout: BucketLayout, layers: LayerClasses) -> npt.NDArray[np.float64]:
+        rows = [self.budgets[layers[segment.name]] for segment in layout]
+        return np.array(rows, np.float64).reshape(-1)
+
+
+def _accounts(layout: BucketLayout, magnitudes: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:
+    return layout.owners * MAGNITUDE_CLASSES + magnitudes
+
+
+def _sentence(item: Any) -> str:
+    """One pydantic error: where in the file, what is wrong, what was there."""
+    where = item["loc"]
+    if where[:1] == ("budgets",) and len(where) == 3:
+        place = f"budgets of layer class {where[1]}, magnitude class {where[2]}"
+    else:
+        place = " ".join(str(part) for part in where) or "the whole file"
+    message = item["msg"].removeprefix("Value error, ")
+    shown = "" if item["type"] in {"value_error", "missing"} else f", not {item['input']!r}"
+    return f"{place}: {message[0].lower()}{message[1:]}{shown}"

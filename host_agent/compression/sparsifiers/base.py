@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sparsifier is: it decides which part of a gradient travels now and which waits."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, TypeVar
+
+import torch
+
+from weir.wire.definition import MAX_BLOCK_LOG2, MIN_BLOCK_LOG2
+
+WARMUP_DENSITY: Final = 0.25
+BLOCK_SIZES = tuple(1 << log2 for log2 in range(MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 + 1))
+
+
+@dataclass(frozen=True)
+class SparsifierOptions:
+    """The settings every sparsifier may read; each reads those it knows.
+
+    density: fraction kept, in (0, 1]. threshold: magnitude from which an element is kept, at least 0.
+    block: lanes in one block, 32, 64, 128 or 256. warmup_steps: over so many first steps the density goes
+    down to its target, from WARMUP_DENSITY. seed: of whatever is drawn at random; the same on every worker.
+    energy: instead of a density, the share of a gradient's energy (its sum of squares) that may wait, at
+    least 0 and below 1; None: by density.
+    """
+
+    density: float = 0.05
+    threshold: float = 1e-3
+    block: int = 256
+    warmup_steps: int = 0
+    seed: int = 0
+    energy: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.density <= 1.0:
+            raise ValueError(f"density is {self.density!r}: it is the fraction kept, above 0 and at most 1")
+        if not self.threshold >= 0.0:
+            raise ValueError(f"threshold is {self.threshold!r}: it is a magnitude, at least 0")
+        if self.block not in BLOCK_SIZES:
+            raise ValueError(
+                f"block is {self.block!r} lanes: it must be one of {', '.join(map(str, BLOCK_SIZES))}"
+            )
+        if self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps is {self.warmup_steps!r}: it is a number of steps, at least 0")
+        if self.energy is not None and not 0.0 <= self.energy < 1.0:
+            raise ValueError(f"energy is {self.energy!r}: it is the share that may wait, at least 0, below 1")
+
+    def density_at(self, step: int) -> float:
+        """The density to aim at in a step, counted from 0: it goes down geometrically in the warm-up.
+
+        Reference: Lin et al., "Deep Gradient Compression", ICLR 2018: from 25 % to 0.1 % in five epochs.
+        """
+        if step >= self.warmup_steps or self.density >= WARMUP_DENSITY:
+            return self.density
+        return float(WARMUP_DENSITY * (self.density / WARMUP_DENSITY) ** (step / self.warmup_steps))
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where a parameter lies in the gradient of the whole model.
+
+    start: its first element, counted over all parameters in the module's order, which DDP's buckets do not
+    change; length: its elements; total: those of the model.
+    """
+
+    name: str
+    start: int
+    length: int
+    total: int
+
+
+class Sparsifier(ABC):
+    """Chooses what is sent of each parameter's gradient, flat float32.
+
+    ``encode`` returns a tensor of the same length holding the chosen elements, bit for bit, and zeros
+    elsewhere; so ``gradient - encode(gradient, span)`` is what stays behind, exactly. ``decode`` turns the
+    sum of all workers' encodings back into a gradient. A non-finite element is always chosen, never held
+    back: it must reach the check that reports it.
+
+    One step: ``encode`` and then ``observe`` for every parameter, bucket by bucket, then ``end_step``. A step
+    that failed is repeated: ``encode`` changes nothing of the state, and what ``observe`` noted of a
+    parameter is replaced when it is shown again. What ``observe`` is shown is the same on every worker, so a
+    state made from nothing else is, too. Everything must depend on parameters and their spans alone: DDP's
+    buckets change during a run. Tensors stay on their device.
+
+    To add one: subclass, set ``name``, ``summary`` and what else of the attributes below is not as usual,
+    decorate with ``register`` (docs/add-a-method.md).
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]  # one line for people
+    reference: ClassVar[str] = ""  # who described it, where
+    uses: ClassVar[tuple[str, ...]] = ("density",)  # the options it reads; "density" includes the warm-up
+    promises_density: ClassVar[bool] = True  # the share that is sent is the one asked for
+    sends_all: ClassVar[bool] = False  # nothing is ever held back: no residual is needed
+    fills_union: ClassVar[bool] = False  # what any worker chose is sent by all of them, whatever they chose
+    mask: ClassVar[int | None] = None  # elements per bit of the mask that workers agree on; None: as planned
+
+    def __init__(self, options: SparsifierOptions) -> None:
+        self.options = options
+        self.step = 0
+        self.rank, self.workers = 0, 1
+
+    def join(self, rank: int, workers: int) -> None:
+        """This worker's place in the group, before the first step and whenever the group has changed."""
+        self.rank, self.workers = rank, workers
+
+    @property
+    def format(self) -> str:
+        """How what is sent is written down, unless the user says: a rule of ``compression.encodings``."""
+        return "auto"
+
+    def mask_of(self, span: Span) -> int | None:
+        """Elements per bit of a parameter's mask in this step, the same on every worker; see ``mask``."""
+        return self.mask
+
+    @property
+    def density(self) -> float:
+        """The fraction to keep in this step."""
+        return self.options.density_at(self.step)
+
+    @abstractmethod
+    def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
+        """The part of ``gradient`` (flat, float32, not modified) to send; may be ``gradient`` itself."""
+
+    def encode_into(self, gradient: torch.Tensor, span: Span, out: torch.Tensor) -> None:
+        """Writes what ``encode`` returns to ``out``; to be replaced where that saves a copy."""
+        out.copy_(self.encode(gradient, span))
+
+    def decode(self, total: torch.Tensor) -> torch.Tensor:
+        """The gradient that ``total``, the sum over workers of what they encoded, stands for."""
+        return total
+
+    def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:  # noqa: B027 may do nothing
+        """Shows the sum, and which elements some worker had chosen (bool); the same on every worker.
+
+        The union is as fine as the mask that the workers agreed on; without one it is ``total != 0``.
+        """
+
+    def end_step(self) -> None:
+        """The step is over: every parameter's sum has been observed."""
+        self.step += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must be saved for ``encode`` to go on as if never interrupted: tensors and plain values."""
+        return {"name": self.name, "step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes back what ``state_dict`` gave, maybe in a group of another size; refuses another's."""
+        if state["name"] != self.name:
+            raise ValueError(f"the saved state is of sparsifier {state['name']!r}, this one is {self.name!r}")
+        self.step = state["step"]
+
+
+_REGISTRY: dict[str, type[Sparsifier]] = {}
+_Class = TypeVar("_Class", bound=type[Sparsifier])
+
+
+def register(cls: _Class) -> _Class:
+    """Class decorator: makes a sparsifier known by its ``name``."""
+    if cls.name in _REGISTRY:
+        raise ValueError(f"two sparsifiers are called {cls.name!r}")
+    _REGISTRY[cls.name] = cls
+    return cls
+
+
+def sparsifier_names() -> list[str]:
+    """Names that ``create_sparsifier`` knows, sorted."""
+    return sorted(_REGISTRY)
+
+
+def sparsifier_class(name: str) -> type[Sparsifier]:
+    """The class of a name; ValueError lists the names when there is none of that name."""
+    found = _REGISTRY.get(name)
+    if found is None:
+        raise ValueError(f"no sparsifier is called {name!r}; there are {', '.join(sparsifier_names())}")
+    return found
+
+
+def create_sparsifier(name: str, options: SparsifierOptions | None = None) -> Sparsifier:
+    """A new sparsifier by name; ValueError lists the names when there is none of that name.
+
+    Example::
+
+        topk = create_sparsifier("topk", SparsifierOptions(density=0.01))
+    """
+    return sparsifier_class(name)(options or SparsifierOptions())

@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The torch.distributed backend "weir": a process group whose collectives run through the switch.
+
+Importing ``weir.torch`` registers it. The methods are those that torch's front end and DDP call; each queues
+one operation and returns its handle at once. Operations of a process run in the order they were issued.
+"""
+
+# Torch's stubs declare overloads and parameter names that neither its front end nor DDP uses on a group.
+# mypy: disable-error-code="override, assignment"
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _DistributedBackendOptions
+
+from weir.host_agent.collectives.collectives import Collectives
+from weir.host_agent.collectives.reductions import RedOpType
+from weir.host_agent.torch.connection import Connection
+from weir.host_agent.torch.work import QueuedWork
+from weir.wire.definition import MAX_WORKERS
+
+BACKEND = "weir"
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """What a group may ask for: ``new_group(ranks, backend="weir", pg_options=GroupOptions(slots=16))``.
+
+    slots: how many of the switch's slots its job is to have, 0: a share of what is free. Who makes many
+    groups at once divides the slots among them. The same on all ranks of the group.
+    """
+
+    slots: int = 0
+
+
+class WeirProcessGroup(dist.ProcessGroup):
+    """A process group on one job of the switch; made by torch, see ``register``.
+
+    ``connection`` is its membership; ``collectives`` the blocking collectives, for use inside ``submit``.
+    """
+
+    def __init__(self, rank: int, size: int, timeout: timedelta, connection: Connection) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]
+        self._timeout = timeout
+        self.connection = connection
+        self.collectives = Collectives(connection, rank, size)
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long a reduction may go without progress."""
+        return self._timeout
+
+    def submit(self, run: Callable[[], Any], timeout: timedelta | None = None) -> QueuedWork:
+        """Queues ``run``, which may use ``collectives``, behind the operations issued before.
+
+        ``timeout`` bounds each reduction in it; None or a negative one, torch's "not set": the group's.
+        """
+        limit = timeout if timeout is not None and timeout > timedelta(0) else self._timeout
+
+        def guarded() -> Any:
+            with self.connection.deadline(limit):
+                return run()
+
+        return self.connection.operations.submit(guarded)
+
+    def _queue(self, opts: Any, result: Any, run: Callable[[], None]) -> QueuedWork:
+        """Queues ``run``; its outcome is ``result``, the tensors it writes."""
+        _require_cpu(result)
+
+        def operation() -> Any:
+            run()
+            return result
+
+        return self.submit(operation, getattr(opts, "timeout", None))
+
+    # Reductions.
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> QueuedWork:
+        """Overwrites each tensor by its reduction over all ranks."""
+        tensors, op = _listed(tensors), _operator(opts)
+
+        def run() -> None:
+            for tensor in tensors:
+                self.collectives.all_reduce(tensor, op)
+
+        return self._queue(opts, tensors, run)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: Any, opts: Any) -> QueuedWork:
+        """Overwrites the root's tensor by the reduction."""
+        tensors, op, root = _listed(tensors), _operator(opts), opts.rootRank
+
+        def run() -> None:
+            for tensor in tensors:
+                self.collectives.reduce(tensor, root, op)
+
+        return self._queue(opts, tensors, run)
+
+    def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
+        """Overwrites each output by this rank's part of the reduction of the input list beside it."""
+        op = _operator(opts)
+
+        def run() -> None:
+            for output, parts in zip(outputs, inputs, strict=True):
+                self.collectives.reduce_scatter(output, parts, op)
+
+        return self._queue(opts, outputs, run)
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None
+    ) -> QueuedWork:
+        """``reduce_scatter`` of one tensor that holds all parts."""
+        return self.reduce_scatter_single_coalesced([output], [whole], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(self, outputs: Any, wholes: Any, opts: Any = None) -> QueuedWork:
+        """``reduce_scatter_single`` of several."""
+        op = _operator(opts)
+
+        def run() -> None:
+            for output, whole in zip(outputs, wholes, strict=True):
+                self.collectives.reduce_scatter_single(output, whole, op)
+
+        return self._queue(opts, outputs, run)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # Data movement.
+
+    def broadcast(self, tensors: Any, opts: Any) -> QueuedWork:
+        """Overwrites each tensor by the root's."""
+        tensors, root = _listed(tensors), opts.rootRank
+
+        def run() -> None:
+            for tensor in tensors:
+                self.collectives.broadcast(tensor, root)
+
+        return self._queue(opts, tensors, run)
+
+    def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
+        """Overwrites each output list by all ranks' input beside it."""
+
+        def run() -> None:
+            for parts, own in zip(outputs, inputs, strict=True):
+                self.collectives.all_gather(parts, own)
+
+        return self._queue(opts, outputs, run)
+
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
+        """``allgather`` with the lists transposed: ``outputs[r][i]`` gets rank r's ``inputs[i]``."""
+
+        def run() -> None:
+            for own, parts in zip(inputs, zip(*outputs, strict=True), strict=True):
+                self.collectives.all_gather(parts, own)
+
+        return self._queue(opts, outputs, run)
+
+    def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> QueuedWork:
+        """``allgather`` into one tensor that holds all parts."""
+        return self.all_gather_single_coalesced([output], [own], opts)
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
+        """``all_gather_single`` of several."""
+
+        def run() -> None:
+            for output, own in zip(outputs, inputs, strict=True):
+                self.collectives.all_gather_single(output, own)
+
+        return self._queue(opts, outputs, run)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
+        """Overwrites the root's output list by all ranks' input."""
+        root = opts.rootRank
+
+        def run() -> None:
+            for index, own in enumerate(inputs):
+                self.collectives.gather(outputs[index] if outputs else [], own, root)
+
+        return self._queue(opts, outputs, run)
+
+    def scatter(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
+        """Overwrites each rank's output by its part of the root's input list."""
+        root = opts.rootRank
+
+        def run() -> None:
+            for index, output in enumerate(outputs):
+                self.collectives.scatter(output, inputs[index] if inputs else [], root)
+
+        return self._queue(opts, outputs, run)
+
+    def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
+        """Overwrites ``outputs[r]`` by rank r's input for this rank."""
+        return self._queue(opts, outputs, lambda: self.collectives.all_to_all(outputs, inputs))
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        whole: torch.Tensor,
+        output_split_sizes: Sequence[int] = (),
+        input_split_sizes: Sequence[int] = (),
+        opts: Any = None,
+    ) -> QueuedWork:
+        """``alltoall`` along dimension 0 of one tensor."""
+
+        def run() -> None:
+            self.collectives.all_to_all_single(output, whole, output_split_sizes, input_split_sizes)
+
+        return self._queue(opts, [output], run)
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts: Any = None) -> QueuedWork:
+        """Done when every rank has called it."""
+        return self._queue(opts, [], self.collectives.barrier)
+
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> QueuedWork:  # noqa: N803
+        """Not a collective: refused."""
+        raise NotImplementedError(_NO_POINT_TO_POINT)
+
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> QueuedWork:  # noqa: N803
+        """Not a collective: refused."""
+        raise NotImplementedError(_NO_POINT_TO_POINT)
+
+    def recv_anysource(self, tensors: Any, tag: int = 0) -> QueuedWork:
+        """Not a collective: refused."""
+        raise NotImplementedError(_NO_POINT_TO_POINT)
+
+    # The group itself.
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """The name it is registered under."""
+        return BACKEND
+
+    def getRank(self) -> int:  # noqa: N802
+        """This process's rank in the group."""
+        return self.rank()
+
+    def getSize(self) -> int:  # noqa: N802
+        """How many ranks the group has."""
+        return self.size()
+
+    def _set_group_name(self, name: str) -> None:
+        self._group_name = name
+
+    @property
+    def group_name(self) -> str:
+        """Torch's name for the group."""
+        return self._group_name
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._group_desc = desc
+
+    @property
+    def group_desc(self) -> str:
+        """Torch's description of the group."""
+        return self._group_desc
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Bounds every reduction begun from now on."""
+        self._timeout = timeout
+
+    def abort(self) -> None:
+        """Ends the operation that is running, and the group; never blocks on other ranks."""
+        self.connection.abort("this rank aborted the process group")
+
+    def shutdown(self) -> None:
+        """Leaves the job; what is still running is aborted. Called by destroy_process_group."""
+        self.connection.close()
+
+
+_NO_POINT_TO_POINT = (
+    "the weir backend has no send and recv: the switch only combines what all ranks of a group contribute. "
+    'Use broadcast or all_to_all, or a second group: new_group(backend="gloo")'
+)
+
+
+def _listed(tensors: Any) -> list[torch.Tensor]:
+    return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _require_cpu(tensors: Any) -> None:
+    """TypeError unless all tensors of a nested list are in ordinary memory, one value after another."""
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            _require_cpu(tensor)
+        elif tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            raise TypeError(
+                f"the weir backend works on dense CPU tensors, this one is {tensor.layout} on "
+                f"{tensor.device}: copy it with .cpu(), or make it dense (sparse=False in an Embedding)"
+            )
+
+
+def _operator(opts: Any) -> RedOpType:
+    """The operator in torch's options; sum when there are none."""
+    if opts is None:
+        return dist.ReduceOp.SUM
+    op: RedOpType = getattr(opts.reduceOp, "op", opts.reduceOp)
+    return op
+
+
+def create(
+    options: _DistributedBackendOptions, group_options: GroupOptions | None = None
+) -> WeirProcessGroup:
+    """What torch calls to make a group: joins its job and returns when all its ranks have joined."""
+    rank, size = options.group_rank, options.group_size
+    if size > MAX_WORKERS:
+        raise ValueError(
+            f"a process group of {size} ranks is more than a switch slot holds: the weir backend takes "
+            f"at most {MAX_WORKERS}. Use fewer processes"
+        )
+    ranks = list(options.global_ranks_in_group) or list(range(size))
+    slots = group_options.slots if group_options is not None else 0
+    connection = Connection.open(options.store, rank, ranks, options.group_id, options.timeout, slots)
+    return WeirProcessGroup(rank, size, options.timeout, connection)
+
+
+def register() -> None:
+    """Makes ``init_process_group("weir")`` and ``new_group(backend="weir")`` work. Can be called twice."""
+    if BACKEND.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process group's membership in a job of the switch: joining, reducing, failing, leaving."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch._C._distributed_c10d import Store
+
+from weir.agent_service.client import AgentClient, AgentError, Membership
+from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.torch import rendezvous
+from weir.host_agent.torch.work import OperationQueue
+from weir.host_agent.transport.links import Aborted, TransportTimeout
+from weir.host_agent.transport.ports import PortShare, bind_udp, share_port, wanted_link
+from weir.host_agent.transport.reducer import Reducer, ReducerStats
+from weir.host_agent.transport.report import ReduceReport
+from weir.host_agent.transport.slot_transport import TransportConfig
+from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.wire.definition import SLOT_LANES, Op
+
+if TYPE_CHECKING:
+    from weir.cluster import LocalCluster
+
+_POLL_S = 0.05
+_GRACE_S = 2.0  # several retransmission timeouts
+
+
+class GroupBrokenError(RuntimeError):
+    """The group cannot reduce any more: a worker was lost or left, or nothing came in time. Says which."""
+
+
+@dataclass(frozen=True)
+class FreeSlots:
+    """Slots of a switch that no job holds. spine: it is one of those that jobs in several racks need, too."""
+
+    switch: str
+    count: int
+    spine: bool = False
+
+
+class Connection:
+    """The group's primitive, tied to the life of its job: a Primitive for ``Collectives``.
+
+    ``operations`` is the queue that everything on this group must go through.
+    """
+
+    def __init__(
+        self,
+        client: AgentClient,
+        membership: Membership,
+        share: PortShare,
+        met: rendezvous.Rendezvous,
+        cluster: "LocalCluster | None",
+        timeout: timedelta,
+    ) -> None:
+        self.membership = membership
+        self._client, self._met, self._cluster = client, met, cluster
+        self._share = share
+        config = TransportConfig(
+            membership.job_id,
+            membership.rank,
+            membership.size,
+            slots=membership.slot_count,
+            fill=membership.fill,
+        )
+        self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
+        self._closing = threading.Lock()
+        self._closed = False
+        self._grace: list[threading.Timer] = []
+        client.on_stop(self._stopped)
+        client.on_leave(self._member_left)
+        _open.append(self)
+        _watch_the_main_thread()
+
+    @classmethod
+    def open(
+        cls, store: Store, rank: int, ranks: list[int], group: str, timeout: timedelta, slots: int = 0
+    ) -> "Connection":
+        """Joins the job of group ``group``; returns when all its ranks have.
+
+        rank: this process's place in ``ranks``, the members' global ranks. slots: how many of the switch's
+        the job is to have; 0: a share of what is free. Raises RendezvousError, AgentError or OSError, each
+        saying what is missing.
+        """
+        wanted = wanted_link()
+        with contextlib.ExitStack() as undo:
+            met, cluster = rendezvous.agree(store, ranks, rank, group, timeout)
+            undo.callback(rendezvous.leave, met)
+            if cluster is not None:
+                undo.callback(cluster.stop)
+            udp = bind_udp(wanted)
+            if udp is not None:
+                undo.callback(udp.close)
+            client = AgentClient(met.controller)
+            undo.callback(client.close)
+            membership = client.join(
+                job=met.job,
+                size=len(ranks),
+                rank=rank,
+                token=met.token,
+                host=met.host(ranks[rank]),
+                udp_port=udp.port if udp is not None else 0,
+                slots=slots,
+                timeout_s=timeout.total_seconds(),
+            )
+            share = share_port(membership, wanted, udp)
+            undo.callback(share.release)
+            connection = cls(client, membership, share, met, cluster, timeout)
+            undo.pop_all()
+            return connection
+
+    @property
+    def operations(self) -> OperationQueue:
+        """The queue of this process's operations on the port."""
+        return self._share.operations
+
+    def free_slots(self) -> list[FreeSlots]:
+        """The slots that no job holds now. AgentError when the controller cannot be asked."""
+        return [
+            FreeSlots(switch.name, switch.slots - switch.slots_used, switch.role == "spine")
+            for switch in self._client.status().switches
+        ]
+
+    @property
+    def stats(self) -> ReducerStats:
+        """Packets, bytes, blocks and time of all reductions of this group so far."""
+        return self._reducer.stats
+
+    @contextlib.contextmanager
+    def deadline(self, timeout: timedelta) -> Iterator[None]:
+        """Bounds how long each reduction inside may go without progress."""
+        before, self._reducer.timeout_s = self._reducer.timeout_s, timeout.total_seconds()
+        try:
+            yield
+        finally:
+            self._reducer.timeout_s = before
+
+    def reduce(
+        self, lanes: Lanes, op: Op, block: int = SLOT_LANES, tagging: Tagging = LOSSLESS
+    ) -> ReduceReport:
+        """See Reducer.reduce; GroupBrokenError when the group is, or when this breaks it."""
+        for reason in self._client.departed.values():
+            raise GroupBrokenError(f"{self._name()}: {reason}; no collective can complete without it")
+        try:
+            return self._reducer.reduce(lanes, op, block, tagging)
+        except Aborted as error:
+            raise GroupBrokenError(f"{self._name()}: {error}") from None
+        except (TransportTimeout, OSError) as error:
+            self._give_up(str(error))
+            raise GroupBrokenError(f"{self._name()}: {error}") from error
+
+    def barrier(self) -> ReduceReport:
+        """See Reducer.barrier."""
+        return self.reduce(np.empty(0, np.uint32), Op.ADD)
+
+    def abort(self, reason: str) -> None:
+        """Ends what is running and the group with it; the other ranks are told that this one is lost."""
+        self._give_up(reason)
+
+    def close(self) -> None:
+        """Leaves the job, after aborting what still runs. Can be called twice, from any thread.
+
+        Stops the local cluster that this process started for the group, when no job is left on it.
+        """
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        _open.remove(self)
+        for timer in self._grace:
+            timer.cancel()
+        self._reducer.close()  # from here on every operation that is still queued fails at once
+        self._share.release()
+        with contextlib.suppress(AgentError):  # the controller may be gone; then there is nothing to leave
+            self._client.leave()
+        self._client.close()
+        rendezvous.leave(self._met)
+        if self._cluster is not None:
+            _stop_when_unused(self._cluster)
+
+    def _stopped(self, reason: str) -> None:
+        """From the client's thread: the controller ended the job."""
+        self._reducer.abort(f"the job was stopped: {reason}")
+
+    def _member_left(self, _rank: int, reason: str) -> None:
+        """From the client's thread: another rank left cleanly, so it had the results of all it took part in.
+
+        Everybody's contributions to those were in then. What is still not done after a while, it never began.
+        """
+        timer = threading.Timer(
+            _GRACE_S, self._reducer.abort, [f"{reason}; no collective can complete without it"]
+        )
+        timer.daemon = True
+        self._grace.append(timer)
+        timer.start()
+
+    def _give_up(self, reason: str) -> None:
+        self._reducer.abort(reason)
+        self._client.close()
+
+    def _name(self) -> str:
+        member = self.membership
+        return f"rank {member.rank} of {member.size} in job {member.job!r}"
+
+
+def _stop_when_unused(cluster: "LocalCluster") -> None:
+    """Its jobs are other processes' now: one that dies or goes silent costs its job, so this ends."""
+    try:
+        while cluster.status().jobs:
+            time.sleep(_POLL_S)
+    except AgentError:
+        pass  # the controller died: nobody can use it
+    finally:
+        cluster.stop()
+
+
+_open: list[Connection] = []
+_watcher: threading.Thread | None = None
+
+
+def _watch_the_main_thread() -> None:
+    """Closes every connection when the main thread ends, should the program not do so.
+
+    The interpreter waits for threads such as the queues' before any exit handler runs; this one ends
+    them first.
+    """
+    global _watcher  # noqa: PLW0603
+    if _watcher is None or not _watcher.is_alive():
+        _watcher = threading.Thread(target=_close_after_main, name="weir-exit")
+        _watcher.start()
+
+
+def _close_after_main() -> None:
+    threading.main_thread().join()
+    for connection in reversed(_open.copy()):
+        connection.close()

@@ -1,0 +1,322 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DDP communication hook: sparsified all-reduce through the switch, of which a bounded part may go missing.
+
+This module must not postpone the evaluation of annotations: DDP looks at the hook's.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
+
+from weir.host_agent.collectives.float_sum import Contribution, encode
+from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.classes import LayerClasses, Magnitudes
+from weir.host_agent.compression.encodings import (
+    SCALE_LANES,
+    Encodings,
+    Plan,
+    Proposal,
+    Selection,
+    parse_rule,
+)
+from weir.host_agent.compression.local_gradients import LocalGradients, Outgoing
+from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.host_agent.compression.sparsifiers import Sparsifier, SparsifierOptions, create_sparsifier
+from weir.host_agent.torch.backend import WeirProcessGroup
+from weir.host_agent.torch.state_sync import newest
+from weir.host_agent.torch.step_stats import StepStats
+from weir.host_agent.transport.ledger import Direction, Ledger
+from weir.host_agent.transport.reducer import ReducerStats
+from weir.host_agent.transport.report import ReduceReport
+from weir.host_agent.transport.tagging import Tagging
+
+__all__ = ["HookState", "StepStats", "hook"]
+
+_HOOKABLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
+_COUNTED = (
+    *("packets_up", "packets_down", "bytes_up", "bytes_down"),
+    *("timeouts", "retransmissions", "releases", "repeats_asked", "trimmed", "marked", "missing", "budget"),
+)
+
+
+class HookState:
+    """What ``hook`` needs from step to step: the method, its settings, every parameter's residual.
+
+    Packets carry the layer class of their bucket, so that what the next forward pass needs first is summed
+    first where the network is congested.
+
+    module: the DDP module the hook is registered on (or any module that holds the parameters); it gives the
+    names that errors and checkpoints use. process_group: a "weir" group, by default the module's, else the
+    default group. sparsifier: a registered name, or an object. density, threshold, block: its options.
+    format: how what it chose is written down (``weir.host_agent.compression.encodings.parse_rule``), by
+    default what the sparsifier says, mostly "auto". loss_policy: how much of each gradient may go missing in
+    a step rather than be waited for: a share from 0 to 1, a LossPolicy, or the path of a file with one; 0,
+    the default: nothing. error_feedback: keep what is not delivered for the next step (dense and without loss
+    there is nothing to keep). warmup_steps: over that many first steps the density goes down to its target.
+    exclude: parameters that are sent whole: name patterns (fnmatch), or "1d" for all of one dimension. seed:
+    of what a sparsifier draws at random, the same on all ranks.
+
+    A residual is this rank's own: save ``state_dict()`` on every rank, beside the model. When the group has
+    changed, ``bind`` on all its ranks: they go on from the state of the one that has made most steps, and a
+    rank that has just joined starts without residuals.
+
+    Example::
+
+        ddp = DistributedDataParallel(model)
+        state = weir.torch.HookState(ddp, sparsifier="topk-block", density=0.05)
+        ddp.register_comm_hook(state, weir.torch.hook)
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        *,
+        process_group: dist.ProcessGroup | None = None,
+        sparsifier: str | Sparsifier = "topk-block",
+        density: float = 0.05,
+        threshold: float = 1e-3,
+        block: int = 256,
+        format: str | None = None,
+        loss_policy: LossPolicy | float | str | Path = 0.0,
+        error_feedback: bool = True,
+        warmup_steps: int = 0,
+        exclude: Sequence[str] = (),
+        seed: int = 0,
+    ) -> None:
+        self.options = SparsifierOptions(density, threshold, block, warmup_steps, seed)
+        if isinstance(sparsifier, str):
+            sparsifier = create_sparsifier(sparsifier, self.options)
+        policy = LossPolicy.of(loss_policy)
+        self.gradients = LocalGradients(sparsifier, policy, error_feedback=error_feedback, exclude=exclude)
+        self.formats = Encodings(parse_rule(sparsifier.format if format is None else format), sparsifier)
+        self.step = 0
+        self.ledger = Ledger()
+        self.last_step: StepStats | None = None
+        self._this_step = StepStats()
+        self._names: dict[torch.Tensor, str] = {}
+        self._layers = LayerClasses({})
+        self._group: WeirProcessGroup | None = None
+        self._joined = False
+        self.bind(module, process_group)
+
+    def bind(self, module: torch.nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
+        """Connects the state to a module and a group: at the start, after unpickling, for another group.
+
+        To be called on all ranks of the group: at the next step they agree on one state.
+        """
+        if isinstance(module, DistributedDataParallel):
+            process_group = process_group or module.process_group
+            module = module.module
+        process_group = process_group or dist.distributed_c10d._get_default_group()
+        if not isinstance(process_group, WeirProcessGroup):
+            raise TypeError(
+                "weir.torch.hook needs a process group of the weir backend, this one is a "
+                f'{type(process_group).__name__}: call init_process_group("weir", ...), or give HookState '
+                'a process_group made by new_group(backend="weir")'
+            )
+        self._group = process_group
+        self._names = {parameter: name for name, parameter in module.named_parameters()}
+        self._layers = LayerClasses.of(module)
+        self.gradients.join(module, process_group.rank(), process_group.size())
+        self.formats.join(process_group.size(), process_group.connection.membership.slot_count)
+        self._joined = False
+
+    def layout_of(self, bucket: GradBucket) -> BucketLayout:
+        """Where the parameters of one of DDP's buckets are."""
+        parameters = bucket.parameters()
+        names = [self._names[parameter] for parameter in parameters]
+        return BucketLayout.of(bucket.index(), names, parameters, SCALE_LANES)
+
+    def residual(self, name: str) -> torch.Tensor | None:
+        """What a parameter's gradient still owes to the sums: flat, float32; None when there is nothing."""
+        feedback = self.gradients.feedback
+        return feedback.residual(name) if feedback is not None else None
+
+    @property
+    def plans(self) -> Mapping[int, Plan]:
+        """How each bucket was written down the last time, by its index."""
+        return self.formats.plans
+
+    @property
+    def group(self) -> WeirProcessGroup:
+        """The group the gradients are summed over."""
+        if self._group is None:
+            raise RuntimeError("this HookState was unpickled: call bind(module) before it is used again")
+        return self._group
+
+    def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool) -> torch.Tensor:
+        """One bucket's step: overwrites it by the average over all ranks of what was sent, and returns it.
+
+        layout: its parameters start on multiples of SCALE_LANES. Runs on the group's thread. Until the sum is
+        there nothing of the state has changed, so a step that raised can be repeated.
+        """
+        if not self._joined:
+            self._join()
+        started, before = time.perf_counter(), self.group.connection.stats
+        communicator, tagging = (
+            self.group.collectives.communicator,
+            Tagging(self._layers.frontmost(s.name for s in layout)),
+        )
+        outgoing = self.gradients.prepare(layout, bucket)
+        plan = self.formats.plan(layout, self.gradients.spans, self.gradients.excluded)
+        proposal = Proposal(plan, layout, outgoing.sent)
+        selection = proposal.agree(communicator, tagging)
+        fills = self.gradients.sparsifier.fills_union
+        packed = selection.pack(outgoing.compensated if fills else outgoing.sent)
+        notes = self.formats.notes(communicator, selection, packed)
+        values = packed.cpu()  # from here on the network's
+        mine = encode(
+            communicator,
+            values.numpy(),
+            selection.describe,
+            SCALE_LANES,
+            tagging,
+            packet=plan.block,
+            dense=not selection.everything,
+            notes=notes,
+        )
+        magnitudes = self.gradients.classify(selection.layout, values)
+        budgets = self._budgets(tagging, selection, magnitudes, mine)
+        total, report = mine.add(communicator, keep=self.gradients.keeps_rounding, tagging=budgets)
+        sums = torch.from_numpy(total.values()).to(bucket.device)
+        summed = selection.unpack(sums)
+        layout.collect(self.gradients.sparsifier.decode(summed), bucket)
+        self._settle(outgoing, selection, packed, mine, report, magnitudes)
+        if self.gradients.observes:
+            self.gradients.observe(layout, summed, selection.union(summed))
+        self.formats.settle(selection, summed, communicator.size, notes)
+        for direction in Direction:
+            self.ledger.record(self.step, f"bucket {layout.index}", direction, report)
+        part = StepStats(
+            step=self.step + 1,
+            elements=layout.elements,
+            sent_elements=proposal.elements,
+            union_elements=selection.layout.elements if fills else int(torch.count_nonzero(sums)),
+            seconds=time.perf_counter() - started,
+            selection_seconds=outgoing.seconds + proposal.seconds,
+            blocks=selection.layout.length // plan.block,
+            **self._counted(report, before),
+        )
+        so_far = self._this_step if layout.index else StepStats()  # a step that raised left its part behind
+        self._this_step = so_far.plus(part)
+        if last:
+            self._end_step()
+        return bucket
+
+    def _join(self) -> None:
+        """Goes on from the state of whichever rank of the group has made most steps."""
+        state = newest(self.group.collectives, self.step, self._agreed())
+        if state is not None:
+            self._adopt(state)
+        self._joined = True
+
+    def _agreed(self) -> dict[str, Any]:
+        """What is the same on all ranks."""
+        return {
+            "step": self.step,
+            "sparsifier": self.gradients.sparsifier.state_dict(),
+            "formats": self.formats.state_dict(),
+        }
+
+    def _adopt(self, state: Mapping[str, Any]) -> None:
+        self.gradients.sparsifier.load_state_dict(state["sparsifier"])
+        self.formats.load_state_dict(state["formats"])
+        self.step = state["step"]
+
+    def _settle(
+        self,
+        outgoing: Outgoing,
+        selection: Selection,
+        packed: torch.Tensor,
+        mine: Contribution,
+        report: ReduceReport,
+        magnitudes: Magnitudes | None,
+    ) -> None:
+        """Keeps what the sum did not include."""
+        undelivered = outgoing.compensated
+        if self.gradients.feedback is None:
+            pass
+        elif self.gradients.keeps_rounding:
+            delivered = torch.from_numpy(mine.values()).to(undelivered.device)
+            selection.subtract(undelivered, delivered)
+        else:  # everything was sent, as it was
+            lost, places = report.given_back.blocks, mine.places()
+            blocks = torch.zeros_like(packed).view(-1, selection.plan.block)
+            chosen = torch.from_numpy((lost if places is None else places[lost]).astype(np.int64))
+            blocks[chosen] = packed.view(blocks.shape)[chosen]
+            undelivered = selection.unpack(blocks.view(-1))
+        self.gradients.settle(outgoing, undelivered, magnitudes)
+
+    def _budgets(
+        self, tagging: Tagging, selection: Selection, magnitudes: Magnitudes | None, mine: Contribution
+    ) -> Tagging:
+        """Classes and budgets of the blocks that ``mine`` has lanes of."""
+        if magnitudes is None or not mine.lanes.size:
+            return tagging
+        classes, places, occupied = magnitudes.classes, mine.places(), mine.occupied()
+        if places is not None:
+            sent_here, occupied = occupied, np.zeros(classes.size, np.bool_)
+            occupied[places] = sent_here
+        accounts = self.gradients.policy.accounts_for(selection.layout, self._layers, classes, occupied)
+        chosen = slice(None) if places is None else places
+        return Tagging(tagging.layer, classes[chosen], accounts.of_block[chosen], accounts.budgets)
+
+    def _counted(self, report: ReduceReport, before: ReducerStats) -> dict[str, Any]:
+        """One bucket's numbers of the network; ``before``: the group's when it began."""
+        after = self.group.connection.stats
+        return {
+            "reduce_seconds": after.seconds - before.seconds,
+            "blocks_sent": report.blocks_sent,
+            "entered": report.entered,
+            "included": report.included,
+            "returned": report.returned,
+            **{name: getattr(after, name) - getattr(before, name) for name in _COUNTED},
+        }
+
+    def _end_step(self) -> None:
+        self.gradients.end_step()
+        self.formats.end_step()
+        self.step += 1
+        self.last_step, self._this_step = self._this_step, StepStats()
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's residuals and classes, what all ranks share: enough to go on bit for bit."""
+        return {**self._agreed(), **self.gradients.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from what ``state_dict`` gave on this rank; ValueError when it is of other parameters."""
+        for what in ("residuals", "quartiles"):
+            unknown = sorted(set(state[what]) - set(self._names.values()))
+            if unknown:
+                raise ValueError(
+                    f"the saved state has {what} of parameters this module lacks: {', '.join(unknown)}"
+                )
+        self._adopt(state)
+        self.gradients.load_state_dict(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything but the module and the group, which another process does not have."""
+        return {**self.__dict__, "_group": None, "_names": {}}
+
+
+def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The hook to register: ``ddp.register_comm_hook(state, weir.torch.hook)``.
+
+    Gradients may be float16, bfloat16 or float32. A NaN or infinity raises NonFiniteError on every rank
+    and names the parameter; nothing hangs and the group stays usable.
+    """
+    buffer = bucket.buffer()
+    if buffer.dtype not in _HOOKABLE:
+        raise TypeError(
+            f"weir.torch.hook sums gradients in float32, these are {buffer.dtype}: "
+            "train without the hook, which the weir backend sums them in 64 bits"
+        )
+    layout, last = state.layout_of(bucket), bucket.is_last()
+    return state.group.submit(lambda: state.exchange(layout, buffer, last)).get_future()

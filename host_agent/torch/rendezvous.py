@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the ranks of a process group find one controller and one job: through torch's store.
+
+Rank 0 decides and publishes; the others read. Where no controller is named and all ranks are on one machine,
+rank 0 starts a switch and a controller for them.
+"""
+
+import json
+import os
+import secrets
+import socket
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch._C._distributed_c10d import Store
+
+if TYPE_CHECKING:
+    from weir.cluster import LocalCluster
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class RendezvousError(RuntimeError):
+    """The ranks could not agree on a controller; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """What all ranks of a group agree on.
+
+    controller: its address. job: the job's name there. token: the job's secret.
+    hosts: by global rank, the host names of a local cluster; empty when each rank knows its own.
+    """
+
+    controller: str
+    job: str
+    token: str
+    hosts: dict[int, str]
+
+    def host(self, rank: int) -> str:
+        """The name of the host that global rank ``rank``, this process, is."""
+        return self.hosts.get(rank) or os.environ.get("WEIR_HOST") or f"h{rank + 1}"
+
+
+# The local clusters that this process's groups are on: later groups of the same ranks use them too.
+_local: list[Rendezvous] = []
+
+
+def agree(
+    store: Store, ranks: list[int], rank: int, group: str, timeout: timedelta
+) -> tuple[Rendezvous, "LocalCluster | None"]:
+    """The group's rendezvous, and the cluster that this process started for it and has to stop.
+
+    ranks: the members' global ranks. rank: this process's place among them. group: torch's name for it.
+    """
+    # A group can be made again on the same store; every rank counts the times for itself.
+    attempt = f"weir/rendezvous-{store.add(f'weir/rendezvous-of/{rank}', 1)}"
+    store.set(f"{attempt}/machine/{rank}", _machine())
+    if rank:
+        return _attend(store, attempt, timeout), None
+    try:
+        met, cluster = _convene(store, attempt, ranks, group, timeout)
+    except Exception as error:
+        store.set(attempt, json.dumps({"error": str(error)}))
+        raise
+    store.set(attempt, json.dumps(asdict(met)))
+    return met, cluster
+
+
+def leave(met: Rendezvous) -> None:
+    """This process's group that ``met`` was for is closed."""
+    if met in _local:
+        _local.remove(met)
+
+
+def _attend(store: Store, attempt: str, timeout: timedelta) -> Rendezvous:
+    try:
+        store.wait([attempt], timeout)
+    except RuntimeError as error:
+        raise RendezvousError(
+            f"rank 0 did not say within {timeout.total_seconds():g} s which controller to join: does it run?"
+        ) from error
+    said = json.loads(store.get(attempt))
+    if "error" in said:
+        raise RendezvousError(f"rank 0 could not find or start a controller: {said['error']}")
+    hosts = {int(rank): host for rank, host in said.pop("hosts").items()}
+    met = Rendezvous(**said, hosts=hosts)
+    if hosts:
+        _local.append(met)
+    return met
+
+
+def _convene(
+    store: Store, attempt: str, ranks: list[int], group: str, timeout: timedelta
+) -> tuple[Rendezvous, "LocalCluster | None"]:
+    job, token = f"{group}-{secrets.token_hex(4)}", secrets.token_hex(16)
+    if address := os.environ.get("WEIR_CONTROLLER"):
+        return Rendezvous(address, job, token, {}), None
+    for known in reversed(_local):
+        if known.hosts.keys() >= set(ranks):
+            met = Rendezvous(known.controller, job, token, known.hosts)
+            _local.append(met)
+            return met, None
+    _require_one_machine(store, attempt, len(ranks), timeout)
+    from weir.cluster import LocalCluster
+
+    cluster = LocalCluster(len(ranks))
+    cluster.start()
+    hosts = {member: f"h{number}" for number, member in enumerate(ranks, start=1)}
+    met = Rendezvous(cluster.controller, job, token, hosts)
+    _local.append(met)
+    return met, cluster
+
+
+def _require_one_machine(store: Store, attempt: str, size: int, timeout: timedelta) -> None:
+    keys = [f"{attempt}/machine/{rank}" for rank in range(size)]
+    try:
+        store.wait(keys, timeout)
+    except RuntimeError as error:
+        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        raise RendezvousError(
+            f"of {size} ranks these did not come within {timeout.total_seconds():g} s: {missing}"
+        ) from error
+    machines = {store.get(key).decode() for key in keys}
+    if len(machines) > 1:
+        names = ", ".join(sorted(machine.split()[0] for machine in machines))
+        raise RendezvousError(
+            f"the ranks are on several machines ({names}) and WEIR_CONTROLLER is not set: "
+            "start `weir controller` and set it to its address on every rank"
+        )
+
+
+def _machine() -> str:
+    """This machine's name, and what tells it from another of that name."""
+    boot = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
+    return f"{socket.gethostname()} {boot}"

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The native half of the host agent (``csrc/``), compiled on first use and bound with ctypes."""
+
+import ctypes
+import functools
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_uint16,
+    c_uint32,
+    c_uint64,
+)
+from ctypes import c_void_p as pointer
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from weir import native
+from weir.host_agent.transport.report import Verdict
+from weir.wire.definition import COLUMN, MAX_COLUMNS, SLOT_LANES, WEIR
+
+MAX_PAYLOAD: Final = WEIR.size + COLUMN.size * MAX_COLUMNS + 4 * SLOT_LANES
+"""Bytes of the longest Weir packet, from the Weir header on."""
+
+_CSRC: Final = Path(__file__).resolve().parent / "csrc"
+
+
+_CONFIG: Final = ("job", "worker", "workers", "slots", "first_round", "fill", "congestion")
+
+_TIMES: Final = ("initial_rto_ns", "min_rto_ns", "max_rto_ns", "min_probe_ns", "reordering_ns")
+
+
+class Config(Structure):
+    """``weir_config`` in transport.h."""
+
+    _fields_ = (
+        *((name, c_uint32) for name in _CONFIG),
+        *((name, c_int64) for name in _TIMES),
+    )
+
+
+class Tagging(Structure):
+    """``weir_tagging`` in transport.h."""
+
+    _fields_ = (
+        ("layer", c_uint32),
+        *((name, pointer) for name in ("magnitudes", "accounts", "budgets")),
+        ("budget_count", c_uint32),
+    )
+
+
+class LossAccount(Structure):
+    """``weir_account`` in transport.h."""
+
+    FIELDS: Final = ("limit", "reserved", "missing")
+    _fields_ = tuple((name, c_uint64) for name in FIELDS)
+
+
+class Report(Structure):
+    """``weir_report`` in transport.h."""
+
+    COUNTS: Final = (
+        "blocks",
+        "blocks_sent",
+        "rounds",
+        "packets_up",
+        "packets_down",
+        "bytes_up",
+        "bytes_down",
+        "timeouts",
+        "retransmissions",
+        "probes",
+        "releases",
+        "marked",
+        "trimmed",
+    )
+    ACCOUNTS: Final = ("entered", "included", "returned", "applied")
+    _fields_ = (
+        *((name, c_uint64) for name in COUNTS),
+        *((f"{name}_{what}", c_uint64) for name in ACCOUNTS for what in ("lanes", "sum")),
+        ("verdicts", c_uint64 * len(Verdict)),
+    )
+
+
+class Addresses(Structure):
+    """``weir_addresses`` in frame.h."""
+
+    _fields_ = (
+        *((name, c_uint8 * 6) for name in ("host_mac", "switch_mac")),
+        *((name, c_uint32) for name in ("host_ip", "switch_ip")),
+        *((name, c_uint16) for name in ("host_port", "switch_port")),
+    )
+
+
+_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "weir_transport_new": (pointer, (POINTER(Config),)),
+    "weir_transport_free": (None, (pointer,)),
+    "weir_transport_begin": (
+        c_int,
+        (pointer, c_uint32, c_uint32, pointer, c_uint64, POINTER(Tagging)),
+    ),
+    "weir_transport_send": (c_uint32, (pointer, c_int64, pointer, POINTER(c_uint8))),
+    "weir_transport_receive": (c_int, (pointer, c_char_p, c_uint32, c_uint8, c_int64)),
+    "weir_transport_done": (c_int, (pointer,)),
+    "weir_transport_deadline": (c_int64, (pointer,)),
+    "weir_transport_rto": (c_int64, (pointer,)),
+    "weir_transport_window": (c_uint32, (pointer,)),
+    "weir_transport_accounts": (c_uint32, (pointer, POINTER(POINTER(LossAccount)))),
+    "weir_transport_report": (POINTER(Report), (pointer,)),
+    "weir_transport_waiting": (c_uint32, (pointer, POINTER(c_uint32), POINTER(c_uint32), c_uint32)),
+    "weir_transport_returned": (
+        c_uint64,
+        (pointer, POINTER(POINTER(c_uint32)), POINTER(POINTER(c_uint32))),
+    ),
+    "weir_drive": (c_int, (pointer, pointer, c_int64)),
+    "weir_shm_open": (pointer, (c_char_p, c_char_p, POINTER(Addresses))),
+    "weir_udp_open": (pointer, (c_int,)),
+    "weir_io_last_error": (c_int, (pointer,)),
+    "weir_io_close": (None, (pointer,)),
+    "weir_frame_wrap": (c_uint32, (POINTER(Addresses), c_char_p, c_uint32, c_uint8, pointer)),
+    "weir_frame_unwrap": (c_int32, (POINTER(Addresses), c_char_p, c_uint32, POINTER(c_uint8))),
+    "weir_exponents": (None, (pointer, c_uint64, c_uint32, pointer)),
+    "weir_to_fixed": (c_uint64, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
+    "weir_from_fixed": (None, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
+    "weir_to_fixed_rows": (
+        c_uint64,
+        (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, pointer),
+    ),
+    "weir_from_fixed_rows": (
+        None,
+        (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, pointer),
+    ),
+    "weir_mask_write": (c_uint64, (pointer, c_uint64, c_uint32, pointer)),
+    "weir_pyramid": (None, (pointer, c_uint64, c_uint32, pointer)),
+    "weir_mask_count": (c_uint64, (pointer, c_uint64)),
+    "weir_mask_pack": (None, (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer)),
+    "weir_mask_unpack": (None, (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer)),
+    "weir_mask_subtract": (None, (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer)),
+    "weir_candidates": (
+        c_uint64,
+        (pointer, c_uint64, c_float, c_float, pointer, pointer, c_uint64, ctypes.POINTER(c_uint64)),
+    ),
+    "weir_energies": (None, (pointer, c_uint64, c_uint32, pointer)),
+    "weir_split_int64": (None, (pointer, c_uint64, pointer)),
+    "weir_join_int64": (None, (pointer, c_uint64, pointer)),
+    "weir_exponents64": (None, (pointer, c_uint64, c_uint32, pointer)),
+    "weir_split_float64": (c_uint64, (pointer, c_uint64, c_uint32, pointer, pointer)),
+    "weir_join_float64": (None, (pointer, c_uint64, c_uint32, pointer, pointer)),
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The compiled library. Raises native.NoCompilerError or native.CompileError on a machine's first use."""
+    loaded = native.load_library("host-agent", sorted(_CSRC.glob("*.c")), include=[_CSRC, native.INCLUDE])
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded
+
+
+def contiguous(array: npt.NDArray[Any], what: str, *dtypes: type[np.generic]) -> int:
+    """The address of a C-contiguous array of one of ``dtypes``.
+
+    Raises TypeError or ValueError, saying what ``what`` is, for anything else.
+    """
+    wanted = " or ".join(np.dtype(dtype).name for dtype in dtypes)
+    if not isinstance(array, np.ndarray) or array.dtype not in [np.dtype(dtype) for dtype in dtypes]:
+        found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise TypeError(f"{what} must be a numpy array of {wanted}, not {found}")
+    if not array.flags.c_contiguous:
+        raise ValueError(f"{what} must be C-contiguous: pass np.ascontiguousarray of it")
+    return array.ctypes.data

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Ethernet, IPv4 and UDP headers around a Weir packet, for links that carry whole frames."""
+
+import ctypes
+import ipaddress
+from dataclasses import dataclass
+
+from weir.host_agent.transport import engine
+from weir.host_agent.transport.datagram import Datagram
+from weir.host_agent.transport.report import FRAME_OVERHEAD
+from weir.wire.definition import UDP_PORT
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where one side of a job's traffic is. mac: six octets in hexadecimal, colons between; ip: dotted."""
+
+    mac: str
+    ip: str
+    udp_port: int = UDP_PORT
+
+    def __post_init__(self) -> None:
+        try:
+            octets = bytes.fromhex(self.mac.replace(":", ""))
+        except ValueError:
+            octets = b""
+        if len(octets) != 6:
+            raise ValueError(f"{self.mac!r} is no MAC address such as 02:00:00:00:00:01")
+        ipaddress.IPv4Address(self.ip)
+        if not 1 <= self.udp_port <= 0xFFFF:
+            raise ValueError(f"{self.udp_port} is no UDP port")
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Both ends of a worker's traffic: the worker's host, and the switch's aggregation address."""
+
+    host: Endpoint
+    switch: Endpoint
+
+    def native(self) -> engine.Addresses:
+        """For the C side."""
+        macs = (bytes.fromhex(end.mac.replace(":", "")) for end in (self.host, self.switch))
+        return engine.Addresses(
+            *((ctypes.c_uint8 * 6)(*mac) for mac in macs),
+            *(int(ipaddress.IPv4Address(end.ip)) for end in (self.host, self.switch)),
+            *(end.udp_port for end in (self.host, self.switch)),
+        )
+
+
+class Framer:
+    """Puts a worker's payloads into frames to the switch, and takes the switch's out of theirs."""
+
+    def __init__(self, addresses: Addresses) -> None:
+        self._lib = engine.library()
+        self._addresses = addresses.native()
+        self._out = ctypes.create_string_buffer(FRAME_OVERHEAD + engine.MAX_PAYLOAD)
+        self._traffic_class = ctypes.c_uint8()
+
+    def wrap(self, payload: bytes, traffic_class: int) -> bytes:
+        """The frame that carries ``payload`` (at most engine.MAX_PAYLOAD bytes) to the switch.
+
+        traffic_class: DSCP << 2 | ECN.
+        """
+        if len(payload) > engine.MAX_PAYLOAD:
+            raise ValueError(f"a payload of {len(payload)} bytes: the longest is {engine.MAX_PAYLOAD}")
+        length = self._lib.weir_frame_wrap(self._addresses, payload, len(payload), traffic_class, self._out)
+        return self._out.raw[:length]
+
+    def unwrap(self, frame: bytes) -> Datagram | None:
+        """What a frame from the switch to this worker carries; None when the frame is anything else."""
+        length = self._lib.weir_frame_unwrap(self._addresses, frame, len(frame), self._traffic_class)
+        if length < 0:
+            return None
+        return Datagram(frame[FRAME_OVERHEAD : FRAME_OVERHEAD + length], self._traffic_class.value)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What carries a worker's packets: a shared-memory port of a switch on this machine, or a UDP socket.
+
+The loop that moves packets is native and runs without the interpreter lock, in slices; between two of them
+Python looks whether to give up, and delivers signals.
+"""
+
+import ctypes
+import errno
+import os
+import socket
+import threading
+import time
+from enum import IntEnum
+from pathlib import Path
+from typing import Final, Protocol
+
+from weir.host_agent.transport import engine
+from weir.host_agent.transport.frames import Addresses
+from weir.host_agent.transport.report import ReduceReport, Verdict
+from weir.host_agent.transport.slot_transport import SlotTransport
+
+SLICE_S: Final = 0.05
+SOCKET_BUFFER: Final = 4 << 20
+"""Asked of the kernel for a whole window of packets; it grants what net.core.rmem_max allows."""
+
+_SHOWN_SLOTS: Final = 4
+
+
+class TransportTimeout(TimeoutError):  # noqa: N818 - what callers know it as
+    """No round completed for too long. The message says who waits for what, and what was seen last."""
+
+
+class Aborted(RuntimeError):  # noqa: N818
+    """A reduce was given up because its abort event was set."""
+
+
+class _Outcome(IntEnum):
+    DONE = 0
+    RUNNING = 1
+    ERROR = 2
+
+
+class Link(Protocol):
+    """Carries one transport's packets at a time."""
+
+    def drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
+        """Run the transport's reduce until it is done.
+
+        Raises TransportTimeout when no round completes for ``timeout_s`` seconds, Aborted within
+        SLICE_S or so after ``abort`` is set, OSError when the carrier fails. The
+        transport cannot be used again after any of them: the workers' rounds differ.
+        """
+
+    def close(self) -> None:
+        """Detach. Closing twice is harmless."""
+
+
+class _NativeLink:
+    """A carrier in C, and how to wait for it."""
+
+    def __init__(self, io: int, what: str, hint: str) -> None:
+        self._lib = engine.library()
+        self._io: int | None = io
+        self._what, self._hint = what, hint
+
+    def drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
+        """See Link.drive."""
+        if self._io is None:
+            raise ValueError(f"{self._what} is closed")
+        rounds, since = -1, 0.0
+        while not abort.is_set():
+            outcome = self._lib.weir_drive(self._io, transport.handle, round(SLICE_S * 1e9))
+            if outcome == _Outcome.DONE:
+                return
+            if outcome == _Outcome.ERROR:
+                raise self._failure()
+            if transport.rounds != rounds:
+                rounds, since = transport.rounds, time.monotonic()
+            elif time.monotonic() - since >= timeout_s:
+                raise TransportTimeout(self._explain(transport, timeout_s))
+        raise Aborted("the reduce was aborted")
+
+    def close(self) -> None:
+        """Detach. Closing twice is harmless."""
+        if self._io is not None:
+            self._lib.weir_io_close(self._io)
+            self._io = None
+
+    def _failure(self) -> OSError:
+        code = ctypes.get_errno()
+        hint = ""
+        if code == errno.EMSGSIZE:
+            hint = f": the path's MTU must hold {engine.MAX_PAYLOAD + 28} bytes; smaller blocks do not help"
+        return OSError(code, f"{os.strerror(code)} on {self._what}{hint}")
+
+    def _explain(self, transport: SlotTransport, timeout_s: float) -> str:
+        config, waiting, report = transport.config, transport.waiting(), transport.report()
+        slots = ", ".join(f"{slot} (round {number})" for slot, number in waiting[:_SHOWN_SLOTS])
+        more = f" and {len(waiting) - _SHOWN_SLOTS} more" if len(waiting) > _SHOWN_SLOTS else ""
+        error = self._lib.weir_io_last_error(self._io)
+        return (
+            f"no round completed for {timeout_s:g} s on {self._what}: worker {config.worker} of "
+            f"{config.workers} in job {config.job} waits for results of slot {slots}{more}; "
+            f"{report.packets_up} packets sent ({report.retransmissions} of them repeats), "
+            f"{_seen(report)}. {_suspicion(report, self._hint)}"
+            + (f" Last socket error: {os.strerror(error)}." if error else "")
+        )
+
+
+def _seen(report: ReduceReport) -> str:
+    refused = ", ".join(f"{n} {verdict.name}" for verdict, n in report.refused.items())
+    return f"{report.rounds} results applied, {report.duplicates} duplicates" + (
+        f", refused: {refused}" if refused else ""
+    )
+
+
+def _suspicion(report: ReduceReport, hint: str) -> str:
+    """What to look at first, from what came in."""
+    if report.refused.keys() - {Verdict.NOT_OURS, Verdict.WRONG_JOB}:
+        return "Results came that do not fit: do all workers reduce the same vectors in the same order?"
+    if report.rounds or report.duplicates:
+        return "The switch answered before, so a worker is missing: look for one that died or hangs."
+    return (
+        f"Nothing came back at all: {hint}, the job is not admitted there (see the switch's counters in "
+        "`weir status`), or another worker never began this reduce."
+    )
+
+
+class ShmLink(_NativeLink):
+    """A host port in a switch's directory of shared-memory ports.
+
+    Raises OSError when the port cannot be opened, saying why.
+    """
+
+    def __init__(self, directory: Path | str, port: int, addresses: Addresses) -> None:
+        bell, path = Path(directory) / "bell", Path(directory) / f"port-{port}"
+        io = engine.library().weir_shm_open(os.fsencode(bell), os.fsencode(path), addresses.native())
+        if not io:
+            raise _cannot_open(path, port)
+        super().__init__(io, f"shared-memory port {path}", "the switch does not run")
+
+
+def _cannot_open(path: Path, port: int) -> OSError:
+    code = ctypes.get_errno()
+    hint = {
+        errno.ENOENT: f"no switch made it: start one with `--port {port}=shm` in that directory",
+        errno.EPROTO: "it is of another version of Weir: restart the switch",
+        errno.EACCES: "it belongs to another user",
+    }.get(code, os.strerror(code))
+    return OSError(code, f"cannot open the shared-memory port {path}: {hint}")
+
+
+class UdpLink(_NativeLink):
+    """A kernel UDP socket bound to ``bind`` (address, port; port 0 takes a free one) and connected to
+    the aggregation address, now or later with ``connect``.
+    """
+
+    def __init__(self, bind: tuple[str, int], aggregator: tuple[str, int] | None = None) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+                self._socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER)
+            self._bind(bind)
+            if aggregator is not None:
+                self.connect(aggregator)
+            io = engine.library().weir_udp_open(self._socket.fileno())
+            if not io:
+                code = ctypes.get_errno()
+                raise OSError(code, f"cannot use a UDP socket: {os.strerror(code)}")
+        except BaseException:
+            self._socket.close()
+            raise
+        super().__init__(
+            io, f"UDP {bind[0]}:{self.port}", "the aggregation address cannot be reached from this host"
+        )
+
+    def _bind(self, bind: tuple[str, int]) -> None:
+        try:
+            self._socket.bind(bind)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"cannot bind UDP {bind[0]}:{bind[1]}: {os.strerror(error.errno or 0)}"
+            ) from error
+
+    @property
+    def port(self) -> int:
+        """The UDP port that results must be sent to."""
+        port: int = self._socket.getsockname()[1]
+        return port
+
+    def connect(self, aggregator: tuple[str, int]) -> None:
+        """Send to this address and port, and receive from nowhere else."""
+        self._socket.connect(aggregator)
+
+    def close(self) -> None:
+        """Close the socket. Closing twice is harmless."""
+        super().close()
+        self._socket.close()

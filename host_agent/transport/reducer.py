@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The primitive that everything else is built from: reduce a vector of lanes over the workers of a job.
+
+Example::
+
+    reducer = Reducer(UdpLink(("10.0.0.1", 0), ("10.0.0.254", 9347)), TransportConfig(7, 0, 4, slots=64))
+    lanes = np.array([1, 2, 3], np.uint32)
+    report = reducer.reduce(lanes, Op.ADD)         # lanes now holds the sums
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+
+import numpy as np
+
+from weir.host_agent.transport.links import Aborted, Link
+from weir.host_agent.transport.report import NOTHING, Account, ReduceReport, Verdict
+from weir.host_agent.transport.slot_transport import Lanes, SlotTransport, TransportConfig
+from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.wire.definition import SLOT_LANES, Op
+
+DEFAULT_TIMEOUT_S: Final = 1800.0
+"""As long as torch.distributed waits for a collective."""
+
+
+@dataclass(frozen=True)
+class ReducerStats:
+    """Sums over all reduces of a reducer; the names are ReduceReport's.
+
+    rto: the current timeout, seconds. window: the current one, in slots. missing and budget: in lanes, of all
+    accounts.
+    """
+
+    reduces: int = 0
+    lanes: int = 0
+    blocks: int = 0
+    blocks_sent: int = 0
+    rounds: int = 0
+    packets_up: int = 0
+    packets_down: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    timeouts: int = 0
+    retransmissions: int = 0
+    releases: int = 0
+    probes: int = 0
+    repeats_asked: int = 0
+    results_trimmed: int = 0
+    marked: int = 0
+    trimmed: int = 0
+    duplicates: int = 0
+    seconds: float = 0.0
+    rto: float = 0.0
+    window: int = 0
+    missing: int = 0
+    budget: int = 0
+    refused: Mapping[Verdict, int] = field(default_factory=dict)
+    entered: Account = NOTHING
+    included: Account = NOTHING
+    returned: Account = NOTHING
+    applied: Account = NOTHING
+
+    def plus(self, report: ReduceReport, rto: float) -> "ReducerStats":
+        """These sums with one more reduce in them."""
+        refused = dict(self.refused)
+        for verdict, n in report.refused.items():
+            refused[verdict] = refused.get(verdict, 0) + n
+        return ReducerStats(
+            reduces=self.reduces + 1,
+            rto=rto,
+            window=report.window,
+            missing=self.missing + int(report.missing.sum()),
+            budget=self.budget + int(report.budgets.sum()),
+            refused=refused,
+            **{name: getattr(self, name) + getattr(report, name) for name in _SUMMED},
+        )
+
+
+_NOT_SUMMED: Final = frozenset({"reduces", "rto", "window", "missing", "budget", "refused"})
+_SUMMED: Final = tuple(name for name in ReducerStats.__dataclass_fields__ if name not in _NOT_SUMMED)
+
+
+class _Queue:
+    """A lock that is taken in the order of asking (threading.Lock's order is anyone's guess)."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._waiting: deque[threading.Lock] = deque()
+
+    def __enter__(self) -> None:
+        turn = threading.Lock()
+        turn.acquire()
+        with self._guard:
+            self._waiting.append(turn)
+            if self._waiting[0] is turn:
+                return
+        try:
+            turn.acquire()
+        except BaseException:  # an interrupt while waiting: leave the line
+            with self._guard:
+                self._leave(turn)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        with self._guard:
+            self._leave(self._waiting[0])
+
+    def _leave(self, turn: threading.Lock) -> None:
+        first = self._waiting[0] is turn
+        self._waiting.remove(turn)
+        if first and self._waiting:
+            self._waiting[0].release()
+
+
+class Reducer:
+    """Reduces vectors over the workers of a job, one at a time, in the order of the calls.
+
+    All workers must make the same calls in the same order. Calls may come from several threads.
+    A reduce that fails (TransportTimeout, Aborted, OSError, or an interrupt) leaves the workers in different
+    rounds: every later call raises Aborted with that reason, and the job needs a new membership.
+
+    Args:
+        link: owned from now on, closed with the reducer.
+        config: this worker's place in the job.
+        timeout_s: how long a reduce may go without progress, for example because a worker is late. An
+            attribute, too: a change holds from the next call on.
+    """
+
+    def __init__(self, link: Link, config: TransportConfig, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        self.config = config
+        self._link = link
+        self._transport = SlotTransport(config)
+        self.timeout_s = timeout_s
+        self._turn = _Queue()
+        self._abort = threading.Event()
+        self._reason: str | None = None
+        self._stats = ReducerStats()
+        self._closed = False
+
+    def reduce(
+        self, lanes: Lanes, op: Op, block: int = SLOT_LANES, tagging: Tagging = LOSSLESS
+    ) -> ReduceReport:
+        """Replace ``lanes`` by their reduction over all workers.
+
+        lanes: C-contiguous, writeable uint32 or int32 of any shape; the same size on every worker.
+        block: lanes in a block, 32 to 256: the unit of what is skipped when zero.
+        tagging: this worker's classes and loss budgets; with budgets, the report's ``given_back`` holds what
+        no result included.
+        Raises TypeError or ValueError before anything is sent; Aborted, TransportTimeout, OSError after.
+        """
+        with self._turn:
+            if self._reason is not None:
+                raise Aborted(self._reason)
+            start = time.perf_counter()
+            self._transport.begin(op, block, lanes, tagging)
+            try:
+                self._link.drive(self._transport, self.timeout_s, self._abort)
+            except BaseException as error:
+                if self._reason is None:
+                    self._reason = f"an earlier reduce of job {self.config.job} failed: {error!r}"
+                if isinstance(error, Aborted):
+                    raise Aborted(self._reason) from None
+                raise
+            report = self._transport.report(time.perf_counter() - start)
+            self._stats = self._stats.plus(report, self._transport.rto)
+            return report
+
+    def barrier(self) -> ReduceReport:
+        """Return when every worker has called it: one round without lanes."""
+        return self.reduce(np.empty(0, np.uint32), Op.ADD)
+
+    @property
+    def stats(self) -> ReducerStats:
+        """A snapshot of the sums over all finished reduces."""
+        return self._stats
+
+    def abort(self, reason: str) -> None:
+        """Make the reduce in progress, and every later call, raise Aborted(reason). From any thread."""
+        if self._reason is None:
+            self._reason = reason
+        self._abort.set()
+
+    def close(self) -> None:
+        """Abort what is in progress, then detach and free everything. Closing twice is harmless."""
+        self.abort(f"the reducer of job {self.config.job} is closed")
+        with self._turn:
+            if not self._closed:
+                self._closed = True
+                self._transport.close()
+                self._link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

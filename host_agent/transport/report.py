@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a reduce did: packets, bytes, and where every lane that entered it went."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.wire.definition import Op
+
+FRAME_OVERHEAD: Final = 42
+"""Bytes of Ethernet, IPv4 and UDP headers per packet: counted in every byte figure."""
+
+
+class Verdict(IntEnum):
+    """What became of a payload that arrived (``enum weir_verdict``). From SHORT on: refused, no effect."""
+
+    ACCEPTED = 0
+    STALE = 1
+    TRIMMED = 2
+    REPEAT = 3
+    SHORT = 4
+    BAD_VERSION = 5
+    BAD_TYPE = 6
+    BAD_FLAGS = 7
+    BAD_CLASS = 8
+    WRONG_JOB = 9
+    WRONG_WORKER = 10
+    BAD_SLOT = 11
+    BAD_ROUND = 12
+    BAD_OP = 13
+    BAD_BLOCK_SIZE = 14
+    BAD_GROUPS = 15
+    BAD_LENGTH = 16
+    BAD_COLUMN = 17
+    BAD_NEXT = 18
+    BAD_INCLUDED = 19
+    NO_MEMORY = 20
+    NOT_OURS = 21
+
+    @property
+    def refused(self) -> bool:
+        """Whether the payload was of no use: neither applied or obeyed, nor a harmless duplicate."""
+        return self >= Verdict.SHORT
+
+
+@dataclass(frozen=True)
+class Account:
+    """A number of lanes and their exact sum, lanes read as signed 32-bit integers."""
+
+    lanes: int = 0
+    total: int = 0
+
+    def __add__(self, other: "Account") -> "Account":
+        return Account(self.lanes + other.lanes, self.total + other.total)
+
+
+NOTHING: Final = Account()
+
+
+@dataclass(frozen=True)
+class Returned:
+    """Contributions that no result included, to be kept for the next step.
+
+    blocks: uint32[n], indexes of blocks; block k is lanes k * size to (k + 1) * size - 1 of the vector.
+    lanes: uint32[n, size], what this worker had contributed; zero beyond the vector's end.
+    """
+
+    blocks: npt.NDArray[np.uint32]
+    lanes: npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class ReduceReport:
+    """One reduce as one worker saw it. Bytes count Ethernet, IPv4 and UDP headers.
+
+    blocks: of the vector; blocks_sent: those of which this worker sent lanes (the non-zero ones, unless it
+    fills).
+    rounds: slot rounds completed. duplicates: results that came again, ignored. refused: payloads that
+    were no valid result, by reason.
+    Packets of a round after its first are of three kinds. retransmissions: what was sent before, sent again.
+    releases: without lanes, giving them up. probes: without lanes, asking for the result, or whether lanes
+    are missing. timeouts: retransmission timeouts. repeats_asked: times the aggregator asked for lanes.
+    results_trimmed: results that came without their lanes, asked for again.
+    marked: results that told of congestion. trimmed: rounds whose result lacks the lanes that this worker had
+    for it, whether a switch cut them off or a release gave them up.
+    entered: lanes of the non-zero blocks as the reduce began; included: those in a result that was
+    applied; returned: those given back. applied: lanes of results written to the vector.
+    missing and budgets: uint64, per account of the loss budget the lanes given back and how many might have
+    been; empty when the reduce was lossless.
+    window: slots that might be open at once, at the end.
+    """
+
+    op: Op
+    lanes: int
+    block: int
+    blocks: int
+    blocks_sent: int
+    rounds: int
+    packets_up: int
+    packets_down: int
+    bytes_up: int
+    bytes_down: int
+    timeouts: int
+    retransmissions: int
+    releases: int
+    probes: int
+    repeats_asked: int
+    results_trimmed: int
+    marked: int
+    trimmed: int
+    window: int
+    duplicates: int
+    refused: Mapping[Verdict, int]
+    entered: Account
+    included: Account
+    returned: Account
+    applied: Account
+    given_back: Returned
+    missing: npt.NDArray[np.uint64]
+    budgets: npt.NDArray[np.uint64]
+    seconds: float = 0.0
+
+    @property
+    def blocks_skipped(self) -> int:
+        """Blocks of which this worker sent nothing, because they were zero here."""
+        return self.blocks - self.blocks_sent
+
+    @property
+    def density(self) -> float:
+        """Share of blocks that were sent; 0 of an empty vector."""
+        return self.blocks_sent / self.blocks if self.blocks else 0.0

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The host's half of the slot protocol (docs/protocol.md) as a state machine without I/O.
+
+Example::
+
+    transport = SlotTransport(TransportConfig(job=7, worker=0, workers=4, slots=64))
+    transport.begin(Op.ADD, 256, lanes)
+    while not transport.done:
+        datagrams, deadline = transport.poll(now)
+        ...                                   # send them; wait for a packet or the deadline
+        transport.on_packet(payload, now, traffic_class)
+    report = transport.report()
+"""
+
+import ctypes
+import errno
+import os
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.host_agent.transport import engine
+from weir.host_agent.transport.datagram import Datagram
+from weir.host_agent.transport.report import Account, ReduceReport, Returned, Verdict
+from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.wire.definition import MAX_BLOCK_LOG2, MAX_WORKERS, MIN_BLOCK_LOG2, Op
+
+Lanes = npt.NDArray[np.uint32] | npt.NDArray[np.int32]
+
+BLOCKS: Final = tuple(1 << log2 for log2 in range(MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 + 1))
+MAX_SLOTS: Final = 0xFFFF
+NEVER: Final = (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class TransportConfig:
+    """One worker's place in a job, and its timers.
+
+    job: 32-bit id on the wire. worker: own index, below workers. slots: of the job, the window in packets.
+    Timeouts in seconds: the initial one holds until a round trip is measured; the maximum caps RFC 6298's
+    back-off, so that an outage of any length is over at most that long after the network is back.
+    The minimum is well above the delays of a busy machine's scheduler: a packet repeated for nothing costs
+    more than a lost one found late.
+    min_probe: least time after which to ask what became of a packet, or to give up its lanes if the budget
+    allows: both cost little. reordering: packets that were sent less than this apart may overtake each other.
+    first_round: where the round counter of every slot starts; the same on all workers.
+    fill: send every requested block, also when it is zero here. Then a result is never longer than the
+    packet that completed its round, which BMv2 needs; the same on all workers.
+    congestion: narrow the window of open slots when results tell of congestion; may differ between workers.
+    """
+
+    job: int
+    worker: int
+    workers: int
+    slots: int
+    initial_rto: float = 0.2
+    min_rto: float = 0.05
+    max_rto: float = 1.0
+    min_probe: float = 0.002
+    reordering: float = 0.001
+    first_round: int = 1
+    fill: bool = False
+    congestion: bool = True
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.workers <= MAX_WORKERS:
+            raise ValueError(f"a job has 1 to {MAX_WORKERS} workers, not {self.workers}")
+        if not 0 <= self.worker < self.workers:
+            raise ValueError(f"worker {self.worker} is not in 0..{self.workers - 1}")
+        if not 1 <= self.slots <= MAX_SLOTS:
+            raise ValueError(f"a job has 1 to {MAX_SLOTS} slots, not {self.slots}")
+        if not 0 <= self.job <= 0xFFFFFFFF or not 0 <= self.first_round <= 0xFFFFFFFF:
+            raise ValueError("job and first_round are 32-bit numbers")
+        if not 0 < self.min_rto <= self.initial_rto <= self.max_rto:
+            raise ValueError(
+                "timeouts must satisfy 0 < min_rto <= initial_rto <= max_rto, not "
+                f"{self.min_rto}, {self.initial_rto}, {self.max_rto}"
+            )
+        if self.min_probe <= 0 or self.reordering < 0:
+            raise ValueError(
+                f"min_probe {self.min_probe} must be above 0, and reordering {self.reordering} not below"
+            )
+
+
+class SlotTransport:
+    """Reduces one vector at a time over the workers of a job, in place. For one thread at a time.
+
+    Times are integer nanoseconds of any one monotonic clock.
+    """
+
+    def __init__(self, config: TransportConfig) -> None:
+        self.config = config
+        self._lib = engine.library()
+        native = engine.Config(
+            config.job,
+            config.worker,
+            config.workers,
+            config.slots,
+            config.first_round,
+            config.fill,
+            config.congestion,
+            *(
+                round(seconds * 1e9)
+                for seconds in (
+                    config.initial_rto,
+                    config.min_rto,
+                    config.max_rto,
+                    config.min_probe,
+                    config.reordering,
+                )
+            ),
+        )
+        handle = self._lib.weir_transport_new(ctypes.byref(native))
+        if not handle:
+            raise MemoryError(f"no memory for a transport of {config.slots} slots")
+        self._handle: int | None = handle
+        self._out = ctypes.create_string_buffer(engine.MAX_PAYLOAD)
+        self._traffic_class = ctypes.c_uint8()
+        self._lanes: Lanes | None = None  # kept alive while the engine writes into it
+        self._tagging = LOSSLESS  # kept alive while the engine reads it
+        self._op, self._block = Op.ADD, BLOCKS[-1]
+
+    @property
+    def handle(self) -> int:
+        """Address of the C ``weir_transport``, for native drivers; valid until ``close``."""
+        if self._handle is None:
+            raise ValueError("the transport is closed")
+        return self._handle
+
+    def begin(self, op: Op, block: int, lanes: Lanes, tagging: Tagging = LOSSLESS) -> None:
+        """Begin to replace ``lanes`` by their reduction over all workers; every worker begins the same one.
+
+        lanes: C-contiguous uint32 or int32 of any shape, also empty (then it is a barrier). They belong to
+        the transport until it is done. block: lanes in a block, 32, 64, 128 or 256. tagging: this worker's
+        own; budgets are for ADD only.
+        Raises TypeError or ValueError for anything else, RuntimeError while the last reduce is not done.
+        """
+        address = engine.contiguous(lanes, "lanes", np.uint32, np.int32)
+        if not lanes.flags.writeable:
+            raise ValueError("lanes are read-only, and a reduce replaces them in place")
+        if block not in BLOCKS:
+            raise ValueError(f"a block has {', '.join(map(str, BLOCKS))} lanes, not {block}")
+        tagging.check(Op(op), -(-lanes.size // block))
+        error = self._lib.weir_transport_begin(
+            self.handle, Op(op), block.bit_length() - 1, address, lanes.size, tagging.native()
+        )
+        if error == errno.EBUSY:
+            raise RuntimeError("a reduce is in progress: a transport does one at a time")
+        if error == errno.EFBIG:
+            raise ValueError(f"{lanes.size} lanes are more than 2^32 - 2 blocks of {block}")
+        if error:
+            raise OSError(error, f"cannot begin to reduce {lanes.size} lanes: {os.strerror(error)}")
+        self._lanes, self._op, self._block, self._tagging = lanes, Op(op), block, tagging
+
+    def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> Verdict:
+        """Take in a UDP payload that arrived. A refused one changes nothing but its counter."""
+        return Verdict(
+            self._lib.weir_transport_receive(self.handle, payload, len(payload), traffic_class, now)
+        )
+
+    def poll(self, now: int) -> tuple[list[Datagram], int | None]:
+        """The datagrams to send now, and when to poll again if nothing arrives (None: not before then)."""
+        datagrams = []
+        traffic_class = self._traffic_class
+        while length := self._lib.weir_transport_send(self.handle, now, self._out, traffic_class):
+            datagrams.append(Datagram(self._out.raw[:length], traffic_class.value))
+        deadline = self._lib.weir_transport_deadline(self.handle)
+        return datagrams, None if deadline == NEVER else deadline
+
+    @property
+    def done(self) -> bool:
+        """Whether every slot has its last result: the lanes are the reduction, and the caller's again."""
+        return bool(self._lib.weir_transport_done(self.handle))
+
+    @property
+    def rounds(self) -> int:
+        """Slot rounds completed since the reduce began: it grows as long as there is progress."""
+        return int(self._lib.weir_transport_report(self.handle).contents.rounds)
+
+    @property
+    def rto(self) -> float:
+        """The current retransmission timeout in seconds, before back-off."""
+        return float(self._lib.weir_transport_rto(self.handle) / 1e9)
+
+    @property
+    def window(self) -> int:
+        """Slots that may be open at once, as marks of congestion have it."""
+        return int(self._lib.weir_transport_window(self.handle))
+
+    def waiting(self) -> list[tuple[int, int]]:
+        """(slot, round) of every slot that has not its last result."""
+        slots, rounds = ((ctypes.c_uint32 * self.config.slots)() for _ in range(2))
+        found = self._lib.weir_transport_waiting(self.handle, slots, rounds, self.config.slots)
+        return list(zip(slots[:found], rounds[:found], strict=True))
+
+    def report(self, seconds: float = 0.0) -> ReduceReport:
+        """What the current or last reduce did so far; ``seconds`` is the caller's own measurement."""
+        native = self._lib.weir_transport_report(self.handle).contents
+        counts: dict[str, Any] = {name: getattr(native, name) for name in engine.Report.COUNTS}
+        for name in engine.Report.ACCOUNTS:
+            total = ctypes.c_int64(getattr(native, f"{name}_sum")).value
+            counts[name] = Account(getattr(native, f"{name}_lanes"), total)
+        verdicts = {verdict: native.verdicts[verdict] for verdict in Verdict}
+        return ReduceReport(
+            op=self._op,
+            lanes=0 if self._lanes is None else self._lanes.size,
+            block=self._block,
+            duplicates=verdicts[Verdict.STALE],
+            repeats_asked=verdicts[Verdict.REPEAT],
+            results_trimmed=verdicts[Verdict.TRIMMED],
+            refused={verdict: n for verdict, n in verdicts.items() if n and verdict.refused},
+            given_back=self._returned(),
+            missing=self._missing(),
+            budgets=self._tagging.budgets,
+            window=self.window,
+            seconds=seconds,
+            **counts,
+        )
+
+    def _returned(self) -> Returned:
+        blocks, lanes = ctypes.POINTER(ctypes.c_uint32)(), ctypes.POINTER(ctypes.c_uint32)()
+        n = self._lib.weir_transport_returned(self.handle, ctypes.byref(blocks), ctypes.byref(lanes))
+        if not n:
+            return Returned(np.empty(0, np.uint32), np.empty((0, self._block), np.uint32))
+        return Returned(
+            np.ctypeslib.as_array(blocks, (n,)).copy(),
+            np.ctypeslib.as_array(lanes, (n, self._block)).copy(),
+        )
+
+    def _missing(self) -> npt.NDArray[np.uint64]:
+        accounts = ctypes.POINTER(engine.LossAccount)()
+        n = self._lib.weir_transport_accounts(self.handle, ctypes.byref(accounts))
+        if not n:
+            return np.empty(0, np.uint64)
+        fields = len(engine.LossAccount.FIELDS)
+        table = np.ctypeslib.as_array(ctypes.cast(accounts, ctypes.POINTER(ctypes.c_uint64)), (n, fields))
+        return table[:, engine.LossAccount.FIELDS.index("missing")].copy()
+
+    def close(self) -> None:
+        """Free the native state. Closing twice is harmless."""
+        if self._handle is not None:
+            self._lib.weir_transport_free(self._handle)
+            self._handle = self._lanes = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()

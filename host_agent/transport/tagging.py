@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a reduce's packets are marked with, and how much of it may go missing.
+
+Example::
+
+    # two accounts of a vector of four blocks: the first loses nothing, the second up to 512 lanes
+    tagging = Tagging(
+        layer=5, accounts=np.array([0, 0, 1, 1], np.uint16), budgets=np.array([0, 512], np.uint64)
+    )
+    reducer.reduce(lanes, Op.ADD, 256, tagging)
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.host_agent.transport import engine
+from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES, Op
+
+
+@dataclass(frozen=True, eq=False)
+class Tagging:
+    """Classes and loss budgets of one reduce. The arrays must not change while it runs.
+
+    layer: layer class, 0 (front) to LAYER_CLASSES - 1 (back): the packets' priority.
+    magnitudes: per block its magnitude class, below MAGNITUDE_CLASSES; None: all 0.
+    accounts: per block the index of its budget; None: all 0.
+    budgets: per account how many lanes of this worker's non-zero blocks may go missing: what no result
+    includes is given back. Empty: lossless. For ADD only; MAX, OR and barriers are always lossless.
+    Raises ValueError or TypeError for what cannot be any of that.
+    """
+
+    layer: int = 0
+    magnitudes: npt.NDArray[np.uint8] | None = None
+    accounts: npt.NDArray[np.uint16] | None = None
+    budgets: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.layer < LAYER_CLASSES:
+            raise ValueError(f"layer class {self.layer} is not in 0..{LAYER_CLASSES - 1}")
+        engine.contiguous(self.budgets, "budgets", np.uint64)
+        if self.magnitudes is not None:
+            engine.contiguous(self.magnitudes, "magnitudes", np.uint8)
+            _check_below(self.magnitudes, MAGNITUDE_CLASSES, "magnitude class")
+        if self.accounts is not None:
+            engine.contiguous(self.accounts, "accounts", np.uint16)
+            if self.budgets.size:
+                _check_below(self.accounts, self.budgets.size, "account")
+
+    def check(self, op: Op, blocks: int) -> None:
+        """Raise ValueError unless this fits a reduce with ``op`` of so many blocks."""
+        if self.budgets.size and (op is not Op.ADD or not blocks):
+            what = "a barrier" if not blocks else f"{op.name}"
+            raise ValueError(f"loss budgets are for ADD: {what} is always lossless, pass none")
+        for name, array in (("magnitudes", self.magnitudes), ("accounts", self.accounts)):
+            if array is not None and array.size != blocks:
+                raise ValueError(f"{array.size} {name} for {blocks} blocks: there must be one for each")
+
+    def native(self) -> engine.Tagging:
+        """For the C side; valid while this lives."""
+        return engine.Tagging(
+            self.layer,
+            None if self.magnitudes is None else self.magnitudes.ctypes.data,
+            None if self.accounts is None else self.accounts.ctypes.data,
+            self.budgets.ctypes.data,
+            self.budgets.size,
+        )
+
+
+def _check_below(array: npt.NDArray[Any], limit: int, what: str) -> None:
+    if array.size and int(array.max()) >= limit:
+        raise ValueError(f"{what} {int(array.max())}: there are {limit}")
+
+
+LOSSLESS: Final = Tagging()

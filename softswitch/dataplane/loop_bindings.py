@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The C entry points of the switch's loop (softswitch/dataplane/csrc/loop.h) with Python types."""
+
+import ctypes
+import functools
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from weir import native
+from weir.softswitch.dataplane.queueing import Limits
+
+_HERE: Final = Path(__file__).resolve().parent
+_SOURCES: Final = (
+    "loop.c",
+    "serve.c",
+    "tap.c",
+    "capture.c",
+    "port_shm.c",
+    "port_packet.c",
+    "port_xdp.c",
+    "xdp_redirect.c",
+    "port_udp.c",
+    "batch.c",
+    "port_queue.c",
+)
+
+
+@dataclass(frozen=True)
+class PortStatistics:
+    """What one port has seen since it was added.
+
+    ``rx_drops`` came in and went nowhere (ring full, port down, no program loaded), ``rx_oversize`` was
+    longer than MAX_FRAME bytes, ``tx_drops`` was sent by the program but found a full queue or a port
+    that is down.
+    """
+
+    rx_packets: int
+    rx_bytes: int
+    rx_drops: int
+    rx_oversize: int
+    tx_packets: int
+    tx_bytes: int
+    tx_drops: int
+
+
+class Statistics(ctypes.Structure):
+    """C ``port_stats``."""
+
+    _fields_ = tuple((field.name, ctypes.c_uint64) for field in fields(PortStatistics))
+
+
+_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+    "loop_new": (ctypes.c_void_p, ()),
+    "loop_free": (None, (ctypes.c_void_p,)),
+    "loop_run": (ctypes.c_int, (ctypes.c_void_p,)),
+    "loop_stop": (None, (ctypes.c_void_p,)),
+    "loop_set_switch": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_void_p)),
+    "loop_remove": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32)),
+    "loop_set_up": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int)),
+    "loop_get_stats": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(Statistics)),
+    ),
+    "loop_set_queueing": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_uint32, ctypes.POINTER(Limits), ctypes.c_int),
+    ),
+    "loop_get_queue_stats": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p)),
+    "loop_now": (ctypes.c_uint64, (ctypes.c_void_p,)),
+    "loop_unknown_port": (ctypes.c_uint64, (ctypes.c_void_p,)),
+    "loop_start_capture": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_uint32),
+    ),
+    "loop_stop_capture": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)),
+    "loop_capture_error": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)),
+    "loop_add_shm": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
+    "loop_add_interface": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
+    "loop_add_xdp": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
+    "loop_add_udp": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, *(ctypes.c_char_p,) * 4)),
+    "loop_add_queue": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int),
+    ),
+    "loop_inject": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_int64),
+    ),
+    "loop_receive": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_int64),
+    ),
+    "loop_drain": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int64)),
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The compiled loop."""
+    loop = native.load_library(
+        "switch-loop",
+        [_HERE / "csrc" / name for name in _SOURCES],
+        include=[_HERE / "csrc", _HERE.parent / "runtime", native.INCLUDE],
+    )
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(loop, name)
+        function.restype, function.argtypes = result, arguments
+    return loop

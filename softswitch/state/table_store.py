@@ -1,0 +1,403 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One table as the control plane sees it: entries checked, remembered, and put into the native table."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from weir.softswitch.bindings import Library
+from weir.softswitch.codegen.keys import entry_words, key_layout, pack_args
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.program.types import Action, ActionCall, FieldMatch, MatchKind, Program, Table, TableKey
+from weir.softswitch.state.action_checks import check_args
+from weir.softswitch.state.action_profiles import ProfileStore, Reference
+from weir.softswitch.state.entry import (
+    Count,
+    Entry,
+    Exact,
+    Lpm,
+    Marked,
+    Match,
+    MeterConfig,
+    Optional,
+    Range,
+    Ternary,
+)
+from weir.softswitch.state.idle import IdleTimes
+from weir.softswitch.state.meters import marked_of, meter_words
+
+# BMv2's own priorities are better when smaller. P4Runtime's pivot (in PI) is the greatest int32.
+_PIVOT = (1 << 31) - 1
+_NO_ACTION = (1 << 32) - 1
+
+_Identity = tuple[tuple[Match, ...], int]
+
+
+@dataclass
+class _Stored:
+    entry: Entry
+    handle: int
+    reference: Reference | None = None
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A key in the words of the native table."""
+
+    key: list[int]
+    check: list[int]
+    priority: int
+
+
+@dataclass(frozen=True)
+class _Data:
+    """Action and arguments in the words of the native table."""
+
+    action: int
+    args: list[int]
+    reference: Reference | None = None
+
+
+class TableStore:
+    """A table's entries, default action and direct counters. Not thread-safe by itself."""
+
+    def __init__(
+        self,
+        library: Library,
+        switch: int,
+        number: int,
+        program: Program,
+        table: Table,
+        profile: ProfileStore | None,
+    ) -> None:
+        self._library = library
+        self._switch = switch
+        self._number = number
+        self._program = program
+        self._table = table
+        self._profile = profile
+        self._layout = key_layout(table)
+        self._actions = {each.name: each for each in reversed(program.table_actions(table))}
+        self._words = entry_words(program, table)
+        self._stored: dict[_Identity, _Stored] = {}
+        self._idle = IdleTimes(library, switch, number) if table.ages else None
+        self._default = table.default
+        self._install_default(table.default)
+        for each in table.entries:
+            call = each.call
+            key = self._checked_key(tuple(_constant_match(match) for match in each.key))
+            priority = _PIVOT - each.priority if table.prioritised else 0
+            self._put(Entry(key, program.actions[call.action].name, call.args, priority))
+
+    # -- entries -----------------------------------------------------------------------------------
+
+    def insert(self, entry: Entry) -> None:
+        """Adds an entry."""
+        self._check_mutable()
+        entry = self._checked(entry)
+        if (entry.key, entry.priority) in self._stored:
+            raise ControlError(Code.ALREADY_EXISTS, f"{self._table.name} already has an entry {entry.key}")
+        if len(self._stored) >= self._table.size:
+            raise ControlError(
+                Code.RESOURCE_EXHAUSTED, f"{self._table.name} is full ({self._table.size} entries)"
+            )
+        self._put(entry)
+
+    def modify(self, entry: Entry) -> None:
+        """Replaces the action of an entry."""
+        self._check_mutable()
+        entry = self._checked(entry)
+        stored = self._find(entry.key, entry.priority)
+        data = self._data(entry)
+        with self._between_packets():
+            self._library.modify(self._switch, self._number, stored.handle, data.action, data.args)
+            self._put_meter(stored.handle, entry.meter)
+        if self._idle is not None:
+            self._idle.set_timeout(stored.handle, entry.timeout_ns)
+        before, stored.entry, stored.reference = stored.reference, entry, data.reference
+        self._release(before)
+
+    def delete(self, key: tuple[Match, ...], priority: int) -> None:
+        """Removes an entry."""
+        self._check_mutable()
+        key = self._checked_key(key)
+        stored = self._find(key, priority)
+        self._library.remove(self._switch, self._number, stored.handle)
+        if self._idle is not None:
+            self._idle.end(stored.handle)
+        del self._stored[key, priority]
+        self._release(stored.reference)
+
+    def entries(self) -> list[Entry]:
+        """All entries in order of insertion."""
+        return [stored.entry for stored in self._stored.values()]
+
+    def entry(self, key: tuple[Match, ...], priority: int) -> Entry:
+        """The entry with this key."""
+        return self._find(key, priority).entry
+
+    def count(self, key: tuple[Match, ...], priority: int) -> Count:
+        """An entry's direct counter."""
+        stored = self._counted(key, priority)
+        return Count(*self._library.entry_count(self._switch, self._number, stored.handle))
+
+    def set_count(self, key: tuple[Match, ...], count: Count, priority: int) -> None:
+        """Sets an entry's direct counter."""
+        stored = self._counted(key, priority)
+        self._library.set_entry_count(self._switch, self._number, stored.handle, count)
+
+    # -- meters and idle times -----------------------------------------------------------------------
+
+    def set_meter(self, key: tuple[Match, ...], config: MeterConfig | None, priority: int) -> None:
+        """Configures an entry's direct meter."""
+        stored = self._metered(key, priority)
+        meter_words(config, self._table.name)
+        self._put_meter(stored.handle, config)
+        stored.entry = replace(stored.entry, meter=config)
+
+    def marked(self, key: tuple[Match, ...], priority: int) -> Marked:
+        """What an entry's meter has found green, yellow and red."""
+        handle = self._metered(key, priority).handle
+        return marked_of(self._library.entry_marked(self._switch, self._number, handle))
+
+    def clear_marked(self, key: tuple[Match, ...], priority: int) -> None:
+        """Sets these counters to zero."""
+        handle = self._metered(key, priority).handle
+        self._library.clear_entry_marked(self._switch, self._number, handle)
+
+    def idle_time(self, key: tuple[Match, ...], priority: int) -> int:
+        """Nanoseconds since an entry was hit, or made."""
+        if self._idle is None:
+            raise ControlError(Code.FAILED_PRECONDITION, f"entries of {self._table.name} do not age")
+        return self._idle.idle_time(self._find(key, priority).handle)
+
+    def expired(self, now: int) -> list[Entry]:
+        """The entries that have timed out."""
+        return [] if self._idle is None else [self._stored[each].entry for each in self._idle.expired(now)]
+
+    # -- default action ----------------------------------------------------------------------------
+
+    def set_default(self, name: str, args: tuple[int, ...]) -> None:
+        """Sets what a miss does."""
+        action = self._action(name, args)
+        if self._profile is not None:
+            raise ControlError(
+                Code.INVALID_ARGUMENT, f"{self._table.name} has an action profile: its default is fixed"
+            )
+        if self._table.default_const:
+            raise ControlError(
+                Code.PERMISSION_DENIED, f"the program fixes the default action of {self._table.name}"
+            )
+        self._default = ActionCall(action.id, args)
+        self._install_default(self._default)
+
+    def reset_default(self) -> None:
+        """Puts the program's default action back."""
+        self._default = self._table.default
+        self._install_default(self._default)
+
+    def default(self) -> tuple[str, tuple[int, ...]] | None:
+        """Default action and arguments."""
+        if self._default is None:
+            return None
+        return self._program.actions[self._default.action].name, self._default.args
+
+    # -- helpers -----------------------------------------------------------------------------------
+
+    def _install_default(self, call: ActionCall | None) -> None:
+        if call is None:
+            self._library.set_default(self._switch, self._number, _NO_ACTION, [0] * self._words)
+            return
+        args = pack_args(self._program.actions[call.action], call.args, self._words)
+        self._library.set_default(self._switch, self._number, call.action, args)
+
+    def _put(self, entry: Entry) -> None:
+        packed = self._pack(entry.key, entry.priority)
+        data = self._data(entry)
+        with self._between_packets():
+            handle = self._library.insert(
+                self._switch,
+                self._number,
+                packed.key,
+                packed.check,
+                packed.priority,
+                data.action,
+                data.args,
+            )
+            if handle >= 0 and entry.meter is not None:
+                self._put_meter(handle, entry.meter)
+        if handle < 0:
+            self._release(data.reference)
+            raise ControlError(Code.RESOURCE_EXHAUSTED, f"no memory for an entry of {self._table.name}")
+        self._stored[entry.key, entry.priority] = _Stored(entry, handle, data.reference)
+        if self._idle is not None:
+            self._idle.begin(handle, (entry.key, entry.priority), entry.timeout_ns)
+
+    @contextmanager
+    def _between_packets(self) -> Iterator[None]:
+        """For a table with a meter: no packet finds an entry with another one's."""
+        if self._table.meter is None:
+            yield
+            return
+        self._library.lock(self._switch)
+        try:
+            yield
+        finally:
+            self._library.unlock(self._switch)
+
+    def _put_meter(self, handle: int, config: MeterConfig | None) -> None:
+        if self._table.meter is not None:
+            words = meter_words(config, self._table.name)
+            self._library.set_entry_meter(self._switch, self._number, handle, words)
+
+    def _data(self, entry: Entry) -> _Data:
+        """What an entry, which was checked, makes the data plane do; counts its reference to a profile."""
+        if entry.via is None or self._profile is None:
+            action = self._actions[entry.action]
+            return _Data(action.id, pack_args(action, entry.args, self._words))
+        reference = self._profile.acquire(entry.via)
+        return _Data(reference.action, [reference.handle] + [0] * (self._words - 1), reference)
+
+    def _release(self, reference: Reference | None) -> None:
+        if reference is not None and self._profile is not None:
+            self._profile.release(reference)
+
+    def _pack(self, key: tuple[Match, ...], priority: int) -> _Packed:
+        values, checks = [], []
+        for match, field in zip(key, self._table.keys, strict=True):
+            full = (1 << field.bits) - 1
+            match match:
+                case Exact(value):
+                    values.append(value)
+                    checks.append(full)
+                case Lpm(value, length):
+                    values.append(value)
+                    checks.append(full >> (field.bits - length) << (field.bits - length))
+                    if self._table.kind is MatchKind.LPM:
+                        priority = length
+                case Ternary(value, mask):
+                    values.append(value)
+                    checks.append(mask)
+                case Optional(value):
+                    values.append(value or 0)
+                    checks.append(0 if value is None else full)
+                case Range(low, high):
+                    values.append(low)
+                    checks.append(high)
+        return _Packed(self._layout.pack(values), self._layout.pack(checks), priority)
+
+    def _find(self, key: tuple[Match, ...], priority: int) -> _Stored:
+        try:
+            return self._stored[self._checked_key(key), priority]
+        except KeyError:
+            raise ControlError(Code.NOT_FOUND, f"{self._table.name} has no entry {key}") from None
+
+    def _counted(self, key: tuple[Match, ...], priority: int) -> _Stored:
+        if not self._table.counted:
+            raise ControlError(Code.FAILED_PRECONDITION, f"{self._table.name} has no direct counter")
+        return self._find(key, priority)
+
+    def _metered(self, key: tuple[Match, ...], priority: int) -> _Stored:
+        if self._table.meter is None:
+            raise ControlError(Code.FAILED_PRECONDITION, f"{self._table.name} has no direct meter")
+        return self._find(key, priority)
+
+    def _check_mutable(self) -> None:
+        if self._table.immutable:
+            raise ControlError(Code.PERMISSION_DENIED, f"the entries of {self._table.name} are the program's")
+        if not self._table.keys:
+            raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no key, so no entries")
+
+    def _action(self, name: str, args: tuple[int, ...]) -> Action:
+        if name not in self._actions:
+            names = ", ".join(self._actions)
+            raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no action {name}, but {names}")
+        check_args(self._actions[name], args)
+        return self._actions[name]
+
+    def _checked(self, entry: Entry) -> Entry:
+        if entry.priority < 0 or entry.priority > _PIVOT:
+            raise ControlError(Code.OUT_OF_RANGE, f"priority {entry.priority}")
+        if entry.priority and not self._table.prioritised:
+            raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no priorities")
+        if entry.timeout_ns and not self._table.ages:
+            raise ControlError(Code.INVALID_ARGUMENT, f"entries of {self._table.name} do not age")
+        if not 0 <= entry.timeout_ns < 1 << 63:
+            raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name}: timeout {entry.timeout_ns}")
+        if entry.meter is not None and self._table.meter is None:
+            raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no direct meter")
+        meter_words(entry.meter, self._table.name)
+        if self._profile is None:
+            if entry.via is not None:
+                raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no action profile")
+            self._action(entry.action, entry.args)
+        elif entry.via is None or entry.action:
+            raise ControlError(
+                Code.INVALID_ARGUMENT, f"{self._table.name} has an action profile: its entries refer to that"
+            )
+        key, args = self._checked_key(entry.key), tuple(entry.args)
+        return entry if (key, args) == (entry.key, entry.args) else replace(entry, key=key, args=args)
+
+    def _checked_key(self, key: tuple[Match, ...]) -> tuple[Match, ...]:
+        """The key in canonical form (bits outside masks and prefixes zero); refuses a wrong one."""
+        if len(key) != len(self._table.keys):
+            raise ControlError(
+                Code.INVALID_ARGUMENT,
+                f"{self._table.name} has {len(self._table.keys)} key fields, not {len(key)}",
+            )
+        return tuple(
+            _masked(_canonical(match, field, self._table.name), field)
+            for match, field in zip(key, self._table.keys, strict=True)
+        )
+
+
+def _constant_match(match: FieldMatch) -> Match:
+    match match.kind:
+        case MatchKind.EXACT:
+            return Exact(match.value)
+        case MatchKind.LPM:
+            return Lpm(match.value, match.prefix_len)
+        case MatchKind.TERNARY:
+            return Ternary(match.value, match.mask)
+        case MatchKind.RANGE:
+            return Range(match.value, match.high)
+
+
+def _masked(match: Match, field: TableKey) -> Match:
+    """A match of a key field that is looked up under a mask (`hdr.x & 0xff00`): other bits do not count."""
+    match match:
+        case Exact(value) | Lpm(value) | Ternary(value) if field.mask is not None:
+            return replace(match, value=value & field.mask)
+    return match
+
+
+def _canonical(match: Match, field: TableKey, table: str) -> Match:
+    full = (1 << field.bits) - 1
+    where = f"{table}, key {field.name}"
+
+    def fits(*values: int) -> None:
+        for value in values:
+            if not 0 <= value <= full:
+                raise ControlError(Code.OUT_OF_RANGE, f"{where}: {value} does not fit {field.bits} bits")
+
+    match match, field.kind:
+        case Exact(value), MatchKind.EXACT:
+            fits(value)
+            return match
+        case Lpm(value, length), MatchKind.LPM:
+            fits(value)
+            if not 0 <= length <= field.bits:
+                raise ControlError(Code.OUT_OF_RANGE, f"{where}: prefix length {length} of {field.bits} bits")
+            return Lpm(value & full >> (field.bits - length) << (field.bits - length), length)
+        case Ternary(value, mask), MatchKind.TERNARY:
+            fits(value, mask)
+            return Ternary(value & mask, mask)
+        case Optional(value), MatchKind.TERNARY:
+            fits(value or 0)
+            return match
+        case Range(low, high), MatchKind.RANGE:
+            fits(low, high)
+            if low > high:
+                raise ControlError(Code.INVALID_ARGUMENT, f"{where}: empty range {low}..{high}")
+            return match
+    raise ControlError(Code.INVALID_ARGUMENT, f"{where} is {field.kind.value}, not {type(match).__name__}")

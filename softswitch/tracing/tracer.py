@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir switch --trace``: what a running switch records, printed while it runs, whatever program it has."""
+
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TextIO
+
+from weir.softswitch.switch import Switch
+from weir.softswitch.tracing.packets import TraceText, print_trace
+
+_INTERVAL: Final = 0.05  # seconds between looks at what was recorded
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """What to trace, and where to.
+
+    Args:
+        file: where to print; None: stderr.
+        ports: trace what comes in on these only.
+        frames: trace so many only.
+        full: print every statement, however many an action has.
+    """
+
+    file: Path | None = None
+    ports: tuple[int, ...] | None = None
+    frames: int | None = None
+    full: bool = False
+
+
+class Tracer:
+    """Prints what goes through a switch from the moment that it is made until `close`.
+
+    Args:
+        wanted: what to trace, and where to; in colours when that is a terminal.
+        switch: what runs now, if anything.
+
+    Raises OSError (the file), and what compiling a program raises (see native.build).
+    """
+
+    def __init__(self, wanted: Tracing, switch: Switch | None) -> None:
+        self._wanted = wanted
+        self._out: TextIO = sys.stderr if wanted.file is None else wanted.file.open("w")
+        self._lock = threading.Lock()
+        self._switch: Switch | None = None
+        self._prepared: Switch | None = None
+        self._text: TraceText | None = None
+        self._stopping = threading.Event()
+        if switch is not None:
+            self.follow(switch)
+        self._thread = threading.Thread(target=self._watch, name="trace")
+        self._thread.start()
+
+    def prepare(self, switch: Switch) -> None:
+        """Lets a switch record from its first frame on; it need not take over at all."""
+        self._prepared = switch
+        switch.start_trace(self._wanted.ports, self._wanted.frames)
+
+    def follow(self, switch: Switch) -> None:
+        """Another switch has taken over; the old one is still open."""
+        if switch is not self._prepared:
+            self.prepare(switch)
+        with self._lock:
+            self._print()
+            self._switch, self._text = switch, TraceText(switch.program, full=self._wanted.full)
+
+    def close(self) -> None:
+        """Prints the rest and lets the switch record no more."""
+        self._stopping.set()
+        self._thread.join()
+        with self._lock:
+            self._print()
+            if self._switch is not None:
+                self._switch.stop_trace()
+                self._switch = None
+        if self._wanted.file is not None:
+            self._out.close()
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(_INTERVAL):
+            with self._lock:
+                self._print()
+
+    def _print(self) -> None:
+        if self._switch is None or self._text is None:
+            return
+        events, lost = self._switch.read_trace()
+        print_trace(self._text, events, self._out)
+        if lost:
+            self._out.write(f"… {lost} more that came faster than they could be written\n")
+        if events or lost:
+            self._out.flush()

@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend as a program meets it: DDP, errors on every rank, clean ends, wrong settings."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import weir
+import weir.torch
+from tests.host_agent.torch.worlds import World
+from weir.cluster import LocalCluster
+
+SIZE = 3  # ranks of a world; the cluster has room for two worlds
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with weir.local_cluster(workers=2 * SIZE) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def world(cluster: LocalCluster) -> Iterator[World]:
+    with World(SIZE, cluster.environment) as world:
+        yield world
+
+
+def second_world(cluster: LocalCluster) -> World:
+    """Three ranks on the hosts that the module's world does not use."""
+    return World(SIZE, lambda rank: cluster.environment(SIZE + rank))
+
+
+def ddp_digests(steps: int) -> list[bytes]:
+    torch.manual_seed(dist.get_rank())  # DDP makes the replicas equal, not the seed
+    model = DistributedDataParallel(
+        torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.ReLU(), torch.nn.Linear(300, 5)),
+        bucket_cap_mb=0.01,
+    )
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    digests = []
+    for step in range(steps):
+        inputs = torch.randn(8, 20, generator=torch.Generator().manual_seed(step * SIZE + dist.get_rank()))
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        digests.append(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
+    return digests
+
+
+def test_ddp_replicas_are_bit_identical_after_every_step(world: World) -> None:
+    first, *others = world.run(ddp_digests, 5)
+    assert len(set(first)) == 5
+    assert all(other == first for other in others)
+
+
+def non_finite(rank: int, value: float, dtype: torch.dtype) -> str:
+    tensor = torch.ones(20, 50, dtype=dtype)
+    if dist.get_rank() == rank:
+        tensor[7, 3] = value
+    before = tensor.clone()
+    with pytest.raises(weir.torch.NonFiniteError) as caught:
+        dist.all_reduce(tensor)
+    torch.testing.assert_close(tensor, before, equal_nan=True, rtol=0, atol=0)
+    healthy = torch.ones(3)
+    dist.all_reduce(healthy)
+    assert healthy.tolist() == [float(SIZE)] * 3
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_a_non_finite_input_is_named_on_every_rank_and_costs_nothing(
+    world: World, dtype: torch.dtype
+) -> None:
+    for rank, value in [(1, torch.nan), (2, torch.inf), (0, -torch.inf)]:
+        for reporter, message in enumerate(world.run(non_finite, rank, value, dtype)):
+            assert f"NaN or infinity on rank {rank}: all_reduce number" in message
+            assert f"element 353 of a {str(dtype).removeprefix('torch.')} tensor of shape (20, 50)" in message
+            assert f"reported on rank {reporter}" in message
+
+
+def ddp_non_finite() -> str:
+    model = DistributedDataParallel(torch.nn.Linear(4, 4))
+    bad = torch.full((1, 4), torch.inf if dist.get_rank() == 1 else 1.0)
+    with pytest.raises(RuntimeError) as caught:
+        model(bad).sum().backward()
+    model.zero_grad()
+    model(torch.ones(1, 4)).sum().backward()
+    return str(caught.value)
+
+
+def test_a_non_finite_gradient_ends_ddps_backward_on_every_rank(world: World) -> None:
+    for message in world.run(ddp_non_finite):
+        assert "NaN or infinity on rank 1: all_reduce number" in message
+        assert "float32 tensor of shape (20,)" in message
+
+
+def other_front_ends() -> None:
+    """Ways into the group that do not pass torch.distributed's Python functions, or use many of them."""
+    functional = torch.distributed._functional_collectives
+    ones = torch.ones(2 * SIZE)
+    assert functional.all_reduce(ones, "sum", dist.group.WORLD).tolist() == [float(SIZE)] * 2 * SIZE
+    assert functional.all_gather_single(ones, 0, dist.group.WORLD).numel() == 2 * SIZE * SIZE
+    assert functional.reduce_scatter_single(ones, "sum", 0, dist.group.WORLD).tolist() == [float(SIZE)] * 2
+
+    model = torch.nn.Linear(8, 8)
+    fully_shard(model, mesh=init_device_mesh("cpu", (SIZE,)))
+    model(torch.ones(2, 8)).sum().backward()
+    assert model.bias.grad.full_tensor().tolist() == [2.0] * 8
+
+
+def test_functional_collectives_and_fsdp(world: World) -> None:
+    world.run(other_front_ends)
+
+
+def refused_operations() -> None:
+    with pytest.raises(TypeError, match=r"AVG is defined for floats, not for torch.int32"):
+        dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG)
+    with pytest.raises(TypeError, match=r"BAND is defined for integers and bool, not for torch.float32"):
+        dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND)
+    with pytest.raises(TypeError, match=r"cannot reduce torch.float8_e5m2"):
+        dist.all_reduce(torch.ones(3).to(torch.float8_e5m2))
+    with pytest.raises(TypeError, match=r"dense CPU tensors, this one is torch.sparse_coo on cpu"):
+        dist.all_reduce(torch.ones(3).to_sparse())
+    with pytest.raises(TypeError, match=r"dense CPU tensors, this one is torch.strided on meta"):
+        dist.broadcast(torch.ones(3, device="meta"), 0)
+    with pytest.raises(NotImplementedError, match="no send and recv"):
+        dist.send(torch.ones(3), (dist.get_rank() + 1) % SIZE)
+    with pytest.raises(ValueError, match="not 3 times a float32 tensor of shape"):
+        dist.all_gather_single(torch.ones(5), torch.ones(2))
+    with pytest.raises(ValueError, match="rank 0 sends 4 bytes to rank 0, which expects 8"):
+        dist.all_to_all([torch.ones(2)] * SIZE, [torch.ones(1)] * SIZE)
+    with pytest.raises(ValueError, match="4 rows of output do not divide among 3 ranks"):
+        dist.all_to_all_single(torch.ones(4), torch.ones(4))
+    dist.barrier()
+
+
+def test_what_is_not_defined_is_refused_with_a_reason(world: World) -> None:
+    world.run(refused_operations)
+
+
+def rounds_of_reductions(path: str) -> str:
+    """Reduces until the group breaks; says how long after the first failure the second call took."""
+    Path(path, str(dist.get_rank())).write_text(str(os.getpid()))
+    group_error = ""
+    try:
+        while True:
+            dist.all_reduce(torch.ones(100_000))
+    except weir.torch.GroupBrokenError as error:
+        group_error = str(error)
+    with pytest.raises(weir.torch.GroupBrokenError):
+        dist.all_reduce(torch.ones(3))
+    return group_error
+
+
+def test_a_worker_that_dies_in_mid_step_ends_the_others_step_with_its_name(
+    cluster: LocalCluster, world: World, tmp_path: Path
+) -> None:
+    with second_world(cluster) as doomed:
+        doomed.start(rounds_of_reductions, str(tmp_path))
+        while len(list(tmp_path.iterdir())) < SIZE:
+            time.sleep(0.01)
+        doomed.processes[1].kill()
+        for rank in (0, 2):
+            message = doomed.outcome(rank)
+            assert isinstance(message, str), message
+            assert f"rank {rank} of {SIZE} in job" in message
+            assert "rank 1" in message.split("stopped", 1)[1]
+    world.run(ddp_digests, 1)  # another job on the same ports never noticed
+
+
+def leave_early() -> str:
+    if dist.get_rank() == 1:
+        dist.destroy_process_group()
+        return ""
+    with pytest.raises(weir.torch.GroupBrokenError) as caught:
+        dist.all_reduce(torch.ones(1000))
+    return str(caught.value)
+
+
+def test_a_worker_that_leaves_early_does_not_hang_the_others(cluster: LocalCluster) -> None:
+    with second_world(cluster) as world:
+        left, *messages = sorted(world.run(leave_early))
+    assert left == ""
+    assert all(re.search("rank 1 .*no collective can complete without it", message) for message in messages)
+
+
+def wait_alone() -> str:
+    if dist.get_rank() == 0:
+        with pytest.raises(weir.torch.GroupBrokenError) as caught:
+            dist.barrier(timeout=timedelta(seconds=0.3))
+        return str(caught.value)
+    return ""
+
+
+def test_a_timeout_says_who_waits_for_what(cluster: LocalCluster) -> None:
+    with second_world(cluster) as world:
+        message, *_ = world.run(wait_alone)
+    assert "no round completed for 0.3 s" in message
+
+
+def joined() -> None:
+    """Nothing to do: joining went well."""
+
+
+def joining(size: int, environment: dict[str, str], rank: int = 0) -> str:
+    """What init_process_group raises in a process that is rank ``rank`` and the only one of ``size``."""
+    with World(size, lambda _: environment, timeout_s=0.5, ranks=[rank]) as world:
+        world.start(joined)
+        error = world.outcome(0)
+    return f"{type(error).__name__}: {error}"
+
+
+def test_joining_says_what_is_wrong(cluster: LocalCluster, world: World) -> None:
+    place = cluster.environment(SIZE)
+    cases: list[tuple[str, str]] = [
+        (joining(33, {}), "ValueError: a process group of 33 ranks .* at most 32"),
+        (joining(2, place), "JoinTimeout: .*rank 1"),
+        (joining(2, {}, rank=1), "RendezvousError: rank 0 did not say within 0.5 s"),
+        (joining(2, {}), r"RendezvousError: of 2 ranks these did not come within 0.5 s: \[1\]"),
+        (
+            joining(1, {**place, "WEIR_LINK": "pigeon"}),
+            "ValueError: WEIR_LINK is 'pigeon': it must be shm or",
+        ),
+        (joining(1, {**place, "WEIR_HOST": "h99"}), "JoinRefused: .*h99"),
+        (joining(1, cluster.environment(0)), "NoResources: shared-memory port 1 .* is in use by rank 0"),
+    ]
+    for said, expected in cases:
+        assert re.match(expected, said), (expected, said)
+    world.run(ddp_digests, 1)  # nobody else noticed
+
+
+def test_machines_without_a_controller_are_refused() -> None:
+    from weir.host_agent.torch import rendezvous
+
+    store = dist.HashStore()
+    store.set("weir/rendezvous-1/machine/1", "elsewhere boot")
+    with pytest.raises(
+        rendezvous.RendezvousError, match=r"several machines \(.*elsewhere.*\) and WEIR_CONTROLLER is not"
+    ):
+        rendezvous.agree(store, [0, 1], 0, "group", timedelta(seconds=1))
+    with pytest.raises(
+        rendezvous.RendezvousError, match=r"rank 0 could not find or start a controller: .*elsewhere"
+    ):
+        rendezvous.agree(store, [0, 1], 1, "group", timedelta(seconds=1))
+
+
+ABANDONED = """
+    import torch, torch.distributed as dist, weir.torch
+    dist.init_process_group("weir", store=dist.HashStore(), rank=0, world_size=1)
+    dist.all_reduce(torch.ones(1000), async_op=True)
+    print(weir.torch.WeirProcessGroup.__name__, flush=True)
+    {end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [("", 0), ("raise SystemExit(3)", 3), ("dist.destroy_process_group()", 0)],
+)
+def test_the_interpreter_ends_cleanly_however_the_program_does(
+    cluster: LocalCluster, end: str, status: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(ABANDONED.format(end=end))],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **cluster.environment(SIZE)},
+    )
+    assert done.returncode == status, done.stderr
+    assert done.stdout.strip() == "WeirProcessGroup"
+
+
+def test_interrupting_a_wait_raises_at_once(cluster: LocalCluster) -> None:
+    with second_world(cluster) as world:
+        world.start(interrupted)
+        outcomes = [world.outcome(rank) for rank in range(SIZE)]
+    assert outcomes[0] == "interrupted"
+
+
+def interrupted() -> Any:
+    """Rank 0 waits for a collective that the others do not begin, and gets Ctrl-C."""
+    if dist.get_rank():
+        return ""
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        work.wait()
+    except KeyboardInterrupt:
+        return "interrupted"
+    return "done"

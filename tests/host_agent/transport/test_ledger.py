@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger: balances add up, and what does not add up is named."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.host_agent.transport.answers import result
+from weir.host_agent.transport.codec import Packet
+from weir.host_agent.transport.ledger import ConservationError, Direction, Ledger
+from weir.host_agent.transport.report import Account, ReduceReport
+from weir.host_agent.transport.slot_transport import SlotTransport, TransportConfig
+from weir.host_agent.transport.tagging import Tagging
+from weir.wire.definition import Op
+
+
+def report(included: bool, value: int, budget: int = 12) -> ReduceReport:
+    """Of a reduce of one block of ten lanes, included in its result or given back."""
+    transport = SlotTransport(TransportConfig(job=1, worker=0, workers=2, slots=1))
+    tagging = Tagging(budgets=np.array([budget], np.uint64))
+    transport.begin(Op.ADD, 32, np.full(10, value, np.int32), tagging)
+    packet = Packet.decode(transport.poll(0)[0][0].payload)
+    reply = result(packet) if included else result(packet, included=0, groups={})
+    transport.on_packet(reply.encode(), 1)
+    return transport.report()
+
+
+def test_balances_are_kept_by_bucket_and_direction() -> None:
+    ledger = Ledger()
+    ledger.record(1, "a", Direction.UP, report(True, 5))
+    ledger.record(2, "a", Direction.UP, report(False, -7))
+    ledger.record(2, "b", Direction.UP, report(True, 1))
+    ledger.record(2, "b", Direction.DOWN, report(True, 1))
+    balance = ledger.balances()["a", Direction.UP]
+    assert balance.postings == 2
+    assert balance.entered == Account(20, -20)
+    assert balance.included == Account(10, 50)
+    assert balance.returned == Account(10, -70)
+    assert balance.budget == 24
+    assert ledger.total(Direction.UP).entered == Account(30, -10)
+    assert ledger.total(Direction.DOWN).included == Account(10, 10)
+
+
+def test_a_lost_lane_is_an_error_that_says_where() -> None:
+    sound = report(True, 5)
+    for wrong in (Account(9, 50), Account(10, 49)):
+        ledger = Ledger()
+        with pytest.raises(ConservationError, match=r"step 3, bucket conv1, up: entered .*lanes=10"):
+            ledger.record(3, "conv1", Direction.UP, dataclasses.replace(sound, included=wrong))
+        assert not ledger.balances()
+
+
+def test_more_missing_than_the_budget_allows_is_an_error() -> None:
+    ledger = Ledger()
+    ledger.record(1, "a", Direction.UP, report(False, 5, budget=10))
+    with pytest.raises(ConservationError, match=r"step 2, bucket a, up: account 0 misses 10 lanes of 9"):
+        ledger.record(
+            2, "a", Direction.UP, report(False, 5, budget=9)
+        )  # the switch left out what it must not
+
+
+def test_lanes_that_came_back_are_in_the_budgets_books() -> None:
+    given_up = report(False, 5)
+    lossless = dataclasses.replace(given_up, missing=np.empty(0, np.uint64), budgets=np.empty(0, np.uint64))
+    with pytest.raises(ConservationError, match=r"returned 10 lanes, .* have 0 missing"):
+        Ledger().record(1, "a", Direction.UP, lossless)
+
+
+def test_only_the_latest_postings_are_kept() -> None:
+    ledger = Ledger(keep=2)
+    for step in range(5):
+        ledger.record(step, "a", Direction.UP, report(True, 1))
+    assert [posting.step for posting in ledger.latest] == [3, 4]
+    assert ledger.balances()["a", Direction.UP].postings == 5

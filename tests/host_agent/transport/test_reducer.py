@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reducer: what users of the network call, from several threads and when things go wrong."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.host_agent.transport.answers import result
+from tests.host_agent.transport.racks import on_every_worker, shm_rack
+from weir.host_agent.transport.codec import Packet
+from weir.host_agent.transport.frames import Addresses, Framer
+from weir.host_agent.transport.links import Aborted, ShmLink, TransportTimeout
+from weir.host_agent.transport.reducer import Reducer
+from weir.host_agent.transport.report import Account
+from weir.host_agent.transport.slot_transport import TransportConfig
+from weir.native.ring import SWITCH, ShmPort
+from weir.simulator.entries import AGGREGATION, host_addresses
+from weir.wire.definition import Op
+
+US = host_addresses(1)
+# Shared memory loses nothing; on a busy machine the usual timers would send some packets twice.
+NO_REPEATS = dict.fromkeys(("initial_rto", "min_rto", "max_rto", "min_probe"), 60.0)
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[ShmPort]:
+    """The switch's end of port 1; the test plays the switch."""
+    with ShmPort(tmp_path, 1, SWITCH) as port:
+        yield port
+
+
+@pytest.fixture
+def reducer(tmp_path: Path, port: ShmPort) -> Iterator[Reducer]:
+    """The only worker of a job, on that port."""
+    with Reducer(ShmLink(tmp_path, 1, US), TransportConfig(5, 0, 1, slots=1)) as reducer:
+        yield reducer
+
+
+def answer_one(port: ShmPort) -> Packet:
+    """Take a contribution, answer it, and return it."""
+    frame = port.recv(10)
+    assert frame is not None
+    packet = Packet.decode(frame[42:])
+    assert port.send(Framer(Addresses(AGGREGATION, US.host)).wrap(result(packet).encode(), 0))
+    return packet
+
+
+def test_operators_block_sizes_shapes_and_barriers_one_after_the_other(tmp_path: Path) -> None:
+    def work(r: Reducer) -> list[np.ndarray]:
+        w = r.config.worker + 1
+        a, b, c = np.full(1000, w, np.uint32), np.full((3, 70), w, np.int32), np.array([1 << w], np.uint32)
+        r.reduce(a, Op.ADD)
+        r.barrier()
+        r.reduce(b, Op.MAX, 32)
+        r.reduce(np.empty(0, np.uint32), Op.ADD)
+        r.reduce(c, Op.OR, 64)
+        return [a, b, c]
+
+    with shm_rack(tmp_path, workers=3, timers=NO_REPEATS) as rack:
+        for a, b, c in on_every_worker(rack, work):
+            assert (a == 6).all()
+            assert (b == 3).all()
+            assert c[0] == 0b1110
+        stats = rack[0].stats
+    assert stats.reduces == 5
+    assert stats.lanes == 1000 + 210 + 1
+    assert stats.entered == stats.included == Account(1211, 1000 + 210 + 2)
+    headers, column = 14 + 20 + 8 + 20, 8
+    assert stats.bytes_up == sum(
+        (
+            4 * (headers + column + 1024),
+            2 * (headers + column),  # the barrier, and the reduce of nothing
+            headers + 8 * column + 7 * 128,
+            headers + 4 * column + 256,
+        )
+    )
+    assert stats.seconds > 0
+
+
+def test_calls_are_served_in_the_order_of_asking(reducer: Reducer, port: ShmPort) -> None:
+    def ask(number: int) -> None:
+        reducer.reduce(np.full(8, number, np.uint32), Op.ADD)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(1, 6)]
+    for number, thread in enumerate(threads, 1):  # the first waits for the switch, the others for it
+        thread.start()
+        while len(reducer._turn._waiting) < number:
+            time.sleep(0.001)
+    served: dict[int, int] = {}  # by round: a packet may come again while the switch is silent
+    while len(served) < len(threads):
+        packet = answer_one(port)
+        if packet.groups:  # or it asks only whether the switch is there
+            served[packet.round] = packet.groups[0][0]
+    for thread in threads:
+        thread.join()
+    assert list(served.values()) == [1, 2, 3, 4, 5]
+
+
+def test_a_worker_that_never_comes_is_a_timeout_and_the_end_of_the_reducer(tmp_path: Path) -> None:
+    with shm_rack(tmp_path, workers=2, timeout_s=0.3) as rack:
+        on_every_worker(rack, lambda r: r.reduce(np.ones(5000, np.uint32), Op.ADD))
+        with pytest.raises(TransportTimeout, match=r"worker 1 of 2 .* or another worker never began"):
+            rack[1].reduce(np.ones(5000, np.uint32), Op.ADD)
+        with pytest.raises(Aborted, match=r"an earlier reduce of job .* failed: TransportTimeout"):
+            rack[1].barrier()
+
+
+def test_a_worker_that_stops_in_mid_reduce_is_called_missing(tmp_path: Path, port: ShmPort) -> None:
+    config = TransportConfig(5, 0, 2, slots=1)
+    with Reducer(ShmLink(tmp_path, 1, US), config, timeout_s=0.3) as reducer:
+        thread = threading.Thread(target=answer_one, args=(port,))
+        thread.start()
+        with pytest.raises(TransportTimeout, match=r"1 results applied, .* a worker is missing"):
+            reducer.reduce(np.ones(5000, np.uint32), Op.ADD)
+        thread.join()
+
+
+def test_abort_gives_its_reason_now_and_later(reducer: Reducer) -> None:
+    threading.Timer(0.1, reducer.abort, ("worker 3 was lost",)).start()
+    for _ in range(2):
+        with pytest.raises(Aborted, match="worker 3 was lost"):
+            reducer.barrier()
+
+
+def test_close_ends_a_reduce_of_another_thread(reducer: Reducer, port: ShmPort) -> None:
+    ended = []
+
+    def wait() -> None:
+        with pytest.raises(Aborted, match="closed"):
+            reducer.barrier()
+        ended.append(True)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert port.recv(10) is not None  # it has begun
+    reducer.close()
+    thread.join()
+    assert ended
+
+
+def test_a_bad_argument_harms_nothing(reducer: Reducer, port: ShmPort) -> None:
+    with pytest.raises(ValueError, match="lanes, not 100"):
+        reducer.reduce(np.ones(3, np.uint32), Op.ADD, 100)
+    thread = threading.Thread(target=answer_one, args=(port,))
+    thread.start()
+    reducer.barrier()
+    thread.join()

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""AF_XDP ports: what they do besides what every port on an interface does, and what is refused."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness.netns import run
+from tests.softswitch.dataplane.veths import Veths, forwarding, mac_bytes, made_veths
+from tests.softswitch.p4rt.p4rt_client import PATIENCE
+from weir.softswitch.dataplane.ports import PortError, PortLoop
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Veths]:
+    with made_veths() as made:
+        yield made
+
+
+def _frame(length: int = 60) -> bytes:
+    return (mac_bytes(2) + mac_bytes(1) + b"\x88\xb5").ljust(length, b"\x55")
+
+
+def _link(lab: Veths, interface: str) -> str:
+    command = ["ip", "-n", lab.switch, "link", "show", interface]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_kernel_udp_passes_once_the_hosts_compute_their_checksums(lab: Veths) -> None:
+    for host in lab.hosts.values():
+        run("ip", "netns", "exec", host, "ethtool", "-K", "eth0", "tx", "off")
+    with forwarding(lab, "AF_XDP native"), lab.udp(1) as one, lab.udp(2) as two:
+        for size in (0, 1, 999, 1472):
+            payload = os.urandom(size)
+            one.sendto(payload, ("10.0.0.2", 5000))
+            assert two.recvfrom(2048) == (payload, ("10.0.0.1", 5000))
+
+
+def test_frames_longer_than_the_switch_holds_are_counted(lab: Veths) -> None:
+    """3000 bytes fit into a chunk of shared memory, but not into the switch; 3900 not even there."""
+    with forwarding(lab, "AF_XDP generic") as loop, lab.raw(1) as one, lab.raw(2) as two:
+        for length in (3000, 3900, 60):
+            one.send(_frame(length))
+        assert two.recv(2048) == _frame()
+        seen = loop.statistics(1)
+    assert (seen.rx_packets, seen.rx_oversize, seen.rx_drops) == (1, 1, 1)
+
+
+def test_what_the_interface_refuses_is_counted_as_not_sent(lab: Veths) -> None:
+    """The other end is down: the kernel takes every frame, and drops it."""
+    with forwarding(lab, "AF_XDP native") as loop, lab.raw(1) as one:
+        run("ip", "-n", lab.hosts[2], "link", "set", "eth0", "down")
+        for length in range(60, 160):
+            one.send(_frame(length))
+        while (seen := loop.statistics(2)).tx_drops < 100:
+            assert seen.tx_packets + seen.tx_drops <= 100
+        run("ip", "-n", lab.hosts[2], "link", "set", "eth0", "up")
+        with lab.raw(2) as two:
+            one.send(_frame())
+            assert two.recv(2048) == _frame()
+        seen = loop.statistics(2)
+    assert (seen.tx_packets, seen.tx_bytes, seen.tx_drops) == (1, 60, 100)
+
+
+def test_what_is_sent_to_an_interface_that_is_gone_is_counted(lab: Veths) -> None:
+    with forwarding(lab, "AF_XDP native") as loop, lab.raw(1) as one, lab.raw(2) as two:
+        loop.remove(2)
+        run("ip", "-n", lab.switch, "link", "add", "gone", "type", "veth", "peer", "name", "gonepeer")
+        for end in ("gone", "gonepeer"):
+            run("ip", "-n", lab.switch, "link", "set", end, "up")
+        lab.attach(loop, "AF_XDP", 2, "gone")
+        run("ip", "-n", lab.switch, "link", "del", "gone")
+        for _ in range(3000):  # more than the port has chunks
+            one.send(_frame())
+        while (seen := loop.statistics(2)).tx_drops < 3000 - loop.statistics(1).rx_drops:
+            assert seen.tx_packets == 0
+        loop.remove(2)
+        lab.attach(loop, "AF_XDP", 2, "sw2")
+        one.send(_frame(61))
+        assert two.recv(2048) == _frame(61)
+
+
+def test_a_port_can_be_removed_and_attached_again_at_once(lab: Veths) -> None:
+    with forwarding(lab, "AF_XDP native") as loop, lab.raw(1) as one, lab.raw(2) as two:
+        for _ in range(3):
+            loop.remove(1)
+            assert "xdp" not in _link(lab, "sw1")
+            lab.attach(loop, "AF_XDP", 1, "sw1")
+            assert "xdp" in _link(lab, "sw1")
+            one.send(_frame())
+            assert two.recv(2048) == _frame()
+
+
+def test_a_killed_switch_leaves_nothing_on_the_interface(lab: Veths) -> None:
+    code = (
+        "from softswitch.ports import PortLoop; import time; loop = PortLoop(); loop.add_xdp(1, 'sw1'); "
+        "print('ready', flush=True); time.sleep(600)"
+    )
+    command = ["ip", "netns", "exec", lab.switch, sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            assert "xdp" in _link(lab, "sw1")
+        finally:
+            process.send_signal(signal.SIGKILL)
+            process.wait(PATIENCE)
+    assert "xdp" not in _link(lab, "sw1")
+    with forwarding(lab, "AF_XDP native"), lab.raw(1) as one, lab.raw(2) as two:
+        one.send(_frame())
+        assert two.recv(2048) == _frame()
+
+
+def test_refusals_say_what_to_do(lab: Veths) -> None:
+    queues = ("numtxqueues", "2", "numrxqueues", "2")
+    run("ip", "-n", lab.switch, "link", "add", "many", *queues, "type", "veth", "peer", "name", "manypeer")
+    with forwarding(lab, "AF_XDP native") as loop:
+        for interface, words in (
+            ("nosuch", "there is no such network interface"),
+            ("many", "the interface has several receive queues; leave it one"),
+            ("sw1", "another program has the interface's XDP hook"),
+        ):
+            with pytest.raises(PortError, match=f"port 7, AF_XDP on '{interface}': {words}"):
+                lab.attach(loop, "AF_XDP", 7, interface)
+        assert sorted(loop.ports()) == [1, 2]
+    run("ip", "-n", lab.switch, "link", "del", "many")
+
+
+def test_without_the_right_to_bpf_the_error_says_so(lab: Veths) -> None:
+    if shutil.which("setpriv") is None:
+        pytest.skip("needs setpriv")
+    drop = "-bpf,-sys_admin"
+    code = "from softswitch.ports import PortLoop\nPortLoop().add_xdp(1, 'sw1')"
+    command = ["setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}", sys.executable, "-c", code]
+    done = subprocess.run(
+        ["ip", "netns", "exec", lab.switch, *command], capture_output=True, text=True, check=False
+    )
+    if "setpriv" in done.stderr:
+        pytest.skip(f"cannot drop a capability here: {done.stderr}")
+    assert "not allowed: run as root, or give Python CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF" in done.stderr
+
+
+def test_a_loop_that_is_not_started_can_be_closed(lab: Veths) -> None:
+    with PortLoop() as loop:
+        lab.attach(loop, "AF_XDP", 1, "sw1")

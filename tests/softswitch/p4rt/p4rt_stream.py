@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A bare P4Runtime connection, for what no well-behaved client library sends."""
+
+import queue
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import grpc
+from google.rpc import code_pb2, status_pb2
+from p4.v1 import p4runtime_pb2 as p4rt
+from p4.v1 import p4runtime_pb2_grpc
+
+from tests.softswitch.p4rt.p4rt_client import PATIENCE
+
+
+def arbitration(election: int | None, role: str = "", device: int = 1) -> Any:
+    """A MasterArbitrationUpdate in its StreamMessageRequest."""
+    request = p4rt.StreamMessageRequest()
+    request.arbitration.device_id = device
+    if role:
+        request.arbitration.role.name = role
+    if election is not None:
+        request.arbitration.election_id.high = election >> 64
+        request.arbitration.election_id.low = election & ((1 << 64) - 1)
+        request.arbitration.election_id.SetInParent()
+    return request
+
+
+def write_errors(error: grpc.RpcError) -> list[tuple[str, str]]:
+    """The code and the message of each part of a batch that failed."""
+    status = status_pb2.Status()
+    status.ParseFromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
+    found = []
+    for packed in status.details:
+        detail = p4rt.Error()
+        assert packed.Unpack(detail)
+        found.append((code_pb2.Code.Name(detail.canonical_code), detail.message))
+    return found
+
+
+class Connection:
+    """A channel with the P4Runtime stub on it."""
+
+    def __init__(self, address: str, options: Iterable[tuple[str, int]] = ()) -> None:
+        # Each its own TCP connection, as if from processes of their own.
+        self.channel = grpc.insecure_channel(
+            address, options=[("grpc.use_local_subchannel_pool", 1), *options]
+        )
+        self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
+        self._streams: list[OpenStream] = []
+
+    def stream(self, *first: Any, timeout: float | None = 2 * PATIENCE) -> "OpenStream":
+        """A StreamChannel on which these messages are sent first."""
+        made = OpenStream(self.stub, timeout)
+        self._streams.append(made)
+        for message in first:
+            made.send(message)
+        return made
+
+    def close(self) -> None:
+        """Break all streams off."""
+        for stream in self._streams:
+            stream.cancel()
+        self.channel.close()
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class OpenStream:
+    """A StreamChannel; answers are received when asked for."""
+
+    def __init__(self, stub: Any, timeout: float | None) -> None:
+        self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.call = stub.StreamChannel(iter(self._outgoing.get, None), timeout=timeout)
+
+    def send(self, message: Any) -> None:
+        """Send a StreamMessageRequest."""
+        self._outgoing.put(message)
+
+    def receive(self) -> Any:
+        """The next StreamMessageResponse; raises RpcError when the stream ended with one."""
+        return next(self.call)
+
+    def status(self) -> tuple[str, int | None]:
+        """The next message, which must be of arbitration: its code's name, and the election id."""
+        update = self.receive().arbitration
+        election = update.election_id.low if update.HasField("election_id") else None
+        return code_pb2.Code.Name(update.status.code), election
+
+    def ended(self) -> tuple[str, str]:
+        """The code and the details with which the stream ends."""
+        try:
+            for _ in self.call:
+                pass
+        except grpc.RpcError as error:
+            return error.code().name, error.details()
+        return "OK", ""
+
+    def close(self) -> None:
+        """End it in order."""
+        self._outgoing.put(None)
+
+    def cancel(self) -> None:
+        """Break it off."""
+        self._outgoing.put(None)
+        self.call.cancel()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.call)

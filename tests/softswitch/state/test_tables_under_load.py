@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables that change while frames run at full speed: no frame sees half a change, none is lost."""
+
+import ctypes
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.softswitch.programs import pack, program
+from weir import native
+from weir.native.build import load_library
+from weir.softswitch.dataplane.ports import PortLoop
+from weir.softswitch.state.entry import Entry, Exact, Ternary
+from weir.softswitch.switch import Switch
+
+PORT = 3  # where the program sends its answers: back
+MAC = 7
+QUERY = pack([(8, 8), (MAC, 48), (0, 32), (0, 128), (0, 16), (0, 4), (0, 4)])
+UPDATES = 3000
+FILLERS = 200
+FIELDS = 24  # of an entry, which must always belong together
+
+
+class Result(ctypes.Structure):
+    """flood_result of flood.c."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in ("answers", "missing", "torn", "apart")]
+
+
+@pytest.fixture(scope="module")
+def flood() -> Any:
+    here, ring = Path(__file__).parents[1], Path(native.__file__).parent
+    library = load_library("flood", [here / "flood.c", ring / "ring_api.c"], include=[ring])
+    for name in ("ring_bell_open", "ring_port_open"):
+        getattr(library, name).restype = ctypes.c_void_p
+    library.ring_port_open.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
+    library.flood.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.POINTER(Result)]
+    for name in ("ring_bell_close", "ring_port_close"):
+        getattr(library, name).argtypes = [ctypes.c_void_p]
+    return library
+
+
+def left(version: int, mac: int = MAC) -> Entry:
+    return Entry((Exact(mac),), "In.many", (version,) * FIELDS)
+
+
+def right(version: int, mac: int = MAC, priority: int = 1) -> Entry:
+    return Entry((Ternary(mac, mac),), "In.one", (version,), priority)
+
+
+@pytest.fixture
+def switch() -> Iterator[Switch]:
+    with Switch(program("matching")) as made:
+        made.insert_entry("In.left", left(0))
+        made.insert_entry("In.right", right(0))
+        yield made
+
+
+def run(flood: Any, switch: Switch, folder: Path, change: Callable[[int], None]) -> Result:
+    """What the frames saw while ``change`` was called with one version after the other."""
+    stop, result = ctypes.c_int(), Result()
+    with PortLoop() as loop:
+        loop.add_shm(PORT, folder)
+        loop.set_switch(switch)
+        loop.start()
+        bell = flood.ring_bell_open(bytes(folder / "bell"), 0)
+        port = flood.ring_port_open(bytes(folder / f"port-{PORT}"), 0, bell)
+        sender = threading.Thread(
+            target=flood.flood, args=(port, QUERY, ctypes.byref(stop), ctypes.byref(result))
+        )
+        sender.start()
+        try:
+            for version in range(1, UPDATES + 1):
+                change(version)
+                if version % 100 == 0:
+                    time.sleep(0.001)  # the sender needs a core, too
+        finally:
+            stop.value = 1
+            sender.join()
+            flood.ring_port_close(port)
+            flood.ring_bell_close(bell)
+    return result
+
+
+def test_no_frame_sees_half_an_entry_and_none_is_lost(flood: Any, switch: Switch, tmp_path: Path) -> None:
+    """Entries change and their tables are rebuilt around them."""
+    rng = random.Random(5)
+    present: dict[int, bool] = {}
+
+    def change(version: int) -> None:
+        switch.modify_entry("In.left", left(version))
+        mac = 8 + rng.randrange(FILLERS)
+        if present.pop(mac, False):
+            switch.delete_entry("In.left", (Exact(mac),))
+        else:
+            switch.insert_entry("In.left", left(0, mac))
+            present[mac] = True
+
+    result = run(flood, switch, tmp_path, change)
+    assert result.answers > 1000
+    assert (result.torn, result.missing) == (0, 0)
+    assert result.apart > 0, "the check does not see what changes"
+
+
+def test_entries_of_two_tables_change_at_once(flood: Any, switch: Switch, tmp_path: Path) -> None:
+    """While the switch is paused, also by way of other entries that win for a moment."""
+    priorities = itertools.count(2)
+
+    def change(version: int) -> None:
+        with switch.paused():
+            switch.modify_entry("In.left", left(version))
+            if version % 2:
+                switch.modify_entry("In.right", right(version))
+            else:
+                priority = next(priorities)
+                switch.delete_entry("In.right", (Ternary(MAC, MAC),), 1)
+                switch.insert_entry("In.right", right(0, mac=3, priority=priority))
+                switch.insert_entry("In.right", right(version))
+                switch.delete_entry("In.right", (Ternary(3, 3),), priority)
+
+    result = run(flood, switch, tmp_path, change)
+    assert result.answers > 1000
+    assert (result.torn, result.apart, result.missing) == (0, 0, 0)
