@@ -214,7 +214,7 @@ class AgentClient:
 
     @property
     def stopped(self) -> str | None:
-        """Why the job is over, or None while it is not."""
+        """Return why the job is over, or None while it is not."""
         return self._stopped
 
     @property
@@ -244,7 +244,7 @@ class AgentClient:
             callback(rank, reason)
 
     def status(self) -> Any:
-        """The controller's ``StatusReply`` (see agent.proto)."""
+        """Return the controller's ``StatusReply`` (see agent.proto)."""
         return self._call(self._stub.Status, agent_pb2.StatusRequest(), CALL_TIMEOUT_S + JOIN_MARGIN_S)
 
     # ---- inside
@@ -265,7 +265,7 @@ class AgentClient:
                 watcher(event.rank, event.reason)
 
     def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
-        """One call; a controller that is not there (yet) is tried again for CONNECT_TIMEOUT_S."""
+        """Return one call; a controller that is not there (yet) is tried again for CONNECT_TIMEOUT_S."""
         until = time.monotonic() + CONNECT_TIMEOUT_S
         while True:
             try:
@@ -292,7 +292,7 @@ def _process_name(_pid: int) -> str:
 
 
 def _process() -> str:
-    """What all clients of this process, and no others, call themselves."""
+    """Return what all clients of this process, and no others, call themselves."""
     return _process_name(os.getpid())  # a forked child is another process
 
 

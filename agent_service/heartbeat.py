@@ -77,7 +77,9 @@ class HeartbeatThread:
             return True
 
     def _listen(self) -> tuple[bool, str | None]:
-        """Whether the controller took the member in, and why the stream broke; None at the end of the job."""
+        """Return whether the controller took the member in, and why the stream broke; None at the end of the
+        job.
+        """
         attended = False
         try:
             for event in self._call:
@@ -96,7 +98,7 @@ class HeartbeatThread:
             self._heard(agent_pb2.JobEvent(kind=agent_pb2.JobEvent.STOPPED, reason=reason))
 
     def _heartbeats(self) -> Iterator[Any]:
-        """Runs in a thread of grpc's, which stops asking when the stream is over."""
+        """Run in a thread of grpc's, which stops asking when the stream is over."""
         while True:
             yield self._beat
             if self._pause(self._lease_s / 3):

@@ -43,7 +43,7 @@ def run(model: str, workers: int, epochs: int, method: str, density: float, seed
 def train(
     model: str, workers: int, epochs: int, method: str, density: float, seed: int
 ) -> tuple[float, float, str]:
-    """Final accuracy over Weir and over Gloo, and whether all replicas agreed after every step.
+    """Return final accuracy over Weir and over Gloo, and whether all replicas agreed after every step.
 
     Raises RuntimeError with what ``weir train`` said when it failed.
     """

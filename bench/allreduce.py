@@ -109,7 +109,7 @@ def measure(workers: int, plan: Plan, start: Start) -> Seconds:
 
 
 def _free_port() -> int:
-    """A TCP port that nobody listens on now (in a namespace of its own, any port is free)."""
+    """Return a TCP port that nobody listens on now (in a namespace of its own, any port is free)."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -32,7 +32,7 @@ class Plan:
     overlap: bool = False
 
     def json(self) -> str:
-        """The plan as a command-line argument."""
+        """Return the plan as a command-line argument."""
         return json.dumps(asdict(self))
 
 
@@ -48,7 +48,7 @@ def tensor(plan: Plan, density: float, rank: int) -> torch.Tensor:
 
 
 def timed(source: torch.Tensor, group: dist.ProcessGroup) -> tuple[float, torch.Tensor]:
-    """Seconds of one all-reduce, from a common start, and its result."""
+    """Return seconds of one all-reduce, from a common start, and its result."""
     data = source.clone()
     dist.barrier()
     start = time.perf_counter()

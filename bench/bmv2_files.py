@@ -66,7 +66,7 @@ def _match(match: Match, width: int) -> dict[str, Any]:
 
 
 def rate(program: Any, frames: Sequence[bytes], ports: int, folder: Path) -> float:
-    """Frames a second that leave; each frame comes in at port 1 and leaves at one of so many ports.
+    """Return frames a second that leave; each frame comes in at port 1 and leaves at one of so many ports.
 
     Raises RuntimeError when BMv2 does not say anything for long.
     """
@@ -97,7 +97,7 @@ def rate(program: Any, frames: Sequence[bytes], ports: int, folder: Path) -> flo
 def _growth(
     folder: Path, ports: int, process: subprocess.Popen[bytes]
 ) -> tuple[tuple[int, float], tuple[int, float]]:
-    """Bytes in the output files and the time, when the first were there and when the last came."""
+    """Return bytes in the output files and the time, when the first were there and when the last came."""
     outputs = [folder / f"{port}_out.pcap" for port in range(ports)]
     began = time.monotonic()
     first = last = (0, began)

@@ -211,7 +211,7 @@ def _sparsifiers(names: str) -> list[str]:
 
 
 def _numbers(kind: type[_Number], text: str, option: str, above: float, most: float) -> list[_Number]:
-    """A comma-separated list of numbers, above one limit and not above the other."""
+    """Return a comma-separated list of numbers, above one limit and not above the other."""
     try:
         found = [kind(part) for part in text.split(",")]
     except ValueError:

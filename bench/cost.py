@@ -57,7 +57,7 @@ def run(
 def measure_all(
     models: list[Model], densities: list[float], workers: list[int], steps: int, processes: int | None
 ) -> list[Measured]:
-    """The whole grid, several settings at a time."""
+    """Return the whole grid, several settings at a time."""
     torch.set_num_threads(1)
     grid = settings(models, densities, workers)
     done: dict[Setting, Measured] = {}

@@ -80,16 +80,16 @@ class Measured:
     energy: dict[str, float]
 
     def saving(self, name: str, against: str = BASELINE) -> float:
-        """The share of the other's bytes that it saves."""
+        """Return the share of the other's bytes that it saves."""
         return 1 - self.bytes[name].total / self.bytes[against].total
 
     def best(self, prefix: str) -> str:
-        """The cheapest contender whose name begins so."""
+        """Return the cheapest contender whose name begins so."""
         return min((n for n in self.bytes if n.startswith(prefix)), key=lambda n: self.bytes[n].total)
 
 
 def saving_at_energy(one: Measured, found: Sequence[Measured], name: str) -> float | None:
-    """What a method saves of the baseline's bytes at the density, of those measured, that costs least.
+    """Return what a method saves of the baseline's bytes at the density, of those measured, that costs least.
 
     It must deliver no less of the energy than the baseline, which is sent as much as ``one`` says. None: it
     delivers less at every density.
@@ -132,7 +132,7 @@ def measure(setting: Setting, recording: Recording) -> Measured:
 
 
 def _costs(sent: dict[str, Sent]) -> Iterator[tuple[str, Bytes]]:
-    """Every contender's bytes of one step."""
+    """Yield every contender's bytes of one step."""
     same = sent["planner"]
     flat = np.concatenate(same.chosen, axis=1)
     for block in MASK_SIZES:
@@ -160,7 +160,7 @@ def _omnireduce(occupied: Flags, block: int, message: int) -> Bytes:
 
 
 def _fixed(parts: list[Occupancy], mask: int | None) -> Bytes:
-    """One mask size for all parameters: the cheapest packet block, then the cheapest number of levels."""
+    """Return one mask size for all parameters: the cheapest packet block, then the cheapest number of levels."""
     masks = [mask] * len(parts)
 
     def cost(block: int, levels: int) -> Traffic:
@@ -173,7 +173,7 @@ def _fixed(parts: list[Occupancy], mask: int | None) -> Bytes:
 
 
 def lists(flat: Flags) -> Bytes:
-    """Every worker sends its pairs once and gets everybody else's: the least that a gather can do."""
+    """Return every worker sends its pairs once and gets everybody else's: the least that a gather can do."""
     pairs = [int(n) * _PAIR for n in np.count_nonzero(flat, axis=1)]
     whole = [size + -(-size // _DATAGRAM) * FRAME_OVERHEAD for size in pairs]
     others = len(pairs) - 1
@@ -181,5 +181,5 @@ def lists(flat: Flags) -> Bytes:
 
 
 def settings(models: list[Model], densities: list[float], workers: list[int]) -> list[Setting]:
-    """The grid."""
+    """Return the grid."""
     return [Setting(*one) for one in product(models, densities, workers)]

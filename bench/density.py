@@ -44,7 +44,7 @@ class Point:
 
     @property
     def imbalance(self) -> float:
-        """How much more than the mean the busiest worker chose."""
+        """Return how much more than the mean the busiest worker chose."""
         return self.most / self.own - 1 if self.own else 0.0
 
 
@@ -85,7 +85,7 @@ def run(
 
 
 def _rows(name: str, points: Sequence[Point], density: float) -> list[tuple[str, ...]]:
-    """A row for the first tenth of the steps, one for the second half."""
+    """Return a row for the first tenth of the steps, one for the second half."""
     size, first = len(points), max(1, len(points) // 10)
     parts = {f"1 to {first}": points[:first], f"{size // 2 + 1} to {size}": points[size // 2 :]}
     return [

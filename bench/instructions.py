@@ -82,7 +82,7 @@ Place = tuple[str, int]  # file, line
 
 
 def _per_packet(which: str, lanes: int) -> Counter[Place]:
-    """Instructions of a packet by source line."""
+    """Return instructions of a packet by source line."""
     console.print(f"counting: {which}, {lanes} lanes")
     short, long = (_count(which, lanes, rounds) for rounds in (SHORT, LONG))
     packets = (LONG - SHORT) * SLOTS * WORKERS
@@ -110,7 +110,7 @@ def _count(which: str, lanes: int, rounds: int) -> Counter[Place]:
 
 
 def read_callgrind(text: str) -> Counter[Place]:
-    """Each source line's own cost in a profile (callgrind's format, without instruction addresses)."""
+    """Return each source line's own cost in a profile (callgrind's format, without instruction addresses)."""
     names: dict[str, str] = {}
     counts: Counter[Place] = Counter()
     file, line, of_call = "", 0, False
@@ -134,7 +134,7 @@ def read_callgrind(text: str) -> Counter[Place]:
 
 
 def _by_part(counts: Counter[Place], text: Sequence[str]) -> Counter[str]:
-    """Instructions by what they are for. `text`: the generated program."""
+    """Return instructions by what they are for. `text`: the generated program."""
     functions = _functions(text)
     parts: Counter[str] = Counter()
     for (file, line), count in counts.items():
@@ -151,7 +151,7 @@ def _by_part(counts: Counter[Place], text: Sequence[str]) -> Counter[str]:
 
 
 def _functions(text: Sequence[str]) -> list[str]:
-    """The function that each line is in."""
+    """Return the function that each line is in."""
     found, current = [], ""
     for line in text:
         if (start := re.match(r"(?:SW_INLINE|SW_HOT|static)\b.*?(\w+)\(", line)) and "=" not in line:

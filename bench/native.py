@@ -57,7 +57,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The compiled benchmarks."""
+    """Return the compiled benchmarks."""
     lib = load_library(
         "bench", [_ROOT / "csrc" / "aggregator.c", _ROOT / "csrc" / "load.c"], include=_INCLUDE
     )
@@ -112,7 +112,7 @@ def contributions(job: int, workers: int, lanes: int) -> Load:
 
 
 def in_memory(switch: NativeSwitch, load: Load, slots: int, first: int, last: int) -> float:
-    """Packets per second into ``switch`` over rounds ``first`` to ``last`` - 1 of every slot.
+    """Return packets per second into ``switch`` over rounds ``first`` to ``last`` - 1 of every slot.
 
     Raises RuntimeError when the switch did not answer every round: then it did not do the work.
     """
@@ -127,7 +127,9 @@ def in_memory(switch: NativeSwitch, load: Load, slots: int, first: int, last: in
 
 
 def frame_time(switch: NativeSwitch, frames: bytes, length: int, passes: int) -> tuple[float, int]:
-    """Nanoseconds a frame, and how many left, when frames of one length are handed over ``passes`` times."""
+    """Return nanoseconds a frame, and how many left, when frames of one length are handed over ``passes``
+    times.
+    """
     count, sent = len(frames) // length, ctypes.c_uint64()
     nanoseconds: int = library().load_frames(switch.handle, frames, length, count, passes, ctypes.byref(sent))
     return nanoseconds / (count * passes), sent.value
@@ -144,7 +146,7 @@ class Rate:
 
     @property
     def packets(self) -> float:
-        """Packets per second in and out of the switch."""
+        """Return packets per second in and out of the switch."""
         return (self.sent + self.received) / self.seconds
 
 
@@ -177,7 +179,7 @@ def over_interfaces(
 
 
 def over_rings(directory: Path, load: Load, slots: int, first_round: int, seconds: float) -> Rate:
-    """The same over shared-memory ports 1, 2, ... of a directory. Raises OSError."""
+    """Return the same over shared-memory ports 1, 2, ... of a directory. Raises OSError."""
     counts = (ctypes.c_uint64 * 3)()
     done = library().load_rings(
         os.fsencode(directory),

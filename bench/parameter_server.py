@@ -35,7 +35,7 @@ class _Rounds:
         self._open: dict[int, dict[int, torch.Tensor]] = {}
 
     def contribute(self, bucket: int, rank: int, values: torch.Tensor) -> None:
-        """Takes a worker's part. The sum is made in the order of ranks: equal runs have equal bits."""
+        """Take a worker's part. The sum is made in the order of ranks: equal runs have equal bits."""
         with self._lock:
             parts = self._open.setdefault(bucket, {})
             parts[rank] = values
@@ -51,7 +51,7 @@ class _Rounds:
 
 
 def serve(listener: socket.socket, workers: int) -> None:
-    """Serves ``workers`` connections to their end. Raises ConnectionError when one breaks within a bucket."""
+    """Serve ``workers`` connections to their end. Raises ConnectionError when one breaks within a bucket."""
     connections: dict[int, socket.socket] = {}
     for _ in range(workers):
         connection, _ = listener.accept()
@@ -86,7 +86,7 @@ class Client:
     """
 
     def __init__(self, address: str, port: int, rank: int) -> None:
-        """Connects; ConnectionError when nobody listens there within a minute."""
+        """Connect; ConnectionError when nobody listens there within a minute."""
         self._socket = _connect(address, port)
         self._socket.sendall(_NUMBER.pack(rank))
         self._sender = _Sender(self._socket)
@@ -95,14 +95,14 @@ class Client:
         self._reader.start()
 
     def average(self, values: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Sends the values; whoever waits for the future gets a ConnectionError when the server is gone."""
+        """Send the values; whoever waits for the future gets a ConnectionError when the server is gone."""
         gate: torch.futures.Future[object] = torch.futures.Future()
         self._waiting.put(gate)
         self._sender.send(values)
         return gate.then(_opened)
 
     def close(self) -> None:
-        """Hangs up, after the last answer."""
+        """Hang up, after the last answer."""
         self._waiting.put(None)
         self._reader.join()
         self._sender.close()
@@ -118,7 +118,7 @@ class Client:
 
 
 def _opened(gate: torch.futures.Future[object]) -> torch.Tensor:
-    """What a future stands for. An exception travels as a value: DDP survives no other way."""
+    """Return what a future stands for. An exception travels as a value: DDP survives no other way."""
     found = gate.value()
     if not isinstance(found, torch.Tensor):
         raise ConnectionError(f"the parameter server is gone: {found or 'it hung up'}")
@@ -135,11 +135,11 @@ class _Sender:
         self._thread.start()
 
     def send(self, values: torch.Tensor) -> None:
-        """Queues values, which must not change any more."""
+        """Queue values, which must not change any more."""
         self._queue.put(values)
 
     def close(self) -> None:
-        """Sends what is queued, then says that nothing more will come."""
+        """Send what is queued, then says that nothing more will come."""
         self._queue.put(None)
         self._thread.join()
 
@@ -155,7 +155,7 @@ class _Sender:
 
 
 def _receive(connection: socket.socket) -> torch.Tensor | None:
-    """The next tensor, or None when the other side has hung up between two."""
+    """Return the next tensor, or None when the other side has hung up between two."""
     head = connection.recv(_NUMBER.size)
     if not head:
         return None

@@ -49,7 +49,7 @@ class Recording:
     workers: int
 
     def open(self) -> Gradients:
-        """What was recorded, read as it is used."""
+        """Return what was recorded, read as it is used."""
         flat = np.memmap(self.path, np.float32, mode="c")
         return flat.reshape(self.steps, self.workers, -1)
 
@@ -108,7 +108,7 @@ class Seconds:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Return all of it."""
         return self.choice + self.observing + self.mask + self.planning
 
 
@@ -135,7 +135,7 @@ class Sent:
     seconds: Seconds = field(default_factory=Seconds)
 
     def traffic(self) -> Traffic:
-        """What it takes on the wire, exactly."""
+        """Return what it takes on the wire, exactly."""
         return exchange_traffic(
             [Occupancy(chosen) for chosen in self.chosen],
             self.masks,
@@ -167,7 +167,7 @@ class Replay:
         self.formats.join(workers, SLOTS)
 
     def step(self, gradients: Gradients) -> Sent:
-        """One step of all workers. gradients: float32[workers or more, elements]."""
+        """Return one step of all workers. gradients: float32[workers or more, elements]."""
         layout, fills, first = self.layout, self.ranks[0].sparsifier.fills_union, self.ranks[0]
         outgoing = [
             rank.prepare(layout, torch.from_numpy(own))
@@ -235,7 +235,7 @@ class _Alone:
     """A network with one worker: every sum is its own contribution."""
 
     def reduce(self, *_what: object, **_how: object) -> ReduceReport:
-        """Leaves the lanes as they are; nobody reads the report."""
+        """Leave the lanes as they are; nobody reads the report."""
         return cast(ReduceReport, None)
 
     def barrier(self) -> ReduceReport:

@@ -62,7 +62,7 @@ class Packet:
     dport: int
 
     def frame(self, length: int) -> bytes:
-        """An Ethernet frame of so many bytes, the IPv4 header's checksum in place."""
+        """Return an Ethernet frame of so many bytes, the IPv4 header's checksum in place."""
         head = struct.pack(
             ">BBHHHBBHII", 0x45, 0, length - 14, 0, 0, 64, self.protocol, 0, self.src, self.dst
         )
@@ -75,7 +75,7 @@ class Packet:
 
 
 def routes(count: int, seed: int) -> list[Entry]:
-    """Distinct IPv4 prefixes with a port and a next hop each."""
+    """Return distinct IPv4 prefixes with a port and a next hop each."""
     rng = random.Random(seed)
     found: dict[tuple[int, int], None] = {}
     while len(found) < count:
@@ -88,7 +88,9 @@ def routes(count: int, seed: int) -> list[Entry]:
 
 
 def filters(count: int, seed: int) -> list[Entry]:
-    """Distinct five-tuple rules, the first the most important; they meet in few networks, as in one site."""
+    """Return distinct five-tuple rules, the first the most important; they meet in few networks, as in one
+    site.
+    """
     rng = random.Random(seed)
     networks = [rng.getrandbits(16) << 16 for _ in range(max(4, count // 50))]
     found: dict[tuple[Match, ...], None] = {}
@@ -109,7 +111,7 @@ def filters(count: int, seed: int) -> list[Entry]:
 
 
 def flows(packets: Sequence[Packet]) -> list[Entry]:
-    """One exact entry for each packet."""
+    """Return one exact entry for each packet."""
     keys = {(p.src, p.dst, p.protocol, p.sport, p.dport): None for p in packets}
     return [Entry(tuple(map(Exact, key)), "In.forward", (key[0] % PORTS,)) for key in keys]
 
@@ -131,13 +133,13 @@ def _destination_ports(rng: random.Random) -> tuple[int, int]:
 
 
 def routed(entries: Sequence[Entry], count: int, seed: int) -> list[Packet]:
-    """Packets to random addresses within the routes, each route as likely as another."""
+    """Return packets to random addresses within the routes, each route as likely as another."""
     rng = random.Random(seed)
     return [_random_packet(rng, dst=_within(rng, rng.choice(entries).key[0])) for _ in range(count)]
 
 
 def filtered(entries: Sequence[Entry], count: int, seed: int) -> list[Packet]:
-    """Packets that each match a random rule (or a more important one)."""
+    """Return packets that each match a random rule (or a more important one)."""
     rng = random.Random(seed)
     found = []
     for _ in range(count):
@@ -148,7 +150,7 @@ def filtered(entries: Sequence[Entry], count: int, seed: int) -> list[Packet]:
 
 
 def strangers(count: int, seed: int) -> list[Packet]:
-    """Random packets."""
+    """Return random packets."""
     rng = random.Random(seed)
     return [_random_packet(rng, rng.getrandbits(32)) for _ in range(count)]
 
@@ -158,7 +160,7 @@ def _random_packet(rng: random.Random, dst: int) -> Packet:
 
 
 def _within(rng: random.Random, match: Match) -> int:
-    """A random value that a field matches."""
+    """Return a random value that a field matches."""
     match match:
         case Lpm(value, length):
             return value | rng.getrandbits(32) & (1 << 32 - length) - 1

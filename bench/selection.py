@@ -76,7 +76,7 @@ def run(
 
 
 def _backward(module: torch.nn.Module, batch: int) -> float:
-    """Seconds of a backward pass for larger images, of noise."""
+    """Return seconds of a backward pass for larger images, of noise."""
     images, targets = torch.randn(batch, 1, _IMAGE, _IMAGE), torch.zeros(batch, dtype=torch.int64)
     loss = mean_loss(module(images), targets)
     began = time.perf_counter()

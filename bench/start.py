@@ -98,7 +98,7 @@ def _reached(control: Path, began: float, process: subprocess.Popen[bytes]) -> b
 
 
 def _passed(control: Path) -> int:
-    """Frames that the program has seen."""
+    """Return frames that the program has seen."""
     statistics = call(control, "ports")[0]["statistics"]
     return int(statistics["rx_packets"] - statistics["rx_drops"])
 
@@ -109,7 +109,7 @@ def _children() -> float:
 
 
 def with_actions(program: Any, times: int) -> Any:
-    """The program (BMv2 JSON) with every table's actions ``times`` times, each copy another action."""
+    """Return the program (BMv2 JSON) with every table's actions ``times`` times, each copy another action."""
     made = copy.deepcopy(program)
     copies: dict[int, list[tuple[int, str]]] = {}
     unused = max(action["id"] for action in program["actions"]) + 1

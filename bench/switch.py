@@ -60,7 +60,7 @@ def run(workers: int, slots: int, lanes: int, seconds: float, repeats: int) -> N
 
 
 def pipeline(workers: int, slots: int, lanes: int, repeats: int) -> dict[str, list[float]]:
-    """Packets per second into each pipeline, frames in memory, one thread; the two take turns."""
+    """Return packets per second into each pipeline, frames in memory, one thread; the two take turns."""
     load = native.contributions(JOB, workers, lanes)
     aggregator = native.Aggregator(JOB, workers, slots)
     rates: dict[str, list[float]] = {"soft switch": [], "C aggregator": []}
@@ -87,7 +87,7 @@ def admit(switch: Switch, workers: int, slots: int) -> None:
 def interfaces(
     kinds: Sequence[str], workers: int, slots: int, lanes: int, seconds: float, repeats: int
 ) -> dict[str, list[float]]:
-    """Packets per second in and out of each kind of switch over its ports, started anew for each turn."""
+    """Return packets per second in and out of each kind of switch over its ports, started anew for each turn."""
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(repeats):
         for kind in kinds:
@@ -135,7 +135,7 @@ def _blind(place: Lab) -> None:
 
 @contextlib.contextmanager
 def _serving(kind: str, workers: int, slots: int) -> Iterator[tuple[Lab, int]]:
-    """A lab whose switch serves one job; that job's id."""
+    """Yield a lab whose switch serves one job; that job's id."""
     if kind == "C aggregator":
         with lab(workers) as place, _hand_written(place, workers, slots):
             yield place, JOB
@@ -175,7 +175,7 @@ def _hand_written(place: Lab, workers: int, slots: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _joined(cluster: NetworkCluster, workers: int, slots: int) -> Iterator[int]:
-    """All workers of one job joined at the controller, as agents would."""
+    """Yield all workers of one job joined at the controller, as agents would."""
     clients = [AgentClient(cluster.controller) for _ in range(workers)]
     jobs: list[int] = []
 

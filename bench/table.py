@@ -27,11 +27,11 @@ def show(
 
 
 def command_line(width: int = 10_000) -> str:
-    """The command that this process runs, in lines of at most so many characters."""
+    """Return the command that this process runs, in lines of at most so many characters."""
     return textwrap.fill(f"weir {' '.join(sys.argv[1:])}", width, break_on_hyphens=False)
 
 
 def spread(values: Sequence[float]) -> str:
-    """Half the range relative to the median, in per cent: how noisy the runs were."""
+    """Return half the range relative to the median, in per cent: how noisy the runs were."""
     middle = median(values)
     return f"±{(max(values) - min(values)) / 2 / middle:.0%}" if middle else "-"

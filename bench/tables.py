@@ -84,7 +84,7 @@ def run(
 
 
 def measure(case: Case, size: int, passes: int = 100) -> Point:
-    """One table of so many entries; the fastest pass, for another process takes time and cache."""
+    """Return one table of so many entries; the fastest pass, for another process takes time and cache."""
     entries = case.entries(size, 1)
     with Switch(case.program) as switch:
         start = time.perf_counter()
@@ -129,7 +129,7 @@ def _against_bmv2(cases: Sequence[tuple[Case, int]], frames: int, repeats: int) 
 def compare(
     case: Case, entries: Sequence[Entry], frames: Sequence[bytes], bmv2_frames: int, repeats: int
 ) -> dict[str, list[float]]:
-    """Packets per second of both; they take turns."""
+    """Return packets per second of both; they take turns."""
     rates: dict[str, list[float]] = {"soft switch": [], "BMv2": []}
     data = b"".join(frames[:FRAMES])
     with Switch(case.program) as switch, tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
@@ -167,7 +167,7 @@ def _memory() -> None:
 
 
 def held_bytes(program: Path) -> dict[str, int]:
-    """What a `weir switch` process holds once it serves P4Runtime, by the names of /proc/PID/status."""
+    """Return what a `weir switch` process holds once it serves P4Runtime, by the names of /proc/PID/status."""
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
         ready = Path(folder) / "ready"
         command = [
@@ -196,7 +196,7 @@ def held_bytes(program: Path) -> dict[str, int]:
 
 
 def declared_bytes(program: Path) -> int:
-    """The registers and indirect counters of a program."""
+    """Return the registers and indirect counters of a program."""
     loaded = load_program(program)
     registers = sum(each.size * storage_bits(each.bits) // 8 for each in loaded.registers.values())
     return registers + sum(16 * each.size for each in loaded.counters.values())

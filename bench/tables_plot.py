@@ -13,15 +13,15 @@ class Measured(Protocol):
 
     @property
     def case(self) -> str:
-        """Which table."""
+        """Return which table."""
 
     @property
     def entries(self) -> int:
-        """How many are in it."""
+        """Return how many are in it."""
 
     @property
     def frame(self) -> float:
-        """Nanoseconds a frame."""
+        """Return nanoseconds a frame."""
 
 
 def draw(path: Path, points: Sequence[Measured]) -> None:

@@ -58,7 +58,7 @@ def simulate(
     contenders: Iterable[Contender],
     processes: int | None,
 ) -> dict[_Case, Outcome]:
-    """All runs, several at a time; the seeds of a case put together."""
+    """Return all runs, several at a time; the seeds of a case put together."""
     cases = [_Case(s, load, c) for s in settings for load in loads for c in contenders]
     results = {case: Outcome() for case in cases}
     todo = [(case, seed) for seed in seeds for case in cases]

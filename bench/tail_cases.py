@@ -84,7 +84,7 @@ class Scenario:
 
     @property
     def incast(self) -> Incast:
-        """The background that makes this load."""
+        """Return the background that makes this load."""
         between_racks = self.racks * self.spines * self.rate
         return Incast(self.load * between_racks * MSS / (MSS + OVERHEAD), self.fan_in, self.burst)
 
@@ -100,7 +100,7 @@ class Contender:
     trims: bool = True  # and a loss budget
 
     def qos(self) -> Qos:
-        """The switches' settings. Without priorities every class is treated as best effort is."""
+        """Return the switches' settings. Without priorities every class is treated as best effort is."""
         if self.priorities:
             return Qos(spray="round_robin" if self.spray else "hash")
         classes = {dscp(layer): ClassSpec(mark_at=BEST_EFFORT_MARK) for layer in range(LAYER_CLASSES)}
@@ -132,7 +132,7 @@ Begin = Callable[[int], Callable[[], bool]]  # begins a tensor; the answer tells
 
 
 def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -> Outcome:
-    """One run in virtual time."""
+    """Return one run in virtual time."""
     gc.set_threshold(100_000, 50, 50)  # of many frames and events none is a cycle: a fifth of the time
     workers, servers, others = scenario.names
     with Network(
@@ -235,7 +235,7 @@ def _tree(
     workers: list[str],
     outcome: Outcome,
 ) -> Begin:
-    """A float tensor as `collectives.float_sum` has it: an exponent per block (MAX), then lanes (ADD)."""
+    """Return a float tensor as `collectives.float_sum` has it: an exponent per block (MAX), then lanes (ADD)."""
     spines = None if contender.spray else [f"spine{1 + seed % scenario.spines}"]
     job = network.admit(
         workers,
@@ -289,7 +289,7 @@ def _streams(
     servers: list[str],
     outcome: Outcome,
 ) -> Begin:
-    """Every worker a stream to and from every server, which answers when it has all pushes of a shard."""
+    """Return every worker a stream to and from every server, which answers when it has all pushes of a shard."""
     shard = scenario.tensor // len(servers)
     pulls: list[Stream] = []
     every: list[Stream] = []

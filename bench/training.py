@@ -61,7 +61,7 @@ def run(
 
 
 def ways(configs: Sequence[TrainConfig], peers: Sequence[Kind], budget: float, limit_s: float) -> list[Way]:
-    """All ways to train, peers first."""
+    """Return all ways to train, peers first."""
     found = [Way(PEERS[peer], peer, configs[0], limit_s) for peer in peers]
     found += [Way(f"Weir, {config.method}", "weir", config) for config in configs]
     able = [config for config in configs if find_method(config.method).kind == "sparsifier"]
@@ -83,7 +83,7 @@ def report(outcomes: Sequence[Outcome], config: TrainConfig, target: float | Non
 
 
 def time_to(target: float, outcome: Outcome, dense_steps: int | None) -> float | None:
-    """Seconds of training to an accuracy of ``target``; None where that is not reached, or not known.
+    """Return seconds of training to an accuracy of ``target``; None where that is not reached, or not known.
 
     dense_steps: how many steps dense training takes to it. A dense run that was cut short before takes as
     many, at its own time per step.
@@ -98,7 +98,8 @@ def time_to(target: float, outcome: Outcome, dense_steps: int | None) -> float |
 def dense_steps(
     target: float, outcomes: Sequence[Outcome], curve: Callable[[], Iterator[tuple[int, float]]]
 ) -> tuple[int | None, str]:
-    """Steps that dense training takes to an accuracy, and how that is known ("" where nobody needs it).
+    """Return steps that dense training takes to an accuracy, and how that is known ("" where nobody needs
+    it).
 
     From a dense run that came so far, whose sums are every dense run's but for rounding; without one, from
     ``curve``: steps and accuracy of dense training without a network.
@@ -206,7 +207,7 @@ def _ratio(theirs: float | None, ours: float | None) -> str:
 
 
 def _savings(outcomes: Sequence[Outcome], reached: Mapping[str, float | None]) -> list[str]:
-    """How much less time each of Weir's ways takes than each peer."""
+    """Return how much less time each of Weir's ways takes than each peer."""
     notes = []
     for peer in (o for o in outcomes if o.way.kind != "weir"):
         theirs = reached[peer.name]
@@ -221,7 +222,7 @@ def _savings(outcomes: Sequence[Outcome], reached: Mapping[str, float | None]) -
 
 
 def _counted(outcome: Outcome) -> str:
-    """What workers and switches counted."""
+    """Return what workers and switches counted."""
     record, counts, done = outcome.record, outcome.counts, outcome.record.delivery
     mean, steps = record.mean_traffic, max(1, len(record.steps))
     method = f" ({method_words(outcome.way.config)})" if outcome.way.kind == "weir" else ""

@@ -45,7 +45,8 @@ class Reduced:
 
 
 def weir(spec: NetworkSpec, workers: int, parameters: int, budget: float) -> Reduced:
-    """The gradient as Weir sums it: shared exponents first, then fixed-point lanes, all blocks non-zero.
+    """Return the gradient as Weir sums it: shared exponents first, then fixed-point lanes, all blocks
+    non-zero.
 
     budget: the share of the lanes that may go missing, in one account.
     """
@@ -69,7 +70,7 @@ def weir(spec: NetworkSpec, workers: int, parameters: int, budget: float) -> Red
 
 
 def ring(spec: NetworkSpec, workers: int, parameters: int, algorithm: Algorithm) -> Reduced:
-    """The gradient as a ring of TCP streams sums it, with that congestion control."""
+    """Return the gradient as a ring of TCP streams sums it, with that congestion control."""
     with _network(spec, workers) as (network, plan):
         config = TcpConfig(min_rto=LINUX_MIN_RTO_NS, algorithm=algorithm)
         members = Ring(network, [host.name for host in plan.workers], config)
@@ -94,7 +95,7 @@ def _tagging(blocks: int, budget: float) -> Tagging:
 
 @contextmanager
 def _network(spec: NetworkSpec, workers: int) -> Iterator[tuple[Network, Plan]]:
-    """The network of ``spec`` with its background traffic, in virtual time."""
+    """Yield the network of ``spec`` with its background traffic, in virtual time."""
     plan = make_plan(spec, workers, grpc=lambda name: f"unix:/{name}")
     link = LinkSpec(spec.rate_bps, Faults(delay=DELAY_NS))  # what is lost is lost in the switches
     with Network(plan.topology, seed=1, link=link, queueing=Queueing(depth_packets=spec.depth)) as network:

@@ -45,7 +45,7 @@ class Way:
 
     @property
     def dense(self) -> bool:
-        """Does it take the steps of dense synchronous training, but for rounding?"""
+        """Do it take the steps of dense synchronous training, but for rounding?"""
         return self.kind != "weir" or (self.config.method == "dense" and not self.config.lossy)
 
 
@@ -59,7 +59,7 @@ class Outcome:
 
     @property
     def name(self) -> str:
-        """What the way is called."""
+        """Return what the way is called."""
         return self.way.name
 
     @property
@@ -69,7 +69,7 @@ class Outcome:
 
     @property
     def step_s(self) -> float:
-        """Median time of a step; the first of them warms up."""
+        """Return median time of a step; the first of them warms up."""
         return median(step.seconds for step in self.record.steps[1:] or self.record.steps)
 
     def curve(self) -> list[tuple[float, float]]:
@@ -80,16 +80,16 @@ class Outcome:
         ]
 
     def time_to(self, target: float) -> float | None:
-        """Seconds of training to the first evaluation with that accuracy; None: there was none."""
+        """Return seconds of training to the first evaluation with that accuracy; None: there was none."""
         return next((seconds for seconds, accuracy in self.curve() if accuracy >= target), None)
 
     def steps_to(self, target: float) -> int | None:
-        """Steps to the first evaluation with that accuracy; None: there was none."""
+        """Return steps to the first evaluation with that accuracy; None: there was none."""
         return next((e.step for e in self.record.evaluations if e.accuracy >= target), None)
 
 
 def train(way: Way, cluster: NetworkCluster) -> Outcome:
-    """One run to its end, or until its time is over.
+    """Return one run to its end, or until its time is over.
 
     Raises RuntimeError with what a failed worker said.
     """
@@ -123,7 +123,7 @@ def train(way: Way, cluster: NetworkCluster) -> Outcome:
 
 @contextmanager
 def _server(way: Way, cluster: NetworkCluster, folder: Path) -> Iterator[dict[str, str]]:
-    """The parameter server on rank 0's host, if the way has one; what workers are told of it."""
+    """Yield the parameter server on rank 0's host, if the way has one; what workers are told of it."""
     if way.kind != "ps":
         yield {}
         return
@@ -141,7 +141,7 @@ def _server(way: Way, cluster: NetworkCluster, folder: Path) -> Iterator[dict[st
 
 
 def _steps(workers: Workers, record: RunRecord) -> Iterator[StepSummary]:
-    """Every step as all workers have taken it, until all have left."""
+    """Yield every step as all workers have taken it, until all have left."""
     left = set(record.ranks)
     while left:
         match workers.next_event(_TICK_S):

@@ -35,7 +35,7 @@ class ServerExchange(Exchange):
         return Sent()
 
     def finish(self, _inputs: Iterable[torch.Tensor]) -> None:
-        """Hangs up."""
+        """Hang up."""
         self._client.close()
 
     def _average(self, _state: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -43,7 +43,7 @@ class ServerExchange(Exchange):
 
 
 def exchange(backend: BackendName, ddp: DistributedDataParallel, config: TrainConfig) -> Exchange:
-    """The parameter server's if there is one, else as in ``weir train``."""
+    """Return the parameter server's if there is one, else as in ``weir train``."""
     if server := os.environ.get(SERVER):
         return ServerExchange(server, int(os.environ["RANK"]))
     return make_exchange(backend, ddp, config)

@@ -13,12 +13,12 @@ _GROUP_BIT = 1 << 40
 
 
 def mac_number(text: str) -> int:
-    """The 48-bit number of a MAC address written ``02:00:00:00:00:01``."""
+    """Return the 48-bit number of a MAC address written ``02:00:00:00:00:01``."""
     return int(text.replace(":", ""), 16)
 
 
 def ip_number(text: str) -> int:
-    """The 32-bit number of an IPv4 address written ``10.0.0.1``."""
+    """Return the 32-bit number of an IPv4 address written ``10.0.0.1``."""
     return int(ipaddress.IPv4Address(text))
 
 

@@ -27,15 +27,15 @@ class Codec:
         self._context.set_p4info(p4info)
 
     def table_id(self, name: str) -> int:
-        """The id of a table."""
+        """Return the id of a table."""
         return int(self._object(P4Type.table, name).preamble.id)
 
     def counter_id(self, name: str) -> int:
-        """The id of an indirect counter."""
+        """Return the id of an indirect counter."""
         return int(self._object(P4Type.counter, name).preamble.id)
 
     def update(self, update: Update) -> Any:
-        """A P4Runtime ``Update``."""
+        """Return a P4Runtime ``Update``."""
         message = p4runtime_pb2.Update(type=p4runtime_pb2.Update.Type.Value(update.verb.value))
         if isinstance(update, EntryUpdate):
             message.entity.table_entry.CopyFrom(self.entry(update.entry))
@@ -47,7 +47,7 @@ class Codec:
         return message
 
     def entry(self, entry: TableEntry) -> Any:
-        """A P4Runtime ``TableEntry``."""
+        """Return a P4Runtime ``TableEntry``."""
         message = p4runtime_pb2.TableEntry(table_id=self.table_id(entry.table), priority=entry.priority)
         for name, value in entry.match:
             field = self._context.get_mf(entry.table, name)
@@ -64,7 +64,7 @@ class Codec:
         return message
 
     def decode(self, message: Any) -> TableEntry:
-        """The entry that a P4Runtime ``TableEntry`` read from a switch describes."""
+        """Return the entry that a P4Runtime ``TableEntry`` read from a switch describes."""
         table = self._context.get_obj_by_id(message.table_id)
         action = self._context.get_obj_by_id(message.action.action.action_id)
         given = {param.param_id: param.value for param in message.action.action.params}
@@ -77,7 +77,7 @@ class Codec:
         )
 
     def decode_group(self, message: Any) -> tuple[int, frozenset[Replica]]:
-        """Number and replicas of a P4Runtime ``MulticastGroupEntry``."""
+        """Return number and replicas of a P4Runtime ``MulticastGroupEntry``."""
         replicas = frozenset(Replica(copy.egress_port, copy.instance) for copy in message.replicas)
         return message.multicast_group_id, replicas
 

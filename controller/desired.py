@@ -32,7 +32,7 @@ from weir.wire.definition import UDP_PORT
 def desired_state(
     topology: Topology, switch: Switch, jobs: Iterable[Job], alive_spines: Collection[str] | None = None
 ) -> SwitchState:
-    """What ``switch`` must hold for ``jobs``, those of other switches among them ignored.
+    """Return what ``switch`` must hold for ``jobs``, those of other switches among them ignored.
 
     ``alive_spines``: names of the spines that leaves spray over, and that jobs use which do not say it
     themselves; None: all. Where none is alive, all are kept: there is nothing better to do with packets.
@@ -60,7 +60,7 @@ def desired_state(
 def _uplinks(
     topology: Topology, switch: Switch, alive_spines: Collection[str] | None
 ) -> list[tuple[int, Switch]]:
-    """A leaf's ports and the spines there that packets may be sent to."""
+    """Return a leaf's ports and the spines there that packets may be sent to."""
     if topology.is_spine(switch.name):
         return []
     every = list(topology.neighbours(switch.name))
@@ -68,7 +68,9 @@ def _uplinks(
 
 
 def _standing(topology: Topology, switch: Switch, uplinks: list[tuple[int, Switch]]) -> Iterator[TableEntry]:
-    """What is there whether or not anybody works: who is where, who the switch is, how it treats packets."""
+    """Yield what is there whether or not anybody works: who is where, who the switch is, how it treats
+    packets.
+    """
     own = switch.aggregation
     yield arp.answer(own.ip, own.mac)
     yield aggregator.address(own.ip, switch.headroom)
@@ -120,7 +122,7 @@ def _leaf(switch: Switch, job: Job) -> Iterator[TableEntry]:
 def _climbing(
     topology: Topology, switch: Switch, job: Job, alive_spines: Collection[str] | None
 ) -> Iterator[TableEntry]:
-    """A leaf's way up to the job's spines, and down again from them."""
+    """Yield a leaf's way up to the job's spines, and down again from them."""
     slots = _slots(job)
     alive = {spine.name for _port, spine in _uplinks(topology, switch, alive_spines)}
     up = alive if job.uplinks is None else job.uplinks
@@ -179,7 +181,7 @@ def _spine(switch: Switch, job: Job, racks: list[tuple[int, Switch]]) -> Iterato
 
 
 def _racks(topology: Topology, spine: Switch, job: Job) -> list[tuple[int, Switch]]:
-    """A spine's ports to the job's leaves, and these, in the order of their numbers."""
+    """Return a spine's ports to the job's leaves, and these, in the order of their numbers."""
     by_name = {leaf.name: (port, leaf) for port, leaf in topology.neighbours(spine.name)}
     return [by_name[name] for name in job.leaves]
 

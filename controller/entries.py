@@ -47,7 +47,7 @@ class TableEntry:
 
     @property
     def key(self) -> Key:
-        """What makes the entry the same entry: its table, match and priority."""
+        """Return what makes the entry the same entry: its table, match and priority."""
         return (self.table, self.match, self.priority)
 
 

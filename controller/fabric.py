@@ -59,16 +59,16 @@ class Fabric:
 
     @property
     def topology(self) -> Topology:
-        """What is programmed, with the newest ``qos`` section."""
+        """Return what is programmed, with the newest ``qos`` section."""
         return self._topology
 
     @property
     def alive_spines(self) -> frozenset[str]:
-        """The spines that are not given up."""
+        """Return the spines that are not given up."""
         return self._alive
 
     def slots(self) -> dict[str, int]:
-        """Number of slots of each switch."""
+        """Return number of slots of each switch."""
         return {name: reconciler.program.slots for name, reconciler in self.reconcilers.items()}
 
     def update(self, jobs: Iterable[Job]) -> None:
@@ -167,7 +167,7 @@ class Fabric:
             log.warning("job %r is now summed by %s", job.name, ", ".join(sorted(job.uplinks or ())))
 
     def _lives(self, name: str, now: float) -> bool:
-        """One that was given up lives again once it holds what it must."""
+        """Return one that was given up lives again once it holds what it must."""
         reconciler = self.reconcilers[name]
         if name not in self._alive:
             return reconciler.current

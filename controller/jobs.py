@@ -128,7 +128,7 @@ class Job:
         return hmac.compare_digest(self.token.encode(), token.encode())
 
     def missing(self) -> str:
-        """The ranks that have not joined, in words."""
+        """Return the ranks that have not joined, in words."""
         ranks = [rank for rank in range(self.size) if rank not in self.members]
         words = [
             f"{rank} (had joined from {self.withdrawn[rank]} and went away)"
@@ -140,7 +140,7 @@ class Job:
 
     @property
     def first(self) -> Member:
-        """The member of the lowest rank of those that have joined."""
+        """Return the member of the lowest rank of those that have joined."""
         return self.members[min(self.members)]
 
     @property
@@ -150,16 +150,16 @@ class Job:
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """The switches that its members are on, in the order of their lowest ranks."""
+        """Return the switches that its members are on, in the order of their lowest ranks."""
         return tuple(dict.fromkeys(member.host.switch for _rank, member in sorted(self.members.items())))
 
     def departed(self) -> list[Member]:
-        """Members that have left."""
+        """Return members that have left."""
         return [member for member in self.members.values() if member.state is MemberState.LEFT]
 
 
 def new_job_id(taken: set[int]) -> int:
-    """A random non-zero 32-bit number that is not in ``taken``."""
+    """Return a random non-zero 32-bit number that is not in ``taken``."""
     while True:
         job_id = secrets.randbits(32)
         if job_id and job_id not in taken:

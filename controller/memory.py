@@ -80,7 +80,7 @@ class Memory:
         self._written = text
 
     def load(self, topology: Topology) -> list[Job]:
-        """The jobs remembered, members as if they had just joined; those that left have left.
+        """Return the jobs remembered, members as if they had just joined; those that left have left.
 
         A job whose hosts the topology has no more is forgotten, and one that spans racks if the spines are
         others: its slots would be summed elsewhere.

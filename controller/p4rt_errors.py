@@ -19,7 +19,7 @@ _SHOWN = 5  # of one batch; what fails fails often in the same way
 
 
 def describe(error: grpc.RpcError, updates: Sequence[Update] = ()) -> str:
-    """What went wrong in one call; for a write, with the refused ones of its ``updates``."""
+    """Return what went wrong in one call; for a write, with the refused ones of its ``updates``."""
     refused = [
         f"{_describe_update(updates[index]) if index < len(updates) else f'update {index}'}:"
         f" {_code_name(detail.canonical_code)}{': ' if detail.message else ''}{detail.message}"

@@ -84,7 +84,8 @@ def _slots(p4info: Any, path: Path) -> int:
 
 
 def stale(name: str, directory: Path) -> list[str]:
-    """How the artefacts of ``name`` differ from the manifest, and the manifest from the sources, in lines.
+    """Return how the artefacts of ``name`` differ from the manifest, and the manifest from the sources, in
+    lines.
 
     The sources are looked for where a checkout has them, in the directory above. Without sources there is
     nothing they could disagree with; artefacts without sources and manifest are taken as they are.

@@ -118,11 +118,11 @@ class Qos(_Model):
 
     @property
     def spray_mode(self) -> SprayMode:
-        """The mode as the switch program numbers it."""
+        """Return the mode as the switch program numbers it."""
         return SprayMode[self.spray.upper()]
 
     def treatments(self) -> dict[int, Enqueue]:
-        """Every class that has a treatment of its own, by DSCP; the file's words over the defaults."""
+        """Return every class that has a treatment of its own, by DSCP; the file's words over the defaults."""
         resolved = {}
         for code in sorted(DEFAULT_CLASSES.keys() | self.classes.keys()):
             default = DEFAULT_CLASSES.get(code, Enqueue(queue=code >> 3))
@@ -138,7 +138,7 @@ class Qos(_Model):
 
 
 def class_name(code: int) -> str:
-    """What a DSCP is for, in a word or two."""
+    """Return what a DSCP is for, in a word or two."""
     if code == RELIABLE_DSCP:
         return "reliable"
     if code == BEST_EFFORT_DSCP:

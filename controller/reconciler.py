@@ -81,12 +81,12 @@ class SwitchReconciler:
 
     @property
     def wanted(self) -> SwitchState:
-        """What the switch must hold."""
+        """Return what the switch must hold."""
         return self._wanted
 
     @property
     def version(self) -> int:
-        """Number of what is wanted; grows with every change."""
+        """Return number of what is wanted; grows with every change."""
         return self._version
 
     def holds(self, version: int) -> bool:
@@ -141,7 +141,7 @@ class SwitchReconciler:
         self._wake.set()
 
     async def read(self) -> Reading:
-        """The counters. Raises SwitchError when the switch cannot be asked."""
+        """Return the counters. Raises SwitchError when the switch cannot be asked."""
         client = self._client
         if client is None or self.state is not ReconcilerState.READY:
             raise SwitchError(self.problem)
@@ -228,7 +228,7 @@ class SwitchReconciler:
 
 
 def _apply(client: SwitchClient, program: CompiledProgram, wanted: SwitchState) -> int:
-    """Program and entries; the number of changes. Always from what the switch says it holds."""
+    """Return program and entries; the number of changes. Always from what the switch says it holds."""
     if client.ensure_program(program):
         log.info("switch %s was given program %s", client.switch.name, program.name)
     batches = plan(client.read(), wanted)

@@ -91,15 +91,15 @@ class JobRegistry:
         self._effects: list[Effect] = []
 
     def jobs(self) -> list[Job]:
-        """All jobs, oldest first, gathering ones last."""
+        """Return all jobs, oldest first, gathering ones last."""
         return [*self._jobs.values(), *self._gathering.values()]
 
     def programmed(self) -> list[Job]:
-        """The jobs that switches must have entries for."""
+        """Return the jobs that switches must have entries for."""
         return list(self._jobs.values())
 
     def effects(self) -> list[Effect]:
-        """What has happened since the last call."""
+        """Return what has happened since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -169,7 +169,7 @@ class JobRegistry:
     # ---- being a member
 
     def attend(self, job_id: int, rank: int, token: str, now: float) -> Job:
-        """A member opens its lifeline.
+        """Return a member opens its lifeline.
 
         Raises:
             JobError: no such job or member, wrong token, or the job is over (the message says why).
@@ -325,7 +325,7 @@ class JobRegistry:
         )
 
     def _switches(self, job: Job) -> tuple[str, ...]:
-        """Where the job needs slots."""
+        """Return where the job needs slots."""
         return (*job.leaves, *self._spines) if job.spans_racks else job.leaves
 
     def _form(self, job: Job) -> None:

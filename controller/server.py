@@ -159,7 +159,7 @@ class Controller:
 
 @contextlib.contextmanager
 def running(topology: Topology, settings: Settings | None = None) -> Iterator[Controller]:
-    """A controller in a thread of this process, stopped at the end of the ``with`` block."""
+    """Yield a controller in a thread of this process, stopped at the end of the ``with`` block."""
     controller = Controller(topology, settings or Settings())
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="weir-controller")

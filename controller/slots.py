@@ -21,7 +21,7 @@ class SlotRange:
 
     @property
     def end(self) -> int:
-        """One past the last slot."""
+        """Return one past the last slot."""
         return self.base + self.count
 
     def __str__(self) -> str:
@@ -47,11 +47,11 @@ class SlotPool:
 
     @property
     def used(self) -> int:
-        """Number of slots that some job holds."""
+        """Return number of slots that some job holds."""
         return sum(piece.count for piece in self._taken)
 
     def free(self) -> tuple[SlotRange, ...]:
-        """All free ranges, lowest first."""
+        """Return all free ranges, lowest first."""
         edges = [0, *(edge for piece in self._taken for edge in (piece.base, piece.end)), self.total]
         pairs = zip(edges[::2], edges[1::2], strict=True)
         return tuple(SlotRange(start, end - start) for start, end in pairs if end > start)
@@ -73,7 +73,7 @@ class SlotPool:
 
 
 def take(pools: Sequence[SlotPool], count: int) -> SlotRange:
-    """The lowest range of ``count`` slots that is free in all ``pools``, taken there.
+    """Return the lowest range of ``count`` slots that is free in all ``pools``, taken there.
 
     Raises:
         SlotExhaustedError: there is none; nothing was taken.
@@ -89,7 +89,8 @@ def take(pools: Sequence[SlotPool], count: int) -> SlotRange:
 
 
 def take_share(pools: Sequence[SlotPool], most: int, least: int) -> SlotRange:
-    """A range for a job that does not say how many slots it wants: there must be some for the next one.
+    """Return a range for a job that does not say how many slots it wants: there must be some for the next
+    one.
 
     A quarter of what is free, as a power of two times ``least``, but at most ``most`` and at least
     ``least``. Raises SlotExhaustedError when not even that many in a row are free.
@@ -104,7 +105,7 @@ def take_share(pools: Sequence[SlotPool], most: int, least: int) -> SlotRange:
 
 
 def _common(pools: Sequence[SlotPool]) -> tuple[SlotRange, ...]:
-    """What is free in all of them, lowest first."""
+    """Return what is free in all of them, lowest first."""
     common = pools[0].free()
     for pool in pools[1:]:
         both = ((max(a.base, b.base), min(a.end, b.end)) for a in common for b in pool.free())

@@ -43,7 +43,7 @@ def render(reply: Any, console: Console) -> None:
 
 
 def as_plain_data(message: Any) -> dict[str, Any]:
-    """A protobuf message as dictionaries, lists, strings and numbers, fields that are zero included."""
+    """Return a protobuf message as dictionaries, lists, strings and numbers, fields that are zero included."""
     return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
 
 
@@ -97,7 +97,7 @@ def _events(switch: Any) -> Table:
 
 
 def _paths(switch: Any) -> Table:
-    """How evenly packets for other racks are spread."""
+    """Return how evenly packets for other racks are spread."""
     total = sum(path.traffic.bytes for path in switch.paths)
     table = _table(f"Paths of {switch.name} ({switch.spray})", "port>", "spine", "sprayed>", "share>")
     for path in switch.paths:
@@ -107,7 +107,7 @@ def _paths(switch: Any) -> Table:
 
 
 def _queues(switch: Any) -> Table:
-    """Queues that did more than forward, and those that forwarded."""
+    """Queue that did more than forward, and those that forwarded."""
     columns = ("queue>", "queued>", "trimmed>", "marked>", "dropped>")
     table = _table(f"Queues of {switch.name} (7 is served first)", *columns)
     for queue in switch.queues:
@@ -160,7 +160,7 @@ def _job(job: Any) -> Table:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """A column whose name ends in ``>`` is numbers."""
+    """Return a column whose name ends in ``>`` is numbers."""
     table = Table(title=title, title_justify="left")
     for column in columns:
         table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")

@@ -113,7 +113,7 @@ class SwitchClient:
         return pushed
 
     def read(self) -> SwitchState:
-        """All entries of the controller's tables, and all multicast groups."""
+        """Return all entries of the controller's tables, and all multicast groups."""
         codec = self._loaded()
         request = p4runtime_pb2.ReadRequest(device_id=self.switch.device_id)
         for table in TABLES:
@@ -148,7 +148,7 @@ class SwitchClient:
                     raise self._error(f"runs another program: {error}") from None
 
     def read_counter(self, name: str) -> list[Count]:
-        """All cells of an indirect counter, by index."""
+        """Return all cells of an indirect counter, by index."""
         request = p4runtime_pb2.ReadRequest(device_id=self.switch.device_id)
         request.entities.add().counter_entry.counter_id = self._loaded().counter_id(name)
         cells = {
@@ -157,7 +157,7 @@ class SwitchClient:
         return [_count(cells[index]) for index in sorted(cells)]
 
     def read_table_counts(self, table: str) -> dict[TableEntry, Count]:
-        """The entries of a table with their direct counters."""
+        """Return the entries of a table with their direct counters."""
         codec = self._loaded()
         request = p4runtime_pb2.ReadRequest(device_id=self.switch.device_id)
         wanted = request.entities.add().table_entry
@@ -308,7 +308,7 @@ class _Stream:
         self._call.cancel()
 
     def failure(self) -> str:
-        """Why the stream ended, or nothing while it is up."""
+        """Return why the stream ended, or nothing while it is up."""
         return "" if self._call.is_active() else f"{self._call.code().name}: {self._call.details()}"
 
 

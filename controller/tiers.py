@@ -67,7 +67,7 @@ def link_problems(topology: "Topology") -> list[str]:
 
 
 def tier_problems(topology: "Topology") -> list[str]:
-    """What keeps sound links from being two tiers with addresses of their own."""
+    """Return what keeps sound links from being two tiers with addresses of their own."""
     leaves, spines = topology.leaves, topology.spines
     spine_names = {spine.name for spine in spines}
     problems = []
@@ -101,7 +101,7 @@ def tier_problems(topology: "Topology") -> list[str]:
 
 
 def repeated(items: Iterable[_Named], what: str, key: Callable[[_Named], Hashable]) -> list[str]:
-    """Values of ``key`` that several items have, and which."""
+    """Return values of ``key`` that several items have, and which."""
     names: dict[Hashable, list[str]] = {}
     for item in items:
         names.setdefault(key(item), []).append(item.name)

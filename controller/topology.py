@@ -101,12 +101,12 @@ class Switch(_Model):
 
     @property
     def prefix(self) -> IPv4Network:
-        """The addresses of the rack behind this switch."""
+        """Return the addresses of the rack behind this switch."""
         return IPv4Network(self.subnet or f"{self.aggregation.ip}/24", strict=False)
 
     @property
     def headroom(self) -> int:
-        """Bytes by which the switch can make a packet longer."""
+        """Return bytes by which the switch can make a packet longer."""
         return HEADROOM[self.target]
 
     @property
@@ -196,18 +196,18 @@ class Topology(_Model):
         return self
 
     def switch(self, name: str) -> Switch:
-        """The switch of that name. Raises KeyError for a name the topology does not have."""
+        """Return the switch of that name. Raises KeyError for a name the topology does not have."""
         for switch in self.switches:
             if switch.name == name:
                 return switch
         raise KeyError(f"the topology has no switch {name!r}")
 
     def hosts_of(self, switch: str) -> tuple[Host, ...]:
-        """The hosts on a switch, by port."""
+        """Return the hosts on a switch, by port."""
         return tuple(sorted((h for h in self.hosts if h.switch == switch), key=lambda h: h.port))
 
     def neighbours(self, switch: str) -> tuple[tuple[int, Switch], ...]:
-        """What is linked to a switch, in the order of the file: its own port, and the switch there."""
+        """Return what is linked to a switch, in the order of the file: its own port, and the switch there."""
         ports = {
             there.switch: here.port
             for link in self.links
@@ -217,17 +217,17 @@ class Topology(_Model):
         return tuple((ports[other.name], other) for other in self.switches if other.name in ports)
 
     def is_spine(self, switch: str) -> bool:
-        """Does the switch join racks, and have no hosts itself?"""
+        """Do the switch join racks, and have no hosts itself?"""
         return bool(self.neighbours(switch)) and not self.hosts_of(switch)
 
     @property
     def leaves(self) -> tuple[Switch, ...]:
-        """The switches that hosts may be on, in the order of the file."""
+        """Return the switches that hosts may be on, in the order of the file."""
         return tuple(switch for switch in self.switches if not self.is_spine(switch.name))
 
     @property
     def spines(self) -> tuple[Switch, ...]:
-        """The switches that join racks, in the order of the file."""
+        """Return the switches that join racks, in the order of the file."""
         return tuple(switch for switch in self.switches if self.is_spine(switch.name))
 
 
@@ -258,7 +258,7 @@ def load_topology(path: Path) -> Topology:
 def single_switch(
     workers: int, grpc: str, shm: str | None = None, *, name: str = "s1", target: Target = "bmv2"
 ) -> Topology:
-    """One switch with hosts h1 to h<workers> on ports 1 to <workers>, addresses 10.0.0.<i>."""
+    """Return one switch with hosts h1 to h<workers> on ports 1 to <workers>, addresses 10.0.0.<i>."""
     if not 1 <= workers <= MAX_HOSTS:
         raise TopologyError(f"a single switch has 1 to {MAX_HOSTS} hosts, not {workers}")
     hosts = tuple(
@@ -278,7 +278,7 @@ def leaf_spine(
     target: Target = "soft",
     qos: Qos | None = None,
 ) -> Topology:
-    """Two tiers: every leaf linked to every spine, hosts h1.. numbered rack by rack.
+    """Return two tiers: every leaf linked to every spine, hosts h1.. numbered rack by rack.
 
     Rack r (from 1) is 10.0.r.0/24: host i of it is 10.0.r.i on port i of leaf r, whose aggregation address is
     10.0.r.254. Leaf ports after the hosts' lead to spine 1, 2, ...; port r of a spine leads to leaf r; spine

@@ -17,12 +17,12 @@ import weir.torch  # noqa: F401  registers the backend
 
 
 def teacher(inputs: torch.Tensor) -> torch.Tensor:
-    """The function to learn."""
+    """Return the function to learn."""
     return torch.sin(inputs).sum(dim=1, keepdim=True)
 
 
 def train(steps: int) -> tuple[float, float, torch.nn.Module]:
-    """Trains a small network; returns its first and its last loss on this rank's data, and the network."""
+    """Train a small network; returns its first and its last loss on this rank's data, and the network."""
     rank = dist.get_rank()
     torch.manual_seed(0)  # the same start everywhere; DDP broadcasts rank 0's anyway
     model = DistributedDataParallel(
@@ -43,13 +43,13 @@ def train(steps: int) -> tuple[float, float, torch.nn.Module]:
 
 
 def digest(model: torch.nn.Module) -> str:
-    """A short fingerprint of the parameters' bits."""
+    """Return a short fingerprint of the parameters' bits."""
     bits = torch.cat([p.detach().reshape(-1).view(torch.int32).long() for p in model.parameters()])
     return f"{int((bits * torch.arange(1, len(bits) + 1)).sum()) & 0xFFFFFFFF:08x}"
 
 
 def main() -> None:
-    """Runs on every rank."""
+    """Run on every rank."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=100)
     steps = parser.parse_args().steps

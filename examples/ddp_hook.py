@@ -18,7 +18,7 @@ import weir.torch
 def make(
     method: str, density: float
 ) -> tuple[DistributedDataParallel, torch.optim.Optimizer, weir.torch.HookState]:
-    """A model whose gradients go through the hook."""
+    """Return a model whose gradients go through the hook."""
     torch.manual_seed(0)
     model = DistributedDataParallel(
         torch.nn.Sequential(torch.nn.Linear(32, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
@@ -29,7 +29,7 @@ def make(
 
 
 def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> float:
-    """Some steps on this rank's data; returns the last loss."""
+    """Return some steps on this rank's data; returns the last loss."""
     loss = torch.tensor(float("nan"))
     for step in steps:
         inputs = torch.randn(64, 32, generator=torch.Generator().manual_seed(step * 1000 + dist.get_rank()))
@@ -41,7 +41,7 @@ def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: range
 
 
 def main() -> None:
-    """Runs on every rank: trains, saves, restores into new objects, trains on."""
+    """Run on every rank: trains, saves, restores into new objects, trains on."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--method", default="topk-block")
     parser.add_argument("--density", type=float, default=0.1)

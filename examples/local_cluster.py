@@ -33,7 +33,7 @@ def work(rank: int, store: str, environments: list[dict[str, str]]) -> None:
 
 
 def main() -> None:
-    """Starts everything, and stops it."""
+    """Start everything, and stops it."""
     with weir.local_cluster(workers=WORKERS) as cluster, tempfile.TemporaryDirectory() as directory:
         environments = [cluster.environment(rank) for rank in range(WORKERS)]
         mp.spawn(work, (str(Path(directory) / "store"), environments), nprocs=WORKERS)

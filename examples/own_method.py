@@ -22,7 +22,7 @@ class Window(weir.torch.Sparsifier):
     summary = "A window of each parameter that moves on with every step; all workers send the same."
 
     def encode(self, gradient: torch.Tensor, span: weir.torch.Span) -> torch.Tensor:
-        """The elements in this step's window, and whatever is not finite."""
+        """Return the elements in this step's window, and whatever is not finite."""
         windows = round(1 / self.density)
         place = torch.arange(span.start, span.start + span.length, device=gradient.device) // 8
         chosen = place % windows == self.step % windows
@@ -33,7 +33,7 @@ class Window(weir.torch.Sparsifier):
 
 
 def main() -> None:
-    """Runs on every rank: trains, and says what was sent."""
+    """Run on every rank: trains, and says what was sent."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--density", type=float, default=0.1)
     parser.add_argument("--steps", type=int, default=100)

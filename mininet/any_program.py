@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def work(net: Mininet, options: argparse.Namespace) -> int:
-    """What the options say, in a running network; the exit status."""
+    """Return what the options say, in a running network; the exit status."""
     for host in net.hosts:
         offloads_off(host, f"{host}-eth0")
     p4info = options.p4info or options.program.with_suffix(".p4info.txtpb")

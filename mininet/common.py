@@ -38,7 +38,7 @@ class Single(Topo):
 
 
 def entry(switch: P4Switch, mac: str, ip: str) -> dict:
-    """A switch as a topology file has it; its aggregation address is ``mac`` and ``ip``."""
+    """Return a switch as a topology file has it; its aggregation address is ``mac`` and ``ip``."""
     return {
         "name": switch.name,
         "device_id": switch.device_id,
@@ -108,7 +108,7 @@ def start_controller(net: Mininet, folder: Path, topology: dict) -> subprocess.P
 
 
 def port_options(options: argparse.Namespace) -> str:
-    """What follows every port of the soft switch."""
+    """Return what follows every port of the soft switch."""
     rate = getattr(options, "rate", None)
     return f",rate={rate}" if rate else ""
 

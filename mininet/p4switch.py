@@ -100,7 +100,7 @@ class P4Switch(Switch):
         return [*command, "--", *target]
 
     def connected(self) -> bool:
-        """Does it serve P4Runtime? Mininet asks, with waitConnected. Raises RuntimeError if it has ended."""
+        """Do it serve P4Runtime? Mininet asks, with waitConnected. Raises RuntimeError if it has ended."""
         if self.process is None:
             return False
         if self.process.poll() is not None:
@@ -125,7 +125,7 @@ class P4Switch(Switch):
 
     @classmethod
     def scratch(cls) -> str:
-        """A folder of this process, removed when it ends."""
+        """Return a folder of this process, removed when it ends."""
         if cls._scratch is None:
             cls._scratch = tempfile.mkdtemp(prefix="weir-mininet-")
             atexit.register(shutil.rmtree, cls._scratch, ignore_errors=True)
@@ -133,7 +133,7 @@ class P4Switch(Switch):
 
 
 def weir() -> str:
-    """The `weir` command: this checkout's, or the one on PATH."""
+    """Return the `weir` command: this checkout's, or the one on PATH."""
     own = ROOT / ".venv" / "bin" / "weir"
     found = str(own) if own.exists() else shutil.which("weir")
     if not found:

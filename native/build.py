@@ -35,7 +35,7 @@ class CompileError(RuntimeError):
 
 
 def cache_dir() -> Path:
-    """Where compiled libraries are kept: ``$WEIR_CACHE``, or ``weir`` under the user's cache folder."""
+    """Return where compiled libraries are kept: ``$WEIR_CACHE``, or ``weir`` under the user's cache folder."""
     if chosen := os.environ.get("WEIR_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir"
@@ -43,7 +43,7 @@ def cache_dir() -> Path:
 
 @functools.cache
 def compiler() -> tuple[str, ...]:
-    """The command of a working C compiler: ``$CC``, cc, gcc, clang, or the one ``ziglang`` carries.
+    """Return the command of a working C compiler: ``$CC``, cc, gcc, clang, or the one ``ziglang`` carries.
 
     Raises NoCompilerError when there is none.
     """
@@ -62,7 +62,7 @@ def compiler() -> tuple[str, ...]:
 
 @functools.cache
 def _compiler_identity() -> str:
-    """What makes a binary of this compiler on this processor differ from another's."""
+    """Return what makes a binary of this compiler on this processor differ from another's."""
     try:
         done = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=False)
     except OSError as error:
@@ -96,12 +96,12 @@ class _Build:
 
     @property
     def target(self) -> Path:
-        """The library, in the cache."""
+        """Return the library, in the cache."""
         files = [*self.sources, *_headers(self.folders)]
         return cache_dir() / f"{self.name}-{self._digest(files, self.extra)}.so"
 
     def object(self, source: Path) -> Path:
-        """What one of ``sources`` becomes, in the cache: libraries that differ elsewhere share it."""
+        """Return what one of ``sources`` becomes, in the cache: libraries that differ elsewhere share it."""
         headers = {name: text for name, text in self.extra.items() if not name.endswith(".c")}
         return cache_dir() / f"{source.stem}-{self._digest([source, *_headers(self.folders)], headers)}.o"
 

@@ -57,7 +57,7 @@ class ShmPort:
         return bool(self._lib.ring_port_send(self._port, self._side, frame, len(frame)) == 0)
 
     def recv(self, timeout: float = 1.0) -> bytes | None:
-        """The next frame, or None when none came within ``timeout`` seconds."""
+        """Return the next frame, or None when none came within ``timeout`` seconds."""
         n = self._lib.ring_port_receive(self._port, self._side, self._buffer, int(timeout * 1e9))
         return None if n < 0 else self._buffer.raw[:n]
 

@@ -31,7 +31,7 @@ class BuildError(Exception):
 
 
 def sources(p4src: Path) -> list[Path]:
-    """Every P4 file that the programs are made of, in a fixed order."""
+    """Return every P4 file that the programs are made of, in a fixed order."""
     return sorted([*p4src.glob("*.p4"), *p4src.glob("include/*.p4")])
 
 
@@ -41,12 +41,12 @@ def sha256(path: Path) -> str:
 
 
 def outputs(program: str) -> tuple[str, str]:
-    """Names of the two files that a program compiles to."""
+    """Return names of the two files that a program compiles to."""
     return f"{program}.json", f"{program}.p4info.txtpb"
 
 
 def stale(p4src: Path = P4SRC) -> list[str]:
-    """What differs from the manifest, one line each: sources changed since, outputs missing or edited."""
+    """Return what differs from the manifest, one line each: sources changed since, outputs missing or edited."""
     build = p4src / "build"
     try:
         manifest = json.loads((build / MANIFEST).read_text())

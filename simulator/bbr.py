@@ -49,7 +49,7 @@ class Bbr:
 
     @property
     def rate(self) -> float:
-        """What the path can carry, bytes per nanosecond; 0: unknown."""
+        """Return what the path can carry, bytes per nanosecond; 0: unknown."""
         return self._rates[0][1] if self._rates else 0.0
 
     def on_ack(self, ack: Ack) -> None:

@@ -17,11 +17,11 @@ class Engine(Protocol):
 
     @property
     def next(self) -> int:
-        """Time of what happens next in there; beyond all times when nothing will."""
+        """Return time of what happens next in there; beyond all times when nothing will."""
 
     @property
     def now(self) -> int:
-        """Time of what happened last in there."""
+        """Return time of what happened last in there."""
 
     def run(self, until: int) -> list[tuple[Callable[[bytes], None], bytes]]:
         """Let things happen up to ``until``, or until some come out: whom to call with what, at ``now``."""

@@ -91,7 +91,7 @@ class LossBased:
         self._reducing = False
 
     def reduced(self) -> float:
-        """The window after a loss."""
+        """Return the window after a loss."""
         raise NotImplementedError
 
     def grow(self, ack: Ack) -> None:

@@ -78,24 +78,24 @@ class Fabric:
 
     @property
     def next(self) -> int:
-        """Time of what happens next; 2^64 - 1 when nothing will."""
+        """Return time of what happens next; 2^64 - 1 when nothing will."""
         time: int = self._state.next
         return time
 
     @property
     def now(self) -> int:
-        """Time of what happened last."""
+        """Return time of what happened last."""
         time: int = self._state.now
         return time
 
     @property
     def events(self) -> int:
-        """How much has happened."""
+        """Return how much has happened."""
         count: int = self._state.events
         return count
 
     def receiver(self, receive: Callable[[bytes], None]) -> int:
-        """The number of somebody whom frames are given to."""
+        """Return the number of somebody whom frames are given to."""
         self._receivers.append(receive)
         return len(self._receivers) - 1
 

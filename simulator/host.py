@@ -40,7 +40,7 @@ class Host:
 
     @property
     def idle(self) -> bool:
-        """Whether all work is done."""
+        """Return whether all work is done."""
         return not self._busy
 
     def submit(self, work: Work) -> None:

@@ -31,7 +31,7 @@ class Faults:
 
     @property
     def random(self) -> bool:
-        """Whether anything is drawn for a frame."""
+        """Return whether anything is drawn for a frame."""
         return bool(self.jitter or self.loss or self.duplicate or self.late or self.trim or self.mark)
 
 
@@ -67,7 +67,7 @@ class Link:
 
     @property
     def faults(self) -> Faults:
-        """What it does to frames."""
+        """Return what it does to frames."""
         return self._faults
 
     @faults.setter
@@ -77,7 +77,7 @@ class Link:
 
     @property
     def down(self) -> bool:
-        """Whether it loses everything."""
+        """Return whether it loses everything."""
         return self._down
 
     @down.setter
@@ -87,7 +87,7 @@ class Link:
 
     @property
     def tap(self) -> Callable[[int, bytes], None] | None:
-        """Who sees the frames, and their times."""
+        """Return who sees the frames, and their times."""
         return self._tap
 
     @tap.setter
@@ -97,11 +97,11 @@ class Link:
 
     @property
     def clean(self) -> bool:
-        """Whether all it does is to take time."""
+        """Return whether all it does is to take time."""
         return not (self._down or self._tap is not None or self._faults.random)
 
     def duration(self, frame: bytes) -> int:
-        """Nanoseconds from the frame's first bit to its last (no preamble or gap between frames)."""
+        """Return nanoseconds from the frame's first bit to its last (no preamble or gap between frames)."""
         return 0 if self.rate_bps is None else len(frame) * 8 * SECOND // self.rate_bps
 
     def send(self, frame: bytes) -> None:
@@ -121,7 +121,7 @@ class Link:
                 self._carry(arrival + self._hold(), self._treat(frame))
 
     def _treat(self, frame: bytes) -> bytes:
-        """The frame as it arrives."""
+        """Return the frame as it arrives."""
         faults = self._faults
         if faults.trim and self._random.random() < faults.trim:
             frame = treatment.trim(frame)

@@ -78,7 +78,7 @@ class Allocation:
 
     @property
     def idle(self) -> bool:
-        """Whether every worker has done all its work."""
+        """Return whether every worker has done all its work."""
         return all(worker.idle for worker in self.workers)
 
 
@@ -142,7 +142,7 @@ class Network:
         return Random(f"{self._seed} {what}")
 
     def _into(self, switch: str, port: int) -> Callable[[int, bytes], None]:
-        """What lets frames arrive at a switch."""
+        """Return what lets frames arrive at a switch."""
         fabric, number = self._fabric, self.nodes[switch].number
         return lambda time, frame: fabric.arrive(time, number, port, frame)
 
@@ -183,11 +183,11 @@ class Network:
             node.switch.set_queueing(port, replace(self._queueing, rate_bps=spec.rate_bps))
 
     def link(self, here: str, there: str) -> Link:
-        """The way from one switch or host to its neighbour."""
+        """Return the way from one switch or host to its neighbour."""
         return self._links[here, there]
 
     def links(self) -> dict[tuple[str, str], Link]:
-        """All ways, by (from, to)."""
+        """Return all ways, by (from, to)."""
         return dict(self._links)
 
     def program(self, topology: Topology | None = None) -> None:
@@ -267,7 +267,7 @@ class Network:
         return allocation
 
     def stream(self, here: str, there: str, config: TcpConfig | None = None) -> Stream:
-        """A TCP stream from one host to another; `Stream.close` it when it is done for."""
+        """Return a TCP stream from one host to another; `Stream.close` it when it is done for."""
         macs = self._towards(here, there), self._towards(there, here)
         return Stream(self.clock, self.stations[here], self.stations[there], macs, config)
 
@@ -285,7 +285,9 @@ class Network:
         return host
 
     def _towards(self, here: str, there: str) -> bytes:
-        """The MAC address to which ``here`` sends what is for ``there``: in other racks, the own leaf's."""
+        """Return the MAC address to which ``here`` sends what is for ``there``: in other racks, the own
+        leaf's.
+        """
         near, far = self.stations[here].host, self.stations[there].host
         mac = far.mac if near.switch == far.switch else self.topology.switch(near.switch).aggregation.mac
         return bytes.fromhex(mac.replace(":", ""))

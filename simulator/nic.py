@@ -19,7 +19,7 @@ class Source(Protocol):
     """Something that makes its frames when the link is free, and so never fills the interface's queue."""
 
     def next_frame(self, now: int) -> bytes | None:
-        """The frame to send now; None when there is none, until the source asks to be served again."""
+        """Return the frame to send now; None when there is none, until the source asks to be served again."""
 
 
 class Nic:

@@ -27,7 +27,7 @@ class Ring:
 
     @property
     def streams(self) -> list[Stream]:
-        """All streams, by sending host."""
+        """Return all streams, by sending host."""
         return [member.to_right for member in self._members]
 
     def reduce(self, rank: int, length: int, done: Callable[[], None]) -> None:

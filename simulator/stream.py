@@ -64,11 +64,11 @@ class _Frames:
         self._heads: dict[int, bytes] = {}  # Ethernet and IPv4 headers, by length of what follows
 
     def data(self, sequence: int, length: int) -> bytes:
-        """A frame with ``length`` bytes of the stream."""
+        """Return a frame with ``length`` bytes of the stream."""
         return self._make(sequence, 0, _ACK, length=length)
 
     def acknowledgement(self, position: int, flags: int, blocks: Sequence[Range]) -> bytes:
-        """A frame without data that selectively acknowledges ``blocks``."""
+        """Return a frame without data that selectively acknowledges ``blocks``."""
         if not blocks:
             return self._make(0, position, flags)
         options = bytes((1, 1, _SACK, 2 + _BLOCK.size * len(blocks)))  # after two bytes of nothing
@@ -220,5 +220,5 @@ class Stream:
 
 
 def _near(wire: int, position: int) -> int:
-    """The position nearest to ``position`` whose sequence number is ``wire``."""
+    """Return the position nearest to ``position`` whose sequence number is ``wire``."""
     return position + (wire - position + (_WRAP >> 1)) % _WRAP - (_WRAP >> 1)

@@ -60,7 +60,7 @@ class Receiver:
         self._again: Range | None = None  # what arrived last, if it had arrived before
 
     def on_segment(self, start: int, length: int) -> bool:
-        """A segment arrived; whether the stream has grown."""
+        """Return a segment arrived; whether the stream has grown."""
         end, self._again = start + length, None
         if end <= self.expected or any(first <= start and end <= last for first, last in self._ahead):
             self._again = (start, end)
@@ -81,7 +81,7 @@ class Receiver:
         return True
 
     def blocks(self) -> list[Range]:
-        """What to acknowledge selectively now: a duplicate first (RFC 2883), then what has grown last."""
+        """Return what to acknowledge selectively now: a duplicate first (RFC 2883), then what has grown last."""
         if self._again is None:
             return self._ahead[:SACK_BLOCKS]
         return [self._again, *self._ahead[: SACK_BLOCKS - 1]]
@@ -193,7 +193,7 @@ class Sender:
 
     @property
     def done(self) -> bool:
-        """Whether all is acknowledged."""
+        """Return whether all is acknowledged."""
         return self.acknowledged >= self.size
 
     def write(self, length: int, now: int) -> None:
@@ -311,7 +311,7 @@ class Sender:
         self._set_deadline(now)
 
     def _take(self, position: int, blocks: Sequence[Range]) -> list[_Segment]:
-        """The segments that this is the first news of. Those acknowledged in order are forgotten."""
+        """Return the segments that this is the first news of. Those acknowledged in order are forgotten."""
         news, segments = [], self._segments
         while segments and segments[0].end <= position:
             segment = segments.popleft()
@@ -407,7 +407,7 @@ class Sender:
         return before - self.in_flight
 
     def _reordering_window(self) -> int:
-        """How much later a segment may arrive than one that was sent later."""
+        """Return how much later a segment may arrive than one that was sent later."""
         if not self._reordered and (self._recover is not None or self._ahead >= _DUPLICATES):
             return 0
         if self._times.least is None or self._times.smooth is None:

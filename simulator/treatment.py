@@ -14,7 +14,7 @@ _WITH_LANES: Final = (d.PacketType.CONTRIBUTION, d.PacketType.RESULT)
 
 
 def trim(frame: bytes) -> bytes:
-    """The frame of a contribution or result without its lanes, in the top class; any other as it is.
+    """Return the frame of a contribution or result without its lanes, in the top class; any other as it is.
 
     Whether the packet is protected is not asked: a foreign device does not know.
     """
@@ -30,7 +30,7 @@ def trim(frame: bytes) -> bytes:
 
 
 def mark(frame: bytes) -> bytes:
-    """The frame with "congestion experienced" in its IPv4 header, if its sender can be told so."""
+    """Return the frame with "congestion experienced" in its IPv4 header, if its sender can be told so."""
     if not _is_ipv4(frame) or frame[_IPV4 + 1] & 3 == d.NOT_ECT:
         return frame
     return _with_class(bytearray(frame), frame[_IPV4 + 1] | d.CE)
@@ -48,7 +48,7 @@ def _is_weir(frame: bytes) -> bool:
 
 
 def _with_class(frame: bytearray, traffic_class: int) -> bytes:
-    """The frame with this traffic class, and the right IPv4 checksum."""
+    """Return the frame with this traffic class, and the right IPv4 checksum."""
     frame[_IPV4 + 1] = traffic_class
     frame[_IPV4 + 10 : _IPV4 + 12] = b"\0\0"
     struct.pack_into("!H", frame, _IPV4 + 10, 0xFFFF ^ header_sum(bytes(frame[_IPV4:_UDP])))

@@ -96,28 +96,28 @@ class Library:
         self._c = library
 
     def create(self, seed: int) -> int | None:
-        """A new switch with all tables empty and all state zero; None when memory ran out."""
+        """Return a new switch with all tables empty and all state zero; None when memory ran out."""
         address: int | None = self._c.swc_create(seed)
         return address
 
     def destroy(self, switch: int) -> None:
-        """Frees a switch."""
+        """Free a switch."""
         self._c.swc_destroy(switch)
 
     def lock(self, switch: int) -> None:
-        """Stops the data path at the end of its batch; this thread's own calls go on."""
+        """Stop the data path at the end of its batch; this thread's own calls go on."""
         self._c.swc_lock(switch)
 
     def unlock(self, switch: int) -> None:
-        """Lets the data path go on. By the thread that called `lock`."""
+        """Let the data path go on. By the thread that called `lock`."""
         self._c.swc_unlock(switch)
 
     def process(self, switch: int, port: int, frame: bytes, now: int, emit: Any) -> None:
-        """Runs a frame; calls `emit` for each that leaves."""
+        """Run a frame; calls `emit` for each that leaves."""
         self._c.swc_process(switch, port, frame, len(frame), now, emit, None)
 
     def step(self, switch: int, now: int, emit: Any) -> None:
-        """Sends what waits in queues and is due; calls `emit` for each frame that leaves."""
+        """Send what waits in queues and is due; calls `emit` for each frame that leaves."""
         self._c.swc_step(switch, now, emit, None)
 
     def deadline(self, switch: int) -> int:
@@ -132,7 +132,7 @@ class Library:
             raise MemoryError(f"no memory for the queues of port {port}")
 
     def queue_statistics(self, switch: int, port: int) -> tuple[QueueStatistics, ...]:
-        """What each queue of a port has seen."""
+        """Return what each queue of a port has seen."""
         counts = QueueCounts()
         self._c.swc_queue_stats(switch, port, counts)
         return queue_statistics(counts)
@@ -140,24 +140,24 @@ class Library:
     def start_trace(
         self, switch: int, traced: "Library", ports: Sequence[int], frames: int, room: int
     ) -> None:
-        """Traces the next `frames` frames of `ports`, by the library that has the tracepoints."""
+        """Trace the next `frames` frames of `ports`, by the library that has the tracepoints."""
         bits = [sum(1 << port % 64 for port in ports if port // 64 == word) for word in range(8)]
         program = ctypes.addressof(ctypes.c_char.in_dll(traced._c, "sw_generated"))
         if self._c.swc_start_trace(switch, program, _words(bits), frames, room):
             raise MemoryError(f"no memory for a trace of {8 * room} bytes")
 
     def stop_trace(self, switch: int) -> None:
-        """Traces no more; what was not read is lost."""
+        """Trace no more; what was not read is lost."""
         self._c.swc_stop_trace(switch)
 
     def read_trace(self, switch: int, room: int) -> tuple[bytes, int]:
-        """Takes the records, and how many blocks were lost."""
+        """Take the records, and how many blocks were lost."""
         words, lost = (c_uint64 * room)(), _words([0])
         used = self._c.swc_read_trace(switch, words, lost)
         return bytes(memoryview(words).cast("B")[: 8 * used]), lost[0]
 
     def statistics(self, switch: int) -> tuple[int, int, int, int, int]:
-        """Packets in, out, dropped; bytes in, out."""
+        """Return packets in, out, dropped; bytes in, out."""
         out = _words([0] * 5)
         self._c.swc_stats(switch, out)
         return out[0], out[1], out[2], out[3], out[4]
@@ -172,152 +172,152 @@ class Library:
         action: int,
         args: Sequence[int],
     ) -> int:
-        """Adds an entry (see runtime/table.h); returns its handle, or -1 when memory ran out."""
+        """Add an entry (see runtime/table.h); returns its handle, or -1 when memory ran out."""
         handle: int = self._c.swc_insert(
             switch, table, _words(key), _words(check), priority, action, _words(args)
         )
         return handle
 
     def modify(self, switch: int, table: int, handle: int, action: int, args: Sequence[int]) -> None:
-        """Replaces an entry's action."""
+        """Replace an entry's action."""
         self._c.swc_modify(switch, table, handle, action, _words(args))
 
     def remove(self, switch: int, table: int, handle: int) -> None:
-        """Removes an entry."""
+        """Remove an entry."""
         self._c.swc_remove(switch, table, handle)
 
     def set_default(self, switch: int, table: int, action: int, args: Sequence[int]) -> None:
-        """Sets what a miss does."""
+        """Set what a miss does."""
         self._c.swc_default(switch, table, action, _words(args))
 
     def entry_count(self, switch: int, table: int, handle: int) -> tuple[int, int]:
-        """Packets and bytes an entry has matched."""
+        """Return packets and bytes an entry has matched."""
         out = _words([0, 0])
         self._c.swc_entry_count(switch, table, handle, out)
         return out[0], out[1]
 
     def set_entry_count(self, switch: int, table: int, handle: int, count: Count) -> None:
-        """Sets an entry's counter."""
+        """Set an entry's counter."""
         self._c.swc_set_entry_count(switch, table, handle, _words([count.packets, count.bytes]))
 
     def set_member(self, switch: int, profile: int, handle: int, action: int, args: Sequence[int]) -> None:
-        """Makes a member of an action profile, or replaces its action."""
+        """Make a member of an action profile, or replaces its action."""
         if self._c.swc_set_member(switch, profile, handle, action, _words(args)):
             raise MemoryError("no memory for a member of an action profile")
 
     def remove_member(self, switch: int, profile: int, handle: int) -> None:
-        """Removes a member to which nothing refers."""
+        """Remove a member to which nothing refers."""
         self._c.swc_remove_member(switch, profile, handle)
 
     def set_member_group(self, switch: int, profile: int, handle: int, members: Sequence[int]) -> None:
-        """Makes a group of members, or replaces them; in the order in which a hash counts them."""
+        """Make a group of members, or replaces them; in the order in which a hash counts them."""
         handles = (c_uint32 * max(len(members), 1))(*members)
         if self._c.swc_set_member_group(switch, profile, handle, len(members), handles):
             raise MemoryError("no memory for a group of an action profile")
 
     def remove_member_group(self, switch: int, profile: int, handle: int) -> None:
-        """Removes a group to which nothing refers."""
+        """Remove a group to which nothing refers."""
         self._c.swc_remove_member_group(switch, profile, handle)
 
     def set_group(self, switch: int, group: int, replicas: Sequence[Replica]) -> None:
-        """Makes or replaces a multicast group."""
+        """Make or replaces a multicast group."""
         if self._c.swc_set_group(switch, group, len(replicas), _replicas(replicas)):
             raise MemoryError(f"no memory for multicast group {group}")
 
     def clear_group(self, switch: int, group: int) -> None:
-        """Removes a multicast group."""
+        """Remove a multicast group."""
         self._c.swc_clear_group(switch, group)
 
     def set_session(self, switch: int, session: int, replicas: Sequence[Replica], length: int) -> None:
-        """Makes or replaces a clone session."""
+        """Make or replaces a clone session."""
         if self._c.swc_set_session(switch, session, len(replicas), _replicas(replicas), length):
             raise MemoryError(f"no memory for clone session {session}")
 
     def clear_session(self, switch: int, session: int) -> None:
-        """Removes a clone session."""
+        """Remove a clone session."""
         self._c.swc_clear_session(switch, session)
 
     def set_value_set(self, switch: int, number: int, words: int, patterns: Sequence[int]) -> None:
-        """Replaces the members of a value set, given as values and masks of `words` words each."""
+        """Replace the members of a value set, given as values and masks of `words` words each."""
         count = len(patterns) // (2 * words)
         if self._c.swc_set_value_set(switch, number, count, words, _words(patterns)):
             raise MemoryError(f"no memory for a value set of {count} patterns")
 
     def read_counter(self, switch: int, counter: int, index: int) -> tuple[int, int]:
-        """Packets and bytes of a counter cell."""
+        """Return packets and bytes of a counter cell."""
         out = _words([0, 0])
         self._c.swc_counter(switch, counter, index, out)
         return out[0], out[1]
 
     def write_counter(self, switch: int, counter: int, index: int, count: Count) -> None:
-        """Sets a counter cell."""
+        """Set a counter cell."""
         self._c.swc_set_counter(switch, counter, index, _words([count.packets, count.bytes]))
 
     def read_register(self, switch: int, register: int, index: int, width: int) -> int:
-        """A register cell stored in `width` bytes."""
+        """Return a register cell stored in `width` bytes."""
         out = ctypes.create_string_buffer(width)
         self._c.swc_register(switch, register, index, out)
         return int.from_bytes(out.raw, sys.byteorder)
 
     def write_register(self, switch: int, register: int, index: int, value: int, width: int) -> None:
-        """Sets a register cell stored in `width` bytes."""
+        """Set a register cell stored in `width` bytes."""
         self._c.swc_set_register(switch, register, index, value.to_bytes(width, sys.byteorder))
 
     # -- meters, idle times and digests --------------------------------------------------------------
 
     def set_meters(self, switch: int, array: int, first: int, count: int, config: Sequence[int]) -> None:
-        """Configures meters of an array; `config` is a C sw_meter_config."""
+        """Configure meters of an array; `config` is a C sw_meter_config."""
         self._c.swc_set_meters(switch, array, first, count, _words(config))
 
     def meter(self, switch: int, array: int, index: int) -> tuple[list[int], list[int]]:
-        """A meter's C sw_meter_config, and packets and bytes by colour."""
+        """Return a meter's C sw_meter_config, and packets and bytes by colour."""
         config, marked = _words([0] * 5), _words([0] * 6)
         self._c.swc_meter(switch, array, index, config, marked)
         return list(config), list(marked)
 
     def clear_marked(self, switch: int, array: int, first: int, count: int) -> None:
-        """Sets the counters of meters of an array to zero."""
+        """Set the counters of meters of an array to zero."""
         self._c.swc_clear_marked(switch, array, first, count)
 
     def set_entry_meter(self, switch: int, table: int, handle: int, config: Sequence[int]) -> None:
-        """Configures an entry's meter."""
+        """Configure an entry's meter."""
         self._c.swc_set_entry_meter(switch, table, handle, _words(config))
 
     def entry_marked(self, switch: int, table: int, handle: int) -> list[int]:
-        """Packets and bytes of an entry's meter by colour."""
+        """Return packets and bytes of an entry's meter by colour."""
         marked = _words([0] * 6)
         self._c.swc_entry_marked(switch, table, handle, marked)
         return list(marked)
 
     def clear_entry_marked(self, switch: int, table: int, handle: int) -> None:
-        """Sets the counters of an entry's meter to zero."""
+        """Set the counters of an entry's meter to zero."""
         self._c.swc_clear_entry_marked(switch, table, handle)
 
     def tell(self, switch: int, now: int) -> None:
-        """Tells the switch the time."""
+        """Tell the switch the time."""
         self._c.swc_tell(switch, now)
 
     def begin_idle(self, switch: int, table: int, handle: int) -> None:
-        """Starts a new entry's timer."""
+        """Start a new entry's timer."""
         self._c.swc_begin_idle(switch, table, handle)
 
     def set_timeout(self, switch: int, table: int, handle: int, timeout_ns: int) -> None:
-        """Sets after how long an entry is idle; 0 for never."""
+        """Set after how long an entry is idle; 0 for never."""
         self._c.swc_set_timeout(switch, table, handle, timeout_ns)
 
     def idle_time(self, switch: int, table: int, handle: int) -> int:
-        """Nanoseconds since an entry was hit, or made."""
+        """Return nanoseconds since an entry was hit, or made."""
         result: int = self._c.swc_idle_time(switch, table, handle)
         return result
 
     def expire(self, switch: int, table: int, handle: int, now: int) -> tuple[bool, int]:
-        """Whether an entry is idle by `now`, and when it can be next; NEVER without a timeout."""
+        """Return whether an entry is idle by `now`, and when it can be next; NEVER without a timeout."""
         due = _words([0])
         out = self._c.swc_expire(switch, table, handle, now, due)
         return bool(out), due[0]
 
     def take_digests(self, switch: int, size: int) -> bytes:
-        """All samples that wait, each of `size` bytes."""
+        """Return all samples that wait, each of `size` bytes."""
         if not self._c.swc_digests_wait(switch):
             return b""
         out = ctypes.create_string_buffer(size * self._c.swc_digest_room())
@@ -330,10 +330,10 @@ class Library:
         return result
 
     def set_crc(self, switch: int, number: int, parameters: Sequence[int]) -> None:
-        """Sets polynomial, initial remainder, final mask and reflections of a custom CRC."""
+        """Set polynomial, initial remainder, final mask and reflections of a custom CRC."""
         self._c.swc_set_crc(switch, number, _words(parameters))
 
     def assertion_failures(self, switch: int, number: int) -> int:
-        """How often an assertion has failed."""
+        """Return how often an assertion has failed."""
         failed: int = self._c.swc_assertion(switch, number)
         return failed

@@ -169,7 +169,7 @@ class Device:
                 self._switch.profiles.set_port_up(number, up)
 
     def describe_program(self) -> dict[str, Any] | None:
-        """The program that runs, in plain values: who brought it, and what a control plane sees of it."""
+        """Return the program that runs, in plain values: who brought it, and what a control plane sees of it."""
         if self._program is None:
             return None
         program, source = self._program
@@ -184,7 +184,7 @@ class Device:
 
     @contextmanager
     def running_switch(self) -> Iterator[Switch]:
-        """The switch that frames run through; no controller replaces it while this lasts.
+        """Yield the switch that frames run through; no controller replaces it while this lasts.
 
         Raises ControlError FAILED_PRECONDITION when there is no program yet.
         """
@@ -275,7 +275,7 @@ class Device:
 
 
 def find_p4info(program: Path) -> Path | None:
-    """The P4Info text file beside a program, if there is one."""
+    """Return the P4Info text file beside a program, if there is one."""
     for ending in P4INFO_ENDINGS:
         path = program.with_name(program.name.removesuffix(".json") + ending)
         if path.exists():

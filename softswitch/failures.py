@@ -21,7 +21,7 @@ class Failures:
 
     @contextmanager
     def survived(self) -> Iterator[None]:
-        """An exception in it ends it, and no more."""
+        """Yield an exception in it ends it, and no more."""
         try:
             yield
         except Exception:

@@ -188,7 +188,7 @@ class _Watch:
 
 @contextmanager
 def _ended_by_signal() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set."""
+    """Yield an event that SIGINT and SIGTERM set."""
     stop = threading.Event()
     handlers = {s: signal.signal(s, lambda *_: stop.set()) for s in (signal.SIGINT, signal.SIGTERM)}
     try:

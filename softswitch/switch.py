@@ -112,13 +112,13 @@ class Switch:
 
     @property
     def handle(self) -> int:
-        """Address of the C `sw_switch`, for native drivers; valid until `close`."""
+        """Return address of the C `sw_switch`, for native drivers; valid until `close`."""
         if self._handle is None:
             raise ValueError("the switch is closed")
         return self._handle
 
     def process(self, port: int, frame: bytes, now: int) -> list[tuple[int, bytes]]:
-        """Runs one frame through the program.
+        """Run one frame through the program.
 
         Args:
             port: ingress port.
@@ -134,7 +134,7 @@ class Switch:
             return self._taken()
 
     def step(self, now: int) -> list[tuple[int, bytes]]:
-        """Runs the frames that wait in queues and are due by `now` (see `process`) through egress.
+        """Run the frames that wait in queues and are due by `now` (see `process`) through egress.
 
         Each is run as of the time it was due, so that a late call changes neither rates nor timestamps.
         Returns what leaves, like `process`. Packets that go round without end and multiply are left due
@@ -157,7 +157,7 @@ class Switch:
         return sent
 
     def packet_out(self, frame: bytes, now: int) -> list[tuple[int, bytes]]:
-        """Injects a frame of the control plane (controller header first) at the CPU port.
+        """Inject a frame of the control plane (controller header first) at the CPU port.
 
         Returns what leaves the switch, like `process`.
         """
@@ -190,7 +190,7 @@ class Switch:
             self._library.stop_trace(self.handle)
 
     def read_trace(self) -> tuple[list[Event], int]:
-        """Takes what was recorded, and how many packets were lost because nobody took it in time."""
+        """Take what was recorded, and how many packets were lost because nobody took it in time."""
         with self._control:
             if self._decoder is None:
                 return [], 0
@@ -208,7 +208,7 @@ class Switch:
                 self.stop_trace()
 
     def statistics(self) -> Statistics:
-        """Totals over all ports."""
+        """Return totals over all ports."""
         return Statistics(*self._library.statistics(self.handle))
 
     @contextmanager
@@ -225,7 +225,7 @@ class Switch:
                 self._library.unlock(self.handle)
 
     def close(self) -> None:
-        """Frees the switch. No driver may use `handle` any more. Closing twice is harmless."""
+        """Free the switch. No driver may use `handle` any more. Closing twice is harmless."""
         with self._control:
             if self._handle is not None:
                 self._library.destroy(self._handle)
@@ -256,7 +256,7 @@ class Switch:
             self._library.set_queueing(self.handle, port, None)
 
     def queue_statistics(self, port: int) -> tuple[QueueStatistics, ...]:
-        """What each of a port's eight queues has seen, by priority; zeros for a port without limits."""
+        """Return what each of a port's eight queues has seen, by priority; zeros for a port without limits."""
         _check_port(port)
         with self._control:
             return self._library.queue_statistics(self.handle, port)
@@ -264,81 +264,82 @@ class Switch:
     # -- tables ----------------------------------------------------------------------------------
 
     def insert_entry(self, table: str, entry: Entry) -> None:
-        """Adds an entry. ALREADY_EXISTS for the same key (and priority), RESOURCE_EXHAUSTED when full."""
+        """Add an entry. ALREADY_EXISTS for the same key (and priority), RESOURCE_EXHAUSTED when full."""
         with self._control:
             self._table(table).insert(entry)
 
     def modify_entry(self, table: str, entry: Entry) -> None:
-        """Replaces action and arguments of the entry with this key (and priority); counters go on."""
+        """Replace action and arguments of the entry with this key (and priority); counters go on."""
         with self._control:
             self._table(table).modify(entry)
 
     def delete_entry(self, table: str, key: tuple[Match, ...], priority: int = 0) -> None:
-        """Removes the entry with this key (and priority)."""
+        """Remove the entry with this key (and priority)."""
         with self._control:
             self._table(table).delete(key, priority)
 
     def entries(self, table: str) -> list[Entry]:
-        """All entries, constant ones included, in order of insertion."""
+        """Return all entries, constant ones included, in order of insertion."""
         with self._control:
             return self._table(table).entries()
 
     def entry(self, table: str, key: tuple[Match, ...], priority: int = 0) -> Entry:
-        """The entry with this key (and priority); NOT_FOUND without one."""
+        """Return the entry with this key (and priority); NOT_FOUND without one."""
         with self._control:
             return self._table(table).entry(key, priority)
 
     def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
-        """Sets what the table does on a miss. PERMISSION_DENIED when the program fixed it."""
+        """Set what the table does on a miss. PERMISSION_DENIED when the program fixed it."""
         with self._control:
             self._table(table).set_default(action, tuple(args))
 
     def reset_default(self, table: str) -> None:
-        """Puts the program's own default action back."""
+        """Put the program's own default action back."""
         with self._control:
             self._table(table).reset_default()
 
     def default(self, table: str) -> tuple[str, tuple[int, ...]] | None:
-        """The default action and its arguments; None for a table that does nothing on a miss."""
+        """Return the default action and its arguments; None for a table that does nothing on a miss."""
         with self._control:
             return self._table(table).default()
 
     def entry_counter(self, table: str, key: tuple[Match, ...], priority: int = 0) -> Count:
-        """Reads the direct counter of an entry."""
+        """Read the direct counter of an entry."""
         with self._control:
             return self._table(table).count(key, priority)
 
     def write_entry_counter(
         self, table: str, key: tuple[Match, ...], count: Count, priority: int = 0
     ) -> None:
-        """Sets the direct counter of an entry."""
+        """Set the direct counter of an entry."""
         with self._control:
             self._table(table).set_count(key, count, priority)
 
     def set_entry_meter(
         self, table: str, key: tuple[Match, ...], config: MeterConfig | None, priority: int = 0
     ) -> None:
-        """Configures the direct meter of an entry; None finds every packet green."""
+        """Configure the direct meter of an entry; None finds every packet green."""
         with self._control:
             self._table(table).set_meter(key, config, priority)
 
     def entry_marked(self, table: str, key: tuple[Match, ...], priority: int = 0) -> Marked:
-        """What the direct meter of an entry has found green, yellow and red."""
+        """Return what the direct meter of an entry has found green, yellow and red."""
         with self._control:
             return self._table(table).marked(key, priority)
 
     def clear_entry_marked(self, table: str, key: tuple[Match, ...], priority: int = 0) -> None:
-        """Sets these counters to zero."""
+        """Set these counters to zero."""
         with self._control:
             self._table(table).clear_marked(key, priority)
 
     def idle_time(self, table: str, key: tuple[Match, ...], priority: int = 0) -> int:
-        """Nanoseconds since an entry was hit, or made, as of the last time that the switch was told."""
+        """Return nanoseconds since an entry was hit, or made, as of the last time that the switch was told."""
         with self._control:
             return self._table(table).idle_time(key, priority)
 
     def expired(self, now: int) -> list[tuple[str, Entry]]:
-        """The entries that no packet has hit for their `timeout_ns` by `now`, each with its table's name.
+        """Return the entries that no packet has hit for their `timeout_ns` by `now`, each with its table's
+        name.
 
         Each is reported once; then its time begins again. Ask regularly: this also tells the switch the time.
         """
@@ -349,7 +350,7 @@ class Switch:
     # -- parser value sets -----------------------------------------------------------------------
 
     def set_value_set(self, name: str, members: Sequence[Member]) -> None:
-        """Replaces all members of a parser value set: one match per element of the select key each.
+        """Replace all members of a parser value set: one match per element of the select key each.
 
         INVALID_ARGUMENT for a wrong match, ALREADY_EXISTS for the same member twice, RESOURCE_EXHAUSTED for
         more than the set holds.
@@ -363,7 +364,7 @@ class Switch:
             self._value_sets[name] = wanted
 
     def value_set(self, name: str) -> tuple[Member, ...]:
-        """The members of a parser value set, in the order in which they were given."""
+        """Return the members of a parser value set, in the order in which they were given."""
         with self._control:
             self._value_set(name)
             return self._value_sets.get(name, ())
@@ -371,7 +372,7 @@ class Switch:
     # -- replication -----------------------------------------------------------------------------
 
     def set_multicast_group(self, group: int, replicas: Sequence[Replica | tuple[int, int]]) -> None:
-        """Makes or replaces multicast group `group` (1 to 65535): copies leave in the order given."""
+        """Make or replaces multicast group `group` (1 to 65535): copies leave in the order given."""
         if not 1 <= group <= 0xFFFF:
             raise ControlError(Code.INVALID_ARGUMENT, f"multicast group {group} is not in 1..65535")
         wanted = tuple(_replica(replica) for replica in replicas)
@@ -380,7 +381,7 @@ class Switch:
             self._groups[group] = wanted
 
     def delete_multicast_group(self, group: int) -> None:
-        """Removes a multicast group."""
+        """Remove a multicast group."""
         with self._control:
             if group not in self._groups:
                 raise ControlError(Code.NOT_FOUND, f"no multicast group {group}")
@@ -388,14 +389,14 @@ class Switch:
             del self._groups[group]
 
     def multicast_groups(self) -> dict[int, tuple[Replica, ...]]:
-        """All multicast groups by number."""
+        """Return all multicast groups by number."""
         with self._control:
             return dict(self._groups)
 
     def set_clone_session(
         self, session: int, replicas: Sequence[Replica | tuple[int, int]], packet_length: int = 0
     ) -> None:
-        """Makes or replaces clone session `session` (0 to 32767).
+        """Make or replaces clone session `session` (0 to 32767).
 
         Args:
             session: what the program passes to clone().
@@ -410,7 +411,7 @@ class Switch:
             self._sessions[session] = wanted
 
     def delete_clone_session(self, session: int) -> None:
-        """Removes a clone session; what is cloned to it from then on is not copied."""
+        """Remove a clone session; what is cloned to it from then on is not copied."""
         with self._control:
             if session not in self._sessions:
                 raise ControlError(Code.NOT_FOUND, f"no clone session {session}")
@@ -418,29 +419,29 @@ class Switch:
             del self._sessions[session]
 
     def clone_sessions(self) -> dict[int, CloneSession]:
-        """All clone sessions by number."""
+        """Return all clone sessions by number."""
         with self._control:
             return dict(self._sessions)
 
     # -- counters and registers --------------------------------------------------------------------
 
     def read_counter(self, name: str, index: int) -> Count:
-        """Reads one cell of an indirect counter."""
+        """Read one cell of an indirect counter."""
         number = self._counter(name, index)
         return Count(*self._library.read_counter(self.handle, number, index))
 
     def write_counter(self, name: str, index: int, count: Count) -> None:
-        """Sets one cell of an indirect counter."""
+        """Set one cell of an indirect counter."""
         number = self._counter(name, index)
         self._library.write_counter(self.handle, number, index, count)
 
     def read_register(self, name: str, index: int) -> int:
-        """Reads one cell of a register."""
+        """Read one cell of a register."""
         number, register = self._register(name, index)
         return self._library.read_register(self.handle, number, index, storage_bits(register.bits) // 8)
 
     def write_register(self, name: str, index: int, value: int) -> None:
-        """Sets one cell of a register; `value` must fit its width."""
+        """Set one cell of a register; `value` must fit its width."""
         number, register = self._register(name, index)
         if not 0 <= value < 1 << register.bits:
             raise ControlError(Code.OUT_OF_RANGE, f"{value} does not fit the {register.bits} bits of {name}")
@@ -450,7 +451,7 @@ class Switch:
     # -- calculations and assertions -----------------------------------------------------------------
 
     def set_crc_parameters(self, calculation: str, parameters: CrcParameters) -> None:
-        """Changes a custom CRC (``crc16_custom`` and its like), as BMv2's Thrift interface does.
+        """Change a custom CRC (``crc16_custom`` and its like), as BMv2's Thrift interface does.
 
         Args:
             calculation: its name in the BMv2 JSON, such as ``calc_0``.
@@ -473,12 +474,12 @@ class Switch:
             self._crcs[calculation] = parameters
 
     def crc_parameters(self) -> dict[str, CrcParameters]:
-        """What every custom CRC computes, by the calculation's name."""
+        """Return what every custom CRC computes, by the calculation's name."""
         with self._control:
             return dict(self._crcs)
 
     def assertion_failures(self) -> dict[str, int]:
-        """How often each assert and assume of the program has failed, by its place.
+        """Return how often each assert and assume of the program has failed, by its place.
 
         A packet that fails one ends there: it is dropped, and counted as dropped, too.
         """

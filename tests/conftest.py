@@ -22,7 +22,9 @@ settings.load_profile("weir")
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder for Unix sockets, whose paths have at most 107 characters: tmp_path may take most of them."""
+    """Yield a folder for Unix sockets, whose paths have at most 107 characters: tmp_path may take most of
+    them.
+    """
     with tempfile.TemporaryDirectory(prefix="weir-") as folder:
         yield Path(folder)
 

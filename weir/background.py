@@ -65,7 +65,7 @@ class Incast(_Model):
 
     @property
     def period_s(self) -> float:
-        """Time from one burst to the next."""
+        """Return time from one burst to the next."""
         return self.hosts * self.burst * FRAME_BYTES * 8 / (self.load * self.rate_bps)
 
 
@@ -73,7 +73,7 @@ class _Outlet(Protocol):
     """Where one sender's frames to one victim go."""
 
     def send(self, flow: int) -> bool:
-        """One frame; False when there was no room."""
+        """Return one frame; False when there was no room."""
 
 
 class _ShmOutlet:
@@ -112,7 +112,7 @@ class _KernelOutlet:
 
 
 def frame(sender: Sender, victim: Victim, dscp: int, flow: int) -> bytes:
-    """One full UDP frame from ``sender`` to ``victim``, of flow number ``flow``."""
+    """Return one full UDP frame from ``sender`` to ``victim``, of flow number ``flow``."""
     from weir.host_agent.flows.frames import Address, wrap
     from weir.host_agent.transport.datagram import (
         Datagram,  # not before it is needed: this module also describes settings
@@ -132,7 +132,7 @@ def _octets(mac: str) -> bytes:
 
 
 def open_outlets(spec: Incast) -> list[list[_Outlet]]:
-    """Each sender's outlets, one a victim."""
+    """Return each sender's outlets, one a victim."""
     found: list[list[_Outlet]] = []
     for sender in spec.senders:
         if sender.shm is None:
@@ -144,7 +144,7 @@ def open_outlets(spec: Incast) -> list[list[_Outlet]]:
 
 
 def one_burst(outlets: Sequence[Sequence[_Outlet]], victim: int, frames: int, flows: Iterator[int]) -> int:
-    """All senders' bursts to one victim, frame by frame in turn; how many frames found room."""
+    """Return all senders' bursts to one victim, frame by frame in turn; how many frames found room."""
     sent = 0
     ready = [own[victim] for own in outlets if victim < len(own)]
     for _ in range(frames):

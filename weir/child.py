@@ -75,7 +75,7 @@ def end(processes: Sequence[subprocess.Popen[bytes]], grace_s: float = _GRACE_S)
 
 
 def log_tail(log: Path, limit: int = 4000) -> str:
-    """The last ``limit`` characters of a child's log."""
+    """Return the last ``limit`` characters of a child's log."""
     try:
         return log.read_text(encoding="utf-8", errors="replace")[-limit:].strip()
     except OSError as error:
@@ -83,7 +83,7 @@ def log_tail(log: Path, limit: int = 4000) -> str:
 
 
 def how_it_ended(status: int) -> str:
-    """An exit status of Popen in words: "exit status 1", "signal SIGKILL"."""
+    """Return an exit status of Popen in words: "exit status 1", "signal SIGKILL"."""
     if status >= 0:
         return f"exit status {status}"
     with contextlib.suppress(ValueError):

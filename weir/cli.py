@@ -65,16 +65,16 @@ class _LazyGroup(TyperGroup):
     """Lists subcommands by what is said of them above; imports the one that is called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """All names, in the order above."""
+        """Return all names, in the order above."""
         return list(_COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A stand-in with a name and a help text: enough for an overview and for completion."""
+        """Return a stand-in with a name and a help text: enough for an overview and for completion."""
         entry = _COMMANDS.get(cmd_name)
         return None if entry is None else _command(cmd_name, lambda: None, entry.help)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """The real command, for the one that is called."""
+        """Return the real command, for the one that is called."""
         name, command, rest = super().resolve_command(ctx, args)
         entry = _COMMANDS.get(name or "")
         if not name or not entry:

@@ -66,19 +66,19 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
-        """Where everything lives, mode 0700. Raises ClusterError while the cluster does not run."""
+        """Return where everything lives, mode 0700. Raises ClusterError while the cluster does not run."""
         if self._directory is None:
             raise ClusterError("the local cluster is not running: call start() first")
         return self._directory
 
     @property
     def controller(self) -> str:
-        """The controller's address, what WEIR_CONTROLLER is to say."""
+        """Return the controller's address, what WEIR_CONTROLLER is to say."""
         return f"unix:{self.directory / 'controller.sock'}"
 
     @property
     def plan(self) -> Plan:
-        """Who is where. Raises ClusterError while the cluster does not run."""
+        """Return who is where. Raises ClusterError while the cluster does not run."""
         if self._plan is None:
             raise ClusterError("the local cluster is not running: call start() first")
         return self._plan
@@ -131,7 +131,7 @@ class LocalCluster:
         self._plan = None
 
     def environment(self, rank: int) -> dict[str, str]:
-        """What a worker's environment needs so that ``init_process_group("weir")`` finds its place.
+        """Return what a worker's environment needs so that ``init_process_group("weir")`` finds its place.
 
         Raises ValueError for a rank this cluster has no host for.
         """
@@ -160,7 +160,7 @@ class LocalCluster:
         }
 
     def status(self) -> Any:
-        """The controller's ``StatusReply``: switches, ports, jobs, counters."""
+        """Return the controller's ``StatusReply``: switches, ports, jobs, counters."""
         from weir.agent_service.client import AgentClient
 
         with AgentClient(self.controller) as client:
@@ -171,7 +171,7 @@ class LocalCluster:
         return name in spines and len(self.lost_spines()) < len(spines)
 
     def _ports_of(self, leaf: str) -> Path:
-        """The directory of a leaf's shared-memory ports; of one switch alone, ``ports``."""
+        """Return the directory of a leaf's shared-memory ports; of one switch alone, ``ports``."""
         return self.directory / ("ports" if self.network.shape.single else f"ports-{leaf}")
 
     def _start_switches(self, plan: Plan) -> None:
@@ -286,13 +286,13 @@ def free_udp_ports(count: int) -> list[int]:
 
 
 def _called(name: str) -> str:
-    """A process in an error message: "switch leaf1", "controller"."""
+    """Return a process in an error message: "switch leaf1", "controller"."""
     words = {"s1": "switch", "controller": "controller", "background": "background traffic"}
     return words.get(name, f"switch {name}")
 
 
 def _private_directory(parent: Path | str | None) -> Path:
-    """A new directory of mode 0700, in memory unless told otherwise; short, for Unix sockets' sake."""
+    """Return a new directory of mode 0700, in memory unless told otherwise; short, for Unix sockets' sake."""
     memory = Path("/dev/shm")
     if parent is None and memory.is_dir():
         parent = memory

@@ -16,7 +16,7 @@ class MissingExtraError(RuntimeError):
 
 
 def require(what: str, *extras: str) -> None:
-    """Raises MissingExtraError, in the name of ``what``, unless these extras are installed."""
+    """Raise MissingExtraError, in the name of ``what``, unless these extras are installed."""
     missing = [
         extra for extra in extras if any(importlib.util.find_spec(name) is None for name in _BRINGS[extra])
     ]

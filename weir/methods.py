@@ -58,7 +58,7 @@ _OTHERS: Final = (
 
 
 def methods() -> dict[str, Method]:
-    """All there are, by name, in alphabetical order."""
+    """Return all there are, by name, in alphabetical order."""
     from weir.host_agent.compression.sparsifiers import create_sparsifier, sparsifier_class, sparsifier_names
 
     found = list(_OTHERS)
@@ -79,7 +79,7 @@ def methods() -> dict[str, Method]:
 
 
 def find_method(name: str) -> Method:
-    """The method of a name; ValueError lists the names when there is none of that name."""
+    """Return the method of a name; ValueError lists the names when there is none of that name."""
     known = methods()
     if name not in known:
         raise ValueError(f"no method is called {name!r}; there are {', '.join(known)}")

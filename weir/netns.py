@@ -50,24 +50,24 @@ class Lab:
 
     @property
     def topology(self) -> Topology:
-        """What is where."""
+        """Return what is where."""
         return self.plan.topology
 
     @property
     def hosts(self) -> tuple[Host, ...]:
-        """The hosts, in the order of ``namespaces``: workers and background hosts, rack by rack."""
+        """Return the hosts, in the order of ``namespaces``: workers and background hosts, rack by rack."""
         return self.topology.hosts
 
     def at_switch(self) -> list[str]:
-        """What to put before a command that is to run where the switch is."""
+        """Return what to put before a command that is to run where the switch is."""
         return ["ip", "netns", "exec", self.switch]
 
     def at_host(self, index: int) -> list[str]:
-        """What to put before a command that is to run on host ``index`` (from 0)."""
+        """Return what to put before a command that is to run on host ``index`` (from 0)."""
         return ["ip", "netns", "exec", self.namespaces[index]]
 
     def at_worker(self, rank: int) -> list[str]:
-        """What to put before a command that is to run on the host of that rank."""
+        """Return what to put before a command that is to run on the host of that rank."""
         return self.at_host(self.hosts.index(self.plan.workers[rank]))
 
 
@@ -184,7 +184,8 @@ def network_cluster(
     network: NetworkSpec | None = None,
     xdp: bool = False,
 ) -> Iterator[NetworkCluster]:
-    """A lab for that many workers, its switches (soft ones, or one BMv2), controller and background traffic.
+    """Yield a lab for that many workers, its switches (soft ones, or one BMv2), controller and background
+    traffic.
 
     ``xdp``: the soft switch's ports are AF_XDP sockets. Other arguments as for ``lab``. Raises
     NamespaceError; its message ends with what the switches and the controller said.
@@ -238,7 +239,7 @@ def _start_bmv2(made: Lab, ports: dict[int, str], folder: Path) -> subprocess.Po
 
 
 def _start_background(made: Lab, folder: Path) -> list[subprocess.Popen[bytes]]:
-    """One process on every background host; they burst together."""
+    """Return one process on every background host; they burst together."""
     started = []
     for host in made.plan.background:
         spec = incast(made.plan, only=host.name)

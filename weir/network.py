@@ -95,7 +95,7 @@ class NetworkSpec:
 
     @property
     def port_options(self) -> str:
-        """What follows a port on the switch's command line."""
+        """Return what follows a port on the switch's command line."""
         return f",rate={self.rate_bps}bit,depth={self.depth}" if self.rate_bps else ""
 
 
@@ -126,12 +126,12 @@ class Plan:
 
     @property
     def spines(self) -> tuple[str, ...]:
-        """Names of the spines."""
+        """Return names of the spines."""
         return tuple(dict.fromkeys(cable.spine for cable in self.cables))
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Names of the switches that have hosts."""
+        """Return names of the switches that have hosts."""
         return tuple(switch.name for switch in self.topology.switches if switch.name not in self.spines)
 
     def gateway(self, host: "Host") -> "tuple[str, str]":
@@ -179,7 +179,7 @@ def make_plan(
 
 
 def switch_ports(plan: Plan, attached: Callable[["Host"], str], udp: Iterator[int]) -> dict[str, list[str]]:
-    """What each soft switch is to be given as ``--port``, by its name.
+    """Return what each soft switch is to be given as ``--port``, by its name.
 
     attached: what a host's port is: "shm", or an interface. udp: free UDP ports, two for each cable.
     """
@@ -195,7 +195,7 @@ def switch_ports(plan: Plan, attached: Callable[["Host"], str], udp: Iterator[in
 
 
 def incast(plan: Plan, *, only: str | None = None) -> Incast | None:
-    """What a plan's background hosts are to send; None when it has none. ``only``: that host's part."""
+    """Return what a plan's background hosts are to send; None when it has none. ``only``: that host's part."""
     if not plan.background or plan.spec.rate_bps is None:
         return None
     senders = tuple(
@@ -242,7 +242,9 @@ def _topology(
 
 
 def _losses(topology: "Topology", probability: float) -> list[dict[str, Any]]:
-    """Every link loses packets once in each direction: where a switch sends, and where a host's come in."""
+    """Return every link loses packets once in each direction: where a switch sends, and where a host's come
+    in.
+    """
     if not probability:
         return []
     coming = [(host.switch, host.port, "ingress") for host in topology.hosts]

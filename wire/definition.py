@@ -188,7 +188,7 @@ class Header:
 
     @property
     def size(self) -> int:
-        """Length in bytes."""
+        """Return length in bytes."""
         return sum(field.bits for field in self.fields) // 8
 
 
@@ -266,5 +266,5 @@ def dscp(layer: int) -> int:
 
 
 def columns(block_log2: int) -> int:
-    """Number of columns fused in one packet at this block size."""
+    """Return number of columns fused in one packet at this block size."""
     return SLOT_LANES >> block_log2

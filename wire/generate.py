@@ -14,7 +14,7 @@ NOTICE: Final = "Generated from wire/definition.py by `python -m wire.generate`.
 
 
 def _constants() -> Iterator[tuple[str, int, int]]:
-    """Every named constant as (name, value, width in bits in P4)."""
+    """Yield every named constant as (name, value, width in bits in P4)."""
     yield "VERSION", d.VERSION, 4
     yield "UDP_PORT", d.UDP_PORT, 16
     yield "FLOW_PORT", d.FLOW_PORT, 16
@@ -53,7 +53,7 @@ def _constants() -> Iterator[tuple[str, int, int]]:
 
 
 def p4() -> str:
-    """The P4 include: constants and header types."""
+    """Return the P4 include: constants and header types."""
     lines = [
         f"// SPDX-License-Identifier: Apache-2.0\n// {NOTICE}",
         "#ifndef WEIR_WIRE_P4",
@@ -80,7 +80,7 @@ def _p4_name(name: str) -> str:
 
 
 def c() -> str:
-    """The C header: constants, and byte offset, shift and width of every field."""
+    """Return the C header: constants, and byte offset, shift and width of every field."""
     lines = [
         f"/* SPDX-License-Identifier: Apache-2.0 */\n/* {NOTICE} */",
         "#ifndef WEIR_WIRE_H",
@@ -102,7 +102,7 @@ def c() -> str:
 
 
 def lua() -> str:
-    """The Wireshark dissectors: of slot packets and of flow packets."""
+    """Return the Wireshark dissectors: of slot packets and of flow packets."""
     fields, reads = [], []
     for header in d.HEADERS:
         bit = 0
@@ -194,7 +194,7 @@ _LUA_NAMES: Final = {("weir", "type"): "types", ("weir", "op"): "ops", ("flow", 
 
 
 def _lua_values(members: Iterable[IntEnum], spell: Callable[[str], str] = str.lower) -> str:
-    """A Lua table's contents: value to name."""
+    """Return a Lua table's contents: value to name."""
     return ", ".join(f'[{member.value}] = "{spell(member.name)}"' for member in members)
 
 

@@ -37,7 +37,7 @@ _DEFAULTS = {
 
 
 def _fields(header: d.Header) -> list[Any]:
-    """The scapy fields of a header, in order."""
+    """Return the scapy fields of a header, in order."""
     made: list[Any] = []
     for field in header.fields:
         default = _DEFAULTS.get(field.name, 0)
@@ -50,13 +50,13 @@ def _fields(header: d.Header) -> list[Any]:
 
 
 def _column_count(weir: Any) -> int:
-    """Columns that follow a header, or none when its block size makes no sense."""
+    """Return columns that follow a header, or none when its block size makes no sense."""
     known = d.MIN_BLOCK_LOG2 <= weir.block_log2 <= d.MAX_BLOCK_LOG2
     return d.columns(weir.block_log2) if known else 0
 
 
 def _lane_count(weir: Any) -> int:
-    """Lanes that follow the columns."""
+    """Return lanes that follow the columns."""
     return d.GROUP_LANES * int(weir.groups).bit_count()
 
 
@@ -67,7 +67,7 @@ class WeirColumn(Packet):  # type: ignore[misc]
     fields_desc: ClassVar[list[Any]] = _fields(d.COLUMN)
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """What follows belongs to the list, not to this column."""
+        """Return what follows belongs to the list, not to this column."""
         return b"", s
 
 
@@ -82,7 +82,7 @@ class Weir(Packet):  # type: ignore[misc]
     ]
 
     def mysummary(self) -> str:
-        """One line for `summary()`."""
+        """Return one line for `summary()`."""
         head: str = self.sprintf("Weir %Weir.type% %Weir.op% job %Weir.job% worker %Weir.worker%")
         blocks = [column.block for column in self.columns]
         return f"{head} slot {self.slot} round {self.round} blocks {blocks}"
@@ -95,7 +95,7 @@ class WeirFlow(Packet):  # type: ignore[misc]
     fields_desc: ClassVar[list[Any]] = _fields(d.FLOW)
 
     def mysummary(self) -> str:
-        """One line for `summary()`."""
+        """Return one line for `summary()`."""
         summary: str = self.sprintf(
             "WeirFlow %WeirFlow.type% flow %WeirFlow.flow% tensor %WeirFlow.tensor% index %WeirFlow.index%"
         )

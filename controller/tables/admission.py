@@ -17,7 +17,7 @@ GATES = (WORKERS, PARENTS)
 
 
 def bits(workers: Iterable[int]) -> int:
-    """The mask that has the bit of each of these workers."""
+    """Return the mask that has the bit of each of these workers."""
     return sum(1 << worker for worker in set(workers))
 
 
@@ -54,7 +54,9 @@ def worker(
 def parent(
     *, port: int, job_id: int, all_workers: int, slot_base: int, slot_count: int, group: int
 ) -> TableEntry:
-    """Results of a job may come down from the spine on ``port``; the rest as of the leaf's own workers."""
+    """Return results of a job may come down from the spine on ``port``; the rest as of the leaf's own
+    workers.
+    """
     return TableEntry(
         PARENTS,
         (("port", port), ("job", job_id)),

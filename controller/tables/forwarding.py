@@ -16,7 +16,7 @@ SPRAY = "WeirIngress.forwarding.spray"
 
 
 def to_mac(mac: str, port: int) -> TableEntry:
-    """Frames for ``mac`` leave by ``port``."""
+    """Return frames for ``mac`` leave by ``port``."""
     return TableEntry(L2, (("dst_mac", mac_number(mac)),), FORWARD, (("port", port),))
 
 
@@ -26,22 +26,22 @@ def broadcast(group: int) -> TableEntry:
 
 
 def own_mac(mac: str) -> TableEntry:
-    """Frames for ``mac`` are for the switch itself: it routes what they carry."""
+    """Return frames for ``mac`` are for the switch itself: it routes what they carry."""
     return TableEntry(L2, (("dst_mac", mac_number(mac)),), LOCAL)
 
 
 def to_ip(ip: str, mac: str, port: int) -> TableEntry:
-    """Packets for ``ip`` that were sent to the switch's own MAC are routed to ``mac`` by ``port``."""
+    """Return packets for ``ip`` that were sent to the switch's own MAC are routed to ``mac`` by ``port``."""
     return to_subnet(IPv4Network(ip), mac, port)
 
 
 def to_subnet(subnet: IPv4Network, mac: str, port: int) -> TableEntry:
-    """Packets for ``subnet`` that were sent to the switch's own MAC are routed to ``mac`` by ``port``."""
+    """Return packets for ``subnet`` that were sent to the switch's own MAC are routed to ``mac`` by ``port``."""
     return TableEntry(IPV4, _within(subnet), ROUTE, (("port", port), ("dst_mac", mac_number(mac))))
 
 
 def sprayed(subnet: IPv4Network, group: int) -> TableEntry:
-    """Packets for ``subnet`` that were sent to the switch's own MAC take one of a spray group's paths."""
+    """Return packets for ``subnet`` that were sent to the switch's own MAC take one of a spray group's paths."""
     return TableEntry(IPV4, _within(subnet), SPRAY, (("group", group),))
 
 

@@ -14,7 +14,7 @@ QUEUES = 8  # of a port; counters are at Treatment * QUEUES + queue
 
 
 def traffic_class(dscp: int, treatment: Enqueue) -> TableEntry:
-    """Packets of a DSCP are treated so."""
+    """Return packets of a DSCP are treated so."""
     return TableEntry(
         CLASSES,
         (("dscp", dscp),),

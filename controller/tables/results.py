@@ -11,7 +11,9 @@ DELIVER = "WeirEgress.results.deliver"
 def receiver(
     *, job_id: int, rank: int, src_mac: str, src_ip: str, dst_mac: str, dst_ip: str, dst_port: int
 ) -> TableEntry:
-    """A result for worker ``rank`` comes from the aggregation address and goes to the worker's UDP port."""
+    """Return a result for worker ``rank`` comes from the aggregation address and goes to the worker's UDP
+    port.
+    """
     return TableEntry(
         RECEIVERS,
         (("job", job_id), ("worker", rank)),

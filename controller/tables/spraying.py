@@ -27,7 +27,7 @@ class Path:
 def spread(
     group: int, mode: SprayMode, src_mac: str, paths: Sequence[Path], places: int
 ) -> Iterator[TableEntry]:
-    """Packets of ``group`` take one of ``paths``.
+    """Yield packets of ``group`` take one of ``paths``.
 
     ``places`` entries are written, whatever the number of paths; those left over repeat them. So a path that
     goes away or comes back modifies entries and removes none, and at no moment does a choice find nothing.

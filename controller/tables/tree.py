@@ -22,7 +22,8 @@ class Uplink:
 
 
 def spine_of(spine_class: int, spines: int, alive: Collection[int]) -> int:
-    """Which of ``spines`` has a class of slots: spine c mod S, if it is among those that are ``alive``.
+    """Return which of ``spines`` has a class of slots: spine c mod S, if it is among those that are
+    ``alive``.
 
     The classes of the others are spread over these. A spine that goes takes no other's classes with it: each
     class has its own order of spines, and is at the first one that is alive.
@@ -36,7 +37,7 @@ def spine_of(spine_class: int, spines: int, alive: Collection[int]) -> int:
 def uplinks(
     *, job_id: int, member: int, src_mac: str, src_ip: str, spines: int, ways: Mapping[int, Uplink]
 ) -> Iterator[TableEntry]:
-    """The spine of every class of slots, as ``spine_of`` has it; there this leaf is number ``member``.
+    """Yield the spine of every class of slots, as ``spine_of`` has it; there this leaf is number ``member``.
 
     ``ways``: to those that are alive, by their number among all ``spines``.
     """

@@ -33,11 +33,11 @@ class Collectives:
         self._count = 0
 
     def all_reduce(self, tensor: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM) -> None:
-        """Overwrites ``tensor`` by its reduction over all ranks."""
+        """Overwrite ``tensor`` by its reduction over all ranks."""
         _assign(tensor, self._reduced("all_reduce", tensor, tensor, op))
 
     def reduce(self, tensor: torch.Tensor, root: int, op: RedOpType = dist.ReduceOp.SUM) -> None:
-        """Overwrites the root's ``tensor`` by the reduction; leaves the others' as they are."""
+        """Overwrite the root's ``tensor`` by the reduction; leaves the others' as they are."""
         total = self._reduced("reduce", tensor, tensor.clone(), op)
         if self.communicator.rank == root:
             _assign(tensor, total)
@@ -45,7 +45,7 @@ class Collectives:
     def reduce_scatter(
         self, output: torch.Tensor, inputs: Tensors, op: RedOpType = dist.ReduceOp.SUM
     ) -> None:
-        """Overwrites ``output`` by the reduction of all ranks' ``inputs[this rank]``; sizes may differ."""
+        """Overwrite ``output`` by the reduction of all ranks' ``inputs[this rank]``; sizes may differ."""
         self._expect("reduce_scatter", output, inputs[self.communicator.rank])
         whole = torch.cat([part.detach().reshape(-1) for part in inputs])
         total = self._reduced("reduce_scatter", whole, whole, op)
@@ -58,11 +58,11 @@ class Collectives:
         self.reduce_scatter(output, self._parts("reduce_scatter_single", whole, output), op)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
-        """Overwrites ``tensor`` by the root's."""
+        """Overwrite ``tensor`` by the root's."""
         data_movement.broadcast(self.communicator, tensor, root)
 
     def all_gather(self, outputs: Tensors, own: torch.Tensor) -> None:
-        """Overwrites ``outputs[r]`` by rank r's ``own``; sizes may differ."""
+        """Overwrite ``outputs[r]`` by rank r's ``own``; sizes may differ."""
         self._expect("all_gather", outputs[self.communicator.rank], own)
         data_movement.all_gather(self.communicator, outputs, own)
 
@@ -73,19 +73,19 @@ class Collectives:
         _assign(output, flat)
 
     def gather(self, outputs: Tensors, own: torch.Tensor, root: int) -> None:
-        """Overwrites the root's ``outputs[r]`` by rank r's ``own``, all of one size; others pass none."""
+        """Overwrite the root's ``outputs[r]`` by rank r's ``own``, all of one size; others pass none."""
         if self.communicator.rank != root:
             outputs = [torch.empty_like(own) for _ in range(self.communicator.size)]
         self.all_gather(outputs, own)
 
     def scatter(self, output: torch.Tensor, inputs: Tensors, root: int) -> None:
-        """Overwrites ``output`` by the root's ``inputs[this rank]``, all of one size; others pass none."""
+        """Overwrite ``output`` by the root's ``inputs[this rank]``, all of one size; others pass none."""
         for part in inputs:
             self._expect("scatter", output, part)
         data_movement.scatter(self.communicator, output, inputs, root)
 
     def all_to_all(self, outputs: Tensors, inputs: Tensors) -> None:
-        """Overwrites ``outputs[r]`` by rank r's ``inputs[this rank]``; sizes may differ."""
+        """Overwrite ``outputs[r]`` by rank r's ``inputs[this rank]``; sizes may differ."""
         data_movement.all_to_all(self.communicator, outputs, inputs)
 
     def all_to_all_single(
@@ -102,11 +102,11 @@ class Collectives:
         _assign(output, gathered)
 
     def barrier(self) -> None:
-        """Returns when every rank has called it."""
+        """Return when every rank has called it."""
         self.communicator.primitive.barrier()
 
     def _reduced(self, what: str, tensor: torch.Tensor, values: torch.Tensor, op: RedOpType) -> torch.Tensor:
-        """The flat reduction of ``values``, in their memory or in new; ``tensor`` is for errors."""
+        """Return the flat reduction of ``values``, in their memory or in new; ``tensor`` is for errors."""
         self._count += 1
         title = f"{what} number {self._count} of this group"
         values = torch.view_as_real(values) if values.is_complex() else values
@@ -152,6 +152,6 @@ class Collectives:
 
 
 def _assign(tensor: torch.Tensor, flat: torch.Tensor) -> None:
-    """Overwrites a tensor of any strides by a flat one's values, which may be in its own memory already."""
+    """Overwrite a tensor of any strides by a flat one's values, which may be in its own memory already."""
     if tensor.data_ptr() != flat.data_ptr():
         tensor.detach().copy_(flat.view(tensor.shape))

@@ -17,13 +17,13 @@ class Primitive(Protocol):
     """Reduces lanes over the workers of a group; ``transport.reducer.Reducer`` is the real one."""
 
     def reduce(self, lanes: Lanes, op: Op, block: int = ..., tagging: Tagging = ...) -> ReduceReport:
-        """Replaces ``lanes`` (C-contiguous uint32) by the reduction over all workers, in place.
+        """Replace ``lanes`` (C-contiguous uint32) by the reduction over all workers, in place.
 
         Losslessly, but for what the tagging's budgets allow.
         """
 
     def barrier(self) -> ReduceReport:
-        """Returns when every worker has called it."""
+        """Return when every worker has called it."""
 
 
 class Scratch:
@@ -52,14 +52,16 @@ class Communicator:
     scratch: Scratch = field(default_factory=Scratch)
 
     def reduce(self, lanes: Lanes, op: Op, block: int | None = None, tagging: Tagging = LOSSLESS) -> Lanes:
-        """Reduces ``lanes`` in place and returns them; no lanes, no packets."""
+        """Reduce ``lanes`` in place and returns them; no lanes, no packets."""
         if lanes.size:
             self.primitive.reduce(lanes, op, block or fitting_block(lanes.size), tagging)
         return lanes
 
 
 def fitting_block(lanes: int) -> int:
-    """The smallest block that holds ``lanes`` lanes, else the largest: short vectors send short packets."""
+    """Return the smallest block that holds ``lanes`` lanes, else the largest: short vectors send short
+    packets.
+    """
     block = GROUP_LANES
     while block < lanes and block < SLOT_LANES:
         block *= 2

@@ -24,7 +24,7 @@ def place(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def publish(communicator: Communicator, total: int, parts: Sequence[tuple[int, torch.Tensor]]) -> Lanes:
-    """The ``total`` lanes that result when each worker writes its ``parts`` (lane offset, tensor)."""
+    """Return the ``total`` lanes that result when each worker writes its ``parts`` (lane offset, tensor)."""
     lanes: Lanes = np.zeros(total, dtype=np.uint32)
     for offset, tensor in parts:
         write_bytes(lanes, offset, tensor)
@@ -32,7 +32,7 @@ def publish(communicator: Communicator, total: int, parts: Sequence[tuple[int, t
 
 
 def all_gather(communicator: Communicator, outputs: Sequence[torch.Tensor], own: torch.Tensor) -> None:
-    """Fills ``outputs[r]`` with rank r's ``own``; sizes may differ from rank to rank."""
+    """Fill ``outputs[r]`` with rank r's ``own``; sizes may differ from rank to rank."""
     offsets, total = place([byte_count(output) for output in outputs])
     lanes = publish(communicator, total, [(offsets[communicator.rank], own)])
     for offset, output in zip(offsets, outputs, strict=True):
@@ -40,7 +40,7 @@ def all_gather(communicator: Communicator, outputs: Sequence[torch.Tensor], own:
 
 
 def broadcast(communicator: Communicator, tensor: torch.Tensor, root: int) -> None:
-    """Overwrites ``tensor`` by the root's."""
+    """Overwrite ``tensor`` by the root's."""
     parts = [(0, tensor)] if communicator.rank == root else []
     lanes = publish(communicator, lanes_for(byte_count(tensor)), parts)
     if communicator.rank != root:
@@ -50,7 +50,7 @@ def broadcast(communicator: Communicator, tensor: torch.Tensor, root: int) -> No
 def scatter(
     communicator: Communicator, output: torch.Tensor, inputs: Sequence[torch.Tensor], root: int
 ) -> None:
-    """Overwrites ``output`` by the root's ``inputs[this rank]``; all are of one size. Others pass none."""
+    """Overwrite ``output`` by the root's ``inputs[this rank]``; all are of one size. Others pass none."""
     offsets, total = place([byte_count(output)] * communicator.size)
     lanes = publish(
         communicator, total, list(zip(offsets, inputs, strict=True)) if communicator.rank == root else []
@@ -61,7 +61,7 @@ def scatter(
 def all_to_all(
     communicator: Communicator, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> None:
-    """Fills ``outputs[r]`` with what rank r has in its ``inputs[this rank]``.
+    """Fill ``outputs[r]`` with what rank r has in its ``inputs[this rank]``.
 
     A first, small exchange makes every pair's size known to all, since a worker knows only its own; where
     sender and receiver disagree, every rank raises the same ValueError.

@@ -28,17 +28,17 @@ _SIGN64 = np.uint64(1 << 63)
 
 
 def lanes_for(nbytes: int) -> int:
-    """How many lanes ``nbytes`` bytes take, the last one padded."""
+    """Return how many lanes ``nbytes`` bytes take, the last one padded."""
     return -(-nbytes // LANE_BYTES)
 
 
 def byte_count(tensor: torch.Tensor) -> int:
-    """Bytes of the tensor's values, whatever its strides."""
+    """Return bytes of the tensor's values, whatever its strides."""
     return tensor.numel() * tensor.element_size()
 
 
 def byte_view(contiguous: torch.Tensor) -> npt.NDArray[np.uint8]:
-    """The memory of a contiguous tensor, shared, as bytes."""
+    """Return the memory of a contiguous tensor, shared, as bytes."""
     # A tensor of one element, or none, may be called contiguous with any stride: state the stride.
     flat = contiguous.detach().as_strided((contiguous.numel(),), (1,))
     view: npt.NDArray[np.uint8] = flat.view(torch.uint8).numpy()
@@ -46,13 +46,13 @@ def byte_view(contiguous: torch.Tensor) -> npt.NDArray[np.uint8]:
 
 
 def write_bytes(lanes: Lanes, offset: int, tensor: torch.Tensor) -> None:
-    """Copies the tensor's values into ``lanes`` from lane ``offset`` on; the padding is left as it is."""
+    """Copy the tensor's values into ``lanes`` from lane ``offset`` on; the padding is left as it is."""
     data = byte_view(tensor.detach().contiguous())
     lanes[offset:].view(np.uint8)[: data.size] = data
 
 
 def read_bytes(lanes: Lanes, offset: int, tensor: torch.Tensor) -> None:
-    """Overwrites the tensor's values, whatever its strides, with the bytes from lane ``offset`` on."""
+    """Overwrite the tensor's values, whatever its strides, with the bytes from lane ``offset`` on."""
     target = tensor.detach()
     packed = (
         target if target.is_contiguous() else torch.empty_like(target, memory_format=torch.contiguous_format)
@@ -64,12 +64,12 @@ def read_bytes(lanes: Lanes, offset: int, tensor: torch.Tensor) -> None:
 
 
 def widen(flat: torch.Tensor) -> Lanes:
-    """One lane per value of a flat integer or bool tensor: the value modulo 2^32. A new array."""
+    """Return one lane per value of a flat integer or bool tensor: the value modulo 2^32. A new array."""
     return flat.to(torch.int32, copy=True).numpy().view(np.uint32)
 
 
 def narrow(lanes: Lanes, dtype: torch.dtype) -> torch.Tensor:
-    """The inverse of ``widen``: each lane modulo 2^k for a k-bit dtype, or lane != 0 for bool."""
+    """Return the inverse of ``widen``: each lane modulo 2^k for a k-bit dtype, or lane != 0 for bool."""
     return torch.from_numpy(lanes.view(np.int32)).to(dtype)
 
 
@@ -87,7 +87,7 @@ def ordered_keys(flat: torch.Tensor, *, nan_highest: bool = True) -> Lanes:
 
 
 def from_ordered_keys(keys: Lanes, dtype: torch.dtype) -> torch.Tensor:
-    """The inverse of ``ordered_keys``."""
+    """Return the inverse of ``ordered_keys``."""
     if dtype in FLOATS:
         positive = (keys & _SIGN32) != 0
         bits = np.where(positive, keys ^ _SIGN32, ~keys).astype(np.uint32, copy=False)
@@ -105,7 +105,7 @@ def ordered_keys64(flat: torch.Tensor, *, nan_highest: bool = True) -> Keys64:
 
 
 def from_ordered_keys64(keys: Keys64, dtype: torch.dtype) -> torch.Tensor:
-    """The inverse of ``ordered_keys64``."""
+    """Return the inverse of ``ordered_keys64``."""
     if dtype == torch.float64:
         positive = (keys & _SIGN64) != 0
         bits = np.where(positive, keys ^ _SIGN64, ~keys).astype(np.uint64, copy=False)
@@ -114,7 +114,9 @@ def from_ordered_keys64(keys: Keys64, dtype: torch.dtype) -> torch.Tensor:
 
 
 def canonical_nan(flat: torch.Tensor, *, positive: bool) -> torch.Tensor:
-    """The tensor, contiguous, with the same sign bit on every NaN, so that all of them sort to one end."""
+    """Return the tensor, contiguous, with the same sign bit on every NaN, so that all of them sort to one
+    end.
+    """
     nan = torch.isnan(flat)
     if not bool(nan.any()):
         return flat.contiguous()
@@ -122,6 +124,6 @@ def canonical_nan(flat: torch.Tensor, *, positive: bool) -> torch.Tensor:
 
 
 def describe(tensor: torch.Tensor) -> str:
-    """A tensor in an error message: dtype and shape."""
+    """Return a tensor in an error message: dtype and shape."""
     dtype: Any = tensor.dtype
     return f"{str(dtype).removeprefix('torch.')} tensor of shape {tuple(tensor.shape)}"

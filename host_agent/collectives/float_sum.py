@@ -68,7 +68,7 @@ class Contribution:
     def add(
         self, communicator: Communicator, *, keep: bool, tagging: Tagging = LOSSLESS
     ) -> tuple["Contribution", ReduceReport]:
-        """The sum of all workers' contributions, itself in this form, and how it was made.
+        """Return the sum of all workers' contributions, itself in this form, and how it was made.
 
         keep: leave this contribution as it is, but for blocks that no result included: those become zero.
         Otherwise its memory becomes the sum's. tagging: with budgets, for lanes of whole blocks only; its
@@ -93,7 +93,7 @@ class Contribution:
         return np.asarray(self.lanes.reshape(-1, self.packet).any(axis=1))
 
     def values(self) -> npt.NDArray[np.float32]:
-        """The vector that the lanes stand for.
+        """Return the vector that the lanes stand for.
 
         Of a worker's own contribution this is exact: a lane has no more significant bits than the number it
         came from. A sum is rounded once.
@@ -103,7 +103,7 @@ class Contribution:
         return vector
 
     def write(self, vector: npt.NDArray[np.float32]) -> None:
-        """Overwrites the blocks of ``vector`` that the lanes are of."""
+        """Overwrite the blocks of ``vector`` that the lanes are of."""
         scale = self.exponents, self.block, self.workers
         if self.rows is None:
             quantize.from_fixed(self.lanes, *scale, out=vector)
@@ -152,7 +152,7 @@ def encode(
 
 
 def sum_float32(communicator: Communicator, values: npt.NDArray[np.float32], name: Namer) -> None:
-    """Replaces a vector by its sum over all workers. On errors, those of ``encode``, it keeps its values."""
+    """Replace a vector by its sum over all workers. On errors, those of ``encode``, it keeps its values."""
     total, _ = encode(communicator, values, name, fitting_block(values.size)).add(communicator, keep=False)
     total.write(values)
 
@@ -181,7 +181,8 @@ def _agree(
     tagging: Tagging = LOSSLESS,
     notes: Lanes = NO_NOTES,
 ) -> Lanes:
-    """The greatest of all workers' exponents of the blocks ``rows``, None: of all; and so for the notes.
+    """Return the greatest of all workers' exponents of the blocks ``rows``, None: of all; and so for the
+    notes.
 
     NonFiniteError when one of those is ``not_finite``.
     """
@@ -197,7 +198,9 @@ def _agree(
 def _occupied(
     communicator: Communicator, exponents: Lanes, tagging: Tagging = LOSSLESS
 ) -> quantize.Rows | None:
-    """Which blocks are not zero on some worker. Of a short vector None, for all: that saves a round trip."""
+    """Return which blocks are not zero on some worker. Of a short vector None, for all: that saves a round
+    trip.
+    """
     if exponents.size < WORTH_ASKING:
         return None
     padded = np.zeros(lanes_for(-(-exponents.size // 8)), np.uint32)
@@ -209,7 +212,7 @@ def _occupied(
 
 
 def _blame(communicator: Communicator, values: npt.NDArray[np.floating[Any]], name: Namer) -> NonFiniteError:
-    """Finds out together whose input was not finite and where it starts."""
+    """Find out together whose input was not finite and where it starts."""
     mine = np.flatnonzero(~np.isfinite(values))
     first = np.array([_LAST - np.uint32(mine[0]) if mine.size else 0], dtype=np.uint32)
     index = int(_LAST - communicator.reduce(first, Op.MAX)[0])

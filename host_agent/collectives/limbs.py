@@ -34,7 +34,7 @@ NOT_FINITE64 = 2047
 
 
 def split_int64(x: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> Limbs:
-    """The limbs of 64-bit integers: uint32[3, x.size]."""
+    """Return the limbs of 64-bit integers: uint32[3, x.size]."""
     address = engine.contiguous(x, "x", np.int64, np.uint64)
     lanes = np.empty((LIMBS, x.size), np.uint32)
     engine.library().weir_split_int64(address, x.size, lanes.ctypes.data)
@@ -42,7 +42,7 @@ def split_int64(x: npt.NDArray[np.int64] | npt.NDArray[np.uint64]) -> Limbs:
 
 
 def join_int64(lanes: Limbs) -> npt.NDArray[np.int64]:
-    """The integers, modulo 2^64, that (sums of) limbs stand for. lanes: uint32[3, count] or flat."""
+    """Return the integers, modulo 2^64, that (sums of) limbs stand for. lanes: uint32[3, count] or flat."""
     count = _count(lanes)
     x = np.empty(count, np.int64)
     engine.library().weir_join_int64(sized(lanes, "lanes", LIMBS * count, np.uint32), count, x.ctypes.data)
@@ -50,7 +50,7 @@ def join_int64(lanes: Limbs) -> npt.NDArray[np.int64]:
 
 
 def exponents64(x: npt.NDArray[np.float64], block: int) -> Exponents:
-    """The biased exponent of the largest magnitude in each block: uint32[block_count].
+    """Return the biased exponent of the largest magnitude in each block: uint32[block_count].
 
     0 for an all-zero block, NOT_FINITE64 for one with NaN or infinity.
     """
@@ -61,7 +61,7 @@ def exponents64(x: npt.NDArray[np.float64], block: int) -> Exponents:
 
 
 def split_float64(x: npt.NDArray[np.float64], exps: Exponents, block: int) -> Limbs:
-    """The limbs of floats, with the exponents that all workers agreed on: uint32[3, x.size].
+    """Return the limbs of floats, with the exponents that all workers agreed on: uint32[3, x.size].
 
     Raises ValueError when some block holds a value too large for its exponent.
     """
@@ -78,7 +78,7 @@ def split_float64(x: npt.NDArray[np.float64], exps: Exponents, block: int) -> Li
 
 
 def join_float64(lanes: Limbs, exps: Exponents, block: int) -> npt.NDArray[np.float64]:
-    """The floats that (sums of) limbs stand for; NaN throughout blocks of exponent NOT_FINITE64."""
+    """Return the floats that (sums of) limbs stand for; NaN throughout blocks of exponent NOT_FINITE64."""
     count = _count(lanes)
     x = np.empty(count, np.float64)
     engine.library().weir_join_float64(

@@ -42,19 +42,19 @@ NOT_FINITE = 255
 
 
 def block_count(count: int, block: int) -> int:
-    """How many blocks ``count`` lanes make; the last may be partial."""
+    """Return how many blocks ``count`` lanes make; the last may be partial."""
     return -(-count // block)
 
 
 def headroom(workers: int) -> int:
-    """Bits kept free so that the sum over ``workers`` workers fits: ceil(log2 workers)."""
+    """Return bits kept free so that the sum over ``workers`` workers fits: ceil(log2 workers)."""
     if not 1 <= workers <= MAX_WORKERS:
         raise ValueError(f"headroom is for 1 to {MAX_WORKERS} workers, not {workers}")
     return (workers - 1).bit_length()
 
 
 def exponents(x: Floats, block: int) -> Exponents:
-    """The biased exponent of the largest magnitude in each block of the flattened ``x``.
+    """Return the biased exponent of the largest magnitude in each block of the flattened ``x``.
 
     Returns uint32[block_count]: 0 for an all-zero block, NOT_FINITE for one with NaN or infinity.
     """
@@ -123,7 +123,7 @@ def to_fixed_rows(x: Floats, rows: Rows, exps: Exponents, block: int, workers: i
 def from_fixed_rows(
     lanes: Fixed, rows: Rows, exps: Exponents, block: int, workers: int, out: Floats
 ) -> Floats:
-    """The inverse of ``to_fixed_rows``: overwrites the blocks ``rows`` of ``out``, which it returns."""
+    """Return the inverse of ``to_fixed_rows``: overwrites the blocks ``rows`` of ``out``, which it returns."""
     engine.library().weir_from_fixed_rows(
         sized(lanes, "lanes", rows.size * block, np.int32),
         out.size,
@@ -138,7 +138,7 @@ def from_fixed_rows(
 
 
 def _rows_address(rows: Rows, count: int, block: int) -> int:
-    """The address of ``rows``, checked to be blocks of a vector of ``count``."""
+    """Return the address of ``rows``, checked to be blocks of a vector of ``count``."""
     address = engine.contiguous(rows, "rows", np.uint32)
     if rows.size and int(rows.max()) >= block_count(count, block):
         raise ValueError(
@@ -153,7 +153,9 @@ def not_finite_blocks(exps: Exponents) -> npt.NDArray[np.intp]:
 
 
 def error_bound(exps: Exponents, block: int, workers: int, count: int) -> npt.NDArray[np.float64]:
-    """The bound derived above, per element: n u / 2, before the final rounding to float32. float64[count]."""
+    """Return the bound derived above, per element: n u / 2, before the final rounding to float32.
+    float64[count].
+    """
     quantum = np.ldexp(1.0, exps.astype(np.int32) - 126 + headroom(workers) - 31)
     return np.repeat(np.where(exps == 0, 0.0, workers * quantum / 2), block)[:count]
 
@@ -168,12 +170,12 @@ def check_exponents(too_large: int, exps: Exponents) -> None:
 
 
 def exponents_address(exps: Exponents, count: int, block: int) -> int:
-    """The address of ``exps``, checked to have one exponent per block of ``count`` lanes."""
+    """Return the address of ``exps``, checked to have one exponent per block of ``count`` lanes."""
     return sized(exps, "exps", block_count(count, block), np.uint32)
 
 
 def sized(array: npt.NDArray[np.generic], what: str, size: int, dtype: type[np.generic]) -> int:
-    """The address of a contiguous array, checked to have ``size`` elements of ``dtype``."""
+    """Return the address of a contiguous array, checked to have ``size`` elements of ``dtype``."""
     address = engine.contiguous(array, what, dtype)
     if array.size != size:
         raise ValueError(f"{what} has {array.size} elements, {size} are needed")

@@ -24,7 +24,8 @@ RedOpType = dist.ReduceOp.RedOpType
 
 
 def all_reduce(communicator: Communicator, flat: torch.Tensor, op: RedOpType, name: Namer) -> torch.Tensor:
-    """The reduction of ``flat`` over all workers by a torch.distributed operator; may overwrite ``flat``.
+    """Return the reduction of ``flat`` over all workers by a torch.distributed operator; may overwrite
+    ``flat``.
 
     ``name`` describes an element by flat index, for errors. TypeError when the operator is not defined for
     the dtype, NonFiniteError when a float sum meets NaN or infinity.
@@ -47,7 +48,9 @@ def check_supported(op: RedOpType, dtype: torch.dtype) -> None:
 
 
 def _sum(communicator: Communicator, flat: torch.Tensor, name: Namer) -> torch.Tensor:
-    """Integers modulo 2^k, exactly; floats within the bound of ``collectives.quantize``; bool as "any"."""
+    """Return integers modulo 2^k, exactly; floats within the bound of ``collectives.quantize``; bool as
+    "any".
+    """
     if flat.dtype == torch.bool:
         return _bit_or(communicator, flat, name)
     if flat.dtype in NARROW_INTEGERS:
@@ -63,13 +66,13 @@ def _sum(communicator: Communicator, flat: torch.Tensor, name: Namer) -> torch.T
 
 
 def _average(communicator: Communicator, flat: torch.Tensor, name: Namer) -> torch.Tensor:
-    """The sum divided by the number of workers; narrow floats are rounded once, after the division."""
+    """Return the sum divided by the number of workers; narrow floats are rounded once, after the division."""
     wide = flat if flat.dtype == torch.float64 else flat.to(torch.float32)
     return _sum(communicator, wide, name).div_(communicator.size).to(flat.dtype)
 
 
 def _maximum(communicator: Communicator, flat: torch.Tensor, _name: Namer) -> torch.Tensor:
-    """The largest value; NaN when any worker has one."""
+    """Return the largest value; NaN when any worker has one."""
     if flat.element_size() == 8:
         keys = _max64(communicator, dtypes.ordered_keys64(flat))
         return dtypes.from_ordered_keys64(keys, flat.dtype)
@@ -77,7 +80,7 @@ def _maximum(communicator: Communicator, flat: torch.Tensor, _name: Namer) -> to
 
 
 def _minimum(communicator: Communicator, flat: torch.Tensor, _name: Namer) -> torch.Tensor:
-    """The smallest value, as the maximum of complemented keys; NaN when any worker has one."""
+    """Return the smallest value, as the maximum of complemented keys; NaN when any worker has one."""
     if flat.element_size() == 8:
         keys = ~_max64(communicator, ~dtypes.ordered_keys64(flat, nan_highest=False))
         return dtypes.from_ordered_keys64(keys, flat.dtype)
@@ -97,7 +100,7 @@ def _max64(communicator: Communicator, keys: dtypes.Keys64) -> dtypes.Keys64:
 
 
 def _product(communicator: Communicator, flat: torch.Tensor, _name: Namer) -> torch.Tensor:
-    """Gathers every worker's values and multiplies them here, in rank order; narrow floats in float32."""
+    """Gather every worker's values and multiplies them here, in rank order; narrow floats in float32."""
     wide = torch.float32 if flat.dtype in FLOATS and flat.dtype != torch.float64 else flat.dtype
     return _fold(communicator, flat, lambda a, b: torch.mul(a.to(wide), b)).to(flat.dtype)
 

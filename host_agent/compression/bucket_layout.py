@@ -59,7 +59,7 @@ class BucketLayout:
         block: int,
         align: int | None = None,
     ) -> "BucketLayout":
-        """The layout of bucket ``index`` that holds these parameters' gradients one after another.
+        """Return the layout of bucket ``index`` that holds these parameters' gradients one after another.
 
         align: by default the block.
         """
@@ -73,11 +73,11 @@ class BucketLayout:
         return cls(index, block, vector_start, tuple(segments), align)
 
     def in_blocks(self, block: int) -> "BucketLayout":
-        """The same layout, with blocks of another size that divides ``align``."""
+        """Return the same layout, with blocks of another size that divides ``align``."""
         return self if block == self.block else replace(self, block=block)
 
     def resized(self, lengths: Sequence[int], block: int) -> "BucketLayout":
-        """A layout of the same parameters with so many elements of each in the vector."""
+        """Return a layout of the same parameters with so many elements of each in the vector."""
         segments, start = [], 0
         for segment, length in zip(self.segments, lengths, strict=True):
             segments.append(replace(segment, length=length, vector_start=start))
@@ -89,16 +89,16 @@ class BucketLayout:
 
     @cached_property
     def elements(self) -> int:
-        """How many elements the parameters have, padding left out."""
+        """Return how many elements the parameters have, padding left out."""
         return sum(segment.length for segment in self.segments)
 
     def blocks_of(self, segment: Segment) -> slice:
-        """A parameter's blocks of the vector: no other parameter has a part of them."""
+        """Return a parameter's blocks of the vector: no other parameter has a part of them."""
         first = segment.vector_start // self.block
         return slice(first, first - (-segment.length // self.block))
 
     def padding_of(self, segment: Segment) -> slice:
-        """The elements of the vector between a parameter's last one and the next parameter's first."""
+        """Return the elements of the vector between a parameter's last one and the next parameter's first."""
         end = segment.vector_start + segment.length
         return slice(end, -(-end // self.align) * self.align)
 
@@ -120,7 +120,9 @@ class BucketLayout:
         return lengths
 
     def spread(self, bucket: torch.Tensor, divisor: float = 1) -> torch.Tensor:
-        """The bucket (flat, any float dtype) over ``divisor`` as a new vector: float32, padded with zeros."""
+        """Return the bucket (flat, any float dtype) over ``divisor`` as a new vector: float32, padded with
+        zeros.
+        """
         vector = torch.empty(self.length, dtype=torch.float32, device=bucket.device)
         for segment in self.segments:
             vector[segment.in_vector] = bucket[segment.in_bucket]
@@ -128,7 +130,7 @@ class BucketLayout:
         return vector if divisor == 1 else vector.div_(divisor)
 
     def collect(self, vector: torch.Tensor, bucket: torch.Tensor) -> None:
-        """Overwrites the bucket by the vector's elements: the inverse of ``spread``."""
+        """Overwrite the bucket by the vector's elements: the inverse of ``spread``."""
         for segment in self.segments:
             bucket[segment.in_bucket] = vector[segment.in_vector]
 

@@ -22,7 +22,8 @@ _LARGEST: Final = torch.finfo(torch.float32).max
 
 
 def layer_classes(sizes: Sequence[int]) -> list[int]:
-    """The layer class of each of the tensors with so many elements, given in the order of the forward pass.
+    """Return the layer class of each of the tensors with so many elements, given in the order of the forward
+    pass.
 
     The elements are cut into LAYER_CLASSES equal runs; a tensor belongs to the run that its middle is in.
     The runs that have a tensor are then spread evenly over the classes: the first tensor is in class 0 and
@@ -63,11 +64,13 @@ class LayerClasses:
         return self._classes[name]
 
     def frontmost(self, names: Iterable[str]) -> int:
-        """The class of packets that carry these parameters: whoever waits for one of them waits for all."""
+        """Return the class of packets that carry these parameters: whoever waits for one of them waits for
+        all.
+        """
         return min(self._classes[name] for name in names)
 
     def counts(self) -> list[int]:
-        """How many parameters each class has."""
+        """Return how many parameters each class has."""
         return [list(self._classes.values()).count(found) for found in range(LAYER_CLASSES)]
 
 
@@ -97,7 +100,9 @@ class MagnitudeClassifier:
         self._quartiles: dict[str, npt.NDArray[np.float32]] = {}
 
     def classify(self, layout: BucketLayout, vector: torch.Tensor) -> Magnitudes:
-        """The classes of the blocks of ``vector`` (float32, spread by ``layout``); changes nothing yet."""
+        """Return the classes of the blocks of ``vector`` (float32, spread by ``layout``); changes nothing
+        yet.
+        """
         sums = torch.linalg.vector_norm(vector.view(-1, layout.block), ord=1, dim=1)
         means = (sums / layout.block_lengths).clamp_(max=_LARGEST).numpy()
         now, seen = _quartiles(layout, means)
@@ -110,15 +115,15 @@ class MagnitudeClassifier:
         return Magnitudes(classes, {names[i]: average[i] for i in np.flatnonzero(seen)})
 
     def adopt(self, magnitudes: Magnitudes) -> None:
-        """Makes what was found part of the average: once for every vector that was delivered."""
+        """Make what was found part of the average: once for every vector that was delivered."""
         self._quartiles.update(magnitudes.quartiles)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of the averages by parameter name."""
+        """Return a copy of the averages by parameter name."""
         return {name: torch.tensor(quartiles) for name, quartiles in self._quartiles.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replaces all averages by a copy of saved ones."""
+        """Replace all averages by a copy of saved ones."""
         self._quartiles = {name: quartiles.numpy().copy() for name, quartiles in state.items()}
 
 

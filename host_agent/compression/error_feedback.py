@@ -19,14 +19,14 @@ class ErrorFeedback:
         self._residuals: dict[str, torch.Tensor] = {}
 
     def compensate(self, layout: BucketLayout, vector: torch.Tensor) -> None:
-        """Adds the residuals of the layout's parameters to their gradients in ``vector``."""
+        """Add the residuals of the layout's parameters to their gradients in ``vector``."""
         for segment in layout:
             residual = self._residuals.get(segment.name)
             if residual is not None:
                 vector[segment.in_vector] += residual
 
     def keep(self, layout: BucketLayout, undelivered: torch.Tensor) -> None:
-        """Takes ``undelivered``, compensated minus delivered, as the new residuals of these parameters.
+        """Take ``undelivered``, compensated minus delivered, as the new residuals of these parameters.
 
         It must not change any more: the residuals are parts of it.
         """
@@ -34,17 +34,17 @@ class ErrorFeedback:
             self._residuals[segment.name] = undelivered[segment.in_vector]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Each residual by itself: a part of a vector would take the whole of it along."""
+        """Return each residual by itself: a part of a vector would take the whole of it along."""
         return {"_residuals": self.state_dict()}
 
     def residual(self, name: str) -> torch.Tensor | None:
-        """One parameter's residual, flat in the order of its memory; None before its first step."""
+        """Return one parameter's residual, flat in the order of its memory; None before its first step."""
         return self._residuals.get(name)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of all residuals by parameter name."""
+        """Return a copy of all residuals by parameter name."""
         return {name: residual.clone() for name, residual in self._residuals.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Replaces all residuals by a copy of saved ones."""
+        """Replace all residuals by a copy of saved ones."""
         self._residuals = {name: residual.clone() for name, residual in state.items()}

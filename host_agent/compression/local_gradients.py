@@ -21,7 +21,7 @@ from weir.host_agent.compression.sparsifiers import Span, Sparsifier
 
 
 def spans_of(module: torch.nn.Module) -> dict[str, Span]:
-    """Where the trained parameters of a module lie in its gradient, by name."""
+    """Return where the trained parameters of a module lie in its gradient, by name."""
     named = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
     total, start, spans = sum(length for _, length in named), 0, {}
     for name, length in named:
@@ -76,7 +76,7 @@ class LocalGradients:
         self.sparsifier.join(rank, workers)
 
     def prepare(self, layout: BucketLayout, bucket: torch.Tensor) -> Outgoing:
-        """What to send of a bucket (flat, any float dtype); changes nothing."""
+        """Return what to send of a bucket (flat, any float dtype); changes nothing."""
         vector = layout.spread(bucket, self.sparsifier.workers)
         if self.feedback is not None:
             self.feedback.compensate(layout, vector)
@@ -85,13 +85,13 @@ class LocalGradients:
         return Outgoing(layout, vector, sent, time.perf_counter() - started)
 
     def classify(self, layout: BucketLayout, vector: torch.Tensor) -> Magnitudes | None:
-        """The classes of the blocks of what is sent; None when nothing can be lost. Changes nothing."""
+        """Return the classes of the blocks of what is sent; None when nothing can be lost. Changes nothing."""
         if self.classifier is None or not layout.length:
             return None
         return self.classifier.classify(layout, vector)
 
     def _chosen(self, layout: BucketLayout, vector: torch.Tensor) -> torch.Tensor:
-        """What of each parameter is sent, chosen for each by itself; good until the next call.
+        """Return what of each parameter is sent, chosen for each by itself; good until the next call.
 
         In memory that is kept: fresh pages cost more than most ways to choose.
         """
@@ -108,11 +108,11 @@ class LocalGradients:
         return sent
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but memory that holds nothing of worth."""
+        """Return everything but memory that holds nothing of worth."""
         return {**self.__dict__, "_sent": torch.empty(0)}
 
     def excluded(self, segment: Segment) -> bool:
-        """Whether a parameter's gradient is sent whole, whatever the sparsifier."""
+        """Return whether a parameter's gradient is sent whole, whatever the sparsifier."""
         return any(
             (pattern == "1d" and len(segment.shape) == 1) or fnmatchcase(segment.name, pattern)
             for pattern in self.exclude
@@ -120,11 +120,11 @@ class LocalGradients:
 
     @property
     def observes(self) -> bool:
-        """Whether the sparsifier looks at sums."""
+        """Return whether the sparsifier looks at sums."""
         return type(self.sparsifier).observe is not Sparsifier.observe
 
     def observe(self, layout: BucketLayout, total: torch.Tensor, union: torch.Tensor | None = None) -> None:
-        """Shows the sparsifier a sum (spread by ``layout``), and what the workers had chosen.
+        """Show the sparsifier a sum (spread by ``layout``), and what the workers had chosen.
 
         union: bool, by element; None: total != 0.
         """
@@ -142,7 +142,7 @@ class LocalGradients:
 
     @property
     def keeps_rounding(self) -> bool:
-        """Whether residuals have the errors of rounding to fixed point in them, too.
+        """Return whether residuals have the errors of rounding to fixed point in them, too.
 
         Not where everything is sent: blocks that are zero in the next step would be sent for their sake.
         """
@@ -151,7 +151,7 @@ class LocalGradients:
     def settle(
         self, outgoing: Outgoing, undelivered: torch.Tensor, magnitudes: Magnitudes | None = None
     ) -> None:
-        """Takes note of what no sum included of this worker: compensated minus delivered.
+        """Take note of what no sum included of this worker: compensated minus delivered.
 
         To be called once for each vector, when its sum is there. ``undelivered`` must not change any more.
         magnitudes: what ``classify`` said of what was sent.
@@ -162,14 +162,14 @@ class LocalGradients:
             self.classifier.adopt(magnitudes)
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy of what is this worker's own: residuals and classes."""
+        """Return a copy of what is this worker's own: residuals and classes."""
         return {
             "residuals": self.feedback.state_dict() if self.feedback is not None else {},
             "quartiles": self.classifier.state_dict() if self.classifier is not None else {},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what ``state_dict`` gave; what these settings do not use is left out."""
+        """Go on from what ``state_dict`` gave; what these settings do not use is left out."""
         if self.feedback is not None:
             self.feedback.load_state_dict(state["residuals"])
         if self.classifier is not None:

@@ -91,7 +91,7 @@ class LossPolicy(BaseModel):
 
     @classmethod
     def of(cls, given: "LossPolicy | float | str | Path") -> "LossPolicy":
-        """A policy itself, one made from a budget, or the one in a file."""
+        """Return a policy itself, one made from a budget, or the one in a file."""
         if isinstance(given, LossPolicy):
             return given
         return cls.load(Path(given)) if isinstance(given, str | Path) else cls.from_budget(given)
@@ -110,7 +110,7 @@ class LossPolicy(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """The policy in a JSON file, such as ``weir calibrate`` writes. LossPolicyError, or OSError."""
+        """Return the policy in a JSON file, such as ``weir calibrate`` writes. LossPolicyError, or OSError."""
         try:
             return cls.model_validate(json.loads(path.read_text(encoding="utf-8")))
         except ValidationError as error:
@@ -120,12 +120,12 @@ class LossPolicy(BaseModel):
             raise LossPolicyError(f"{path} is no loss policy: it is not JSON ({error})") from None
 
     def save(self, path: Path) -> None:
-        """Writes the policy as JSON, for ``load``."""
+        """Write the policy as JSON, for ``load``."""
         path.write_text(json.dumps(self.model_dump(mode="json"), indent=2) + "\n", encoding="utf-8")
 
     @property
     def lossless(self) -> bool:
-        """Whether nothing may ever go missing."""
+        """Return whether nothing may ever go missing."""
         return not any(self.tensor) or not any(any(row) for row in self.budgets)
 
     def shares(
@@ -143,7 +143,7 @@ class LossPolicy(BaseModel):
         magnitudes: npt.NDArray[np.uint8],
         occupied: npt.NDArray[np.bool_],
     ) -> Accounts:
-        """What may go missing of a vector in one step, in lanes.
+        """Return what may go missing of a vector in one step, in lanes.
 
         magnitudes: class of each block. occupied: whether this worker sends lanes of the block; shares are of
         what it sends. They are rounded down to lanes, and a block is lost whole: of a few blocks and a small
@@ -177,7 +177,7 @@ def _accounts(layout: BucketLayout, magnitudes: npt.NDArray[np.uint8]) -> npt.ND
 
 
 def _sentence(item: Any) -> str:
-    """One pydantic error: where in the file, what is wrong, what was there."""
+    """Return one pydantic error: where in the file, what is wrong, what was there."""
     where = item["loc"]
     if where[:1] == ("budgets",) and len(where) == 3:
         place = f"budgets of layer class {where[1]}, magnitude class {where[2]}"

@@ -56,7 +56,7 @@ class Head:
     magnitude: int = 0
 
     def pack(self, kind: FlowType, flags: int, index: int, first: int) -> bytes:
-        """The 24 bytes. Raises struct.error when a value does not fit its field."""
+        """Return the 24 bytes. Raises struct.error when a value does not fit its field."""
         return _HEADER.pack(
             _FIRST_BYTE | kind,
             flags,
@@ -82,7 +82,7 @@ class Chunk:
     trimmed: bool = False
 
     def encode(self) -> bytes:
-        """The UDP payload."""
+        """Return the UDP payload."""
         flags = Flag.PROTECTED * self.protected | Flag.TRIMMED * self.trimmed
         return self.head.pack(FlowType.CHUNK, flags, self.index, self.account) + self.data
 
@@ -111,7 +111,7 @@ class Probe:
     terms: Terms | None
 
     def encode(self) -> bytes:
-        """The UDP payload."""
+        """Return the UDP payload."""
         header = self.head.pack(FlowType.PROBE, Flag.PROTECTED, self.number, self.first)
         if self.terms is None:
             raise ValueError("a probe is sent with its terms")
@@ -136,7 +136,7 @@ class Bitmap:
     trimmed: bool = False
 
     def encode(self) -> bytes:
-        """The UDP payload."""
+        """Return the UDP payload."""
         flags = Flag.PROTECTED | Flag.CONGESTED * self.congested | Flag.TRIMMED * self.trimmed
         return self.head.pack(FlowType.BITMAP, flags, self.answers, self.first) + _pack_bits(self.bits)
 
@@ -157,11 +157,11 @@ class Stop:
 
     @property
     def complete(self) -> bool:
-        """Whether every chunk was delivered (in the sender's confirmation: nothing)."""
+        """Return whether every chunk was delivered (in the sender's confirmation: nothing)."""
         return self.bits is None and not self.cut
 
     def encode(self) -> bytes:
-        """The UDP payload."""
+        """Return the UDP payload."""
         flags = Flag.PROTECTED | Flag.CONGESTED * self.congested
         return self.head.pack(FlowType.STOP, flags, self.answers, self.first) + _pack_bits(self.bits)
 
@@ -170,7 +170,7 @@ FlowPacket = Chunk | Probe | Bitmap | Stop
 
 
 def decode(payload: bytes) -> FlowPacket | FlowVerdict:
-    """The packet in a UDP payload, or why it is none."""
+    """Return the packet in a UDP payload, or why it is none."""
     if len(payload) < FLOW.size:
         return FlowVerdict.SHORT
     kind, flags, classes, worker, flow, tensor, index, count, first = _HEADER.unpack_from(payload)
@@ -248,7 +248,7 @@ def _pack_bits(bits: Bits | None) -> bytes:
 
 
 def _unpack_bits(head: Head, first: int, data: bytes) -> Bits | FlowVerdict:
-    """The bits that a bitmap's data holds; those behind the tensor's last chunk must be zero."""
+    """Return the bits that a bitmap's data holds; those behind the tensor's last chunk must be zero."""
     if first >= head.count:
         return FlowVerdict.BAD_FIRST
     left = head.count - first

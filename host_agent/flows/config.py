@@ -65,10 +65,10 @@ class FlowConfig:
             )
 
     def chunks(self, lanes: int) -> int:
-        """Chunks of a tensor of so many lanes."""
+        """Return chunks of a tensor of so many lanes."""
         return -(-lanes // self.chunk_lanes)
 
 
 def new_flow_id() -> int:
-    """A random flow id."""
+    """Return a random flow id."""
     return secrets.randbits(32)

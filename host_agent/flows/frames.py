@@ -35,7 +35,9 @@ class Arrival(NamedTuple):
 
 
 def wrap(datagram: Datagram, source: Address, source_mac: bytes, to: Address, next_hop_mac: bytes) -> bytes:
-    """The frame that carries a datagram. No UDP checksum: legal over IPv4, and a switch may cut the data."""
+    """Return the frame that carries a datagram. No UDP checksum: legal over IPv4, and a switch may cut the
+    data.
+    """
     length = len(datagram.payload) + _PORTS.size
     header = [
         _PLAIN,
@@ -55,7 +57,7 @@ def wrap(datagram: Datagram, source: Address, source_mac: bytes, to: Address, ne
 
 
 def unwrap(frame: bytes, here: Address, mac: bytes) -> Arrival | None:
-    """The flow packet in a frame to this host; None when the frame is anything else."""
+    """Return the flow packet in a frame to this host; None when the frame is anything else."""
     if len(frame) < FRAME_OVERHEAD or frame[:6] != mac or frame[12:14] != _IPV4:
         return None
     header = frame[_IP_AT:_UDP_AT]
@@ -72,7 +74,7 @@ def unwrap(frame: bytes, here: Address, mac: bytes) -> Arrival | None:
 
 
 def header_sum(header: bytes) -> int:
-    """The ones' complement sum of an IPv4 header without options: 0xFFFF when it is right, RFC 1071."""
+    """Return the ones' complement sum of an IPv4 header without options: 0xFFFF when it is right, RFC 1071."""
     total: int = sum(struct.unpack("!10H", header))
     total = (total & 0xFFFF) + (total >> 16)
     return (total & 0xFFFF) + (total >> 16)

@@ -48,7 +48,7 @@ class Delivery:
 
     @property
     def complete(self) -> bool:
-        """Whether all of it came."""
+        """Return whether all of it came."""
         return self.account.lanes == self.values.size
 
     def lanes_received(self) -> Bits:
@@ -56,7 +56,7 @@ class Delivery:
         return np.repeat(self.received, self.chunk_lanes)[: self.values.size]
 
     def onto(self, previous: Floats) -> Floats:
-        """The values that came, and those of ``previous`` where none did."""
+        """Return the values that came, and those of ``previous`` where none did."""
         if previous.shape != self.values.shape:
             raise ValueError(
                 f"tensor {self.tensor} has {self.values.size} lanes, its previous value {previous.shape}"
@@ -157,7 +157,7 @@ class Incoming:
         return FlowVerdict.ACCEPTED, told
 
     def deliver(self) -> Delivery:
-        """The tensor, once stopped; once only."""
+        """Return the tensor, once stopped; once only."""
         assert self.stopped and self._wire is not None
         size = (self.count - 1) * self._bytes + self._last_bytes
         words = np.frombuffer(self._wire, ">u4", size // 4).astype(np.uint32)
@@ -183,7 +183,7 @@ class Incoming:
 
     @property
     def delivered(self) -> bool:
-        """Whether ``deliver`` was called."""
+        """Return whether ``deliver`` was called."""
         return self._wire is None
 
     def _fits(self, index: int, length: int) -> bool:
@@ -192,7 +192,7 @@ class Incoming:
         return length == self._last_bytes if self._last_bytes else length <= self._bytes
 
     def _refuse_terms(self, terms: Terms) -> FlowVerdict | None:
-        """Why these cannot be the tensor's terms."""
+        """Return why these cannot be the tensor's terms."""
         if self._terms is not None:
             return None if terms == self._terms else FlowVerdict.BAD_TERMS
         lanes, full = sum(terms.lanes), self._config.chunk_lanes

@@ -66,7 +66,7 @@ class FlowMux(Generic[Peer]):
         return verdict
 
     def next(self, now: int) -> Addressed[Peer] | None:
-        """The most urgent packet to send now."""
+        """Return the most urgent packet to send now."""
         best, best_place = -1, -1
         for place, number in enumerate(self._turns):
             urgency = self._flows[number][0].urgency(now)
@@ -96,7 +96,7 @@ class FlowMux(Generic[Peer]):
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is under way, and every sender here and there knows that."""
+        """Return whether nothing is under way, and every sender here and there knows that."""
         return all(
             flow.idle if isinstance(flow, FlowSender) else flow.settled for flow, _ in self._flows.values()
         )
@@ -110,7 +110,7 @@ class FlowMux(Generic[Peer]):
         ]
 
     def refused(self) -> dict[FlowVerdict, int]:
-        """Packets refused here or by a flow, by reason."""
+        """Return packets refused here or by a flow, by reason."""
         total = self.verdicts.copy()
         for flow, _ in self._flows.values():
             total.update(flow.verdicts)
@@ -118,6 +118,6 @@ class FlowMux(Generic[Peer]):
 
     @property
     def deadline(self) -> int | None:
-        """The earliest of all flows' deadlines."""
+        """Return the earliest of all flows' deadlines."""
         times = [flow.deadline for flow, _ in self._flows.values()]
         return min((time for time in times if time is not None), default=None)

@@ -109,24 +109,24 @@ class Outgoing:
 
     @property
     def unsent(self) -> bool:
-        """Whether chunks are left that were never sent."""
+        """Return whether chunks are left that were never sent."""
         return self._next < self.count
 
     @property
     def to_resend(self) -> bool:
-        """Whether lost chunks wait to be sent again."""
+        """Return whether lost chunks wait to be sent again."""
         while self._resend and self._places[self._resend[0]] != _TO_RESEND:
             self._resend.popleft()
         return bool(self._resend)
 
     @property
     def resending(self) -> bool:
-        """Whether the latest chunk sent was a repeat."""
+        """Return whether the latest chunk sent was a repeat."""
         return not self.unsent and self.resent > 0
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether the receiver has to say something before this can go on; else it waits for its turn."""
+        """Return whether the receiver has to say something before this can go on; else it waits for its turn."""
         if self.under_way or self.unanswered:
             return self.probes > 0
         return not (self.unsent or self.to_resend)
@@ -142,7 +142,7 @@ class Outgoing:
         return self._sent_at + patience if self.under_way else 0
 
     def send_next(self, now: int) -> Chunk:
-        """The next chunk never sent: it may be lost if its account has room for it."""
+        """Return the next chunk never sent: it may be lost if its account has room for it."""
         index = self._next
         self._next += 1
         account, lanes = self._accounts[index], self._lanes[index]
@@ -153,14 +153,14 @@ class Outgoing:
         return self._chunk(index, now, protected=not droppable)
 
     def send_again(self, now: int) -> Chunk:
-        """The next lost chunk that its account cannot do without."""
+        """Return the next lost chunk that its account cannot do without."""
         index = self._resend.popleft()
         self._again[index] = True
         self.resent += 1
         return self._chunk(index, now, protected=True)
 
     def ask(self, now: int, patience: int) -> Probe:
-        """A probe about every chunk sent that is not known to have arrived.
+        """Return a probe about every chunk sent that is not known to have arrived.
 
         patience: for how long a chunk may be on its way when what was sent after it has arrived.
         """
@@ -236,22 +236,22 @@ class Outgoing:
 
     @property
     def stopped(self) -> Bits | None:
-        """The chunks that were delivered, once the whole of the receiver's final word came."""
+        """Return the chunks that were delivered, once the whole of the receiver's final word came."""
         return self._final if self._covered.all() else None
 
     def missing(self, delivered: Bits) -> npt.NDArray[np.int64]:
-        """Lanes per account that are not in these chunks."""
+        """Return lanes per account that are not in these chunks."""
         lanes = np.zeros_like(self.budgets)
         np.add.at(lanes, self._accounts[~delivered], self._lanes[~delivered])
         return lanes
 
     def account(self, chunks: Bits) -> Account:
-        """Lanes of these chunks and the sum of their bit patterns."""
+        """Return lanes of these chunks and the sum of their bit patterns."""
         words = self._words(chunks)
         return Account(words.size, int(words.view(np.int32).sum(dtype=np.int64)))
 
     def values(self, chunks: Bits) -> Floats:
-        """The tensor with zeros in all other chunks."""
+        """Return the tensor with zeros in all other chunks."""
         kept = np.repeat(chunks, self._lanes)
         words = np.frombuffer(self._wire, ">u4").astype(np.uint32)
         words[~kept] = 0
@@ -321,7 +321,9 @@ def _per_chunk(
 
 
 def _budgets(tagging: Tagging, accounts: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:
-    """Lanes that may go missing per account; one of 0 lanes stands for every account of a lossless tensor."""
+    """Return lanes that may go missing per account; one of 0 lanes stands for every account of a lossless
+    tensor.
+    """
     if tagging.budgets.size == 0:
         accounts[:] = 0
         return np.zeros(1, np.int64)

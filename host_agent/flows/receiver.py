@@ -60,7 +60,7 @@ class FlowReceiver:
         return verdict
 
     def poll(self, now: int) -> tuple[list[Datagram], None]:
-        """The answers to send now. It never needs to be polled but after a packet."""
+        """Return the answers to send now. It never needs to be polled but after a packet."""
         datagrams = []
         while (datagram := self.next(now)) is not None:
             datagrams.append(datagram)
@@ -76,7 +76,7 @@ class FlowReceiver:
         return RELIABLE_DSCP if self._answers else None
 
     def next(self, now: int) -> Datagram | None:
-        """The next answer to send now."""
+        """Return the next answer to send now."""
         if not self._answers:
             return None
         payload = self._answers.popleft()
@@ -85,13 +85,13 @@ class FlowReceiver:
         return Datagram(payload, RELIABLE_CLASS)
 
     def deliveries(self) -> list[Delivery]:
-        """Tensors delivered since the last call, in the order in which they were stopped."""
+        """Return tensors delivered since the last call, in the order in which they were stopped."""
         delivered, self._deliveries = self._deliveries, []
         return delivered
 
     @property
     def settled(self) -> bool:
-        """Whether the sender has confirmed every tensor that it began: nothing is left to answer."""
+        """Return whether the sender has confirmed every tensor that it began: nothing is left to answer."""
         return all(tensor.confirmed for tensor in self._tensors.values()) and not self._answers
 
     def _take_in(self, packet: FlowPacket, congested: bool) -> FlowVerdict:

@@ -64,16 +64,16 @@ class Settlement:
 
     @property
     def complete(self) -> bool:
-        """Whether all of it was delivered."""
+        """Return whether all of it was delivered."""
         return self.returned.lanes == 0
 
     def posting(self, step: int, bucket: str) -> Posting:
-        """What this means for the ledger."""
+        """Return what this means for the ledger."""
         missing, budgets = (tuple(lanes.tolist()) for lanes in (self.missing, self.budgets))
         return Posting(step, bucket, Direction.UP, self.entered, self.kept, self.returned, missing, budgets)
 
     def residual(self) -> Floats:
-        """The values that were not delivered, zero elsewhere."""
+        """Return the values that were not delivered, zero elsewhere."""
         return self._outgoing.values(~self.delivered)
 
 
@@ -155,7 +155,7 @@ class FlowSender:
 
     @property
     def idle(self) -> bool:
-        """Whether every tensor submitted is settled, and nothing is left to say."""
+        """Return whether every tensor submitted is settled, and nothing is left to say."""
         return not self._tensors and not self._control
 
     def settlements(self) -> list[Settlement]:
@@ -176,7 +176,7 @@ class FlowSender:
         return verdict
 
     def poll(self, now: int) -> tuple[list[Datagram], int | None]:
-        """What to send now, and when to poll again if nothing arrives (None: not before then)."""
+        """Return what to send now, and when to poll again if nothing arrives (None: not before then)."""
         datagrams = []
         while (datagram := self.next(now)) is not None:
             datagrams.append(datagram)
@@ -194,7 +194,7 @@ class FlowSender:
         return None if chosen is None else chosen[0]
 
     def next(self, now: int) -> Datagram | None:
-        """The next packet to send now."""
+        """Return the next packet to send now."""
         chosen = self._choose(now)
         if chosen is None:
             return None

@@ -53,7 +53,7 @@ class Aggregate:
     missing: tuple[int, ...]
 
     def mean(self) -> Floats:
-        """The sum divided by the number of values in it; zero where none came."""
+        """Return the sum divided by the number of values in it; zero where none came."""
         counts = np.repeat(self.contributors, self.chunk_lanes)[: self.values.size]
         return np.divide(self.values, np.maximum(counts, 1), dtype=np.float32)
 
@@ -62,7 +62,7 @@ Update = Callable[[Aggregate], Floats]
 
 
 def bounded(lanes: int, share: float, layer: int = 0) -> Tagging:
-    """A tagging with one account that may lose this share of the lanes, rounded down."""
+    """Return a tagging with one account that may lose this share of the lanes, rounded down."""
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"{share} is no share from 0 to 1")
     return Tagging(layer=layer, budgets=np.array([int(share * lanes)], np.uint64))
@@ -120,11 +120,11 @@ class _Sum:
 
     @property
     def complete(self) -> bool:
-        """Whether every worker's vector is in it."""
+        """Return whether every worker's vector is in it."""
         return self._next == len(self._missing)
 
     def aggregate(self, tensor: int) -> Aggregate:
-        """The sum, rounded."""
+        """Return the sum, rounded."""
         _, chunk_lanes, layer = self._shape
         values = self._values.astype(np.float32)
         return Aggregate(tensor, layer, values, chunk_lanes, self._contributors, tuple(self._missing))
@@ -181,7 +181,7 @@ class ParameterServer:
 
     @property
     def idle(self) -> bool:
-        """Whether all that was delivered here was summed and pulled by every worker.
+        """Return whether all that was delivered here was summed and pulled by every worker.
 
         Some worker may not know yet how its push ended: go on answering for a while (``FlowMux.settled``).
         """

@@ -31,7 +31,7 @@ class RoundTrip:
         self._rto = min(max(self._smoothed + 4 * self._variation, self._min), self._max)
 
     def timeout(self, backoff: int = 0) -> int:
-        """How long to wait after ``backoff`` time-outs in a row."""
+        """Return how long to wait after ``backoff`` time-outs in a row."""
         return min(self._rto << min(backoff, 16), self._max)
 
     @property
@@ -41,5 +41,5 @@ class RoundTrip:
 
     @property
     def smoothed(self) -> int:
-        """The smoothed round trip; 0 before the first sample."""
+        """Return the smoothed round trip; 0 before the first sample."""
         return self._smoothed

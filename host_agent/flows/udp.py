@@ -63,7 +63,7 @@ class UdpFlows:
 
     @property
     def address(self) -> Address:
-        """Where the socket is bound."""
+        """Return where the socket is bound."""
         ip, port = self._socket.getsockname()
         return Address(ip, port)
 

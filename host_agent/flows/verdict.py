@@ -36,7 +36,7 @@ class FlowVerdict(IntEnum):
 
     @property
     def refused(self) -> bool:
-        """Whether the packet changed nothing because it was no valid one."""
+        """Return whether the packet changed nothing because it was no valid one."""
         return self >= FlowVerdict.SHORT
 
 

@@ -31,7 +31,7 @@ class Window:
 
     @property
     def chunks(self) -> int:
-        """Chunks that may be under way."""
+        """Return chunks that may be under way."""
         return int(self._chunks) if self.enabled else MAX_WINDOW
 
     def on_settled(self, chunks: int, marked: int) -> None:

@@ -66,11 +66,11 @@ class ServerClient:
 
     @property
     def idle(self) -> bool:
-        """Whether every tensor pushed was pulled, and both its ends were told."""
+        """Return whether every tensor pushed was pulled, and both its ends were told."""
         return self.sender.idle and self._previous.keys() <= self._ready() and not self.receiver.urgency(0)
 
     def results(self) -> list[PullResult]:
-        """Round trips completed since the last call, by number."""
+        """Return round trips completed since the last call, by number."""
         results = []
         for number in sorted(self._ready()):
             delivery, previous = self._pulled.pop(number), self._previous.pop(number)

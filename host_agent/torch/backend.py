@@ -51,11 +51,11 @@ class WeirProcessGroup(dist.ProcessGroup):
 
     @property
     def timeout(self) -> timedelta:
-        """How long a reduction may go without progress."""
+        """Return how long a reduction may go without progress."""
         return self._timeout
 
     def submit(self, run: Callable[[], Any], timeout: timedelta | None = None) -> QueuedWork:
-        """Queues ``run``, which may use ``collectives``, behind the operations issued before.
+        """Queue ``run``, which may use ``collectives``, behind the operations issued before.
 
         ``timeout`` bounds each reduction in it; None or a negative one, torch's "not set": the group's.
         """
@@ -68,7 +68,7 @@ class WeirProcessGroup(dist.ProcessGroup):
         return self.connection.operations.submit(guarded)
 
     def _queue(self, opts: Any, result: Any, run: Callable[[], None]) -> QueuedWork:
-        """Queues ``run``; its outcome is ``result``, the tensors it writes."""
+        """Queue ``run``; its outcome is ``result``, the tensors it writes."""
         _require_cpu(result)
 
         def operation() -> Any:
@@ -80,7 +80,7 @@ class WeirProcessGroup(dist.ProcessGroup):
     # Reductions.
 
     def allreduce(self, tensors: Any, opts: Any = None) -> QueuedWork:
-        """Overwrites each tensor by its reduction over all ranks."""
+        """Overwrite each tensor by its reduction over all ranks."""
         tensors, op = _listed(tensors), _operator(opts)
 
         def run() -> None:
@@ -92,7 +92,7 @@ class WeirProcessGroup(dist.ProcessGroup):
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: Any, opts: Any) -> QueuedWork:
-        """Overwrites the root's tensor by the reduction."""
+        """Overwrite the root's tensor by the reduction."""
         tensors, op, root = _listed(tensors), _operator(opts), opts.rootRank
 
         def run() -> None:
@@ -102,7 +102,7 @@ class WeirProcessGroup(dist.ProcessGroup):
         return self._queue(opts, tensors, run)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
-        """Overwrites each output by this rank's part of the reduction of the input list beside it."""
+        """Overwrite each output by this rank's part of the reduction of the input list beside it."""
         op = _operator(opts)
 
         def run() -> None:
@@ -134,7 +134,7 @@ class WeirProcessGroup(dist.ProcessGroup):
     # Data movement.
 
     def broadcast(self, tensors: Any, opts: Any) -> QueuedWork:
-        """Overwrites each tensor by the root's."""
+        """Overwrite each tensor by the root's."""
         tensors, root = _listed(tensors), opts.rootRank
 
         def run() -> None:
@@ -144,7 +144,7 @@ class WeirProcessGroup(dist.ProcessGroup):
         return self._queue(opts, tensors, run)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
-        """Overwrites each output list by all ranks' input beside it."""
+        """Overwrite each output list by all ranks' input beside it."""
 
         def run() -> None:
             for parts, own in zip(outputs, inputs, strict=True):
@@ -179,7 +179,7 @@ class WeirProcessGroup(dist.ProcessGroup):
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
-        """Overwrites the root's output list by all ranks' input."""
+        """Overwrite the root's output list by all ranks' input."""
         root = opts.rootRank
 
         def run() -> None:
@@ -189,7 +189,7 @@ class WeirProcessGroup(dist.ProcessGroup):
         return self._queue(opts, outputs, run)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
-        """Overwrites each rank's output by its part of the root's input list."""
+        """Overwrite each rank's output by its part of the root's input list."""
         root = opts.rootRank
 
         def run() -> None:
@@ -199,7 +199,7 @@ class WeirProcessGroup(dist.ProcessGroup):
         return self._queue(opts, outputs, run)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
-        """Overwrites ``outputs[r]`` by rank r's input for this rank."""
+        """Overwrite ``outputs[r]`` by rank r's input for this rank."""
         return self._queue(opts, outputs, lambda: self.collectives.all_to_all(outputs, inputs))
 
     def all_to_all_single(
@@ -238,7 +238,7 @@ class WeirProcessGroup(dist.ProcessGroup):
     # The group itself.
 
     def getBackendName(self) -> str:  # noqa: N802
-        """The name it is registered under."""
+        """Return the name it is registered under."""
         return BACKEND
 
     def getRank(self) -> int:  # noqa: N802
@@ -246,7 +246,7 @@ class WeirProcessGroup(dist.ProcessGroup):
         return self.rank()
 
     def getSize(self) -> int:  # noqa: N802
-        """How many ranks the group has."""
+        """Return how many ranks the group has."""
         return self.size()
 
     def _set_group_name(self, name: str) -> None:
@@ -266,15 +266,15 @@ class WeirProcessGroup(dist.ProcessGroup):
         return self._group_desc
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Bounds every reduction begun from now on."""
+        """Bound every reduction begun from now on."""
         self._timeout = timeout
 
     def abort(self) -> None:
-        """Ends the operation that is running, and the group; never blocks on other ranks."""
+        """End the operation that is running, and the group; never blocks on other ranks."""
         self.connection.abort("this rank aborted the process group")
 
     def shutdown(self) -> None:
-        """Leaves the job; what is still running is aborted. Called by destroy_process_group."""
+        """Leave the job; what is still running is aborted. Called by destroy_process_group."""
         self.connection.close()
 
 
@@ -301,7 +301,7 @@ def _require_cpu(tensors: Any) -> None:
 
 
 def _operator(opts: Any) -> RedOpType:
-    """The operator in torch's options; sum when there are none."""
+    """Return the operator in torch's options; sum when there are none."""
     if opts is None:
         return dist.ReduceOp.SUM
     op: RedOpType = getattr(opts.reduceOp, "op", opts.reduceOp)
@@ -311,7 +311,7 @@ def _operator(opts: Any) -> RedOpType:
 def create(
     options: _DistributedBackendOptions, group_options: GroupOptions | None = None
 ) -> WeirProcessGroup:
-    """What torch calls to make a group: joins its job and returns when all its ranks have joined."""
+    """Return what torch calls to make a group: joins its job and returns when all its ranks have joined."""
     rank, size = options.group_rank, options.group_size
     if size > MAX_WORKERS:
         raise ValueError(
@@ -325,6 +325,6 @@ def create(
 
 
 def register() -> None:
-    """Makes ``init_process_group("weir")`` and ``new_group(backend="weir")`` work. Can be called twice."""
+    """Make ``init_process_group("weir")`` and ``new_group(backend="weir")`` work. Can be called twice."""
     if BACKEND.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])

@@ -82,7 +82,7 @@ class Connection:
     def open(
         cls, store: Store, rank: int, ranks: list[int], group: str, timeout: timedelta, slots: int = 0
     ) -> "Connection":
-        """Joins the job of group ``group``; returns when all its ranks have.
+        """Join the job of group ``group``; returns when all its ranks have.
 
         rank: this process's place in ``ranks``, the members' global ranks. slots: how many of the switch's
         the job is to have; 0: a share of what is free. Raises RendezvousError, AgentError or OSError, each
@@ -117,11 +117,11 @@ class Connection:
 
     @property
     def operations(self) -> OperationQueue:
-        """The queue of this process's operations on the port."""
+        """Return the queue of this process's operations on the port."""
         return self._share.operations
 
     def free_slots(self) -> list[FreeSlots]:
-        """The slots that no job holds now. AgentError when the controller cannot be asked."""
+        """Return the slots that no job holds now. AgentError when the controller cannot be asked."""
         return [
             FreeSlots(switch.name, switch.slots - switch.slots_used, switch.role == "spine")
             for switch in self._client.status().switches
@@ -129,12 +129,12 @@ class Connection:
 
     @property
     def stats(self) -> ReducerStats:
-        """Packets, bytes, blocks and time of all reductions of this group so far."""
+        """Return packets, bytes, blocks and time of all reductions of this group so far."""
         return self._reducer.stats
 
     @contextlib.contextmanager
     def deadline(self, timeout: timedelta) -> Iterator[None]:
-        """Bounds how long each reduction inside may go without progress."""
+        """Bound how long each reduction inside may go without progress."""
         before, self._reducer.timeout_s = self._reducer.timeout_s, timeout.total_seconds()
         try:
             yield
@@ -160,11 +160,11 @@ class Connection:
         return self.reduce(np.empty(0, np.uint32), Op.ADD)
 
     def abort(self, reason: str) -> None:
-        """Ends what is running and the group with it; the other ranks are told that this one is lost."""
+        """End what is running and the group with it; the other ranks are told that this one is lost."""
         self._give_up(reason)
 
     def close(self) -> None:
-        """Leaves the job, after aborting what still runs. Can be called twice, from any thread.
+        """Leave the job, after aborting what still runs. Can be called twice, from any thread.
 
         Stops the local cluster that this process started for the group, when no job is left on it.
         """
@@ -225,7 +225,7 @@ _watcher: threading.Thread | None = None
 
 
 def _watch_the_main_thread() -> None:
-    """Closes every connection when the main thread ends, should the program not do so.
+    """Close every connection when the main thread ends, should the program not do so.
 
     The interpreter waits for threads such as the queues' before any exit handler runs; this one ends
     them first.

@@ -107,7 +107,7 @@ class HookState:
         self.bind(module, process_group)
 
     def bind(self, module: torch.nn.Module, process_group: dist.ProcessGroup | None = None) -> None:
-        """Connects the state to a module and a group: at the start, after unpickling, for another group.
+        """Connect the state to a module and a group: at the start, after unpickling, for another group.
 
         To be called on all ranks of the group: at the next step they agree on one state.
         """
@@ -129,30 +129,33 @@ class HookState:
         self._joined = False
 
     def layout_of(self, bucket: GradBucket) -> BucketLayout:
-        """Where the parameters of one of DDP's buckets are."""
+        """Return where the parameters of one of DDP's buckets are."""
         parameters = bucket.parameters()
         names = [self._names[parameter] for parameter in parameters]
         return BucketLayout.of(bucket.index(), names, parameters, SCALE_LANES)
 
     def residual(self, name: str) -> torch.Tensor | None:
-        """What a parameter's gradient still owes to the sums: flat, float32; None when there is nothing."""
+        """Return what a parameter's gradient still owes to the sums: flat, float32; None when there is
+        nothing.
+        """
         feedback = self.gradients.feedback
         return feedback.residual(name) if feedback is not None else None
 
     @property
     def plans(self) -> Mapping[int, Plan]:
-        """How each bucket was written down the last time, by its index."""
+        """Return how each bucket was written down the last time, by its index."""
         return self.formats.plans
 
     @property
     def group(self) -> WeirProcessGroup:
-        """The group the gradients are summed over."""
+        """Return the group the gradients are summed over."""
         if self._group is None:
             raise RuntimeError("this HookState was unpickled: call bind(module) before it is used again")
         return self._group
 
     def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool) -> torch.Tensor:
-        """One bucket's step: overwrites it by the average over all ranks of what was sent, and returns it.
+        """Return one bucket's step: overwrites it by the average over all ranks of what was sent, and returns
+        it.
 
         layout: its parameters start on multiples of SCALE_LANES. Runs on the group's thread. Until the sum is
         there nothing of the state has changed, so a step that raised can be repeated.
@@ -211,14 +214,14 @@ class HookState:
         return bucket
 
     def _join(self) -> None:
-        """Goes on from the state of whichever rank of the group has made most steps."""
+        """Go on from the state of whichever rank of the group has made most steps."""
         state = newest(self.group.collectives, self.step, self._agreed())
         if state is not None:
             self._adopt(state)
         self._joined = True
 
     def _agreed(self) -> dict[str, Any]:
-        """What is the same on all ranks."""
+        """Return what is the same on all ranks."""
         return {
             "step": self.step,
             "sparsifier": self.gradients.sparsifier.state_dict(),
@@ -239,7 +242,7 @@ class HookState:
         report: ReduceReport,
         magnitudes: Magnitudes | None,
     ) -> None:
-        """Keeps what the sum did not include."""
+        """Keep what the sum did not include."""
         undelivered = outgoing.compensated
         if self.gradients.feedback is None:
             pass
@@ -269,7 +272,7 @@ class HookState:
         return Tagging(tagging.layer, classes[chosen], accounts.of_block[chosen], accounts.budgets)
 
     def _counted(self, report: ReduceReport, before: ReducerStats) -> dict[str, Any]:
-        """One bucket's numbers of the network; ``before``: the group's when it began."""
+        """Return one bucket's numbers of the network; ``before``: the group's when it began."""
         after = self.group.connection.stats
         return {
             "reduce_seconds": after.seconds - before.seconds,
@@ -291,7 +294,7 @@ class HookState:
         return {**self._agreed(), **self.gradients.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from what ``state_dict`` gave on this rank; ValueError when it is of other parameters."""
+        """Go on from what ``state_dict`` gave on this rank; ValueError when it is of other parameters."""
         for what in ("residuals", "quartiles"):
             unknown = sorted(set(state[what]) - set(self._names.values()))
             if unknown:
@@ -302,12 +305,12 @@ class HookState:
         self.gradients.load_state_dict(state)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the module and the group, which another process does not have."""
+        """Return everything but the module and the group, which another process does not have."""
         return {**self.__dict__, "_group": None, "_names": {}}
 
 
 def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The hook to register: ``ddp.register_comm_hook(state, weir.torch.hook)``.
+    """Return the hook to register: ``ddp.register_comm_hook(state, weir.torch.hook)``.
 
     Gradients may be float16, bfloat16 or float32. A NaN or infinity raises NonFiniteError on every rank
     and names the parameter; nothing hangs and the group stays usable.

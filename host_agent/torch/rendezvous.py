@@ -40,7 +40,7 @@ class Rendezvous:
     hosts: dict[int, str]
 
     def host(self, rank: int) -> str:
-        """The name of the host that global rank ``rank``, this process, is."""
+        """Return the name of the host that global rank ``rank``, this process, is."""
         return self.hosts.get(rank) or os.environ.get("WEIR_HOST") or f"h{rank + 1}"
 
 
@@ -51,7 +51,7 @@ _local: list[Rendezvous] = []
 def agree(
     store: Store, ranks: list[int], rank: int, group: str, timeout: timedelta
 ) -> tuple[Rendezvous, "LocalCluster | None"]:
-    """The group's rendezvous, and the cluster that this process started for it and has to stop.
+    """Return the group's rendezvous, and the cluster that this process started for it and has to stop.
 
     ranks: the members' global ranks. rank: this process's place among them. group: torch's name for it.
     """

@@ -12,7 +12,8 @@ from weir.host_agent.collectives.collectives import Collectives
 
 
 def newest(collectives: Collectives, step: int, state: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The state of the rank that has made most steps, the lowest one on a tie; None where it is this one's.
+    """Return the state of the rank that has made most steps, the lowest one on a tie; None where it is this
+    one's.
 
     state: tensors and plain values, as torch.load takes with ``weights_only``. To be called on all ranks at
     once; where their states are the same they exchange a few numbers, no more.

@@ -57,6 +57,6 @@ class StepStats:
         return self.union_elements / self.elements if self.elements else 0.0
 
     def plus(self, other: "StepStats") -> "StepStats":
-        """The sum of two parts of one step."""
+        """Return the sum of two parts of one step."""
         sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
         return StepStats(**{**sums, "step": other.step})

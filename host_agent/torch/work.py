@@ -46,7 +46,7 @@ class QueuedWork(Work):
         return self._result
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Block until done, at most ``timeout`` when it is positive; Ctrl-C interrupts it."""
+        """Return block until done, at most ``timeout`` when it is positive; Ctrl-C interrupts it."""
         limit = timeout.total_seconds() if timeout is not None else 0.0
         if not self._done.wait(limit if limit > 0 else None):
             raise TimeoutError(
@@ -56,24 +56,24 @@ class QueuedWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is done, well or not."""
+        """Return whether it is done, well or not."""
         return self._done.is_set()
 
     def is_success(self) -> bool:
-        """Whether it is done and raised nothing."""
+        """Return whether it is done and raised nothing."""
         return self._done.is_set() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """What it raised, if it did."""
+        """Return what it raised, if it did."""
         return self._error
 
     def result(self) -> Any:
-        """What it returned: the tensors it wrote."""
+        """Return what it returned: the tensors it wrote."""
         self.wait()
         return self._result
 
     def get_future(self) -> Future[Any]:
-        """A future of the same outcome."""
+        """Return a future of the same outcome."""
         return self._future
 
     def synchronize(self) -> None:

@@ -62,7 +62,7 @@ class Packet:
     magnitude: int = 0
 
     def encode(self) -> bytes:
-        """The UDP payload. Raises CodecError when a value does not fit its field."""
+        """Return the UDP payload. Raises CodecError when a value does not fit its field."""
         _check_shape(self.block_log2, self.worker)
         _check_classes(self.layer, self.magnitude)
         wanted = d.columns(self.block_log2)
@@ -93,7 +93,7 @@ class Packet:
 
     @classmethod
     def decode(cls, payload: bytes) -> "Packet":
-        """The packet in a UDP payload. Raises CodecError for anything that is not exactly one."""
+        """Return the packet in a UDP payload. Raises CodecError for anything that is not exactly one."""
         if len(payload) < d.WEIR.size:
             raise CodecError(f"{len(payload)} bytes: a Weir header has {d.WEIR.size}")
         header = _unpack(d.WEIR, payload[: d.WEIR.size])
@@ -155,7 +155,7 @@ def _check_classes(layer: int, magnitude: int) -> None:
 
 
 def _pack(header: d.Header, values: Mapping[str, int]) -> bytes:
-    """A header's bytes; fields without a value are zero."""
+    """Return a header's bytes; fields without a value are zero."""
     packed = 0
     for item in header.fields:
         value = values.get(item.name, 0)
@@ -166,7 +166,7 @@ def _pack(header: d.Header, values: Mapping[str, int]) -> bytes:
 
 
 def _unpack(header: d.Header, data: bytes) -> dict[str, int]:
-    """A header's fields by name."""
+    """Return a header's fields by name."""
     packed = int.from_bytes(data, "big")
     values = {}
     for item in reversed(header.fields):

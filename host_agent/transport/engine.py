@@ -159,7 +159,9 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The compiled library. Raises native.NoCompilerError or native.CompileError on a machine's first use."""
+    """Return the compiled library. Raises native.NoCompilerError or native.CompileError on a machine's first
+    use.
+    """
     loaded = native.load_library("host-agent", sorted(_CSRC.glob("*.c")), include=[_CSRC, native.INCLUDE])
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(loaded, name)
@@ -168,7 +170,7 @@ def library() -> ctypes.CDLL:
 
 
 def contiguous(array: npt.NDArray[Any], what: str, *dtypes: type[np.generic]) -> int:
-    """The address of a C-contiguous array of one of ``dtypes``.
+    """Return the address of a C-contiguous array of one of ``dtypes``.
 
     Raises TypeError or ValueError, saying what ``what`` is, for anything else.
     """

@@ -58,7 +58,7 @@ class Framer:
         self._traffic_class = ctypes.c_uint8()
 
     def wrap(self, payload: bytes, traffic_class: int) -> bytes:
-        """The frame that carries ``payload`` (at most engine.MAX_PAYLOAD bytes) to the switch.
+        """Return the frame that carries ``payload`` (at most engine.MAX_PAYLOAD bytes) to the switch.
 
         traffic_class: DSCP << 2 | ECN.
         """
@@ -68,7 +68,7 @@ class Framer:
         return self._out.raw[:length]
 
     def unwrap(self, frame: bytes) -> Datagram | None:
-        """What a frame from the switch to this worker carries; None when the frame is anything else."""
+        """Return what a frame from the switch to this worker carries; None when the frame is anything else."""
         length = self._lib.weir_frame_unwrap(self._addresses, frame, len(frame), self._traffic_class)
         if length < 0:
             return None

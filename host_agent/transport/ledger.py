@@ -87,7 +87,7 @@ class Balance:
 
 
 def posting(step: int, bucket: str, direction: Direction, report: ReduceReport) -> Posting:
-    """What a reduce's report means for the ledger.
+    """Return what a reduce's report means for the ledger.
 
     Down, whatever a result brought has been applied: nothing is ever returned.
     """

@@ -116,7 +116,7 @@ def _seen(report: ReduceReport) -> str:
 
 
 def _suspicion(report: ReduceReport, hint: str) -> str:
-    """What to look at first, from what came in."""
+    """Return what to look at first, from what came in."""
     if report.refused.keys() - {Verdict.NOT_OURS, Verdict.WRONG_JOB}:
         return "Results came that do not fit: do all workers reduce the same vectors in the same order?"
     if report.rounds or report.duplicates:
@@ -185,7 +185,7 @@ class UdpLink(_NativeLink):
 
     @property
     def port(self) -> int:
-        """The UDP port that results must be sent to."""
+        """Return the UDP port that results must be sent to."""
         port: int = self._socket.getsockname()[1]
         return port
 

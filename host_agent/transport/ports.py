@@ -41,7 +41,7 @@ class PortShare:
 
     @property
     def operations(self) -> OperationQueue:
-        """Where the group's operations are queued."""
+        """Return where the group's operations are queued."""
         return self._port.operations
 
     def drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
@@ -72,7 +72,7 @@ _shared: dict[tuple[str, int], Port] = {}
 
 
 def wanted_link() -> LinkKind | None:
-    """What WEIR_LINK asks for; None when it leaves the choice to us."""
+    """Return what WEIR_LINK asks for; None when it leaves the choice to us."""
     wanted = os.environ.get("WEIR_LINK") or None
     if wanted not in (None, "shm", "udp"):
         raise ValueError(f"WEIR_LINK is {wanted!r}: it must be shm or udp, or be unset")
@@ -80,12 +80,12 @@ def wanted_link() -> LinkKind | None:
 
 
 def bind_udp(wanted: LinkKind | None) -> UdpLink | None:
-    """A socket whose port can be told to the controller on joining, unless only shared memory will do."""
+    """Return a socket whose port can be told to the controller on joining, unless only shared memory will do."""
     return None if wanted == "shm" else UdpLink(_ANY_ADDRESS)
 
 
 def share_port(membership: Membership, wanted: LinkKind | None, udp: UdpLink | None) -> PortShare:
-    """The link for a membership: the host's shared-memory port when it has one, else ``udp``.
+    """Return the link for a membership: the host's shared-memory port when it has one, else ``udp``.
 
     Takes ``udp`` over: it is closed when it is not used.
     """

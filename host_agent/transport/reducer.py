@@ -176,7 +176,7 @@ class Reducer:
 
     @property
     def stats(self) -> ReducerStats:
-        """A snapshot of the sums over all finished reduces."""
+        """Return a snapshot of the sums over all finished reduces."""
         return self._stats
 
     def abort(self, reason: str) -> None:

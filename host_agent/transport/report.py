@@ -43,7 +43,7 @@ class Verdict(IntEnum):
 
     @property
     def refused(self) -> bool:
-        """Whether the payload was of no use: neither applied or obeyed, nor a harmless duplicate."""
+        """Return whether the payload was of no use: neither applied or obeyed, nor a harmless duplicate."""
         return self >= Verdict.SHORT
 
 
@@ -126,7 +126,7 @@ class ReduceReport:
 
     @property
     def blocks_skipped(self) -> int:
-        """Blocks of which this worker sent nothing, because they were zero here."""
+        """Return blocks of which this worker sent nothing, because they were zero here."""
         return self.blocks - self.blocks_sent
 
     @property

@@ -124,7 +124,7 @@ class SlotTransport:
 
     @property
     def handle(self) -> int:
-        """Address of the C ``weir_transport``, for native drivers; valid until ``close``."""
+        """Return address of the C ``weir_transport``, for native drivers; valid until ``close``."""
         if self._handle is None:
             raise ValueError("the transport is closed")
         return self._handle
@@ -161,7 +161,9 @@ class SlotTransport:
         )
 
     def poll(self, now: int) -> tuple[list[Datagram], int | None]:
-        """The datagrams to send now, and when to poll again if nothing arrives (None: not before then)."""
+        """Return the datagrams to send now, and when to poll again if nothing arrives (None: not before
+        then).
+        """
         datagrams = []
         traffic_class = self._traffic_class
         while length := self._lib.weir_transport_send(self.handle, now, self._out, traffic_class):
@@ -171,7 +173,7 @@ class SlotTransport:
 
     @property
     def done(self) -> bool:
-        """Whether every slot has its last result: the lanes are the reduction, and the caller's again."""
+        """Return whether every slot has its last result: the lanes are the reduction, and the caller's again."""
         return bool(self._lib.weir_transport_done(self.handle))
 
     @property
@@ -181,12 +183,12 @@ class SlotTransport:
 
     @property
     def rto(self) -> float:
-        """The current retransmission timeout in seconds, before back-off."""
+        """Return the current retransmission timeout in seconds, before back-off."""
         return float(self._lib.weir_transport_rto(self.handle) / 1e9)
 
     @property
     def window(self) -> int:
-        """Slots that may be open at once, as marks of congestion have it."""
+        """Return slots that may be open at once, as marks of congestion have it."""
         return int(self._lib.weir_transport_window(self.handle))
 
     def waiting(self) -> list[tuple[int, int]]:
@@ -196,7 +198,7 @@ class SlotTransport:
         return list(zip(slots[:found], rounds[:found], strict=True))
 
     def report(self, seconds: float = 0.0) -> ReduceReport:
-        """What the current or last reduce did so far; ``seconds`` is the caller's own measurement."""
+        """Return what the current or last reduce did so far; ``seconds`` is the caller's own measurement."""
         native = self._lib.weir_transport_report(self.handle).contents
         counts: dict[str, Any] = {name: getattr(native, name) for name in engine.Report.COUNTS}
         for name in engine.Report.ACCOUNTS:

@@ -68,7 +68,7 @@ def action_function(layout: Layout, action: Action, private: set[FieldRef]) -> s
 
 
 def traced_action_function(layout: Layout, action: Action, private: set[FieldRef]) -> str:
-    """The same, statement by statement, with a tracepoint at each."""
+    """Return the same, statement by statement, with a tracepoint at each."""
     trace = Tracepoints(True)
     compiler = Compiler(layout, action.params, f"action {action.name}", arguments=arguments(action))
     writer = StatementWriter(layout, compiler)
@@ -138,6 +138,6 @@ def _temporaries(items: list[Item]) -> list[FieldRef]:
 
 
 def _touch(layout: Layout, action: Action) -> list[str]:
-    """Marks the headers whose storage the action may change, for `forget_headers` of the next packet."""
+    """Mark the headers whose storage the action may change, for `forget_headers` of the next packet."""
     headers = {name for each in action.body for name in headers_changed(layout.program, each)}
     return [f"p->touched[{word}] |= 0x{mask:x}ull;" for word, mask in layout.masks(headers)]

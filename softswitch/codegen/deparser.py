@@ -53,7 +53,7 @@ def deparse_function(layout: Layout, constant: set[str], trace: Tracepoints) -> 
 
 
 def lengths_change(layout: Layout, constant: set[str]) -> bool:
-    """Whether egress may change how long a header is, so that what follows it moves."""
+    """Return whether egress may change how long a header is, so that what follows it moves."""
     headers = layout.program.headers
     return any(headers[name].type.varbit is not None for name in set(layout.program.deparser) - constant)
 
@@ -69,7 +69,7 @@ def body_function(layout: Layout) -> str:
 
 
 def deparsed_bytes(layout: Layout) -> int:
-    """The most bytes `deparse` can write."""
+    """Return the most bytes `deparse` can write."""
     return sum(layout.program.headers[name].type.bits // 8 for name in layout.program.deparser)
 
 
@@ -120,7 +120,7 @@ def _state(layout: Layout, calculation: Calculation) -> str:
 
 
 def _summable(layout: Layout, calculation: Calculation) -> bool:
-    """Whether a calculation is an Internet checksum over fields that make up whole 16-bit words."""
+    """Return whether a calculation is an Internet checksum over fields that make up whole 16-bit words."""
     if calculation.algorithm is not Algorithm.CSUM16 or calculation.payload:
         return False
     if _any_varbit(layout, calculation):
@@ -139,7 +139,7 @@ def _summable(layout: Layout, calculation: Calculation) -> bool:
 
 
 def _sum_function(layout: Layout, number: int, calculation: Calculation) -> str:
-    """The same without a buffer: adds up the fields where they are (RFC 1071)."""
+    """Return the same without a buffer: adds up the fields where they are (RFC 1071)."""
     lines = ["uint64_t sum = 0;"]
     for header, run in _runs(calculation.inputs):
         adds = " ".join(_word_sums(_bits(layout, run)))
@@ -208,7 +208,7 @@ def _runs(inputs: tuple[CalculationInput, ...]) -> Iterator[tuple[str | None, li
 
 
 def _bits(layout: Layout, run: Iterable[CalculationInput]) -> Iterator[Bits]:
-    """The fields and constants of a run, those that are neighbours in one machine word together."""
+    """Return the fields and constants of a run, those that are neighbours in one machine word together."""
     return joined(_single_bits(layout, run))
 
 

@@ -17,7 +17,7 @@ SAMPLE_HEAD: Final = 4
 
 
 def sample_fields(program: Program, digest: DigestList) -> Iterator[tuple[FieldRef, int, int]]:
-    """The fields of a digest: (field, where it begins in the sample, bytes)."""
+    """Yield the fields of a digest: (field, where it begins in the sample, bytes)."""
     at = SAMPLE_HEAD
     for ref in digest.fields:
         size = (program.field(ref).bits + 7) // 8

@@ -19,7 +19,9 @@ from weir.softswitch.program.types import Program
 
 
 def egress_writes(program: Program) -> frozenset[str]:
-    """Headers whose storage or validity egress tables (actions, meters) or checksum updates may change."""
+    """Return headers whose storage or validity egress tables (actions, meters) or checksum updates may
+    change.
+    """
     headers = {
         name
         for action in pipeline_actions(program, program.egress)
@@ -34,7 +36,7 @@ def egress_writes(program: Program) -> frozenset[str]:
 
 
 def egress_reads(program: Program) -> set[FieldRef]:
-    """Metadata fields that egress, the checksums after it or a list of fields kept by it may read."""
+    """Return metadata fields that egress, the checksums after it or a list of fields kept by it may read."""
     used: set[FieldRef] = set()
     for table in program.egress.tables.values():
         used.update(key.target for key in table.keys if isinstance(key.target, FieldRef))

@@ -47,7 +47,7 @@ def early_headers(program: Program) -> set[str]:
 
 
 def parser_writes(program: Program) -> set[str]:
-    """Headers the parser changes other than by extracting them, or may make invalid again."""
+    """Return headers the parser changes other than by extracting them, or may make invalid again."""
     changed = set()
     for state in program.parser.states.values():
         for op in state.ops:

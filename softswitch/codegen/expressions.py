@@ -43,7 +43,7 @@ _BEYOND = 1 << 30  # as a C width: whatever `sw_wide` has
 
 
 def machine_bits(bits: int) -> int:
-    """The C width computations of `bits` bits are done in: 32, 64, 128 or that of `sw_wide`."""
+    """Return the C width computations of `bits` bits are done in: 32, 64, 128 or that of `sw_wide`."""
     return 32 if bits <= 32 else 64 if bits <= 64 else 128 if bits <= 128 else _BEYOND
 
 
@@ -58,7 +58,7 @@ def signed(bits: int) -> str:
 
 
 def literal(value: int, bits: int) -> str:
-    """A non-negative constant as C text of the unsigned type of a C width."""
+    """Return a non-negative constant as C text of the unsigned type of a C width."""
     if bits == _BEYOND:
         return wide_literal(value)
     if bits == 128 and value >> 64:
@@ -261,7 +261,7 @@ class Compiler:
         raise UnsupportedConstruct(f"a boolean where a number is needed ({expr})", self.where)
 
     def type_of(self, expr: Expr) -> str:
-        """The C type of `exact(expr)`."""
+        """Return the C type of `exact(expr)`."""
         interval = self.ranges(expr)
         bits = self._bits(interval)
         return signed(bits) if interval.signed else unsigned(bits)

@@ -81,7 +81,7 @@ class HeaderStatementWriter:
         )
 
     def _element(self, element: Element, index: str) -> _Place:
-        """The place of an element, `index` being a C variable that is in range."""
+        """Return the place of an element, `index` being a C variable that is in range."""
         stack = element.stack
         word, bit = self._layout.element_valid(stack, index)
         others = [each for each in sibling_stacks(self._program, stack) if each != stack]
@@ -138,7 +138,7 @@ class HeaderStatementWriter:
         return [line]
 
     def metadata_copy(self, statement: CopyHeader) -> list[Assign | CopyVarbit] | None:
-        """A copy between metadata structs as one statement per field; None when it is another copy."""
+        """Return a copy between metadata structs as one statement per field; None when it is another copy."""
         dst, src = statement.dst, statement.src
         if not (isinstance(dst, str) and isinstance(src, str)):
             return None
@@ -174,7 +174,7 @@ class HeaderStatementWriter:
         return lines
 
     def _copy_varbit(self, dst: Lvalue, src: Lvalue) -> list[str]:
-        """Copies length and bytes, as many as `dst` can hold."""
+        """Copy length and bytes, as many as `dst` can hold."""
         (to, to_test), (source, test) = self._compiler.varbit(dst), self._compiler.varbit(src)
         most = self._compiler.ranges.any_field(dst).bits // 8
         copy = f"{to}.n = {source}.n < {most}u ? {source}.n : {most}u; memmove({to}.b, {source}.b, {to}.n);"
@@ -192,7 +192,7 @@ def _made_valid(place: _Place) -> list[str]:
 
 
 def _zeroed(layout: Layout, place: _Place) -> list[str]:
-    """Every field zero; a varbit field keeps its length, as in BMv2."""
+    """Return every field zero; a varbit field keeps its length, as in BMv2."""
     name = layout.type_name(place.type)
     if place.type.varbit is None:
         return [f"{place.text} = ({name}){{0}};"]
@@ -208,7 +208,7 @@ def _zeroed(layout: Layout, place: _Place) -> list[str]:
 
 
 def shift_name(layout: Layout, stack: str) -> str:
-    """The C function that pushes to and pops from a stack."""
+    """Return the C function that pushes to and pops from a stack."""
     return f"shift_{layout.next_index(stack).removeprefix('m->n_')}"
 
 
@@ -222,7 +222,7 @@ def shift_function(layout: Layout, stack: str) -> str:
 
 
 def _shift_headers(layout: Layout, stack: str, size: int) -> str:
-    """What is pushed is invalid (P4_16)."""
+    """Return what is pushed is invalid (P4_16)."""
     word, first = layout.valid_bit(layout.program.stacks[stack].headers[0])
     array, count = layout.stack(stack), layout.next_index(stack)
     ones = (1 << size) - 1
@@ -244,7 +244,7 @@ def _shift_headers(layout: Layout, stack: str, size: int) -> str:
 
 
 def _shift_by_swaps(layout: Layout, stack: str, size: int) -> str:
-    """The same one element at a time, as BMv2 does it.
+    """Return the same one element at a time, as BMv2 does it.
 
     So it is seen how long a varbit field was in the element that is pushed; and in a stack of unions, of
     which BMv2 never makes one invalid, what is pushed out at one end comes in at the other.

@@ -25,7 +25,7 @@ class Bits:
 
 
 def joined(fields: Iterable[Bits]) -> Iterator[Bits]:
-    """Puts neighbours in one machine word together, to be taken from it at once."""
+    """Put neighbours in one machine word together, to be taken from it at once."""
     for _, group in groupby(fields, lambda each: each.word):
         pending: list[Bits] = []
         for each in group:
@@ -66,7 +66,7 @@ def load_field(base: str, offset: int, bits: int) -> str:
 
 
 def wide_bits(access: str, bits: int) -> list[Bits]:
-    """A field of more than 128 bits byte by byte, highest first."""
+    """Return a field of more than 128 bits byte by byte, highest first."""
     top, *rest = (Bits(f"{access}[{i}]", 8) for i in range((bits + 7) // 8 - 1, -1, -1))
     return [Bits(top.text, bits % 8 or 8), *rest]
 
@@ -208,7 +208,7 @@ def _store_ragged(base: str, offset: int, fields: list[Bits]) -> Iterator[str]:
 
 
 def _put_varbit(field: str, offset: int) -> Iterator[str]:
-    """Writes a varbit field and moves `b` on by its length, so that offsets behind it hold."""
+    """Write a varbit field and moves `b` on by its length, so that offsets behind it hold."""
     if offset % 8:
         store = f"sw_store_bits(b, {offset}, 8, {field}.b[i])"
         yield f"for (uint32_t i = 0; i < {field}.n; i++, b++) {store};"

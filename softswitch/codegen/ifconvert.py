@@ -24,7 +24,7 @@ _MOST: Final = 4  # assignments on one side
 
 
 def if_convert(body: tuple[Statement, ...]) -> tuple[Statement, ...]:
-    """The action body with small conditionals replaced, innermost first."""
+    """Return the action body with small conditionals replaced, innermost first."""
     at = len(body) - 1
     while at >= 0:
         converted = _convert(body, at)
@@ -61,7 +61,7 @@ def _convert(body: tuple[Statement, ...], at: int) -> tuple[Statement, ...] | No
 
 
 def _entered(body: tuple[Statement, ...], at: int, end: int, else_start: int) -> bool:
-    """Whether some other jump leads into the middle of the conditional."""
+    """Return whether some other jump leads into the middle of the conditional."""
     return any(
         isinstance(each, Jump) and at < each.target < end and not (number == at and each.target == else_start)
         for number, each in enumerate(body)

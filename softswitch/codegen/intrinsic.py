@@ -18,7 +18,7 @@ class Intrinsic:
         self._kept = set(layout.metadata_fields())
 
     def field(self, name: str) -> FieldRef | None:
-        """The field that holds a piece of metadata, if the program uses it."""
+        """Return the field that holds a piece of metadata, if the program uses it."""
         aliases = self._layout.program.aliases
         found = (aliases.get(f"{group}.{name}") for group in _GROUPS)
         ref = next((each for each in found if each), FieldRef("standard_metadata", name))

@@ -35,7 +35,7 @@ class KeyLayout:
     range_words: int = 0
 
     def pack(self, values: Sequence[int]) -> list[int]:
-        """One value per field to words."""
+        """Return one value per field to words."""
         words = [0] * self.words
         for value, pieces in zip(values, self.pieces, strict=True):
             for piece in pieces:
@@ -43,7 +43,7 @@ class KeyLayout:
         return words
 
     def unpack(self, words: Sequence[int]) -> tuple[int, ...]:
-        """The inverse of `pack`."""
+        """Return the inverse of `pack`."""
         return tuple(
             sum((words[p.word] >> p.shift & (1 << p.bits) - 1) << p.low for p in pieces)
             for pieces in self.pieces
@@ -101,7 +101,7 @@ class _Packer:
 
 
 def _left_aligned(first: int, bits: int) -> tuple[Piece, ...]:
-    """A field from the top bit of word `first` on."""
+    """Return a field from the top bit of word `first` on."""
     pieces = []
     for position, top in enumerate(range(bits, 0, -64)):
         count = min(64, top)
@@ -110,7 +110,7 @@ def _left_aligned(first: int, bits: int) -> tuple[Piece, ...]:
 
 
 def arg_words(action: Action) -> list[tuple[int, int]]:
-    """Where each parameter of an action lies in an entry's argument words: (first word, words)."""
+    """Return where each parameter of an action lies in an entry's argument words: (first word, words)."""
     places = []
     at = 0
     for param in action.params:
@@ -121,12 +121,12 @@ def arg_words(action: Action) -> list[tuple[int, int]]:
 
 
 def arg_word_count(actions: Sequence[Action]) -> int:
-    """Argument words of the longest of some actions."""
+    """Return argument words of the longest of some actions."""
     return max((sum(count for _, count in arg_words(action)) for action in actions), default=0)
 
 
 def entry_words(program: Program, table: Table) -> int:
-    """Argument words of a table's entries: those of its longest action, or one for a handle."""
+    """Return argument words of a table's entries: those of its longest action, or one for a handle."""
     words = arg_word_count(program.table_actions(table))
     return words if table.profile is None else max(words, 1)
 

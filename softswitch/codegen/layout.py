@@ -43,22 +43,22 @@ class Slot:
 
     @property
     def storage(self) -> int:
-        """Width of the C type in bits."""
+        """Return width of the C type in bits."""
         return storage_bits(self.bits)
 
 
 def storage_bits(bits: int) -> int:
-    """The narrowest C width that holds `bits` bits; beyond 128, whole bytes in an array."""
+    """Return the narrowest C width that holds `bits` bits; beyond 128, whole bytes in an array."""
     return next((width for width in (8, 16, 32, 64, 128) if bits <= width), (bits + 7) // 8 * 8)
 
 
 def c_type(storage: int) -> str:
-    """The unsigned C type of a storage width."""
+    """Return the unsigned C type of a storage width."""
     return "sw_u128" if storage == 128 else f"uint{storage}_t"
 
 
 def is_temporary(ref: object) -> bool:
-    """Whether a destination is a C variable of an action (not, as in loops, other C text)."""
+    """Return whether a destination is a C variable of an action (not, as in loops, other C text)."""
     return isinstance(ref, FieldRef) and ref.header == LOCAL and ref.field.isidentifier()
 
 
@@ -120,7 +120,7 @@ class Layout:
     # -- wide values -------------------------------------------------------------------------------
 
     def need_wide(self, bits: int) -> None:
-        """Says that code computes with values of `bits` bits, more than 128."""
+        """Say that code computes with values of `bits` bits, more than 128."""
         self._wide_bits = max(self._wide_bits, bits)
 
     @property
@@ -151,7 +151,7 @@ class Layout:
         return f"m->n_{self._names(union_stack or stack)}"
 
     def counts(self) -> list[str]:
-        """The members of `state` that hold how many elements of each stack are in use."""
+        """Return the members of `state` that hold how many elements of each stack are in use."""
         stacks = [*self.program.stacks, *self.program.union_stacks]
         return list(dict.fromkeys(self.next_index(stack).removeprefix("m->") for stack in stacks))
 
@@ -162,7 +162,7 @@ class Layout:
         return self._members[kind.name]
 
     def words(self, kind: HeaderType) -> list[Word]:
-        """The same members, those that share a machine word together."""
+        """Return the same members, those that share a machine word together."""
         if kind.name not in self._words:
             self._words[kind.name] = words(self.members(kind))
         return self._words[kind.name]
@@ -170,16 +170,16 @@ class Layout:
     # -- fields ------------------------------------------------------------------------------------
 
     def add_local(self, name: str, bits: int, signed: bool) -> FieldRef:
-        """Declares an action-local temporary, a plain C variable."""
+        """Declare an action-local temporary, a plain C variable."""
         self._locals[name] = FieldType(name, bits, signed)
         return FieldRef(LOCAL, name)
 
     def field_type(self, ref: FieldRef) -> FieldType:
-        """Width and sign of a field or local temporary."""
+        """Return width and sign of a field or local temporary."""
         return self._locals[ref.field] if ref.header == LOCAL else self.program.field(ref)
 
     def slot(self, ref: FieldRef) -> Slot:
-        """Where a field is."""
+        """Return where a field is."""
         if ref not in self._slots:
             self._slots[ref] = self._find(ref)
         return self._slots[ref]
@@ -210,7 +210,7 @@ class Layout:
         return f"({kind.fixed_bits // 8} + {header}.{access}.n)"
 
     def member_access(self, kind: HeaderType, field: str) -> tuple[str, str | None, int]:
-        """A field inside its struct: access, and array name and index when in a run."""
+        """Return a field inside its struct: access, and array name and index when in a run."""
         position = kind.index(field)
         for member in self.members(kind):
             if member.first <= position < member.first + member.count:
@@ -235,12 +235,12 @@ class Layout:
         return f"(uint32_t)({word} >> {shift} & 1)"
 
     def valid_bit(self, header: str) -> tuple[str, int]:
-        """The word of a header's validity (C lvalue) and the bit in it."""
+        """Return the word of a header's validity (C lvalue) and the bit in it."""
         bit = self.header_index[header]
         return f"m->valid[{bit // 64}]", bit % 64
 
     def element_valid(self, stack: str, index: str) -> tuple[str, str]:
-        """The word of an element's validity (C lvalue) and the bit in it; `index` is C text, in range."""
+        """Return the word of an element's validity (C lvalue) and the bit in it; `index` is C text, in range."""
         stored = self.program.stacks[stack].headers
         word, first = self.valid_bit(stored[0])
         if len(stored) <= 64:
@@ -259,7 +259,7 @@ class Layout:
     # -- declarations ------------------------------------------------------------------------------
 
     def metadata_fields(self) -> list[FieldRef]:
-        """The metadata fields kept, widest first so that the struct has no holes."""
+        """Return the metadata fields kept, widest first so that the struct has no holes."""
         kept = [
             FieldRef(name, field.name)
             for name, header in self.program.headers.items()
@@ -270,7 +270,7 @@ class Layout:
         return sorted(kept, key=lambda ref: -self.slot(ref).storage)
 
     def packet_types(self) -> list[HeaderType]:
-        """The types of packet headers (not metadata), each once."""
+        """Return the types of packet headers (not metadata), each once."""
         headers = (header for header in self.program.headers.values() if not header.metadata)
         return list({header.type.name: header.type for header in headers}.values())
 

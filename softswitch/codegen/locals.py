@@ -48,7 +48,7 @@ _SMALL = 6  # nodes; an expression up to this size may be substituted at several
 
 
 def private_fields(program: Program) -> set[FieldRef]:
-    """Metadata fields that live only inside single actions, always written before they are read."""
+    """Return metadata fields that live only inside single actions, always written before they are read."""
     actions = {
         action.id: action
         for pipeline in (program.ingress, program.egress)
@@ -73,7 +73,9 @@ def private_fields(program: Program) -> set[FieldRef]:
 
 
 def _read_before_written(action: Action) -> set[FieldRef]:
-    """Fields some path through the action may read before writing (forward data flow, to a fixed point)."""
+    """Return fields some path through the action may read before writing (forward data flow, to a fixed
+    point).
+    """
     body = action.body
     written: list[frozenset[FieldRef] | None] = [None] * (len(body) + 1)
     written[0] = frozenset()
@@ -115,7 +117,7 @@ class Block:
 
 
 def blocks(body: tuple[Statement, ...]) -> list[Block]:
-    """Splits an action body at jumps and their targets."""
+    """Split an action body at jumps and their targets."""
     leaders = {0, len(body)}
     for at, statement in enumerate(body):
         if isinstance(statement, Jump):
@@ -150,7 +152,7 @@ class Renamer:
         self._count = 0
 
     def block(self, block: Block) -> tuple[Statement, ...]:
-        """The block's statements with private fields as single-assignment temporaries."""
+        """Return the block's statements with private fields as single-assignment temporaries."""
         renamed = self._rename(block.statements)
         return _drop_unused(self._substitute(renamed))
 
@@ -185,7 +187,8 @@ class Renamer:
         return [*result[:before_jump], *at_end, *result[before_jump:]]
 
     def _promoted(self, statements: tuple[Statement, ...]) -> list[FieldRef]:
-        """Other metadata fields that the block assigns more than once: kept in temporaries, stored once.
+        """Return other metadata fields that the block assigns more than once: kept in temporaries, stored
+        once.
 
         So a field that counts through a block (`at = at + 1` after each lane) becomes `at + constant`.
         """
@@ -212,7 +215,7 @@ class Renamer:
         ]
 
     def _substitute(self, statements: list[Statement]) -> list[Statement]:
-        """Puts the defining expression of a temporary where it is used, while its operands still hold."""
+        """Put the defining expression of a temporary where it is used, while its operands still hold."""
         uses: dict[FieldRef, int] = {}
         for statement in statements:
             for expr in inputs(statement):
@@ -256,7 +259,7 @@ class Renamer:
             del known[name]
 
     def _cut(self, expr: Expr, ref: FieldRef) -> Expr:
-        """The expression as it reads back from a field of this width."""
+        """Return the expression as it reads back from a field of this width."""
         kind = self._layout.field_type(ref)
         interval = self._ranges(expr)
         if kind.signed:
@@ -279,12 +282,12 @@ def _fold(expr: Expr) -> Expr:
 
 
 def _pure(expr: Expr) -> bool:
-    """Whether an expression depends on nothing but fields, parameters and header validity."""
+    """Return whether an expression depends on nothing but fields, parameters and header validity."""
     return not any(isinstance(node, STATEFUL) for node in walk(expr))
 
 
 def _drop_unused(statements: list[Statement]) -> tuple[Statement, ...]:
-    """Removes single-assignment temporaries nobody reads, from the last to the first."""
+    """Remove single-assignment temporaries nobody reads, from the last to the first."""
     live: set[FieldRef] = set()
     kept: list[Statement] = []
     for statement in reversed(statements):

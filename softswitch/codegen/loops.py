@@ -73,7 +73,7 @@ class _LoopText:
         self._rows: dict[tuple[str, Expr], _Row] = {}
 
     def lines(self) -> list[str]:
-        """The whole loop as a C block."""
+        """Return the whole loop as a C block."""
         for array, _ in self._loop.fields.values():
             self._pointer(array)
         for ref, (array, step) in self._loop.fields.items():
@@ -109,7 +109,7 @@ class _LoopText:
         return ["{", *_indent(inner), "}"]
 
     def _slow(self, head: str, inside: list[str], body: list[Statement]) -> list[str]:
-        """The loop with a check per access."""
+        """Return the loop with a check per access."""
         carried = self._loop.carried
         kinds = {ref: c_type(storage_bits(self._layout.field_type(ref).bits)) for ref in carried}
         outside = [
@@ -126,7 +126,7 @@ class _LoopText:
         return [*outside, head, *_indent(lines), "}"]
 
     def _unrolled(self) -> list[str]:
-        """All iterations as the program has them."""
+        """Return all iterations as the program has them."""
         made = dict.fromkeys(destination(each) for each in self._loop.unrolled)
         declared = [
             f"{c_type(storage_bits(self._layout.field_type(ref).bits))} {ref.field};"
@@ -150,7 +150,7 @@ class _LoopText:
     # -- leaves ------------------------------------------------------------------------------------
 
     def _leaf(self, ref: FieldRef) -> None:
-        """Decides how the loop reaches a field that does not step."""
+        """Decide how the loop reaches a field that does not step."""
         if ref.header == LOCAL or ref in self._names:
             return
         slot = self._layout.slot(ref)
@@ -208,7 +208,7 @@ class _LoopText:
                 self._rows[register, index] = _Row(name, step.step, pointer)
 
     def _advances(self, index: Expr) -> tuple[FieldRef | None, Stepping] | None:
-        """The stepping constant of an index of the form (X + constant) & mask, X the same throughout."""
+        """Return the stepping constant of an index of the form (X + constant) & mask, X the same throughout."""
         consts = self._loop.consts
         if isinstance(index, Const):
             return None, Stepping(index.value, 0)
@@ -225,7 +225,7 @@ class _LoopText:
         return None
 
     def _constant(self, expr: Expr) -> bool:
-        """Whether an expression has one value throughout the loop."""
+        """Return whether an expression has one value throughout the loop."""
         hoisted = {name.field for name in self._names.values()} - {
             self._names[ref].field for ref in self._loop.fields
         }

@@ -23,7 +23,7 @@ class Member:
 
     @property
     def is_run(self) -> bool:
-        """Whether the member is an array of fields."""
+        """Return whether the member is an array of fields."""
         return self.count > 1
 
 
@@ -35,31 +35,31 @@ class Word:
 
     @property
     def shared(self) -> bool:
-        """Whether it is a machine word, of several members."""
+        """Return whether it is a machine word, of several members."""
         return len(self.members) > 1
 
     @property
     def name(self) -> str:
-        """The C name of the whole word."""
+        """Return the C name of the whole word."""
         return f"w{self.members[0].first}"
 
     @property
     def bits(self) -> int:
-        """All its bits, but for what a varbit member may have."""
+        """Return all its bits, but for what a varbit member may have."""
         return sum(0 if each.varbit else each.bits * each.count for each in self.members)
 
     def has(self, name: str) -> bool:
-        """Whether a member, by its C name, lies in it."""
+        """Return whether a member, by its C name, lies in it."""
         return any(each.name == name for each in self.members)
 
     def below(self, name: str) -> int:
-        """How many bits lie below a member."""
+        """Return how many bits lie below a member."""
         position = next(at for at, each in enumerate(self.members) if each.name == name)
         return sum(each.bits for each in self.members[position + 1 :])
 
 
 def members(kind: HeaderType) -> list[Member]:
-    """Splits a header type into single fields and runs, which are arrays.
+    """Split a header type into single fields and runs, which are arrays.
 
     A run has at least MIN_RUN equal fields, and more of them than a machine word holds.
     """
@@ -85,7 +85,7 @@ def members(kind: HeaderType) -> list[Member]:
 
 
 def words(split: Sequence[Member]) -> list[Word]:
-    """Puts members together that make up a machine word, as many as possible, from the first on."""
+    """Put members together that make up a machine word, as many as possible, from the first on."""
     result: list[Word] = []
     offset = 0
     while split:
@@ -97,7 +97,7 @@ def words(split: Sequence[Member]) -> list[Word]:
 
 
 def _in_one_word(split: Sequence[Member]) -> int:
-    """How many of the first members make up a machine word; 1 when no two of them do."""
+    """Return how many of the first members make up a machine word; 1 when no two of them do."""
     best, bits = 1, 0
     for count, member in enumerate(split, 1):
         bits += member.bits

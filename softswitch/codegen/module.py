@@ -89,7 +89,7 @@ def _generate(program: Program, trace: bool) -> str:
 
 
 def _head(layout: Layout) -> list[str]:
-    """The first lines; how long wide values are is known once everything else is written."""
+    """Return the first lines; how long wide values are is known once everything else is written."""
     lines = [
         "// SPDX-License-Identifier: Apache-2.0\n"
         f"// Generated from a BMv2 JSON program, {layout.program.digest}.",
@@ -118,7 +118,7 @@ def _shifted(program: Program, actions: list[Action]) -> list[str]:
 
 
 def _used(program: Program, actions: list[Action]) -> set[FieldRef]:
-    """Metadata fields that the program names anywhere, and those the switch itself sets."""
+    """Return metadata fields that the program names anywhere, and those the switch itself sets."""
     used = outside_actions(program)
     for action in actions:
         for statement in action.body:

@@ -63,7 +63,7 @@ class ParserWriter:
         return f"{head} {{\n    (void)s, (void)p, (void)m, (void)b, (void)length, (void)error;\n{body}\n}}\n"
 
     def error(self, name: str) -> int:
-        """The program's number for one of P4's core errors."""
+        """Return the program's number for one of P4's core errors."""
         return self._layout.program.errors.get(name, _CORE_ERRORS[name])
 
     def _go(self, state: str | None) -> str:
@@ -90,7 +90,7 @@ class ParserWriter:
         return [*lines, *self._select(state, compiler)]
 
     def _select(self, state: ParserState, compiler: Compiler) -> list[str]:
-        """Compares key elements one by one: the padding of the JSON's concatenated key is not matched."""
+        """Compare key elements one by one: the padding of the JSON's concatenated key is not matched."""
         lines = []
         for number, (expr, bits) in enumerate(zip(state.key, state.key_bits, strict=True)):
             kind = unsigned(machine_bits(bits))
@@ -180,7 +180,7 @@ class ParserWriter:
         ]
 
     def _take(self, kind: HeaderType, place: str, varbit: Expr | None, compiler: Compiler) -> list[str]:
-        """Reads a header if the packet is long enough; a varbit's length is checked in BMv2's order."""
+        """Read a header if the packet is long enough; a varbit's length is checked in BMv2's order."""
         name = f"get_{self._layout.type_name(kind)}"
         size = kind.fixed_bits // 8
         if varbit is None or kind.varbit is None:
@@ -198,13 +198,13 @@ class ParserWriter:
         ]
 
     def _taken(self, kind: HeaderType, varbit: Expr | None) -> list[str]:
-        """Goes on behind the header that `_take` read."""
+        """Go on behind the header that `_take` read."""
         size = kind.fixed_bits // 8
         return [f"at += {size};"] if varbit is None else [f"    at += {size} + n;", "}"]
 
 
 def _key_words(state: ParserState) -> list[tuple[int, int]]:
-    """The 64-bit words of a select key: (element, word of it), lowest first."""
+    """Return the 64-bit words of a select key: (element, word of it), lowest first."""
     return [(number, word) for number, bits in enumerate(state.key_bits) for word in range((bits + 63) // 64)]
 
 
@@ -229,7 +229,7 @@ def _lookahead(expr: Lookahead) -> str:
 
 
 def _fixed_bits(program: Program, op: ParserOp) -> int:
-    """Bits that an operation extracts at least."""
+    """Return bits that an operation extracts at least."""
     match op:
         case Extract(header):
             return program.headers[header].type.fixed_bits
@@ -239,7 +239,7 @@ def _fixed_bits(program: Program, op: ParserOp) -> int:
 
 
 def _can_loop(program: Program) -> bool:
-    """Whether a state can be reached from itself without extracting anything on the way.
+    """Return whether a state can be reached from itself without extracting anything on the way.
 
     A loop that extracts ends with the packet, unless what it extracts may be empty.
     """

@@ -90,7 +90,7 @@ class PipelineWriter:
         return lines
 
     def _on_hit(self, table: Table, number: int) -> list[str]:
-        """What a hit leaves in the entry, and the colour that its meter gives the packet."""
+        """Return what a hit leaves in the entry, and the colour that its meter gives the packet."""
         lines = []
         if table.counted:
             lines.append("e->packets++; e->bytes += m->ingress_length;")
@@ -108,7 +108,7 @@ class PipelineWriter:
         return [*touch, word_assignment(self._layout, slot, colour)]
 
     def _chosen(self, table: Table, words: int) -> list[str]:
-        """Declares `action` and its arguments `a`: the entry's own, or those of the member it refers to.
+        """Declare `action` and its arguments `a`: the entry's own, or those of the member it refers to.
 
         An empty group does nothing, as in BMv2.
         """
@@ -137,13 +137,13 @@ class PipelineWriter:
         return [*lines, "}"]
 
     def _labelled(self, table: Table, action: Action) -> int:
-        """The number by which entries and members call an action."""
+        """Return the number by which entries and members call an action."""
         if table.profile is None or action.id not in table.actions:
             return action.id
         return self._layout.program.profile_actions(table.profile)[action.name].id
 
     def _fixed(self, table: Table, call: ActionCall) -> list[str]:
-        """A table without key whose action the program fixed: a plain call."""
+        """Return a table without key whose action the program fixed: a plain call."""
         action = self._layout.program.actions[call.action]
         lines = []
         argument = "NULL"
@@ -174,7 +174,7 @@ class PipelineWriter:
         return [" | ".join(parts) for parts in words]
 
     def _key_bits(self, key: TableKey, piece: Piece, compiler: Compiler) -> str:
-        """A piece of a key field, as uint64_t."""
+        """Return a piece of a key field, as uint64_t."""
         if key.bits <= 128 or isinstance(key.target, Valid):
             value = self._key_value(key, compiler)
             return f"(uint64_t)({value} >> {piece.low})" if piece.low else f"(uint64_t)({value})"
@@ -185,7 +185,7 @@ class PipelineWriter:
         return self._if_valid(key.target.header, text)
 
     def _key_value(self, key: TableKey, compiler: Compiler) -> str:
-        """The value of a key field of at most 128 bits."""
+        """Return the value of a key field of at most 128 bits."""
         if isinstance(key.target, Valid):
             return compiler.exact(key.target)
         text = self._layout.slot(key.target).access
@@ -194,7 +194,7 @@ class PipelineWriter:
         return self._if_valid(key.target.header, text)
 
     def _if_valid(self, header: str, text: str) -> str:
-        """A value of a header: zero when that is not valid, as in BMv2."""
+        """Return a value of a header: zero when that is not valid, as in BMv2."""
         if self._layout.program.headers[header].metadata:
             return text
         return f"({self._layout.valid(header)} ? {text} : 0)"

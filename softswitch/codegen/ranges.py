@@ -38,18 +38,18 @@ class Interval:
 
     @property
     def signed(self) -> bool:
-        """Whether it holds negative numbers."""
+        """Return whether it holds negative numbers."""
         return self.low < 0
 
     @property
     def bits(self) -> int:
-        """Bits of the C type needed, the sign bit included."""
+        """Return bits of the C type needed, the sign bit included."""
         if self.low >= 0:
             return self.high.bit_length()
         return max(self.high.bit_length(), (-self.low - 1).bit_length()) + 1
 
     def union(self, other: "Interval") -> "Interval":
-        """The smallest interval that holds both."""
+        """Return the smallest interval that holds both."""
         return Interval(min(self.low, other.low), max(self.high, other.high))
 
 
@@ -57,7 +57,7 @@ BIT = Interval(0, 1)
 
 
 def of_width(bits: int, signed: bool = False) -> Interval:
-    """All values of a field."""
+    """Return all values of a field."""
     return Interval(-(1 << bits - 1), (1 << bits - 1) - 1) if signed else Interval(0, (1 << bits) - 1)
 
 
@@ -77,21 +77,21 @@ class Ranges:
         self._known: dict[Expr, Interval] = {}
 
     def __call__(self, expr: Expr) -> Interval:
-        """The interval of an integer expression; booleans count as 0 or 1."""
+        """Return the interval of an integer expression; booleans count as 0 or 1."""
         found = self._known.get(expr)
         if found is None:
             found = self._known[expr] = self._interval(expr)
         return found
 
     def field(self, expr: FieldRef | StackField | StackLast) -> FieldType:
-        """Type of a field that can be computed with, wherever it is."""
+        """Return type of a field that can be computed with, wherever it is."""
         kind = self.any_field(expr)
         if kind.varbit:
             raise UnsupportedConstruct("computing with a varbit field", self._where)
         return kind
 
     def any_field(self, expr: FieldRef | StackField | StackLast) -> FieldType:
-        """Type of any field."""
+        """Return type of any field."""
         match expr:
             case FieldRef():
                 return self._layout.field_type(expr)
@@ -179,7 +179,7 @@ class Ranges:
         return of_width(max(a.bits, b.bits), signed=True)
 
     def width(self, expr: Expr) -> int:
-        """The constant width of a cast."""
+        """Return the constant width of a cast."""
         if not isinstance(expr, Const) or not 1 <= expr.value <= MAX_WIDTH:
             raise UnsupportedConstruct(
                 f"a cast to a width that is not a constant from 1 to {MAX_WIDTH}", self._where

@@ -85,7 +85,7 @@ class Reroller:
         self._made = 0
 
     def block(self, statements: Sequence[Statement]) -> list[Item]:
-        """The statements with every sequence of at least MIN_COUNT equal groups as a loop."""
+        """Return the statements with every sequence of at least MIN_COUNT equal groups as a loop."""
         block = [self._canonical(statement) for statement in statements]
         shapes: list[int] = []
         leaves: list[tuple[_Leaf, ...]] = []
@@ -147,7 +147,7 @@ class Reroller:
         defined: dict[FieldRef, int],
         block: list[Statement],
     ) -> int:
-        """How many groups of `period` statements from `at` on are one group stepping linearly."""
+        """Return how many groups of `period` statements from `at` on are one group stepping linearly."""
         count = 1
         while at + (count + 1) * period <= len(block):
             here = at + count * period
@@ -171,7 +171,7 @@ class Reroller:
         return count
 
     def _in_one_run(self, first: _Leaf, second: _Leaf, count: int) -> bool:
-        """Whether a stepping leaf can be written as a C expression of the iteration."""
+        """Return whether a stepping leaf can be written as a C expression of the iteration."""
         kind, a = first
         if kind == "local" or a == second[1]:
             return True
@@ -187,7 +187,7 @@ class Reroller:
     # -- signatures --------------------------------------------------------------------------------
 
     def _signature(self, statement: Statement) -> tuple[tuple[object, ...] | None, tuple[_Leaf, ...]]:
-        """What must be equal in all iterations, and the leaves that may step.
+        """Return what must be equal in all iterations, and the leaves that may step.
 
         A leaf is ("const", value), ("local", name) or (header, position of the field).
         """
@@ -222,7 +222,7 @@ class Reroller:
         return (type(node), *(self._shape(getattr(node, name), leaves) for name in names))
 
     def _canonical(self, statement: Statement) -> Statement:
-        """Writes register indices as (X + constant) & mask, so that "base" matches "base + 1"."""
+        """Write register indices as (X + constant) & mask, so that "base" matches "base + 1"."""
         if isinstance(statement, RegisterRead | RegisterWrite):
             return dataclasses.replace(statement, index=self._canonical_index(statement.index))
         return statement
@@ -259,7 +259,7 @@ class Reroller:
         return Binary("&", Binary("+", body, Const(added)), Const((1 << mask) - 1))
 
     def _zero_bits(self, expr: Expr) -> int:
-        """How many of the lowest bits of an expression are certainly zero."""
+        """Return how many of the lowest bits of an expression are certainly zero."""
         match expr:
             case Binary("<<", _, Const(amount)):
                 return amount
@@ -287,7 +287,7 @@ class Reroller:
         consts: dict[FieldRef, Stepping],
         fields: dict[FieldRef, tuple[str, Stepping]],
     ) -> Statement:
-        """The statement with stepping leaves replaced, consuming `deltas` in `_shape`'s order."""
+        """Return the statement with stepping leaves replaced, consuming `deltas` in `_shape`'s order."""
 
         def leaf(expr: Expr) -> Expr | None:
             if isinstance(expr, Const):
@@ -330,7 +330,7 @@ class Reroller:
 
 
 def _carried(unrolled: Sequence[Statement], period: int) -> dict[FieldRef, Expr] | None:
-    """The temporaries of the first iteration that are, out of range, what they were in the one before.
+    """Return the temporaries of the first iteration that are, out of range, what they were in the one before.
 
     None when some read is to leave its variable as another statement made it.
     """
@@ -346,7 +346,7 @@ def _carried(unrolled: Sequence[Statement], period: int) -> dict[FieldRef, Expr]
 
 
 def _in_range(statement: Statement) -> Statement:
-    """A register read as it is when its index is in range."""
+    """Return a register read as it is when its index is in range."""
     if isinstance(statement, RegisterRead) and statement.otherwise is not None:
         return replace(statement, otherwise=None)
     return statement
@@ -378,7 +378,7 @@ def _fits(
     period: int,
     defined: dict[FieldRef, int],
 ) -> bool:
-    """Whether the leaves of iteration `count` continue those of iterations 0 and 1 linearly."""
+    """Return whether the leaves of iteration `count` continue those of iterations 0 and 1 linearly."""
     for (kind, a), (_, b), (_, c) in zip(first, second, here, strict=True):
         if kind == "local":
             start = defined.get(FieldRef(LOCAL, str(a)), -1)
@@ -394,7 +394,7 @@ def _fits(
 
 
 def _closed(block: list[Statement], at: int, length: int, defined: dict[FieldRef, int]) -> bool:
-    """Whether nothing behind the loop reads a temporary of the loop."""
+    """Return whether nothing behind the loop reads a temporary of the loop."""
     inside = {ref for ref, position in defined.items() if at <= position < at + length}
     behind = (expr for statement in block[at + length :] for expr in inputs(statement))
     return not any(ref in inside for expr in behind for ref in fields_in(expr))

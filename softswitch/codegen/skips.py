@@ -110,7 +110,7 @@ def _bits(layout: Layout, condition: Expr) -> dict[str, int]:
 
 
 def _assigns(program: Program, table: Table) -> frozenset[FieldRef] | None:
-    """The metadata that a table assigns which always runs one action; None when it may do more."""
+    """Return the metadata that a table assigns which always runs one action; None when it may do more."""
     if table.fixed is None:
         return None
     assigned = set()
@@ -124,7 +124,7 @@ def _assigns(program: Program, table: Table) -> frozenset[FieldRef] | None:
 
 
 def _read_from(program: Program, pipeline: Pipeline, start: str | None) -> set[FieldRef]:
-    """Fields that may be read from a node on, or by whatever comes after the pipeline."""
+    """Return fields that may be read from a node on, or by whatever comes after the pipeline."""
     read = outside_actions(program)
     standard = program.headers["standard_metadata"].type
     read |= {FieldRef("standard_metadata", field.name) for field in standard.fields}

@@ -87,17 +87,17 @@ class Tracepoints:
         return [f"SW_TRACE(tracing, SW_TRACE_{kind.name}, {site}{listed});"]
 
     def text(self, indent: int, kind: Kind, site: int | str = 0, *values: str) -> str:
-        """The same as a whole line of text, for templates."""
+        """Return the same as a whole line of text, for templates."""
         return "".join(f"{' ' * indent}{line}\n" for line in self.record(kind, site, *values))
 
     # -- around the pipelines ------------------------------------------------------------------------
 
     def begin(self, port: str, length: str, now: str) -> str:
-        """A frame comes in."""
+        """Return a frame comes in."""
         return self._lines("tracing = s->trace;", f"sw_trace_frame(tracing, {port}, {length}, {now});")
 
     def turn(self) -> str:
-        """A packet leaves the queue, in the words of ``depart``."""
+        """Return a packet leaves the queue, in the words of ``depart``."""
         return self._lines("tracing = s->trace;", "sw_trace_turn(tracing, packet, port, now_ns, depth);")
 
     def queued(self, place: str, port: str, priority: str) -> str:
@@ -105,21 +105,21 @@ class Tracepoints:
         return f"sw_trace_queued(tracing, {place}, {port}, {priority})" if self.enabled else place
 
     def destination(self, spec: str, group: str) -> str:
-        """What ingress decided; `replicas` are the group's, in its scope only."""
+        """Return what ingress decided; `replicas` are the group's, in its scope only."""
         copies = f"{group} != 0 && s->groups[{group}] == NULL ? SW_TRACE_NONE : count"
         return self.text(4, Kind.DESTINATION, spec, group, copies)
 
     def clone(self, session: str) -> str:
-        """A clone is made, to the replicas `to` of a session."""
+        """Return a clone is made, to the replicas `to` of a session."""
         copies = "to == NULL ? SW_TRACE_NONE : to->count"
         return self.text(4, Kind.CLONE, f"{session} & 0x7fff", copies)
 
     def checksum(self) -> list[str]:
-        """Whether the parsed packet's checksums are right, which the program itself may not ask."""
+        """Return whether the parsed packet's checksums are right, which the program itself may not ask."""
         return [f"if (checksums_wrong(s, p, m)) {line}" for line in self.record(Kind.CHECKSUM)]
 
     def lost(self, indent: int, why: Lost, value: str = "0") -> str:
-        """A packet is dropped by the switch itself; `value` is its length, or the limit it met."""
+        """Return a packet is dropped by the switch itself; `value` is its length, or the limit it met."""
         return self.text(indent, Kind.LOST, int(why), value)
 
     def _lines(self, *lines: str) -> str:
@@ -128,7 +128,7 @@ class Tracepoints:
     # -- parser ------------------------------------------------------------------------------------
 
     def parser_op(self, site: int, op: ParserOp, lines: list[str], layout: Layout) -> list[str]:
-        """A parser operation, written as `lines`, with what it took from the packet or assigned."""
+        """Return a parser operation, written as `lines`, with what it took from the packet or assigned."""
         if not self.enabled:
             return lines
         compiler = Compiler(layout, (), "tracepoint")
@@ -156,7 +156,7 @@ class Tracepoints:
     # -- pipelines ---------------------------------------------------------------------------------
 
     def table(self, number: int, key_words: int, arg_words: int) -> list[str]:
-        """A lookup, with variables `hit`, `e`, `action`, `key` and `a` as the pipeline has them."""
+        """Return a lookup, with variables `hit`, `e`, `action`, `key` and `a` as the pipeline has them."""
         key = [f"key[{i}]" for i in range(key_words)]
         args = [f"a[{i}]" for i in range(arg_words)]
         values = ["(uint64_t)hit", "e->handle", "(uint64_t)(int64_t)e->priority", "e->action", "action"]

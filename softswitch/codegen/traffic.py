@@ -91,7 +91,7 @@ class TrafficWriter:
 
     @property
     def _waits(self) -> bool:
-        """Whether anything can begin anew."""
+        """Return whether anything can begin anew."""
         return self._clones_out or self._resubmits or self._recirculates
 
     @property

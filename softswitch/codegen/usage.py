@@ -65,7 +65,7 @@ _CHILDREN: Final[dict[type, tuple[str, ...]]] = {
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
-    """An expression and everything in it."""
+    """Yield an expression and everything in it."""
     stack = [expr]
     while stack:
         node = stack.pop()
@@ -74,7 +74,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def rewrite(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
-    """Replaces subexpressions for which `change` returns something, outermost first, left to right."""
+    """Replace subexpressions for which `change` returns something, outermost first, left to right."""
     replaced = change(expr)
     if replaced is not None:
         return replaced
@@ -88,7 +88,7 @@ def rewrite(expr: Expr, change: Callable[[Expr], Expr | None]) -> Expr:
 
 
 def fields_in(expr: Expr) -> Iterator[FieldRef]:
-    """The fields an expression reads (stack fields reached at run time are not among them)."""
+    """Return the fields an expression reads (stack fields reached at run time are not among them)."""
     return (node for node in walk(expr) if isinstance(node, FieldRef))
 
 
@@ -121,7 +121,7 @@ _OPERANDS: Final[dict[type, tuple[str, ...]]] = {
 
 
 def inputs(statement: Statement) -> tuple[Expr, ...]:
-    """The expressions a statement evaluates."""
+    """Return the expressions a statement evaluates."""
     if isinstance(statement, LogMessage):
         return statement.operands
     values = (getattr(statement, name) for name in _INPUTS.get(type(statement), ()))
@@ -134,12 +134,12 @@ _ASSIGNING: Final = (Assign, RegisterRead, ExecuteMeter, Hash, Random)
 
 
 def destination(statement: Statement) -> Lvalue | None:
-    """The field a statement assigns, if it assigns one."""
+    """Return the field a statement assigns, if it assigns one."""
     return statement.dst if isinstance(statement, _ASSIGNING) else None
 
 
 def with_destination(statement: Statement, dst: Lvalue) -> Statement:
-    """The statement with another destination."""
+    """Return the statement with another destination."""
     match statement:
         case Assign() | RegisterRead() | ExecuteMeter() | Hash() | Random():
             return dataclasses.replace(statement, dst=dst)
@@ -148,7 +148,7 @@ def with_destination(statement: Statement, dst: Lvalue) -> Statement:
 
 
 def map_inputs(statement: Statement, change: Callable[[Expr], Expr | None]) -> Statement:
-    """The statement with `change` applied within all expressions it evaluates, in order."""
+    """Return the statement with `change` applied within all expressions it evaluates, in order."""
     changed: dict[str, object] = {}
     for name in _OPERANDS.get(type(statement), ()):
         operand = getattr(statement, name)
@@ -166,7 +166,7 @@ def map_inputs(statement: Statement, change: Callable[[Expr], Expr | None]) -> S
 
 
 def headers_changed(program: Program, statement: Statement) -> set[str]:
-    """Headers whose storage or validity a statement may change."""
+    """Return headers whose storage or validity a statement may change."""
     match statement:
         case CopyHeader(dst) | SetValid(dst):
             return header_and_siblings(program, dst)
@@ -181,25 +181,25 @@ def headers_changed(program: Program, statement: Statement) -> set[str]:
 
 
 def _holding(program: Program, field: Lvalue) -> set[str]:
-    """The header that holds a field, or all that may."""
+    """Return the header that holds a field, or all that may."""
     return {field.header} if isinstance(field, FieldRef) else set(program.stacks[field.stack].headers)
 
 
 def columns(program: Program, stack: str) -> tuple[str, ...]:
-    """The stacks of headers that make up a stack: itself, or a stack of unions' columns."""
+    """Return the stacks of headers that make up a stack: itself, or a stack of unions' columns."""
     union_stack = program.union_stacks.get(stack)
     return (stack,) if union_stack is None else union_stack.columns
 
 
 def header_and_siblings(program: Program, header: HeaderRef) -> set[str]:
-    """A header, or all it may be, and those that are in one union with it."""
+    """Return a header, or all it may be, and those that are in one union with it."""
     if isinstance(header, Element):
         return set().union(*(program.stacks[each].headers for each in sibling_stacks(program, header.stack)))
     return {header, *siblings(program, header)}
 
 
 def siblings(program: Program, header: str) -> tuple[str, ...]:
-    """The other members of the union that a header is in."""
+    """Return the other members of the union that a header is in."""
     for members in program.unions.values():
         if header in members:
             return tuple(each for each in members if each != header)
@@ -207,13 +207,13 @@ def siblings(program: Program, header: str) -> tuple[str, ...]:
 
 
 def sibling_stacks(program: Program, stack: str) -> tuple[str, ...]:
-    """All columns of the stack of unions that a stack of headers is a column of; else itself alone."""
+    """Return all columns of the stack of unions that a stack of headers is a column of; else itself alone."""
     union_stack = program.stacks[stack].union_stack
     return (stack,) if union_stack is None else program.union_stacks[union_stack].columns
 
 
 def pipeline_actions(program: Program, pipeline: Pipeline) -> list[Action]:
-    """The actions tables of a pipeline may run, each once."""
+    """Return the actions tables of a pipeline may run, each once."""
     ids = dict.fromkeys(action for table in pipeline.tables.values() for action in table.actions)
     for table in pipeline.tables.values():
         if table.default is not None:
@@ -222,14 +222,14 @@ def pipeline_actions(program: Program, pipeline: Pipeline) -> list[Action]:
 
 
 def calculation_fields(program: Program, calculation: Calculation) -> Iterator[FieldRef]:
-    """The fields a calculation reads."""
+    """Yield the fields a calculation reads."""
     for each in calculation.inputs:
         if isinstance(each, InputField):
             yield each.field
 
 
 def outside_actions(program: Program) -> set[FieldRef]:
-    """Fields that something other than an action body reads or writes: parser, keys, direct meters,
+    """Return fields that something other than an action body reads or writes: parser, keys, direct meters,
     conditions, deparser, checksums, calculations, field lists, digests."""
     used: set[FieldRef] = set()
     for state in program.parser.states.values():
@@ -267,13 +267,13 @@ def outside_actions(program: Program) -> set[FieldRef]:
 
 
 def meter_targets(table: Table) -> Iterator[FieldRef]:
-    """The field that a hit in the table sets to its entry's colour, if there is one."""
+    """Yield the field that a hit in the table sets to its entry's colour, if there is one."""
     if table.meter is not None and table.meter.target is not None:
         yield table.meter.target
 
 
 def statement_fields(program: Program, statement: Statement) -> set[FieldRef]:
-    """Every field a statement reads or writes by name."""
+    """Return every field a statement reads or writes by name."""
     used = {ref for expr in inputs(statement) for ref in fields_in(expr)}
     dst = destination(statement)
     if isinstance(dst, FieldRef):

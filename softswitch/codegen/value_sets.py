@@ -35,7 +35,7 @@ def member_test(layout: Layout, case: Transition, key: Sequence[tuple[str, int]]
 
 
 def _words(key: Sequence[tuple[str, int]], words: int) -> list[str]:
-    """The concatenated key, lowest word first."""
+    """Return the concatenated key, lowest word first."""
     parts: list[list[str]] = [[] for _ in range(words)]
     shift = sum(bits for _, bits in key)
     for text, bits in key:

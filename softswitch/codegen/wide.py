@@ -35,7 +35,7 @@ _MODULAR: Final = {"+": "add", "-": "sub", "*": "mul", "&": "and", "|": "or", "^
 
 
 def wide_literal(value: int) -> str:
-    """An integer as C text."""
+    """Return an integer as C text."""
     if value < 0:
         return f"sw_wide_neg({wide_literal(-value)})"
     words = [value >> at & _WORD for at in range(0, max(value.bit_length(), 1), 64)]
@@ -56,7 +56,7 @@ class WideCompiler:
         self._where = where
 
     def need(self, bits: int) -> None:
-        """Makes sure that values have `bits` bits, the sign bit included."""
+        """Make sure that values have `bits` bits, the sign bit included."""
         if bits > MOST_BITS:
             raise UnsupportedConstruct(
                 f"an intermediate value of {bits} bits (more than {MOST_BITS})", self._where
@@ -64,7 +64,7 @@ class WideCompiler:
         self._layout.need_wide(bits)
 
     def value(self, expr: Expr) -> str:
-        """The exact value of any integer expression, as a wide one."""
+        """Return the exact value of any integer expression, as a wide one."""
         interval = self._compiler.ranges(expr)
         self.need(interval.bits + 1)
         if isinstance(expr, Const):
@@ -74,7 +74,7 @@ class WideCompiler:
         return self._exact(expr, interval)
 
     def low(self, expr: Expr, bits: int) -> str:
-        """A wide value whose lowest `bits` bits are the expression's; what is above is anything."""
+        """Return a wide value whose lowest `bits` bits are the expression's; what is above is anything."""
         self.need(bits)
         interval = self._compiler.ranges(expr)
         match expr:
@@ -141,7 +141,7 @@ class WideCompiler:
         return f"sw_wide_clamp({self.value(operand)}, {bounds})"
 
     def sign_extended(self, operand: Expr, bits: int) -> str:
-        """The lowest `bits` bits as two's complement."""
+        """Return the lowest `bits` bits as two's complement."""
         return f"sw_wide_sext({self.low(operand, bits)}, {bits})"
 
     def compared(self, op: str, left: Expr, right: Expr) -> str:
@@ -164,7 +164,7 @@ class WideCompiler:
     # -- where values are ----------------------------------------------------------------------------
 
     def field(self, access: str, bits: int, signed: bool) -> str:
-        """A field or register cell of more than 128 bits, whose bytes are at `access`."""
+        """Return a field or register cell of more than 128 bits, whose bytes are at `access`."""
         self.need(bits + 1)
         text = f"sw_wide_get({access}, {bits})"
         return f"sw_wide_sext({text}, {bits})" if signed else text

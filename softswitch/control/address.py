@@ -26,7 +26,7 @@ def folder() -> Path:
 
 
 def own_socket() -> Path:
-    """The socket of a switch in this process; makes the directory.
+    """Return the socket of a switch in this process; makes the directory.
 
     Raises ControlAddressError when somebody else could get at what is in there.
     """
@@ -42,7 +42,9 @@ def own_socket() -> Path:
 
 
 def running() -> dict[int, Path]:
-    """The sockets of all switches of this user, by process id. What killed ones left behind is removed."""
+    """Return the sockets of all switches of this user, by process id. What killed ones left behind is
+    removed.
+    """
     found = {}
     where = folder()
     for path in where.iterdir() if where.is_dir() else ():
@@ -56,7 +58,7 @@ def running() -> dict[int, Path]:
 
 
 def answers(path: Path) -> bool:
-    """Whether somebody listens at a Unix socket."""
+    """Return whether somebody listens at a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(os.fspath(path))

@@ -15,7 +15,7 @@ class CallFailedError(Exception):
 
 
 def call(path: Path, name: str, **arguments: Any) -> Any:
-    """One call over a connection of its own; what the switch answers. Raises CallFailedError."""
+    """Return one call over a connection of its own; what the switch answers. Raises CallFailedError."""
     request = json.dumps({"call": name, "args": arguments}).encode() + b"\n"
     try:
         with socket.socket(socket.AF_UNIX) as connection:

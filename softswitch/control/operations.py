@@ -51,7 +51,7 @@ class Operations:
         self._started = time.monotonic()
 
     def calls(self) -> dict[str, Call]:
-        """Every call by its name. What a call raises says what was wrong."""
+        """Return every call by its name. What a call raises says what was wrong."""
         return {
             name: _guarded(getattr(self, f"_{name}"))
             for name in (

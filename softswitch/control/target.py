@@ -24,7 +24,7 @@ class Target:
     json: bool
 
     def call(self, name: str, **arguments: Any) -> Any:
-        """What the switch answers. Ends the command with its words when it refuses."""
+        """Return what the switch answers. Ends the command with its words when it refuses."""
         try:
             return call(self._find(), name, **arguments)
         except CallFailedError as error:
@@ -63,6 +63,6 @@ def show(context: typer.Context, found: Any, heads: Sequence[str], rows: Iterabl
 
 
 def fail(message: str) -> NoReturn:
-    """Ends the command with these words."""
+    """End the command with these words."""
     typer.echo(f"weir switch ctl: {message}", err=True)
     raise typer.Exit(1)

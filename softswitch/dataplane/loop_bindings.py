@@ -97,7 +97,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The compiled loop."""
+    """Return the compiled loop."""
     loop = native.load_library(
         "switch-loop",
         [_HERE / "csrc" / name for name in _SOURCES],

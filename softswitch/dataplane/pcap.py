@@ -31,7 +31,7 @@ class Captured:
 
 
 def read_capture(path: Path) -> Iterator[Captured]:
-    """The frames of a pcap (any byte order, µs or ns) or pcapng file.
+    """Yield the frames of a pcap (any byte order, µs or ns) or pcapng file.
 
     Raises CaptureError and OSError.
     """

@@ -57,7 +57,7 @@ class PortSpec:
 
 
 def parse_port(text: str) -> PortSpec:
-    """Raises ValueError, saying what is expected."""
+    """Raise ValueError, saying what is expected."""
     number, equals, rest = text.partition("=")
     if not equals or not rest or not number.isdecimal() or int(number) > MAX_PORT:
         raise ValueError(f"{text!r}: expected {KINDS} with N from 0 to {MAX_PORT}")
@@ -101,7 +101,7 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str], int]]]] = {
 
 
 def parse_limits(pairs: Iterable[tuple[str, str]]) -> Queueing:
-    """Limits from options and their values. Raises ValueError, saying what is expected."""
+    """Return limits from options and their values. Raises ValueError, saying what is expected."""
     limits: dict[str, int] = {}
     for name, value in pairs:
         if name not in _OPTIONS:

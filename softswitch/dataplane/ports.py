@@ -35,7 +35,7 @@ class NativeSwitch(Protocol):
 
     @property
     def handle(self) -> int:
-        """Address of the C ``sw_switch``."""
+        """Return address of the C ``sw_switch``."""
 
 
 class Directions(IntFlag):
@@ -237,38 +237,38 @@ class PortLoop:
         self.set_queueing(number, Queueing(rate_bps=rate_bps))
 
     def queue_statistics(self, number: int) -> tuple[QueueStatistics, ...]:
-        """What each of a port's eight queues has seen under the switch that runs now, by priority."""
+        """Return what each of a port's eight queues has seen under the switch that runs now, by priority."""
         counts = QueueCounts()
         self._check(self._library.loop_get_queue_stats(self._handle, number, counts), number)
         return queue_statistics(counts)
 
     def waiting(self) -> int:
-        """How many frames wait in the queues of all ports."""
+        """Return how many frames wait in the queues of all ports."""
         with self._changing:
             counts = [self.queue_statistics(port) for port in self._ports]
         return sum(queue.depth_packets for queues in counts for queue in queues)
 
     def ports(self) -> dict[int, str]:
-        """What each port is attached to, by number."""
+        """Return what each port is attached to, by number."""
         return {number: state.attached for number, state in self.states().items()}
 
     def states(self) -> dict[int, PortState]:
-        """What each port is attached to, whether it is up, and its limits, by number."""
+        """Return what each port is attached to, whether it is up, and its limits, by number."""
         with self._changing:
             return dict(sorted(self._ports.items()))
 
     def statistics(self, number: int) -> PortStatistics:
-        """What a port has seen. Raises PortError when it does not exist."""
+        """Return what a port has seen. Raises PortError when it does not exist."""
         raw = Statistics()
         self._check(self._library.loop_get_stats(self._handle, number, ctypes.byref(raw)), number)
         return PortStatistics(*(getattr(raw, field.name) for field in fields(PortStatistics)))
 
     def now(self) -> int:
-        """The time that frames come in at, in nanoseconds: what `Switch.process` would be told."""
+        """Return the time that frames come in at, in nanoseconds: what `Switch.process` would be told."""
         return int(self._library.loop_now(self._handle))
 
     def unknown_port_drops(self) -> int:
-        """Frames that the program sent to a port that is not there."""
+        """Return frames that the program sent to a port that is not there."""
         return int(self._library.loop_unknown_port(self._handle))
 
     # -- frames, one by one --------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class PortLoop:
         self._check(result, number)
 
     def receive(self, number: int, timeout: float = 1.0) -> bytes | None:
-        """The next frame that the program sent to a queue port; None when none came in ``timeout`` s."""
+        """Return the next frame that the program sent to a queue port; None when none came in ``timeout`` s."""
         room = ctypes.create_string_buffer(MAX_FRAME)
         result = self._library.loop_receive(self._handle, number, room, MAX_FRAME, int(timeout * 1e9))
         if result == -errno.ETIMEDOUT:
@@ -336,7 +336,7 @@ class PortLoop:
             del self._captures[path]
 
     def captures(self) -> list[Capture]:
-        """What is being captured."""
+        """Return what is being captured."""
         with self._changing:
             return [
                 Capture(path, ports, directions, self._capture_error(path))
@@ -374,7 +374,7 @@ _XDP_REASONS: Final = {
 
 
 def _reason(number: int, port: int, ports: Mapping[int, PortState]) -> str:
-    """What an errno of opening a port means to the person who asked for it."""
+    """Return what an errno of opening a port means to the person who asked for it."""
     explain: dict[int, Callable[[], str]] = {
         errno.EEXIST: lambda: (
             f"port {port} is already {ports[port].attached}"

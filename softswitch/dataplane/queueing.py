@@ -72,7 +72,7 @@ class QueueStatistics:
 
 
 def parse_rate(text: str) -> int:
-    """A rate in bit/s: ``100mbit``, ``2.5gbit``, ``64kbit``, ``9600bit`` or just ``9600``.
+    """Return a rate in bit/s: ``100mbit``, ``2.5gbit``, ``64kbit``, ``9600bit`` or just ``9600``.
 
     Raises ValueError, saying what is expected.
     """
@@ -95,7 +95,7 @@ class Limits(ctypes.Structure):
 
     @classmethod
     def of(cls, queueing: Queueing) -> "Limits":
-        """The same limits."""
+        """Return the same limits."""
         return cls(
             rate_bps=queueing.rate_bps or 0,
             rate_pps=queueing.rate_pps or 0,

@@ -68,7 +68,7 @@ def write_group(pipeline: Pipeline, update: int, message: Message) -> None:
 
 
 def read_members(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
-    """The ActionProfileMember messages that a read selects; id 0 means all. Raises ControlError."""
+    """Yield the ActionProfileMember messages that a read selects; id 0 means all. Raises ControlError."""
     for profile in _selected(pipeline, wanted.action_profile_id):
         for member in pipeline.switch.profiles.members(profile.name):
             if wanted.member_id in (0, member.id):
@@ -78,7 +78,7 @@ def read_members(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
 
 
 def read_groups(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
-    """The ActionProfileGroup messages that a read selects; id 0 means all. Raises ControlError."""
+    """Yield the ActionProfileGroup messages that a read selects; id 0 means all. Raises ControlError."""
     for profile in _selected(pipeline, wanted.action_profile_id):
         for group in pipeline.switch.profiles.groups(profile.name):
             if wanted.group_id in (0, group.id):
@@ -99,7 +99,7 @@ def _selected(pipeline: Pipeline, number: int) -> list[ProfileInfo]:
 
 
 def decode_via(pipeline: Pipeline, table: TableInfo, action: Message) -> Via:
-    """What a TableAction of a table with an action profile refers to. Raises ControlError."""
+    """Return what a TableAction of a table with an action profile refers to. Raises ControlError."""
     kind = action.WhichOneof("type")
     if kind == "action_profile_member_id":
         return ByMember(action.action_profile_member_id)

@@ -8,7 +8,7 @@ from weir.softswitch.p4rt.values import decode, encode
 
 
 def decode_action(pipeline: Pipeline, message: Message) -> tuple[ActionInfo, tuple[int, ...]]:
-    """An action of P4Info and its arguments in order. Raises ControlError."""
+    """Return an action of P4Info and its arguments in order. Raises ControlError."""
     action = pipeline.info.action(message.action_id)
     given: dict[int, bytes] = {}
     for param in message.params:
@@ -27,7 +27,7 @@ def decode_action(pipeline: Pipeline, message: Message) -> tuple[ActionInfo, tup
 
 
 def encode_action(pipeline: Pipeline, name: str, args: tuple[int, ...], message: Message) -> bool:
-    """Fills an Action message; False when P4Info does not have the action (the compiler made it)."""
+    """Fill an Action message; False when P4Info does not have the action (the compiler made it)."""
     action = pipeline.info.action_named(name)
     if action is None:
         return False

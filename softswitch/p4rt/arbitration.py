@@ -55,7 +55,7 @@ class Arbiter:
         self._role_of: dict[Hashable, str] = {}
 
     def update(self, stream: Hashable, role: str, election_id: int | None) -> list[Notice]:
-        """A stream's MasterArbitrationUpdate. An ``election_id`` of None can never be primary.
+        """Return a stream's MasterArbitrationUpdate. An ``election_id`` of None can never be primary.
 
         Returns whom to tell what, a primary last. Raises ControlError when the stream is to be ended:
         FAILED_PRECONDITION for a change of role, INVALID_ARGUMENT for an election id in use,
@@ -82,7 +82,7 @@ class Arbiter:
         return self._notices(role, state.members if claims or before == stream else [stream])
 
     def leave(self, stream: Hashable) -> list[Notice]:
-        """A stream ended. Returns whom to tell what."""
+        """Return a stream ended. Returns whom to tell what."""
         role = self._role_of.pop(stream, None)
         if role is None:
             return []
@@ -92,19 +92,19 @@ class Arbiter:
         return self._notices(role, state.members) if was_primary else []
 
     def knows(self, stream: Hashable) -> bool:
-        """Whether the stream has arbitrated."""
+        """Return whether the stream has arbitrated."""
         return stream in self._role_of
 
     def primary(self, role: str) -> Hashable | None:
-        """The primary stream of a role, if it has one."""
+        """Return the primary stream of a role, if it has one."""
         return self._roles[role].primary() if role in self._roles else None
 
     def primaries(self) -> list[Hashable]:
-        """The primary streams of all roles."""
+        """Return the primary streams of all roles."""
         return [stream for role in self._roles if (stream := self.primary(role)) is not None]
 
     def check_writer(self, role: str, election_id: int | None) -> None:
-        """Raises ControlError unless ``election_id`` is that of the role's primary."""
+        """Raise ControlError unless ``election_id`` is that of the role's primary."""
         if role not in self._roles:
             raise ControlError(Code.NOT_FOUND, f"no controller has taken role {role!r}")
         if self.primary(role) is None:
@@ -123,7 +123,7 @@ class Arbiter:
         return "" if highest is None else f" of at least {highest}, the highest there has been"
 
     def _joined(self, role: str, *, new: bool) -> _Role:
-        """The state of a role that a stream is in, or wants to join."""
+        """Return the state of a role that a stream is in, or wants to join."""
         state = self._roles.get(role)
         if state is None:
             if len(self._roles) >= MAX_ROLES:

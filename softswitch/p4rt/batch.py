@@ -67,7 +67,7 @@ def _check_queues(pipeline: Pipeline, updates: Sequence[Message]) -> None:
 
 
 def _seen_at_egress(pipeline: Pipeline, entity: Message) -> bool | None:
-    """Whether frames see an entity in egress and not in ingress; None when that cannot be told."""
+    """Return whether frames see an entity in egress and not in ingress; None when that cannot be told."""
     kind = entity.WhichOneof("entity")
     if kind == "table_entry":
         table = entity.table_entry.table_id
@@ -110,7 +110,7 @@ def _roll_back(pipeline: Pipeline, undo: Sequence[tuple[int, Message]]) -> None:
 
 
 def _inverse(pipeline: Pipeline, update: Message) -> list[tuple[int, Message]]:
-    """What puts back the state that an update is about to change: what is read can be written."""
+    """Return what puts back the state that an update is about to change: what is read can be written."""
     if update.type == _UPDATE.INSERT:
         return [(_UPDATE.DELETE, update.entity)]
     kind = _UPDATE.INSERT if update.type == _UPDATE.DELETE else _UPDATE.MODIFY
@@ -123,7 +123,7 @@ def _inverse(pipeline: Pipeline, update: Message) -> list[tuple[int, Message]]:
 
 
 def _present(pipeline: Pipeline, entity: Message) -> list[Message]:
-    """What is there now of what an update changes, other than a table entry. Raises ControlError."""
+    """Return what is there now of what an update changes, other than a table entry. Raises ControlError."""
     kind = entity.WhichOneof("entity")
     if kind in ("counter_entry", "direct_counter_entry") and not getattr(entity, kind).HasField("data"):
         return []
@@ -138,7 +138,7 @@ def _present(pipeline: Pipeline, entity: Message) -> list[Message]:
 
 
 def _present_entry(pipeline: Pipeline, given: Message, *, counted: bool) -> Message:
-    """A table entry as it is now. A counter that the update leaves alone counts on, and is left out."""
+    """Return a table entry as it is now. A counter that the update leaves alone counts on, and is left out."""
     table = pipeline.info.table(given.table_id)
     wanted = p4runtime_pb2.TableEntry(table_id=table.id, is_default_action=given.is_default_action)
     if given.is_default_action:

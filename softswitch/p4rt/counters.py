@@ -17,14 +17,14 @@ DIRECT_COUNTERS: Final = Direct("counter", lambda _, table: table.counted)
 
 
 def decode_count(data: Message) -> Count:
-    """A CounterData. Raises ControlError INVALID_ARGUMENT for a negative one."""
+    """Return a CounterData. Raises ControlError INVALID_ARGUMENT for a negative one."""
     if data.packet_count < 0 or data.byte_count < 0:
         raise invalid("a counter cannot be negative")
     return Count(data.packet_count, data.byte_count)
 
 
 def encode_count(count: Count) -> Message:
-    """A CounterData, cut to its 63 bits."""
+    """Return a CounterData, cut to its 63 bits."""
     largest = (1 << 63) - 1
     return p4runtime_pb2.CounterData(packet_count=count.packets & largest, byte_count=count.bytes & largest)
 
@@ -41,7 +41,7 @@ def write_direct_counter(pipeline: Pipeline, update: int, message: Message) -> N
 
 
 def read_direct_counters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
-    """The DirectCounterEntry messages that a read selects. Raises ControlError."""
+    """Yield the DirectCounterEntry messages that a read selects. Raises ControlError."""
     for table, entry in DIRECT_COUNTERS.entries(pipeline, wanted.table_entry):
         count = pipeline.switch.entry_counter(table.name, entry.key, entry.priority)
         yield p4runtime_pb2.DirectCounterEntry(
@@ -50,7 +50,9 @@ def read_direct_counters(pipeline: Pipeline, wanted: Message) -> Iterator[Messag
 
 
 def cells(array: ArrayInfo, message: Message) -> list[int]:
-    """The cells that an entity means: the one at its index, or all when it has none. Raises ControlError."""
+    """Return the cells that an entity means: the one at its index, or all when it has none. Raises
+    ControlError.
+    """
     if not message.HasField("index"):
         return list(range(array.size))
     index = message.index.index
@@ -74,7 +76,7 @@ def write_counter(pipeline: Pipeline, update: int, message: Message) -> None:
 
 
 def read_counters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
-    """The CounterEntry messages that a read selects. Raises ControlError."""
+    """Yield the CounterEntry messages that a read selects. Raises ControlError."""
     info = pipeline.info
     for counter in [info.counter(wanted.counter_id)] if wanted.counter_id else list(info.counters.values()):
         for index in cells(counter, wanted):

@@ -91,7 +91,7 @@ class DigestLists:
         state.config.CopyFrom(config)
 
     def read(self, wanted: Message) -> Iterator[Message]:
-        """The DigestEntry messages that a read selects: with id 0, all. Raises ControlError NOT_FOUND."""
+        """Yield the DigestEntry messages that a read selects: with id 0, all. Raises ControlError NOT_FOUND."""
         if wanted.digest_id:
             info, state = self._find(wanted.digest_id, Code.NOT_FOUND)
             if state.config is None:
@@ -124,7 +124,7 @@ class DigestLists:
             self._finish(number, state, now)
 
     def due(self, now: int) -> list[Message]:
-        """The DigestList messages to be sent by now, without timestamps."""
+        """Return the DigestList messages to be sent by now, without timestamps."""
         for number, state in self._state.items():
             if state.config is None:
                 continue
@@ -198,5 +198,5 @@ def write_digest(pipeline: Message, update: int, message: Message) -> None:
 
 
 def read_digests(pipeline: Message, wanted: Message) -> Iterator[Message]:
-    """The DigestEntry messages that a read selects. Raises ControlError."""
+    """Yield the DigestEntry messages that a read selects. Raises ControlError."""
     yield from pipeline.digests.read(wanted)

@@ -21,18 +21,18 @@ class Direct:
     has: Callable[[P4InfoIndex, TableInfo], bool]
 
     def check(self, info: P4InfoIndex, table: TableInfo) -> None:
-        """Raises ControlError INVALID_ARGUMENT unless the table has one."""
+        """Raise ControlError INVALID_ARGUMENT unless the table has one."""
         if not self.has(info, table):
             raise invalid(f"table {table.name} has no direct {self.kind}")
 
     def modified_table(self, pipeline: Pipeline, update: int, entry: Message) -> TableInfo:
-        """The table of an entry whose resource an update of this type changes. Raises ControlError."""
+        """Return the table of an entry whose resource an update of this type changes. Raises ControlError."""
         if update != p4runtime_pb2.Update.MODIFY:
             raise invalid(f"a direct {self.kind} lives with its entry; only MODIFY changes it")
         return self._table(pipeline, entry)
 
     def entries(self, pipeline: Pipeline, wanted: Message) -> Iterator[tuple[TableInfo, Entry]]:
-        """The entries, with their tables, whose resources a read of this TableEntry selects.
+        """Yield the entries, with their tables, whose resources a read of this TableEntry selects.
 
         Raises ControlError, NOT_FOUND when it has a match and there is no such entry.
         """

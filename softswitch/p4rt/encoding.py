@@ -3,7 +3,7 @@
 
 
 def varint(value: int) -> bytes:
-    """A non-negative integer: seven bits a byte, lowest first; all but the last have the eighth."""
+    """Return a non-negative integer: seven bits a byte, lowest first; all but the last have the eighth."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -13,5 +13,5 @@ def varint(value: int) -> bytes:
 
 
 def message_field(number: int, message: bytes) -> bytes:
-    """An encoded message as field ``number`` of another: tag, length, message."""
+    """Return an encoded message as field ``number`` of another: tag, length, message."""
     return b"".join((varint(number << 3 | 2), varint(len(message)), message))

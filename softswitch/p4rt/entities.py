@@ -78,7 +78,7 @@ def write(pipeline: Pipeline, update: int, entity: Message) -> None:
 
 
 def read(pipeline: Pipeline, entity: Message) -> Iterator[Message]:
-    """The Entity messages that a request entity selects. Raises ControlError.
+    """Yield the Entity messages that a request entity selects. Raises ControlError.
 
     Of a kind that this switch does not have, "all there are" is nothing.
     """
@@ -87,7 +87,7 @@ def read(pipeline: Pipeline, entity: Message) -> Iterator[Message]:
 
 
 def read_responses(pipeline: Pipeline, entity: Message) -> Iterator[bytes]:
-    """The same, each as a ReadResponse on the wire; one behind the other they are one ReadResponse.
+    """Yield the same, each as a ReadResponse on the wire; one behind the other they are one ReadResponse.
 
     Because putting thousands of messages into others copies each of them.
     """

@@ -15,7 +15,7 @@ _MOST: Final = 1000  # entries of one message: well below gRPC's 4 MiB
 
 
 def check_idle_fields(table: TableInfo, entry: Message) -> None:
-    """Raises ControlError INVALID_ARGUMENT for idle fields that a TableEntry to be written may not have."""
+    """Raise ControlError INVALID_ARGUMENT for idle fields that a TableEntry to be written may not have."""
     if entry.HasField("time_since_last_hit"):
         raise invalid(f"table {table.name}: time_since_last_hit can only be read")
     if entry.idle_timeout_ns and not table.idle_timeout:
@@ -29,7 +29,7 @@ def check_idle_fields(table: TableInfo, entry: Message) -> None:
 def idle_notifications(
     pipeline: Pipeline, expired: Sequence[tuple[str, Entry]], timestamp: int
 ) -> Iterator[Message]:
-    """The IdleTimeoutNotifications for entries that have timed out.
+    """Yield the IdleTimeoutNotifications for entries that have timed out.
 
     Args:
         pipeline: theirs.

@@ -27,7 +27,7 @@ _ONEOF: Final = {
 
 
 def invalid(message: str) -> ControlError:
-    """The error for a malformed entity."""
+    """Return the error for a malformed entity."""
     return ControlError(Code.INVALID_ARGUMENT, message)
 
 
@@ -78,7 +78,7 @@ def _match(field: FieldInfo, message: Message, where: str) -> Match:
 
 
 def decode_key(table: TableInfo, entry: Message) -> tuple[Match, ...]:
-    """The entry's key, one match per field in the table's order. Raises ControlError INVALID_ARGUMENT."""
+    """Return the entry's key, one match per field in the table's order. Raises ControlError INVALID_ARGUMENT."""
     return decode_matches(f"table {table.name}", table.fields, entry.match)
 
 
@@ -100,7 +100,7 @@ def decode_matches(what: str, fields: Sequence[FieldInfo], messages: Iterable[Me
 
 
 def check_priority(table: TableInfo, priority: int) -> None:
-    """Raises ControlError INVALID_ARGUMENT unless a priority is there exactly when the table needs one."""
+    """Raise ControlError INVALID_ARGUMENT unless a priority is there exactly when the table needs one."""
     if priority < 0 or (priority == 0) == table.prioritised:
         wanted = "positive, for it has a ternary, range or optional field" if table.prioritised else "0"
         raise invalid(f"table {table.name}: priority is {priority}, must be {wanted}")
@@ -128,7 +128,7 @@ def encode_match(field: FieldInfo, match: Match, message: Message) -> None:
 
 
 def encode_key(table: TableInfo, key: tuple[Match, ...], priority: int) -> Message:
-    """A TableEntry with nothing but what identifies it."""
+    """Return a TableEntry with nothing but what identifies it."""
     message = p4runtime_pb2.TableEntry(table_id=table.id, priority=priority)
     for field, match in zip(table.fields, key, strict=True):
         encode_match(field, match, message)
@@ -136,7 +136,7 @@ def encode_key(table: TableInfo, key: tuple[Match, ...], priority: int) -> Messa
 
 
 def entries_with(pipeline: Pipeline, table: TableInfo, wanted: Message) -> Iterator[Entry]:
-    """The entries with the match and the priority of a TableEntry, as far as it has them.
+    """Yield the entries with the match and the priority of a TableEntry, as far as it has them.
 
     Raises ControlError INVALID_ARGUMENT for a match that is none of the table's.
     """

@@ -20,7 +20,9 @@ _DIRECT: Final = Direct("meter", lambda info, table: table.id in info.direct_met
 
 
 def decode_config(meter: MeterInfo, config: Message) -> MeterConfig:
-    """A MeterConfig for a meter of this type. Raises ControlError, INVALID_ARGUMENT when it does not fit."""
+    """Return a MeterConfig for a meter of this type. Raises ControlError, INVALID_ARGUMENT when it does not
+    fit.
+    """
     if config.eburst and meter.type != _TYPES.SINGLE_RATE_THREE_COLOR:
         raise invalid(f"meter {meter.name} has no excess burst: leave eburst unset")
     if meter.type != _TYPES.TWO_RATE_THREE_COLOR and (config.pir, config.pburst) != (
@@ -34,19 +36,19 @@ def decode_config(meter: MeterInfo, config: Message) -> MeterConfig:
 
 
 def encode_config(config: MeterConfig) -> Message:
-    """A MeterConfig."""
+    """Return a MeterConfig."""
     return p4runtime_pb2.MeterConfig(**vars(config))
 
 
 def encode_marked(marked: Marked) -> Message:
-    """A MeterCounterData."""
+    """Return a MeterCounterData."""
     return p4runtime_pb2.MeterCounterData(
         green=encode_count(marked.green), yellow=encode_count(marked.yellow), red=encode_count(marked.red)
     )
 
 
 def check_zero(data: Message) -> None:
-    """Raises ControlError INVALID_ARGUMENT unless a MeterCounterData is all zero: it can only be reset."""
+    """Raise ControlError INVALID_ARGUMENT unless a MeterCounterData is all zero: it can only be reset."""
     if any(part.packet_count or part.byte_count for part in (data.green, data.yellow, data.red)):
         raise invalid("counters of colours can only be set to zero")
 
@@ -70,7 +72,7 @@ def write_meter(pipeline: Pipeline, update: int, message: Message) -> None:
 
 
 def read_meters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
-    """The MeterEntry messages that a read selects. Raises ControlError."""
+    """Yield the MeterEntry messages that a read selects. Raises ControlError."""
     info, meters = pipeline.info, pipeline.switch.meters
     for meter in [info.meter(wanted.meter_id)] if wanted.meter_id else list(info.meters.values()):
         for index in cells(meter, wanted):
@@ -88,7 +90,7 @@ def read_meters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
 
 
 def direct_meter(pipeline: Pipeline, table: TableInfo) -> MeterInfo:
-    """A table's direct meter. Raises ControlError INVALID_ARGUMENT when it has none."""
+    """Return a table's direct meter. Raises ControlError INVALID_ARGUMENT when it has none."""
     _DIRECT.check(pipeline.info, table)
     return pipeline.info.direct_meters[table.id]
 
@@ -108,7 +110,7 @@ def write_direct_meter(pipeline: Pipeline, update: int, message: Message) -> Non
 
 
 def read_direct_meters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
-    """The DirectMeterEntry messages that a read selects. Raises ControlError."""
+    """Yield the DirectMeterEntry messages that a read selects. Raises ControlError."""
     for table, entry in _DIRECT.entries(pipeline, wanted.table_entry):
         message = p4runtime_pb2.DirectMeterEntry(table_entry=encode_key(table, entry.key, entry.priority))
         if entry.meter is not None:

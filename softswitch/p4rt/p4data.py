@@ -15,7 +15,7 @@ Encoder = Callable[[Iterator[int]], Message]
 
 
 def encoder(spec: Message, types: Message, where: str) -> tuple[Encoder, list[int]]:
-    """How to encode values of a P4DataTypeSpec, and the widths of the fields that it consists of.
+    """Return how to encode values of a P4DataTypeSpec, and the widths of the fields that it consists of.
 
     Args:
         spec: the type.

@@ -68,7 +68,7 @@ class TableInfo:
 
     @property
     def prioritised(self) -> bool:
-        """Whether entries carry a priority."""
+        """Return whether entries carry a priority."""
         return any(
             field.match_type
             in (p4info_pb2.MatchField.TERNARY, p4info_pb2.MatchField.RANGE, p4info_pb2.MatchField.OPTIONAL)
@@ -155,42 +155,42 @@ class P4InfoIndex:
         self._action_ids = {action.name: action.id for action in self.actions.values()}
 
     def table(self, number: int) -> TableInfo:
-        """The table with that id. Raises ControlError NOT_FOUND."""
+        """Return the table with that id. Raises ControlError NOT_FOUND."""
         return _find(self.tables, number, "table")
 
     def profile(self, number: int) -> ProfileInfo:
-        """The action profile with that id. Raises ControlError NOT_FOUND."""
+        """Return the action profile with that id. Raises ControlError NOT_FOUND."""
         return _find(self.profiles, number, "action profile")
 
     def action(self, number: int) -> ActionInfo:
-        """The action with that id. Raises ControlError INVALID_ARGUMENT."""
+        """Return the action with that id. Raises ControlError INVALID_ARGUMENT."""
         if number not in self.actions:
             raise ControlError(Code.INVALID_ARGUMENT, f"P4Info has no action with id {number}")
         return self.actions[number]
 
     def action_named(self, name: str) -> ActionInfo | None:
-        """The action of that name, or None (actions that the compiler made are not in P4Info)."""
+        """Return the action of that name, or None (actions that the compiler made are not in P4Info)."""
         number = self._action_ids.get(name)
         return None if number is None else self.actions[number]
 
     def counter(self, number: int) -> ArrayInfo:
-        """The indirect counter with that id. Raises ControlError NOT_FOUND."""
+        """Return the indirect counter with that id. Raises ControlError NOT_FOUND."""
         return _find(self.counters, number, "counter")
 
     def meter(self, number: int) -> MeterInfo:
-        """The indirect meter with that id. Raises ControlError NOT_FOUND."""
+        """Return the indirect meter with that id. Raises ControlError NOT_FOUND."""
         return _find(self.meters, number, "meter")
 
     def register(self, number: int) -> ArrayInfo:
-        """The register with that id. Raises ControlError NOT_FOUND."""
+        """Return the register with that id. Raises ControlError NOT_FOUND."""
         return _find(self.registers, number, "register")
 
     def value_set(self, number: int) -> ValueSetInfo:
-        """The parser value set with that id. Raises ControlError NOT_FOUND."""
+        """Return the parser value set with that id. Raises ControlError NOT_FOUND."""
         return _find(self.value_sets, number, "value set")
 
     def check_against(self, program: Program) -> None:
-        """Raises ProgramError, naming the first difference, unless P4Info describes ``program``."""
+        """Raise ProgramError, naming the first difference, unless P4Info describes ``program``."""
         _check_ids(self.message)
         for table in self.tables.values():
             self._check_table(table, program)
@@ -262,7 +262,7 @@ class P4InfoIndex:
             )
 
     def _translation(self, field: FieldInfo) -> Any:
-        """The P4NewTypeTranslation of a field's type, or None."""
+        """Return the P4NewTypeTranslation of a field's type, or None."""
         if field.type_name not in self.message.type_info.new_types:
             return None
         spec = self.message.type_info.new_types[field.type_name]
@@ -313,7 +313,7 @@ def _register(register: Any, types: Any) -> ArrayInfo:
 
 
 def _check_ids(info: P4Info) -> None:
-    """Raises ProgramError unless every object has an id of its own, as every part of it has within it."""
+    """Raise ProgramError unless every object has an id of its own, as every part of it has within it."""
     for objects in (
         info.tables,
         info.actions,

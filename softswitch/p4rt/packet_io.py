@@ -19,7 +19,7 @@ def _header_bytes(fields: Sequence[FieldInfo]) -> int:
 
 
 def frame_of_packet_out(info: P4InfoIndex, packet: Message) -> bytes:
-    """The frame to put in at the CPU port: the "packet_out" header, then the payload.
+    """Return the frame to put in at the CPU port: the "packet_out" header, then the payload.
 
     Fields follow each other most significant bit first; what is missing to a whole byte is zero.
     Raises ControlError INVALID_ARGUMENT for metadata that P4Info does not describe.
@@ -42,7 +42,7 @@ def frame_of_packet_out(info: P4InfoIndex, packet: Message) -> bytes:
 
 
 def packet_in_of_frame(info: P4InfoIndex, frame: bytes) -> Message:
-    """The PacketIn for a frame that left at the CPU port: its "packet_in" header as metadata.
+    """Return the PacketIn for a frame that left at the CPU port: its "packet_in" header as metadata.
 
     Raises ControlError INVALID_ARGUMENT for a frame shorter than that header.
     """

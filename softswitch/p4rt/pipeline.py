@@ -102,7 +102,7 @@ class PipelineStore:
 
     @property
     def newest(self) -> Pipeline | None:
-        """The pipeline that reads and writes refer to, or None."""
+        """Return the pipeline that reads and writes refer to, or None."""
         return self.saved or self.running
 
     def current(self) -> Pipeline:
@@ -160,7 +160,7 @@ class PipelineStore:
             self._reconcile(built)
 
     def _build(self, config: Config) -> Pipeline:
-        """A pipeline of its own, with the state that the program starts with."""
+        """Return a pipeline of its own, with the state that the program starts with."""
         try:
             program = load_program(config.p4_device_config)
             info = P4InfoIndex(config.p4info)

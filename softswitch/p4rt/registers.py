@@ -28,7 +28,7 @@ def write_register(pipeline: Pipeline, update: int, message: Message) -> None:
 
 
 def read_registers(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
-    """The RegisterEntry messages that a read selects. Raises ControlError."""
+    """Yield the RegisterEntry messages that a read selects. Raises ControlError."""
     info = pipeline.info
     ids = [wanted.register_id] if wanted.register_id else list(info.registers)
     for register in map(info.register, ids):

@@ -97,7 +97,7 @@ def _write_session(pipeline: Pipeline, update: int, message: Message) -> None:
 
 
 def read_replication(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
-    """The PacketReplicationEngineEntry messages that a read selects; id 0 selects all."""
+    """Yield the PacketReplicationEngineEntry messages that a read selects; id 0 selects all."""
     kind = wanted.WhichOneof("type")
     if kind in (None, "multicast_group_entry"):
         yield from _read_groups(pipeline, wanted.multicast_group_entry.multicast_group_id)

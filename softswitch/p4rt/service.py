@@ -53,7 +53,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
     # -- calls -------------------------------------------------------------------------------------
 
     def Write(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - gRPC's name
-        """Applies updates in their order, under the atomicity asked for."""
+        """Apply updates in their order, under the atomicity asked for."""
         results = _answer(context, lambda: self._write(request))
         if any(results):
             context.abort_with_status(batch_status("Write", results))
@@ -73,11 +73,11 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
         return p4runtime_pb2.SetForwardingPipelineConfigResponse()
 
     def GetForwardingPipelineConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """The newest config, in as much detail as asked for; empty when there is none."""
+        """Return the newest config, in as much detail as asked for; empty when there is none."""
         return _answer(context, lambda: self._get_config(request))
 
     def Capabilities(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
-        """The API version."""
+        """Return the API version."""
         return p4runtime_pb2.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
 
     def StreamChannel(  # noqa: N802
@@ -220,7 +220,7 @@ class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[mi
 
 
 def _chunks(found: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """What is read, in parts that clients can receive."""
+    """Yield what is read, in parts that clients can receive."""
     start = size = 0
     for number, each in enumerate(found):
         if size and size + len(each) > _READ_CHUNK:
@@ -232,7 +232,9 @@ def _chunks(found: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _answer(context: grpc.ServicerContext, action: Callable[[], _T]) -> _T:
-    """The action's result; its error ends the call. What nobody has thought of is INTERNAL, and logged."""
+    """Return the action's result; its error ends the call. What nobody has thought of is INTERNAL, and
+    logged.
+    """
     try:
         return action()
     except ControlError as error:

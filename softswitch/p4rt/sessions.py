@@ -60,7 +60,7 @@ class Stream:
         self._out.put(error)
 
     def responses(self) -> Iterator[Any]:
-        """Everything that is sent, until ``end``; an error given to it is raised."""
+        """Yield everything that is sent, until ``end``; an error given to it is raised."""
         while (response := self._out.get()) is not None:
             if isinstance(response, ControlError):
                 raise response
@@ -87,7 +87,9 @@ class Sessions:
         self._lost = 0
 
     def join(self, cut: Callable[[], object]) -> Stream:
-        """A new stream, which ``cut`` breaks off. Raises ControlError RESOURCE_EXHAUSTED for one too many."""
+        """Return a new stream, which ``cut`` breaks off. Raises ControlError RESOURCE_EXHAUSTED for one too
+        many.
+        """
         with self._lock:
             if self._open >= MAX_OPEN:
                 raise ControlError(Code.RESOURCE_EXHAUSTED, f"{MAX_OPEN} streams are open already")
@@ -125,13 +127,13 @@ class Sessions:
             self._tell(notices)
 
     def check_writer(self, request: Any) -> None:
-        """Raises ControlError unless a request comes from its role's primary."""
+        """Raise ControlError unless a request comes from its role's primary."""
         check_role_id(request.role_id)
         with self._lock:
             self._arbiter.check_writer(request.role, election_id(request))
 
     def check_primary(self, stream: Stream, what: str) -> None:
-        """Raises ControlError PERMISSION_DENIED, naming ``what``, unless a stream is a primary's."""
+        """Raise ControlError PERMISSION_DENIED, naming ``what``, unless a stream is a primary's."""
         with self._lock:
             if stream not in self._arbiter.primaries():
                 raise ControlError(Code.PERMISSION_DENIED, f"only the primary controller may {what}")
@@ -186,14 +188,14 @@ def _text(notice: Notice) -> str:
 
 
 def election_id(message: Any) -> int | None:
-    """The election id of a request or an arbitration update; None when it has none."""
+    """Return the election id of a request or an arbitration update; None when it has none."""
     if not message.HasField("election_id"):
         return None
     return int(message.election_id.high) << 64 | int(message.election_id.low)
 
 
 def check_role_id(number: int) -> None:
-    """Raises ControlError for a role given by number, which would otherwise count as the default role."""
+    """Raise ControlError for a role given by number, which would otherwise count as the default role."""
     if number:
         raise ControlError(
             Code.INVALID_ARGUMENT, f"role id {number}: roles have names since P4Runtime 1.4, not numbers"
@@ -201,7 +203,7 @@ def check_role_id(number: int) -> None:
 
 
 def stream_error(error: ControlError, request: Any) -> Any:
-    """The StreamMessageResponse that tells of a bad StreamMessageRequest."""
+    """Return the StreamMessageResponse that tells of a bad StreamMessageRequest."""
     response = p4runtime_pb2.StreamMessageResponse()
     response.error.canonical_code = int(error.code)
     response.error.message = shortened(error.message)

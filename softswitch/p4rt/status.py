@@ -32,12 +32,12 @@ def grpc_code(number: int) -> grpc.StatusCode:
 
 
 def shortened(message: str) -> str:
-    """A message fit for a status, which travels as metadata: it may quote a request of any length."""
+    """Return a message fit for a status, which travels as metadata: it may quote a request of any length."""
     return message if len(message) <= _MAX_MESSAGE else message[: _MAX_MESSAGE - 1] + "…"
 
 
 def batch_status(call: str, results: Sequence[ControlError | None]) -> BatchStatus:
-    """The status of a batch that failed in part: UNKNOWN, with one p4.v1.Error per part in order."""
+    """Return the status of a batch that failed in part: UNKNOWN, with one p4.v1.Error per part in order."""
     failed = sum(error is not None for error in results)
     message = f"{call}: {failed} of {len(results)} failed"
     status = status_pb2.Status(code=code_pb2.UNKNOWN, message=message)

@@ -44,7 +44,7 @@ def _table_action(pipeline: Pipeline, table: TableInfo, entry: Message) -> tuple
 
 
 def _check_resources(pipeline: Pipeline, table: TableInfo, entry: Message) -> None:
-    """Raises ControlError unless the table has the direct resources that an entry to be written names."""
+    """Raise ControlError unless the table has the direct resources that an entry to be written names."""
     check_idle_fields(table, entry)
     if entry.HasField("counter_data"):
         DIRECT_COUNTERS.check(pipeline.info, table)
@@ -154,7 +154,7 @@ def _note(message: Message, notes: EntryNotes | None) -> None:
 
 
 def read_table_entries(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
-    """The TableEntry messages that a read selects. Raises ControlError."""
+    """Yield the TableEntry messages that a read selects. Raises ControlError."""
     if wanted.table_id == 0:
         for name in ("match", "action", "priority", "controller_metadata", "metadata"):
             if name in {field.name for field, _ in wanted.ListFields()}:
@@ -197,7 +197,7 @@ def _read_entries(pipeline: Pipeline, table: TableInfo, wanted: Message) -> Iter
 
 
 def read_one(pipeline: Pipeline, wanted: Message) -> Message:
-    """The very entry that a TableEntry names, also where no match means a match with everything.
+    """Return the very entry that a TableEntry names, also where no match means a match with everything.
 
     Raises ControlError NOT_FOUND.
     """
@@ -207,7 +207,7 @@ def read_one(pipeline: Pipeline, wanted: Message) -> Message:
 
 
 def _encode_entry(pipeline: Pipeline, table: TableInfo, entry: Entry, wanted: Message) -> Message:
-    """An entry as a TableEntry, with the direct resources that a read wants."""
+    """Return an entry as a TableEntry, with the direct resources that a read wants."""
     message = encode_key(table, entry.key, entry.priority)
     if entry.via is not None:
         encode_via(pipeline, entry.via, message.action)

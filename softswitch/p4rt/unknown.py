@@ -19,7 +19,7 @@ class _Parts(NamedTuple):
 
 
 def has_unknown(message: Any) -> bool:
-    """Whether a message, or one in it, has a field that its type does not have."""
+    """Return whether a message, or one in it, has a field that its type does not have."""
     if len(message.UnknownFields()):
         return True
     parts = _parts(message.DESCRIPTOR)

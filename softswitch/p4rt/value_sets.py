@@ -23,7 +23,7 @@ def write_value_set(pipeline: Pipeline, update: int, message: Message) -> None:
 
 
 def read_value_sets(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
-    """The ValueSetEntry messages that a read selects; id 0 selects all. Raises ControlError."""
+    """Yield the ValueSetEntry messages that a read selects; id 0 selects all. Raises ControlError."""
     info = pipeline.info
     for each in map(info.value_set, [wanted.value_set_id] if wanted.value_set_id else list(info.value_sets)):
         entry = p4runtime_pb2.ValueSetEntry(value_set_id=each.id)

@@ -5,12 +5,12 @@ from weir.softswitch.errors import Code, ControlError
 
 
 def encode(value: int) -> bytes:
-    """The canonical byte string of a non-negative integer: no leading zero bytes, one byte for 0."""
+    """Return the canonical byte string of a non-negative integer: no leading zero bytes, one byte for 0."""
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 
 def decode(data: bytes, bits: int, what: str) -> int:
-    """The value of a byte string for a ``bit<bits>``; leading zeros are accepted.
+    """Return the value of a byte string for a ``bit<bits>``; leading zeros are accepted.
 
     Raises ControlError INVALID_ARGUMENT, naming ``what``, for an empty string or a value too large: the
     specification says OUT_OF_RANGE here and INVALID_ARGUMENT in 9.1, and BMv2 goes by the latter.
@@ -24,14 +24,16 @@ def decode(data: bytes, bits: int, what: str) -> int:
 
 
 def encode_signed(pattern: int, bits: int) -> bytes:
-    """The canonical byte string of an ``int<bits>`` given as its bit pattern: as few sign bits as will do."""
+    """Return the canonical byte string of an ``int<bits>`` given as its bit pattern: as few sign bits as will
+    do.
+    """
     value = pattern - (1 << bits) if pattern >> (bits - 1) else pattern
     magnitude = value if value >= 0 else ~value
     return value.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
 
 
 def decode_signed(data: bytes, bits: int, what: str) -> int:
-    """The bit pattern of an ``int<bits>``. Raises ControlError, as decode does."""
+    """Return the bit pattern of an ``int<bits>``. Raises ControlError, as decode does."""
     value = int.from_bytes(data, "big", signed=True)
     if not data or not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise ControlError(

@@ -75,7 +75,7 @@ Operand = Expr | Whole
 
 
 def is_boolean(expr: Expr) -> bool:
-    """Whether an expression is of BMv2's boolean type, not an integer."""
+    """Return whether an expression is of BMv2's boolean type, not an integer."""
     match expr:
         case BoolConst() | HeadersEqual() | VarbitsEqual():
             return True
@@ -100,24 +100,24 @@ class ExpressionReader:
         self._depth = 0
 
     def value(self, node: Json, where: str) -> Expr:
-        """Reads an integer or boolean expression."""
+        """Read an integer or boolean expression."""
         result = self.operand(node, where)
         if isinstance(result, Whole):
             raise ProgramError(f"{where}: a header or stack stands where a value is needed")
         return result
 
     def boolean(self, node: Json, where: str) -> Expr:
-        """Reads a condition; an integer counts as true when it is not zero."""
+        """Read a condition; an integer counts as true when it is not zero."""
         result = self.value(node, where)
         return result if is_boolean(result) else Unary("d2b", result)
 
     def integer(self, node: Json, where: str) -> Expr:
-        """Reads an integer; a boolean becomes 0 or 1."""
+        """Read an integer; a boolean becomes 0 or 1."""
         result = self.value(node, where)
         return Unary("b2d", result) if is_boolean(result) else result
 
     def field(self, value: Json, where: str) -> FieldRef | Valid:
-        """Reads a ``[header, field]`` pair."""
+        """Read a ``[header, field]`` pair."""
         header, name = pair(value, where)
         self._header(header, where)
         if name == VALID_FIELD:
@@ -126,7 +126,7 @@ class ExpressionReader:
         return FieldRef(header, name)
 
     def operand(self, node: Json, where: str) -> Operand:
-        """Reads anything that may stand in an expression or be a primitive's parameter."""
+        """Read anything that may stand in an expression or be a primitive's parameter."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise UnsupportedConstruct(f"an expression nested more than {_MAX_DEPTH} deep", where)
@@ -255,7 +255,7 @@ class ExpressionReader:
     # -- whole headers, stacks and unions ----------------------------------------------------------
 
     def _field_operand(self, value: Json, where: str) -> Expr:
-        """A ``field`` operand: also what p4c writes for elements and unions known at run time only."""
+        """Return a ``field`` operand: also what p4c writes for elements and unions known at run time only."""
         if isinstance(value, list) and len(value) == 2 and isinstance(value[0], dict):
             element = self.operand({"type": "expression", "value": value[0]}, where)
             if isinstance(element, Element) and value[1] == VALID_FIELD:
@@ -277,7 +277,7 @@ class ExpressionReader:
         return StackLast(column, field)
 
     def _counted(self, stack: str) -> str:
-        """The stack of headers whose count is this stack's: a column of a stack of unions."""
+        """Return the stack of headers whose count is this stack's: a column of a stack of unions."""
         union_stack = self._declared.union_stacks.get(stack)
         return stack if union_stack is None else union_stack.columns[0]
 
@@ -299,7 +299,7 @@ class ExpressionReader:
         return members[index]
 
     def union_members(self, union: UnionName | UnionElement) -> tuple[HeaderName | Element, ...]:
-        """The headers of a union, in order."""
+        """Return the headers of a union, in order."""
         if isinstance(union, UnionName):
             return tuple(HeaderName(each) for each in self._declared.unions[union.name])
         columns = self._declared.union_stacks[union.stack].columns
@@ -338,7 +338,7 @@ class ExpressionReader:
         return equal
 
     def is_varbit(self, expr: Expr) -> TypeGuard[Lvalue]:
-        """Whether an operand is a varbit field."""
+        """Return whether an operand is a varbit field."""
         match expr:
             case FieldRef(header, name):
                 kind = self._headers[header]
@@ -381,7 +381,7 @@ class ExpressionReader:
         return name
 
     def _any_stack(self, name: Json, where: str) -> str:
-        """A stack of headers or of unions."""
+        """Return a stack of headers or of unions."""
         if isinstance(name, str) and name in self._declared.union_stacks:
             return name
         return self._stack(name, where)

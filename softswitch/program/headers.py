@@ -26,7 +26,7 @@ class Headers:
 
 
 def read_headers(root: Json) -> Headers:
-    """Reads all of them. Raises ProgramError, UnsupportedConstruct."""
+    """Read all of them. Raises ProgramError, UnsupportedConstruct."""
     types = {each.name: each for each in map(_header_type, objects(root, "header_types", "program"))}
     headers, by_id = _headers(root, types)
     stacks = _stacks(root, types, headers, by_id)
@@ -74,7 +74,7 @@ def _header_type(node: Json) -> HeaderType:
 
 
 def _with_varbit(kind: HeaderType, node: Json, where: str) -> HeaderType:
-    """The type with its varbit field as wide as the longest header leaves it."""
+    """Return the type with its varbit field as wide as the longest header leaves it."""
     if sum(field.varbit for field in kind.fields) > 1:
         raise ProgramError(f"{where}: two varbit fields")
     if node.get("length_exp") is not None:
@@ -126,7 +126,7 @@ def _stacks(
 
 
 def _named(ids: list[Json], by_id: Mapping[int, str]) -> tuple[str, ...]:
-    """The names of these ids, in order; none when one is unknown or there twice."""
+    """Return the names of these ids, in order; none when one is unknown or there twice."""
     if not all(type(each) is int and each in by_id for each in ids) or len(set(ids)) != len(ids):
         return ()
     return tuple(by_id[each] for each in ids)
@@ -179,7 +179,7 @@ def _union_stack(
     by_id: dict[int, str],
     headers: dict[str, Header],
 ) -> list[Stack]:
-    """The columns of a stack of unions."""
+    """Return the columns of a stack of unions."""
     name = text(node, "name", "header union stack")
     where = f"header union stack {name}"
     kind = kinds.get(text(node, "union_type", where))

@@ -364,7 +364,7 @@ class Jump:
 
 
 def can_fail(statement: object) -> bool:
-    """Whether a statement can end the packet."""
+    """Return whether a statement can end the packet."""
     return isinstance(statement, Assert) or (isinstance(statement, Jump) and statement.number is not None)
 
 
@@ -462,7 +462,7 @@ class Algorithm(Enum):
 
     @property
     def stateful(self) -> bool:
-        """Whether a calculation has parameters or a counter that live in the switch."""
+        """Return whether a calculation has parameters or a counter that live in the switch."""
         return self in (Algorithm.CRC_CUSTOM, Algorithm.ROUND_ROBIN)
 
 

@@ -25,13 +25,13 @@ def checked(value: Json, kind: type | tuple[type, ...], where: str) -> Json:
 
 
 def text(value: Json, key: str, where: str) -> str:
-    """A string member."""
+    """Return a string member."""
     result: str = member(value, key, str, where)
     return result
 
 
 def number(value: Json, key: str, where: str) -> int:
-    """An integer member that is not negative."""
+    """Return an integer member that is not negative."""
     result: int = member(value, key, int, where)
     if result < 0:
         raise ProgramError(f"{where}, '{key}': negative")
@@ -39,7 +39,7 @@ def number(value: Json, key: str, where: str) -> int:
 
 
 def objects(value: Json, key: str, where: str) -> list[Json]:
-    """A list member; a missing one is an empty list, as BMv2 reads it."""
+    """Return a list member; a missing one is an empty list, as BMv2 reads it."""
     if isinstance(value, dict) and value.get(key) is None:
         return []
     result: list[Json] = member(value, key, list, where)
@@ -47,14 +47,14 @@ def objects(value: Json, key: str, where: str) -> list[Json]:
 
 
 def pair(value: Json, where: str) -> tuple[str, str]:
-    """A list of two strings."""
+    """Return a list of two strings."""
     if not (isinstance(value, list) and len(value) == 2 and all(isinstance(part, str) for part in value)):
         raise ProgramError(f"{where}: expected a pair of names, found {value!r:.60}")
     return value[0], value[1]
 
 
 def hexstr(value: Json, where: str) -> int:
-    """A BMv2 hexadecimal string, possibly negative."""
+    """Return a BMv2 hexadecimal string, possibly negative."""
     if isinstance(value, str):
         try:
             return int(value, 16)

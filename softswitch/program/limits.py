@@ -14,7 +14,7 @@ _NUMBERS: Final = (1 << 32) - 1
 
 
 def check_limits(program: Program) -> None:
-    """Raises UnsupportedConstruct, or ProgramError for numbers that BMv2 could not hold either."""
+    """Raise UnsupportedConstruct, or ProgramError for numbers that BMv2 could not hold either."""
     total = 0
     for header in program.headers.values():
         if header.type.fixed_bits > _HEADER_BITS:

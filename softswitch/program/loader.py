@@ -75,7 +75,7 @@ _CUSTOM_CRCS: Final = {
 
 
 def load_program(source: Path | bytes) -> Program:
-    """Reads a program from a file, or from the JSON text itself.
+    """Read a program from a file, or from the JSON text itself.
 
     Raises:
         ProgramError: it is not BMv2 JSON of major version 2, or contradicts itself; the message says where.
@@ -241,7 +241,7 @@ class _Loader:
         return Calculation(node["name"], _ALGORITHMS[algorithm], tuple(inputs), payload)
 
     def _action_profiles(self) -> dict[str, ActionProfile]:
-        """The profiles of both pipelines; what chooses members joins the calculations."""
+        """Return the profiles of both pipelines; what chooses members joins the calculations."""
         profiles: dict[str, ActionProfile] = {}
         for pipeline in self._list("pipelines"):
             for node in objects(pipeline, "action_profiles", "pipeline"):
@@ -312,7 +312,7 @@ def _value_set(node: Json) -> ValueSet:
 
 
 def _with_fields(value_set: ValueSet, parser: Parser) -> ValueSet:
-    """The set with the key elements of the states that look into it, which must agree."""
+    """Return the set with the key elements of the states that look into it, which must agree."""
     name = value_set.name
     keys = {
         state.key_bits

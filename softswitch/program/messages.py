@@ -10,7 +10,9 @@ _LONGEST: Final = 160
 
 
 def message_parts(text: str, where: str) -> tuple[str, ...]:
-    """A format cut at its placeholders, which are whatever stands in braces; a backslash escapes a brace."""
+    """Return a format cut at its placeholders, which are whatever stands in braces; a backslash escapes a
+    brace.
+    """
     parts: list[str] = []
     current = ""
     at = 0
@@ -39,7 +41,7 @@ def _closing(text: str, at: int) -> int:
 
 
 def assertion_place(node: Json, where: str) -> str:
-    """Where an assertion is: its text in the source if the compiler says so, and what uses it."""
+    """Return where an assertion is: its text in the source if the compiler says so, and what uses it."""
     source = node.get("source_info")
     if not isinstance(source, dict):
         return where

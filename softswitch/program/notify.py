@@ -17,7 +17,7 @@ _RATES: Final = 2
 
 
 def read_meter(node: Json, field: FieldReader) -> Meter:
-    """Reads one of ``meter_arrays``."""
+    """Read one of ``meter_arrays``."""
     where = f"meter {text(node, 'name', 'meter')}"
     if number(node, "rate_count", where) != _RATES:
         raise UnsupportedConstruct(f"a meter of {node['rate_count']} rates", where)
@@ -34,7 +34,7 @@ def read_meter(node: Json, field: FieldReader) -> Meter:
 
 
 def read_digest(node: Json, field: FieldReader) -> DigestList:
-    """Reads one of ``learn_lists``."""
+    """Read one of ``learn_lists``."""
     where = f"digest {text(node, 'name', 'digest')}"
     fields = []
     for each in objects(node, "elements", where):

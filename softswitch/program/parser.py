@@ -63,7 +63,7 @@ class ParserReader:
         self._value_sets = value_sets
 
     def parser(self, node: Json) -> Parser:
-        """Reads a parser and checks that every state it names exists."""
+        """Read a parser and checks that every state it names exists."""
         states = [self._state(each) for each in objects(node, "parse_states", "parser")]
         by_name = {state.name: state for state in states}
         init: str | None = member(node, "init_state", (str, type(None)), "parser")
@@ -184,7 +184,7 @@ class ParserReader:
 
 
 def _case(node: Json, bits: tuple[int, ...], target: str | None, where: str) -> Transition:
-    """A case of constants: the concatenation of the key's elements, each padded to whole bytes."""
+    """Return a case of constants: the concatenation of the key's elements, each padded to whole bytes."""
     padded = sum((each + 7) // 8 * 8 for each in bits)
     value = hexstr(node.get("value"), where)
     mask = hexstr(node["mask"], where) if node.get("mask") is not None else None

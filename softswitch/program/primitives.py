@@ -167,7 +167,7 @@ class PrimitiveReader:
         }
 
     def body(self, primitives: list[Json], where: str) -> tuple[Statement, ...]:
-        """Reads an action's primitives. Jumps are renumbered over the primitives that do nothing."""
+        """Read an action's primitives. Jumps are renumbered over the primitives that do nothing."""
         kept = _kept(primitives, where)
         renumbered = {old: bisect_left(kept, old) for old in range(len(primitives) + 1)}
         statements = [self.statement(primitives[index], where) for index in kept]
@@ -184,17 +184,17 @@ class PrimitiveReader:
         return Jump(target, jump.unless, self._assertion(f"{where}: a loop without end"))
 
     def _assertion(self, place: str) -> int:
-        """The number of a further assertion at a place."""
+        """Return the number of a further assertion at a place."""
         number = len(self.assertions)
         self.assertions.append(place if place not in self.assertions else f"{place} ({number})")
         return number
 
     def sources(self, primitives: list[Json], where: str) -> tuple[Source | None, ...]:
-        """Where the statements of `body` come from, one by one."""
+        """Return where the statements of `body` come from, one by one."""
         return tuple(source_of(primitives[index]) for index in _kept(primitives, where))
 
     def statement(self, node: Json, where: str) -> Statement:
-        """Reads one primitive call; refuses by name what the switch does not run."""
+        """Read one primitive call; refuses by name what the switch does not run."""
         op = text(node, "op", where)
         if op not in _ARITY:
             raise UnsupportedConstruct(f"primitive '{op}'", where)
@@ -282,7 +282,7 @@ class PrimitiveReader:
         return expr.value
 
     def lvalue(self, node: Json, where: str) -> Lvalue:
-        """Reads something that can be assigned to."""
+        """Read something that can be assigned to."""
         target = self._expressions.operand(node, where)
         if isinstance(target, Unary) and target.op == "d2b":  # a boolean variable read back as one
             target = target.operand
@@ -333,7 +333,7 @@ class PrimitiveReader:
 
 
 def _kept(primitives: list[Json], where: str) -> list[int]:
-    """Which primitives do something."""
+    """Return which primitives do something."""
     return [index for index, node in enumerate(primitives) if text(node, "op", where) not in _SILENT]
 
 

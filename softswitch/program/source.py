@@ -20,7 +20,7 @@ class Source:
 
 
 def source_of(node: Json) -> Source | None:
-    """The place a JSON node names; None without one, or with one that is not understood."""
+    """Return the place a JSON node names; None without one, or with one that is not understood."""
     info = node.get("source_info") if isinstance(node, dict) else None
     if not isinstance(info, dict):
         return None

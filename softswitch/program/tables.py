@@ -43,7 +43,7 @@ class PipelineReader:
         self._profiles = profiles
 
     def pipeline(self, node: Json) -> Pipeline:
-        """Reads one pipeline and checks that every node it names exists and that it cannot loop."""
+        """Read one pipeline and checks that every node it names exists and that it cannot loop."""
         name = text(node, "name", "pipeline")
         where = f"pipeline {name}"
         if objects(node, "action_calls", where):
@@ -195,12 +195,12 @@ class PipelineReader:
 
 
 def selector_name(profile: str) -> str:
-    """The name of the calculation that chooses a member of a profile's groups."""
+    """Return the name of the calculation that chooses a member of a profile's groups."""
     return f"{profile}.$selector$"
 
 
 def action_profile(node: Json, where: str) -> ActionProfile:
-    """Reads an action profile; its selector is a calculation of its own."""
+    """Read an action profile; its selector is a calculation of its own."""
     name = text(node, "name", where)
     selector = selector_name(name) if node.get("selector") else None
     return ActionProfile(name, number(node, "max_size", where), selector)
@@ -281,7 +281,7 @@ def _check_graph(pipeline: Pipeline, where: str) -> None:
 
 
 def successors(pipeline: Pipeline, name: str) -> list[str]:
-    """The nodes that may follow a node."""
+    """Return the nodes that may follow a node."""
     if name in pipeline.conditionals:
         conditional = pipeline.conditionals[name]
         names = [conditional.true_next, conditional.false_next]

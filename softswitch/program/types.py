@@ -38,21 +38,21 @@ class HeaderType:
 
     @property
     def bits(self) -> int:
-        """Width of all fields together, a varbit field counted with what it can hold."""
+        """Return width of all fields together, a varbit field counted with what it can hold."""
         return sum(field.bits for field in self.fields)
 
     @property
     def fixed_bits(self) -> int:
-        """Width of all fields together but the varbit one."""
+        """Return width of all fields together but the varbit one."""
         return sum(field.bits for field in self.fields if not field.varbit)
 
     @property
     def varbit(self) -> FieldType | None:
-        """The varbit field, of which there is at most one."""
+        """Return the varbit field, of which there is at most one."""
         return next((field for field in self.fields if field.varbit), None)
 
     def index(self, name: str) -> int:
-        """Position of a field; KeyError when there is none."""
+        """Return position of a field; KeyError when there is none."""
         for position, field in enumerate(self.fields):
             if field.name == name:
                 return position
@@ -257,17 +257,19 @@ class Table:
 
     @property
     def prioritised(self) -> bool:
-        """Whether entries have priorities (some field is ternary, optional or range)."""
+        """Return whether entries have priorities (some field is ternary, optional or range)."""
         return self.kind in (MatchKind.TERNARY, MatchKind.RANGE)
 
     @property
     def fixed(self) -> ActionCall | None:
-        """What the table always does: it has no key, and its default action stays as the program has it."""
+        """Return what the table always does: it has no key, and its default action stays as the program has
+        it.
+        """
         return self.default if not self.keys and self.default_const else None
 
     @property
     def fixed_next(self) -> str | None:
-        """The node after a table that always does the same."""
+        """Return the node after a table that always does the same."""
         if self.by_hit or self.fixed is None:
             return self.next_miss
         return self.next_by_action.get(self.fixed.action, self.base_next)
@@ -384,21 +386,21 @@ class Program:
 
     @property
     def tables(self) -> dict[str, Table]:
-        """Every table by its fully qualified name, ingress first."""
+        """Return every table by its fully qualified name, ingress first."""
         return {**self.ingress.tables, **self.egress.tables}
 
     @property
     def conditionals(self) -> dict[str, Conditional]:
-        """Every conditional by name, ingress first."""
+        """Return every conditional by name, ingress first."""
         return {**self.ingress.conditionals, **self.egress.conditionals}
 
     def table_actions(self, table: Table) -> list[Action]:
-        """The actions a table can run, its default one included."""
+        """Return the actions a table can run, its default one included."""
         ids = dict.fromkeys([*table.actions, *([table.default.action] if table.default else [])])
         return [self.actions[number] for number in ids]
 
     def profile_actions(self, profile: str) -> dict[str, Action]:
-        """The actions that a profile's members can have, by name.
+        """Return the actions that a profile's members can have, by name.
 
         The compiler makes one action for each table out of an action that several use; here is the first.
         """
@@ -415,12 +417,12 @@ class Program:
         return [each for each in self.calculations.values() if each.algorithm.stateful]
 
     def field(self, ref: FieldRef) -> FieldType:
-        """The type of a field."""
+        """Return the type of a field."""
         kind = self.headers[ref.header].type
         return kind.fields[kind.index(ref.field)]
 
     def table_action(self, table: Table, name: str) -> Action | None:
-        """The action of that name which a table may run, or None."""
+        """Return the action of that name which a table may run, or None."""
         for number in table.actions:
             if self.actions[number].name == name:
                 return self.actions[number]

@@ -8,7 +8,7 @@ from weir.softswitch.program.types import Action
 
 
 def check_args(action: Action, args: Sequence[int]) -> None:
-    """Raises ControlError unless there is one argument for each parameter, and each fits."""
+    """Raise ControlError unless there is one argument for each parameter, and each fits."""
     if len(args) != len(action.params):
         raise ControlError(
             Code.INVALID_ARGUMENT, f"{action.name} takes {len(action.params)} arguments, not {len(args)}"

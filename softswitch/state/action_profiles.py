@@ -108,7 +108,7 @@ class ProfileStore:
     # -- members -----------------------------------------------------------------------------------
 
     def insert_member(self, member: Member) -> None:
-        """Adds a member."""
+        """Add a member."""
         self._check_manual()
         self._check_action(member.action, member.args)
         if member.id in self._members:
@@ -119,7 +119,7 @@ class ProfileStore:
         self._members[member.id] = _Member(member, [self._new_member(member.action, member.args)])
 
     def modify_member(self, member: Member) -> None:
-        """Replaces a member's action, for whatever refers to it."""
+        """Replace a member's action, for whatever refers to it."""
         self._check_action(member.action, member.args)
         stored = self._member(member.id)
         self._library.lock(self._switch)
@@ -131,7 +131,7 @@ class ProfileStore:
         stored.member = member
 
     def delete_member(self, number: int) -> None:
-        """Removes a member that neither an entry nor a group refers to."""
+        """Remove a member that neither an entry nor a group refers to."""
         stored = self._member(number)
         if stored.references or any(self._weight_in(group, number) for group in self._groups.values()):
             raise self._error(Code.FAILED_PRECONDITION, f"member {number} is in use")
@@ -139,13 +139,13 @@ class ProfileStore:
         del self._members[number]
 
     def members(self) -> list[Member]:
-        """All members in order of insertion; those of one-shot groups are not among them."""
+        """Return all members in order of insertion; those of one-shot groups are not among them."""
         return [stored.member for stored in self._members.values()]
 
     # -- groups ------------------------------------------------------------------------------------
 
     def insert_group(self, group: Group) -> None:
-        """Adds a group, which may be empty."""
+        """Add a group, which may be empty."""
         self._check_manual()
         self._check_selector()
         if group.id in self._groups:
@@ -160,7 +160,7 @@ class ProfileStore:
         self._fill(stored, group)
 
     def modify_group(self, group: Group) -> None:
-        """Replaces a group's members."""
+        """Replace a group's members."""
         stored = self._group(group.id)
         if group.max_size not in (0, stored.group.max_size):
             raise self._error(Code.INVALID_ARGUMENT, f"group {group.id}: max_size cannot change")
@@ -169,7 +169,7 @@ class ProfileStore:
         self._fill(stored, group)
 
     def delete_group(self, number: int) -> None:
-        """Removes a group that no entry refers to."""
+        """Remove a group that no entry refers to."""
         stored = self._group(number)
         if stored.references:
             raise self._error(Code.FAILED_PRECONDITION, f"group {number} is in use")
@@ -179,7 +179,7 @@ class ProfileStore:
         self._drop_unused_copies(each.member for each in stored.group.members)
 
     def groups(self) -> list[Group]:
-        """All groups in order of insertion; one-shot groups are not among them."""
+        """Return all groups in order of insertion; one-shot groups are not among them."""
         return [stored.group for stored in self._groups.values()]
 
     def _fill(self, stored: _Group, group: Group) -> None:
@@ -193,7 +193,7 @@ class ProfileStore:
         self._drop_unused_copies(each.member for each in (*before, *group.members))
 
     def _drop_unused_copies(self, members: Iterable[int]) -> None:
-        """Removes what no group's weight needs any more of members."""
+        """Remove what no group's weight needs any more of members."""
         for number in sorted(set(members)):
             stored = self._members[number]
             needed = max(1, *(self._weight_in(group, number) for group in self._groups.values()), 1)
@@ -207,7 +207,7 @@ class ProfileStore:
     # -- what entries refer to -----------------------------------------------------------------------
 
     def acquire(self, via: Via) -> Reference:
-        """Counts one more entry that refers to a member or group, or makes a one-shot group for it."""
+        """Count one more entry that refers to a member or group, or makes a one-shot group for it."""
         if isinstance(via, ByMember):
             if via.member not in self._members:
                 raise self._error(Code.INVALID_ARGUMENT, f"has no member {via.member}")
@@ -255,13 +255,13 @@ class ProfileStore:
 
     @property
     def one_shot(self) -> bool:
-        """Whether there are one-shot groups."""
+        """Return whether there are one-shot groups."""
         return bool(self._sets)
 
     # -- ports -------------------------------------------------------------------------------------
 
     def set_port_up(self, port: int, up: bool) -> None:
-        """Tells whether a port works: members that watch one that does not are not chosen."""
+        """Tell whether a port works: members that watch one that does not are not chosen."""
         if up:
             self._down.discard(port)
         else:

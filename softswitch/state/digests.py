@@ -38,14 +38,14 @@ class DigestQueue:
         }
 
     def take(self) -> list[Digest]:
-        """Fetches all digests that wait, in order."""
+        """Fetch all digests that wait, in order."""
         if not self._bytes:
             return []
         data = self._library.take_digests(self._switch(), self._bytes)
         return [self._digest(data[at : at + self._bytes]) for at in range(0, len(data), self._bytes)]
 
     def lost(self) -> int:
-        """How many found no room since the switch was made."""
+        """Return how many found no room since the switch was made."""
         return self._library.lost_digests(self._switch())
 
     def _digest(self, sample: bytes) -> Digest:

@@ -50,11 +50,11 @@ class IdleTimes:
         self._new.pop(handle, None)
 
     def idle_time(self, handle: int) -> int:
-        """Nanoseconds since the entry's last packet, or since it was made."""
+        """Return nanoseconds since the entry's last packet, or since it was made."""
         return self._library.idle_time(self._switch, self._number, handle)
 
     def expired(self, now: int) -> list[Identity]:
-        """The entries that have timed out by `now` (nanoseconds)."""
+        """Return the entries that have timed out by `now` (nanoseconds)."""
         look = list(self._new)
         self._new.clear()
         while self._timers and self._timers[0][0] <= now:
@@ -68,12 +68,12 @@ class IdleTimes:
         return found
 
     def _runs(self, timer: tuple[int, int, int]) -> bool:
-        """Whether a timer is still that of an entry."""
+        """Return whether a timer is still that of an entry."""
         _, serial, handle = timer
         return handle in self._entries and self._entries[handle][1] == serial
 
     def _look(self, handle: int, now: int) -> bool:
-        """Whether a timer has run out; when to look again is noted."""
+        """Return whether a timer has run out; when to look again is noted."""
         out, due = self._library.expire(self._switch, self._number, handle, now)
         if due != NEVER:
             heapq.heappush(self._timers, (due, self._entries[handle][1], handle))

@@ -54,7 +54,7 @@ class MeterArrays:
         }
 
     def configure(self, name: str, config: MeterConfig | None, index: int | None = None) -> None:
-        """Configures the meter at `index`, or all of the array; None finds every packet green.
+        """Configure the meter at `index`, or all of the array; None finds every packet green.
 
         Buckets begin full.
         """
@@ -62,18 +62,18 @@ class MeterArrays:
         self._library.set_meters(self._switch(), number, first, count, meter_words(config, name))
 
     def config(self, name: str, index: int) -> MeterConfig | None:
-        """How a meter is configured, if it is."""
+        """Return how a meter is configured, if it is."""
         number, at, _ = self._cells(name, index)
         configured, *values = self._library.meter(self._switch(), number, at)[0]
         return MeterConfig(*values) if configured else None
 
     def marked(self, name: str, index: int) -> Marked:
-        """What a meter has found green, yellow and red."""
+        """Return what a meter has found green, yellow and red."""
         number, at, _ = self._cells(name, index)
         return marked_of(self._library.meter(self._switch(), number, at)[1])
 
     def clear_marked(self, name: str, index: int | None = None) -> None:
-        """Sets these counters of one meter, or of all of the array, to zero."""
+        """Set these counters of one meter, or of all of the array, to zero."""
         self._library.clear_marked(self._switch(), *self._cells(name, index))
 
     def _cells(self, name: str, index: int | None) -> tuple[int, int, int]:

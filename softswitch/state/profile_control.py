@@ -24,57 +24,57 @@ class ActionProfiles:
         self._alive = alive
 
     def insert_member(self, profile: str, member: Member) -> None:
-        """Adds a member. ALREADY_EXISTS for its id, RESOURCE_EXHAUSTED when the profile is full."""
+        """Add a member. ALREADY_EXISTS for its id, RESOURCE_EXHAUSTED when the profile is full."""
         with self._open(profile) as store:
             store.insert_member(member)
 
     def modify_member(self, profile: str, member: Member) -> None:
-        """Replaces a member's action, for every entry and group that refers to it at once."""
+        """Replace a member's action, for every entry and group that refers to it at once."""
         with self._open(profile) as store:
             store.modify_member(member)
 
     def delete_member(self, profile: str, member: int) -> None:
-        """Removes a member. FAILED_PRECONDITION while an entry or a group refers to it."""
+        """Remove a member. FAILED_PRECONDITION while an entry or a group refers to it."""
         with self._open(profile) as store:
             store.delete_member(member)
 
     def members(self, profile: str) -> list[Member]:
-        """All members in order of insertion."""
+        """Return all members in order of insertion."""
         with self._open(profile) as store:
             return store.members()
 
     def insert_group(self, profile: str, group: Group) -> None:
-        """Adds a group. RESOURCE_EXHAUSTED when it is larger than its, or the profile's, maximum."""
+        """Add a group. RESOURCE_EXHAUSTED when it is larger than its, or the profile's, maximum."""
         with self._open(profile) as store:
             store.insert_group(group)
 
     def modify_group(self, profile: str, group: Group) -> None:
-        """Replaces a group's members. Its maximum cannot change; 0 leaves it."""
+        """Replace a group's members. Its maximum cannot change; 0 leaves it."""
         with self._open(profile) as store:
             store.modify_group(group)
 
     def delete_group(self, profile: str, group: int) -> None:
-        """Removes a group. FAILED_PRECONDITION while an entry refers to it."""
+        """Remove a group. FAILED_PRECONDITION while an entry refers to it."""
         with self._open(profile) as store:
             store.delete_group(group)
 
     def groups(self, profile: str) -> list[Group]:
-        """All groups in order of insertion."""
+        """Return all groups in order of insertion."""
         with self._open(profile) as store:
             return store.groups()
 
     def one_shot(self, profile: str) -> bool:
-        """Whether entries have groups of their own: then there are no members and groups beside them."""
+        """Return whether entries have groups of their own: then there are no members and groups beside them."""
         with self._open(profile) as store:
             return store.one_shot
 
     def limit(self, profile: str, limits: ProfileLimits) -> None:
-        """Sets what a profile can hold from now on."""
+        """Set what a profile can hold from now on."""
         with self._open(profile) as store:
             store.limits = limits
 
     def set_port_up(self, port: int, up: bool) -> None:
-        """Tells whether a port works. All do until told otherwise."""
+        """Tell whether a port works. All do until told otherwise."""
         with self._control:
             self._alive()
             for store in self._stores.values():

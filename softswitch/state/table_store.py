@@ -92,7 +92,7 @@ class TableStore:
     # -- entries -----------------------------------------------------------------------------------
 
     def insert(self, entry: Entry) -> None:
-        """Adds an entry."""
+        """Add an entry."""
         self._check_mutable()
         entry = self._checked(entry)
         if (entry.key, entry.priority) in self._stored:
@@ -104,7 +104,7 @@ class TableStore:
         self._put(entry)
 
     def modify(self, entry: Entry) -> None:
-        """Replaces the action of an entry."""
+        """Replace the action of an entry."""
         self._check_mutable()
         entry = self._checked(entry)
         stored = self._find(entry.key, entry.priority)
@@ -118,7 +118,7 @@ class TableStore:
         self._release(before)
 
     def delete(self, key: tuple[Match, ...], priority: int) -> None:
-        """Removes an entry."""
+        """Remove an entry."""
         self._check_mutable()
         key = self._checked_key(key)
         stored = self._find(key, priority)
@@ -129,56 +129,56 @@ class TableStore:
         self._release(stored.reference)
 
     def entries(self) -> list[Entry]:
-        """All entries in order of insertion."""
+        """Return all entries in order of insertion."""
         return [stored.entry for stored in self._stored.values()]
 
     def entry(self, key: tuple[Match, ...], priority: int) -> Entry:
-        """The entry with this key."""
+        """Return the entry with this key."""
         return self._find(key, priority).entry
 
     def count(self, key: tuple[Match, ...], priority: int) -> Count:
-        """An entry's direct counter."""
+        """Return an entry's direct counter."""
         stored = self._counted(key, priority)
         return Count(*self._library.entry_count(self._switch, self._number, stored.handle))
 
     def set_count(self, key: tuple[Match, ...], count: Count, priority: int) -> None:
-        """Sets an entry's direct counter."""
+        """Set an entry's direct counter."""
         stored = self._counted(key, priority)
         self._library.set_entry_count(self._switch, self._number, stored.handle, count)
 
     # -- meters and idle times -----------------------------------------------------------------------
 
     def set_meter(self, key: tuple[Match, ...], config: MeterConfig | None, priority: int) -> None:
-        """Configures an entry's direct meter."""
+        """Configure an entry's direct meter."""
         stored = self._metered(key, priority)
         meter_words(config, self._table.name)
         self._put_meter(stored.handle, config)
         stored.entry = replace(stored.entry, meter=config)
 
     def marked(self, key: tuple[Match, ...], priority: int) -> Marked:
-        """What an entry's meter has found green, yellow and red."""
+        """Return what an entry's meter has found green, yellow and red."""
         handle = self._metered(key, priority).handle
         return marked_of(self._library.entry_marked(self._switch, self._number, handle))
 
     def clear_marked(self, key: tuple[Match, ...], priority: int) -> None:
-        """Sets these counters to zero."""
+        """Set these counters to zero."""
         handle = self._metered(key, priority).handle
         self._library.clear_entry_marked(self._switch, self._number, handle)
 
     def idle_time(self, key: tuple[Match, ...], priority: int) -> int:
-        """Nanoseconds since an entry was hit, or made."""
+        """Return nanoseconds since an entry was hit, or made."""
         if self._idle is None:
             raise ControlError(Code.FAILED_PRECONDITION, f"entries of {self._table.name} do not age")
         return self._idle.idle_time(self._find(key, priority).handle)
 
     def expired(self, now: int) -> list[Entry]:
-        """The entries that have timed out."""
+        """Return the entries that have timed out."""
         return [] if self._idle is None else [self._stored[each].entry for each in self._idle.expired(now)]
 
     # -- default action ----------------------------------------------------------------------------
 
     def set_default(self, name: str, args: tuple[int, ...]) -> None:
-        """Sets what a miss does."""
+        """Set what a miss does."""
         action = self._action(name, args)
         if self._profile is not None:
             raise ControlError(
@@ -192,7 +192,7 @@ class TableStore:
         self._install_default(self._default)
 
     def reset_default(self) -> None:
-        """Puts the program's default action back."""
+        """Put the program's default action back."""
         self._default = self._table.default
         self._install_default(self._default)
 
@@ -251,7 +251,9 @@ class TableStore:
             self._library.set_entry_meter(self._switch, self._number, handle, words)
 
     def _data(self, entry: Entry) -> _Data:
-        """What an entry, which was checked, makes the data plane do; counts its reference to a profile."""
+        """Return what an entry, which was checked, makes the data plane do; counts its reference to a
+        profile.
+        """
         if entry.via is None or self._profile is None:
             action = self._actions[entry.action]
             return _Data(action.id, pack_args(action, entry.args, self._words))
@@ -339,7 +341,7 @@ class TableStore:
         return entry if (key, args) == (entry.key, entry.args) else replace(entry, key=key, args=args)
 
     def _checked_key(self, key: tuple[Match, ...]) -> tuple[Match, ...]:
-        """The key in canonical form (bits outside masks and prefixes zero); refuses a wrong one."""
+        """Return the key in canonical form (bits outside masks and prefixes zero); refuses a wrong one."""
         if len(key) != len(self._table.keys):
             raise ControlError(
                 Code.INVALID_ARGUMENT,
@@ -364,7 +366,9 @@ def _constant_match(match: FieldMatch) -> Match:
 
 
 def _masked(match: Match, field: TableKey) -> Match:
-    """A match of a key field that is looked up under a mask (`hdr.x & 0xff00`): other bits do not count."""
+    """Return a match of a key field that is looked up under a mask (`hdr.x & 0xff00`): other bits do not
+    count.
+    """
     match match:
         case Exact(value) | Lpm(value) | Ternary(value) if field.mask is not None:
             return replace(match, value=value & field.mask)

@@ -18,7 +18,7 @@ _MOST_PATTERNS: Final = 1 << 16
 
 
 def checked_members(kind: ValueSet, members: Sequence[Member]) -> tuple[Member, ...]:
-    """The members in canonical form (bits outside masks and prefixes zero).
+    """Return the members in canonical form (bits outside masks and prefixes zero).
 
     Raises ControlError INVALID_ARGUMENT, RESOURCE_EXHAUSTED (more than the set's size), ALREADY_EXISTS (one
     is there twice).
@@ -63,7 +63,7 @@ def _canonical(kind: ValueSet, bits: int, match: Match) -> Match:
 
 
 def member_patterns(kind: ValueSet, members: Sequence[Member]) -> list[int]:
-    """Words for the native switch: for each pattern its value, then its mask, lowest word first.
+    """Return words for the native switch: for each pattern its value, then its mask, lowest word first.
 
     A range becomes as many patterns as it has aligned blocks. Raises ControlError RESOURCE_EXHAUSTED.
     """
@@ -107,7 +107,7 @@ def _patterns(bits: int, match: Match) -> list[_Pattern]:
 
 
 def _blocks(low: int, high: int, full: int) -> list[_Pattern]:
-    """A range as aligned blocks of powers of two."""
+    """Return a range as aligned blocks of powers of two."""
     found = []
     while low <= high:
         size = low & -low if low else full + 1

@@ -150,7 +150,7 @@ class Executed:
 
     @property
     def statement(self) -> Statement:
-        """The statement."""
+        """Return the statement."""
         return self.action.body[self.number]
 
 
@@ -271,7 +271,7 @@ class Decoder:
         self._in_egress = False
 
     def events(self, records: bytes) -> Iterator[Event]:
-        """The events of whole blocks, as `Library.read_trace` gives them."""
+        """Yield the events of whole blocks, as `Library.read_trace` gives them."""
         taken: _Record | None = None  # the record that bytes belong to
         for record in _records(records):
             if record.kind is Kind.BYTES:
@@ -401,7 +401,7 @@ class Decoder:
 
 
 def field_values(kind: HeaderType, data: bytes) -> dict[str, int]:
-    """The fields of a header, from its bytes in the packet."""
+    """Return the fields of a header, from its bytes in the packet."""
     value, left = int.from_bytes(data, "big"), 8 * len(data)
     spare = left - kind.fixed_bits  # what its varbit field takes
     result = {}

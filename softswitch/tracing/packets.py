@@ -74,7 +74,7 @@ class Line:
 
     @property
     def place(self) -> str:
-        """Where in the P4 source, or nothing."""
+        """Return where in the P4 source, or nothing."""
         if self.source is None:
             return ""
         where = f"{self.source.file}:{self.source.line}"
@@ -104,7 +104,7 @@ class TraceText:
         self._depth = 0
 
     def lines(self, events: Iterable[Event]) -> Iterator[Line]:
-        """The lines of whole blocks. A line without label goes on with what the last label began."""
+        """Yield the lines of whole blocks. A line without label goes on with what the last label began."""
         for event in events:
             if not isinstance(event, Executed):
                 yield from self._end_of_action()
@@ -115,7 +115,7 @@ class TraceText:
         yield from self._deparsed()
 
     def _labelled(self, section: str) -> str:
-        """A label, unless the last line has it already."""
+        """Return a label, unless the last line has it already."""
         if section == self._section:
             return ""
         self._section = section
@@ -256,7 +256,7 @@ class TraceText:
 
 
 def print_trace(text: TraceText, events: Iterable[Event], out: TextIO) -> None:
-    """Writes events to a file, or in colours and as wide as it is to a terminal."""
+    """Write events to a file, or in colours and as wide as it is to a terminal."""
     if out.isatty():
         _print_rich(text, events, Console(file=out, highlight=False))
         return
@@ -291,7 +291,7 @@ def _print_rich(text: TraceText, events: Iterable[Event], console: Console) -> N
 
 
 def _short(name: str) -> str:
-    """A name without the control at its front."""
+    """Return a name without the control at its front."""
     return name.partition(".")[2] or name
 
 

@@ -63,7 +63,7 @@ _SUFFIX_CASTS: Final = frozenset(("two_comp_mod", "sat_cast", "usat_cast"))
 
 
 def value_text(value: int, bits: int, name: str = "") -> str:
-    """A value as a network engineer would write it, going by its width and its name."""
+    """Return a value as a network engineer would write it, going by its width and its name."""
     if 0 <= value < 1 << bits and bits == 48:
         return ":".join(f"{byte:02x}" for byte in value.to_bytes(6, "big"))
     if 0 <= value < 1 << bits and bits in (32, 128) and _ADDRESS.search(name):
@@ -76,7 +76,7 @@ def value_text(value: int, bits: int, name: str = "") -> str:
 def header_text(
     name: str, kind: HeaderType, fields: Mapping[str, int], before: Mapping[str, int] | None = None
 ) -> str:
-    """A header with its values; with those of `before`, only what has changed."""
+    """Return a header with its values; with those of `before`, only what has changed."""
 
     def shown(value: int, field: str) -> str:
         return value_text(value, kind.fields[kind.index(field)].bits, field)
@@ -93,18 +93,18 @@ def header_text(
 
 
 def arguments_text(params: Sequence[Param], args: Sequence[int]) -> str:
-    """An action's arguments by name."""
+    """Return an action's arguments by name."""
     pairs = zip(params, args, strict=True)
     return ", ".join(f"{param.name}={value_text(value, param.bits, param.name)}" for param, value in pairs)
 
 
 def field_text(ref: FieldRef) -> str:
-    """A field's name; p4c's one struct of all local variables is not worth naming."""
+    """Return a field's name; p4c's one struct of all local variables is not worth naming."""
     return ref.field if ref.header in ("scalars", "userMetadata") else f"{ref.header}.{ref.field}"
 
 
 def expression_text(expr: Expr, params: Sequence[Param] = ()) -> str:
-    """An expression in P4's way of writing."""
+    """Return an expression in P4's way of writing."""
 
     def inner(each: Expr) -> str:
         text = expression_text(each, params)
@@ -177,7 +177,7 @@ def _cell(name: str, index: int, size: int) -> str:
 def statement_text(
     statement: Statement, values: Sequence[int], program: Program, params: Sequence[Param] = ()
 ) -> str | None:
-    """What a statement did, given what it read and then what it assigned; None: nothing to see."""
+    """Return what a statement did, given what it read and then what it assigned; None: nothing to see."""
     number: Callable[[int], str] = lambda at: value_text(values[at], 64)  # noqa: E731
 
     def assigned(dst: Lvalue) -> str:
@@ -241,7 +241,7 @@ def statement_text(
 
 
 def parser_op_text(op: ParserOp, values: Sequence[int], program: Program) -> str | None:
-    """What an operation of the parser other than an extraction did."""
+    """Return what an operation of the parser other than an extraction did."""
     match op:
         case Advance(bits):
             return f"advance {expression_text(bits)} bits"

@@ -54,7 +54,7 @@ class Tracer:
         self._thread.start()
 
     def prepare(self, switch: Switch) -> None:
-        """Lets a switch record from its first frame on; it need not take over at all."""
+        """Let a switch record from its first frame on; it need not take over at all."""
         self._prepared = switch
         switch.start_trace(self._wanted.ports, self._wanted.frames)
 
@@ -67,7 +67,7 @@ class Tracer:
             self._switch, self._text = switch, TraceText(switch.program, full=self._wanted.full)
 
     def close(self) -> None:
-        """Prints the rest and lets the switch record no more."""
+        """Print the rest and lets the switch record no more."""
         self._stopping.set()
         self._thread.join()
         with self._lock:

@@ -21,7 +21,7 @@ TOPOLOGY = single_switch(1, "127.0.0.1:1")
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority with a server's and a client's certificate, and a stranger with one of its own."""
+    """Return an authority with a server's and a client's certificate, and a stranger with one of its own."""
     folder = tmp_path_factory.mktemp("keys")
     certificates.make(folder)
     return folder

@@ -32,7 +32,7 @@ GLOO, SERVER = Way("Gloo", "gloo", CONFIGS["dense"]), Way("PS", "ps", CONFIGS["d
 
 
 def outcome(way: Way, step_s: float, accuracies: list[float], *, complete: bool = True) -> Outcome:
-    """A run with an evaluation after every second step."""
+    """Return a run with an evaluation after every second step."""
     record = RunRecord("weir" if way.kind == "weir" else "gloo", [0], epochs=3)
     record.add(Ready(rank=0, parameters=1000, steps_per_epoch=2, samples=4, traffic_source=""))
     for number in range(1, 2 * max(1, len(accuracies)) + 1):

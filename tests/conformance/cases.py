@@ -32,12 +32,12 @@ class Compiled:
     p4info: Path
 
     def json(self) -> Any:
-        """The BMv2 JSON."""
+        """Return the BMv2 JSON."""
         return json.loads(self.program.read_text())
 
 
 def find(folder: Path) -> Iterator[Case]:
-    """The tests of v1model programs under a folder, in order of their names."""
+    """Yield the tests of v1model programs under a folder, in order of their names."""
     for test in sorted(folder.rglob("*.stf")):
         source = test.with_suffix(".p4")
         if source.exists() and "v1model.p4>" in source.read_text():

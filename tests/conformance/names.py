@@ -60,7 +60,7 @@ class Names:
         return action["name"], [given[param] for param in params]
 
     def _anything(self, key: Any) -> Key:
-        """What a key field that is not named has to be."""
+        """Return what a key field that is not named has to be."""
         match key["match_type"]:
             case "ternary":
                 return Ternary(0, 0)
@@ -75,7 +75,7 @@ class Names:
 
 
 def _by_end(candidates: Sequence[Any], name: str, what: str) -> Any:
-    """The one with that name, or else the only one whose name ends so."""
+    """Return the one with that name, or else the only one whose name ends so."""
     for each in candidates:
         if each["name"] == name:
             return each

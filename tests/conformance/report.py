@@ -22,7 +22,7 @@ class Row:
 
 
 def as_json(rows: Sequence[Row]) -> str:
-    """Every case with its outcomes."""
+    """Return every case with its outcomes."""
     return json.dumps({row.case: _cell(row) for row in rows}, indent=1) + "\n"
 
 
@@ -36,7 +36,7 @@ def _cell(row: Row) -> Any:
 
 
 def as_markdown(rows: Sequence[Row]) -> str:
-    """Counts, then the exceptions with their reasons."""
+    """Count, then the exceptions with their reasons."""
     ran = [row for row in rows if row.not_compiled is None]
     switches = list(ran[0].outcomes) if ran else []
     lines = ["| switch | cases | pass | fail | refused |", "| --- | --- | --- | --- | --- |"]

@@ -51,7 +51,7 @@ def run(case: Case, compiled: Compiled, switch: str) -> Outcome:
 
 
 def _play(statements: Sequence[Statement], names: Names, runner: Runner) -> Frames:
-    """Everything that left."""
+    """Return everything that left."""
     left: Frames = []
     replication = _Replication(runner)
     for statement in statements:
@@ -101,7 +101,7 @@ class _Replication:
 
 
 def _wrong(statements: Sequence[Statement], left: Frames) -> str:
-    """What is not as expected; empty when all is.
+    """Return what is not as expected; empty when all is.
 
     As in p4c's runner, only ports that occur in the file are looked at.
     """
@@ -122,7 +122,9 @@ def _wrong(statements: Sequence[Statement], left: Frames) -> str:
 
 
 def fits(frame: str, pattern: str) -> bool:
-    """Whether a frame in hexadecimal starts as a pattern wants, or is so long if the pattern ends in `$`."""
+    """Return whether a frame in hexadecimal starts as a pattern wants, or is so long if the pattern ends in
+    `$`.
+    """
     wanted = pattern.removesuffix("$")
     if len(frame) < len(wanted) or (pattern.endswith("$") and len(frame) > len(wanted)):
         return False

@@ -90,7 +90,7 @@ _NOTHING: Final = ("wait", "mirroring_get", "register_read", "counter_read", "me
 
 
 def parse(text: str) -> Iterator[Statement]:
-    """The statements of an STF file in order. Raises StfError."""
+    """Yield the statements of an STF file in order. Raises StfError."""
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].strip()
         if not words:

@@ -66,7 +66,7 @@ def test_patterns(frame: str, pattern: str, wanted: bool) -> None:
 
 
 def table(*keys: tuple[str, str], kind: str) -> Any:
-    """A program with one table `c.t` and one action `c.act(p)`."""
+    """Return a program with one table `c.t` and one action `c.act(p)`."""
     return {
         "actions": [{"name": "c.act", "runtime_data": [{"name": "p", "bitwidth": 9}]}],
         "header_types": [{"name": "h_t", "fields": [["f", 8, False]]}],

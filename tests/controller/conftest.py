@@ -15,7 +15,7 @@ KINDS = ["soft", pytest.param("bmv2", marks=pytest.mark.bmv2)]
 def any_switch(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SwitchProcess]:
-    """One of each kind, started once; what tests leave in it, the next controller mends."""
+    """Yield one of each kind, started once; what tests leave in it, the next controller mends."""
     switch = SwitchProcess(request.param, tmp_path_factory.mktemp(request.param))
     switch.start()
     yield switch
@@ -24,7 +24,7 @@ def any_switch(
 
 @pytest.fixture(params=KINDS)
 def own_switch(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SwitchProcess]:
-    """One of each kind that the test may stop and start; not started yet."""
+    """Yield one of each kind that the test may stop and start; not started yet."""
     switch = SwitchProcess(request.param, tmp_path)
     yield switch
     switch.stop()

@@ -12,7 +12,7 @@ from weir.controller.topology import Topology
 def job(
     name: str, topology: Topology, *, size: int, job_id: int = 1, slot_base: int = 0, slot_count: int = 64
 ) -> Job:
-    """A running job with rank i on the i-th host, wherever that is."""
+    """Return a running job with rank i on the i-th host, wherever that is."""
     made = Job(
         id=job_id,
         name=name,

@@ -68,7 +68,7 @@ class Racks:
 
     @contextlib.contextmanager
     def worker(self, member: Membership) -> Iterator[Reducer]:
-        """The real worker of a member, on its shared-memory port."""
+        """Yield the real worker of a member, on its shared-memory port."""
         there, here = member.aggregation, member.host
         addresses = Addresses(Endpoint(here.mac, here.ip), Endpoint(there.mac, there.ip))
         assert member.shm_dir is not None

@@ -44,7 +44,7 @@ def topology(any_switch: SwitchProcess, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def started(topology: Path, tmp_path: Path) -> Iterator["tuple[subprocess.Popen[str], str]"]:
-    """A controller process and its address."""
+    """Yield a controller process and its address."""
     ready = tmp_path / "ready.json"
     process = controller("--topology", str(topology), "--listen", "127.0.0.1:0", "--ready-file", str(ready))
     until(lambda: ready.exists() or process.poll() is not None)
@@ -222,7 +222,7 @@ def test_what_is_wrong_at_the_start_is_said_in_one_line(
 
 
 def run_here(command: Callable[..., None], *arguments: str) -> tuple[int, str]:
-    """A command in this process: its exit code and what it said was wrong."""
+    """Return a command in this process: its exit code and what it said was wrong."""
     app = typer.Typer()
     app.command()(command)
     told = CliRunner().invoke(app, arguments)

@@ -25,7 +25,7 @@ WORKERS = 3
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A soft switch's P4Runtime address and the directory of its shared-memory ports."""
+    """Yield a soft switch's P4Runtime address and the directory of its shared-memory ports."""
     folder = tmp_path_factory.mktemp("shm")
     ready = folder / "ready.json"
     command = [sys.executable, "-m", "weir.softswitch", "--grpc", "127.0.0.1:0", "--ready-file", str(ready)]
@@ -42,7 +42,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]
 
 
 def contribution(member: Membership, value: int, *, number: int = 1) -> bytes:
-    """A round-``number`` packet of slot 0: one block of 32 lanes, all ``value``."""
+    """Return a round-``number`` packet of slot 0: one block of 32 lanes, all ``value``."""
     columns = (Column(block=0), *(Column() for _ in range(7)))
     packet = Packet(
         PacketType.CONTRIBUTION, Op.ADD, 5, member.job_id, member.rank, 0, number, columns, {0: (value,) * 32}

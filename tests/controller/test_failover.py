@@ -134,7 +134,7 @@ def test_no_slot_ever_has_two_spines_that_leaves_hear(steps: list[tuple[str, obj
 
 
 def _ports(state: SwitchState) -> dict[int, int]:
-    """Where a leaf sends each class of slots."""
+    """Return where a leaf sends each class of slots."""
     return {
         int(str(dict(entry.match)["spine_class"])): dict(entry.params)["port"]
         for entry in state.entries

@@ -15,7 +15,7 @@ NAME = "weir_v1model"
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of ``p4src`` that may be spoiled."""
+    """Return a copy of ``p4src`` that may be spoiled."""
     shutil.copytree(BUILD.parent, tmp_path / "p4src")
     return tmp_path / "p4src"
 

@@ -50,7 +50,7 @@ def test_a_controller_sets_them_when_the_switch_is_there(
 
 
 def _answer(reply: bytes) -> str:
-    """The address of a service that answers anything with ``reply`` and hangs up."""
+    """Return the address of a service that answers anything with ``reply`` and hangs up."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

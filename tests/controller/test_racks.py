@@ -169,7 +169,7 @@ def test_no_leaf_sends_elsewhere_before_all_leaves_are_deaf_to_the_spine(racks: 
 
 
 def _ways(racks: Racks, leaf: str) -> tuple[set[int], set[int]]:
-    """The ports by which a leaf accepts results, and by which it sends its sums; as the switch says."""
+    """Return the ports by which a leaf accepts results, and by which it sends its sums; as the switch says."""
     observer = SwitchClient(racks.topology.switch(leaf), 1)
     try:
         observer.ensure_program(load_program("weir_v1model"))
@@ -218,7 +218,7 @@ def test_qos_changes_while_a_job_runs_and_nothing_else_may(racks: Racks) -> None
 
 
 def _events_after(workers: Workers, agent: AgentClient) -> set[str]:
-    """What leaf1 has counted, after some more traffic."""
+    """Return what leaf1 has counted, after some more traffic."""
     workers.reduce(7)
     return {e.name for e in switch_status(agent, "leaf1").events if e.count.packets}
 

@@ -29,7 +29,7 @@ def spec(rank: int, size: int = 2, job: str = "digits", host: Host | None = None
 def run(
     registry: JobRegistry, size: int = 2, job: str = "digits", now: float = 0.0, first_host: int = 0
 ) -> Job:
-    """A running job with everybody attending."""
+    """Return a running job with everybody attending."""
     for rank in range(size):
         made = registry.join(spec(rank, size, job, HOSTS[first_host + rank]), now, 60)
     assert registry.effects() == [Formed(made)]
@@ -180,7 +180,7 @@ def racks() -> JobRegistry:
 
 
 def across(registry: JobRegistry, name: str, hosts: list[int], slots: int = 0) -> Job:
-    """A formed job with rank i on host ``hosts[i]`` of three racks of four; forgets the effects."""
+    """Return a formed job with rank i on host ``hosts[i]`` of three racks of four; forgets the effects."""
     there = leaf_spine(3, 2, 4).hosts
     for rank, number in enumerate(hosts):
         job = registry.join(spec(rank, len(hosts), name, there[number - 1], slots=slots), 0, 60)

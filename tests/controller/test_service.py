@@ -55,7 +55,7 @@ class World:
     def join(
         self, agents: Sequence[AgentClient], name: str = "digits", first_host: int = 1, **more: object
     ) -> list[Membership]:
-        """All agents at once, rank by rank, one on each host."""
+        """Return all agents at once, rank by rank, one on each host."""
 
         def one(rank: int) -> Membership:
             asked = {"job": name, "size": len(agents), "rank": rank, "host": f"h{first_host + rank}", **more}
@@ -91,13 +91,13 @@ def world(any_switch: SwitchProcess) -> Iterator[World]:
 
 @pytest.fixture
 def lonely() -> Iterator[World]:
-    """A controller whose switch is not there: enough for everything that is refused."""
+    """Yield a controller whose switch is not there: enough for everything that is refused."""
     with running(single_switch(8, NO_SWITCH), FAST) as controller, ExitStack() as stack:
         yield World(controller, NO_SWITCH, stack)
 
 
 def watch(agent: AgentClient) -> "queue.SimpleQueue[str]":
-    """Why an agent's job stopped, when it does."""
+    """Return why an agent's job stopped, when it does."""
     reasons: queue.SimpleQueue[str] = queue.SimpleQueue()
     agent.on_stop(reasons.put)
     return reasons
@@ -403,7 +403,7 @@ def test_no_controller_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _worker(address: str, rank: int, then: str) -> "subprocess.Popen[bytes]":
-    """A worker in a process of its own that joins job 'digits' of two and then does as it is told."""
+    """Return a worker in a process of its own that joins job 'digits' of two and then does as it is told."""
     script = f"""
         import time
         from controller.client import AgentClient

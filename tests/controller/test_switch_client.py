@@ -26,7 +26,7 @@ _elections = iter(range(1 << 100, 1 << 120, 16))
 
 @pytest.fixture
 def client(any_switch: SwitchProcess) -> Iterator[SwitchClient]:
-    """A session that holds the switch, which runs the program and is empty."""
+    """Yield a session that holds the switch, which runs the program and is empty."""
     made = SwitchClient(Switch(name="s1", grpc=any_switch.address), next(_elections))
     made.ensure_program(PROGRAM)
     made.write(plan(made.read(), SwitchState()))

@@ -31,7 +31,7 @@ _STATES = st.builds(
 
 
 def _apply(state: SwitchState, batch: Batch) -> SwitchState:
-    """What a P4Runtime server does, errors as assertions."""
+    """Return what a P4Runtime server does, errors as assertions."""
     entries = {entry.key: entry for entry in state.entries}
     groups = dict(state.groups)
     for update in batch:

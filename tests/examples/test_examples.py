@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def run(*command: str) -> str:
-    """What a command that must succeed prints. Ranks share the output: lines may come in any order."""
+    """Return what a command that must succeed prints. Ranks share the output: lines may come in any order."""
     done = subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, timeout=240, check=False, cwd=EXAMPLES
     )

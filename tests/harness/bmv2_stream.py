@@ -132,7 +132,7 @@ class Bmv2Stream:
 
 
 def _response(raw: bytes) -> tuple[int, int, bytes]:
-    """Which frame caused it (0 for the first), egress port and frame of a PacketStreamResponse."""
+    """Return which frame caused it (0 for the first), egress port and frame of a PacketStreamResponse."""
     fields = dict(_fields(raw))
     if 1 not in fields:
         raise RuntimeError("BMv2 sent a frame that nothing caused")
@@ -140,7 +140,7 @@ def _response(raw: bytes) -> tuple[int, int, bytes]:
 
 
 def _fields(raw: bytes) -> Iterable[tuple[int, Any]]:
-    """Number and value of each field of a Protobuf message with varints and byte strings."""
+    """Yield number and value of each field of a Protobuf message with varints and byte strings."""
     rest = iter(raw)
     for tag in rest:
         value = _unvarint(rest)

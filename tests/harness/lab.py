@@ -43,12 +43,12 @@ Lanes = Mapping[int, Sequence[int]]  # lane group -> its 32 lanes
 
 
 def mac_number(mac: str) -> int:
-    """A MAC address as P4 sees it."""
+    """Return a MAC address as P4 sees it."""
     return int(mac.replace(":", ""), 16)
 
 
 def ip_number(ip: str) -> int:
-    """An IPv4 address as P4 sees it."""
+    """Return an IPv4 address as P4 sees it."""
     return int.from_bytes(bytes(int(part) for part in ip.split(".")), "big")
 
 
@@ -58,7 +58,7 @@ def group_of(value: int) -> list[int]:
 
 
 def flat(lanes: Lanes) -> list[int]:
-    """Lanes in the order of the wire."""
+    """Return lanes in the order of the wire."""
     return [lane for group in sorted(lanes) for lane in lanes[group]]
 
 
@@ -94,7 +94,7 @@ class Job:
         return (1 << len(self.stations)) - 1
 
     def contribution(self, worker: int, *, lanes: Lanes | None = None, **fields: Any) -> Ether:
-        """What a worker sends, as a scapy packet that a test may still spoil."""
+        """Return what a worker sends, as a scapy packet that a test may still spoil."""
         station = self.stations[worker]
         tos = fields.pop("traffic_class", PROTECTED_FRONT)
         return (
@@ -109,17 +109,17 @@ class Job:
         return self.lab.send(self.stations[worker].port, self.contribution(worker, **fields))
 
     def result(self, worker: int, *, lanes: Lanes | None = None, included: int, **fields: Any) -> Sent:
-        """The result of a round as one worker must receive it."""
+        """Return the result of a round as one worker must receive it."""
         fields = {"traffic_class": PROTECTED_FRONT, "included": included, **fields}
         return _sent(self, PacketType.RESULT, worker, self.stations[worker], lanes or {}, fields)
 
     def repeat(self, worker: int, *, lanes: Lanes | None = None, **fields: Any) -> Sent:
-        """The question to one worker to send again what it holds."""
+        """Return the question to one worker to send again what it holds."""
         fields = {"traffic_class": RELIABLE, "flags": Flag(0), **fields}
         return _sent(self, PacketType.REPEAT, worker, self.stations[worker], lanes or {}, fields)
 
     def results(self, **fields: Any) -> list[Sent]:
-        """The result as all workers must receive it; included defaults to everyone."""
+        """Return the result as all workers must receive it; included defaults to everyone."""
         fields = {"included": self.everyone, **fields}
         return sorted(self.result(worker, **fields) for worker in range(len(self.stations)))
 
@@ -133,12 +133,12 @@ class Uplink:
     member: int
 
     def partial(self, *, lanes: Lanes | None = None, **fields: Any) -> Sent:
-        """The rack's sums as the spine must receive them."""
+        """Return the rack's sums as the spine must receive them."""
         fields = {"traffic_class": PROTECTED_FRONT, **fields}
         return _sent(self.job, PacketType.CONTRIBUTION, self.member, self.spine, lanes or {}, fields)
 
     def result(self, *, lanes: Lanes | None = None, included: int, **fields: Any) -> Sent:
-        """A result that the rack holds, as a spine that lacks it must receive it."""
+        """Return a result that the rack holds, as a spine that lacks it must receive it."""
         fields = {"traffic_class": PROTECTED_FRONT, "included": included, **fields}
         return _sent(self.job, PacketType.RESULT, self.member, self.spine, lanes or {}, fields)
 
@@ -155,7 +155,7 @@ class Uplink:
 
 
 def _sent(job: Job, kind: PacketType, worker: int, to: Station, lanes: Lanes, fields: dict[str, Any]) -> Sent:
-    """A packet that the switch makes for `to`."""
+    """Return a packet that the switch makes for `to`."""
     tos = fields.pop("traffic_class")
     frame = (
         Ether(src=AGGREGATION_MAC, dst=to.mac)
@@ -285,7 +285,7 @@ class Lab:
         )
 
     def events(self) -> dict[Event, int]:
-        """What the switch has decided since the last call: event -> packets, without zeros."""
+        """Return what the switch has decided since the last call: event -> packets, without zeros."""
         now = self._count()
         since = now - self._counted
         self._counted = now

@@ -20,7 +20,7 @@ def run(*command: str) -> None:
 
 
 def inside(namespace: str, call: Callable[[], _T]) -> _T:
-    """What ``call`` returns when run by a thread inside a network namespace."""
+    """Return what ``call`` returns when run by a thread inside a network namespace."""
     results: list[_T] = []
     errors: list[BaseException] = []
 

@@ -89,7 +89,7 @@ class P4Runtime:
         self._outgoing.put(request)
 
     def packet_in(self, timeout: float) -> bytes:
-        """The next packet-in, its header in front as on the wire. Raises queue.Empty."""
+        """Return the next packet-in, its header in front as on the wire. Raises queue.Empty."""
         return self._packets.get(timeout=timeout)
 
     def insert(
@@ -193,7 +193,7 @@ class P4Runtime:
             raise RuntimeError(f"{_details(error)}, for {update}") from error
 
     def read(self, query: Any) -> list[Any]:
-        """The entities that a request entity selects."""
+        """Return the entities that a request entity selects."""
         request = p4rt.ReadRequest(device_id=self._device, entities=[query])
         answers: Iterator[Any] = self._stub.Read(request, timeout=_PATIENCE)
         return [entity for answer in answers for entity in answer.entities]
@@ -232,7 +232,7 @@ class P4Runtime:
 
 
 def _details(error: Any) -> str:
-    """What a refused write says: P4Runtime packs the reason for each update into the status details."""
+    """Return what a refused write says: P4Runtime packs the reason for each update into the status details."""
     status = status_pb2.Status()
     status.ParseFromString(dict(error.trailing_metadata()).get("grpc-status-details-bin", b""))
     reasons = [p4rt.Error() for _ in status.details]
@@ -242,7 +242,7 @@ def _details(error: Any) -> str:
 
 
 def _is_anything(part: Key, bits: int) -> bool:
-    """Whether a key field may be anything: P4Runtime wants it left out then."""
+    """Return whether a key field may be anything: P4Runtime wants it left out then."""
     match part:
         case Ternary(_, mask):
             return mask == 0

@@ -63,7 +63,7 @@ class SoftTarget(Target):
 
 
 def entry_key(key: Sequence[Key]) -> tuple[soft.Match, ...]:
-    """A key in the soft switch's own words."""
+    """Return a key in the soft switch's own words."""
     return tuple(_match(part) for part in key)
 
 

@@ -93,7 +93,7 @@ class Target(ABC):
 
     @abstractmethod
     def packet_out(self, port: int, frame: bytes) -> list[Sent]:
-        """The same from the controller: a packet-out that names `port` as its way out."""
+        """Return the same from the controller: a packet-out that names `port` as its way out."""
 
     @abstractmethod
     def insert(

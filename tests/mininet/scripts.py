@@ -30,7 +30,7 @@ SWITCHES = pytest.mark.parametrize("switch", ["soft", pytest.param("bmv2", marks
 
 
 def train(script: str, folder: Path, *options: str) -> dict[str, Any]:
-    """Three training steps on every host; what the run's summary says of them."""
+    """Return three training steps on every host; what the run's summary says of them."""
     command = [SYSTEM_PYTHON, str(FOLDER / script), *options, "--run", f"{TRAIN} {folder}/runs"]
     with (folder / "log").open("wb") as log:
         done = subprocess.run(
@@ -42,7 +42,7 @@ def train(script: str, folder: Path, *options: str) -> dict[str, Any]:
 
 
 def refusal(script: str, *options: str) -> str:
-    """What the script says about options that it does not take."""
+    """Return what the script says about options that it does not take."""
     done = subprocess.run(
         [SYSTEM_PYTHON, str(FOLDER / script), *options], capture_output=True, text=True, check=False
     )

@@ -16,7 +16,7 @@ from tests.harness.target import Target
     params=["soft", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])],
 )
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """The switch under test, started once."""
+    """Yield the switch under test, started once."""
     made: Target = SoftTarget() if request.param == "soft" else Bmv2Target()
     yield made
     made.close()
@@ -24,5 +24,5 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
 
 @pytest.fixture
 def lab(target: Target) -> Lab:
-    """The switch under test, reset, with the aggregation address installed."""
+    """Return the switch under test, reset, with the aggregation address installed."""
     return Lab(target)

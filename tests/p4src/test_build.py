@@ -14,7 +14,7 @@ P4SRC = Path(__file__).resolve().parents[2] / "p4src"
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of p4src that a test may spoil."""
+    """Return a copy of p4src that a test may spoil."""
     return Path(shutil.copytree(P4SRC, tmp_path / "p4src"))
 
 

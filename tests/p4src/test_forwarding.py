@@ -20,7 +20,7 @@ EVERYBODY = "ff:ff:ff:ff:ff:ff"
 
 
 def frame_to(mac: str, *, size: int = 40) -> Any:
-    """A frame of a protocol that the program does not know."""
+    """Return a frame of a protocol that the program does not know."""
     return Ether(src=HERE, dst=mac, type=0x88B5) / Raw(bytes(i % 256 for i in range(size)))
 
 
@@ -79,7 +79,7 @@ def test_unknown_addresses_may_be_flooded(lab: Lab) -> None:
 
 @pytest.fixture
 def router(lab: Lab) -> Lab:
-    """The switch's MAC takes frames to be routed; 10.7/16 is behind port 2, 10.7.7/24 behind port 3."""
+    """Return the switch's MAC takes frames to be routed; 10.7/16 is behind port 2, 10.7.7/24 behind port 3."""
     lab.target.insert(L2, (mac_number(AGGREGATION_MAC),), "WeirIngress.forwarding.local")
     for prefix, length, port, mac in (("10.7.0.0", 16, 2, THERE), ("10.7.7.0", 24, 3, HERE)):
         lab.target.insert(
@@ -89,13 +89,13 @@ def router(lab: Lab) -> Lab:
 
 
 def packet_to(address: str, **fields: Any) -> Any:
-    """An IPv4 packet that the switch is asked to route."""
+    """Return an IPv4 packet that the switch is asked to route."""
     ip = IP(src="10.0.0.1", dst=address, **fields)
     return Ether(src=HERE, dst=AGGREGATION_MAC) / ip / UDP(sport=5, dport=7) / b"payload"
 
 
 def routed(frame: Any, mac: str) -> bytes:
-    """The same packet one hop on."""
+    """Return the same packet one hop on."""
     after = Ether(bytes(frame))
     after.src, after.dst = AGGREGATION_MAC, mac
     after[IP].ttl -= 1
@@ -161,7 +161,7 @@ def test_weir_to_another_switch_is_routed(router: Lab) -> None:
 
 @pytest.fixture
 def answering(lab: Lab) -> Lab:
-    """The switch owns the aggregation address; other ARP goes to port 4."""
+    """Return the switch owns the aggregation address; other ARP goes to port 4."""
     lab.target.insert(
         "WeirIngress.arp.addresses",
         (ip_number(AGGREGATION_IP),),
@@ -173,7 +173,7 @@ def answering(lab: Lab) -> Lab:
 
 
 def question() -> Any:
-    """Who has the aggregation address? Tell 10.0.0.1."""
+    """Return who has the aggregation address? Tell 10.0.0.1."""
     request = ARP(op="who-has", hwsrc=HERE, psrc="10.0.0.1", pdst=AGGREGATION_IP)
     return Ether(src=HERE, dst=EVERYBODY) / request
 

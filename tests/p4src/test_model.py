@@ -32,7 +32,7 @@ class Round:
     packets: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def result(self, op: Op) -> dict[str, Any]:
-        """Sums, minima and included mask over all packets."""
+        """Sum, minima and included mask over all packets."""
         lanes: dict[int, list[int]] = {}
         for packet in self.packets.values():
             for group, values in packet["lanes"].items():
@@ -56,7 +56,7 @@ class Model:
     cells: dict[tuple[int, int], Round] = field(default_factory=dict)
 
     def send(self, worker: int, slot: int, number: int, packet: dict[str, Any]) -> list[Sent]:
-        """What must come out."""
+        """Return what must come out."""
         held = self.cells.get((slot, number % 2))
         if held is None or number > held.number:
             held = self.cells[slot, number % 2] = Round(number)
@@ -90,7 +90,7 @@ def lanes_of(seed: int, group: int) -> list[int]:
 
 @st.composite
 def exchanges(draw: st.DrawFn) -> dict[str, Any]:
-    """A packet of a random worker, near the round that the slot is in."""
+    """Return a packet of a random worker, near the round that the slot is in."""
     return {
         "worker": draw(st.integers(0, WORKERS - 1)),
         "slot": draw(st.integers(0, SLOTS - 1)),

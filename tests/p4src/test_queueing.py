@@ -47,7 +47,7 @@ def limits(lab: Lab, code: int, *, trim: int = NEVER, mark: int = NEVER, drop: i
 
 @pytest.fixture
 def elsewhere(lab: Lab) -> Lab:
-    """A switch on the way: what is for THERE leaves by port 3."""
+    """Return a switch on the way: what is for THERE leaves by port 3."""
     lab.target.insert(
         "WeirIngress.forwarding.l2", (mac_number(THERE),), "WeirIngress.forwarding.forward", (3,)
     )
@@ -55,7 +55,9 @@ def elsewhere(lab: Lab) -> Lab:
 
 
 def passing(job: Job, **fields: Any) -> Any:
-    """A contribution of layer class LAYER for an aggregation switch behind port 3, droppable by default."""
+    """Return a contribution of layer class LAYER for an aggregation switch behind port 3, droppable by
+    default.
+    """
     fields = {"lanes": LANES, "flags": 0, "layer": LAYER, "magnitude": 1, **fields}
     frame = job.contribution(0, **{"traffic_class": dscp(LAYER) << 2 | NOT_ECT, **fields})
     frame[Ether].dst, frame[IP].dst = THERE, "10.0.9.254"
@@ -65,7 +67,7 @@ def passing(job: Job, **fields: Any) -> Any:
 def flow_packet(
     kind: FlowType, *, flags: int = 0, ecn: int = NOT_ECT, data: bytes = bytes(range(200))
 ) -> Any:
-    """A packet of a flow to a server behind port 3."""
+    """Return a packet of a flow to a server behind port 3."""
     return Ether(
         bytes(
             Ether(src=HERE, dst=THERE)
@@ -78,7 +80,7 @@ def flow_packet(
 
 
 def trimmed(frame: Any, headers: int) -> bytes:
-    """What must be left of a frame, of whose UDP payload the first so many bytes stay."""
+    """Return what must be left of a frame, of whose UDP payload the first so many bytes stay."""
     made = frame.copy()
     made[UDP].remove_payload()
     made = made / Raw(bytes(frame[UDP].payload)[:headers])
@@ -89,7 +91,7 @@ def trimmed(frame: Any, headers: int) -> bytes:
 
 
 def trimmed_contribution(frame: Any) -> bytes:
-    """A contribution without its lanes."""
+    """Return a contribution without its lanes."""
     bare = frame.copy()
     weir = bare[Weir]
     weir.flags, weir.groups, weir.lanes = weir.flags | Flag.TRIMMED, 0, []
@@ -109,7 +111,7 @@ def treatments(lab: Lab) -> dict[tuple[Treatment, int], int]:
 
 
 def treated(lab: Lab, frame: Any) -> tuple[list[Sent], dict[tuple[Treatment, int], int]]:
-    """What comes out for a frame, and what is counted for it (queue 0 is for the test's own markers)."""
+    """Return what comes out for a frame, and what is counted for it (queue 0 is for the test's own markers)."""
     before = treatments(lab)
     sent = lab.send(1, frame)
     after = treatments(lab)

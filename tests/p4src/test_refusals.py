@@ -18,7 +18,7 @@ SUM = [2 * lane % 2**32 for lane in LANES]
 
 @pytest.fixture
 def job(lab: Lab) -> Job:
-    """A round under way: worker 0, at port 1, has sent; worker 1, at port 2, is awaited."""
+    """Return a round under way: worker 0, at port 1, has sent; worker 1, at port 2, is awaited."""
     job = lab.job(2, slots=4, ports=[1, 2])
     assert job.send(0, round=5, lanes={0: LANES}, nexts=[9]) == []
     lab.events()
@@ -34,14 +34,14 @@ def refused(job: Job, frame: Any, reason: Event, *, port: int = 2) -> None:
 
 
 def spoiled(job: Job, spoil: Callable[[Any], object], **fields: Any) -> Any:
-    """Worker 1's packet for the round under way, after `spoil` had a go at it."""
+    """Return worker 1's packet for the round under way, after `spoil` had a go at it."""
     frame = job.contribution(1, **{"round": 5, "lanes": {0: LANES}, "nexts": [1], **fields})
     spoil(frame)
     return frame
 
 
 def weir(**fields: int) -> Callable[[Any], None]:
-    """Writes fields of the Weir header over, and leaves the rest as it was."""
+    """Write fields of the Weir header over, and leaves the rest as it was."""
 
     def spoil(frame: Any) -> None:
         for name, value in fields.items():
@@ -51,7 +51,7 @@ def weir(**fields: int) -> Callable[[Any], None]:
 
 
 def lengths(ip: int, udp: int) -> Callable[[Any], None]:
-    """Length fields that are off by so many bytes; the IPv4 checksum fits."""
+    """Return length fields that are off by so many bytes; the IPv4 checksum fits."""
 
     def spoil(frame: Any) -> None:
         frame[IP].len = len(frame[IP]) + ip

@@ -12,12 +12,12 @@ pytestmark = pytest.mark.parametrize("workers", [2, 3])
 
 
 def lanes_of(worker: int, round: int) -> dict[int, list[int]]:
-    """Lanes that are different for every worker, round, group and lane."""
+    """Return lanes that are different for every worker, round, group and lane."""
     return {group: group_of(1000 * round + 100_000 * worker + 32 * group) for group in range(8)}
 
 
 def sums(workers: int, round: int) -> dict[int, list[int]]:
-    """What `lanes_of` adds up to."""
+    """Return what `lanes_of` adds up to."""
     parts = [lanes_of(worker, round) for worker in range(workers)]
     return {g: [sum(lanes) for lanes in zip(*(p[g] for p in parts), strict=True)] for g in range(8)}
 

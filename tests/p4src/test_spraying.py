@@ -18,12 +18,12 @@ HERE = "02:00:00:00:01:01"
 
 
 def neighbour(port: int) -> str:
-    """Address of the next hop behind a port."""
+    """Return address of the next hop behind a port."""
     return f"02:00:00:00:02:{port:02x}"
 
 
 def own(port: int) -> str:
-    """The switch's address on that link."""
+    """Return the switch's address on that link."""
     return f"02:00:00:00:03:{port:02x}"
 
 
@@ -42,7 +42,7 @@ def spread(lab: Lab, mode: SprayMode, *, ports: tuple[int, ...] = PATHS, count: 
 
 
 def routed(frame: Any, port: int) -> Sent:
-    """A frame as it must leave by a port."""
+    """Return a frame as it must leave by a port."""
     made = Ether(bytes(frame))
     made.src, made.dst = own(port), neighbour(port)
     made[IP].ttl -= 1
@@ -51,14 +51,14 @@ def routed(frame: Any, port: int) -> Sent:
 
 
 def to_remote(job: Job) -> Any:
-    """A contribution to an aggregation address beyond those paths."""
+    """Return a contribution to an aggregation address beyond those paths."""
     frame = job.contribution(0, lanes={0: range(32)})
     frame[IP].dst = "10.7.0.254"
     return Ether(bytes(frame))
 
 
 def chunk(index: int = 0) -> Any:
-    """A chunk of a flow to a server beyond those paths."""
+    """Return a chunk of a flow to a server beyond those paths."""
     return Ether(
         bytes(
             Ether(src=HERE, dst=AGGREGATION_MAC)
@@ -71,7 +71,7 @@ def chunk(index: int = 0) -> Any:
 
 
 def other(layer: Any) -> Any:
-    """A packet of somebody else."""
+    """Return a packet of somebody else."""
     return Ether(bytes(Ether(src=HERE, dst=AGGREGATION_MAC) / IP(src="10.0.0.1", dst="10.7.0.1") / layer))
 
 

@@ -23,7 +23,7 @@ def rack(lab: Lab) -> Uplink:
 
 @pytest.fixture
 def spine(lab: Lab) -> Job:
-    """A job of three racks, at ports 1 to 3."""
+    """Return a job of three racks, at ports 1 to 3."""
     return lab.job(3, slots=20, ports=[1, 2, 3], racks=True)
 
 

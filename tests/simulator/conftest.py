@@ -11,7 +11,7 @@ from weir.softswitch.switch import Switch
 
 @pytest.fixture(scope="session")
 def switch() -> Iterator[Switch]:
-    """The real switch with the real program, aggregating; jobs are the tests' to install."""
+    """Yield the real switch with the real program, aggregating; jobs are the tests' to install."""
     with Switch(PROGRAM) as switch:
         switch.insert_entry(*aggregation())
         yield switch

@@ -66,7 +66,7 @@ class Cluster:
         return Address(self.network.stations[name].host.ip)
 
     def exchange(self, vectors: list[Floats], tagging: Tagging, previous: Floats) -> list[PullResult]:
-        """One round of push and pull."""
+        """Return one round of push and pull."""
         for client, host, vector in zip(self.clients, self.hosts, vectors, strict=True):
             client.push(vector, tagging, previous)
             host.pump()
@@ -81,7 +81,7 @@ class Cluster:
 
 
 def treatments(network: Network, treatment: Treatment) -> int:
-    """Packets that any queue of any switch treated so."""
+    """Return packets that any queue of any switch treated so."""
     name = (
         "WeirEgress.marking.treatments"
         if treatment is Treatment.MARKED
@@ -95,13 +95,13 @@ def treatments(network: Network, treatment: Treatment) -> int:
 
 
 def gradients(seed: int, workers: int) -> list[Floats]:
-    """Small integers: sums of them are exact in any order."""
+    """Return small integers: sums of them are exact in any order."""
     rng = np.random.default_rng(seed)
     return [rng.integers(-1000, 1000, LANES).astype(np.float32) for _ in range(workers)]
 
 
 def check(vectors: list[Floats], results: list[PullResult], previous: Floats) -> None:
-    """Sums, residuals and stale values account for every value."""
+    """Sum, residuals and stale values account for every value."""
     delivered = sum(v - result.pushed.residual() for v, result in zip(vectors, results, strict=True))
     for result in results:
         came = result.pulled.lanes_received()

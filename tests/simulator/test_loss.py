@@ -78,7 +78,9 @@ class Bucket:
 
 
 def random_tagging(rng: np.random.Generator, vector: Lanes, block: int, bounded: bool) -> Tagging:
-    """Any classes; up to four accounts, each with a budget of a share of its blocks, none or all of them."""
+    """Return any classes; up to four accounts, each with a budget of a share of its blocks, none or all of
+    them.
+    """
     blocks = -(-vector.size // block)
     accounts = rng.integers(0, 1 + int(rng.integers(0, 4)), blocks, dtype=np.uint16)
     held = np.bincount(accounts, minlength=4) * block
@@ -93,7 +95,7 @@ def random_tagging(rng: np.random.Generator, vector: Lanes, block: int, bounded:
 
 
 def random_bucket(rng: np.random.Generator, workers: int) -> Bucket:
-    """Half of them bounded, on some workers or on all; the rest lossless, of any operator."""
+    """Return half of them bounded, on some workers or on all; the rest lossless, of any operator."""
     bounded = bool(rng.random() < 0.5)
     op = Op.ADD if bounded else Op(int(rng.integers(1, 4)))
     block, blocks = int(rng.choice([32, 64, 128, 256])), int(rng.integers(0, 50))
@@ -108,7 +110,7 @@ def random_bucket(rng: np.random.Generator, workers: int) -> Bucket:
 
 
 def kept(vector: Lanes, block: int, report: ReduceReport) -> Lanes:
-    """The vector without the blocks that came back, which must have come back as they were."""
+    """Return the vector without the blocks that came back, which must have come back as they were."""
     rest = vector.copy()
     for number, lanes in zip(report.given_back.blocks, report.given_back.lanes, strict=True):
         own = rest[number * block : (number + 1) * block]
@@ -120,7 +122,7 @@ def kept(vector: Lanes, block: int, report: ReduceReport) -> Lanes:
 
 
 def missing_lanes(vector: Lanes, block: int, tagging: Tagging, report: ReduceReport) -> list[int]:
-    """Lanes that came back, by account, counted from the blocks themselves."""
+    """Return lanes that came back, by account, counted from the blocks themselves."""
     counted = [0] * tagging.budgets.size
     for number in report.given_back.blocks:
         assert tagging.accounts is not None

@@ -82,7 +82,7 @@ def check_bounded(before: list[Lanes], after: list[Lanes], job: Allocation, budg
 
 
 def treated(network: Network, treatment: Treatment, pipeline: str = "WeirIngress.queueing") -> int:
-    """Packets that all switches' queues treated so."""
+    """Return packets that all switches' queues treated so."""
     return sum(
         node.switch.read_counter(f"{pipeline}.treatments", treatment << 3 | queue).packets
         for node in network.nodes.values()
@@ -315,7 +315,7 @@ def test_whenever_a_spine_dies_the_rounds_that_one_rack_has_reach_the_others(whe
 
 
 def congested(**qos: Any) -> tuple[Network, list[str]]:
-    """Two racks of four between which there is a tenth of the hosts' rate."""
+    """Return two racks of four between which there is a tenth of the hosts' rate."""
     topology = two_tiers(2, 1, 4, **qos)
     network = Network(topology, seed=1, link=FAST, trunk=SLOW, queueing=Queueing(depth_packets=128))
     return network, everybody(topology)

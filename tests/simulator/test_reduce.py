@@ -52,7 +52,7 @@ racks = st.fixed_dictionaries(
 
 
 def random_work(rng: np.random.Generator, workers: int) -> tuple[Op, int, Vectors]:
-    """An operator, a block size and a vector per worker, of a random density of non-zero blocks."""
+    """Return an operator, a block size and a vector per worker, of a random density of non-zero blocks."""
     op, block = Op(int(rng.integers(1, 4))), int(rng.choice([32, 64, 128, 256]))
     blocks = int(rng.integers(0, 40 if workers <= 8 else 12))
     count = max(0, blocks * block - int(rng.integers(0, block)))

@@ -95,12 +95,12 @@ class Path:
 
 
 def late(segment: int) -> Fate:
-    """The first copy of that one comes three milliseconds late."""
+    """Return the first copy of that one comes three milliseconds late."""
     return lambda start, copy: 3 * MS if start // MSS == segment and not copy else 0
 
 
 def losing(*segments: int, copies: int = 1) -> Fate:
-    """The first copies of these segments, by number, are lost."""
+    """Return the first copies of these segments, by number, are lost."""
     return lambda start, copy: None if start // MSS in segments and copy < copies else 0
 
 
@@ -326,7 +326,7 @@ def bottleneck(
 
 
 def rates(network: Network, streams: list[Stream], seconds: float) -> list[float]:
-    """Bits per second that each stream delivered in that time from now."""
+    """Return bits per second that each stream delivered in that time from now."""
     before = [stream.receiver.expected for stream in streams]
     network.run_for(seconds)
     return [(s.receiver.expected - b) * 8 / seconds for s, b in zip(streams, before, strict=True)]

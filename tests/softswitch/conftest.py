@@ -17,7 +17,7 @@ from weir.softswitch.device import Device
 
 @pytest.fixture
 def fail_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, str], None]:
-    """Makes the next call of a method of a class go wrong as nobody has thought of."""
+    """Make the next call of a method of a class go wrong as nobody has thought of."""
 
     def fail(kind: type, name: str) -> None:
         method = getattr(kind, name)
@@ -33,7 +33,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch) -> Callable[[type, str], None]:
 
 @pytest.fixture
 def device() -> Iterator[Device]:
-    """A soft switch without a program."""
+    """Yield a soft switch without a program."""
     with Device() as made:
         made.serve("127.0.0.1:0")
         made.start()
@@ -42,7 +42,7 @@ def device() -> Iterator[Device]:
 
 @pytest.fixture
 def empty(device: Device) -> Iterator[Controller]:
-    """A primary controller of a soft switch without a program."""
+    """Yield a primary controller of a soft switch without a program."""
     assert device.address is not None
     controller = Controller(device.address)
     yield controller
@@ -51,7 +51,7 @@ def empty(device: Device) -> Iterator[Controller]:
 
 @pytest.fixture(scope="module")
 def bmv2() -> Iterator[str]:
-    """The address of a running simple_switch_grpc."""
+    """Yield the address of a running simple_switch_grpc."""
     with tempfile.TemporaryDirectory() as folder:
         address = f"{folder}/grpc"
         command = [
@@ -86,7 +86,7 @@ def _accepts(path: str) -> bool:
 
 @pytest.fixture(params=["soft", pytest.param("bmv2", marks=pytest.mark.bmv2)])
 def any_switch(request: pytest.FixtureRequest) -> Iterator[Controller]:
-    """A primary controller with the program `control` freshly pushed, of either switch."""
+    """Yield a primary controller with the program `control` freshly pushed, of either switch."""
     if request.param == "soft":
         address = request.getfixturevalue("device").address
     else:
@@ -99,6 +99,6 @@ def any_switch(request: pytest.FixtureRequest) -> Iterator[Controller]:
 
 @pytest.fixture
 def switch(empty: Controller) -> Controller:
-    """A primary controller of a soft switch with the program `control` freshly pushed."""
+    """Return a primary controller of a soft switch with the program `control` freshly pushed."""
     empty.push()
     return empty

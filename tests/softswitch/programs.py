@@ -44,17 +44,19 @@ WITH_P4INFO: Final = ("meters", "profiles", "unions", "varbits", "value_sets", *
 
 @functools.cache
 def program(name: str) -> Program:
-    """A compiled program, loaded."""
+    """Return a compiled program, loaded."""
     return load_program(FOLDER / f"{name}.json")
 
 
 def raw(name: str) -> Any:
-    """A compiled program as parsed JSON, for a test to spoil."""
+    """Return a compiled program as parsed JSON, for a test to spoil."""
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
 def compiled(name: str, folder: Path = FOLDER) -> dict[str, str]:
-    """What p4c makes of a program today, by file name: JSON without positions in the source, and P4Info."""
+    """Return what p4c makes of a program today, by file name: JSON without positions in the source, and
+    P4Info.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         target, info = Path(scratch) / "out.json", Path(scratch) / "out.txtpb"
         command = ["p4c-bm2-ss", "-o", str(target), "--p4runtime-files", str(info), f"{name}.p4"]
@@ -86,7 +88,7 @@ def pack(fields: Sequence[tuple[int, int]]) -> bytes:
 
 
 def unpack(data: bytes, widths: Sequence[int]) -> list[int]:
-    """The inverse of `pack`, for fields of these widths; `data` must be exactly as long as they are."""
+    """Return the inverse of `pack`, for fields of these widths; `data` must be exactly as long as they are."""
     left = sum(widths)
     assert left == 8 * len(data), (left, len(data))
     value = int.from_bytes(data, "big")
@@ -98,7 +100,7 @@ def unpack(data: bytes, widths: Sequence[int]) -> list[int]:
 
 
 def one(switch: Switch, frame: bytes, port: int = 5, now: int = 0) -> bytes:
-    """Sends a frame that must leave as exactly one."""
+    """Send a frame that must leave as exactly one."""
     ((_, answer),) = switch.process(port, frame, now)
     return answer
 

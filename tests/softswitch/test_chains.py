@@ -27,7 +27,7 @@ def switch() -> Iterator[Switch]:
 
 
 def bits(mask: int) -> list[int]:
-    """The steps of a row that a mask names."""
+    """Return the steps of a row that a mask names."""
     return [step for step in range(ROW) if mask >> step & 1]
 
 

@@ -28,12 +28,12 @@ _MAC = 0x020000000002
 
 
 def run(*arguments: object) -> Result:
-    """The command, in this process, until it ends."""
+    """Return the command, in this process, until it ends."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
 
 
 def refusal(*arguments: object) -> str:
-    """What the command says when it refuses, in one line."""
+    """Return what the command says when it refuses, in one line."""
     done = run(*arguments)
     assert done.exit_code in (1, 2), done.output
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
@@ -42,7 +42,7 @@ def refusal(*arguments: object) -> str:
 
 @contextmanager
 def serving(folder: Path, *arguments: object) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """The command, running; with what its ready file says."""
+    """Yield the command, running; with what its ready file says."""
     ready = folder / "ready.json"
     command = [*_COMMAND, *map(str, arguments), "--ready-file", str(ready)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -137,7 +137,7 @@ def test_a_played_capture_ends_when_the_last_frame_has_left(tmp_path: Path) -> N
 
 
 def _forwarding_program() -> str:
-    """The program with another default: everything goes to port 2."""
+    """Return the program with another default: everything goes to port 2."""
     program = json.loads(CONTROL.read_text())
     forward = next(
         action["id"] for action in program["actions"] if action["name"] == "ControlIngress.forward"
@@ -240,7 +240,7 @@ def test_help_names_every_kind_of_port() -> None:
 
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate authority ``ca``, and certificates ``server`` and ``client`` that it signed."""
+    """Return a certificate authority ``ca``, and certificates ``server`` and ``client`` that it signed."""
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl")
     folder = tmp_path_factory.mktemp("pki")

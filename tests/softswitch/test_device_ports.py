@@ -39,7 +39,7 @@ def push(controller: Controller) -> None:
 
 
 def answers(device: Device) -> set[int]:
-    """What the program says to 16 frames of different hashes."""
+    """Return what the program says to 16 frames of different hashes."""
     found = set()
     for port in range(16):
         device.loop.inject(_ASKS, frame(CHOSEN, port=port))

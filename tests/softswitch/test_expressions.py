@@ -80,7 +80,7 @@ def expected(a: int, b: int, c: int, d: int, e: int, w: int, f: int, flag: int) 
 
 
 def edges(bits: int) -> st.SearchStrategy[int]:
-    """Integers of a width, often near its ends."""
+    """Return integers of a width, often near its ends."""
     top = 1 << bits
     return st.one_of(
         st.integers(0, top - 1),

@@ -30,7 +30,7 @@ U256 = (1 << 256) - 1
 
 
 def with_parser_assertion() -> Program:
-    """The program with `assert(what != PARSER_ASSERT)` in its parser, which this p4c does not write."""
+    """Return the program with `assert(what != PARSER_ASSERT)` in its parser, which this p4c does not write."""
     root = raw("externs")
     operands = {"left": {"type": "field", "value": ["order", "what"]}}
     operands["right"] = {"type": "hexstr", "value": hex(PARSER_ASSERT)}
@@ -91,7 +91,7 @@ def test_random_numbers_into_wide_fields(shared: Switch) -> None:
 
 
 def bitwise(data: bytes, bits: int, crc: CrcParameters) -> int:
-    """A CRC by its definition (Rocksoft's model)."""
+    """Return a CRC by its definition (Rocksoft's model)."""
     remainder, top = crc.initial, 1 << bits - 1
     for byte in data:
         part = int(f"{byte:08b}"[::-1], 2) if crc.reflect_data else byte

@@ -73,7 +73,7 @@ _QUICK = tuple(name for name in NAMES if name not in ("wide", "externs", "matchi
 
 
 def _build(objects: list[Path], output: Path, *flags: str) -> None:
-    """Compiles, or links, with sanitizers."""
+    """Compile, or links, with sanitizers."""
     common = ["-std=gnu11", "-O0", "-g1", SANITIZE, "-fno-sanitize-recover=all", "-fno-strict-aliasing"]
     command = [
         *compiler(),
@@ -93,7 +93,7 @@ def _build(objects: list[Path], output: Path, *flags: str) -> None:
 
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The runtime and the harness, compiled: the same for all programs."""
+    """Return the runtime and the harness, compiled: the same for all programs."""
     folder = tmp_path_factory.mktemp("sanitized")
     sources = [*sorted(RUNTIME.glob("*.c")), Path(__file__).parent / "fuzz.c"]
     objects = [folder / f"{source.stem}.o" for source in sources]
@@ -166,7 +166,7 @@ _SAME = ("expressions", "parsing", "matching", "traffic", "loops")
 
 @pytest.fixture(scope="module")
 def pairs() -> Iterator[dict[str, tuple[Switch, Switch]]]:
-    """Each program twice: once as it is, once with queues at all ports that hold up nothing."""
+    """Yield each program twice: once as it is, once with queues at all ports that hold up nothing."""
     made = {name: (Switch(program(name)), Switch(program(name))) for name in _SAME}
     for plain, limited in made.values():
         for switch in (plain, limited):

@@ -64,7 +64,7 @@ class Bmv2:
 
 
 def differing(name: str, frames: Sequence[bytes], sets: Sets, folder: Path) -> list[str]:
-    """Frames whose answers are not the same. `sets`: field widths and members of value sets."""
+    """Return frames whose answers are not the same. `sets`: field widths and members of value sets."""
     found = []
     with Switch(program(name)) as soft, contextlib.closing(Bmv2(name, sets, folder)) as bmv2:
         soft.set_multicast_group(1, COPIES)
@@ -80,7 +80,9 @@ def differing(name: str, frames: Sequence[bytes], sets: Sets, folder: Path) -> l
 
 
 def _with_constants(root: Any, sets: Sets) -> Any:
-    """The program with the members of its value sets as cases: BMv2's P4Runtime cannot write value sets."""
+    """Return the program with the members of its value sets as cases: BMv2's P4Runtime cannot write value
+    sets.
+    """
     for state in root["parsers"][0]["parse_states"]:
         state["transitions"] = [
             case

@@ -44,7 +44,7 @@ def start(following: int, flags: int = 0, version: int = 4) -> bytes:
 
 
 def labels(*values: int) -> bytes:
-    """A label stack; the last one has the bottom bit."""
+    """Return a label stack; the last one has the bottom bit."""
     return b"".join(pack([(v, 7), (int(i == len(values) - 1), 1)]) for i, v in enumerate(values))
 
 

@@ -37,7 +37,7 @@ def lab() -> Iterator[Veths]:
 
 @contextmanager
 def serving(lab: Veths, folder: Path, line: Sequence[str]) -> Iterator[Path]:
-    """A switch started by that line in ``folder``; its log."""
+    """Yield a switch started by that line in ``folder``; its log."""
     log = folder / "log"
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -51,7 +51,7 @@ def serving(lab: Veths, folder: Path, line: Sequence[str]) -> Iterator[Path]:
 
 
 def controller(address: str, device: int, log: Path) -> Controller:
-    """A session, once the switch listens."""
+    """Return a session, once the switch listens."""
     with grpc.insecure_channel(address) as channel:
         try:
             grpc.channel_ready_future(channel).result(PATIENCE)
@@ -112,7 +112,7 @@ def test_files_instead_of_interfaces(command: tuple[str, ...], tmp_path: Path) -
 
 
 def _frames(path: Path) -> list[bytes]:
-    """What is in a pcap file so far."""
+    """Return what is in a pcap file so far."""
     if not path.exists() or path.stat().st_size < 24:
         return []
     with PcapReader(str(path)) as reader:

@@ -46,7 +46,7 @@ def run(switch: Switch, op: int, *headers: bytes, arg: int = 0) -> Answer:
 
 
 def equal(switch: Switch, *headers: bytes) -> int:
-    """What the report says about equality."""
+    """Return what the report says about equality."""
     return int.from_bytes(one(switch, bytes([MANY, 0, 0, 0]) + b"".join(headers))[2:4], "big") & (
         SAME | SAME_SIZED
     )
@@ -65,7 +65,7 @@ def long(z: int = 0) -> bytes:
 
 
 def items(count: int) -> bytes:
-    """Elements 0, 1, …, the last of another kind, which ends the stack."""
+    """Return elements 0, 1, …, the last of another kind, which ends the stack."""
     return b"".join(bytes([1 if i < count - 1 else 7, i]) for i in range(count))
 
 
@@ -174,7 +174,7 @@ _ITEM_ARG = {
 
 
 def changed(old: dict[str, Any], new: Any) -> Switch:
-    """The program with every occurrence of an operand replaced."""
+    """Return the program with every occurrence of an operand replaced."""
 
     def replace(node: Any) -> Any:
         if node == old:
@@ -243,7 +243,7 @@ def test_assigning_a_union_chosen_at_run_time_is_refused_by_name(chosen: int) ->
 
 
 def frames(count: int, seed: int = 1) -> list[bytes]:
-    """Frames of all kinds. Elements outside their stack are not chosen: BMv2 ends there."""
+    """Return frames of all kinds. Elements outside their stack are not chosen: BMv2 ends there."""
     rng = random.Random(seed)
     return [_frame(rng) for _ in range(count)]
 

@@ -43,7 +43,7 @@ class Answer:
 def run_all(
     switch: Switch, op: int, data: bytes, *options: bytes, bits: int | None = None, rest: bytes | None = None
 ) -> list[Answer]:
-    """A packet with `data` in the ragged header, of `bits` bits if that is to be something else."""
+    """Return a packet with `data` in the ragged header, of `bits` bits if that is to be something else."""
     bits = 8 * len(data) if bits is None else bits
     start = bytes([op, len(options)]) + bits.to_bytes(4, "big") + bytes(9)
     rest = ragged(data) + b"".join(options) + b"\x12\x34end" if rest is None else rest
@@ -182,7 +182,7 @@ def test_a_varbit_header_is_not_extracted_without_a_length() -> None:
 
 
 def frames(count: int, seed: int = 1) -> list[bytes]:
-    """Frames of all kinds, of at least the first header's size."""
+    """Return frames of all kinds, of at least the first header's size."""
     rng = random.Random(seed)
     return [_frame(rng) for _ in range(count)]
 

@@ -42,7 +42,7 @@ U256, U200, S200 = (1 << 256) - 1, (1 << 200) - 1, (1 << 199) - 1
 
 
 def with_division() -> Program:
-    """The program with / and %, which p4c evaluates itself but BMv2 knows."""
+    """Return the program with / and %, which p4c evaluates itself but BMv2 knows."""
     text = json.dumps(raw("wide"))
     for field, op in [("div", "/"), ("mod", "%")]:
         for header in ("r", "s"):

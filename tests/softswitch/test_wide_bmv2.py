@@ -24,7 +24,7 @@ Sent = list[list[tuple[int, bytes]]]
 
 
 def compiled(name: str, folder: Path) -> tuple[Path, Path]:
-    """A program's JSON and P4Info, compiled now."""
+    """Return a program's JSON and P4Info, compiled now."""
     made = folder / f"{name}.json", folder / f"{name}.p4info.txtpb"
     files = ["-o", str(made[0]), "--p4runtime-files", str(made[1])]
     subprocess.run(["p4c-bm2-ss", *files, f"{name}.p4"], cwd=FOLDER, check=True, capture_output=True)
@@ -36,7 +36,7 @@ def on_soft_switch(switch: Switch, frames: list[bytes]) -> Sent:
 
 
 def on_bmv2(switch: Bmv2Stream, frames: list[bytes]) -> Sent:
-    """A few frames at a time: its queues hold 64."""
+    """Return a few frames at a time: its queues hold 64."""
     batches = (frames[at : at + 20] for at in range(0, len(frames), 20))
     return [sent for batch in batches for sent in switch.process([(1, frame) for frame in batch])]
 

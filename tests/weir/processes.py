@@ -33,7 +33,7 @@ def wait_until_gone(*pids: int) -> None:
 
 
 def _parent(entry: Path) -> int | None:
-    """The parent's pid; None of a process that is gone or dead."""
+    """Return the parent's pid; None of a process that is gone or dead."""
     try:
         state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
     except (FileNotFoundError, ProcessLookupError):

@@ -98,7 +98,7 @@ def test_wrong_settings_are_named(names: str, given: dict[str, Any], complaint: 
 
 
 def run(method: str, seed: int, accuracy: float, up: tuple[int, int], sent: tuple[Sent, Sent]) -> Run:
-    """Two workers, one step."""
+    """Return two workers, one step."""
     comparison = make_comparison(method, seeds=seed, model="mlp", workers=2)
     record = RunRecord("weir", range(2), epochs=1)
     for rank in range(2):

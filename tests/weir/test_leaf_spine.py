@@ -27,7 +27,7 @@ def checksums(out: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The parameters after each step over one switch with perfect links."""
+    """Return the parameters after each step over one switch with perfect links."""
     out = tmp_path_factory.mktemp("single")
     status, output = train(out, *MODEL, "--max-steps", str(STEPS))
     assert status == 0, output

@@ -64,7 +64,7 @@ def wait_for_steps(out: Path, number: int, limit_s: float = 120) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str, Path]]:
-    """One short run with its reference, shared: its folder, what it printed, its capture."""
+    """Yield one short run with its reference, shared: its folder, what it printed, its capture."""
     out = tmp_path_factory.mktemp("train")
     pcap = tmp_path_factory.mktemp("pcap") / "run.pcap"
     options = (

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("tshark"), reason="needs tshark
 
 
 def tshark_reads(payload: bytes, port: int, fields: Sequence[str], folder: Path) -> dict[str, str]:
-    """What tshark shows of these fields."""
+    """Return what tshark shows of these fields."""
     frame = Ether() / IP(src="10.0.0.254", dst="10.0.0.4") / UDP(sport=port, dport=4000) / payload
     wrpcap(str(folder / "one.pcap"), frame)
     command = ["tshark", "-r", str(folder / "one.pcap"), "-X", f"lua_script:{DISSECTOR}", "-T", "fields"]

@@ -65,7 +65,7 @@ class CalibrateConfig(BaseModel):
         return self
 
     def training(self, seed: int) -> TrainConfig:
-        """The run with this seed, as ``weir train`` would be told."""
+        """Return the run with this seed, as ``weir train`` would be told."""
         return make_config(
             model=self.model,
             workers=self.workers,
@@ -80,7 +80,7 @@ class CalibrateConfig(BaseModel):
 
 
 def make_calibration(*, quick: bool = False, **given: Any) -> CalibrateConfig:
-    """The configuration for these settings; ``None`` means the model's own.
+    """Return the configuration for these settings; ``None`` means the model's own.
 
     quick: one seed, half of the epochs, a coarse grid: to see it work, not to rely on. Raises ConfigError.
     """

@@ -52,17 +52,17 @@ class RunProgress:
         self._progress.stop()
 
     def expect(self, runs: int) -> None:
-        """Makes the bar so long."""
+        """Make the bar so long."""
         self._progress.update(self._task, total=runs)
 
     def ran(self, question: Question | None, p: float, outcome: Outcome) -> None:
-        """Moves the bar on."""
+        """Move the bar on."""
         what = "no loss" if question is None else f"{question.name}, {p:.0%}"
         self._progress.update(self._task, advance=1, description=f"{what}: {outcome.accuracy:.1%}")
         self._say_so()
 
     def found(self, finding: Finding, spared: int) -> None:
-        """Prints what was found, and shortens the bar."""
+        """Print what was found, and shortens the bar."""
         self._progress.update(self._task, advance=spared)
         self._say_so()
         share = f"{finding.tolerated:.0%} tolerated" if finding.tolerated else "nothing tolerated"

@@ -24,14 +24,14 @@ _BLUE, _GREY, _ORANGE = "#1f77b4", "#888888", "#ff7f0e"
 
 
 def name_of(finding: Finding) -> str:
-    """What was lost, in words."""
+    """Return what was lost, in words."""
     name, comma, again = finding.question.name.partition(",")
     name = _NAMES.get(name, name.replace("layer", "layer class").replace("magnitude", "magnitude class"))
     return name + comma + again
 
 
 def tables(done: Calibration) -> RenderableType:
-    """What was tolerated, and the policy made of it."""
+    """Return what was tolerated, and the policy made of it."""
     config = done.config
     found = Table(
         title=f"What {config.model} can miss: {config.workers} workers, {config.epochs} epochs, "

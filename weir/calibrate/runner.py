@@ -46,11 +46,11 @@ class Calibration:
 
     @property
     def policy(self) -> LossPolicy:
-        """What ``weir train --loss-policy`` reads."""
+        """Return what ``weir train --loss-policy`` reads."""
         return policy(self.whole, self.as_json())
 
     def as_json(self) -> dict[str, Any]:
-        """How the policy was found."""
+        """Return how the policy was found."""
         return {
             "settings": self.config.model_dump(mode="json", exclude={"jobs", "out"}),
             "lossless_accuracies": self.lossless,
@@ -60,7 +60,7 @@ class Calibration:
 
 
 def calibrate(config: CalibrateConfig, listener: Listener) -> Calibration:
-    """Measures everything. Ends all processes before it returns or raises, also on an interrupt."""
+    """Measure everything. Ends all processes before it returns or raises, also on an interrupt."""
     parameters = LayerClasses.of(make_task(config.training(seed=1)).model).counts()
     context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
@@ -103,7 +103,7 @@ class _Runs:
         return lambda p: Measurement.of(p, self.of(question, p), lossless)
 
     def of(self, question: Question | None, p: float) -> list[Outcome]:
-        """The outcomes by seed; question None: without loss."""
+        """Return the outcomes by seed; question None: without loss."""
         losses = LossPolicy.from_budget(0) if question is None else question.losses(p)
         feedback = question is None or question.error_feedback
         futures: list[Future[Outcome]] = []
@@ -120,7 +120,7 @@ class _Runs:
 
 
 def _longest(grid: tuple[float, ...]) -> int:
-    """How many measurements a bisection of ``grid`` takes at most."""
+    """Return how many measurements a bisection of ``grid`` takes at most."""
     return len(grid).bit_length()
 
 

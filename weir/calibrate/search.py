@@ -36,7 +36,7 @@ class Question:
         return name if self.error_feedback else name + NOT_SENT_AGAIN
 
     def losses(self, p: float) -> LossPolicy:
-        """The losses that a share ``p`` stands for."""
+        """Return the losses that a share ``p`` stands for."""
         budgets = tuple(tuple(min(1.0, p * share) for share in row) for row in self.shape)
         return LossPolicy(budgets=budgets, tensor=(1.0,) * LAYER_CLASSES)
 
@@ -102,7 +102,7 @@ class Finding:
 
     @property
     def at(self) -> Measurement | None:
-        """What was measured at the tolerated share."""
+        """Return what was measured at the tolerated share."""
         return next((m for m in self.measurements if m.p == self.tolerated), None)
 
     def as_json(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Finding:
 def bisect(
     question: Question, grid: Sequence[float], tolerance: float, measure: Callable[[float], Measurement]
 ) -> Finding:
-    """The answer to a question, assuming that more loss is never better. grid: ascending."""
+    """Return the answer to a question, assuming that more loss is never better. grid: ascending."""
     measured = []
     low, high = -1, len(grid)  # grid[low] holds, grid[high] does not: losing nothing, and more than all
     while high - low > 1:
@@ -147,7 +147,8 @@ def bisect(
 
 
 def combined(findings: Sequence[Finding]) -> Question:
-    """All classes at once: what each block's layer and magnitude class tolerate by themselves, the smaller.
+    """Return all classes at once: what each block's layer and magnitude class tolerate by themselves, the
+    smaller.
 
     A layer class that the model has no parameter in gets the smaller of its neighbours' shares.
     """
@@ -168,6 +169,6 @@ def combined(findings: Sequence[Finding]) -> Question:
 
 
 def policy(finding: Finding, calibration: dict[str, Any]) -> LossPolicy:
-    """The policy that the answer to ``combined`` stands for."""
+    """Return the policy that the answer to ``combined`` stands for."""
     budgets = finding.question.losses(finding.tolerated).budgets
     return LossPolicy(budgets=budgets, tensor=tuple(fmean(row) for row in budgets), calibration=calibration)

@@ -61,16 +61,18 @@ class _Worker:
         self.blocks = self.lost = 0
 
     def prepare(self, layout: BucketLayout, bucket: torch.Tensor) -> Outgoing:
-        """What this worker would send of its gradient."""
+        """Return what this worker would send of its gradient."""
         return self._gradients.prepare(layout, bucket)
 
     @property
     def fills_union(self) -> bool:
-        """Whether what any worker has chosen is sent by all of them."""
+        """Return whether what any worker has chosen is sent by all of them."""
         return self._gradients.sparsifier.fills_union
 
     def deliver(self, outgoing: Outgoing, union: torch.Tensor | None) -> torch.Tensor:
-        """What of this gradient the sum includes. union: the elements that all workers send, if they do."""
+        """Return what of this gradient the sum includes. union: the elements that all workers send, if they
+        do.
+        """
         layout = outgoing.layout
         delivered = outgoing.sent.clone() if union is None else outgoing.compensated * union
         magnitudes = self._gradients.classify(layout, delivered)
@@ -88,7 +90,9 @@ class _Worker:
         self._gradients.end_step()
 
     def _lost(self, layout: BucketLayout, magnitudes: Magnitudes) -> npt.NDArray[np.intp]:
-        """The same draws whatever the shares: what is lost with a small share is lost with a larger one."""
+        """Return the same draws whatever the shares: what is lost with a small share is lost with a larger
+        one.
+        """
         shares = self._losses.shares(layout, self._layers, magnitudes.classes)
         return np.flatnonzero(self._coin.random(shares.size) < shares)
 
@@ -149,7 +153,7 @@ class _Training:
 
 
 def run(trial: Trial) -> Outcome:
-    """Trains from the seed's parameters to the end, and measures."""
+    """Train from the seed's parameters to the end, and measures."""
     training = _Training(trial, make_task(trial.train))
     training.run()
     blocks = sum(worker.blocks for worker in training.workers)

@@ -35,7 +35,7 @@ class Comparison:
 
     @property
     def any(self) -> TrainConfig:
-        """One of the trainings, for what they have in common."""
+        """Return one of the trainings, for what they have in common."""
         return next(iter(self.trainings.values()))
 
     def as_json(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Comparison:
 def make_comparison(
     wanted: str, *, seeds: int, out: Path = Path("runs"), name: str | None = None, **given: Any
 ) -> Comparison:
-    """The comparison of ``wanted``, names with commas between, or "all".
+    """Return the comparison of ``wanted``, names with commas between, or "all".
 
     seeds: that many trainings of each method, with seeds 1, 2, .... given: settings of ``make_config``; those
     that a method has no use for are left out for it. Raises ConfigError.
@@ -72,7 +72,7 @@ def make_comparison(
 
 
 def _names(wanted: str) -> tuple[str, ...]:
-    """The methods' names, as they were given."""
+    """Return the methods' names, as they were given."""
     if wanted.strip() == ALL:
         return tuple(methods())
     names = [name.strip() for name in wanted.split(",") if name.strip()]
@@ -89,7 +89,7 @@ def _names(wanted: str) -> tuple[str, ...]:
 
 
 def _fitting(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a method has a use for."""
+    """Return the settings that a method has a use for."""
     if find_method(method).kind == "sparsifier":
         return dict(given)
     return {key: value for key, value in given.items() if key not in _OF_SPARSIFIERS}

@@ -77,7 +77,7 @@ class _Session:
 
     @property
     def problems(self) -> list[str]:
-        """Why trainings failed, and why there was no cluster."""
+        """Return why trainings failed, and why there was no cluster."""
         found = [f"{run.method}, seed {run.seed}: {run.problem}" for run in self.runs if run.problem]
         return [*found, *filter(None, [self._cluster_problem])]
 

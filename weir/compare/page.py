@@ -23,7 +23,7 @@ ul { color: #666; font-size: 13px } img { max-width: 100% } .table { overflow-x:
 
 
 def write_page(path: Path, comparison: Comparison, rows: Sequence[Row], picture: Path) -> None:
-    """Writes the page; ``picture`` is left out where there is none."""
+    """Write the page; ``picture`` is left out where there is none."""
     heading = title(comparison)
     head = "".join(f"<th>{escape(one_line(column.head))}</th>" for column in COLUMNS)
     said = "".join(f"<li>{escape(note)}</li>" for note in notes(comparison, rows))

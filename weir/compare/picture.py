@@ -19,7 +19,7 @@ _LIGHT: Final = 0.45  # opacity of the second of two bars
 
 
 def draw(path: Path, comparison: Comparison, rows: Sequence[Row], runs: Sequence[Run]) -> None:
-    """Draws the figures of all methods that took a step; without one there is no picture."""
+    """Draw the figures of all methods that took a step; without one there is no picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -60,7 +60,7 @@ def _learning(axis: Any, rows: Sequence[Row], runs: Sequence[Run], colours: dict
 
 
 def _smooth(values: Sequence[float]) -> list[float]:
-    """Each with the mean of up to a 25th of all before it."""
+    """Return each with the mean of up to a 25th of all before it."""
     window = max(1, len(values) // 25)
     return [fmean(values[max(0, i + 1 - window) : i + 1]) for i in range(len(values))]
 

@@ -47,7 +47,7 @@ class Progress(Protocol):
 
 
 def make_progress(comparison: Comparison, console: Console) -> Progress:
-    """A live table when ``console`` is a terminal, else plain lines."""
+    """Return a live table when ``console`` is a terminal, else plain lines."""
     return LiveTable(comparison, console) if console.is_terminal else PlainLines(comparison, console)
 
 
@@ -145,7 +145,7 @@ class LiveTable:
         )  # fmt: skip
 
     def _bar(self) -> RenderableType:
-        """How far the training under way is, and all of them."""
+        """Return how far the training under way is, and all of them."""
         run = self._runs[-1]
         total = len(self._comparison.methods) * len(self._comparison.seeds)
         step, steps = len(run.record.steps), run.record.total_steps

@@ -72,20 +72,20 @@ class Row:
 
 
 def make_rows(comparison: Comparison, runs: Sequence[Run]) -> list[Row]:
-    """A row for each method that was begun, in the order asked for."""
+    """Return a row for each method that was begun, in the order asked for."""
     of_method = {name: [run for run in runs if run.method == name] for name in comparison.methods}
     dense = _dense(of_method.get(DENSE, []), runs)
     return [_row(name, found, dense) for name, found in of_method.items() if found]
 
 
 def dense_source(rows: Sequence[Row]) -> str:
-    """Where the bytes of dense training come from, which shares are of."""
+    """Return where the bytes of dense training come from, which shares are of."""
     measured = any(row.method == DENSE and row.bytes_up is not None for row in rows)
     return "the method dense, measured" if measured else "all values in full packets, calculated"
 
 
 def summarize(comparison: Comparison, runs: Sequence[Run], status: Status, problem: str) -> dict[str, Any]:
-    """What compare.json holds."""
+    """Return what compare.json holds."""
     rows = make_rows(comparison, runs)
     return {
         "schema": SCHEMA,
@@ -146,7 +146,7 @@ def _row(method: str, runs: Sequence[Run], dense: tuple[float, float] | None) ->
 
 
 def _dense(measured: Sequence[Run], runs: Sequence[Run]) -> tuple[float, float] | None:
-    """Bytes up and down per worker and step of dense training: measured, else calculated, else None."""
+    """Return bytes up and down per worker and step of dense training: measured, else calculated, else None."""
     up, down = _bytes_per_step([run.record for run in measured if run.record.steps])
     if up is not None and down is not None:
         return up, down
@@ -155,7 +155,7 @@ def _dense(measured: Sequence[Run], runs: Sequence[Run]) -> tuple[float, float] 
 
 
 def _bytes_per_step(records: Sequence[RunRecord]) -> tuple[float | None, float | None]:
-    """What makes the replicas equal in the end is part of the steps' costs."""
+    """Return what makes the replicas equal in the end is part of the steps' costs."""
     steps = sum(len(record.steps) for record in records)
     if not steps:
         return None, None

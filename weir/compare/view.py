@@ -103,7 +103,7 @@ def _name(row: Row) -> Text:
 
 
 def one_line(head: str) -> str:
-    """A column's head without the places where it may be broken: "build- up" is "build-up"."""
+    """Return a column's head without the places where it may be broken: "build- up" is "build-up"."""
     return head.replace("- ", "-" if head.startswith("build") else "")
 
 
@@ -113,7 +113,7 @@ def _on_two_lines(head: str) -> str:
 
 
 def title(comparison: Comparison) -> str:
-    """What was trained, in one line; its network, where it matters, in a second."""
+    """Return what was trained, in one line; its network, where it matters, in a second."""
     config, seeds = comparison.any, len(comparison.seeds)
     often = "1 seed" if seeds == 1 else f"{seeds} seeds"
     line = f"{config.model} on {config.data}, {workers(config.workers)}, {often}"
@@ -121,7 +121,7 @@ def title(comparison: Comparison) -> str:
 
 
 def notes(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
-    """What the columns mean, and what cannot be concluded from them."""
+    """Return what the columns mean, and what cannot be concluded from them."""
     said = [
         "accuracy: on held-out data; up, down: bytes on the wire per worker and step, all headers included; "
         f"of dense: against {dense_source(rows)}",
@@ -138,7 +138,7 @@ def notes(comparison: Comparison, rows: Sequence[Row]) -> list[str]:
 
 
 def result_view(comparison: Comparison, rows: Sequence[Row]) -> RenderableType:
-    """The table at the end, with what it means."""
+    """Return the table at the end, with what it means."""
     if not any(row.bytes_up is not None for row in rows):
         return Text(f"{title(comparison)}: no step was trained")
     return Group(

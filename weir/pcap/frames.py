@@ -35,7 +35,7 @@ class Seen:
 
 
 def read_frames(path: Path) -> Iterator[Seen]:
-    """All frames in order. Raises CaptureError when the file is no capture or cannot be opened."""
+    """Yield all frames in order. Raises CaptureError when the file is no capture or cannot be opened."""
     from scapy.error import Scapy_Exception
     from scapy.utils import RawPcapReader
 
@@ -59,7 +59,7 @@ def _time(reader: Any, about: Any) -> float:
 
 
 def _weir(frame: bytes) -> tuple[Packet | None, str | None]:
-    """The Weir packet in an Ethernet frame, or why there is none where there should be."""
+    """Return the Weir packet in an Ethernet frame, or why there is none where there should be."""
     payload = udp_payload(frame)
     if payload is None:
         return None, None
@@ -70,7 +70,7 @@ def _weir(frame: bytes) -> tuple[Packet | None, str | None]:
 
 
 def udp_payload(frame: bytes) -> bytes | None:
-    """The payload of an Ethernet/IPv4/UDP frame from or to Weir's port; None of any other frame."""
+    """Return the payload of an Ethernet/IPv4/UDP frame from or to Weir's port; None of any other frame."""
     try:
         at = 12
         (kind,) = struct.unpack_from("!H", frame, at)

@@ -59,17 +59,17 @@ class Round:
 
     @property
     def began(self) -> float:
-        """Time of the first packet, seconds."""
+        """Return time of the first packet, seconds."""
         return min(p.time for p in (*self.contributions[:1], *self.results[:1]))
 
     @property
     def complete(self) -> bool:
-        """A result was seen."""
+        """Return a result was seen."""
         return bool(self.results)
 
     @property
     def took(self) -> float | None:
-        """Seconds from the first contribution to the first result; None when one of them is missing."""
+        """Return seconds from the first contribution to the first result; None when one of them is missing."""
         if not (self.contributions and self.results):
             return None
         return self.results[0].time - self.contributions[0].time
@@ -90,7 +90,7 @@ class Trace:
 
     @classmethod
     def of(cls, frames: Iterable[Seen]) -> "Trace":
-        """The trace of all these frames."""
+        """Return the trace of all these frames."""
         trace = cls()
         for seen in frames:
             trace.add(seen)
@@ -158,7 +158,7 @@ def _note(seen: Seen, packet: Packet, before: list[PacketSeen]) -> PacketSeen:
 
 
 def _lanes(packet: Packet) -> _Lanes:
-    """The packet's lanes as a whole slot, uint32[256]; zero where it has none."""
+    """Return the packet's lanes as a whole slot, uint32[256]; zero where it has none."""
     lanes = np.zeros(SLOT_LANES, np.uint32)
     for group, values in packet.groups.items():
         lanes[group * GROUP_LANES : (group + 1) * GROUP_LANES] = values
@@ -166,7 +166,7 @@ def _lanes(packet: Packet) -> _Lanes:
 
 
 def _check(found: Round, result: Packet, lanes: _Lanes) -> list[str]:
-    """What is wrong with the first result of a round, as far as the capture can tell."""
+    """Return what is wrong with the first result of a round, as far as the capture can tell."""
     wrong = []
     first = {p.worker: p for p in found.contributions if p.copy == 1}
     included = [worker for worker in range(32) if result.included >> worker & 1]

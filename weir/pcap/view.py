@@ -18,7 +18,7 @@ LEGEND = (
 
 
 def round_lines(found: Round, start: float, worker: int | None = None) -> Iterator[Text]:
-    """A round: a heading, a line per contribution, a line for the result.
+    """Yield a round: a heading, a line per contribution, a line for the result.
 
     start: the capture's first time, in seconds. worker: leave out other workers' packets.
     """
@@ -75,7 +75,7 @@ def _workers(mask: int) -> str:
 
 
 def summary_table(trace: Trace, rounds: list[Round]) -> RenderableType:
-    """Totals over ``rounds``, a column per job, and what else the capture holds."""
+    """Return totals over ``rounds``, a column per job, and what else the capture holds."""
     jobs: dict[int, list[Round]] = defaultdict(list)
     for found in rounds:
         jobs[found.job].append(found)
@@ -93,7 +93,7 @@ def summary_table(trace: Trace, rounds: list[Round]) -> RenderableType:
 
 
 def _totals(rounds: list[Round]) -> dict[str, str]:
-    """What one job's rounds come to, by name."""
+    """Return what one job's rounds come to, by name."""
     up = [packet for found in rounds for packet in found.contributions]
     down = [packet for found in rounds for packet in found.results]
     return {

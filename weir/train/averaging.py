@@ -43,5 +43,5 @@ class AveragingExchange(Exchange):
         self._averager.finish(batches if self._collected_epochs else None)
 
     def sent(self) -> Sent:
-        """All parameters, every time."""
+        """Return all parameters, every time."""
         return Sent()

@@ -48,10 +48,10 @@ class Exchange(ABC):
 
     @abstractmethod
     def sent(self) -> Sent:
-        """What of this worker's gradient was sent in the last step."""
+        """Return what of this worker's gradient was sent in the last step."""
 
     def delivery(self) -> Delivery:
-        """How this worker's packets fared in the last step."""
+        """Return how this worker's packets fared in the last step."""
         return Delivery()
 
 
@@ -64,7 +64,7 @@ class WeirMeter:
         self._connections = connections
 
     def read(self) -> Traffic:
-        """The totals of all reductions so far."""
+        """Return the totals of all reductions so far."""
         return sum((self._of(connection.stats) for connection in self._connections), Traffic())
 
     @staticmethod
@@ -145,7 +145,7 @@ class SparseExchange(Exchange):
 
 
 def make_exchange(backend: BackendName, ddp: DistributedDataParallel, config: TrainConfig) -> Exchange:
-    """What a backend's process group, which must be initialized, is to be used for."""
+    """Return what a backend's process group, which must be initialized, is to be used for."""
     if backend == "gloo":
         return GlooExchange()
     match find_method(config.method).kind:

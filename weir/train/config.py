@@ -157,7 +157,7 @@ class TrainConfig(BaseModel):
 
     @property
     def sparsifier_options(self) -> "SparsifierOptions":
-        """What a sparsifier is told."""
+        """Return what a sparsifier is told."""
         from weir.host_agent.compression.sparsifiers import SparsifierOptions
 
         return SparsifierOptions(
@@ -170,7 +170,7 @@ class TrainConfig(BaseModel):
 
     @property
     def rule(self) -> str | None:
-        """The format, or the rule that finds one; None where the method has no use for any."""
+        """Return the format, or the rule that finds one; None where the method has no use for any."""
         from weir.host_agent.compression.sparsifiers import create_sparsifier
 
         if self.format is not None or find_method(self.method).kind != "sparsifier":
@@ -179,7 +179,7 @@ class TrainConfig(BaseModel):
 
     @property
     def network(self) -> NetworkSpec:
-        """The network to build on this machine."""
+        """Return the network to build on this machine."""
         return NetworkSpec(
             shape=parse_shape(self.topology),
             rate_bps=parse_rate(self.links) if self.links else None,
@@ -212,7 +212,7 @@ def _check_policy(path: Path) -> None:
 
 
 def make_config(**given: Any) -> TrainConfig:
-    """The configuration for these settings; ``None`` means "the model's preset".
+    """Return the configuration for these settings; ``None`` means "the model's preset".
 
     Raises ConfigError with one line per setting that is wrong.
     """
@@ -228,13 +228,13 @@ def make_config(**given: Any) -> TrainConfig:
 
 
 def in_words(error: ValidationError) -> str:
-    """A line for each setting that is wrong."""
+    """Return a line for each setting that is wrong."""
     # What is missing is what an unknown model has no preset for: not the user's omission.
     return "\n".join(_sentence(item) for item in error.errors() if item["type"] != "missing")
 
 
 def _sentence(item: Any) -> str:
-    """One pydantic error as the user would name it: the option, what is wrong with it, what was given."""
+    """Return one pydantic error as the user would name it: the option, what is wrong with it, what was given."""
     where = "--" + "-".join(str(part) for part in item["loc"]).replace("_", "-") + ": " if item["loc"] else ""
     message = item["msg"].removeprefix("Value error, ")
     shown = "" if item["type"] == "value_error" else f", not {item['input']!r}"

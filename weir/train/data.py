@@ -91,7 +91,7 @@ def _load_digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
 
 @functools.cache
 def stdlib() -> Dataset:
-    """Words of Python's standard library in lines of 32, each word with its successor as target.
+    """Return words of Python's standard library in lines of 32, each word with its successor as target.
 
     inputs: int64 (N, 32) in [0, WORDS); targets: int64 (N, 32) in [0, OUTPUTS). The last eighth is held out.
     """
@@ -116,7 +116,7 @@ def _library_text() -> str:
 
 
 def share(samples: int, rank: int, workers: int, batch: int, seed: int, epoch: int) -> list[Tensor]:
-    """The batches of sample indices that ``rank`` trains on in this epoch: disjoint from other ranks'.
+    """Return the batches of sample indices that ``rank`` trains on in this epoch: disjoint from other ranks'.
 
     Every rank gets the same number of batches, all of size ``batch``; what is left over sits out this epoch.
     """

@@ -43,7 +43,7 @@ class Display(Protocol):
 
 
 def make_display(config: TrainConfig, console: Console, *, quiet: bool = False) -> Display:
-    """A live table when ``console`` is a terminal, else plain lines; ``quiet``: nothing at all."""
+    """Return a live table when ``console`` is a terminal, else plain lines; ``quiet``: nothing at all."""
     if quiet:
         return Silence()
     return LiveTable(config, console) if console.is_terminal else PlainLines(config, console)
@@ -150,12 +150,12 @@ class LiveTable(Silence):
 
 
 def headline(config: TrainConfig) -> str:
-    """The run in one line; its network, where there is more than one switch, in a second."""
+    """Return the run in one line; its network, where there is more than one switch, in a second."""
     return "\n".join(filter(None, (f"Weir: {training_line(config)}", network_line(config))))
 
 
 def runs_table(config: TrainConfig, records: list[RunRecord]) -> Table:
-    """How far each run is, and what its last step was like: a column per run."""
+    """Return how far each run is, and what its last step was like: a column per run."""
     table = Table(box=None, pad_edge=False, expand=True)
     table.add_column("", style="dim", no_wrap=True)
     for record in records:
@@ -211,5 +211,5 @@ def _share(step: StepSummary) -> float:
 
 
 def _of_dense(record: RunRecord, step: StepSummary) -> float:
-    """A step's bytes up against those of Weir without any block left out."""
+    """Return a step's bytes up against those of Weir without any block left out."""
     return step.bytes_up / dense_bytes(record.ready.parameters) if record.ready else 0.0

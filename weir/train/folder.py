@@ -11,7 +11,8 @@ from typing import Any
 
 
 def make_folder(out: Path, name: str, config: Mapping[str, Any]) -> Path:
-    """A new folder <out>/<time>-<name>, with ``config`` and the versions of packages in its config.json.
+    """Return a new folder <out>/<time>-<name>, with ``config`` and the versions of packages in its
+    config.json.
 
     Raises OSError when there can be none.
     """

@@ -50,7 +50,7 @@ class CommunicationClock:
             self.stop()
 
     def take(self) -> float:
-        """Seconds since the last call; every bucket has arrived.
+        """Return seconds since the last call; every bucket has arrived.
 
         An arrival wakes whoever waits for the bucket before it reaches ``stop``: so this waits for that.
         """

@@ -38,7 +38,7 @@ class _GroupInside(dist.ProcessGroup):
     def allreduce(  # type: ignore[override]
         self, tensors: list[torch.Tensor], opts: Any = None
     ) -> QueuedWork:
-        """Overwrites each tensor by its sum over all ranks, before it returns."""
+        """Overwrite each tensor by its sum over all ranks, before it returns."""
 
         def run() -> list[torch.Tensor]:
             for tensor in tensors:
@@ -76,7 +76,7 @@ class LowRankExchange(Exchange):
         return self._group.submit(run).get_future()
 
     def sent(self) -> Sent:
-        """The values in the thin matrices and in what is sent whole, against all."""
+        """Return the values in the thin matrices and in what is sent whole, against all."""
         _, before, after = self.state.compression_stats()
         elements, sent = before - self._counted[0], after - self._counted[1]
         self._counted = before, after

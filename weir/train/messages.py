@@ -150,12 +150,12 @@ _PARTS: Final[dict[str, type[Any]]] = {"traffic": Traffic, "sent": Sent, "delive
 
 
 def encode(message: Message) -> str:
-    """One line of JSON, without the newline."""
+    """Return one line of JSON, without the newline."""
     return json.dumps({"kind": type(message).__name__.lower(), **asdict(message)})
 
 
 def decode(line: str) -> Message:
-    """The message of one line. Raises ValueError when it is none."""
+    """Return the message of one line. Raises ValueError when it is none."""
     values: dict[str, Any] = json.loads(line)
     kind = _KINDS.get(values.pop("kind", ""))
     if kind is None:

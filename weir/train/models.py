@@ -49,7 +49,7 @@ class ResNet18(nn.Module):
         self.head = nn.Linear(512, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores, shape (N, classes), of images, shape (N, channels, H, W)."""
+        """Return class scores, shape (N, classes), of images, shape (N, channels, H, W)."""
         scores: Tensor = self.head(self.stages(self.stem(images)).mean(dim=(2, 3)))
         return scores
 
@@ -66,7 +66,7 @@ class SmallCnn(nn.Module):
         )  # fmt: skip
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores, shape (N, classes), of images, shape (N, channels, 16, 16)."""
+        """Return class scores, shape (N, classes), of images, shape (N, channels, 16, 16)."""
         scores: Tensor = self.layers(images)
         return scores
 
@@ -85,7 +85,7 @@ class Mlp(nn.Module):
         self.layers = nn.Sequential(nn.Flatten(), *hidden, nn.Linear(widths[-1], classes))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Class scores, shape (N, classes), of images, shape (N, 1, 16, 16)."""
+        """Return class scores, shape (N, classes), of images, shape (N, 1, 16, 16)."""
         scores: Tensor = self.layers(images)
         return scores
 
@@ -112,7 +112,7 @@ class WordLm(nn.Module):
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Number of trained parameters."""
+    """Return number of trained parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 

@@ -9,7 +9,7 @@ NOT_KNOWN = "–"
 
 
 def network_line(config: TrainConfig) -> str:
-    """What is between the workers, in one line; empty when it is one switch with perfect links."""
+    """Return what is between the workers, in one line; empty when it is one switch with perfect links."""
     if not config.network_matters:
         return ""
     if config.loss_policy:
@@ -59,7 +59,7 @@ def network_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]
 
 
 def _missing(record: RunRecord) -> str:
-    """What is missing beside what might have been: "0.31 % of at most 7.00 %"."""
+    """Return what is missing beside what might have been: "0.31 % of at most 7.00 %"."""
     done = record.delivery
     if not done.lanes:
         return NOT_KNOWN
@@ -67,7 +67,7 @@ def _missing(record: RunRecord) -> str:
 
 
 def _spines(record: RunRecord) -> str:
-    """Each spine's share of the bytes; a dead one is named so."""
+    """Return each spine's share of the bytes; a dead one is named so."""
     if record.counts is None or not any(record.counts.spines.values()):
         return NOT_KNOWN
     shares = record.counts.shares

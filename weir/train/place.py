@@ -31,15 +31,15 @@ class Place:
 
     @classmethod
     def of_all(cls, workers: int, store: Path, cluster: LocalCluster | None = None) -> Self:
-        """All workers on this machine."""
+        """Return all workers on this machine."""
         return cls(tuple(range(workers)), workers, store, "launcher", cluster)
 
     def init_method(self, run: str) -> str:
-        """What torch.distributed is told; ``run`` is another name for each of this place's runs."""
+        """Return what torch.distributed is told; ``run`` is another name for each of this place's runs."""
         return "env://" if self.store is None else f"file://{self.store / run}"
 
     def environment(self) -> Mapping[int, Mapping[str, str]]:
-        """Each rank's environment, added to this process's."""
+        """Return each rank's environment, added to this process's."""
         cluster = self.cluster
         return {
             rank: {**worker_environment(), **(cluster.environment(rank) if cluster else {})}
@@ -53,7 +53,7 @@ class Place:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[NetworkWatch | None]:
-        """Counts of the cluster's switches while the block runs; None without a cluster of our own."""
+        """Count of the cluster's switches while the block runs; None without a cluster of our own."""
         if self.cluster is None:
             yield None
             return
@@ -61,7 +61,7 @@ class Place:
             yield watch
 
     def switch_events(self) -> dict[str, int]:
-        """Packets the switches counted since they started, by event; those it never saw are left out."""
+        """Return packets the switches counted since they started, by event; those it never saw are left out."""
         if self.cluster is None:
             return {}
         counted: Counter[str] = Counter()
@@ -71,7 +71,7 @@ class Place:
 
 
 def starting_line(config: TrainConfig) -> str:
-    """What ``start_place`` is about to do, for people."""
+    """Return what ``start_place`` is about to do, for people."""
     shape = config.network.shape
     if shape.single:
         return "starting switch and controller"
@@ -80,13 +80,13 @@ def starting_line(config: TrainConfig) -> str:
 
 @contextlib.contextmanager
 def start_place(config: TrainConfig) -> Iterator[Place]:
-    """A cluster on this machine with room for all workers, while the block runs. Raises ClusterError."""
+    """Yield a cluster on this machine with room for all workers, while the block runs. Raises ClusterError."""
     with local_cluster(config.workers, network=config.network, pcap=config.pcap) as cluster:
         yield Place.of_all(config.workers, cluster.directory, cluster)
 
 
 def joined_place() -> Place | None:
-    """The place torchrun or Mininet gave this process, or None when nobody did."""
+    """Return the place torchrun or Mininet gave this process, or None when nobody did."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
     if any(name not in os.environ for name in names):
         return None

@@ -101,7 +101,7 @@ class RunRecord:
 
     @property
     def total_steps(self) -> int:
-        """Steps the whole run takes; 0 before the workers are ready."""
+        """Return steps the whole run takes; 0 before the workers are ready."""
         return self.epochs * self.ready.steps_per_epoch if self.ready else 0
 
     @property
@@ -111,22 +111,22 @@ class RunRecord:
 
     @property
     def identical_in_steps(self) -> bool:
-        """The parameters of all ranks were compared after every step, and equal."""
+        """Return the parameters of all ranks were compared after every step, and equal."""
         return bool(self.steps) and all(step.checksum is not None for step in self.steps)
 
     @property
     def communication_s(self) -> float:
-        """Time in which gradients were under way, mean over workers, all steps."""
+        """Return time in which gradients were under way, mean over workers, all steps."""
         return sum(step.communication_s for step in self.steps)
 
     @property
     def training_s(self) -> float:
-        """Time in steps, of the slowest worker in each."""
+        """Return time in steps, of the slowest worker in each."""
         return sum(step.seconds for step in self.steps)
 
     @property
     def step_s(self) -> float:
-        """Median time of a step."""
+        """Return median time of a step."""
         return median(step.seconds for step in self.steps) if self.steps else 0.0
 
     @property
@@ -164,7 +164,7 @@ class RunRecord:
 
     @property
     def delivery(self) -> Delivery:
-        """How the packets of all workers and steps fared."""
+        """Return how the packets of all workers and steps fared."""
         return sum((step.delivery for step in self.steps), Delivery())
 
     def _add_step(self, step: Step) -> StepSummary | None:
@@ -179,7 +179,7 @@ class RunRecord:
         return summary
 
     def _add_evaluation(self, message: Evaluated) -> None:
-        """Counts what it took to make the replicas equal in the end, and compares them then."""
+        """Count what it took to make the replicas equal in the end, and compares them then."""
         self.totals[message.rank] += message.traffic
         if message.checksum is None:
             return
@@ -234,6 +234,6 @@ def _spread(steps: list[Step]) -> tuple[float | None, float | None]:
 
 
 def mean_known(values: Iterable[float | None]) -> float | None:
-    """The mean of those that are not None; None when there are none."""
+    """Return the mean of those that are not None; None when there are none."""
     known = [value for value in values if value is not None]
     return fmean(known) if known else None

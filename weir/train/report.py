@@ -100,7 +100,7 @@ def _network(missing: Any, packets: Any, config: TrainConfig, weir: RunRecord) -
 
 
 def _switches(weir: RunRecord) -> str:
-    """What the switches counted in the whole run, in one line."""
+    """Return what the switches counted in the whole run, in one line."""
     counts = weir.counts
     if counts is None:
         return ""

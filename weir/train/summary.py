@@ -20,7 +20,7 @@ SCHEMA: Final = 1
 
 
 def overall_status(records: list[RunRecord]) -> Status:
-    """The worst of the runs': failed, then interrupted, then complete; no run at all was interrupted."""
+    """Return the worst of the runs': failed, then interrupted, then complete; no run at all was interrupted."""
     found = {record.status for record in records}
     if "failed" in found:
         return "failed"
@@ -30,7 +30,7 @@ def overall_status(records: list[RunRecord]) -> Status:
 def summarize(
     config: TrainConfig, records: list[RunRecord], switch_events: Mapping[str, int]
 ) -> dict[str, Any]:
-    """What summary.json holds. ``switch_events``: packets the switch counted, by event."""
+    """Return what summary.json holds. ``switch_events``: packets the switch counted, by event."""
     return {
         "schema": SCHEMA,
         "status": overall_status(records),
@@ -113,7 +113,7 @@ _LINK_TIMES: Final = ("communication time", "training time", "median step")
 
 
 def summary_view(config: TrainConfig, records: list[RunRecord]) -> RenderableType:
-    """The table at the end, with what its numbers mean below; a sentence when there was no step."""
+    """Return the table at the end, with what its numbers mean below; a sentence when there was no step."""
     if not any(record.steps for record in records):
         return Text(f"{_title(config, records)}: no step was trained")
     table = Table()

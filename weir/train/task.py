@@ -53,7 +53,9 @@ def average_buffers(model: nn.Module) -> None:
 
 @torch.no_grad()
 def _measure(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[float, int]:
-    """The loss of all answers, summed, and how many of them are right; leaves the model in training mode."""
+    """Return the loss of all answers, summed, and how many of them are right; leaves the model in training
+    mode.
+    """
     model.eval()
     loss, right = 0.0, 0
     for start in range(0, len(inputs), _EVALUATION_BATCH):

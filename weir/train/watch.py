@@ -36,7 +36,7 @@ class NetworkCounts:
 
     @property
     def shares(self) -> dict[str, float]:
-        """Each spine's share of their bytes; 0 before there are any."""
+        """Return each spine's share of their bytes; 0 before there are any."""
         total = sum(self.spines.values())
         return {name: count / total if total else 0.0 for name, count in self.spines.items()}
 
@@ -66,7 +66,7 @@ class NetworkWatch:
 
     @property
     def counts(self) -> NetworkCounts | None:
-        """The newest there are; None when nothing was ever read."""
+        """Return the newest there are; None when nothing was ever read."""
         return self._counts
 
     def look(self) -> None:
@@ -86,7 +86,9 @@ class NetworkWatch:
 
 
 def read_counts(status: Any, before: NetworkCounts, dead: Mapping[str, str]) -> NetworkCounts:
-    """What a ``StatusReply`` says. ``before``: the last counts, for spines that cannot be asked any more."""
+    """Return what a ``StatusReply`` says. ``before``: the last counts, for spines that cannot be asked any
+    more.
+    """
     events: Counter[str] = Counter()
     spines = dict(before.spines)
     background = 0

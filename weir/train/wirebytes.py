@@ -29,7 +29,7 @@ class Meter(Protocol):
     source: str  # where the numbers come from, for the report
 
     def read(self) -> Traffic:
-        """The totals now."""
+        """Return the totals now."""
 
 
 class TcpMeter:
@@ -45,7 +45,7 @@ class TcpMeter:
         self._seen: dict[int, Traffic] = {}
 
     def read(self) -> Traffic:
-        """The totals now, in bytes and segments, acknowledgements included."""
+        """Return the totals now, in bytes and segments, acknowledgements included."""
         for inode, connection in _connections():
             self._seen[inode] = connection
         return sum(self._seen.values(), Traffic())
@@ -63,7 +63,7 @@ def _connections() -> list[tuple[int, Traffic]]:
 
 
 def _tcp_traffic(descriptor: int) -> Traffic | None:
-    """Totals of one connection, or None when the socket is no connected TCP socket."""
+    """Return totals of one connection, or None when the socket is no connected TCP socket."""
     with socket.socket(fileno=os.dup(descriptor)) as probe:
         if probe.family not in (socket.AF_INET, socket.AF_INET6) or probe.type != socket.SOCK_STREAM:
             return None
@@ -83,7 +83,7 @@ def _tcp_traffic(descriptor: int) -> Traffic | None:
 
 
 def dense_bytes(parameters: int) -> int:
-    """Bytes one worker sends (and receives) per step when Weir leaves no block out; calculated.
+    """Return bytes one worker sends (and receives) per step when Weir leaves no block out; calculated.
 
     ``parameters`` float32 values as full packets of 256 lanes, and as many shared exponents as there are
     blocks of 256, with all headers.

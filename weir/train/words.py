@@ -16,7 +16,7 @@ _SETTINGS: Final = {
 
 
 def byte_count(value: float) -> str:
-    """Bytes with a decimal prefix: 999 B, 1.2 kB, 46.0 MB."""
+    """Return bytes with a decimal prefix: 999 B, 1.2 kB, 46.0 MB."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(value) < 1000:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
@@ -25,7 +25,7 @@ def byte_count(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds with a fitting unit: 850 ms, 12.3 s, 2 min 05 s."""
+    """Return seconds with a fitting unit: 850 ms, 12.3 s, 2 min 05 s."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 100:
@@ -34,12 +34,12 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share as a percentage: 4.9 %, 97.2 %."""
+    """Return a share as a percentage: 4.9 %, 97.2 %."""
     return f"{share * 100:.1f} %"
 
 
 def workers(count: int) -> str:
-    """How many workers: 1 worker, 4 workers."""
+    """Return how many workers: 1 worker, 4 workers."""
     return f"{count} worker" if count == 1 else f"{count} workers"
 
 
@@ -49,12 +49,12 @@ def ratio(ours: float, theirs: float) -> str:
 
 
 def training_line(config: TrainConfig) -> str:
-    """What is trained, and how its gradients are sent, in one line."""
+    """Return what is trained, and how its gradients are sent, in one line."""
     return f"{config.model} on {config.data}, {workers(config.workers)}, {method_words(config)}"
 
 
 def method_words(config: TrainConfig) -> str:
-    """The method with those of its settings that it reads: "topk, density 0.01, format shared-mask:1"."""
+    """Return the method with those of its settings that it reads: "topk, density 0.01, format shared-mask:1"."""
     method = find_method(config.method)
     parts = [method.name]
     settings = {words: getattr(config, name) for name, words in _SETTINGS.items() if name in method.uses}

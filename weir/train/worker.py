@@ -194,7 +194,7 @@ class _Training:
             group["lr"] = rate
 
     def _traffic(self) -> Traffic:
-        """What this step put on the wire."""
+        """Return what this step put on the wire."""
         now = self.exchange.meter.read()
         step, self.traffic = now - self.traffic, now
         return step

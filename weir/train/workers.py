@@ -68,7 +68,7 @@ class Workers:
         self.stop()
 
     def next_event(self, timeout_s: float) -> Message | Exited | None:
-        """What a worker said, or that it ended; None when nothing happens for that long."""
+        """Return what a worker said, or that it ended; None when nothing happens for that long."""
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=timeout_s)
         return None
@@ -113,7 +113,9 @@ class Workers:
 
 
 def worker_environment() -> dict[str, str]:
-    """What every worker's environment says, whichever backend: Gloo stays on loopback, one thread each."""
+    """Return what every worker's environment says, whichever backend: Gloo stays on loopback, one thread
+    each.
+    """
     return {
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
         "OMP_NUM_THREADS": "1",

@@ -54,12 +54,12 @@ class Traffic:
 
     @property
     def total(self) -> int:
-        """Bytes of all workers, in both directions."""
+        """Return bytes of all workers, in both directions."""
         return sum(self.up) + len(self.up) * self.down
 
     @property
     def values_and_indexes(self) -> int:
-        """What is left without any header but an index of 32 bits to each block.
+        """Return what is left without any header but an index of 32 bits to each block.
 
         In this unit papers give the cost of formats: non-zero blocks x (block x 32 + 32) bits.
         """
@@ -81,17 +81,17 @@ class Traffic:
 
 @functools.cache
 def headers(block: int) -> int:
-    """Bytes of a packet without lanes, at this packet block."""
+    """Return bytes of a packet without lanes, at this packet block."""
     return FRAME_OVERHEAD + WEIR.size + SLOT_LANES // block * COLUMN.size
 
 
 def slots_used(blocks: int, block: int, slots: int) -> int:
-    """How many of a job's slots a vector of so many blocks takes; an empty one takes one."""
+    """Return how many of a job's slots a vector of so many blocks takes; an empty one takes one."""
     return min(slots, max(1, -(-blocks * block // SLOT_LANES)))
 
 
 def rounds(wanted: Flags, block: int, slots: int) -> int:
-    """Rounds of all slots, which is the packets of each worker. wanted: blocks that some worker has."""
+    """Return rounds of all slots, which is the packets of each worker. wanted: blocks that some worker has."""
     used, columns = slots_used(wanted.size, block, slots), SLOT_LANES // block
     streams = used * columns
     asked = np.zeros(-(-max(wanted.size, 1) // streams) * streams, np.bool_)
@@ -102,7 +102,8 @@ def rounds(wanted: Flags, block: int, slots: int) -> int:
 
 
 def reduce_traffic(occupied: Flags, block: int, slots: int, *, fill: bool = False) -> Traffic:
-    """One reduce. occupied: bool[workers, blocks], which blocks of the vector each worker has non-zero.
+    """Return one reduce. occupied: bool[workers, blocks], which blocks of the vector each worker has
+    non-zero.
 
     block: lanes to a block, 32, 64, 128 or 256. slots: of the job. fill: as in TransportConfig: workers send
     every block that is asked for.
@@ -148,7 +149,7 @@ class Occupancy:
         return self._levels[size]
 
     def packed(self, mask: int | None) -> Flags:
-        """The same of its packed vector, by 32 lanes, padded to a whole number of SCALE_LANES."""
+        """Return the same of its packed vector, by 32 lanes, padded to a whole number of SCALE_LANES."""
         if mask not in self._packed:
             self._packed[mask] = self._pack(mask)
         return self._packed[mask]
@@ -180,7 +181,8 @@ def exchange_traffic(
     fills_union: bool = False,
     fill: bool = False,
 ) -> Traffic:
-    """The exchange of one bucket. parts: its parameters; masks: elements per mask bit of each, or None.
+    """Return the exchange of one bucket. parts: its parameters; masks: elements per mask bit of each, or
+    None.
 
     block: lanes to a block of the packets that carry values. levels: of the mask tree, 1 to 3. counters: how
     many numbers each worker sends along with the exponents. fills_union: every worker sends all that is
@@ -211,7 +213,7 @@ def exchange_traffic(
 
 
 def _tree(words: Flags, levels: int) -> list[Flags]:
-    """What is reduced of a mask tree, top level first: per worker, which of the words are not zero.
+    """Return what is reduced of a mask tree, top level first: per worker, which of the words are not zero.
 
     words: those of the lowest level. Of each level but the top one, only words that are not zero on some
     worker.
@@ -224,7 +226,8 @@ def _tree(words: Flags, levels: int) -> list[Flags]:
 
 
 def _asked(packed: Flags) -> tuple[Flags | None, Flags]:
-    """The bitmap of a vector without masks, by lanes (None: nobody asks), and what is then sent, by 32 lanes.
+    """Return the bitmap of a vector without masks, by lanes (None: nobody asks), and what is then sent, by 32
+    lanes.
 
     The same decisions as in host_agent.float_sum.
     """

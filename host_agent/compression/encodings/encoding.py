@@ -42,12 +42,12 @@ class Rule:
 
     @property
     def format(self) -> Format | None:
-        """The format that the rule prescribes; None: to be planned."""
+        """Return the format that the rule prescribes; None: to be planned."""
         return None if self.kind == "auto" else Format(self.size)
 
     @property
     def block(self) -> int | None:
-        """The packet block that the rule prescribes; None: to be planned."""
+        """Return the packet block that the rule prescribes; None: to be planned."""
         return self.size if self.kind == "blocks" else None
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Rule:
 
 
 def parse_rule(text: str) -> Rule:
-    """The rule that a text stands for; ValueError says what there is.
+    """Return the rule that a text stands for; ValueError says what there is.
 
     "auto": as is predicted to cost least. "dense": everything. "blocks:B": blocks of B lanes that are not
     zero on some worker, B from 32 to 256, as OmniReduce does. "shared-mask:M": blocks of M elements, 1 to

@@ -46,7 +46,7 @@ class Encodings:
         self._planner.resize(workers, slots)
 
     def plan(self, layout: BucketLayout, spans: Mapping[str, Span], excluded: Excluded) -> Plan:
-        """How to write down a bucket. spans: by parameter. excluded: is one sent whole in any case?"""
+        """Return how to write down a bucket. spans: by parameter. excluded: is one sent whole in any case?"""
         if layout.align % SCALE_LANES:
             raise ValueError(f"parameters start on multiples of {layout.align}, not of {SCALE_LANES}")
         wanted = {
@@ -62,13 +62,13 @@ class Encodings:
         return plan
 
     def _wanted(self, span: Span) -> Format | None:
-        """The format of a parameter that is not excluded; None: to be planned."""
+        """Return the format of a parameter that is not excluded; None: to be planned."""
         if self._prescribed is None and self.sparsifier.fills_union:
             return Format(self.sparsifier.mask_of(span) or 1)
         return self._prescribed
 
     def _announce(self, layout: BucketLayout, plan: Plan) -> None:
-        """Tells people: of a change, else only those who ask for much."""
+        """Tell people: of a change, else only those who ask for much."""
         before = self.plans.get(layout.index)
         known = before is not None and (before.formats, before.block) == (plan.formats, plan.block)
         _log.log(
@@ -77,7 +77,7 @@ class Encodings:
         self.plans[layout.index] = plan
 
     def notes(self, communicator: Communicator, selection: Selection, packed: torch.Tensor) -> Lanes:
-        """What the workers tell each other for the next step's plan, each in lanes of its own."""
+        """Return what the workers tell each other for the next step's plan, each in lanes of its own."""
         if not self._learns:
             return np.empty(0, np.uint32)
         own = self._planner.count(selection.layout, packed)
@@ -86,7 +86,7 @@ class Encodings:
         return notes.reshape(-1)
 
     def settle(self, selection: Selection, total: torch.Tensor, workers: int, notes: Lanes) -> None:
-        """Learns from a bucket's sum (the whole vector), and the notes of all workers."""
+        """Learn from a bucket's sum (the whole vector), and the notes of all workers."""
         if self._learns:
             told = notes.reshape(workers, notes.size // workers)
             self._planner.observe(selection.whole, selection.plan, total, told)
@@ -96,11 +96,11 @@ class Encodings:
         self._planner.end_step()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the next step's plans depend on: tensors and plain values."""
+        """Return what the next step's plans depend on: tensors and plain values."""
         return self._planner.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what ``state_dict`` gave, maybe in a group of another size."""
+        """Go on from what ``state_dict`` gave, maybe in a group of another size."""
         self._planner.load_state_dict(dict(state))
 
 
@@ -131,14 +131,14 @@ class Proposal:
         return words_for(segment.length, self.plan.formats[segment.name].mask or 1)
 
     def agree(self, communicator: Communicator, tagging: Tagging = LOSSLESS) -> Selection:
-        """What some worker would send; the same on all of them. Once."""
+        """Return what some worker would send; the same on all of them. Once."""
         united = unite(communicator, self._words, self.plan.levels, tagging)
         assert united is self._words, "the masks are parts of it"
         return Selection.of(self.plan, self.layout, self._masks)
 
 
 def _prescribed(rule: Rule, sparsifier: Sparsifier) -> Format | None:
-    """The format of all parameters that are not excluded; None: of each its own."""
+    """Return the format of all parameters that are not excluded; None: of each its own."""
     needed = None if sparsifier.mask is None else Format(sparsifier.mask)
     refused = rule.format not in (None, needed) if needed else sparsifier.fills_union and rule.kind == "dense"
     if refused:

@@ -59,7 +59,7 @@ class Counts:
     packed: tuple[float, ...]
 
     def blocks(self, size: int) -> int:
-        """Blocks of ``size`` elements, a power of two, that some worker had."""
+        """Return blocks of ``size`` elements, a power of two, that some worker had."""
         level = size.bit_length() - 1
         if level < len(self.union):
             return self.union[level]
@@ -77,7 +77,8 @@ class Counts:
         return min(max(guess, self.shares[mask.bit_length() - 1]), 1.0)
 
     def _guess(self, mask: int, block: int) -> float:
-        """The share from those of blocks of the parameter, of any size, that a packed block has parts of.
+        """Return the share from those of blocks of the parameter, of any size, that a packed block has parts
+        of.
 
         It is empty when all of those are: each size gives an upper bound, the better the more a worker's
         elements keep together.
@@ -93,7 +94,9 @@ class Counts:
 
 
 def at_least_one(share: float, draws: float) -> float:
-    """The chance that one of so many independent draws (at least 1) is a hit, each with chance ``share``."""
+    """Return the chance that one of so many independent draws (at least 1) is a hit, each with chance
+    ``share``.
+    """
     whole = math.floor(draws)
     missed, base, left = 1.0, 1.0 - share, whole
     while left:
@@ -120,7 +123,7 @@ class Lanes:
 
 
 def lanes_of(counts: Counts, mask: int | None, block: int, workers: int) -> Lanes:
-    """One parameter's."""
+    """Return one parameter's."""
     unit = SCALE_LANES // block
     if mask is None:
         blocks, wanted = -(-counts.length // SCALE_LANES) * unit, counts.blocks(block)
@@ -131,7 +134,7 @@ def lanes_of(counts: Counts, mask: int | None, block: int, workers: int) -> Lane
 
 
 def lanes_bytes(lanes: Lanes, block: int, group: Group, others: float = 0.0) -> float:
-    """All workers' bytes, both ways, of a reduce of these blocks; of the headers, their part.
+    """Return all workers' bytes, both ways, of a reduce of these blocks; of the headers, their part.
 
     others: blocks of the same vector that are not in ``lanes``.
     """
@@ -149,7 +152,7 @@ def lanes_bytes(lanes: Lanes, block: int, group: Group, others: float = 0.0) -> 
 
 
 def full_bytes(lanes: float, block: int, workers: int) -> float:
-    """The same of a reduce in which every worker has all lanes."""
+    """Return the same of a reduce in which every worker has all lanes."""
     return 2.0 * workers * (lanes / SLOT_LANES * headers(block) + lanes * LANE_BYTES)
 
 
@@ -183,7 +186,7 @@ class Words:
 
 
 def words_of(counts: Counts, mask: int) -> Words:
-    """One parameter's."""
+    """Return one parameter's."""
     whole, present, sparse = [], [], []
     words, size = -(-counts.length // mask), mask
     for _ in TREE_LEVELS:
@@ -195,7 +198,9 @@ def words_of(counts: Counts, mask: int) -> Words:
 
 
 def tree_bytes(words: Words, levels: int, group: Group) -> float:
-    """All workers' bytes, both ways, of a bucket's mask tree: the top level whole, below it what is there."""
+    """Return all workers' bytes, both ways, of a bucket's mask tree: the top level whole, below it what is
+    there.
+    """
     top = levels - 1
     total = _vector_bytes(words.whole[top], words.sparse[top], GROUP_LANES, group)
     for present in words.present[:top]:
@@ -204,7 +209,7 @@ def tree_bytes(words: Words, levels: int, group: Group) -> float:
 
 
 def _vector_bytes(lanes: float, wanted: float, block: int, group: Group) -> float:
-    """The same of a vector of so many lanes, of which so many are wanted, and every worker has them."""
+    """Return the same of a vector of so many lanes, of which so many are wanted, and every worker has them."""
     if not lanes:
         return 0.0
     packets = max(math.ceil(wanted / SLOT_LANES), min(group.slots, math.ceil(lanes / SLOT_LANES)))
@@ -213,18 +218,20 @@ def _vector_bytes(lanes: float, wanted: float, block: int, group: Group) -> floa
 
 
 def bitmap_bytes(blocks: float, group: Group) -> float:
-    """The same of the bitmap of a vector without masks, of so many blocks of SCALE_LANES."""
+    """Return the same of the bitmap of a vector without masks, of so many blocks of SCALE_LANES."""
     lanes = math.ceil(blocks / WORD)
     return _vector_bytes(lanes, lanes, fitting_block(lanes), group) if blocks >= WORTH_ASKING else 0.0
 
 
 def scales_bytes(scales: float, group: Group) -> float:
-    """The same of a bucket's exponents."""
+    """Return the same of a bucket's exponents."""
     return _vector_bytes(scales, scales, GROUP_LANES, group)
 
 
 def mask_bytes(counts: Counts, mask: int, workers: int) -> float:
-    """What one parameter's mask adds to a tree of as many levels as suit it best, packets being shared."""
+    """Return what one parameter's mask adds to a tree of as many levels as suit it best, packets being
+    shared.
+    """
     words = words_of(counts, mask)
     below, costs = 0.0, []
     for sparse, present in zip(words.sparse, words.present, strict=True):
@@ -234,7 +241,7 @@ def mask_bytes(counts: Counts, mask: int, workers: int) -> float:
 
 
 def parameter_bytes(counts: Counts, mask: int | None, block: int, group: Group) -> float:
-    """What one parameter adds to the cost of a bucket of the usual size, whatever else is in it."""
+    """Return what one parameter adds to the cost of a bucket of the usual size, whatever else is in it."""
     lanes = lanes_of(counts, mask, block, group.workers)
     bucket = min(group.elements, _BUCKET) / block
     others = bucket * lanes.blocks * block / max(counts.length, 1) - lanes.blocks

@@ -61,7 +61,7 @@ class Cost:
 
 
 def on_the_wire(occupied: Flags, setup: Setup | None = None) -> Cost:
-    """One all-reduce, headers included.
+    """Return one all-reduce, headers included.
 
     occupied: bool[workers, blocks], which blocks (of ``setup.block`` elements) each worker has non-zero.
     """
@@ -85,7 +85,7 @@ def on_the_wire(occupied: Flags, setup: Setup | None = None) -> Cost:
 
 
 def values_and_indexes(occupied: Flags, block: int, *, index: int = _OFFSET) -> Cost:
-    """The cost that papers give: of each non-zero block its values and an index, of so many bytes.
+    """Return the cost that papers give: of each non-zero block its values and an index, of so many bytes.
 
     occupied: as above, for blocks of ``block`` elements.
     """
@@ -95,7 +95,7 @@ def values_and_indexes(occupied: Flags, block: int, *, index: int = _OFFSET) -> 
 
 
 def _thread(part: Flags, slots: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Blocks in each message of all workers, and of the aggregator to one of them.
+    """Return blocks in each message of all workers, and of the aggregator to one of them.
 
     part: bool[workers, messages, columns], those of one thread.
     """

@@ -77,7 +77,7 @@ class _Table:
         return self._words[mask]
 
     def bytes(self, mask: int | None) -> float:
-        """What the parameter adds to a bucket of the usual size, with the best block for it."""
+        """Return what the parameter adds to a bucket of the usual size, with the best block for it."""
         if mask not in self._bytes:
             self._bytes[mask] = min(
                 forecast.parameter_bytes(self._counts, mask, block, self._group) for block in BLOCK_SIZES
@@ -124,7 +124,7 @@ class Planner:
     # ------------------------------------------------------------------------------------------------- a step
 
     def plan(self, layout: BucketLayout, fixed: Mapping[str, Format], block: int | None) -> Plan:
-        """How to write down a bucket.
+        """Return how to write down a bucket.
 
         fixed: formats that are not to be chosen here, by parameter. block: lanes in a packet block, if that
         is not, either. A parameter that was never counted is sent whole.
@@ -136,7 +136,9 @@ class Planner:
         return self._plans[key]
 
     def count(self, layout: BucketLayout, packed: torch.Tensor) -> npt.NDArray[np.uint32]:
-        """What the workers are to know of this one's packed vector, often nothing; of one length on all."""
+        """Return what the workers are to know of this one's packed vector, often nothing; of one length on
+        all.
+        """
         found = [
             pyramid.counts(packed[segment.in_vector]) for segment in layout if self._is_due(segment.name)
         ]
@@ -147,7 +149,7 @@ class Planner:
     def observe(
         self, layout: BucketLayout, plan: Plan, total: torch.Tensor, counts: npt.NDArray[np.uint32]
     ) -> None:
-        """Takes note of a bucket's sum (the whole vector), and what each worker counted: [workers, k]."""
+        """Take note of a bucket's sum (the whole vector), and what each worker counted: [workers, k]."""
         self._watch(layout, total)
         due = [segment for segment in layout if self._is_due(segment.name)]
         if not due:
@@ -178,11 +180,11 @@ class Planner:
     # ---------------------------------------------------------------------------------------------- the state
 
     def state_dict(self) -> dict[str, Any]:
-        """What plans depend on, by parameter: plain values, equal on all workers."""
+        """Return what plans depend on, by parameter: plain values, equal on all workers."""
         return {name: asdict(parameter) for name, parameter in self._parameters.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on from what ``state_dict`` gave, maybe in a group of another size."""
+        """Go on from what ``state_dict`` gave, maybe in a group of another size."""
         self._parameters = {name: _restored(known) for name, known in state.items()}
         self._observed, self._watched = {}, {}
         self._retabulate(self._parameters)
@@ -205,7 +207,7 @@ class Planner:
                 self._watched[segment.name] = size
 
     def _has_changed(self, name: str) -> bool:
-        """Whether a union is another by so much that it is worth to count again."""
+        """Return whether a union is another by so much that it is worth to count again."""
         if name not in self._watched:
             return False
         known = self._parameters[name].counts.union[0]
@@ -215,7 +217,7 @@ class Planner:
 
     @property
     def _counting_bytes(self) -> int:
-        """What it costs, about, that all workers tell each other the counts of one parameter."""
+        """Return what it costs, about, that all workers tell each other the counts of one parameter."""
         return pyramid.LEVELS * LANE_BYTES * self._workers * (self._workers + 1)
 
     def _counts(
@@ -254,7 +256,7 @@ class Planner:
         self._plans = {}
 
     def _decided(self, name: str, before: _Table | None) -> _Parameter:
-        """A parameter that was just counted: its mask, and when to count it again."""
+        """Return a parameter that was just counted: its mask, and when to count it again."""
         parameter, table = self._parameters[name], self._tables[name]
         if name in self._fixed:
             mask = self._fixed[name].mask
@@ -290,7 +292,7 @@ class Planner:
         return Plan(formats, chosen, levels, reason, predicted)
 
     def _alternatives(self, tables: list[_Table]) -> str:
-        """Why: what it would cost otherwise."""
+        """Return why: what it would cost otherwise."""
         others = {
             mask: self._cheapest(tables, [mask] * len(tables), BLOCK_SIZES)[0] / self._workers
             for mask in MASKS
@@ -309,7 +311,7 @@ class Planner:
     def _cheapest(
         self, tables: list[_Table], masks: list[int | None], blocks: tuple[int, ...]
     ) -> tuple[float, int, int]:
-        """Bytes of all workers both ways, and the block and levels to have them with."""
+        """Return bytes of all workers both ways, and the block and levels to have them with."""
         parts = list(zip(tables, masks, strict=True))
         group, total, levels = self._group, 0.0, 1
         if any(mask is not None for mask in masks):
@@ -343,7 +345,7 @@ def _share(n: int, of: int) -> float:
 
 
 def _everything(length: int) -> Counts:
-    """Counts of a parameter of which every worker sends everything."""
+    """Count of a parameter of which every worker sends everything."""
     union = tuple(-(-length >> level) for level in range(UNION_LEVELS))
     return Counts(length, union, (1.0,) * pyramid.LEVELS, None, (1.0,) * len(BLOCK_SIZES))
 

@@ -20,7 +20,7 @@ _WIDER: Final = (torch.int16, torch.int32, torch.int64)
 
 
 def counts(vector: torch.Tensor, levels: int = LEVELS) -> torch.Tensor:
-    """How many blocks of 2^k elements of a flat vector, bool or numbers, hold one that is not zero.
+    """Return how many blocks of 2^k elements of a flat vector, bool or numbers, hold one that is not zero.
 
     Returns int64[levels], for k = 0, 1, ..., on the vector's device; the last block may be partial.
     """
@@ -32,7 +32,7 @@ def counts(vector: torch.Tensor, levels: int = LEVELS) -> torch.Tensor:
 
 
 def counts_torch(vector: torch.Tensor, levels: int) -> torch.Tensor:
-    """The same on any device, of any type."""
+    """Return the same on any device, of any type."""
     found = []
     flags = _flags(vector)
     while True:

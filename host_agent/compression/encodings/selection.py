@@ -34,25 +34,25 @@ class Part:
         return slice(start, start + -(-self.target.length // self.mask) * self.mask)
 
     def pack(self, vector: torch.Tensor, packed: torch.Tensor) -> None:
-        """Copies this parameter's selected elements into the packed vector."""
+        """Copy this parameter's selected elements into the packed vector."""
         whole, part = vector[self.source.in_vector], packed[self.in_packed]
         if not self._natively("weir_mask_pack", whole, part):
             self.pack_torch(whole, part)
 
     def unpack(self, vector: torch.Tensor, packed: torch.Tensor) -> None:
-        """Copies them back over those of the whole vector."""
+        """Copy them back over those of the whole vector."""
         whole, part = vector[self.source.in_vector], packed[self.in_packed]
         if not self._natively("weir_mask_unpack", whole, part):
             self.unpack_torch(whole, part)
 
     def subtract(self, vector: torch.Tensor, packed: torch.Tensor) -> None:
-        """Subtracts them from those of the whole vector."""
+        """Subtract them from those of the whole vector."""
         whole, part = vector[self.source.in_vector], packed[self.in_packed]
         if not self._natively("weir_mask_subtract", whole, part):
             self.subtract_torch(whole, part)
 
     def _natively(self, how: str, whole: torch.Tensor, part: torch.Tensor) -> bool:
-        """Whether the C side can do it, and has done it: with a mask, in ordinary memory."""
+        """Return whether the C side can do it, and has done it: with a mask, in ordinary memory."""
         if self.words is None or whole.device.type != "cpu":
             return False
         words = self.words.ctypes.data, self.words.size
@@ -86,17 +86,17 @@ class Part:
             whole -= everything
 
     def _rows(self, device: torch.device) -> torch.Tensor:
-        """Which blocks are selected: bool."""
+        """Return which blocks are selected: bool."""
         assert self.words is not None, "of a parameter that has a mask"
         return torch.from_numpy(set_bits(self.words, -(-self.source.length // self.mask))).to(device)
 
     def marked(self, device: torch.device) -> torch.Tensor:
-        """Which of the parameter's elements the mask selects: bool."""
+        """Return which of the parameter's elements the mask selects: bool."""
         spread = self._rows(device).unsqueeze(1).expand(-1, self.mask)
         return spread.reshape(-1)[: self.source.length]
 
     def place_of(self, index: int) -> int:
-        """Which of the parameter's elements is element ``index`` of its packed ones."""
+        """Return which of the parameter's elements is element ``index`` of its packed ones."""
         if self.words is None:
             return index
         block = int(np.flatnonzero(set_bits(self.words))[index // self.mask])
@@ -118,7 +118,7 @@ class Selection:
 
     @classmethod
     def of(cls, plan: Plan, whole: BucketLayout, masks: dict[str, Lanes]) -> "Selection":
-        """What the masks select, by parameter name; of parameters without one, everything."""
+        """Return what the masks select, by parameter name; of parameters without one, everything."""
         sizes = [plan.formats[segment.name].mask for segment in whole]
         lengths = [
             segment.length if mask is None else _selected(segment.length, mask, masks[segment.name])
@@ -133,11 +133,11 @@ class Selection:
 
     @cached_property
     def everything(self) -> bool:
-        """Whether every parameter is sent whole."""
+        """Return whether every parameter is sent whole."""
         return all(part.words is None for part in self.parts)
 
     def pack(self, vector: torch.Tensor) -> torch.Tensor:
-        """The selected elements of a whole vector; the vector itself where everything is selected."""
+        """Return the selected elements of a whole vector; the vector itself where everything is selected."""
         if self.everything:
             return vector
         packed = torch.empty(self.layout.length, dtype=vector.dtype, device=vector.device)
@@ -147,7 +147,7 @@ class Selection:
         return packed
 
     def unpack(self, packed: torch.Tensor) -> torch.Tensor:
-        """The whole vector that has these elements, and zeros elsewhere; may be ``packed`` itself."""
+        """Return the whole vector that has these elements, and zeros elsewhere; may be ``packed`` itself."""
         if self.everything:
             return packed
         vector = torch.zeros(self.whole.length, dtype=packed.dtype, device=packed.device)
@@ -156,7 +156,7 @@ class Selection:
         return vector
 
     def subtract(self, vector: torch.Tensor, packed: torch.Tensor) -> None:
-        """Subtracts the packed elements from those of the whole vector, in place."""
+        """Subtract the packed elements from those of the whole vector, in place."""
         if self.everything:
             vector -= packed
             return
@@ -164,7 +164,7 @@ class Selection:
             part.subtract(vector, packed)
 
     def union(self, total: torch.Tensor) -> torch.Tensor:
-        """Which elements of the whole vector some worker has chosen: bool, as fine as the masks.
+        """Return which elements of the whole vector some worker has chosen: bool, as fine as the masks.
 
         total: the whole vector's sum, which says it of parameters that are sent whole.
         """
@@ -188,7 +188,7 @@ class Selection:
 
 
 def _selected(length: int, mask: int, words: Lanes) -> int:
-    """How many of a parameter's elements are in the blocks of a mask."""
+    """Return how many of a parameter's elements are in the blocks of a mask."""
     last = -(-length // mask) - 1
     selected = mask * count_blocks(words)
     if -length % mask and words[last // WORD_BITS] >> np.uint32(last % WORD_BITS) & 1:

@@ -25,12 +25,12 @@ MOST_LEVELS = 3
 
 
 def words_for(length: int, mask: int) -> int:
-    """How many words the mask of a parameter with so many elements takes."""
+    """Return how many words the mask of a parameter with so many elements takes."""
     return -(-length // (mask * WORD_BITS))
 
 
 def write_mask(vector: torch.Tensor, mask: int, words: Lanes) -> int:
-    """Writes which blocks of a flat float32 vector have an element that is not zero. NaN is not zero.
+    """Write which blocks of a flat float32 vector have an element that is not zero. NaN is not zero.
 
     words: ``words_for`` the vector, zero. Returns how many elements are not zero.
     """
@@ -53,17 +53,18 @@ def write_mask_torch(vector: torch.Tensor, mask: int, words: Lanes) -> int:
 
 
 def count_blocks(words: Lanes) -> int:
-    """How many bits are set."""
+    """Return how many bits are set."""
     return int(engine.library().weir_mask_count(words.ctypes.data, words.size))
 
 
 def set_bits(words: Lanes, count: int | None = None) -> npt.NDArray[np.bool_]:
-    """The bits as an array, ``count`` of them, by default all."""
+    """Return the bits as an array, ``count`` of them, by default all."""
     return np.unpackbits(words.view(np.uint8), count=count, bitorder="little").view(np.bool_)
 
 
 def unite(communicator: Communicator, words: Lanes, levels: int, tagging: Tagging = LOSSLESS) -> Lanes:
-    """The OR of all workers' words, which takes ``levels`` reductions at most. May overwrite ``words``.
+    """Return the OR of all workers' words, which takes ``levels`` reductions at most. May overwrite
+    ``words``.
 
     levels: 1 to MOST_LEVELS, the same on all workers, as the number of words is. tagging: without budgets.
     """
@@ -76,7 +77,7 @@ def unite(communicator: Communicator, words: Lanes, levels: int, tagging: Taggin
 
 
 def _summary(words: Lanes) -> Lanes:
-    """One level up: a bit for each word that is not zero."""
+    """Return one level up: a bit for each word that is not zero."""
     above = np.zeros(-(-words.size // WORD_BITS), np.uint32)
     bits = np.packbits(words != 0, bitorder="little")
     above.view(np.uint8)[: bits.size] = bits

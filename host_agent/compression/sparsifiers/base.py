@@ -46,7 +46,7 @@ class SparsifierOptions:
             raise ValueError(f"energy is {self.energy!r}: it is the share that may wait, at least 0, below 1")
 
     def density_at(self, step: int) -> float:
-        """The density to aim at in a step, counted from 0: it goes down geometrically in the warm-up.
+        """Return the density to aim at in a step, counted from 0: it goes down geometrically in the warm-up.
 
         Reference: Lin et al., "Deep Gradient Compression", ICLR 2018: from 25 % to 0.1 % in five epochs.
         """
@@ -107,32 +107,32 @@ class Sparsifier(ABC):
 
     @property
     def format(self) -> str:
-        """How what is sent is written down, unless the user says: a rule of ``compression.encodings``."""
+        """Return how what is sent is written down, unless the user says: a rule of ``compression.encodings``."""
         return "auto"
 
     def mask_of(self, span: Span) -> int | None:
-        """Elements per bit of a parameter's mask in this step, the same on every worker; see ``mask``."""
+        """Return elements per bit of a parameter's mask in this step, the same on every worker; see ``mask``."""
         return self.mask
 
     @property
     def density(self) -> float:
-        """The fraction to keep in this step."""
+        """Return the fraction to keep in this step."""
         return self.options.density_at(self.step)
 
     @abstractmethod
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """The part of ``gradient`` (flat, float32, not modified) to send; may be ``gradient`` itself."""
+        """Return the part of ``gradient`` (flat, float32, not modified) to send; may be ``gradient`` itself."""
 
     def encode_into(self, gradient: torch.Tensor, span: Span, out: torch.Tensor) -> None:
-        """Writes what ``encode`` returns to ``out``; to be replaced where that saves a copy."""
+        """Write what ``encode`` returns to ``out``; to be replaced where that saves a copy."""
         out.copy_(self.encode(gradient, span))
 
     def decode(self, total: torch.Tensor) -> torch.Tensor:
-        """The gradient that ``total``, the sum over workers of what they encoded, stands for."""
+        """Return the gradient that ``total``, the sum over workers of what they encoded, stands for."""
         return total
 
     def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:  # noqa: B027 may do nothing
-        """Shows the sum, and which elements some worker had chosen (bool); the same on every worker.
+        """Show the sum, and which elements some worker had chosen (bool); the same on every worker.
 
         The union is as fine as the mask that the workers agreed on; without one it is ``total != 0``.
         """
@@ -142,11 +142,13 @@ class Sparsifier(ABC):
         self.step += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """What must be saved for ``encode`` to go on as if never interrupted: tensors and plain values."""
+        """Return what must be saved for ``encode`` to go on as if never interrupted: tensors and plain
+        values.
+        """
         return {"name": self.name, "step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what ``state_dict`` gave, maybe in a group of another size; refuses another's."""
+        """Take back what ``state_dict`` gave, maybe in a group of another size; refuses another's."""
         if state["name"] != self.name:
             raise ValueError(f"the saved state is of sparsifier {state['name']!r}, this one is {self.name!r}")
         self.step = state["step"]
@@ -157,7 +159,7 @@ _Class = TypeVar("_Class", bound=type[Sparsifier])
 
 
 def register(cls: _Class) -> _Class:
-    """Class decorator: makes a sparsifier known by its ``name``."""
+    """Return class decorator: makes a sparsifier known by its ``name``."""
     if cls.name in _REGISTRY:
         raise ValueError(f"two sparsifiers are called {cls.name!r}")
     _REGISTRY[cls.name] = cls
@@ -165,12 +167,12 @@ def register(cls: _Class) -> _Class:
 
 
 def sparsifier_names() -> list[str]:
-    """Names that ``create_sparsifier`` knows, sorted."""
+    """Return names that ``create_sparsifier`` knows, sorted."""
     return sorted(_REGISTRY)
 
 
 def sparsifier_class(name: str) -> type[Sparsifier]:
-    """The class of a name; ValueError lists the names when there is none of that name."""
+    """Return the class of a name; ValueError lists the names when there is none of that name."""
     found = _REGISTRY.get(name)
     if found is None:
         raise ValueError(f"no sparsifier is called {name!r}; there are {', '.join(sparsifier_names())}")
@@ -178,7 +180,7 @@ def sparsifier_class(name: str) -> type[Sparsifier]:
 
 
 def create_sparsifier(name: str, options: SparsifierOptions | None = None) -> Sparsifier:
-    """A new sparsifier by name; ValueError lists the names when there is none of that name.
+    """Return a new sparsifier by name; ValueError lists the names when there is none of that name.
 
     Example::
 

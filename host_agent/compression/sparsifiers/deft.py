@@ -67,7 +67,7 @@ class Deft(Sparsifier):
         self._plan: tuple[int, int, Mapping[str, list[Share]]] | None = None  # step, workers, shares
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """The largest of this worker's pieces, and what is not finite anywhere."""
+        """Return the largest of this worker's pieces, and what is not finite anywhere."""
         sent = keep_non_finite(gradient)
         for share in self._shares(span):
             if share.owner == self.rank:
@@ -76,7 +76,7 @@ class Deft(Sparsifier):
         return sent
 
     def _shares(self, span: Span) -> list[Share]:
-        """Who takes how many elements of which part of a parameter in this step."""
+        """Return who takes how many elements of which part of a parameter in this step."""
         if not self._powers:
             return [self._first_share(piece, number) for number, piece in enumerate(_cut(span, self.workers))]
         if self._plan is None or self._plan[:2] != (self.step, self.workers):
@@ -88,7 +88,7 @@ class Deft(Sparsifier):
         return Share(piece, number, rounded(self.density * piece.length, self.step, place))
 
     def _planned(self) -> Mapping[str, list[Share]]:
-        """The shares of every parameter known, from what was last seen of them."""
+        """Return the shares of every parameter known, from what was last seen of them."""
         pieces = [p for name in sorted(self._spans) for p in _pieces(self._spans[name], self.workers)]
         powers = [power for name in sorted(self._spans) for power in self._power_of_pieces(name)]
         known = [power for power in powers if not math.isnan(power)]
@@ -112,21 +112,21 @@ class Deft(Sparsifier):
         return plan
 
     def _power_of_pieces(self, name: str) -> list[float]:
-        """The mean square of each piece; of the whole parameter where it is cut differently now."""
+        """Return the mean square of each piece; of the whole parameter where it is cut differently now."""
         powers, number = self._powers[name], len(_pieces(self._spans[name], self.workers))
         if len(powers) != number:
             powers = powers.nanmean().expand(number)
         return [float(power) for power in powers]
 
     def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:
-        """Measures what was summed of each piece: the mean square of what was sent, NaN where nothing was."""
+        """Measure what was summed of each piece: the mean square of what was sent, NaN where nothing was."""
         pieces = [slice(piece.first, piece.last) for piece in _pieces(span, self.workers)]
         sent = torch.stack([torch.count_nonzero(union[piece]) for piece in pieces])
         norms = torch.stack([torch.linalg.vector_norm(total[piece]) for piece in pieces]).double()
         self._seen[span.name] = span, norms.square() / sent
 
     def end_step(self) -> None:
-        """Takes in what was measured; of what was not sent at all the former measure stays."""
+        """Take in what was measured; of what was not sent at all the former measure stays."""
         super().end_step()
         for name, (span, fresh) in self._seen.items():
             old = self._powers.get(name)
@@ -137,13 +137,13 @@ class Deft(Sparsifier):
         self._seen, self._plan = {}, None
 
     def state_dict(self) -> dict[str, Any]:
-        """The step, and what is known of every parameter."""
+        """Return the step, and what is known of every parameter."""
         spans = {name: (span.start, span.length, span.total) for name, span in sorted(self._spans.items())}
         powers = {name: power.clone() for name, power in sorted(self._powers.items())}
         return {**super().state_dict(), "spans": spans, "powers": powers}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes these back; the group may be of another size."""
+        """Take these back; the group may be of another size."""
         super().load_state_dict(state)
         self._spans = {name: Span(name, *place) for name, place in state["spans"].items()}
         self._powers = {name: power.clone() for name, power in state["powers"].items()}
@@ -151,13 +151,13 @@ class Deft(Sparsifier):
 
 
 def _cut(span: Span, parts: int) -> list[Piece]:
-    """A parameter in equal parts."""
+    """Return a parameter in equal parts."""
     edges = [number * span.length // parts for number in range(parts + 1)]
     return [Piece(span, edges[number], edges[number + 1]) for number in range(parts)]
 
 
 def _pieces(span: Span, workers: int) -> list[Piece]:
-    """A parameter as it is dealt: whole, or cut where it is more than a worker's part of the model."""
+    """Return a parameter as it is dealt: whole, or cut where it is more than a worker's part of the model."""
     return _cut(span, workers if span.length * workers > span.total else 1)
 
 
@@ -171,7 +171,7 @@ def _proportional(norms: list[float], sizes: list[int], total: float) -> list[fl
 
 
 def _dealt(costs: list[float], hands: int) -> list[int]:
-    """The hand that each layer goes to: the costliest first, always to the hand with the least so far."""
+    """Return the hand that each layer goes to: the costliest first, always to the hand with the least so far."""
     loads, dealt = [0.0] * hands, [0] * len(costs)
     for number in sorted(range(len(costs)), key=lambda n: costs[n], reverse=True):
         hand = loads.index(min(loads))

@@ -17,5 +17,5 @@ class Dense(Sparsifier):
     sends_all = True
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """The gradient itself."""
+        """Return the gradient itself."""
         return gradient

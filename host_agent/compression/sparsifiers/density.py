@@ -54,7 +54,7 @@ def keep_largest(values: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def select_threshold(scores: torch.Tensor, count: int) -> float:
-    """The ``count``-th largest of ``scores`` (flat float32, at least 0); NaN counts as largest.
+    """Return the ``count``-th largest of ``scores`` (flat float32, at least 0); NaN counts as largest.
 
     So ``scores >= select_threshold(scores, count)`` holds for ``count`` of them, more where several are
     equal. count: 1 to ``scores.numel()``.
@@ -63,7 +63,7 @@ def select_threshold(scores: torch.Tensor, count: int) -> float:
 
 
 def _select(scores: torch.Tensor, count: int) -> tuple[float, int]:
-    """The ``count``-th largest score, and how many scores more than ``count`` are at least that."""
+    """Return the ``count``-th largest score, and how many scores more than ``count`` are at least that."""
     total = scores.numel()
     if not 1 <= count <= total:
         raise ValueError(f"count is {count}: it must be 1 to {total}, the number of scores")
@@ -88,7 +88,7 @@ def _among(scores: torch.Tensor, count: int, above: int) -> tuple[float, int]:
 
 
 def _bracket(scores: torch.Tensor, count: int) -> tuple[float, float]:
-    """Two values between which the ``count``-th largest almost certainly lies: from, and below which.
+    """Return two values between which the ``count``-th largest almost certainly lies: from, and below which.
 
     Where few are kept the upper one is infinite: to sort these too is cheaper than to count them.
     """
@@ -111,7 +111,9 @@ def _where(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def positions(mask: torch.Tensor) -> torch.Tensor:
-    """Where a flat bool tensor is true, int64, ascending; made for few: passes by eight others at a time."""
+    """Return where a flat bool tensor is true, int64, ascending; made for few: passes by eight others at a
+    time.
+    """
     if mask.storage_offset() % 8:
         return mask.nonzero().squeeze(1)
     whole = mask.numel() // 8

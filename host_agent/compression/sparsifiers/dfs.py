@@ -66,18 +66,18 @@ class Dfs(Sparsifier):
 
     @property
     def probing(self) -> bool:
-        """Whether single elements are chosen in this step: at first in steps 0, 1, 2, 4, 8 and so on."""
+        """Return whether single elements are chosen in this step: at first in steps 0, 1, 2, 4, 8 and so on."""
         return self.step % PROBE_EVERY == 0 or (self.step < PROBE_EVERY and self.step & (self.step - 1) == 0)
 
     def mask_of(self, span: Span) -> int:
-        """Elements in a block of this parameter, which is what a bit of its mask stands for."""
+        """Return elements in a block of this parameter, which is what a bit of its mask stands for."""
         return 1 if self.probing else self._of(span).size
 
     def _of(self, span: Span) -> "_Known":
         return self._known.get(span.name, _Known())
 
     def share_of(self, span: Span) -> float:
-        """The share of a parameter's elements that each worker chooses for itself."""
+        """Return the share of a parameter's elements that each worker chooses for itself."""
         return self.density / max(1.0, self._of(span).spread * self.workers)
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
@@ -99,12 +99,12 @@ class Dfs(Sparsifier):
         copy_blocks(gradient, chosen, size, out)
 
     def _quota(self, span: Span) -> int:
-        """How many blocks each worker chooses, the same for all."""
+        """Return how many blocks each worker chooses, the same for all."""
         blocks = self.share_of(span) / self.mask_of(span)
         return rounded(blocks * span.length, self.step, blocks * span.start)
 
     def _favour(self, span: Span) -> float:
-        """How many times the bits of a block in company, lanes of 32 bits, one alone in a word costs.
+        """Return how many times the bits of a block in company, lanes of 32 bits, one alone in a word costs.
 
         The word's 32 bits are its own when no other worker has chosen any of the word's blocks; the chance of
         that is taken as if choices were spread evenly.
@@ -114,7 +114,7 @@ class Dfs(Sparsifier):
         return min(MOST_FAVOUR, 1.0 + alone / self.mask_of(span))
 
     def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:
-        """Learns how much of what the workers chose was different; from a probe, the cheapest block size."""
+        """Learn how much of what the workers chose was different; from a probe, the cheapest block size."""
         known = self._of(span)
         size, before = known.size, known.size
         if self.probing:
@@ -135,11 +135,11 @@ class Dfs(Sparsifier):
         super().end_step()
 
     def state_dict(self) -> dict[str, Any]:
-        """The step and what is known of each parameter: plain values, the same on every worker."""
+        """Return the step and what is known of each parameter: plain values, the same on every worker."""
         return {**super().state_dict(), "known": {name: asdict(known) for name, known in self._known.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes back what ``state_dict`` gave. In a group of another size the overlap is learnt anew."""
+        """Take back what ``state_dict`` gave. In a group of another size the overlap is learnt anew."""
         super().load_state_dict(state)
         self._known, self._found = {name: _Known(**known) for name, known in state["known"].items()}, {}
 
@@ -158,12 +158,12 @@ class _Known:
 
     @property
     def spread(self) -> float:
-        """The share of what was chosen that was not chosen twice; near 1 while little is known."""
+        """Return the share of what was chosen that was not chosen twice; near 1 while little is known."""
         return (self.travelled + _PRIOR) / (max(self.chosen, self.travelled) + _PRIOR)
 
 
 def _costs(union: torch.Tensor, workers: int) -> dict[int, float]:
-    """Bytes on the wire to exchange a union (bool) in blocks of each size, lanes and mask."""
+    """Return bytes on the wire to exchange a union (bool) in blocks of each size, lanes and mask."""
     found = tuple(pyramid.counts(union, forecast.UNION_LEVELS).tolist())
     full = forecast.Counts(union.numel(), found, (1.0,) * pyramid.LEVELS, None, (1.0,) * 4)
     return {

@@ -27,7 +27,7 @@ _LEAST: Final = 2.0**-80  # of a parameter's largest energy: below, squares of w
 
 
 def norms(vector: torch.Tensor, size: int) -> torch.Tensor:
-    """The L2 norm of each block of a flat float32 vector, up to a common factor.
+    """Return the L2 norm of each block of a flat float32 vector, up to a common factor.
 
     NaN where an element is not finite. For blocks of one element: the vector itself, with its signs.
     """
@@ -41,7 +41,7 @@ def norms(vector: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def energies(vector: torch.Tensor, size: int) -> torch.Tensor:
-    """The sum of squares of each block of a flat float32 vector."""
+    """Return the sum of squares of each block of a flat float32 vector."""
     if vector.device.type != "cpu" or not vector.is_contiguous():
         return energies_torch(vector, size)
     found = torch.empty(-(-vector.numel() // size))
@@ -50,7 +50,7 @@ def energies(vector: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def energies_torch(vector: torch.Tensor, size: int) -> torch.Tensor:
-    """The same on any device."""
+    """Return the same on any device."""
     squares = vector.square()
     whole = squares.numel() // size
     found = squares[: whole * size].view(whole, size) @ squares.new_ones(size)
@@ -60,7 +60,7 @@ def energies_torch(vector: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def worthiest(values: torch.Tensor, count: int, favour: float = 1.0) -> torch.Tensor:
-    """Where the ``count`` values are (flat float32) that are worth most: int64, ascending.
+    """Return where the ``count`` values are (flat float32) that are worth most: int64, ascending.
 
     Those are that are largest in magnitude, but for this: what is taken only with others of its word of the
     mask, 32 values, may be so many times (favour, at least 1) smaller than what is alone in it. Precisely,
@@ -84,7 +84,7 @@ def worthiest(values: torch.Tensor, count: int, favour: float = 1.0) -> torch.Te
 
 
 def copy_blocks(vector: torch.Tensor, chosen: torch.Tensor, size: int, out: torch.Tensor) -> None:
-    """Writes the chosen blocks (ascending indices) of ``vector`` to ``out``, and zeros elsewhere."""
+    """Write the chosen blocks (ascending indices) of ``vector`` to ``out``, and zeros elsewhere."""
     out.zero_()
     whole = vector.numel() // size
     if size == 1:
@@ -98,7 +98,8 @@ def copy_blocks(vector: torch.Tensor, chosen: torch.Tensor, size: int, out: torc
 
 
 def enough(norms: torch.Tensor, share: float) -> int:
-    """How many blocks, largest norms first, must be kept so that others have at most this share of energy.
+    """Return how many blocks, largest norms first, must be kept so that others have at most this share of
+    energy.
 
     A histogram over the norms' leading bits finds the bin in which the limit lies; it alone is sorted.
     """
@@ -117,7 +118,9 @@ def enough(norms: torch.Tensor, share: float) -> int:
 
 
 def _sampled_floor(values: torch.Tensor, count: int) -> float:
-    """A magnitude that at least ``count`` values reach, almost certainly, and not many more; 0: unknown."""
+    """Return a magnitude that at least ``count`` values reach, almost certainly, and not many more; 0:
+    unknown.
+    """
     step = min(values.numel() // _SAMPLE, _SAMPLED)
     if step < 2:
         return 0.0
@@ -135,7 +138,7 @@ def _sampled_floor(values: torch.Tensor, count: int) -> float:
 def candidates(
     values: torch.Tensor, floor: float, favour: float, expected: int
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Where values are that may have a score (see ``worthiest``) of at least ``floor``.
+    """Return where values are that may have a score (see ``worthiest``) of at least ``floor``.
 
     Those are there of which there is no doubt, some others may be; zeros are not. Returns the places,
     ascending, their scores, and how many of these values have at least this magnitude. expected: how many
@@ -165,7 +168,7 @@ def candidates(
 def candidates_torch(
     values: torch.Tensor, floor: float, favour: float
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """The same on any device."""
+    """Return the same on any device."""
     found = positions((values.abs() < (floor / favour or _TINIEST)).logical_not_())
     sizes = values.index_select(0, found).abs_().nan_to_num_(nan=math.inf, posinf=math.inf)
     word = found >> _WORD_LOG2

@@ -27,7 +27,7 @@ _LOST: Final = (
 
 
 def published_factor(ratio: float) -> float:
-    """The threshold's change, as the code has it; ``ratio``: elements sent over elements to send.
+    """Return the threshold's change, as the code has it; ``ratio``: elements sent over elements to send.
 
     It asks ``exam > 0`` for a second time where it surely means ``exam > 1``: what should lower the threshold
     within the dead band is never reached, and the density settles at about 0.93 of its target.
@@ -40,7 +40,7 @@ def published_factor(ratio: float) -> float:
 
 
 def corrected_factor(ratio: float) -> float:
-    """The published change with the branch within reach, and with more the further off the density is.
+    """Return the published change with the branch within reach, and with more the further off the density is.
 
     Published steps of half a percent take hundreds of them where residuals grow or gradients shrink fast; a
     GAIN-th of the ratio's logarithm on top follows them, and is next to nothing near the target.
@@ -80,10 +80,10 @@ class Exclusive(Sparsifier):
 
     @abstractmethod
     def edges(self, total: int) -> Sequence[int]:
-        """The partitions' bounds in this step, ``workers + 1`` of them: 0 to ``total`` elements."""
+        """Return the partitions' bounds in this step, ``workers + 1`` of them: 0 to ``total`` elements."""
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """What is large in this worker's partition, and what is not finite anywhere."""
+        """Return what is large in this worker's partition, and what is not finite anywhere."""
         edges, own = self.edges(span.total), (self.step + self.rank) % self.workers
         first = min(max(edges[own] - span.start, 0), span.length)
         last = min(max(edges[own + 1] - span.start, first), span.length)
@@ -94,7 +94,7 @@ class Exclusive(Sparsifier):
         return sent
 
     def _choose(self, part: torch.Tensor, start: int, total: int) -> torch.Tensor:
-        """What is sent of ``part``, whose first element is number ``start`` of ``total``."""
+        """Return what is sent of ``part``, whose first element is number ``start`` of ``total``."""
         if self._shares:
             kept = rounded(self.density * part.numel(), self.step, self.density * start)
             return keep_largest(part, kept)
@@ -102,24 +102,24 @@ class Exclusive(Sparsifier):
 
     @property
     def _shares(self) -> bool:
-        """Whether exact shares are taken in this step, not what a threshold lets through."""
+        """Return whether exact shares are taken in this step, not what a threshold lets through."""
         return not self.published and (self.threshold is None or self.step < self.options.warmup_steps)
 
     def _begun(self, total: int) -> float:
-        """The published first threshold, for gradients that are divided by the number of workers."""
+        """Return the published first threshold, for gradients that are divided by the number of workers."""
         return 0.5 / math.sqrt(max(self.density * total, 1.0)) / self.workers
 
     def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:
-        """Counts what was sent."""
+        """Count what was sent."""
         magnitudes = total[union].abs() if self._shares else None
         self._seen[span.name] = Seen(span, self.count(union, span), magnitudes)
 
     def count(self, union: torch.Tensor, span: Span) -> torch.Tensor:
-        """The elements of ``span`` that were sent, int64: their number, or a finer count."""
+        """Return the elements of ``span`` that were sent, int64: their number, or a finer count."""
         return torch.count_nonzero(union)
 
     def end_step(self) -> None:
-        """Sets the next step's threshold."""
+        """Set the next step's threshold."""
         seen, shares = list(self._seen.values()), self._shares
         self._seen = {}
         super().end_step()
@@ -148,17 +148,17 @@ class Exclusive(Sparsifier):
         """What else is to be learnt of a step in which ``sent`` elements were sent."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The step, the threshold, and what is owed."""
+        """Return the step, the threshold, and what is owed."""
         return {**super().state_dict(), "threshold": self.threshold, "owed": self._owed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes these back; the group may be of another size."""
+        """Take these back; the group may be of another size."""
         super().load_state_dict(state)
         self.threshold, self._owed = state["threshold"], state["owed"]
 
 
 def _median(parts: Sequence[torch.Tensor]) -> float | None:
-    """The median of all of these together; None where there is none above zero."""
+    """Return the median of all of these together; None where there is none above zero."""
     values = torch.cat(list(parts)) if parts else torch.zeros(0)
     middle = float(values.median()) if values.numel() else 0.0
     return middle if middle > 0.0 else None

@@ -24,18 +24,18 @@ class _Counted(Exclusive):
     cells = _CELLS
 
     def count(self, union: torch.Tensor, span: Span) -> torch.Tensor:
-        """The elements that were sent, by cell: of the cells that ``span`` has a part of."""
+        """Return the elements that were sent, by cell: of the cells that ``span`` has a part of."""
         first, last = self._cells_of(span)
         cells = (positions(union) + span.start) * self.cells // span.total
         return torch.bincount(cells - first, minlength=last - first)
 
     def _cells_of(self, span: Span) -> tuple[int, int]:
-        """The first cell that ``span`` has a part of, and the one after the last."""
+        """Return the first cell that ``span`` has a part of, and the one after the last."""
         last = (span.start + span.length - 1) * self.cells // span.total
         return span.start * self.cells // span.total, last + 1
 
     def _by_cell(self, seen: Sequence[Seen]) -> torch.Tensor:
-        """The whole step's counts by cell, float64."""
+        """Return the whole step's counts by cell, float64."""
         counts = torch.zeros(self.cells, dtype=torch.float64, device=seen[0].counts.device)
         for each in seen:
             first, last = self._cells_of(each.span)
@@ -73,25 +73,25 @@ class ExDyna(_Counted):
         return self._edges[1]
 
     def learn(self, seen: Sequence[Seen], sent: int) -> None:
-        """Takes the step's counts into the mean."""
+        """Take the step's counts into the mean."""
         counts = self._by_cell(seen)
         old = counts if self._weights is None else self._weights
         self._weights, self._edges = _FADING * old + (1 - _FADING) * counts, None
 
     def state_dict(self) -> dict[str, Any]:
-        """The step, the threshold and the counts."""
+        """Return the step, the threshold and the counts."""
         weights = None if self._weights is None else self._weights.clone()
         return {**super().state_dict(), "weights": weights}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes these back; partitions are cut anew for the group there is."""
+        """Take these back; partitions are cut anew for the group there is."""
         super().load_state_dict(state)
         self._weights = None if state["weights"] is None else state["weights"].clone()
         self._edges = None
 
 
 def _divided(weights: torch.Tensor, parts: int, total: int) -> list[int]:
-    """Cuts ``total`` elements, weighed by equal cells, in parts of equal weight; evenly within a cell."""
+    """Cut ``total`` elements, weighed by equal cells, in parts of equal weight; evenly within a cell."""
     weights = weights + (weights.sum() * _EVEN + 1e-9) / len(weights)
     sums = weights.cumsum(0)
     wanted = sums[-1] * torch.arange(1, parts, dtype=torch.float64, device=sums.device) / parts
@@ -130,12 +130,12 @@ class ExDynaPublished(_Counted):
             self._blocks = [_BLOCKS // self.workers + (number < more) for number in range(self.workers)]
 
     def edges(self, total: int) -> Sequence[int]:
-        """Runs of blocks."""
+        """Run of blocks."""
         self._fit()
         return [-(-edge * total // _BLOCKS) for edge in itertools.accumulate(self._blocks, initial=0)]
 
     def learn(self, seen: Sequence[Seen], sent: int) -> None:
-        """Moves blocks from partitions with too much to neighbours with too little."""
+        """Move blocks from partitions with too much to neighbours with too little."""
         self._fit()
         blocks, counts = self._blocks, self._by_cell(seen)
         sent_of = [float(part.sum()) for part in torch.split(counts, blocks)]
@@ -149,10 +149,10 @@ class ExDynaPublished(_Counted):
                     sent_of[giver], sent_of[taker] = sent_of[giver] - per_block, sent_of[taker] + per_block
 
     def state_dict(self) -> dict[str, Any]:
-        """The step, the threshold and the partitions."""
+        """Return the step, the threshold and the partitions."""
         return {**super().state_dict(), "blocks": list(self._blocks)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes these back; a group of another size begins with equal partitions."""
+        """Take these back; a group of another size begins with equal partitions."""
         super().load_state_dict(state)
         self._blocks = list(state["blocks"])

@@ -22,5 +22,5 @@ class OmniReduce(TopKBlock):
 
     @property
     def format(self) -> str:
-        """Blocks of the size that is chosen by."""
+        """Return blocks of the size that is chosen by."""
         return f"blocks:{self.options.block}"

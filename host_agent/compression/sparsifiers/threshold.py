@@ -22,5 +22,5 @@ class Threshold(Sparsifier):
     promises_density = False
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """The elements of ``gradient`` with ``|x| >= threshold``, and every NaN."""
+        """Return the elements of ``gradient`` with ``|x| >= threshold``, and every NaN."""
         return keep_from(gradient, self.options.threshold)

@@ -84,7 +84,7 @@ class DsSync:
         self.bind(racks)
 
     def bind(self, racks: Sequence[object] | None = None) -> None:
-        """Makes the groups anew, after ``init_process_group`` with more or fewer ranks, all of which call it.
+        """Make the groups anew, after ``init_process_group`` with more or fewer ranks, all of which call it.
 
         Those that are new make their DsSync meanwhile. All continue from the mean of the parameters of those
         that have made rounds, in the latest round of these; if nobody has, from rank 0's. racks: of the ranks
@@ -118,7 +118,7 @@ class DsSync:
         self.round = max(rounds)
 
     def step(self, contended: Collection[int] = ()) -> None:
-        """Averages the parameters inside this round's group. Call it after the optimizer's step.
+        """Average the parameters inside this round's group. Call it after the optimizer's step.
 
         contended: ranks with busy links, which sit this round out; the same on every rank (``agree`` makes it
         so). A group that ``may_contend`` did not foresee sits it out as a whole.
@@ -133,14 +133,14 @@ class DsSync:
         self.round += 1
 
     def agree(self, contended: bool) -> frozenset[int]:
-        """The ranks that call themselves contended, for ``step``: a short exchange among all ranks."""
+        """Return the ranks that call themselves contended, for ``step``: a short exchange among all ranks."""
         flags = [torch.zeros(1, dtype=torch.uint8) for _ in range(self.schedule.workers)]
         dist.all_gather(flags, torch.tensor([contended], dtype=torch.uint8))
         return frozenset(rank for rank, flag in enumerate(flags) if flag)
 
     @torch.no_grad()
     def collect(self) -> None:
-        """Takes the parameters as they are now into this worker's share of the final average."""
+        """Take the parameters as they are now into this worker's share of the final average."""
         now = self._parameters.read()
         if not self._collected:
             self._mean = [vector.clone() for vector in now]
@@ -149,7 +149,7 @@ class DsSync:
             mean.add_((vector - mean) / self._collected)
 
     def finish(self, batches: Iterable[Any] | None = None) -> None:
-        """Gives all ranks the mean of what all have collected, or of the parameters now where nobody has.
+        """Give all ranks the mean of what all have collected, or of the parameters now where nobody has.
 
         That is stochastic weight averaging over workers and epochs; the statistics of batch normalisation are
         then wrong, so they are computed anew from ``batches``, what ``torch.optim.swa_utils.update_bn``
@@ -174,7 +174,9 @@ class DsSync:
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[nn.Module]:
-        """The model with the mean of all replicas, for evaluation; after the ``with`` block its own again."""
+        """Yield the model with the mean of all replicas, for evaluation; after the ``with`` block its own
+        again.
+        """
         with torch.no_grad():
             own = [vector.clone() for vector in self._vectors.read()]
             self._vectors.write(self._vectors.average(self._vectors.read(), dist.group.WORLD))
@@ -191,7 +193,9 @@ class DsSync:
         return [group.connection for group in groups if isinstance(group, WeirProcessGroup)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Round and collected parameters of this rank. Replicas differ, so save each rank's model with it."""
+        """Return round and collected parameters of this rank. Replicas differ, so save each rank's model with
+        it.
+        """
         return {"round": self.round, "collected": self._collected, "mean": [v.clone() for v in self._mean]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -201,7 +205,7 @@ class DsSync:
         self.identical = False
 
     def close(self) -> None:
-        """Leaves the groups. ``destroy_process_group`` does so, too."""
+        """Leave the groups. ``destroy_process_group`` does so, too."""
         for group in self._own.values():
             if group is not dist.group.WORLD:
                 with contextlib.suppress(ValueError):  # it went with the default group it was made under
@@ -209,7 +213,7 @@ class DsSync:
         self._own = {}
 
     def _align(self, sources: Sequence[int]) -> None:
-        """Gives all ranks the parameters of one, or the mean of several."""
+        """Give all ranks the parameters of one, or the mean of several."""
         if len(sources) == 1:
             self._broadcast(list(self._vectors.tensors), sources[0])
         else:

@@ -40,7 +40,7 @@ def crossings(blocks: Blocks, generator: random.Random) -> list[Crossing]:
 
 
 def shuffled(members: Iterable[T], generator: random.Random) -> list[T]:
-    """A permutation of ``members`` by numbers from ``generator.random`` alone (Fisher and Yates)."""
+    """Return a permutation of ``members`` by numbers from ``generator.random`` alone (Fisher and Yates)."""
     result = list(members)
     for last in range(len(result) - 1, 0, -1):
         other = int(generator.random() * (last + 1))
@@ -65,7 +65,7 @@ def _completed(first: Iterable[Crossing], blocks: Blocks, generator: random.Rand
 
 
 def _lines(blocks: Blocks) -> Iterable[Crossing]:
-    """The algebraic crossings of blocks of one size; where the module says so, none repeats a pair."""
+    """Yield the algebraic crossings of blocks of one size; where the module says so, none repeats a pair."""
     size = len(blocks[0])
     if any(len(block) != size for block in blocks):
         return
@@ -92,7 +92,7 @@ def _line(size: int, slope: int, row: int, column: int) -> int:
 
 
 def _arrange(blocks: Blocks, missing: _Missing, generator: random.Random) -> Crossing:
-    """A crossing with many pairs that have not met, and one at least: the first part takes its pick."""
+    """Return a crossing with many pairs that have not met, and one at least: the first part takes its pick."""
     left = [shuffled(block, generator) for block in blocks]
     parts: list[list[int]] = []
     for _ in range(min(map(len, blocks))):
@@ -111,7 +111,7 @@ def _arrange(blocks: Blocks, missing: _Missing, generator: random.Random) -> Cro
 
 
 def _taken(members: list[int], others: Iterable[int], missing: _Missing) -> int:
-    """The one of ``members`` that has not met most of ``others``, taken from the list."""
+    """Return the one of ``members`` that has not met most of ``others``, taken from the list."""
     others = list(others)
     chosen = max(members, key=lambda member: _strangers(member, others, missing))
     members.remove(chosen)
@@ -123,7 +123,7 @@ def _strangers(member: int, others: Iterable[int], missing: _Missing) -> int:
 
 
 def _news(crossing: Crossing, missing: _Missing) -> int:
-    """How many pairs meet in it for the first time."""
+    """Return how many pairs meet in it for the first time."""
     return sum(b in missing[a] for part in crossing for a, b in combinations(part, 2))
 
 

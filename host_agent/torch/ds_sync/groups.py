@@ -37,7 +37,7 @@ class Place:
 
 
 def make_groups(memberships: Sequence[Ranks], places: Sequence[Place]) -> dict[Ranks, dist.ProcessGroup]:
-    """Makes a group for each of ``memberships``, those without this process included; returns its own.
+    """Make a group for each of ``memberships``, those without this process included; returns its own.
 
     Every rank of the default group must call it with the same arguments. The backend is the default group's.
     places: of every rank. Raises NoSlotsError on every rank.
@@ -75,7 +75,7 @@ def _slots_each(world: WeirProcessGroup, memberships: Sequence[Ranks], places: S
 
 
 def divide(free: Iterable[FreeSlots], switches: Sequence[Collection[str]]) -> int:
-    """Slots for each of several jobs to be made at once: a power of two.
+    """Return slots for each of several jobs to be made at once: a power of two.
 
     switches: for each job, those that its workers are on. A job that is on several needs its slots on all
     spines, too. NoSlotsError when there are too few.

@@ -51,11 +51,11 @@ class Group:
         return len(set(self.weights)) == 1
 
     def weight(self, rank: int) -> Fraction:
-        """The weight of one of its ranks."""
+        """Return the weight of one of its ranks."""
         return self.weights[self.ranks.index(rank)]
 
     def without(self, ranks: Collection[int]) -> "Group":
-        """The rest of it, by the same proportions."""
+        """Return the rest of it, by the same proportions."""
         rest = [(r, w) for r, w in zip(self.ranks, self.weights, strict=True) if r not in ranks]
         whole = sum((weight for _, weight in rest), Fraction(0))
         return Group(tuple(r for r, _ in rest), tuple(w / whole for _, w in rest))
@@ -124,7 +124,7 @@ class Schedule:
 
     @property
     def cycle(self) -> int:
-        """Rounds in a cycle: after these, begun at a multiple of it, everybody has the mean of all.
+        """Return rounds in a cycle: after these, begun at a multiple of it, everybody has the mean of all.
 
         With local_rounds 1 it is the number of levels: k for group_size^k workers, 2 by default.
         """
@@ -132,7 +132,9 @@ class Schedule:
 
     @cached_property
     def period(self) -> int:
-        """Rounds after which all repeats; in any so many, every two workers meet, if ``shuffles`` is None."""
+        """Return rounds after which all repeats; in any so many, every two workers meet, if ``shuffles`` is
+        None.
+        """
         return self.cycle * max(map(len, self._levels))
 
     @property
@@ -141,7 +143,7 @@ class Schedule:
         return self.period * (EXCUSED + 1)
 
     def partition(self, number: int, contended: Collection[int] = ()) -> Partition:
-        """The groups of round ``number``, from 0.
+        """Return the groups of round ``number``, from 0.
 
         contended: workers whose links are busy. Each is a group by itself, except in one period of
         ``EXCUSED + 1``.
@@ -154,11 +156,12 @@ class Schedule:
         return (*rest, *alone)
 
     def group(self, rank: int, number: int, contended: Collection[int] = ()) -> Group:
-        """The group of worker ``rank`` in round ``number``; see ``partition``."""
+        """Return the group of worker ``rank`` in round ``number``; see ``partition``."""
         return next(group for group in self.partition(number, contended) if rank in group.ranks)
 
     def memberships(self, candidates: Collection[int] = ()) -> list[tuple[int, ...]]:
-        """All groups of two and more that there will ever be, each once, those of the last level first.
+        """Return all groups of two and more that there will ever be, each once, those of the last level
+        first.
 
         candidates: the workers that may be contended; with these, also the groups without them.
         """
@@ -177,7 +180,9 @@ class Schedule:
 
 
 def _without_some(ranks: tuple[int, ...], candidates: set[int]) -> list[tuple[int, ...]]:
-    """A group, and what is left of it when any of the candidates in it are taken out; two ranks at least."""
+    """Return a group, and what is left of it when any of the candidates in it are taken out; two ranks at
+    least.
+    """
     found = [ranks]
     for candidate in sorted(candidates & set(ranks)):
         found += [tuple(rank for rank in group if rank != candidate) for group in found]
@@ -205,7 +210,7 @@ def _whole(
 
 
 def _rows(workers: int) -> int:
-    """How many rows the workers' grid has: no more than columns; a divisor, if one is near the root."""
+    """Return how many rows the workers' grid has: no more than columns; a divisor, if one is near the root."""
     if workers <= 3:
         return 1
     root = math.isqrt(workers)
@@ -214,7 +219,7 @@ def _rows(workers: int) -> int:
 
 
 def _levels(workers: int, size: int) -> int:
-    """The smallest k with size^k >= workers."""
+    """Return the smallest k with size^k >= workers."""
     levels = 1
     while size**levels < workers:
         levels += 1
@@ -236,7 +241,7 @@ def _leaf(ranks: Sequence[int]) -> _Block:
 
 
 def _joined(blocks: Sequence[_Block], generator: random.Random) -> _Block:
-    """The block of blocks of as many levels: their rounds side by side, then crossings of them."""
+    """Return the block of blocks of as many levels: their rounds side by side, then crossings of them."""
     levels = [_side_by_side(level) for level in zip(*(block.levels for block in blocks), strict=True)]
     members = [block.ranks for block in blocks]
     ranks = tuple(sorted(rank for block in members for rank in block))
@@ -251,7 +256,7 @@ def _joined(blocks: Sequence[_Block], generator: random.Random) -> _Block:
 
 
 def _side_by_side(level: Sequence[tuple[Partition, ...]]) -> tuple[Partition, ...]:
-    """The rounds of several blocks as one; who has fewer crossings begins again."""
+    """Return the rounds of several blocks as one; who has fewer crossings begins again."""
     turns = max(map(len, level))
     return tuple(
         tuple(group for partitions in level for group in partitions[turn % len(partitions)])
@@ -260,7 +265,7 @@ def _side_by_side(level: Sequence[tuple[Partition, ...]]) -> tuple[Partition, ..
 
 
 def _crossing_group(part: Sequence[int], blocks: Sequence[Sequence[int]], whole: int) -> Group:
-    """A part of a crossing: each block counts by its size, shared by its members here."""
+    """Return a part of a crossing: each block counts by its size, shared by its members here."""
     weights = {}
     for block in blocks:
         here = [rank for rank in part if rank in block]

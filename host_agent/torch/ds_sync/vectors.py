@@ -33,11 +33,11 @@ class Vectors:
 
     @property
     def sizes(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Type and shape of every tensor."""
+        """Return type and shape of every tensor."""
         return tuple((str(tensor.dtype), tuple(tensor.shape)) for tensor in self.tensors)
 
     def read(self) -> list[Tensor]:
-        """The vectors, in memory that the next ``read`` takes again."""
+        """Return the vectors, in memory that the next ``read`` takes again."""
         if not self._buffers:
             self._buffers = [
                 torch.empty(sum(t.numel() for t in part), dtype=dtype, device=part[0].device)
@@ -49,7 +49,7 @@ class Vectors:
         return list(self._buffers)
 
     def write(self, vectors: Sequence[Tensor]) -> None:
-        """Gives the tensors the vectors' values; each is rounded to its tensor's type."""
+        """Give the tensors the vectors' values; each is rounded to its tensor's type."""
         for (part, _), vector in zip(self._parts, vectors, strict=True):
             for tensor, piece in zip(part, self._pieces(part, vector), strict=True):
                 tensor.detach().copy_(piece.view(tensor.shape))
@@ -57,7 +57,7 @@ class Vectors:
     def average(
         self, vectors: Sequence[Tensor], group: dist.ProcessGroup | None, weight: float | None = None
     ) -> list[Tensor]:
-        """The mean over the group, the same bits on every member; may overwrite ``vectors``.
+        """Return the mean over the group, the same bits on every member; may overwrite ``vectors``.
 
         weight: of this rank's vectors; all ranks' sum to 1. None: all ranks count the same.
         """

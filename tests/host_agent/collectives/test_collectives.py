@@ -46,7 +46,7 @@ def values(dtype: torch.dtype, shape: tuple[int, ...], seed: int = 0) -> torch.T
 
 
 def strided(tensor: torch.Tensor) -> torch.Tensor:
-    """The same values in memory with gaps."""
+    """Return the same values in memory with gaps."""
     wide = torch.zeros(*tensor.shape, 2, dtype=tensor.dtype)[..., 1]
     wide.copy_(tensor)
     return wide
@@ -70,7 +70,7 @@ def check_same_everywhere(tensor: torch.Tensor) -> None:
 
 
 def both(ours: Any, call: Callable[[Any, Any], None]) -> Any:
-    """Runs a collective on a copy over Gloo and on ``ours`` over Weir; returns the copy."""
+    """Run a collective on a copy over Gloo and on ``ours`` over Weir; returns the copy."""
     theirs = [part.clone() for part in ours] if isinstance(ours, list) else ours.clone()
     call(theirs, _gloo["group"])
     call(ours, None)
@@ -329,7 +329,7 @@ def test_sub_groups_are_jobs_of_their_own(world: World) -> None:
 
 
 def float_error_over_bound() -> float:
-    """The largest error of a sum, as a share of the documented bound."""
+    """Return the largest error of a sum, as a share of the documented bound."""
     worst = 0.0
     for scale in (1e-30, 1e-3, 1.0, 1e30):
         tensor = values(torch.float64, (2500,), 9) * torch.logspace(-6, 0, 2500, dtype=torch.float64) * scale

@@ -31,7 +31,7 @@ def shared_exponents(vectors: npt.NDArray[np.float32], block: int) -> npt.NDArra
 
 
 def network_sum(vectors: npt.NDArray[np.float32], block: int) -> npt.NDArray[np.float32]:
-    """What the workers' sum becomes: encoded, added as a switch does, decoded."""
+    """Return what the workers' sum becomes: encoded, added as a switch does, decoded."""
     workers = len(vectors)
     exps = shared_exponents(vectors, block)
     lanes = [to_fixed(vector, exps, block, workers).view(np.uint32) for vector in vectors]

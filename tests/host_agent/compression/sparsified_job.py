@@ -11,7 +11,7 @@ from weir.host_agent.compression.sparsifiers import Span, SparsifierOptions, cre
 
 
 def spans_of(sizes: Sequence[int]) -> list[Span]:
-    """A model of parameters with so many elements each."""
+    """Return a model of parameters with so many elements each."""
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [
         Span(f"layer{number}", start, size, sum(sizes))
@@ -28,22 +28,22 @@ class Step:
 
     @property
     def union(self) -> torch.Tensor:
-        """What any worker chose."""
+        """Return what any worker chose."""
         return torch.stack(self.chosen).any(0)
 
     @property
     def counts(self) -> list[int]:
-        """How many elements each worker chose."""
+        """Return how many elements each worker chose."""
         return [int(chosen.sum()) for chosen in self.chosen]
 
     @property
     def density(self) -> float:
-        """The union's share of the model."""
+        """Return the union's share of the model."""
         return float(self.union.float().mean())
 
     @property
     def imbalance(self) -> float:
-        """The most that a worker chose over the mean."""
+        """Return the most that a worker chose over the mean."""
         return max(self.counts) * len(self.counts) / max(sum(self.counts), 1)
 
 
@@ -63,7 +63,9 @@ class Job:
         self.residuals = [torch.zeros(spans[0].total) for _ in range(workers)]
 
     def step(self, gradients: Sequence[torch.Tensor], order: Sequence[int] | None = None) -> Step:
-        """One step of all workers, parameters in the given order, by default from the last to the first."""
+        """Return one step of all workers, parameters in the given order, by default from the last to the
+        first.
+        """
         compensated = [kept + new for kept, new in zip(self.residuals, gradients, strict=True)]
         chosen = [torch.zeros(len(vector), dtype=torch.bool) for vector in compensated]
         total = torch.zeros_like(compensated[0])

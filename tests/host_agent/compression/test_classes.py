@@ -61,7 +61,7 @@ def test_a_module_is_classified_by_its_trained_parameters() -> None:
 
 
 def reference(vector: torch.Tensor, size: int, before: list[float] | None) -> tuple[list[int], list[float]]:
-    """One tensor's classes and quartiles, block by block."""
+    """Return one tensor's classes and quartiles, block by block."""
     means = []
     for start in range(0, size, BLOCK):
         values = [abs(float(x)) for x in vector[start : min(start + BLOCK, size)]]
@@ -76,7 +76,7 @@ def reference(vector: torch.Tensor, size: int, before: list[float] | None) -> tu
 
 @st.composite
 def tensors(draw: st.DrawFn) -> tuple[list[int], list[torch.Tensor]]:
-    """Sizes of the tensors of a bucket, and vectors for three steps.
+    """Return sizes of the tensors of a bucket, and vectors for three steps.
 
     Values are whole: sums are then exact in whatever order, and blocks of equal means abound.
     """

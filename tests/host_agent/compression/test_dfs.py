@@ -40,7 +40,7 @@ SIZES = (1, 2, 8, 64, 256)
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> Iterator[None]:
-    """Small tensors: two threads take longer than one, much longer beside other work."""
+    """Yield small tensors: two threads take longer than one, much longer beside other work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -48,7 +48,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def values(length: int, seed: int = 0) -> torch.Tensor:
-    """Values of very different magnitudes, no two the same."""
+    """Return values of very different magnitudes, no two the same."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(length, generator=generator) * torch.randn(length, generator=generator).exp()
 
@@ -64,7 +64,7 @@ def dfs(density: float = 0.01, energy: float | None = None, workers: int = 1) ->
 
 
 def observed_runs(length: int, run: int, count: int, seed: int = 0) -> torch.Tensor:
-    """A union of ``count`` runs of elements, each on a multiple of its length."""
+    """Return a union of ``count`` runs of elements, each on a multiple of its length."""
     union = torch.zeros(length // run, run, dtype=torch.bool)
     union[torch.randperm(length // run, generator=torch.Generator().manual_seed(seed))[:count]] = True
     return union.view(-1)
@@ -80,7 +80,7 @@ def keep_worthy(vector: torch.Tensor, count: int, favour: float = 1.0) -> torch.
 
 
 def by_hand(vector: list[float], count: int, favour: float) -> list[float]:
-    """What ``worthiest`` takes, one value after the other."""
+    """Return what ``worthiest`` takes, one value after the other."""
     peaks = [max(map(abs, vector[start : start + 32])) for start in range(0, len(vector), 32)]
     scores = [min(abs(value) * favour, peaks[i // 32]) for i, value in enumerate(vector)]
     best = set(sorted(range(len(vector)), key=lambda i: (-scores[i], i))[:count])
@@ -275,7 +275,7 @@ class Parameter:
 
 @functools.cache
 def recorded(workers: int = 16, steps: int = 20) -> list[Parameter]:
-    """The gradients of a real training; fewer workers take those of the first ones."""
+    """Return the gradients of a real training; fewer workers take those of the first ones."""
     config = make_config(model="mlp", workers=workers, seed=1)
     task = make_task(config)
     named = dict(task.model.named_parameters())

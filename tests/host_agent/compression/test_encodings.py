@@ -89,7 +89,7 @@ def make_layout(lengths: list[int]) -> BucketLayout:
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[BucketLayout, list[int | None], torch.Tensor]:
-    """A layout, a mask for each parameter (None: dense), and a vector with zero regions of all sizes."""
+    """Return a layout, a mask for each parameter (None: dense), and a vector with zero regions of all sizes."""
     lengths = draw(st.lists(st.integers(0, 1500), min_size=1, max_size=4))
     masks = [draw(st.sampled_from([None, *MASKS])) for _ in lengths]
     layout = make_layout(lengths)
@@ -104,7 +104,7 @@ def cases(draw: st.DrawFn) -> tuple[BucketLayout, list[int | None], torch.Tensor
 
 
 def reference(values: npt.NDArray[np.float32], mask: int) -> npt.NDArray[np.bool_]:
-    """Which blocks of ``mask`` elements are not zero."""
+    """Return which blocks of ``mask`` elements are not zero."""
     padded = np.zeros(-(-values.size // mask) * mask, np.float32)
     padded[: values.size] = values
     return (padded != 0).reshape(-1, mask).any(axis=1)

@@ -58,7 +58,9 @@ def test_no_fixed_choice_would_have_been_much_better(
 
 
 def best_of(parts: list[Occupancy], mask: int | None, block: int) -> int:
-    """Bytes of a fixed choice, with one level of the mask tree or two, whichever were best in this step."""
+    """Return bytes of a fixed choice, with one level of the mask tree or two, whichever were best in this
+    step.
+    """
     levels = LEVELS[:2] if mask is not None else LEVELS[:1]
     masks = [mask] * len(parts)
     return min(exchange_traffic(parts, masks, block=block, levels=n, slots=SLOTS).total for n in levels)
@@ -70,7 +72,7 @@ Bucket = dict[str, Flags]  # by parameter, bool[workers, length]
 
 
 def made_up(rng: np.random.Generator, workers: int, lengths: list[int], density: float, run: int) -> Bucket:
-    """What workers might send: runs of elements, a part of them the same on all workers."""
+    """Return what workers might send: runs of elements, a part of them the same on all workers."""
     sent = {}
     for number, length in enumerate(lengths):
         starts = rng.random((workers, -(-length // run))) < density
@@ -85,7 +87,7 @@ def layout_of(bucket: Bucket) -> BucketLayout:
 
 
 def exchange(planner: Planner, bucket: Bucket, plan: Plan | None = None) -> Plan:
-    """One bucket's part of a step, on all workers."""
+    """Return one bucket's part of a step, on all workers."""
     layout = layout_of(bucket)
     plan = plan or planner.plan(layout, {}, None)
     packed = [selected(flags, plan.formats[name].mask) for name, flags in bucket.items()]
@@ -98,7 +100,7 @@ def exchange(planner: Planner, bucket: Bucket, plan: Plan | None = None) -> Plan
 
 
 def selected(sent: Flags, mask: int | None) -> Flags:
-    """What is packed of one parameter: bool[workers, elements]."""
+    """Return what is packed of one parameter: bool[workers, elements]."""
     if mask is None:
         return sent
     rows = np.pad(sent, ((0, 0), (0, -sent.shape[1] % mask))).reshape(len(sent), -1, mask)

@@ -77,7 +77,7 @@ def test_topk_block_keeps_the_blocks_of_largest_norm(length: int) -> None:
 
 
 def many_layers() -> list[Span]:
-    """Sizes as in a ResNet: a few large parameters, many tiny ones."""
+    """Return sizes as in a ResNet: a few large parameters, many tiny ones."""
     return spans_of(
         [1728, 64, 64, 36864, 64, 64, 73728, 128, 128, 8192, 128, 128, 147456, 256, 256, 5120, 10]
     )

@@ -49,7 +49,7 @@ def mean_density(steps: list[Step]) -> float:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Tensors are small here: threads would wait for each other more than they work."""
+    """Yield tensors are small here: threads would wait for each other more than they work."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -87,7 +87,9 @@ def test_where_a_threshold_settles(factor: Callable[[float], float], settled: fl
 def as_published(
     vectors: list[torch.Tensor], state: dict[str, Any], density: float, blocks: int
 ) -> torch.Tensor:
-    """One step of the authors' code on whole vectors, in plain Python; ``blocks`` 0: MiCRO. Changes state."""
+    """Return one step of the authors' code on whole vectors, in plain Python; ``blocks`` 0: MiCRO. Changes
+    state.
+    """
     workers, length, step = len(vectors), len(vectors[0]), state["step"]
     pieces = blocks or workers
     if step == 0:

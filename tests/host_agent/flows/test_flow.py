@@ -60,7 +60,7 @@ configs = st.builds(
 
 
 def random_values(rng: np.random.Generator, lanes: int) -> Floats:
-    """Any bit patterns: also infinities and NaNs must arrive as they were."""
+    """Return any bit patterns: also infinities and NaNs must arrive as they were."""
     return rng.integers(0, 2**32, lanes, dtype=np.uint32).view(np.float32)
 
 
@@ -80,7 +80,7 @@ def random_tagging(rng: np.random.Generator, config: FlowConfig, lanes: int, los
 
 
 def transfer(config: FlowConfig, shape: dict[str, Any], lossy: bool) -> tuple[World, list[Floats]]:
-    """A few tensors, some at once and some one after the other, and the checks that hold of each."""
+    """Return a few tensors, some at once and some one after the other, and the checks that hold of each."""
     rng = np.random.default_rng(shape["seed"])
     world = World(config, **shape)
     vectors = []

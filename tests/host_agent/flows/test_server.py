@@ -75,7 +75,7 @@ class Cluster:
 
 
 def gradients(workers: int, lanes: int, seed: int = 0) -> list[Floats]:
-    """Values whose float32 sum depends on the order of addition."""
+    """Return values whose float32 sum depends on the order of addition."""
     rng = np.random.default_rng(seed)
     exponents = rng.integers(-30, 30, (workers, lanes))
     return list((rng.standard_normal((workers, lanes)) * 2.0**exponents).astype(np.float32))

@@ -43,7 +43,7 @@ def set_class(frame: bytearray, traffic_class: int) -> None:
 
 
 def trim(frame: bytes) -> bytes:
-    """What a switch makes of a packet that it has no room for."""
+    """Return what a switch makes of a packet that it has no room for."""
     cut = bytearray(frame[: FRAME_OVERHEAD + FLOW.size])
     cut[FRAME_OVERHEAD + 1] |= Flag.TRIMMED
     cut[16:18] = (len(cut) - 14).to_bytes(2, "big")
@@ -53,7 +53,7 @@ def trim(frame: bytes) -> bytes:
 
 
 def mark(frame: bytes) -> bytes:
-    """What a switch does to a protected packet instead."""
+    """Return what a switch does to a protected packet instead."""
     marked = bytearray(frame)
     if marked[15] & 3:
         set_class(marked, marked[15] | CE)
@@ -106,7 +106,8 @@ class Path:
         self.link.send(frame)
 
     def _garbage(self, frame: bytes) -> bytes:
-        """A relative of the frame that UDP's checksum would not catch, since nobody sent it: other versions,
+        """Return a relative of the frame that UDP's checksum would not catch, since nobody sent it: other
+        versions,
         types, flags, flows, workers, lengths."""
         spoiled = bytearray(frame)
         match self.random.randrange(4):

@@ -41,7 +41,7 @@ def world(cluster: LocalCluster) -> Iterator[World]:
 
 
 def second_world(cluster: LocalCluster) -> World:
-    """Three ranks on the hosts that the module's world does not use."""
+    """Return three ranks on the hosts that the module's world does not use."""
     return World(SIZE, lambda rank: cluster.environment(SIZE + rank))
 
 
@@ -154,7 +154,7 @@ def test_what_is_not_defined_is_refused_with_a_reason(world: World) -> None:
 
 
 def rounds_of_reductions(path: str) -> str:
-    """Reduces until the group breaks; says how long after the first failure the second call took."""
+    """Reduce until the group breaks; says how long after the first failure the second call took."""
     Path(path, str(dist.get_rank())).write_text(str(os.getpid()))
     group_error = ""
     try:
@@ -218,7 +218,7 @@ def joined() -> None:
 
 
 def joining(size: int, environment: dict[str, str], rank: int = 0) -> str:
-    """What init_process_group raises in a process that is rank ``rank`` and the only one of ``size``."""
+    """Return what init_process_group raises in a process that is rank ``rank`` and the only one of ``size``."""
     with World(size, lambda _: environment, timeout_s=0.5, ranks=[rank]) as world:
         world.start(joined)
         error = world.outcome(0)

@@ -83,7 +83,7 @@ def descend(model: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> No
 
 
 def a_cycle_of_rounds() -> list[bytes]:
-    """The replica after each round; checks that a cycle gives the mean of all."""
+    """Return the replica after each round; checks that a cycle gives the mean of all."""
     rank, model = dist.get_rank(), mixed(seed=dist.get_rank())
     averager = DsSync(model, seed=3)
     same = mixed(seed=0)
@@ -175,7 +175,7 @@ def test_a_contended_worker_sits_out_and_its_group_goes_on(world: World) -> None
 
 
 def an_end() -> tuple[bytes, list[Tensor]]:
-    """Checks the final average; the replica, its statistics, and those by this rank's batches alone."""
+    """Check the final average; the replica, its statistics, and those by this rank's batches alone."""
     rank, model = dist.get_rank(), mixed()
     averager = DsSync(model)
     for epoch in range(rank + 1):  # as if workers had collected different numbers of epochs
@@ -227,7 +227,7 @@ def test_without_batches_all_is_the_mean_as_in_an_evaluation(world: World) -> No
 
 
 def interrupted(steps: int, at: int) -> tuple[bytes, bytes]:
-    """The replica after ``steps`` steps and ``finish``, without and with a checkpoint and a new start."""
+    """Return the replica after ``steps`` steps and ``finish``, without and with a checkpoint and a new start."""
 
     def start() -> tuple[nn.Module, torch.optim.Optimizer, DsSync]:
         model = mixed()
@@ -294,7 +294,7 @@ def test_ranks_that_differ_are_told(world: World) -> None:
 
 
 def resized(store: str, sizes: list[int]) -> list[tuple[bytes, int, int]]:
-    """Trains in worlds of these sizes one after another; who is out begins afresh when there is room."""
+    """Train in worlds of these sizes one after another; who is out begins afresh when there is room."""
     rank, averager, outcome = dist.get_rank(), None, []
     model = mixed(seed=rank)
     for number, size in enumerate(sizes):

@@ -17,7 +17,7 @@ SEEDS = (0, 2026)
 
 
 def after(schedule: Schedule, rounds: range, values: Sequence[Fraction]) -> list[Fraction]:
-    """What the workers have after these rounds, by exact arithmetic."""
+    """Return what the workers have after these rounds, by exact arithmetic."""
     values = list(values)
     for number in rounds:
         groups = schedule.partition(number)

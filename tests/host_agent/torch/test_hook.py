@@ -100,7 +100,7 @@ def test_the_dense_hook_averages_as_ddp_does(world: World) -> None:
 
 
 def unaccounted(options: dict[str, Any]) -> None:
-    """Feeds buckets to the state directly and follows every bit of them through three steps."""
+    """Feed buckets to the state directly and follows every bit of them through three steps."""
     model = make_model()
     state = weir.torch.HookState(model, block=BLOCK, **options)
     named = list(model.module.named_parameters())

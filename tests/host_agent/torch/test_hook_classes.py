@@ -37,7 +37,7 @@ def exchanged(order: Sequence[int], policy: LossPolicy | float) -> None:
 
 
 def contributions(tmp_path: Path, order: Sequence[int], policy: LossPolicy | float) -> list[Packet]:
-    """What worker 0 sent, in order."""
+    """Return what worker 0 sent, in order."""
     capture = tmp_path / "capture.pcap"
     with (
         weir.local_cluster(workers=2, pcap=capture) as cluster,

@@ -156,7 +156,7 @@ class Run:
         ]
 
     def step(self, number: int, spoil: bool = False) -> dict[str, torch.Tensor]:
-        """One step; what each parameter's gradient became."""
+        """Return one step; what each parameter's gradient became."""
         became = {}
         for i, layout in enumerate(self.layouts):
             gradients = [gradient(number, segment.name, segment.length) for segment in layout]
@@ -205,7 +205,7 @@ def followed(kind: str, options: dict[str, Any]) -> None:
 
 
 def follow(drawn: Drawn, name: str, format: Format, before: torch.Tensor, after: torch.Tensor) -> int:
-    """Checks one parameter's union and residual; returns how many elements were chosen."""
+    """Check one parameter's union and residual; returns how many elements were chosen."""
     chosen = (drawn.sent[name] != 0).to(torch.uint8)
     own = chosen.bool()
     dist.all_reduce(chosen, dist.ReduceOp.MAX)
@@ -239,7 +239,7 @@ def test_what_the_format_selects_is_summed_and_all_else_is_kept(
 
 
 def costs(kind: str, options: dict[str, Any]) -> int:
-    """Compares bytes on the wire with the model's, whenever no packet was sent twice; returns how often."""
+    """Compare bytes on the wire with the model's, whenever no packet was sent twice; returns how often."""
     run, quiet = Run(kind, **options), 0
     drawn, formats = run.state.gradients.sparsifier, run.state.formats
     assert isinstance(drawn, Drawn)
@@ -324,7 +324,7 @@ def test_neither_buckets_nor_interruptions_change_a_bit(
 
 
 def resized(name: str) -> list[bytes]:
-    """Three train, two go on without the last one, and take in a newcomer in its place."""
+    """Return three train, two go on without the last one, and take in a newcomer in its place."""
     everyone, rank = group(), dist.get_rank()
     pair = dist.new_group([0, 1], backend="weir")
     run = Run(name, density=0.05)

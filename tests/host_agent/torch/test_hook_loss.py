@@ -82,7 +82,7 @@ class Run:
 
 
 def trained(options: dict[str, Any]) -> tuple[list[bytes], int, int, int]:
-    """The parameters after each step; lanes missing, budget, and releases of them all."""
+    """Return the parameters after each step; lanes missing, budget, and releases of them all."""
     run, digests = Run(**options), []
     missing = budget = releases = 0
     for number in range(STEPS):
@@ -112,7 +112,7 @@ def test_replicas_are_bit_identical_whatever_is_missing(world: World, options: d
 
 
 def followed(options: dict[str, Any]) -> int:
-    """Feeds gradients to the state directly; returns lanes missing. Every bit is somewhere."""
+    """Feed gradients to the state directly; returns lanes missing. Every bit is somewhere."""
     model = make_model()
     state = weir.torch.HookState(model, loss_policy=POLICY, **(BLOCKS | options))
     named, layers = list(model.module.named_parameters()), LayerClasses.of(model.module)
@@ -171,7 +171,8 @@ def test_what_is_missing_is_kept_and_within_the_budget(world: World, options: di
 
 
 def sparse_rows() -> int:
-    """A long vector of which few blocks are not zero: classes and accounts are those of the blocks sent.
+    """Return a long vector of which few blocks are not zero: classes and accounts are those of the blocks
+    sent.
 
     Only small ones may be lost. A packet holds one block, so that each is lost or not by itself.
     """

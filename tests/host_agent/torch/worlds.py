@@ -65,19 +65,19 @@ class World:
             self.processes.append(process)
 
     def start(self, function: Callable[..., Any], *args: Any) -> None:
-        """Starts ``function(*args)`` on every rank."""
+        """Start ``function(*args)`` on every rank."""
         for pipe in self._pipes:
             pipe.send((function, args))
 
     def outcome(self, rank: int) -> Any:
-        """What a rank's function returned; an exception that it raised is returned, not raised."""
+        """Return what a rank's function returned; an exception that it raised is returned, not raised."""
         pipe: Connection = self._pipes[rank]
         if not pipe.poll(PATIENCE_S):
             raise WorkerError(f"rank {rank} gave no answer within {PATIENCE_S:g} s")
         return pipe.recv()
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """Runs ``function(*args)`` on every rank; fails when any rank raised."""
+        """Run ``function(*args)`` on every rank; fails when any rank raised."""
         self.start(function, *args)
         outcomes = [self.outcome(rank) for rank in range(self.size)]
         for rank, outcome in enumerate(outcomes):
@@ -86,7 +86,7 @@ class World:
         return outcomes
 
     def close(self) -> None:
-        """Ends every process cleanly and checks that each did end so."""
+        """End every process cleanly and checks that each did end so."""
         for pipe in self._pipes:
             with contextlib.suppress(OSError):  # the test may have killed that rank
                 pipe.send(None)

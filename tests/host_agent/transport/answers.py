@@ -19,7 +19,7 @@ def packets(datagrams: Iterable[Datagram]) -> list[Packet]:
 
 
 def result(contribution: Packet, **changes: Any) -> Packet:
-    """The result of a round in which the sender's contribution is all there is, but for ``changes``."""
+    """Return the result of a round in which the sender's contribution is all there is, but for ``changes``."""
     fields: dict[str, Any] = {
         "type": PacketType.RESULT,
         "flags": Flag(0),
@@ -39,13 +39,13 @@ def answer_all(transport: SlotTransport, now: int = 0) -> list[Packet]:
 
 
 def groups_of(lanes: npt.NDArray[np.uint32], first_group: int = 0) -> dict[int, tuple[int, ...]]:
-    """Lanes as a packet's groups, from ``first_group`` on."""
+    """Return lanes as a packet's groups, from ``first_group`` on."""
     rows = lanes.reshape(-1, GROUP_LANES)
     return {first_group + i: tuple(int(lane) for lane in row) for i, row in enumerate(rows)}
 
 
 def combine(op: Op, vectors: Iterable[npt.NDArray[np.uint32]]) -> npt.NDArray[np.uint32]:
-    """The exact reference: what a reduce of these vectors must give."""
+    """Return the exact reference: what a reduce of these vectors must give."""
     stacked = np.stack(list(vectors))
     if op is Op.ADD:
         return np.add.reduce(stacked, axis=0, dtype=np.uint32)

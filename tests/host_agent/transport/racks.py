@@ -25,7 +25,7 @@ _jobs = count(1)
 
 @contextlib.contextmanager
 def switch_with_job(workers: int, slots: int) -> Iterator[tuple[Switch, int]]:
-    """A switch that aggregates for one job, and the job's id."""
+    """Yield a switch that aggregates for one job, and the job's id."""
     job = Job(next(_jobs), range(1, workers + 1), slot_base=0, slots=slots, group=1)
     with Switch(PROGRAM) as switch:
         switch.insert_entry(*aggregation())
@@ -54,7 +54,7 @@ def shm_rack(
     timeout_s: float = 30.0,
     timers: Mapping[str, float] | None = None,
 ) -> Iterator[list[Reducer]]:
-    """One reducer per worker, over shared-memory ports. ``timers``: those of TransportConfig to change."""
+    """Yield one reducer per worker, over shared-memory ports. ``timers``: those of TransportConfig to change."""
     with switch_with_job(workers, slots) as (switch, job), PortLoop() as loop:
         for port in range(1, workers + 1):
             loop.add_shm(port, directory)
@@ -69,7 +69,7 @@ def shm_rack(
 
 @contextlib.contextmanager
 def udp_rack(workers: int, slots: int = 16) -> Iterator[list[Reducer]]:
-    """One reducer per worker, over kernel UDP sockets on loopback to a switch behind another socket."""
+    """Yield one reducer per worker, over kernel UDP sockets on loopback to a switch behind another socket."""
     with switch_with_job(workers, slots) as (switch, job), _loopback(switch, workers) as aggregator:
         links = [UdpLink(("127.0.0.1", 0), aggregator) for _ in range(workers)]
         made = reducers(job, links, slots)
@@ -80,7 +80,7 @@ def udp_rack(workers: int, slots: int = 16) -> Iterator[list[Reducer]]:
 
 @contextlib.contextmanager
 def _loopback(switch: Switch, workers: int) -> Iterator[tuple[str, int]]:
-    """The switch behind a UDP socket: who sends as worker w is on port w + 1."""
+    """Yield the switch behind a UDP socket: who sends as worker w is on port w + 1."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     listener.bind(("127.0.0.1", 0))
     framers = {port: Framer(host_addresses(port)) for port in range(1, workers + 1)}
@@ -108,6 +108,6 @@ def _loopback(switch: Switch, workers: int) -> Iterator[tuple[str, int]]:
 
 
 def on_every_worker(reducers: Sequence[Reducer], action: Callable[[Reducer], T]) -> list[T]:
-    """What ``action`` gives for each reducer, all at the same time, as in processes of their own."""
+    """Return what ``action`` gives for each reducer, all at the same time, as in processes of their own."""
     with ThreadPoolExecutor(len(reducers)) as pool:
         return list(pool.map(action, reducers))

@@ -46,7 +46,7 @@ CLASSES = [dscp(5) << 2 | NOT_ECT, dscp(5) << 2 | ECT]
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[ShmPort]:
-    """The switch's end of port 1; the test plays the switch."""
+    """Yield the switch's end of port 1; the test plays the switch."""
     with ShmPort(tmp_path, 1, SWITCH) as port:
         yield port
 

@@ -28,14 +28,14 @@ NO_REPEATS = dict.fromkeys(("initial_rto", "min_rto", "max_rto", "min_probe"), 6
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[ShmPort]:
-    """The switch's end of port 1; the test plays the switch."""
+    """Yield the switch's end of port 1; the test plays the switch."""
     with ShmPort(tmp_path, 1, SWITCH) as port:
         yield port
 
 
 @pytest.fixture
 def reducer(tmp_path: Path, port: ShmPort) -> Iterator[Reducer]:
-    """The only worker of a job, on that port."""
+    """Yield the only worker of a job, on that port."""
     with Reducer(ShmLink(tmp_path, 1, US), TransportConfig(5, 0, 1, slots=1)) as reducer:
         yield reducer
 

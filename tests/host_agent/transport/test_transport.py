@@ -25,13 +25,13 @@ JOB = 77
 
 
 def transport(worker: int = 0, workers: int = 2, slots: int = 4, **more: Any) -> SlotTransport:
-    """One that asks for nothing before a retransmission timeout, unless ``more`` says so."""
+    """Return one that asks for nothing before a retransmission timeout, unless ``more`` says so."""
     patient = {"min_probe": 10.0, "reordering": 10.0}
     return SlotTransport(TransportConfig(JOB, worker, workers, slots, **(patient | more)))
 
 
 def vector(blocks: int, block: int = 256, zero: tuple[int, ...] = ()) -> np.ndarray:
-    """Block k holds k * 1000, k * 1000 + 1, ..., except those that are zero."""
+    """Return block k holds k * 1000, k * 1000 + 1, ..., except those that are zero."""
     lanes = (np.arange(blocks)[:, None] * 1000 + np.arange(block) + 1).astype(np.uint32)
     lanes[list(zero)] = 0
     return lanes.reshape(-1)
@@ -258,7 +258,7 @@ MALFORMED: list[tuple[Verdict, Callable[[bytes], bytes]]] = [
 
 
 def _begun() -> tuple[SlotTransport, np.ndarray, list[Datagram]]:
-    """Worker 1 of 3 with everything sent: nine blocks of 128, two columns, four slots."""
+    """Return worker 1 of 3 with everything sent: nine blocks of 128, two columns, four slots."""
     t = transport(worker=1, workers=3)
     lanes = vector(9, block=128)
     t.begin(Op.ADD, 128, lanes)
@@ -346,7 +346,7 @@ class TestTimers:
         assert packets(t.poll(120 * MS)[0]) == packets(sent[1:])
 
     def rounds(self, t: SlotTransport, now: int, times: Iterable[int]) -> int:
-        """Rounds of the only slot, each answered so long after its packet; the time after all of them."""
+        """Return rounds of the only slot, each answered so long after its packet; the time after all of them."""
         for time in times:
             sent, deadline = t.poll(now)
             (packet,) = packets(sent)

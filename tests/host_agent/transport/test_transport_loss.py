@@ -22,7 +22,7 @@ SHED, KEPT = (Flag(0), dscp(0) << 2 | NOT_ECT), (Flag.PROTECTED, dscp(0) << 2 | 
 
 
 def transport(slots: int = 4, **more: Any) -> SlotTransport:
-    """One that asks for nothing before a retransmission timeout, unless ``more`` says so."""
+    """Return one that asks for nothing before a retransmission timeout, unless ``more`` says so."""
     patient = {"min_probe": 10.0, "reordering": 10.0}
     return SlotTransport(TransportConfig(job=7, worker=0, workers=2, slots=slots, **(patient | more)))
 
@@ -30,7 +30,7 @@ def transport(slots: int = 4, **more: Any) -> SlotTransport:
 def begun(
     blocks: int, budgets: Sequence[int], accounts: Sequence[int] | None = None, slots: int = 4, **more: Any
 ) -> SlotTransport:
-    """A transport with a reduce of blocks of 256 ones."""
+    """Return a transport with a reduce of blocks of 256 ones."""
     t = transport(slots, **more)
     t.begin(Op.ADD, 256, np.ones(blocks * 256, np.uint32), tagging(budgets, accounts))
     return t

@@ -34,7 +34,9 @@ def shm(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def path(short_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The socket of a running device whose ports are shared memory, and to which nobody else's is known."""
+    """Yield the socket of a running device whose ports are shared memory, and to which nobody else's is
+    known.
+    """
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(short_path))
     with Device(seed=1) as device:
         device.open_shm(shm)
@@ -56,14 +58,14 @@ def ctl(*arguments: object) -> str:
 
 
 def refused(*arguments: object) -> str:
-    """What it says on standard error when it refuses."""
+    """Return what it says on standard error when it refuses."""
     done = CliRunner().invoke(app, ["ctl", *map(str, arguments)], env={"COLUMNS": "200"})
     assert done.exit_code in (1, 2)
     return done.stderr
 
 
 def rows(table: str) -> list[list[str]]:
-    """The cells of a printed table, without its head."""
+    """Return the cells of a printed table, without its head."""
     return [[cell.strip() for cell in line.split("│")[1:-1]] for line in table.splitlines() if "│" in line]
 
 

@@ -31,7 +31,7 @@ CCITT = CrcParameters(0x1021, initial=0xFFFF)
 
 @pytest.fixture
 def path(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The control socket of a device without a program."""
+    """Yield the control socket of a device without a program."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     device.loop.add_queue(PORT, "asks")
     server = ControlServer(own_socket(), Operations(device).calls())
@@ -43,7 +43,7 @@ def path(device: Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 @pytest.fixture
 def no_info(tmp_path: Path) -> Path:
-    """A P4Info without anything in it."""
+    """Return a P4Info without anything in it."""
     info = tmp_path / "empty.p4info.txtpb"
     info.touch()
     return info
@@ -51,13 +51,13 @@ def no_info(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def controller(path: Path, empty: Controller, no_info: Path) -> Controller:
-    """A controller that has brought the program."""
+    """Return a controller that has brought the program."""
     empty.push(PROGRAM, no_info)
     return empty
 
 
 def hashed(device: Device, value: int) -> int:
-    """What the program's 16-bit custom CRC makes of a value."""
+    """Return what the program's 16-bit custom CRC makes of a value."""
     device.loop.inject(PORT, order(CUSTOM, 7, value))
     answer = device.loop.receive(PORT, PATIENCE)
     assert answer is not None
@@ -65,7 +65,7 @@ def hashed(device: Device, value: int) -> int:
 
 
 def expected(value: int, crc: CrcParameters) -> int:
-    """The same by the CRC's definition."""
+    """Return the same by the CRC's definition."""
     return bitwise(value.to_bytes(32, "big") + (7).to_bytes(4, "big"), 16, crc)
 
 
@@ -158,7 +158,7 @@ def reconcile(controller: Controller, program: bytes, info: Path) -> None:
 
 
 def with_algorithm(algorithm: str) -> bytes:
-    """The program, with another algorithm for calc_0."""
+    """Return the program, with another algorithm for calc_0."""
     root = json.loads(PROGRAM.read_bytes())
     next(each for each in root["calculations"] if each["name"] == "calc_0")["algo"] = algorithm
     return json.dumps(root).encode()

@@ -29,7 +29,7 @@ def program() -> Program:
 
 @pytest.fixture
 def loop(program: Program) -> Iterator[PortLoop]:
-    """A running loop, without ports, over a switch that sends each MAC of ``MACS`` to its port."""
+    """Yield a running loop, without ports, over a switch that sends each MAC of ``MACS`` to its port."""
     with Switch(program, cpu_port=510) as switch, PortLoop() as made:
         for port, mac in MACS.items():
             send_to(switch, mac, port)

@@ -17,7 +17,7 @@ _IN, _OUT = 1, 2
 
 @pytest.fixture
 def loop() -> Iterator[PortLoop]:
-    """A running loop; what comes in at 1 or 2 leaves at the other."""
+    """Yield a running loop; what comes in at 1 or 2 leaves at the other."""
     with Switch(CONTROL, cpu_port=510) as switch, PortLoop() as made:
         for port in (1, 2):
             switch.insert_entry(

@@ -23,7 +23,7 @@ NEVER = Queueing(rate_bps=1)  # a frame in a quarter of an hour
 
 @pytest.fixture
 def loop() -> Iterator[PortLoop]:
-    """A running loop with three ports over a switch that sends frames where they say."""
+    """Yield a running loop with three ports over a switch that sends frames where they say."""
     with Switch(program("queues")) as switch, PortLoop() as made:
         for number in (IN, OUT, FREE):
             made.add_queue(number, "queue")

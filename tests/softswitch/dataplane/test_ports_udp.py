@@ -21,7 +21,7 @@ IN, OUT, TUNNEL = 1, 2, 3
 
 
 def free_address(host: str = LOCAL) -> tuple[str, int]:
-    """An address nobody uses at the moment."""
+    """Return an address nobody uses at the moment."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.bind((host, 0))
@@ -40,7 +40,7 @@ def loop() -> Iterator[PortLoop]:
 
 @pytest.fixture
 def peer(loop: PortLoop) -> Iterator[socket.socket]:
-    """The other end of port TUNNEL, connected to it."""
+    """Yield the other end of port TUNNEL, connected to it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as end:
         end.bind((LOCAL, 0))
         end.settimeout(PATIENCE)

@@ -54,7 +54,7 @@ def switch() -> Iterator[Switch]:
 def order(
     to: int = PORT, *, what: int = 0, priority: int = 0, low: int = 0, high: int = 0, length: int = 100
 ) -> bytes:
-    """A frame that leaves with ``length`` bytes, the report included."""
+    """Return a frame that leaves with ``length`` bytes, the report included."""
     head = pack([(what, 8), (priority, 8), (to, 16), (low, 32), (high, 32)])
     return head + (bytes(range(256)) * 8)[: length - ORDER - REPORT]
 
@@ -68,7 +68,7 @@ def send(switch: Switch, frame: bytes, now: int = 0) -> list[Copy]:
 
 
 def run_dry(switch: Switch) -> list[tuple[int, Copy]]:
-    """Lets everything leave when it is due: (time, copy)."""
+    """Let everything leave when it is due: (time, copy)."""
     left = []
     while (due := switch.deadline()) is not None:
         left += [(due, copy) for copy in read(switch.step(due))]

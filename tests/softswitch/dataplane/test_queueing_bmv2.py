@@ -91,7 +91,7 @@ class Bmv2:
         return read([(port, self._sockets[port].recv(4096)) for _ in range(count)])
 
     def passed(self) -> None:
-        """Waits until everything sent so far is through ingress: a frame for another port is."""
+        """Wait until everything sent so far is through ingress: a frame for another port is."""
         self.send(order(FREE))
         self.receive(1, FREE)
 
@@ -103,7 +103,9 @@ def bmv2(tmp_path: Path) -> Iterator[Bmv2]:
 
 
 def through_soft(first: Sequence[bytes], then: Sequence[bytes], limits: Queueing) -> list[Copy]:
-    """What leaves port OUT: ``first`` one by one, each when the line is free, then the others in a burst."""
+    """Return what leaves port OUT: ``first`` one by one, each when the line is free, then the others in a
+    burst.
+    """
     assert limits.rate_pps is not None
     pause = SECOND // limits.rate_pps
     with Switch(program("queues")) as switch:
@@ -132,7 +134,7 @@ def through_bmv2(
 
 
 def timeless(copies: Sequence[Copy]) -> list[Copy]:
-    """All but what clocks say."""
+    """Return all but what clocks say."""
     return [replace(copy, arrived=0, left=0, enq_timestamp=0, deq_timedelta=0) for copy in copies]
 
 

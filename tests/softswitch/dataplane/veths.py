@@ -64,7 +64,7 @@ class Veths:
         return inside(self.switch, call)
 
     def udp(self, host: int) -> socket.socket:
-        """A kernel UDP socket at a host, bound to port 5000."""
+        """Return a kernel UDP socket at a host, bound to port 5000."""
 
         def make() -> socket.socket:
             made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -75,7 +75,7 @@ class Veths:
         return inside(self.hosts[host], make)
 
     def raw(self, host: int) -> socket.socket:
-        """A raw socket at a host that sees everything its interface receives."""
+        """Return a raw socket at a host that sees everything its interface receives."""
 
         def make() -> socket.socket:
             made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
@@ -96,7 +96,7 @@ def mac_bytes(host: int) -> bytes:
 
 @contextlib.contextmanager
 def made_veths() -> Iterator[Veths]:
-    """The namespaces, until the end of the block."""
+    """Yield the namespaces, until the end of the block."""
     made = Veths()
     try:
         made.make()
@@ -107,7 +107,7 @@ def made_veths() -> Iterator[Veths]:
 
 @contextlib.contextmanager
 def forwarding(veths: Veths, kind: str) -> Iterator[PortLoop]:
-    """A running loop with both interfaces attached, over a switch that forwards by destination MAC."""
+    """Yield a running loop with both interfaces attached, over a switch that forwards by destination MAC."""
     veths.set_mtu(MTU[kind])
     with Switch(load_program(CONTROL), cpu_port=510) as switch, PortLoop() as loop:
         for host in veths.hosts:

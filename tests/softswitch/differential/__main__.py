@@ -80,7 +80,7 @@ def _subjects(wanted: Sequence[Path | str], scratch: Path) -> Iterator[Subject]:
 
 
 def _rounds(subjects: Sequence[Subject], seed: int, deadline: float) -> Iterator[tuple[int, Subject]]:
-    """Every program once, and again with the next seed while there is time."""
+    """Yield every program once, and again with the next seed while there is time."""
     while True:
         for each in subjects:
             yield seed, each
@@ -90,7 +90,7 @@ def _rounds(subjects: Sequence[Subject], seed: int, deadline: float) -> Iterator
 
 
 def _generated(scratch: Path, seed: int, deadline: float) -> Iterator[tuple[int, Subject]]:
-    """A program of each seed, while there is time."""
+    """Yield a program of each seed, while there is time."""
     while True:
         source = scratch / f"generated{seed}.p4"
         source.write_text(program(seed))
@@ -110,7 +110,7 @@ def record(each: Subject, seed: int) -> None:
 
 
 def survive(each: Subject, scenario: Scenario) -> tuple[Scenario, Played, list[str]]:
-    """What BMv2 does with a scenario, less the frames that it does not survive; and of what it died."""
+    """Return what BMv2 does with a scenario, less the frames that it does not survive; and of what it died."""
     deaths: list[str] = []
     while True:
         try:
@@ -124,7 +124,7 @@ def survive(each: Subject, scenario: Scenario) -> tuple[Scenario, Played, list[s
 
 
 def compare(each: Subject, seed: int, frames: int) -> tuple[int, list[str], list[str]]:
-    """One round: how many frames were compared; in words, what differs, and what BMv2 died of."""
+    """Return one round: how many frames were compared; in words, what differs, and what BMv2 died of."""
     scenario = ScenarioMaker(each, seed).scenario(frames)
     try:
         on_soft(each.soft, each.json, scenario)  # with every frame, to see that it survives

@@ -9,7 +9,7 @@ from tests.softswitch.differential.scenario import Scenario
 
 
 def differences(program: Any, scenario: Scenario, bmv2: Played, soft: Played) -> Iterator[str]:
-    """Each frame whose outcome differs, then each counter cell."""
+    """Yield each frame whose outcome differs, then each counter cell."""
     for number, (wanted, got) in enumerate(zip(bmv2.left, soft.left, strict=True)):
         if wanted != got:
             port, frame = scenario.frames[number]

@@ -34,11 +34,11 @@ class FrameMaker:
         }
 
     def frame(self) -> bytes:
-        """A frame, of one byte at least."""
+        """Return a frame, of one byte at least."""
         return self.arrival()[1]
 
     def arrival(self) -> tuple[int | None, bytes]:
-        """A frame with the port that it should come in by, if the parser asks for one."""
+        """Return a frame with the port that it should come in by, if the parser asks for one."""
         walk = _Walk(self._rng)
         state = self._init
         for _ in range(_MOST_STATES):
@@ -138,7 +138,7 @@ class _Walk:
         self._waiting: list[tuple[int, int, int, int]] = []
 
     def bytes(self) -> bytes:
-        """The frame, with what was looked ahead at."""
+        """Return the frame, with what was looked ahead at."""
         for position, bits, *_ in self._waiting:
             missing = position + bits - self.length
             if missing > 0:
@@ -175,7 +175,7 @@ class _Walk:
             self._places.pop(field, None)
 
     def place(self, part: Any) -> tuple[int, int] | None:
-        """Position and width of what an expression reads from the packet as it is."""
+        """Return position and width of what an expression reads from the packet as it is."""
         value = part.get("value")
         match part["type"]:
             case "field" | "stack_field":
@@ -206,7 +206,7 @@ class _Walk:
         self._value = self._value & ~(mask << shift) | (value & mask) << shift
 
     def evaluate(self, node: Any) -> int | None:
-        """What an expression comes to; None where that is not known."""
+        """Return what an expression comes to; None where that is not known."""
         value = node.get("value")
         match node["type"]:
             case "hexstr":

@@ -41,7 +41,7 @@ class Played:
 
 
 def counters(program: Any) -> list[tuple[str, int]]:
-    """The counter cells that are compared: (name, index)."""
+    """Return the counter cells that are compared: (name, index)."""
     return [
         (each["name"], index)
         for each in program["counter_arrays"]

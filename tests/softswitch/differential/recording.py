@@ -28,12 +28,12 @@ class Recording:
 
 
 def digest(program: Any) -> str:
-    """A program's identity, wherever it was compiled."""
+    """Return a program's identity, wherever it was compiled."""
     return hashlib.sha256(json.dumps(program, sort_keys=True).encode()).hexdigest()
 
 
 def path_of(name: str) -> Path:
-    """Where a program's recording is."""
+    """Return where a program's recording is."""
     return FOLDER / f"{name}.json.xz"
 
 

@@ -59,7 +59,7 @@ class ScenarioMaker:
         }
 
     def scenario(self, frames: int) -> Scenario:
-        """A random one."""
+        """Return a random one."""
         rng = self._rng
         vocabulary = Vocabulary(self._subject.json, rng)
         tables = [table for table in self._info.tables if not table.implementation_id]
@@ -107,7 +107,7 @@ class ScenarioMaker:
     def _arrival(
         self, maker: FrameMaker, vocabulary: Vocabulary, tables: Sequence[Sequence[Row]]
     ) -> tuple[int, bytes]:
-        """A frame that, with luck, hits one row of each table."""
+        """Return a frame that, with luck, hits one row of each table."""
         rng = self._rng
         theme: dict[FieldName, int] = {}
         for rows in rng.sample(tables, len(tables)):
@@ -124,7 +124,7 @@ class ScenarioMaker:
         return rng.choice(PORTS) if port is None else port, frame
 
     def _spoilt(self, arrival: tuple[int, bytes]) -> tuple[int, bytes]:
-        """The same, or with another byte, or from another port."""
+        """Return the same, or with another byte, or from another port."""
         rng = self._rng
         port, frame = arrival
         chance = rng.random()
@@ -136,7 +136,7 @@ class ScenarioMaker:
         return port, frame
 
     def _hit(self, part: Key) -> int:
-        """A value that a key field matches."""
+        """Return a value that a key field matches."""
         rng = self._rng
         match part:
             case Lpm(value, _) | Ternary(value, _):
@@ -223,5 +223,5 @@ def _takes_default(table: Any) -> bool:
 
 
 def batches(frames: Sequence[tuple[int, bytes]], size: int) -> list[Sequence[tuple[int, bytes]]]:
-    """Frames in groups of at most ``size``."""
+    """Return frames in groups of at most ``size``."""
     return [frames[start : start + size] for start in range(0, len(frames), size)]

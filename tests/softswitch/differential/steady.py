@@ -17,7 +17,7 @@ _RANDOM: Final = "modify_field_rng_uniform"
 
 
 def for_soft(program: Any) -> Any:
-    """A program's BMv2 JSON as the soft switch gets it: as it is, unless it draws random numbers."""
+    """Return a program's BMv2 JSON as the soft switch gets it: as it is, unless it draws random numbers."""
     program = copy.deepcopy(program)
     for action in program["actions"]:
         for primitive in action["primitives"]:
@@ -28,7 +28,7 @@ def for_soft(program: Any) -> Any:
 
 
 def for_bmv2(program: Any) -> Any:
-    """A program's BMv2 JSON as BMv2 gets it."""
+    """Return a program's BMv2 JSON as BMv2 gets it."""
     program = for_soft(program)
     for part in (*program["actions"], *program["parsers"], *program["pipelines"], *program["checksums"]):
         _settle(part)
@@ -88,7 +88,7 @@ def _settled(node: Any) -> Any:
 
 
 def order_matters(program: Any) -> bool:
-    """Whether frames that are under way at once could meet in BMv2 in another order than here.
+    """Return whether frames that are under way at once could meet in BMv2 in another order than here.
 
     They can when the program has registers (or the like) and sends packets round again, or uses them in
     egress, where BMv2 has several threads.

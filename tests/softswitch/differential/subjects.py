@@ -49,11 +49,11 @@ class Subject:
 
     @functools.cached_property
     def one_by_one(self) -> bool:
-        """Whether BMv2 must be done with a frame before the next one comes."""
+        """Return whether BMv2 must be done with a frame before the next one comes."""
         return order_matters(self.json)
 
     def allows(self, frame: bytes) -> bool:
-        """Whether BMv2 ever gets done with a frame."""
+        """Return whether BMv2 ever gets done with a frame."""
         return _AVOIDED.get(self.name, _nothing)(frame) is False
 
 
@@ -70,7 +70,7 @@ _AVOIDED: Final[dict[str, Callable[[bytes], bool]]] = {
 
 
 def ours(name: str, scratch: Path, p4info: Path | None = None) -> Subject:
-    """One of `OURS` or `WEIR` as it is checked in, its files in ``scratch``.
+    """Return one of `OURS` or `WEIR` as it is checked in, its files in ``scratch``.
 
     Without a P4Info it can be played, but no scenario can be made for it.
     """
@@ -80,7 +80,7 @@ def ours(name: str, scratch: Path, p4info: Path | None = None) -> Subject:
 
 
 def compiled(source: Path | str, scratch: Path) -> Subject:
-    """One of `OURS` or `WEIR` with its P4Info, or what p4c makes of a source.
+    """Return one of `OURS` or `WEIR` with its P4Info, or what p4c makes of a source.
 
     Raises:
         NotCompiledError: p4c refuses it.

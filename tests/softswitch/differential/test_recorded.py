@@ -18,7 +18,7 @@ NAMES = (*OURS, WEIR)
 
 
 def recorded(subject: Subject) -> Recording:
-    """The recording of a program as it is; an old one cannot be compared."""
+    """Return the recording of a program as it is; an old one cannot be compared."""
     recording = load(path_of(subject.name))
     if recording.digest != digest(subject.json):
         command = f"python -m tests.softswitch.differential --record --only {subject.name}"

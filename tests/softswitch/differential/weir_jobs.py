@@ -37,7 +37,7 @@ class Jobs(Target):
             self._jobs.append((job, uplink))
 
     def arrival(self) -> tuple[int, bytes]:
-        """A well-formed packet of the protocol, with few slots and rounds, so that rounds complete."""
+        """Return a well-formed packet of the protocol, with few slots and rounds, so that rounds complete."""
         rng = self._rng
         job, uplink = rng.choice(self._jobs)
         slot = job.slot_base + rng.choice((0, 0, 1, 3) if rng.random() < 0.95 else (4, 7))

@@ -96,7 +96,7 @@ class Fuzzing:
 
 
 def main() -> int:
-    """Returns 1 when something was found."""
+    """Return 1 when something was found."""
     parser = argparse.ArgumentParser(prog="python -m tests.softswitch.fuzzing", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))

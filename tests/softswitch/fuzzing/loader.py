@@ -35,7 +35,7 @@ class Outcome:
 
 
 def outcome(data: bytes, *, trace: bool = False) -> Outcome:
-    """Loads and generates. FindingError: something other than a ProgramError, or nothing for long."""
+    """Load and generates. FindingError: something other than a ProgramError, or nothing for long."""
     try:
         with _limited(PATIENCE):
             text = generate(load_program(data), trace)

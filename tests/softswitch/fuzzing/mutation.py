@@ -31,7 +31,7 @@ class Mutator:
         self._rng = rng
 
     def spoil(self, root: Any) -> None:
-        """Makes one to four changes."""
+        """Make one to four changes."""
         for _ in range(self._rng.choice((1, 1, 1, 2, 2, 4))):
             self._change(root)
 
@@ -117,7 +117,9 @@ class Mutator:
     # -- places --------------------------------------------------------------------------------------
 
     def _place(self, root: Any, wanted: Any = None) -> Place:
-        """A random place, of those that are wanted if there are any: first a section, then inside of it."""
+        """Return a random place, of those that are wanted if there are any: first a section, then inside of
+        it.
+        """
         sections = [key for key, value in root.items() if isinstance(value, dict | list) and value]
         for _ in range(20):
             if not sections:

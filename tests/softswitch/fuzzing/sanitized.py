@@ -26,7 +26,7 @@ class Report:
 
 @functools.cache
 def runtime() -> Path | None:
-    """The sanitizer's library, which must be there before Python loads anything; None without one."""
+    """Return the sanitizer's library, which must be there before Python loads anything; None without one."""
     done = subprocess.run(
         [*compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=False
     )
@@ -35,7 +35,7 @@ def runtime() -> Path | None:
 
 
 def run_worker(program: Path, seed: int, frames: int, cache: Path, *, trace: bool = False) -> Report:
-    """One program under sanitizers. `cache` keeps what is compiled. Needs `runtime`."""
+    """Return one program under sanitizers. `cache` keeps what is compiled. Needs `runtime`."""
     environment = os.environ | {
         "LD_PRELOAD": str(runtime()),
         "ASAN_OPTIONS": _OPTIONS,
@@ -56,5 +56,5 @@ def run_worker(program: Path, seed: int, frames: int, cache: Path, *, trace: boo
 
 
 def _shortened(output: str) -> str:
-    """A sanitizer says what it found first, then where, then what it is in short."""
+    """Return a sanitizer says what it found first, then where, then what it is in short."""
     return output if len(output) < 8000 else f"{output[:5000]}\n...\n{output[-3000:]}"

@@ -47,7 +47,7 @@ def _process(switch: Switch, port: int, frame: bytes, now: int, sink: _Sink) -> 
 
 
 def run(path: Path, seed: int, frames: int, *, trace: bool) -> int:
-    """Returns how many frames left. Raises ProgramError, CompileError, MemoryError."""
+    """Return how many frames left. Raises ProgramError, CompileError, MemoryError."""
     rng = random.Random(seed)
     root = json.loads(path.read_bytes())
     sink = _Sink()
@@ -67,7 +67,7 @@ def run(path: Path, seed: int, frames: int, *, trace: bool) -> int:
 
 
 def _frames(root: Any, vocabulary: Vocabulary, rng: random.Random) -> Iterable[bytes]:
-    """Frames for a program; for one whose parser a frame maker does not understand, any bytes."""
+    """Yield frames for a program; for one whose parser a frame maker does not understand, any bytes."""
     try:
         maker = FrameMaker(root, vocabulary, rng)
     except Exception:  # of a spoiled program

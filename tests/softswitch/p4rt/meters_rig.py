@@ -27,23 +27,23 @@ class Rig:
     send: Callable[[bytes], bytes]
 
     def flow(self, who: int, **fields: Any) -> Any:
-        """An entry of the table `flows`."""
+        """Return an entry of the table `flows`."""
         match = {"hdr.order.who": ("exact", who)}
         return self.controller.entry("In.flows", match, "In.meet", **fields)
 
     def flow_key(self, who: int) -> Any:
-        """The same with nothing but its key."""
+        """Return the same with nothing but its key."""
         return self.controller.entry("In.flows", {"hdr.order.who": ("exact", who)})
 
     def meter(self, name: str, index: int | None = None, **fields: Any) -> Any:
-        """A MeterEntry."""
+        """Return a MeterEntry."""
         entry = p4rt.MeterEntry(meter_id=self.controller.context.get_meter_id(name), **fields)
         if index is not None:
             entry.index.index = index
         return entry
 
     def digest(self, name: str, **config: int) -> Any:
-        """A DigestEntry."""
+        """Return a DigestEntry."""
         entry = p4rt.DigestEntry(digest_id=self.controller.context.get_digest_id(name))
         entry.config.SetInParent()
         for key, value in config.items():
@@ -53,7 +53,7 @@ class Rig:
 
 @contextmanager
 def soft_rig() -> Iterator[Rig]:
-    """A soft switch."""
+    """Yield a soft switch."""
     with Device() as device:
         device.serve("127.0.0.1:0")
         for port in (1, PORT):

@@ -23,7 +23,7 @@ Match = Mapping[str, tuple[str, Any, Any] | tuple[str, Any]]
 
 
 def number(value: int) -> bytes:
-    """The canonical byte string."""
+    """Return the canonical byte string."""
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 
@@ -79,7 +79,7 @@ class Controller:
         args: Mapping[str, int] | None = None,
         **fields: Any,
     ) -> Any:
-        """A TableEntry. ``match`` is field name -> (kind, value, mask or prefix length or high)."""
+        """Return a TableEntry. ``match`` is field name -> (kind, value, mask or prefix length or high)."""
         entry = p4rt.TableEntry(table_id=self.context.get_table_id(table), **fields)
         for name, (kind, *values) in (match or {}).items():
             field = entry.match.add(field_id=self.context.get_mf_id(table, name))
@@ -100,7 +100,7 @@ class Controller:
         return entry
 
     def station(self, dst: int, action: str = "forward", args: Mapping[str, int] | None = None) -> Any:
-        """An entry of the table `stations`; forwards to port 2 unless told otherwise."""
+        """Return an entry of the table `stations`; forwards to port 2 unless told otherwise."""
         return self.entry("stations", {"dst": ("exact", dst)}, action, {"port": 2} if args is None else args)
 
     def write(self, kind: str, **entity: Any) -> None:
@@ -117,7 +117,7 @@ class Controller:
         self.client.write(request)
 
     def batch_codes(self, kind: str, entries: Sequence[Any]) -> list[str]:
-        """The same for a batch that is refused in part: the code of each update.
+        """Return the same for a batch that is refused in part: the code of each update.
 
         Not through p4runtime-shell's `write`, whose reading of the details never gets past an OK.
         """
@@ -136,7 +136,7 @@ class Controller:
         return ["OK"] * len(entries)
 
     def refused(self, kind: str, **entity: Any) -> tuple[str, str]:
-        """The code's name and the message with which a write is refused."""
+        """Return the code's name and the message with which a write is refused."""
         try:
             self.write(kind, **entity)
         except P4RuntimeWriteException as error:
@@ -145,13 +145,13 @@ class Controller:
         raise AssertionError(f"accepted: {kind} {entity}")
 
     def read(self, **entity: Any) -> list[Any]:
-        """The entities that one request entity selects, without the Entity around them."""
+        """Return the entities that one request entity selects, without the Entity around them."""
         (kind,) = entity
         answers = self.client.read_one(p4rt.Entity(**entity))
         return [getattr(found, kind) for answer in answers for found in answer.entities]
 
     def group(self, number_: int, replicas: Sequence[tuple[int, int]], **fields: Any) -> Any:
-        """A PacketReplicationEngineEntry for a multicast group of (port, instance)."""
+        """Return a PacketReplicationEngineEntry for a multicast group of (port, instance)."""
         message = p4rt.PacketReplicationEngineEntry()
         message.multicast_group_entry.multicast_group_id = number_
         for port, instance in replicas:
@@ -169,13 +169,13 @@ class Controller:
         self.client.stream_out_q.put(request)
 
     def stream(self, kind: str) -> Any:
-        """The next message of a kind ("packet", "arbitration", "unknown") on the stream."""
+        """Return the next message of a kind ("packet", "arbitration", "unknown") on the stream."""
         message = self.client.get_stream_packet(kind, timeout=PATIENCE)
         assert message is not None, f"no {kind} on the stream"
         return message
 
     def nothing_on_stream(self, kind: str) -> bool:
-        """Whether no message of that kind is waiting."""
+        """Return whether no message of that kind is waiting."""
         try:
             self.client.stream_in_q[kind].get_nowait()
         except queue.Empty:
@@ -184,7 +184,7 @@ class Controller:
 
     @staticmethod
     def capabilities(channel: grpc.Channel) -> str:
-        """The API version that a switch names, over any channel."""
+        """Return the API version that a switch names, over any channel."""
         stub = p4runtime_pb2_grpc.P4RuntimeStub(channel)
         return str(stub.Capabilities(p4rt.CapabilitiesRequest(), timeout=PATIENCE).p4runtime_api_version)
 
@@ -194,5 +194,5 @@ class Controller:
 
 
 def all_entries(controller: Controller, table: str) -> list[object]:
-    """All entries of a table."""
+    """Return all entries of a table."""
     return controller.read(table_entry=controller.entry(table))

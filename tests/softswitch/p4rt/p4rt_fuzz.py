@@ -260,7 +260,7 @@ _TYPE_NAMES: Final = {
 
 
 def spoilt(data: bytes) -> st.SearchStrategy[bytes]:
-    """Bytes that were a message: some changed, cut out or put in."""
+    """Return bytes that were a message: some changed, cut out or put in."""
 
     @st.composite
     def build(draw: st.DrawFn) -> bytes:
@@ -282,7 +282,7 @@ def spoilt(data: bytes) -> st.SearchStrategy[bytes]:
 
 
 def _messages(message: Any) -> Iterator[Any]:
-    """A message and all in it."""
+    """Yield a message and all in it."""
     yield message
     for field, value in message.ListFields():
         if field.message_type is None or field.message_type.GetOptions().map_entry:
@@ -292,7 +292,7 @@ def _messages(message: Any) -> Iterator[Any]:
 
 
 def _ways(table: Any) -> tuple[str, ...]:
-    """How entries of a table name what they do."""
+    """Return how entries of a table name what they do."""
     if table.implementation_id:
         return "action_profile_member_id", "action_profile_group_id", "one-shot"
     return "action", "default"

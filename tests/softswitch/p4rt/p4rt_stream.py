@@ -14,7 +14,7 @@ from tests.softswitch.p4rt.p4rt_client import PATIENCE
 
 
 def arbitration(election: int | None, role: str = "", device: int = 1) -> Any:
-    """A MasterArbitrationUpdate in its StreamMessageRequest."""
+    """Return a MasterArbitrationUpdate in its StreamMessageRequest."""
     request = p4rt.StreamMessageRequest()
     request.arbitration.device_id = device
     if role:
@@ -27,7 +27,7 @@ def arbitration(election: int | None, role: str = "", device: int = 1) -> Any:
 
 
 def write_errors(error: grpc.RpcError) -> list[tuple[str, str]]:
-    """The code and the message of each part of a batch that failed."""
+    """Return the code and the message of each part of a batch that failed."""
     status = status_pb2.Status()
     status.ParseFromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
     found = []
@@ -50,7 +50,7 @@ class Connection:
         self._streams: list[OpenStream] = []
 
     def stream(self, *first: Any, timeout: float | None = 2 * PATIENCE) -> "OpenStream":
-        """A StreamChannel on which these messages are sent first."""
+        """Return a StreamChannel on which these messages are sent first."""
         made = OpenStream(self.stub, timeout)
         self._streams.append(made)
         for message in first:
@@ -82,17 +82,17 @@ class OpenStream:
         self._outgoing.put(message)
 
     def receive(self) -> Any:
-        """The next StreamMessageResponse; raises RpcError when the stream ended with one."""
+        """Return the next StreamMessageResponse; raises RpcError when the stream ended with one."""
         return next(self.call)
 
     def status(self) -> tuple[str, int | None]:
-        """The next message, which must be of arbitration: its code's name, and the election id."""
+        """Return the next message, which must be of arbitration: its code's name, and the election id."""
         update = self.receive().arbitration
         election = update.election_id.low if update.HasField("election_id") else None
         return code_pb2.Code.Name(update.status.code), election
 
     def ended(self) -> tuple[str, str]:
-        """The code and the details with which the stream ends."""
+        """Return the code and the details with which the stream ends."""
         try:
             for _ in self.call:
                 pass

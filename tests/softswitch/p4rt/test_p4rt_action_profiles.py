@@ -105,7 +105,7 @@ def taken(pipeline: Pipeline, message: Any) -> bool:
 
 
 def filled(pipeline: Pipeline) -> list[Any]:
-    """Writes a bit of everything; returns the entities, all of which must read back alike."""
+    """Write a bit of everything; returns the entities, all of which must read back alike."""
     updates = [
         *(member("INSERT", "by_value", number, number) for number in (1, 2)),
         group("INSERT", "by_value", 1, {2: 3, 1: 1}, max_size=9),
@@ -222,7 +222,7 @@ def frames(seed: int) -> list[tuple[int, bytes]]:
 
 
 def random_update(rng: random.Random, members: list[int]) -> Any:
-    """Members and groups for `chosen`, one-shot groups for `spread`.
+    """Return members and groups for `chosen`, one-shot groups for `spread`.
 
     A group is never made empty and has only members that are there: BMv2 makes a group before it finds out.
     """

@@ -29,7 +29,7 @@ _ALL_OR_NONE = ("ROLLBACK_ON_ERROR", "DATAPLANE_ATOMIC")
 
 
 def request(controller: Controller, atomicity: str, *updates: tuple[str, str, Any]) -> Any:
-    """A WriteRequest of (INSERT, MODIFY or DELETE; kind of entity; entity)."""
+    """Return a WriteRequest of (INSERT, MODIFY or DELETE; kind of entity; entity)."""
     made = p4rt.WriteRequest(device_id=1, election_id=p4rt.Uint128(low=1))
     made.atomicity = p4rt.WriteRequest.Atomicity.Value(atomicity)
     for verb, kind, entity in updates:
@@ -39,7 +39,7 @@ def request(controller: Controller, atomicity: str, *updates: tuple[str, str, An
 
 
 def everything(controller: Controller) -> list[Any]:
-    """All that can be read of the program `control`."""
+    """Return all that can be read of the program `control`."""
     found = []
     with_counts = p4rt.TableEntry()
     with_counts.counter_data.SetInParent()
@@ -70,7 +70,7 @@ def clone_session(number: int, ports: tuple[int, ...], length: int = 0) -> Any:
 
 
 def a_bit_of_everything(controller: Controller) -> list[tuple[str, str, Any]]:
-    """Updates of every kind and verb, over a state that holds something of each."""
+    """Update of every kind and verb, over a state that holds something of each."""
     pre = "packet_replication_engine_entry"
     anything = controller.entry("prefixes", {}, "drop")
     for verb, kind, entity in (
@@ -206,7 +206,7 @@ def test_no_frame_sees_half_an_atomic_batch(switch: Controller, device: Device) 
 
 @pytest.fixture(scope="module")
 def pipeline() -> Any:
-    """A pipeline of the program `control`."""
+    """Yield a pipeline of the program `control`."""
     config = p4rt.ForwardingPipelineConfig()
     text_format.Parse(CONTROL_INFO.read_text(), config.p4info)
     with Switch(CONTROL) as made:

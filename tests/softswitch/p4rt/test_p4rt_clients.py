@@ -23,7 +23,7 @@ FINSY = "finsy==0.30.0"
 
 @pytest.fixture
 def lab() -> Iterator[list[str]]:
-    """A switch with three ports that are UDP tunnels: its address, and the tunnels' ends for a script."""
+    """Yield a switch with three ports that are UDP tunnels: its address, and the tunnels' ends for a script."""
     ends = [free_port(socket.SOCK_DGRAM) for _ in range(6)]
     with Device() as device:
         for number, (here, there) in enumerate((ends[:2], ends[2:4], ends[4:]), start=1):
@@ -35,7 +35,7 @@ def lab() -> Iterator[list[str]]:
 
 @pytest.fixture(scope="session")
 def finsy() -> Path:
-    """The Python of an environment with finsy, which needs a protobuf that p4runtime-shell cannot use.
+    """Return the Python of an environment with finsy, which needs a protobuf that p4runtime-shell cannot use.
 
     It is made once, in Weir's cache; without a package index it is not, and the tests are skipped.
     """

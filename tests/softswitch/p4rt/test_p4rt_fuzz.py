@@ -80,7 +80,7 @@ class Target:
         self.stub.SetForwardingPipelineConfig(request, timeout=PATIENCE)
 
     def call(self, method: str, data: bytes, streamed: bool = False) -> str:
-        """The name of the status with which a call of raw bytes is answered."""
+        """Return the name of the status with which a call of raw bytes is answered."""
         kind = self.channel.unary_stream if streamed else self.channel.unary_unary
         try:
             answer = kind(_SERVICE + method)(data, timeout=PATIENCE)
@@ -92,7 +92,7 @@ class Target:
         return "OK"
 
     def state(self) -> list[bytes]:
-        """All that can be read, but for what the program's time changes."""
+        """Return all that can be read, but for what the program's time changes."""
         request = p4rt.ReadRequest(device_id=1)
         for kind in ("table_entry", "counter_entry", "register_entry", "packet_replication_engine_entry"):
             getattr(request.entities.add(), kind).SetInParent()
@@ -125,7 +125,7 @@ class Target:
         assert not [line for line in self._log.read_text().splitlines() if "Traceback" in line], self.log()
 
     def log(self) -> str:
-        """What it logged."""
+        """Return what it logged."""
         return self._log.read_text()[-4000:]
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ def _constant_default(entity: Any) -> bool:
 
 
 def _name(error: grpc.RpcError) -> str:
-    """The status' name; asserts that a batch's errors are those of its parts."""
+    """Return the status' name; asserts that a batch's errors are those of its parts."""
     name: str = error.code().name
     if name == "UNKNOWN":
         codes = [code for code, _ in write_errors(error)]
@@ -166,7 +166,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 @pytest.fixture(params=_PROGRAMS)
 def fuzzed_program(request: pytest.FixtureRequest, target: Target) -> Iterator[str]:
-    """The switch runs a program while requests for it are fuzzed; afterwards it must be in order."""
+    """Yield the switch runs a program while requests for it are fuzzed; afterwards it must be in order."""
     name: str = request.param
     target.push(name)
     yield name

@@ -141,7 +141,7 @@ def test_meters_are_always_there(rig: Rig) -> None:
 
 @pytest.fixture
 def own(soft: Rig) -> Iterator[Rig]:
-    """A soft switch whose meters are as in the beginning."""
+    """Yield a soft switch whose meters are as in the beginning."""
     yield soft
     controller = soft.controller
     for entry in controller.read(table_entry=controller.entry("In.flows")):

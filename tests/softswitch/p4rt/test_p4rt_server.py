@@ -345,7 +345,7 @@ def test_multicast_groups(any_switch: Controller) -> None:
 
 
 def _group(message: p4rt.PacketReplicationEngineEntry) -> tuple[int, frozenset[tuple[int, int]]]:
-    """Number and replicas, in no order: BMv2 has its own."""
+    """Return number and replicas, in no order: BMv2 has its own."""
     entry = message.multicast_group_entry
     return entry.multicast_group_id, frozenset((r.egress_port, r.instance) for r in entry.replicas)
 

@@ -25,7 +25,7 @@ _MAC = 0x020000000001
 
 @pytest.fixture
 def connection(device: Device) -> Iterator[Connection]:
-    """A connection to a soft switch without a program."""
+    """Yield a connection to a soft switch without a program."""
     assert device.address is not None
     with Connection(device.address) as made:
         yield made

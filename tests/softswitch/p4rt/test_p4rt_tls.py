@@ -25,20 +25,22 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tls_only(keys: Path) -> Iterator[str]:
-    """The address of a switch that shows a certificate and asks for none."""
+    """Yield the address of a switch that shows a certificate and asks for none."""
     with Device() as device:
         yield device.serve("127.0.0.1:0", Tls(keys / "server.pem", keys / "server.key"))
 
 
 @pytest.fixture
 def mutual(keys: Path) -> Iterator[str]:
-    """The address of a switch that lets in whom the authority has signed."""
+    """Yield the address of a switch that lets in whom the authority has signed."""
     with Device() as device:
         yield device.serve("127.0.0.1:0", Tls(keys / "server.pem", keys / "server.key", keys / "ca.pem"))
 
 
 def _reached(address: str, keys: Path, authority: str | None, name: str | None = None) -> bool:
-    """Whether a client gets through that trusts this authority (None: no TLS) and shows this certificate."""
+    """Return whether a client gets through that trusts this authority (None: no TLS) and shows this
+    certificate.
+    """
     if authority is None:
         channel = grpc.insecure_channel(address)
     else:

@@ -23,20 +23,20 @@ _PORT = 300  # needs the ninth bit
 
 @pytest.fixture
 def typed(empty: Controller) -> Controller:
-    """A primary controller of a soft switch with the program `types`."""
+    """Return a primary controller of a soft switch with the program `types`."""
     empty.push(TYPES, TYPES_INFO)
     return empty
 
 
 def beast(controller: Controller, port: int, label: tuple[int, int] = (5, 0xFFFF)) -> Any:
-    """An entry that passes a beast from a port on to the next, with another label."""
+    """Return an entry that passes a beast from a port on to the next, with another label."""
     match = {"port": ("exact", port), "label": ("ternary", *label), "kind": ("exact", 1)}
     args = {"port": port + 1, "label": 0x1234, "kind": 2}
     return controller.entry("beasts", match, "send", args, priority=1)
 
 
 def register(controller: Controller, name: str) -> list[tuple[str, bytes]]:
-    """All cells of a register: which kind of data, and the bytes."""
+    """Return all cells of a register: which kind of data, and the bytes."""
     info = controller.client.get_p4info()
     number = next(r.preamble.id for r in info.registers if r.preamble.alias == name)
     cells = controller.read(register_entry=p4rt.RegisterEntry(register_id=number))

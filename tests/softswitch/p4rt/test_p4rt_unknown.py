@@ -13,7 +13,7 @@ _NEWER = b"\xc8\x3e\x01"  # field 1001, the number 1
 
 
 def _messages(root: Any) -> Iterator[Any]:
-    """A message and all that are in it."""
+    """Yield a message and all that are in it."""
     yield root
     for field, value in root.ListFields():
         if field.message_type is not None:

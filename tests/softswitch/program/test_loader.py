@@ -69,7 +69,7 @@ def primitive(op: str, *parameters: Any) -> Spoil:
 
 
 def _element(root: Any, field: str) -> Any:
-    """A field of the fourth header type."""
+    """Return a field of the fourth header type."""
     kind = root["header_types"][3]["name"]
     header = next(each["name"] for each in root["headers"] if each["header_type"] == kind)
     return {"type": "field", "value": [header, field]}

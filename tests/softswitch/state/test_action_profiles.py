@@ -49,7 +49,7 @@ def ask(switch: Switch, table: int, **fields: int) -> tuple[int, int, int]:
 
 
 def values(switch: Switch, ip: int = 0) -> list[int]:
-    """What the table `chosen`, whose hash is the port, answers to the ports 0 to 15."""
+    """Return what the table `chosen`, whose hash is the port, answers to the ports 0 to 15."""
     return [ask(switch, CHOSEN, ip=ip, port=port)[2] for port in range(16)]
 
 

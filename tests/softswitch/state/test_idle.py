@@ -31,7 +31,7 @@ def hit(switch: Switch, who: int, now: int) -> None:
 
 
 def expired(switch: Switch, now: int) -> list[int]:
-    """Which flows, by number."""
+    """Return which flows, by number."""
     found = switch.expired(now)
     assert all(name == "In.flows" for name, _ in found)
     return sorted(entry.key[0].value for _, entry in found if isinstance(entry.key[0], Exact))

@@ -56,7 +56,7 @@ def checksum(data: bytes) -> int:
 
 
 def order(what: int, index: int, value: int, extra: bytes = b"", total: int | None = None) -> bytes:
-    """An order with the right checksum unless another is given."""
+    """Return an order with the right checksum unless another is given."""
     right = checksum(bytes([what, 0]) + pack([(index, 32), (value, 32)]) + extra)
     return pack([(what, 8), (index, 32), (value, 32), (right if total is None else total, 16)]) + extra
 

@@ -63,7 +63,7 @@ def switch() -> Iterator[Switch]:
 
 
 def run(flood: Any, switch: Switch, folder: Path, change: Callable[[int], None]) -> Result:
-    """What the frames saw while ``change`` was called with one version after the other."""
+    """Return what the frames saw while ``change`` was called with one version after the other."""
     stop, result = ctypes.c_int(), Result()
     with PortLoop() as loop:
         loop.add_shm(PORT, folder)

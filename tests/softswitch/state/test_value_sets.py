@@ -174,7 +174,7 @@ def controller(device: Device) -> Iterator[Controller]:
 def value_set(
     controller: Controller, name: str, *members: dict[int, int | tuple[int, int]]
 ) -> p4rt.ValueSetEntry:
-    """An entry with members given by field number: a value, or a value and a mask."""
+    """Return an entry with members given by field number: a value, or a value and a mask."""
     info = controller.client.get_p4info()
     [number] = [each.preamble.id for each in info.value_sets if each.preamble.name == name]
     entry = p4rt.ValueSetEntry(value_set_id=number)
@@ -288,7 +288,7 @@ SETS = {OPS: ((8,), [(1,), (0x90,), (7,)]), PAIRS: ((8, 12), [(5, 0x123), (6, 9)
 
 
 def frames(count: int, seed: int = 1) -> list[bytes]:
-    """Frames of all kinds, of at least the first header's size."""
+    """Return frames of all kinds, of at least the first header's size."""
     rng = random.Random(seed)
     return [_frame(rng) for _ in range(count)]
 

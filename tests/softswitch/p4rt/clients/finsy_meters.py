@@ -12,7 +12,7 @@ RATES = fy.P4MeterConfig(cir=1000, cburst=100, pir=2000, pburst=200)
 
 
 def order(what: int, who: int) -> bytes:
-    """A packet of the program."""
+    """Return a packet of the program."""
     return bytes([what, 0, 0]) + who.to_bytes(6, "big") + bytes(3) + b"payload"
 
 

@@ -11,23 +11,23 @@ OUT = 3  # the port where answers leave
 
 
 def query(table: int, address: int, port: int = 0) -> bytes:
-    """A packet of the program."""
+    """Return a packet of the program."""
     return bytes([table]) + address.to_bytes(4, "big") + port.to_bytes(2, "big") + bytes(9)
 
 
 def number(answer: bytes) -> int:
-    """What the action carried; 0 when none ran."""
+    """Return what the action carried; 0 when none ran."""
     return int.from_bytes(answer[2:6], "big")
 
 
 def ask(lab: Lab, table: int, address: int, port: int = 0) -> int:
-    """What a packet is answered."""
+    """Return what a packet is answered."""
     lab.send(1, query(table, address, port))
     return number(lab.receive(OUT))
 
 
 def member(profile: str, identity: int, value: int) -> fy.P4ActionProfileMember:
-    """A member that answers with a number."""
+    """Return a member that answers with a number."""
     action = fy.Action("number", value=value)
     return fy.P4ActionProfileMember(profile, member_id=identity, action=action)
 

@@ -28,12 +28,12 @@ class Lab:
         end.sendto(frame, ("127.0.0.1", switch))
 
     def receive(self, port: int) -> bytes:
-        """The next frame that left at a port."""
+        """Return the next frame that left at a port."""
         return self._hosts[port][0].recv(4096)
 
 
 def frame(dst: int, kind: int = 0x1234) -> bytes:
-    """An Ethernet frame for the program `control`."""
+    """Return an Ethernet frame for the program `control`."""
     return dst.to_bytes(6, "big") + bytes(6) + kind.to_bytes(2, "big") + bytes(range(46))
 
 
