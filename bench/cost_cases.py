@@ -160,7 +160,9 @@ def _omnireduce(occupied: Flags, block: int, message: int) -> Bytes:
 
 
 def _fixed(parts: list[Occupancy], mask: int | None) -> Bytes:
-    """Return one mask size for all parameters: the cheapest packet block, then the cheapest number of levels."""
+    """Return one mask size for all parameters: the cheapest packet block, then the cheapest number of
+    levels.
+    """
     masks = [mask] * len(parts)
 
     def cost(block: int, levels: int) -> Traffic:

@@ -87,7 +87,9 @@ def admit(switch: Switch, workers: int, slots: int) -> None:
 def interfaces(
     kinds: Sequence[str], workers: int, slots: int, lanes: int, seconds: float, repeats: int
 ) -> dict[str, list[float]]:
-    """Return packets per second in and out of each kind of switch over its ports, started anew for each turn."""
+    """Return packets per second in and out of each kind of switch over its ports, started anew for each
+    turn.
+    """
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(repeats):
         for kind in kinds:

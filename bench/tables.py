@@ -167,7 +167,9 @@ def _memory() -> None:
 
 
 def held_bytes(program: Path) -> dict[str, int]:
-    """Return what a `weir switch` process holds once it serves P4Runtime, by the names of /proc/PID/status."""
+    """Return what a `weir switch` process holds once it serves P4Runtime, by the names of
+    /proc/PID/status.
+    """
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
         ready = Path(folder) / "ready"
         command = [

@@ -235,7 +235,9 @@ def _tree(
     workers: list[str],
     outcome: Outcome,
 ) -> Begin:
-    """Return a float tensor as `collectives.float_sum` has it: an exponent per block (MAX), then lanes (ADD)."""
+    """Return a float tensor as `collectives.float_sum` has it: an exponent per block (MAX), then lanes
+    (ADD).
+    """
     spines = None if contender.spray else [f"spine{1 + seed % scenario.spines}"]
     job = network.admit(
         workers,
@@ -289,7 +291,9 @@ def _streams(
     servers: list[str],
     outcome: Outcome,
 ) -> Begin:
-    """Return every worker a stream to and from every server, which answers when it has all pushes of a shard."""
+    """Return every worker a stream to and from every server, which answers when it has all pushes of a
+    shard.
+    """
     shard = scenario.tensor // len(servers)
     pulls: list[Stream] = []
     every: list[Stream] = []

@@ -19,7 +19,9 @@ from weir.wire.definition import EVENT_HELP, Treatment
 
 
 async def status_reply(fabric: Fabric, registry: JobRegistry, now: float) -> Any:
-    """Return a ``StatusReply`` for this moment. A switch that cannot be asked is reported without counters."""
+    """Return a ``StatusReply`` for this moment. A switch that cannot be asked is reported without
+    counters.
+    """
     readings = dict(
         zip(
             fabric.reconcilers, await asyncio.gather(*map(_reading, fabric.reconcilers.values())), strict=True

@@ -43,7 +43,9 @@ def render(reply: Any, console: Console) -> None:
 
 
 def as_plain_data(message: Any) -> dict[str, Any]:
-    """Return a protobuf message as dictionaries, lists, strings and numbers, fields that are zero included."""
+    """Return a protobuf message as dictionaries, lists, strings and numbers, fields that are zero
+    included.
+    """
     return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
 
 

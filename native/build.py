@@ -35,7 +35,9 @@ class CompileError(RuntimeError):
 
 
 def cache_dir() -> Path:
-    """Return where compiled libraries are kept: ``$WEIR_CACHE``, or ``weir`` under the user's cache folder."""
+    """Return where compiled libraries are kept: ``$WEIR_CACHE``, or ``weir`` under the user's cache
+    folder.
+    """
     if chosen := os.environ.get("WEIR_CACHE"):
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir"

@@ -46,7 +46,9 @@ def outputs(program: str) -> tuple[str, str]:
 
 
 def stale(p4src: Path = P4SRC) -> list[str]:
-    """Return what differs from the manifest, one line each: sources changed since, outputs missing or edited."""
+    """Return what differs from the manifest, one line each: sources changed since, outputs missing or
+    edited.
+    """
     build = p4src / "build"
     try:
         manifest = json.loads((build / MANIFEST).read_text())

@@ -81,7 +81,9 @@ class Receiver:
         return True
 
     def blocks(self) -> list[Range]:
-        """Return what to acknowledge selectively now: a duplicate first (RFC 2883), then what has grown last."""
+        """Return what to acknowledge selectively now: a duplicate first (RFC 2883), then what has grown
+        last.
+        """
         if self._again is None:
             return self._ahead[:SACK_BLOCKS]
         return [self._again, *self._ahead[: SACK_BLOCKS - 1]]

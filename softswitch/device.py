@@ -169,7 +169,9 @@ class Device:
                 self._switch.profiles.set_port_up(number, up)
 
     def describe_program(self) -> dict[str, Any] | None:
-        """Return the program that runs, in plain values: who brought it, and what a control plane sees of it."""
+        """Return the program that runs, in plain values: who brought it, and what a control plane sees of
+        it.
+        """
         if self._program is None:
             return None
         program, source = self._program

@@ -256,7 +256,9 @@ class Switch:
             self._library.set_queueing(self.handle, port, None)
 
     def queue_statistics(self, port: int) -> tuple[QueueStatistics, ...]:
-        """Return what each of a port's eight queues has seen, by priority; zeros for a port without limits."""
+        """Return what each of a port's eight queues has seen, by priority; zeros for a port without
+        limits.
+        """
         _check_port(port)
         with self._control:
             return self._library.queue_statistics(self.handle, port)
@@ -333,7 +335,9 @@ class Switch:
             self._table(table).clear_marked(key, priority)
 
     def idle_time(self, table: str, key: tuple[Match, ...], priority: int = 0) -> int:
-        """Return nanoseconds since an entry was hit, or made, as of the last time that the switch was told."""
+        """Return nanoseconds since an entry was hit, or made, as of the last time that the switch was
+        told.
+        """
         with self._control:
             return self._table(table).idle_time(key, priority)
 

@@ -195,7 +195,9 @@ def switch_ports(plan: Plan, attached: Callable[["Host"], str], udp: Iterator[in
 
 
 def incast(plan: Plan, *, only: str | None = None) -> Incast | None:
-    """Return what a plan's background hosts are to send; None when it has none. ``only``: that host's part."""
+    """Return what a plan's background hosts are to send; None when it has none. ``only``: that host's
+    part.
+    """
     if not plan.background or plan.spec.rate_bps is None:
         return None
     senders = tuple(

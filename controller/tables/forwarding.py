@@ -36,12 +36,16 @@ def to_ip(ip: str, mac: str, port: int) -> TableEntry:
 
 
 def to_subnet(subnet: IPv4Network, mac: str, port: int) -> TableEntry:
-    """Return packets for ``subnet`` that were sent to the switch's own MAC are routed to ``mac`` by ``port``."""
+    """Return packets for ``subnet`` that were sent to the switch's own MAC are routed to ``mac`` by
+    ``port``.
+    """
     return TableEntry(IPV4, _within(subnet), ROUTE, (("port", port), ("dst_mac", mac_number(mac))))
 
 
 def sprayed(subnet: IPv4Network, group: int) -> TableEntry:
-    """Return packets for ``subnet`` that were sent to the switch's own MAC take one of a spray group's paths."""
+    """Return packets for ``subnet`` that were sent to the switch's own MAC take one of a spray group's
+    paths.
+    """
     return TableEntry(IPV4, _within(subnet), SPRAY, (("group", group),))
 
 

@@ -123,7 +123,9 @@ def to_fixed_rows(x: Floats, rows: Rows, exps: Exponents, block: int, workers: i
 def from_fixed_rows(
     lanes: Fixed, rows: Rows, exps: Exponents, block: int, workers: int, out: Floats
 ) -> Floats:
-    """Return the inverse of ``to_fixed_rows``: overwrites the blocks ``rows`` of ``out``, which it returns."""
+    """Return the inverse of ``to_fixed_rows``: overwrites the blocks ``rows`` of ``out``, which it
+    returns.
+    """
     engine.library().weir_from_fixed_rows(
         sized(lanes, "lanes", rows.size * block, np.int32),
         out.size,

@@ -85,7 +85,9 @@ class LocalGradients:
         return Outgoing(layout, vector, sent, time.perf_counter() - started)
 
     def classify(self, layout: BucketLayout, vector: torch.Tensor) -> Magnitudes | None:
-        """Return the classes of the blocks of what is sent; None when nothing can be lost. Changes nothing."""
+        """Return the classes of the blocks of what is sent; None when nothing can be lost. Changes
+        nothing.
+        """
         if self.classifier is None or not layout.length:
             return None
         return self.classifier.classify(layout, vector)

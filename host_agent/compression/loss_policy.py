@@ -110,7 +110,9 @@ class LossPolicy(BaseModel):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Return the policy in a JSON file, such as ``weir calibrate`` writes. LossPolicyError, or OSError."""
+        """Return the policy in a JSON file, such as ``weir calibrate`` writes. LossPolicyError, or
+        OSError.
+        """
         try:
             return cls.model_validate(json.loads(path.read_text(encoding="utf-8")))
         except ValidationError as error:

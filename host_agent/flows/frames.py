@@ -74,7 +74,9 @@ def unwrap(frame: bytes, here: Address, mac: bytes) -> Arrival | None:
 
 
 def header_sum(header: bytes) -> int:
-    """Return the ones' complement sum of an IPv4 header without options: 0xFFFF when it is right, RFC 1071."""
+    """Return the ones' complement sum of an IPv4 header without options: 0xFFFF when it is right, RFC
+    1071.
+    """
     total: int = sum(struct.unpack("!10H", header))
     total = (total & 0xFFFF) + (total >> 16)
     return (total & 0xFFFF) + (total >> 16)

@@ -126,7 +126,9 @@ class Outgoing:
 
     @property
     def awaits_answer(self) -> bool:
-        """Return whether the receiver has to say something before this can go on; else it waits for its turn."""
+        """Return whether the receiver has to say something before this can go on; else it waits for its
+        turn.
+        """
         if self.under_way or self.unanswered:
             return self.probes > 0
         return not (self.unsent or self.to_resend)

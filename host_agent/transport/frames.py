@@ -68,7 +68,9 @@ class Framer:
         return self._out.raw[:length]
 
     def unwrap(self, frame: bytes) -> Datagram | None:
-        """Return what a frame from the switch to this worker carries; None when the frame is anything else."""
+        """Return what a frame from the switch to this worker carries; None when the frame is anything
+        else.
+        """
         length = self._lib.weir_frame_unwrap(self._addresses, frame, len(frame), self._traffic_class)
         if length < 0:
             return None

@@ -80,7 +80,9 @@ def wanted_link() -> LinkKind | None:
 
 
 def bind_udp(wanted: LinkKind | None) -> UdpLink | None:
-    """Return a socket whose port can be told to the controller on joining, unless only shared memory will do."""
+    """Return a socket whose port can be told to the controller on joining, unless only shared memory will
+    do.
+    """
     return None if wanted == "shm" else UdpLink(_ANY_ADDRESS)
 
 

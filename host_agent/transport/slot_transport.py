@@ -173,7 +173,9 @@ class SlotTransport:
 
     @property
     def done(self) -> bool:
-        """Return whether every slot has its last result: the lanes are the reduction, and the caller's again."""
+        """Return whether every slot has its last result: the lanes are the reduction, and the caller's
+        again.
+        """
         return bool(self._lib.weir_transport_done(self.handle))
 
     @property

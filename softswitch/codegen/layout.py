@@ -240,7 +240,9 @@ class Layout:
         return f"m->valid[{bit // 64}]", bit % 64
 
     def element_valid(self, stack: str, index: str) -> tuple[str, str]:
-        """Return the word of an element's validity (C lvalue) and the bit in it; `index` is C text, in range."""
+        """Return the word of an element's validity (C lvalue) and the bit in it; `index` is C text, in
+        range.
+        """
         stored = self.program.stacks[stack].headers
         word, first = self.valid_bit(stored[0])
         if len(stored) <= 64:

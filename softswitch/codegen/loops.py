@@ -208,7 +208,9 @@ class _LoopText:
                 self._rows[register, index] = _Row(name, step.step, pointer)
 
     def _advances(self, index: Expr) -> tuple[FieldRef | None, Stepping] | None:
-        """Return the stepping constant of an index of the form (X + constant) & mask, X the same throughout."""
+        """Return the stepping constant of an index of the form (X + constant) & mask, X the same
+        throughout.
+        """
         consts = self._loop.consts
         if isinstance(index, Const):
             return None, Stepping(index.value, 0)

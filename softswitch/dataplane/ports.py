@@ -283,7 +283,9 @@ class PortLoop:
         self._check(result, number)
 
     def receive(self, number: int, timeout: float = 1.0) -> bytes | None:
-        """Return the next frame that the program sent to a queue port; None when none came in ``timeout`` s."""
+        """Return the next frame that the program sent to a queue port; None when none came in ``timeout``
+        s.
+        """
         room = ctypes.create_string_buffer(MAX_FRAME)
         result = self._library.loop_receive(self._handle, number, room, MAX_FRAME, int(timeout * 1e9))
         if result == -errno.ETIMEDOUT:

@@ -138,7 +138,9 @@ def _present(pipeline: Pipeline, entity: Message) -> list[Message]:
 
 
 def _present_entry(pipeline: Pipeline, given: Message, *, counted: bool) -> Message:
-    """Return a table entry as it is now. A counter that the update leaves alone counts on, and is left out."""
+    """Return a table entry as it is now. A counter that the update leaves alone counts on, and is left
+    out.
+    """
     table = pipeline.info.table(given.table_id)
     wanted = p4runtime_pb2.TableEntry(table_id=table.id, is_default_action=given.is_default_action)
     if given.is_default_action:

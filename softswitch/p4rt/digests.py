@@ -91,7 +91,9 @@ class DigestLists:
         state.config.CopyFrom(config)
 
     def read(self, wanted: Message) -> Iterator[Message]:
-        """Yield the DigestEntry messages that a read selects: with id 0, all. Raises ControlError NOT_FOUND."""
+        """Yield the DigestEntry messages that a read selects: with id 0, all. Raises ControlError
+        NOT_FOUND.
+        """
         if wanted.digest_id:
             info, state = self._find(wanted.digest_id, Code.NOT_FOUND)
             if state.config is None:

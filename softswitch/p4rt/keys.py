@@ -78,7 +78,9 @@ def _match(field: FieldInfo, message: Message, where: str) -> Match:
 
 
 def decode_key(table: TableInfo, entry: Message) -> tuple[Match, ...]:
-    """Return the entry's key, one match per field in the table's order. Raises ControlError INVALID_ARGUMENT."""
+    """Return the entry's key, one match per field in the table's order. Raises ControlError
+    INVALID_ARGUMENT.
+    """
     return decode_matches(f"table {table.name}", table.fields, entry.match)
 
 

@@ -64,7 +64,9 @@ class ActionProfiles:
             return store.groups()
 
     def one_shot(self, profile: str) -> bool:
-        """Return whether entries have groups of their own: then there are no members and groups beside them."""
+        """Return whether entries have groups of their own: then there are no members and groups beside
+        them.
+        """
         with self._open(profile) as store:
             return store.one_shot
 

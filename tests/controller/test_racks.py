@@ -169,7 +169,9 @@ def test_no_leaf_sends_elsewhere_before_all_leaves_are_deaf_to_the_spine(racks: 
 
 
 def _ways(racks: Racks, leaf: str) -> tuple[set[int], set[int]]:
-    """Return the ports by which a leaf accepts results, and by which it sends its sums; as the switch says."""
+    """Return the ports by which a leaf accepts results, and by which it sends its sums; as the switch
+    says.
+    """
     observer = SwitchClient(racks.topology.switch(leaf), 1)
     try:
         observer.ensure_program(load_program("weir_v1model"))

@@ -232,7 +232,9 @@ class P4Runtime:
 
 
 def _details(error: Any) -> str:
-    """Return what a refused write says: P4Runtime packs the reason for each update into the status details."""
+    """Return what a refused write says: P4Runtime packs the reason for each update into the status
+    details.
+    """
     status = status_pb2.Status()
     status.ParseFromString(dict(error.trailing_metadata()).get("grpc-status-details-bin", b""))
     reasons = [p4rt.Error() for _ in status.details]

@@ -13,7 +13,9 @@ _TURNS: Final = itertools.count(os.getpid() * 100)
 
 
 def free_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """Return a port of the loopback interface that nobody uses, and that this process was not given before."""
+    """Return a port of the loopback interface that nobody uses, and that this process was not given
+    before.
+    """
     for turn in _TURNS:
         port = _FIRST + turn % (_LAST - _FIRST)
         with socket.socket(socket.AF_INET, kind) as probe:

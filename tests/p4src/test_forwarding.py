@@ -79,7 +79,9 @@ def test_unknown_addresses_may_be_flooded(lab: Lab) -> None:
 
 @pytest.fixture
 def router(lab: Lab) -> Lab:
-    """Return the switch's MAC takes frames to be routed; 10.7/16 is behind port 2, 10.7.7/24 behind port 3."""
+    """Return the switch's MAC takes frames to be routed; 10.7/16 is behind port 2, 10.7.7/24 behind port
+    3.
+    """
     lab.target.insert(L2, (mac_number(AGGREGATION_MAC),), "WeirIngress.forwarding.local")
     for prefix, length, port, mac in (("10.7.0.0", 16, 2, THERE), ("10.7.7.0", 24, 3, HERE)):
         lab.target.insert(

@@ -111,7 +111,9 @@ def treatments(lab: Lab) -> dict[tuple[Treatment, int], int]:
 
 
 def treated(lab: Lab, frame: Any) -> tuple[list[Sent], dict[tuple[Treatment, int], int]]:
-    """Return what comes out for a frame, and what is counted for it (queue 0 is for the test's own markers)."""
+    """Return what comes out for a frame, and what is counted for it (queue 0 is for the test's own
+    markers).
+    """
     before = treatments(lab)
     sent = lab.send(1, frame)
     after = treatments(lab)

@@ -88,7 +88,9 @@ def pack(fields: Sequence[tuple[int, int]]) -> bytes:
 
 
 def unpack(data: bytes, widths: Sequence[int]) -> list[int]:
-    """Return the inverse of `pack`, for fields of these widths; `data` must be exactly as long as they are."""
+    """Return the inverse of `pack`, for fields of these widths; `data` must be exactly as long as they
+    are.
+    """
     left = sum(widths)
     assert left == 8 * len(data), (left, len(data))
     value = int.from_bytes(data, "big")

@@ -30,7 +30,9 @@ U256 = (1 << 256) - 1
 
 
 def with_parser_assertion() -> Program:
-    """Return the program with `assert(what != PARSER_ASSERT)` in its parser, which this p4c does not write."""
+    """Return the program with `assert(what != PARSER_ASSERT)` in its parser, which this p4c does not
+    write.
+    """
     root = raw("externs")
     operands = {"left": {"type": "field", "value": ["order", "what"]}}
     operands["right"] = {"type": "hexstr", "value": hex(PARSER_ASSERT)}

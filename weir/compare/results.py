@@ -146,7 +146,9 @@ def _row(method: str, runs: Sequence[Run], dense: tuple[float, float] | None) ->
 
 
 def _dense(measured: Sequence[Run], runs: Sequence[Run]) -> tuple[float, float] | None:
-    """Return bytes up and down per worker and step of dense training: measured, else calculated, else None."""
+    """Return bytes up and down per worker and step of dense training: measured, else calculated, else
+    None.
+    """
     up, down = _bytes_per_step([run.record for run in measured if run.record.steps])
     if up is not None and down is not None:
         return up, down

@@ -69,7 +69,9 @@ class Round:
 
     @property
     def took(self) -> float | None:
-        """Return seconds from the first contribution to the first result; None when one of them is missing."""
+        """Return seconds from the first contribution to the first result; None when one of them is
+        missing.
+        """
         if not (self.contributions and self.results):
             return None
         return self.results[0].time - self.contributions[0].time

@@ -234,7 +234,9 @@ def in_words(error: ValidationError) -> str:
 
 
 def _sentence(item: Any) -> str:
-    """Return one pydantic error as the user would name it: the option, what is wrong with it, what was given."""
+    """Return one pydantic error as the user would name it: the option, what is wrong with it, what was
+    given.
+    """
     where = "--" + "-".join(str(part) for part in item["loc"]).replace("_", "-") + ": " if item["loc"] else ""
     message = item["msg"].removeprefix("Value error, ")
     shown = "" if item["type"] == "value_error" else f", not {item['input']!r}"

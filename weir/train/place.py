@@ -61,7 +61,9 @@ class Place:
             yield watch
 
     def switch_events(self) -> dict[str, int]:
-        """Return packets the switches counted since they started, by event; those it never saw are left out."""
+        """Return packets the switches counted since they started, by event; those it never saw are left
+        out.
+        """
         if self.cluster is None:
             return {}
         counted: Counter[str] = Counter()
@@ -80,7 +82,9 @@ def starting_line(config: TrainConfig) -> str:
 
 @contextlib.contextmanager
 def start_place(config: TrainConfig) -> Iterator[Place]:
-    """Yield a cluster on this machine with room for all workers, while the block runs. Raises ClusterError."""
+    """Yield a cluster on this machine with room for all workers, while the block runs. Raises
+    ClusterError.
+    """
     with local_cluster(config.workers, network=config.network, pcap=config.pcap) as cluster:
         yield Place.of_all(config.workers, cluster.directory, cluster)
 

@@ -20,7 +20,9 @@ SCHEMA: Final = 1
 
 
 def overall_status(records: list[RunRecord]) -> Status:
-    """Return the worst of the runs': failed, then interrupted, then complete; no run at all was interrupted."""
+    """Return the worst of the runs': failed, then interrupted, then complete; no run at all was
+    interrupted.
+    """
     found = {record.status for record in records}
     if "failed" in found:
         return "failed"

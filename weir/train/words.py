@@ -54,7 +54,9 @@ def training_line(config: TrainConfig) -> str:
 
 
 def method_words(config: TrainConfig) -> str:
-    """Return the method with those of its settings that it reads: "topk, density 0.01, format shared-mask:1"."""
+    """Return the method with those of its settings that it reads: "topk, density 0.01, format
+    shared-mask:1".
+    """
     method = find_method(config.method)
     parts = [method.name]
     settings = {words: getattr(config, name) for name, words in _SETTINGS.items() if name in method.uses}

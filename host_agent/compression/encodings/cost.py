@@ -91,7 +91,9 @@ def slots_used(blocks: int, block: int, slots: int) -> int:
 
 
 def rounds(wanted: Flags, block: int, slots: int) -> int:
-    """Return rounds of all slots, which is the packets of each worker. wanted: blocks that some worker has."""
+    """Return rounds of all slots, which is the packets of each worker. wanted: blocks that some worker
+    has.
+    """
     used, columns = slots_used(wanted.size, block, slots), SLOT_LANES // block
     streams = used * columns
     asked = np.zeros(-(-max(wanted.size, 1) // streams) * streams, np.bool_)

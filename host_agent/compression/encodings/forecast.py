@@ -209,7 +209,9 @@ def tree_bytes(words: Words, levels: int, group: Group) -> float:
 
 
 def _vector_bytes(lanes: float, wanted: float, block: int, group: Group) -> float:
-    """Return the same of a vector of so many lanes, of which so many are wanted, and every worker has them."""
+    """Return the same of a vector of so many lanes, of which so many are wanted, and every worker has
+    them.
+    """
     if not lanes:
         return 0.0
     packets = max(math.ceil(wanted / SLOT_LANES), min(group.slots, math.ceil(lanes / SLOT_LANES)))

@@ -107,11 +107,15 @@ class Sparsifier(ABC):
 
     @property
     def format(self) -> str:
-        """Return how what is sent is written down, unless the user says: a rule of ``compression.encodings``."""
+        """Return how what is sent is written down, unless the user says: a rule of
+        ``compression.encodings``.
+        """
         return "auto"
 
     def mask_of(self, span: Span) -> int | None:
-        """Return elements per bit of a parameter's mask in this step, the same on every worker; see ``mask``."""
+        """Return elements per bit of a parameter's mask in this step, the same on every worker; see
+        ``mask``.
+        """
         return self.mask
 
     @property
@@ -121,7 +125,9 @@ class Sparsifier(ABC):
 
     @abstractmethod
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """Return the part of ``gradient`` (flat, float32, not modified) to send; may be ``gradient`` itself."""
+        """Return the part of ``gradient`` (flat, float32, not modified) to send; may be ``gradient``
+        itself.
+        """
 
     def encode_into(self, gradient: torch.Tensor, span: Span, out: torch.Tensor) -> None:
         """Write what ``encode`` returns to ``out``; to be replaced where that saves a copy."""

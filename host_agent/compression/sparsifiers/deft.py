@@ -171,7 +171,9 @@ def _proportional(norms: list[float], sizes: list[int], total: float) -> list[fl
 
 
 def _dealt(costs: list[float], hands: int) -> list[int]:
-    """Return the hand that each layer goes to: the costliest first, always to the hand with the least so far."""
+    """Return the hand that each layer goes to: the costliest first, always to the hand with the least so
+    far.
+    """
     loads, dealt = [0.0] * hands, [0] * len(costs)
     for number in sorted(range(len(costs)), key=lambda n: costs[n], reverse=True):
         hand = loads.index(min(loads))

@@ -66,7 +66,9 @@ class Dfs(Sparsifier):
 
     @property
     def probing(self) -> bool:
-        """Return whether single elements are chosen in this step: at first in steps 0, 1, 2, 4, 8 and so on."""
+        """Return whether single elements are chosen in this step: at first in steps 0, 1, 2, 4, 8 and so
+        on.
+        """
         return self.step % PROBE_EVERY == 0 or (self.step < PROBE_EVERY and self.step & (self.step - 1) == 0)
 
     def mask_of(self, span: Span) -> int:

@@ -92,7 +92,9 @@ def _line(size: int, slope: int, row: int, column: int) -> int:
 
 
 def _arrange(blocks: Blocks, missing: _Missing, generator: random.Random) -> Crossing:
-    """Return a crossing with many pairs that have not met, and one at least: the first part takes its pick."""
+    """Return a crossing with many pairs that have not met, and one at least: the first part takes its
+    pick.
+    """
     left = [shuffled(block, generator) for block in blocks]
     parts: list[list[int]] = []
     for _ in range(min(map(len, blocks))):

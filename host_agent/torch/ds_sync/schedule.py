@@ -210,7 +210,9 @@ def _whole(
 
 
 def _rows(workers: int) -> int:
-    """Return how many rows the workers' grid has: no more than columns; a divisor, if one is near the root."""
+    """Return how many rows the workers' grid has: no more than columns; a divisor, if one is near the
+    root.
+    """
     if workers <= 3:
         return 1
     root = math.isqrt(workers)

@@ -89,7 +89,9 @@ def make_layout(lengths: list[int]) -> BucketLayout:
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[BucketLayout, list[int | None], torch.Tensor]:
-    """Return a layout, a mask for each parameter (None: dense), and a vector with zero regions of all sizes."""
+    """Return a layout, a mask for each parameter (None: dense), and a vector with zero regions of all
+    sizes.
+    """
     lengths = draw(st.lists(st.integers(0, 1500), min_size=1, max_size=4))
     masks = [draw(st.sampled_from([None, *MASKS])) for _ in lengths]
     layout = make_layout(lengths)

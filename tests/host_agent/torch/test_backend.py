@@ -218,7 +218,9 @@ def joined() -> None:
 
 
 def joining(size: int, environment: dict[str, str], rank: int = 0) -> str:
-    """Return what init_process_group raises in a process that is rank ``rank`` and the only one of ``size``."""
+    """Return what init_process_group raises in a process that is rank ``rank`` and the only one of
+    ``size``.
+    """
     with World(size, lambda _: environment, timeout_s=0.5, ranks=[rank]) as world:
         world.start(joined)
         error = world.outcome(0)

@@ -227,7 +227,9 @@ def test_without_batches_all_is_the_mean_as_in_an_evaluation(world: World) -> No
 
 
 def interrupted(steps: int, at: int) -> tuple[bytes, bytes]:
-    """Return the replica after ``steps`` steps and ``finish``, without and with a checkpoint and a new start."""
+    """Return the replica after ``steps`` steps and ``finish``, without and with a checkpoint and a new
+    start.
+    """
 
     def start() -> tuple[nn.Module, torch.optim.Optimizer, DsSync]:
         model = mixed()

@@ -19,7 +19,9 @@ def packets(datagrams: Iterable[Datagram]) -> list[Packet]:
 
 
 def result(contribution: Packet, **changes: Any) -> Packet:
-    """Return the result of a round in which the sender's contribution is all there is, but for ``changes``."""
+    """Return the result of a round in which the sender's contribution is all there is, but for
+    ``changes``.
+    """
     fields: dict[str, Any] = {
         "type": PacketType.RESULT,
         "flags": Flag(0),

@@ -54,7 +54,9 @@ def shm_rack(
     timeout_s: float = 30.0,
     timers: Mapping[str, float] | None = None,
 ) -> Iterator[list[Reducer]]:
-    """Yield one reducer per worker, over shared-memory ports. ``timers``: those of TransportConfig to change."""
+    """Yield one reducer per worker, over shared-memory ports. ``timers``: those of TransportConfig to
+    change.
+    """
     with switch_with_job(workers, slots) as (switch, job), PortLoop() as loop:
         for port in range(1, workers + 1):
             loop.add_shm(port, directory)

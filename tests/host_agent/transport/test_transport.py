@@ -346,7 +346,9 @@ class TestTimers:
         assert packets(t.poll(120 * MS)[0]) == packets(sent[1:])
 
     def rounds(self, t: SlotTransport, now: int, times: Iterable[int]) -> int:
-        """Return rounds of the only slot, each answered so long after its packet; the time after all of them."""
+        """Return rounds of the only slot, each answered so long after its packet; the time after all of
+        them.
+        """
         for time in times:
             sent, deadline = t.poll(now)
             (packet,) = packets(sent)

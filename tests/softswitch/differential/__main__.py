@@ -110,7 +110,9 @@ def record(each: Subject, seed: int) -> None:
 
 
 def survive(each: Subject, scenario: Scenario) -> tuple[Scenario, Played, list[str]]:
-    """Return what BMv2 does with a scenario, less the frames that it does not survive; and of what it died."""
+    """Return what BMv2 does with a scenario, less the frames that it does not survive; and of what it
+    died.
+    """
     deaths: list[str] = []
     while True:
         try:

@@ -23,7 +23,9 @@ FINSY = "finsy==0.30.0"
 
 @pytest.fixture
 def lab() -> Iterator[list[str]]:
-    """Yield a switch with three ports that are UDP tunnels: its address, and the tunnels' ends for a script."""
+    """Yield a switch with three ports that are UDP tunnels: its address, and the tunnels' ends for a
+    script.
+    """
     ends = [free_port(socket.SOCK_DGRAM) for _ in range(6)]
     with Device() as device:
         for number, (here, there) in enumerate((ends[:2], ends[2:4], ends[4:]), start=1):
