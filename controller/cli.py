@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir controller`` and ``weir status``.
 
-Only the former needs what ``weir[controller]`` installs; it is imported when the command runs.
+Only the former needs what ``weir-ina[controller]`` installs; it is imported when the command runs.
 """
 
 import json
@@ -66,7 +66,7 @@ def controller(
         from weir.controller.daemon import STARTUP_ERRORS, run
     except ImportError as error:
         _fail(
-            f"{error}; the controller needs more than a training environment: pip install 'weir[controller]'"
+            f"{error}; the controller needs more than a training environment: pip install 'weir-ina[controller]'"
         )
     try:
         run(

@@ -235,7 +235,7 @@ def _run(parser: _Parser, options: argparse.Namespace) -> None:
         from weir.softswitch.p4rt.server import Tls
         from weir.softswitch.serving import CaptureFile, Settings, StartError, run
     except ImportError as error:
-        parser.error(f"{error}: pip install 'weir[switch]'")
+        parser.error(f"{error}: pip install 'weir-ina[switch]'")
     for name, why in (*_IGNORED.items(), *_IGNORED_TARGET.items()):
         if getattr(options, name.replace("-", "_")) is not None:
             print(f"--{name} is ignored: {why}", flush=True)

@@ -104,7 +104,7 @@ def _load(name: str, entry: _Command) -> Any:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"weir {importlib.metadata.version('weir')}")
+        typer.echo(f"weir {importlib.metadata.version('weir-ina')}")
         raise typer.Exit
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is not in a plain ``pip install weir``: which extra brings it, said before anything is started."""
+"""What is not in a plain ``pip install weir-ina``: which extra brings it, said before anything is started."""
 
 import importlib.util
 from typing import Final
@@ -22,5 +22,5 @@ def require(what: str, *extras: str) -> None:
     ]
     if missing:
         raise MissingExtraError(
-            f"{what} needs more than a training environment: pip install 'weir[{','.join(missing)}]'"
+            f"{what} needs more than a training environment: pip install 'weir-ina[{','.join(missing)}]'"
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain ``pip install weir`` can train; what else a command needs is named before anything starts."""
+"""A plain ``pip install weir-ina`` can train; what else a command needs is named before anything starts."""
 
 import subprocess
 import sys
@@ -39,7 +39,7 @@ def test_a_command_names_the_extras_it_needs(command: list[str], extras: str) ->
     done = run("from weir.cli import main; main()", *command)
     assert done.returncode == 1
     assert done.stderr.strip().endswith(
-        f"needs more than a training environment: pip install 'weir[{extras}]'"
+        f"needs more than a training environment: pip install 'weir-ina[{extras}]'"
     )
     assert "Traceback" not in done.stderr
 
@@ -47,7 +47,7 @@ def test_a_command_names_the_extras_it_needs(command: list[str], extras: str) ->
 def test_a_local_cluster_names_them_too() -> None:
     done = run("import weir; weir.LocalCluster(2).start()")
     assert (
-        "a local cluster needs more than a training environment: pip install 'weir[switch,controller]'"
+        "a local cluster needs more than a training environment: pip install 'weir-ina[switch,controller]'"
         in (done.stderr)
     )
 
