@@ -66,7 +66,8 @@ def controller(
         from weir.controller.daemon import STARTUP_ERRORS, run
     except ImportError as error:
         _fail(
-            f"{error}; the controller needs more than a training environment: pip install 'weir-ina[controller]'"
+            f"{error}; the controller needs more than a training environment: "
+            "pip install 'weir-ina[controller]'"
         )
     try:
         run(
