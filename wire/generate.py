@@ -10,7 +10,7 @@ from typing import Final
 from weir.wire import definition as d
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-NOTICE: Final = "Generated from wire/definition.py by `python -m wire.generate`. Do not edit."
+NOTICE: Final = "Generated from wire/definition.py by `python -m weir.wire.generate`. Do not edit."
 
 
 def _constants() -> Iterator[tuple[str, int, int]]:

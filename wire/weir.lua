@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Generated from wire/definition.py by `python -m wire.generate`. Do not edit.
+-- Generated from wire/definition.py by `python -m weir.wire.generate`. Do not edit.
 -- Use: wireshark -X lua_script:weir.lua, or copy it into Wireshark's plugin folder.
 local weir = Proto("weir", "Weir in-network aggregation")
 local flow = Proto("weir_flow", "Weir flow")

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Generated from wire/definition.py by `python -m wire.generate`. Do not edit. */
+/* Generated from wire/definition.py by `python -m weir.wire.generate`. Do not edit. */
 #ifndef WEIR_WIRE_H
 #define WEIR_WIRE_H
 
