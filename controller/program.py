@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A compiled P4 program as the controller pushes it: what p4c made, checked against its sources.
 
-``p4src/build/<name>.json`` (BMv2 JSON), ``<name>.p4info.txtpb`` (P4Info) and ``manifest.json``, which records
-the hashes of the sources they were made from. Where the sources are there too, a manifest that does not
-match them means the artefacts are stale, and pushing them would program a switch with something other than
-what the reader of the sources sees: that is refused.
+``p4src/build/<name>.json`` (BMv2 JSON) and ``<name>.p4info.txtpb`` (P4Info). Where the manifest beside them
+says that the sources are others by now, pushing them would program a switch with something other than what
+the reader of the sources sees: that is refused.
 """
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +15,10 @@ from google.protobuf import text_format
 from p4.config.v1 import p4info_pb2
 
 from weir.p4src import BUILD
+from weir.p4src.manifest import stale
 
 SLOT_REGISTER = "WeirIngress.slots.owners"
 VERSIONS = 2  # cells per slot
-MANIFEST = "manifest.json"
 
 
 class ProgramError(Exception):
@@ -57,7 +55,7 @@ def load_program(name: str, directory: Path | None = None) -> CompiledProgram:
             f"cannot read compiled P4 program {error.filename}: {error.strerror}; compile it with "
             f"'python p4src/build.py', or say where it is with --p4-dir"
         ) from None
-    if problems := stale(name, directory):
+    if problems := stale(directory, [name]):
         raise ProgramError(
             f"compiled P4 program {name} is stale: {'; '.join(problems)}; run 'python p4src/build.py' again"
         )
@@ -81,46 +79,3 @@ def _slots(p4info: Any, path: Path) -> int:
         if register.preamble.name == SLOT_REGISTER:
             return int(register.size) // VERSIONS
     raise ProgramError(f"{path} has no register {SLOT_REGISTER}: it is not a Weir program")
-
-
-def stale(name: str, directory: Path) -> list[str]:
-    """Return how the artefacts of ``name`` differ from the manifest, and the manifest from the sources, in
-    lines.
-
-    The sources are looked for where a checkout has them, in the directory above. Without sources there is
-    nothing they could disagree with; artefacts without sources and manifest are taken as they are.
-    """
-    sources = {path.relative_to(directory.parent).as_posix(): path for path in _sources(directory.parent)}
-    path = directory / MANIFEST
-    if not path.exists():
-        return [f"{path} is missing"] if sources else []
-    try:
-        manifest = json.loads(path.read_text())
-        recorded = {kind: dict(manifest[kind]) for kind in ("sources", "outputs")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return [f"{path} cannot be read: {error!r}"]
-    names = [f"{name}.json", f"{name}.p4info.txtpb"]
-    problems = [
-        f"{directory / output} is not what the manifest says"
-        for output in names
-        if recorded["outputs"].get(output) != _sha256(directory / output)
-    ]
-    if sources:
-        now = {source: _sha256(path) for source, path in sources.items()}
-        problems += [
-            f"source {source} {'has changed' if source in now and source in recorded['sources'] else _LOST}"
-            for source in sorted(now.keys() | recorded["sources"].keys())
-            if now.get(source) != recorded["sources"].get(source)
-        ]
-    return problems
-
-
-_LOST = "was added or removed"
-
-
-def _sources(directory: Path) -> list[Path]:
-    return sorted([*directory.glob("*.p4"), *directory.glob("include/*.p4")])
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

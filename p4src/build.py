@@ -8,21 +8,19 @@ nobody needs p4c to run Weir. With ``--check`` it compiles nothing: it exits 1 a
 """
 
 import argparse
-import hashlib
 import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from weir.p4src.manifest import PROGRAMS, outputs, stale, write_manifest
+
 P4SRC: Final = Path(__file__).resolve().parent
-PROGRAMS: Final = ("weir_v1model",)
 COMPILER: Final = "p4c-bm2-ss"
-MANIFEST: Final = "manifest.json"
 REBUILD: Final = "run `python p4src/build.py`"
 
 
@@ -30,70 +28,18 @@ class BuildError(Exception):
     """The compiler is missing, or it refused or warned about a program."""
 
 
-def sources(p4src: Path) -> list[Path]:
-    """Return every P4 file that the programs are made of, in a fixed order."""
-    return sorted([*p4src.glob("*.p4"), *p4src.glob("include/*.p4")])
-
-
-def sha256(path: Path) -> str:
-    """Hex digest of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def outputs(program: str) -> tuple[str, str]:
-    """Return names of the two files that a program compiles to."""
-    return f"{program}.json", f"{program}.p4info.txtpb"
-
-
-def stale(p4src: Path = P4SRC) -> list[str]:
-    """Return what differs from the manifest, one line each: sources changed since, outputs missing or
-    edited.
-    """
-    build = p4src / "build"
-    try:
-        manifest = json.loads((build / MANIFEST).read_text())
-        recorded: dict[str, dict[str, str]] = {key: dict(manifest[key]) for key in ("sources", "outputs")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return [f"build/{MANIFEST} cannot be read: {error}"]
-    found = {
-        "sources": {str(path.relative_to(p4src)): sha256(path) for path in sources(p4src)},
-        "outputs": {
-            name: sha256(build / name)
-            for program in PROGRAMS
-            for name in outputs(program)
-            if (build / name).is_file()
-        },
-    }
-    return [line for kind in recorded for line in _differences(kind, recorded[kind], found[kind])]
-
-
-def _differences(kind: str, recorded: dict[str, str], found: dict[str, str]) -> Iterator[str]:
-    what = "source" if kind == "sources" else "output"
-    for name in sorted(recorded.keys() | found.keys()):
-        if name not in found:
-            yield f"{what} {name} is gone"
-        elif name not in recorded:
-            yield f"{what} {name} is new"
-        elif recorded[name] != found[name]:
-            yield f"{what} {name} has changed"
-
-
 def compile_all(target: Path, p4src: Path = P4SRC) -> None:
-    """Compile every program into the folder `target` and write the manifest there.
+    """Compile every program into the folder ``target`` and write the manifest there.
 
-    Raises BuildError, with the compiler's own words, when it is missing, fails or warns.
+    Raises:
+        BuildError: the compiler is missing, fails or warns; with its own words.
     """
     if shutil.which(COMPILER) is None:
         raise BuildError(f"{COMPILER} is not on PATH: install p4c, or use the checked-in p4src/build")
     target.mkdir(parents=True, exist_ok=True)
     for program in PROGRAMS:
         _compile(program, target, p4src)
-    manifest = {
-        "p4c": _compiler_version(),
-        "sources": {str(path.relative_to(p4src)): sha256(path) for path in sources(p4src)},
-        "outputs": {name: sha256(target / name) for program in PROGRAMS for name in outputs(program)},
-    }
-    (target / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+    write_manifest(target, p4src, _compiler_version())
 
 
 def _compile(program: str, target: Path, p4src: Path) -> None:
@@ -109,7 +55,7 @@ def _compile(program: str, target: Path, p4src: Path) -> None:
 
 
 def compact(program: dict[str, Any]) -> str:
-    """BMv2 JSON without source positions and white space, each action, table … on a line of its own."""
+    """Return BMv2 JSON without source positions and white space: a line for each action, table and so on."""
     parts = []
     for key, value in _without_positions(program).items():
         if isinstance(value, list) and value:
@@ -133,7 +79,7 @@ def _without_positions(value: Any) -> Any:
 
 
 def _compiler_version() -> str:
-    """Version and commit; not the kind of build, which does not change what comes out."""
+    """Return version and commit, without the kind of build, which does not change what comes out."""
     done = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=True)
     said = done.stdout + done.stderr
     found = re.search(r"Version\s+(\S+)(?:\s+\(SHA:\s*([0-9a-f]+))?", said)
@@ -141,11 +87,11 @@ def _compiler_version() -> str:
 
 
 def main() -> None:
-    """Command line: compile, or ``--check``."""
+    """Compile, or check with ``--check``: the command line."""
     parser = argparse.ArgumentParser(description="Compile the P4 programs into p4src/build.")
     parser.add_argument("--check", action="store_true", help="exit 1 when the build is stale")
     if parser.parse_args().check:
-        if lines := stale():
+        if lines := stale(P4SRC / "build"):
             sys.exit(f"p4src/build is stale, {REBUILD}:\n" + "\n".join(f"  {line}" for line in lines))
         return
     try:

@@ -43,23 +43,23 @@ def _edit_source(checkout: Path) -> str:
 
 def _add_source(checkout: Path) -> str:
     (checkout / "include" / "extra.p4").write_text("")
-    return "source include/extra.p4 was added or removed"
+    return "source include/extra.p4 is new"
 
 
 def _remove_source(checkout: Path) -> str:
     (checkout / "include" / "slots.p4").unlink()
-    return "source include/slots.p4 was added or removed"
+    return "source include/slots.p4 is gone"
 
 
 def _edit_output(checkout: Path) -> str:
     output = checkout / "build" / f"{NAME}.json"
     output.write_text(output.read_text() + " ")
-    return f"{NAME}.json is not what the manifest says"
+    return f"output {NAME}.json has changed"
 
 
 def _lose_manifest(checkout: Path) -> str:
     (checkout / "build" / "manifest.json").unlink()
-    return "manifest.json is missing"
+    return "manifest.json cannot be read"
 
 
 def _spoil_manifest(checkout: Path) -> str:

@@ -23,8 +23,11 @@ def make_folder(out: Path, name: str, config: Mapping[str, Any]) -> Path:
             folder.mkdir(parents=True)
         except FileExistsError:
             continue
-        versions = {name: importlib.metadata.version(name) for name in ("weir", "torch", "numpy")}
-        versions["python"] = platform.python_version()
+        versions = {
+            "weir": importlib.metadata.version("weir-ina"),
+            **{name: importlib.metadata.version(name) for name in ("torch", "numpy")},
+            "python": platform.python_version(),
+        }
         write_json(folder / "config.json", {**config, "versions": versions})
         return folder
     raise FileExistsError(f"{out / stem} and 998 like it are there already")

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manifest beside the compiled programs: hashes of all sources and outputs, and what differs from it."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+PROGRAMS: Final = ("weir_v1model",)
+MANIFEST: Final = "manifest.json"
+
+
+def sources(p4src: Path) -> dict[str, Path]:
+    """Return every P4 file that the programs are made of, by its path below ``p4src``, in a fixed order."""
+    found = sorted([*p4src.glob("*.p4"), *p4src.glob("include/*.p4")])
+    return {path.relative_to(p4src).as_posix(): path for path in found}
+
+
+def outputs(program: str) -> tuple[str, str]:
+    """Return the names of the two files that a program compiles to: BMv2 JSON and P4Info."""
+    return f"{program}.json", f"{program}.p4info.txtpb"
+
+
+def write_manifest(build: Path, p4src: Path, compiler: str) -> None:
+    """Record the sources in ``p4src``, what they compiled to in ``build``, and the compiler's version."""
+    manifest = {
+        "p4c": compiler,
+        "sources": _hashes(sources(p4src)),
+        "outputs": _hashes({name: build / name for program in PROGRAMS for name in outputs(program)}),
+    }
+    (build / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def stale(build: Path, programs: Iterable[str] = PROGRAMS) -> list[str]:
+    """Return what differs from the manifest, one line each: sources changed since, outputs missing or edited.
+
+    The sources are looked for where a checkout has them, in the folder above ``build``. Where there are none,
+    there is nothing to disagree with; outputs with neither sources nor a manifest are taken as they are.
+    """
+    path, there = build / MANIFEST, sources(build.parent)
+    if not there and not path.exists():
+        return []
+    try:
+        manifest = json.loads(path.read_text())
+        recorded: dict[str, dict[str, str]] = {key: dict(manifest[key]) for key in ("sources", "outputs")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return [f"{path} cannot be read: {error!r}"]
+    names = [name for program in programs for name in outputs(program)]
+    made = _hashes({name: build / name for name in names if (build / name).is_file()})
+    noted = {name: digest for name, digest in recorded["outputs"].items() if name in names}
+    lines = list(_differences("output", noted, made))
+    return [*_differences("source", recorded["sources"], _hashes(there)), *lines] if there else lines
+
+
+def _hashes(files: dict[str, Path]) -> dict[str, str]:
+    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
+
+
+def _differences(what: str, recorded: dict[str, str], found: dict[str, str]) -> Iterator[str]:
+    for name in sorted(recorded.keys() | found.keys()):
+        if name not in found:
+            yield f"{what} {name} is gone"
+        elif name not in recorded:
+            yield f"{what} {name} is new"
+        elif recorded[name] != found[name]:
+            yield f"{what} {name} has changed"
