@@ -20,12 +20,13 @@ demo: .venv/ready  ## train a small model, its gradients summed by the P4 progra
 test: check  ## every test; those that need root, BMv2 or p4c skip without them and say so
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
-check: .venv/ready  ## formatting, lint, types, generated files
+check: .venv/ready  ## formatting, lint, types, C warnings, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m weir.wire.generate --check
 	$(BIN)/python p4src/build.py --check
+	$(BIN)/python -m tests.native.check_c
 
 bench: .venv/ready  ## the speed figures of the README
 	$(BIN)/weir bench switch

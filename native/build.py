@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-FLAGS: Final = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-pthread", "-fno-math-errno")
+DIALECT: Final = ("-std=gnu11", "-pthread")
+FLAGS: Final = ("-O3", "-march=native", *DIALECT, "-fPIC", "-fno-math-errno")
 
 
 class NoCompilerError(RuntimeError):

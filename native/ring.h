@@ -81,8 +81,7 @@ static inline void weir_futex_wake(_Atomic uint32_t *word)
 static inline void *weir_map(const char *path, size_t size, int create)
 {
     int fd = open(path, O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0), 0600);
-    if (fd < 0)
-        return NULL;
+    if (fd < 0) return NULL;
     struct stat st;
     if (create ? ftruncate(fd, (off_t)size) != 0 : fstat(fd, &st) != 0) {
         close(fd);
@@ -103,15 +102,13 @@ static inline weir_bell *weir_bell_open(const char *path, int create)
 {
     weir_bell_memory *memory = weir_map(path, sizeof *memory, create);
     weir_bell *bell = memory ? malloc(sizeof *bell) : NULL;
-    if (bell)
-        bell->memory = memory;
+    if (bell) bell->memory = memory;
     return bell;
 }
 
 static inline void weir_bell_close(weir_bell *bell)
 {
-    if (!bell)
-        return;
+    if (!bell) return;
     munmap(bell->memory, sizeof *bell->memory);
     free(bell);
 }
@@ -133,8 +130,7 @@ static inline void weir_bell_ring(weir_bell *bell)
 static inline int weir_bell_wait(weir_bell *bell, uint32_t seen, int64_t timeout_ns)
 {
     atomic_store_explicit(&bell->memory->sleeping, 1, memory_order_seq_cst);
-    if (weir_bell_value(bell) == seen)
-        weir_futex_wait(&bell->memory->value, seen, timeout_ns);
+    if (weir_bell_value(bell) == seen) weir_futex_wait(&bell->memory->value, seen, timeout_ns);
     atomic_store_explicit(&bell->memory->sleeping, 0, memory_order_seq_cst);
     return weir_bell_value(bell) != seen;
 }
@@ -143,8 +139,7 @@ static inline int weir_bell_wait(weir_bell *bell, uint32_t seen, int64_t timeout
 static inline weir_port *weir_port_open(const char *path, int create, weir_bell *bell)
 {
     weir_port_memory *memory = weir_map(path, sizeof *memory, create);
-    if (!memory)
-        return NULL;
+    if (!memory) return NULL;
     if (create) {
         memory->frames = WEIR_RING_FRAMES;
         memory->magic = WEIR_RING_MAGIC;
@@ -154,8 +149,7 @@ static inline weir_port *weir_port_open(const char *path, int create, weir_bell 
         return NULL;
     }
     weir_port *port = calloc(1, sizeof *port);
-    if (!port)
-        return NULL;
+    if (!port) return NULL;
     port->memory = memory;
     port->bell = bell;
     for (int side = 0; side < 2; side++) { /* a host that starts again goes on where the last one stopped */
@@ -167,8 +161,7 @@ static inline weir_port *weir_port_open(const char *path, int create, weir_bell 
 
 static inline void weir_port_close(weir_port *port)
 {
-    if (!port)
-        return;
+    if (!port) return;
     munmap(port->memory, sizeof *port->memory);
     free(port);
 }
@@ -178,8 +171,7 @@ static inline void *weir_port_reserve(weir_port *port, int side)
 {
     weir_ring *ring = &port->memory->ring[side];
     uint32_t used = port->side[side].tail - atomic_load_explicit(&ring->head, memory_order_acquire);
-    if (used >= WEIR_RING_FRAMES)
-        return NULL;
+    if (used >= WEIR_RING_FRAMES) return NULL;
     return ring->cells[port->side[side].tail & (WEIR_RING_FRAMES - 1)].frame;
 }
 
@@ -195,8 +187,7 @@ static inline void weir_port_commit(weir_port *port, int side, uint32_t length)
 static inline int weir_port_send(weir_port *port, int side, const void *frame, uint32_t length)
 {
     void *cell = length <= WEIR_MAX_FRAME ? weir_port_reserve(port, side) : NULL;
-    if (!cell)
-        return -1;
+    if (!cell) return -1;
     memcpy(cell, frame, length);
     weir_port_commit(port, side, length);
     return 0;
@@ -208,8 +199,7 @@ static inline const void *weir_port_peek(weir_port *port, int side, uint32_t *le
     weir_ring *ring = &port->memory->ring[!side];
     uint32_t head = port->side[side].head;
     uint32_t waiting = atomic_load_explicit(&ring->tail, memory_order_acquire) - head;
-    if (waiting == 0 || waiting > WEIR_RING_FRAMES)
-        return NULL;
+    if (waiting == 0 || waiting > WEIR_RING_FRAMES) return NULL;
     weir_cell *cell = &ring->cells[head & (WEIR_RING_FRAMES - 1)];
     uint32_t n = *(volatile uint32_t *)&cell->length;
     *length = n <= WEIR_MAX_FRAME ? n : WEIR_MAX_FRAME;
@@ -230,8 +220,7 @@ static inline void weir_port_notify(weir_port *port, int side)
     }
     weir_ring *ring = &port->memory->ring[WEIR_SIDE_SWITCH];
     atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&ring->sleeping, memory_order_relaxed))
-        weir_futex_wake(&ring->tail);
+    if (atomic_load_explicit(&ring->sleeping, memory_order_relaxed)) weir_futex_wake(&ring->tail);
 }
 
 /* Host: sleep until a frame is there (1), or the time is over or a signal came (0). */
@@ -244,8 +233,7 @@ static inline int weir_port_wait(weir_port *port, int side, int64_t timeout_ns)
     int64_t left = timeout_ns;
     atomic_store_explicit(&ring->sleeping, 1, memory_order_seq_cst);
     while (atomic_load_explicit(&ring->tail, memory_order_seq_cst) == head && (timeout_ns < 0 || left > 0)) {
-        if (weir_futex_wait(&ring->tail, head, left) != 0 && errno != EAGAIN)
-            break;
+        if (weir_futex_wait(&ring->tail, head, left) != 0 && errno != EAGAIN) break;
         /* The wake-up may have been for frames that were taken before this sleep began. */
         clock_gettime(CLOCK_MONOTONIC, &now);
         if (timeout_ns >= 0)

@@ -4,7 +4,10 @@
 
 weir_bell *ring_bell_open(const char *path, int create) { return weir_bell_open(path, create); }
 void ring_bell_close(weir_bell *bell) { weir_bell_close(bell); }
-weir_port *ring_port_open(const char *path, int create, weir_bell *bell) { return weir_port_open(path, create, bell); }
+weir_port *ring_port_open(const char *path, int create, weir_bell *bell)
+{
+    return weir_port_open(path, create, bell);
+}
 void ring_port_close(weir_port *port) { weir_port_close(port); }
 
 int ring_port_send(weir_port *port, int side, const void *frame, uint32_t length)
@@ -24,8 +27,7 @@ int ring_port_receive(weir_port *port, int side, void *out, int64_t timeout_ns)
             weir_port_wait(port, side, timeout_ns);
         else
             weir_bell_wait(port->bell, seen, timeout_ns);
-        if (!(frame = weir_port_peek(port, side, &length)))
-            return -1;
+        if (!(frame = weir_port_peek(port, side, &length))) return -1;
     }
     memcpy(out, frame, length);
     weir_port_release(port, side);

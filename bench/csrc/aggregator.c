@@ -49,10 +49,10 @@ static void store16(uint8_t *p, uint32_t v)
     p[1] = (uint8_t)v;
 }
 
-#define COMBINE(expression)                                                                                    \
-    for (uint32_t i = 0; i < WEIR_GROUP_LANES; i++) {                                                          \
-        uint32_t x = acc[i] & keep, y = __builtin_bswap32(in[i]);                                              \
-        acc[i] = (expression);                                                                                 \
+#define COMBINE(expression)                                                                                  \
+    for (uint32_t i = 0; i < WEIR_GROUP_LANES; i++) {                                                        \
+        uint32_t x = acc[i] & keep, y = __builtin_bswap32(in[i]);                                            \
+        acc[i] = (expression);                                                                               \
     }
 
 static void combine(uint32_t *acc, const uint8_t *from, uint32_t keep, uint32_t op)
@@ -70,8 +70,7 @@ static void combine(uint32_t *acc, const uint8_t *from, uint32_t keep, uint32_t 
 static uint16_t ip_checksum(const uint8_t *ip)
 {
     uint32_t sum = 0;
-    for (int i = 0; i < 20; i += 2)
-        sum += (uint32_t)ip[i] << 8 | ip[i + 1];
+    for (int i = 0; i < 20; i += 2) sum += (uint32_t)ip[i] << 8 | ip[i + 1];
     sum = (sum & 0xffff) + (sum >> 16);
     return (uint16_t)~((sum & 0xffff) + (sum >> 16));
 }
@@ -119,7 +118,8 @@ static void deliver(uint8_t *out, uint32_t len, uint32_t worker, sw_emit emit, v
     emit(ctx, worker + 1, out, len);
 }
 
-static void process(sw_switch *self, uint32_t port, const uint8_t *frame, uint32_t len, uint64_t now, sw_emit emit, void *ctx)
+static void process(sw_switch *self, uint32_t port, const uint8_t *frame, uint32_t len, uint64_t now,
+                    sw_emit emit, void *ctx)
 {
     (void)now;
     agg_switch *sw = (agg_switch *)self;
@@ -128,19 +128,20 @@ static void process(sw_switch *self, uint32_t port, const uint8_t *frame, uint32
         frame[23] != 17 || ip_checksum(frame + ETHERNET) != 0 ||
         ((uint32_t)frame[36] << 8 | frame[37]) != WEIR_UDP_PORT)
         return;
-    uint32_t op = weir[WEIR_WEIR_OP_OFFSET] >> WEIR_WEIR_OP_SHIFT, log2 = weir[WEIR_WEIR_BLOCK_LOG2_OFFSET] & 15;
+    uint32_t op = weir[WEIR_WEIR_OP_OFFSET] >> WEIR_WEIR_OP_SHIFT,
+             log2 = weir[WEIR_WEIR_BLOCK_LOG2_OFFSET] & 15;
     uint32_t groups = weir[WEIR_WEIR_GROUPS_OFFSET], worker = weir[WEIR_WEIR_WORKER_OFFSET];
     uint32_t slot = (uint32_t)weir[WEIR_WEIR_SLOT_OFFSET] << 8 | weir[WEIR_WEIR_SLOT_OFFSET + 1];
     uint32_t round = load32(weir + WEIR_WEIR_ROUND_OFFSET), job = load32(weir + WEIR_WEIR_JOB_OFFSET);
-    if (weir[0] != (WEIR_VERSION << 4 | WEIR_TYPE_CONTRIBUTION) || (weir[WEIR_WEIR_FLAGS_OFFSET] & ~WEIR_FLAG_PROTECTED) || op < 1 || op > 3 ||
+    if (weir[0] != (WEIR_VERSION << 4 | WEIR_TYPE_CONTRIBUTION) ||
+        (weir[WEIR_WEIR_FLAGS_OFFSET] & ~WEIR_FLAG_PROTECTED) || op < 1 || op > 3 ||
         log2 < WEIR_MIN_BLOCK_LOG2 || log2 > WEIR_MAX_BLOCK_LOG2 || job != sw->job || worker >= sw->workers ||
         port != worker + 1 || slot >= sw->slots)
         return;
     uint32_t columns = LANES >> log2;
     uint32_t size = UDP_PAYLOAD + WEIR_WEIR_SIZE + columns * WEIR_COLUMN_SIZE +
                     (uint32_t)__builtin_popcount(groups) * WEIR_GROUP_LANES * 4;
-    if (len < size)
-        return;
+    if (len < size) return;
     agg_slot *s = &sw->slot[slot * 2 + (round & 1)];
     uint32_t age = round - s->round, bit = 1u << worker, all = (uint32_t)((1ull << sw->workers) - 1);
     if (s->owner != job || (age && age < 0x80000000u)) {
@@ -152,8 +153,7 @@ static void process(sw_switch *self, uint32_t port, const uint8_t *frame, uint32
         return;
     }
     int again = (s->seen & bit) != 0;
-    if (again && s->seen != all)
-        return;
+    if (again && s->seen != all) return;
     const uint8_t *at = weir + WEIR_WEIR_SIZE;
     if (!again) {
         s->seen |= bit;
@@ -168,21 +168,16 @@ static void process(sw_switch *self, uint32_t port, const uint8_t *frame, uint32
                 s->written |= (uint8_t)(1u << g);
                 at += WEIR_GROUP_LANES * 4;
             }
-        if (s->seen != all)
-            return;
+        if (s->seen != all) return;
     }
     uint8_t out[2048];
     memcpy(out, frame, UDP_PAYLOAD + WEIR_WEIR_SIZE + columns * WEIR_COLUMN_SIZE);
     uint32_t n = result(s, out, columns);
     for (uint32_t w = 0; w < sw->workers; w++)
-        if (!again || w == worker)
-            deliver(out, n, w, emit, ctx);
+        if (!again || w == worker) deliver(out, n, w, emit, ctx);
 }
 
-static void no_lock(sw_switch *self)
-{
-    (void)self; /* nothing changes while it runs */
-}
+static void no_lock(sw_switch *self) { (void)self; /* nothing changes while it runs */ }
 
 static void no_stats(const sw_switch *self, sw_stats *out)
 {
@@ -192,7 +187,7 @@ static void no_stats(const sw_switch *self, sw_stats *out)
 
 sw_switch *aggregator_new(uint32_t job, uint32_t workers, uint32_t slots)
 {
-    static const sw_ops ops = {process, no_lock, no_lock, no_stats};
+    static const sw_ops ops = {.process = process, .lock = no_lock, .unlock = no_lock, .stats = no_stats};
     agg_switch *sw = calloc(1, sizeof *sw);
     *sw = (agg_switch){{&ops}, job, workers, slots, aligned_alloc(64, sizeof(agg_slot) * slots * 2)};
     memset(sw->slot, 0, sizeof(agg_slot) * slots * 2);

@@ -52,8 +52,8 @@ static void count(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len)
 
 /* `frames`: one contribution per worker, `len` bytes each. Runs rounds `from` to `to` on every slot.
  * Returns nanoseconds; `*results` is the number of frames the switch sent. */
-uint64_t load_memory(sw_switch *sw, uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots, uint32_t from,
-                     uint32_t to, uint64_t *results)
+uint64_t load_memory(sw_switch *sw, uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots,
+                     uint32_t from, uint32_t to, uint64_t *results)
 {
     *results = 0;
     uint64_t start = now_ns();
@@ -79,7 +79,8 @@ typedef struct {
  * -1 with errno set on failure. */
 int load_open(const char *netns, const char *interface)
 {
-    int home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), there = open(netns, O_RDONLY | O_CLOEXEC), fd = -1;
+    int home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC), there = open(netns, O_RDONLY | O_CLOEXEC),
+        fd = -1;
     if (home >= 0 && there >= 0 && setns(there, CLONE_NEWNET) == 0) {
         struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_IP)};
         int one = 1, size = 32 << 20;
@@ -94,8 +95,7 @@ int load_open(const char *netns, const char *interface)
             setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof size);
             setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size, sizeof size);
         }
-        if (setns(home, CLONE_NEWNET) != 0)
-            abort(); /* everything after would happen in the wrong network */
+        if (setns(home, CLONE_NEWNET) != 0) abort(); /* everything after would happen in the wrong network */
     }
     close(home);
     close(there);
@@ -107,8 +107,8 @@ static int send_frames(load_worker *w, uint8_t *batch, uint32_t len, int n)
 {
     int done = 0;
     if (w->port) {
-        for (; done < n && weir_port_send(w->port, WEIR_SIDE_HOST, batch + (size_t)done * len, len) == 0; done++)
-            ;
+        for (; done < n && weir_port_send(w->port, WEIR_SIDE_HOST, batch + (size_t)done * len, len) == 0;
+             done++);
         weir_port_notify(w->port, WEIR_SIDE_HOST);
         return done;
     }
@@ -121,8 +121,7 @@ static int send_frames(load_worker *w, uint8_t *batch, uint32_t len, int n)
     for (int tries = 0; done < n && tries < 1000; tries++) { /* a full queue drains when others run */
         int more = sendmmsg(w->fd, messages + done, (unsigned)(n - done), 0);
         done += more > 0 ? more : 0;
-        if (done < n)
-            sched_yield();
+        if (done < n) sched_yield();
     }
     return done;
 }
@@ -144,8 +143,7 @@ static int is_answer(load_worker *w, const uint8_t *frame, uint32_t slots, uint3
     uint32_t round;
     memcpy(&round, weir + WEIR_WEIR_ROUND_OFFSET, 4);
     *slot = (uint32_t)weir[WEIR_WEIR_SLOT_OFFSET] << 8 | weir[WEIR_WEIR_SLOT_OFFSET + 1];
-    if ((weir[0] & 15) != WEIR_TYPE_RESULT || *slot >= slots || ntohl(round) != w->round[*slot])
-        return 0;
+    if ((weir[0] & 15) != WEIR_TYPE_RESULT || *slot >= slots || ntohl(round) != w->round[*slot]) return 0;
     w->received++;
     w->round[*slot]++;
     return 1;
@@ -158,7 +156,8 @@ static int receive(load_worker *w, uint32_t slots, uint32_t *ready)
     if (w->port) {
         const uint8_t *frame;
         uint32_t length;
-        for (int i = 0; i < BATCH && (frame = weir_port_peek(w->port, WEIR_SIDE_HOST, &length)) != NULL; i++) {
+        for (int i = 0; i < BATCH && (frame = weir_port_peek(w->port, WEIR_SIDE_HOST, &length)) != NULL;
+             i++) {
             out += is_answer(w, frame, slots, &ready[out]);
             weir_port_release(w->port, WEIR_SIDE_HOST);
         }
@@ -172,8 +171,7 @@ static int receive(load_worker *w, uint32_t slots, uint32_t *ready)
         messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
     }
     int n = recvmmsg(w->fd, messages, BATCH, MSG_DONTWAIT, NULL);
-    for (int i = 0; i < n; i++)
-        out += is_answer(w, heads[i], slots, &ready[out]);
+    for (int i = 0; i < n; i++) out += is_answer(w, heads[i], slots, &ready[out]);
     return out;
 }
 
@@ -185,8 +183,7 @@ static int step(load_worker *w, uint8_t *batch, uint32_t len, uint32_t slots, ui
     uint32_t ready[BATCH];
     uint64_t now = now_ns();
     int received = receive(w, slots, ready), n = 0;
-    if (received > 0)
-        send_slots(w, batch, len, ready, received);
+    if (received > 0) send_slots(w, batch, len, ready, received);
     for (uint32_t slot = 0; check && slot < slots; slot++) {
         if (!w->sent_at[slot] || now > w->sent_at[slot] + retry_ns) {
             *retries += w->sent_at[slot] != 0;
@@ -213,8 +210,7 @@ static void run(load_worker *w, const uint8_t *frames, uint32_t len, uint32_t wo
         fds[i] = (struct pollfd){w[i].fd, POLLIN, 0};
         for (size_t k = 0; k < BATCH; k++)
             memcpy(batch + (i * BATCH + k) * len, frames + (size_t)i * len, len);
-        for (uint32_t slot = 0; slot < slots; slot++)
-            w[i].round[slot] = first_round;
+        for (uint32_t slot = 0; slot < slots; slot++) w[i].round[slot] = first_round;
     }
     uint64_t end = now_ns() + duration_ns, checked = 0;
     for (uint64_t now; (now = now_ns()) < end;) {
@@ -243,11 +239,9 @@ void load_sockets(const int *sockets, const uint8_t *frames, uint32_t len, uint3
                   uint32_t first_round, uint64_t duration_ns, uint64_t retry_ns, uint64_t counts[3])
 {
     load_worker *w = calloc(workers, sizeof *w);
-    for (uint32_t i = 0; i < workers; i++)
-        w[i].fd = sockets[i];
+    for (uint32_t i = 0; i < workers; i++) w[i].fd = sockets[i];
     run(w, frames, len, workers, slots, first_round, duration_ns, retry_ns, counts);
-    for (uint32_t i = 0; i < workers; i++)
-        close(w[i].fd);
+    for (uint32_t i = 0; i < workers; i++) close(w[i].fd);
     free(w);
 }
 
@@ -263,14 +257,11 @@ int load_rings(const char *directory, const uint8_t *frames, uint32_t len, uint3
     for (; bell && opened < workers; opened++) {
         snprintf(path, sizeof path, "%s/port-%u", directory, opened + 1);
         w[opened].fd = -1;
-        if ((w[opened].port = weir_port_open(path, 0, bell)) == NULL)
-            break;
+        if ((w[opened].port = weir_port_open(path, 0, bell)) == NULL) break;
     }
-    if (opened == workers)
-        run(w, frames, len, workers, slots, first_round, duration_ns, retry_ns, counts);
+    if (opened == workers) run(w, frames, len, workers, slots, first_round, duration_ns, retry_ns, counts);
     int error = errno;
-    for (uint32_t i = 0; i < opened; i++)
-        weir_port_close(w[i].port);
+    for (uint32_t i = 0; i < opened; i++) weir_port_close(w[i].port);
     weir_bell_close(bell);
     free(w);
     errno = error;
@@ -279,12 +270,13 @@ int load_rings(const char *directory, const uint8_t *frames, uint32_t len, uint3
 
 /* `count` frames of `len` bytes each, handed to a switch one by one, `passes` times over. Returns nanoseconds;
  * `*sent` is the number of frames the switch sent. */
-uint64_t load_frames(sw_switch *sw, const uint8_t *frames, uint32_t len, uint32_t frames_count, uint32_t passes,
-                     uint64_t *sent)
+uint64_t load_frames(sw_switch *sw, const uint8_t *frames, uint32_t len, uint32_t frames_count,
+                     uint32_t passes, uint64_t *sent)
 {
     *sent = 0;
     uint64_t start = now_ns();
     for (uint32_t pass = 0; pass < passes; pass++)
-        for (uint32_t i = 0; i < frames_count; i++) sw_process(sw, 1, frames + (size_t)i * len, len, start, count, sent);
+        for (uint32_t i = 0; i < frames_count; i++)
+            sw_process(sw, 1, frames + (size_t)i * len, len, start, count, sent);
     return now_ns() - start;
 }

@@ -15,7 +15,7 @@ enum { PORTS = 512, NO_PORT = PORTS, FRAME_BYTES = 2048 };
 #define SECOND 1000000000ull
 
 typedef struct frame {
-    struct frame *next;  // in the list of free ones
+    struct frame *next; // in the list of free ones
     uint32_t len;
     uint8_t bytes[FRAME_BYTES];
 } frame;
@@ -25,14 +25,14 @@ typedef enum { NOWHERE, TO_SWITCH, TO_HOST, TO_CALLER } target;
 // One way of a cable, from a switch's port.
 typedef struct {
     target to;
-    uint32_t node, port;  // TO_SWITCH
-    uint32_t id;          // TO_HOST, TO_CALLER: what the caller calls it
+    uint32_t node, port; // TO_SWITCH
+    uint32_t id;         // TO_HOST, TO_CALLER: what the caller calls it
     uint64_t rate_bps, delay_ns;
 } fabric_link;
 
 typedef struct {
     sw_switch *sw;
-    uint64_t wake;  // the earliest step in the queue, or NEVER
+    uint64_t wake; // the earliest step in the queue, or NEVER
     int down;
     fabric_link links[PORTS];
 } node_state;
@@ -51,7 +51,7 @@ typedef struct {
 } output;
 
 typedef struct {
-    uint64_t next;  // time of the first event, or NEVER; the caller reads it
+    uint64_t next; // time of the first event, or NEVER; the caller reads it
     uint64_t now;
     const output *outputs;
     uint64_t events;
@@ -62,15 +62,16 @@ typedef struct {
     event *heap;
     size_t length, capacity;
     output *out;
-    frame **held;  // of the outputs
+    frame **held; // of the outputs
     size_t out_count, out_capacity;
     frame *free;
-    int failed;  // out of memory
+    int failed; // out of memory
 } fabric;
 
 // ---- frames ----------------------------------------------------------------------------------------
 
-static frame *take_frame(fabric *f, const uint8_t *bytes, uint32_t len) {
+static frame *take_frame(fabric *f, const uint8_t *bytes, uint32_t len)
+{
     frame *made = f->free;
     if (made != NULL)
         f->free = made->next;
@@ -86,21 +87,24 @@ static frame *take_frame(fabric *f, const uint8_t *bytes, uint32_t len) {
     return made;
 }
 
-static void drop_frame(fabric *f, frame *dropped) {
+static void drop_frame(fabric *f, frame *dropped)
+{
     dropped->next = f->free;
     f->free = dropped;
 }
 
 // ---- the queue: a binary heap ----------------------------------------------------------------------
 
-static int earlier(const event *a, const event *b) {
+static int earlier(const event *a, const event *b)
+{
     if (a->time != b->time) return a->time < b->time;
     if ((a->port == NO_PORT) != (b->port == NO_PORT)) return b->port == NO_PORT;
     if (a->node != b->node) return a->node < b->node;
     return a->port != b->port ? a->port < b->port : a->order < b->order;
 }
 
-static void push(fabric *f, uint64_t time, uint32_t node, uint32_t port, frame *carried) {
+static void push(fabric *f, uint64_t time, uint32_t node, uint32_t port, frame *carried)
+{
     if (f->length == f->capacity) {
         size_t wanted = f->capacity ? 2 * f->capacity : 1024;
         event *grown = realloc(f->heap, wanted * sizeof *grown);
@@ -122,7 +126,8 @@ static void push(fabric *f, uint64_t time, uint32_t node, uint32_t port, frame *
     f->next = f->heap[0].time;
 }
 
-static event pop(fabric *f) {
+static event pop(fabric *f)
+{
     event first = f->heap[0], last = f->heap[--f->length];
     size_t at = 0;
     for (;;) {
@@ -140,7 +145,8 @@ static event pop(fabric *f) {
 
 // ---- switches and links ----------------------------------------------------------------------------
 
-static void put_out(fabric *f, uint32_t id, frame *sent) {
+static void put_out(fabric *f, uint32_t id, frame *sent)
+{
     if (f->out_count == f->out_capacity) {
         size_t wanted = f->out_capacity ? 2 * f->out_capacity : 64;
         output *out = realloc(f->out, wanted * sizeof *out);
@@ -160,7 +166,8 @@ static void put_out(fabric *f, uint32_t id, frame *sent) {
 }
 
 // A switch begins to send: the frame has arrived when its last bit has.
-static void on_emit(void *ctx, uint32_t port, const uint8_t *bytes, uint32_t len) {
+static void on_emit(void *ctx, uint32_t port, const uint8_t *bytes, uint32_t len)
+{
     fabric *f = ctx;
     if (port >= PORTS) return;
     const fabric_link *link = &f->nodes[f->current].links[port];
@@ -179,7 +186,8 @@ static void on_emit(void *ctx, uint32_t port, const uint8_t *bytes, uint32_t len
 }
 
 // See to it that the switch is stepped when something is due.
-static void rearm(fabric *f, uint32_t number) {
+static void rearm(fabric *f, uint32_t number)
+{
     node_state *node = &f->nodes[number];
     uint64_t due = sw_deadline(node->sw);
     if (due < f->now) due = f->now;
@@ -189,7 +197,8 @@ static void rearm(fabric *f, uint32_t number) {
     }
 }
 
-static void happen(fabric *f, event what) {
+static void happen(fabric *f, event what)
+{
     if (what.port == NO_PORT) {
         put_out(f, what.node, what.frame);
         return;
@@ -197,12 +206,13 @@ static void happen(fabric *f, event what) {
     node_state *node = &f->nodes[what.node];
     f->current = what.node;
     if (what.frame == NULL) {
-        if (node->wake != what.time) return;  // an earlier step has seen to it
+        if (node->wake != what.time) return; // an earlier step has seen to it
         node->wake = NEVER;
         if (node->down) return;
         sw_step(node->sw, f->now, on_emit, f);
     } else {
-        if (!node->down) sw_process(node->sw, what.port, what.frame->bytes, what.frame->len, f->now, on_emit, f);
+        if (!node->down)
+            sw_process(node->sw, what.port, what.frame->bytes, what.frame->len, f->now, on_emit, f);
         drop_frame(f, what.frame);
         if (node->down) return;
     }
@@ -211,7 +221,8 @@ static void happen(fabric *f, event what) {
 
 // ---- for the caller --------------------------------------------------------------------------------
 
-void fabric_free(fabric *f) {
+void fabric_free(fabric *f)
+{
     if (f == NULL) return;
     for (size_t i = 0; i < f->length; i++) free(f->heap[i].frame);
     for (size_t i = 0; i < f->out_count; i++) free(f->held[i]);
@@ -227,7 +238,8 @@ void fabric_free(fabric *f) {
     free(f);
 }
 
-fabric *fabric_new(uint32_t nodes, sw_switch *const *switches) {
+fabric *fabric_new(uint32_t nodes, sw_switch *const *switches)
+{
     fabric *f = calloc(1, sizeof *f);
     if (f == NULL) return NULL;
     f->next = NEVER;
@@ -246,21 +258,24 @@ fabric *fabric_new(uint32_t nodes, sw_switch *const *switches) {
 
 // What leaves `node` by `port` goes to `to`: `there` is a switch and its port `there_port`, or the caller's id.
 void fabric_attach(fabric *f, uint32_t node, uint32_t port, uint32_t to, uint32_t there, uint32_t there_port,
-                   uint64_t rate_bps, uint64_t delay_ns) {
+                   uint64_t rate_bps, uint64_t delay_ns)
+{
     f->nodes[node].links[port] = (fabric_link){to, there, there_port, there, rate_bps, delay_ns};
 }
 
 void fabric_set_down(fabric *f, uint32_t node, int down) { f->nodes[node].down = down; }
 
 // A frame arrives at a switch's port, or with NO_PORT at the host of id `node`, at `time`.
-void fabric_arrive(fabric *f, uint64_t time, uint32_t node, uint32_t port, const uint8_t *bytes, uint32_t len) {
+void fabric_arrive(fabric *f, uint64_t time, uint32_t node, uint32_t port, const uint8_t *bytes, uint32_t len)
+{
     frame *carried = take_frame(f, bytes, len);
     if (carried != NULL) push(f, time, node, port, carried);
 }
 
 // Runs events up to time `until` (included) or to the first with outputs, which stay valid until the next call.
 // Returns how many outputs there are, or -1 when memory ran out.
-int64_t fabric_run(fabric *f, uint64_t until) {
+int64_t fabric_run(fabric *f, uint64_t until)
+{
     for (size_t i = 0; i < f->out_count; i++) drop_frame(f, f->held[i]);
     f->out_count = 0;
     while (f->out_count == 0 && f->length != 0 && f->heap[0].time <= until && !f->failed) {

@@ -6,12 +6,12 @@
 #include <stdint.h>
 
 typedef struct {
-    uint64_t polynomial, initial, final_xor;  // of as many bits as the CRC has
+    uint64_t polynomial, initial, final_xor; // of as many bits as the CRC has
     uint64_t reflect_data, reflect_remainder;
 } sw_crc_parameters;
 
 typedef struct {
-    uint32_t bits;  // 8, 16, 32 or 64; 0: no CRC
+    uint32_t bits; // 8, 16, 32 or 64; 0: no CRC
     sw_crc_parameters crc;
 } sw_calculation_desc;
 
@@ -19,16 +19,18 @@ typedef struct {
     uint32_t bits;
     uint64_t mask, turn;
     sw_crc_parameters crc;
-    uint64_t table[256];  // remainder of each byte
+    uint64_t table[256]; // remainder of each byte
 } sw_calculation;
 
-static inline uint64_t sw_reflected(uint64_t value, unsigned bits) {
+static inline uint64_t sw_reflected(uint64_t value, unsigned bits)
+{
     uint64_t result = 0;
     for (unsigned i = 0; i < bits; i++) result |= (value >> i & 1) << (bits - 1 - i);
     return result;
 }
 
-static inline void sw_calculation_set(sw_calculation *c, uint32_t bits, const sw_crc_parameters *crc) {
+static inline void sw_calculation_set(sw_calculation *c, uint32_t bits, const sw_crc_parameters *crc)
+{
     c->bits = bits;
     c->mask = bits == 0 ? 0 : UINT64_MAX >> (64 - bits);
     c->crc = *crc;

@@ -17,17 +17,20 @@ static void lock(sw_switch *sw) { pthread_mutex_lock(&state(sw)->mutex); }
 static void unlock(sw_switch *sw) { pthread_mutex_unlock(&state(sw)->mutex); }
 static void stats(const sw_switch *sw, sw_stats *out) { *out = ((const sw_state *)sw)->stats; }
 
-static void step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx) {
+static void step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx)
+{
     sw_traffic_step(state(sw), now_ns, emit, ctx);
 }
 
-static uint64_t deadline(const sw_switch *sw) {
+static uint64_t deadline(const sw_switch *sw)
+{
     return atomic_load_explicit(&((const sw_state *)sw)->deadline, memory_order_relaxed);
 }
 
 int swc_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted);
 
-static void queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out) {
+static void queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out)
+{
     lock(sw);
     sw_traffic_stats(state(sw), port, out);
     unlock(sw);
@@ -35,17 +38,19 @@ static void queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out) {
 
 // Before a port is limited, from then on, and while packets are traced.
 static sw_ops unlimited = {NULL, lock, unlock, stats, step, deadline, swc_set_queueing, queue_stats};
-static const sw_ops limited = {sw_traffic_process, lock, unlock,           stats,
-                               step,               deadline, swc_set_queueing, queue_stats};
-static const sw_ops traced = {sw_trace_process, lock, unlock,           stats,
-                              step,             deadline, swc_set_queueing, queue_stats};
+static const sw_ops limited = {sw_traffic_process, lock,       unlock, stats, step, deadline,
+                               swc_set_queueing,   queue_stats};
+static const sw_ops traced = {sw_trace_process, lock,       unlock, stats, step, deadline,
+                              swc_set_queueing, queue_stats};
 
-static void choose_operations(sw_state *s) {
+static void choose_operations(sw_state *s)
+{
     const sw_ops *ops = s->trace != NULL ? &traced : s->traffic != NULL ? &limited : &unlimited;
     __atomic_store_n(&s->base.ops, ops, __ATOMIC_RELAXED);
 }
 
-int swc_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted) {
+int swc_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted)
+{
     lock(sw);
     int result = sw_traffic_set(state(sw), port, wanted);
     choose_operations(state(sw));
@@ -55,18 +60,21 @@ int swc_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted) {
 
 void swc_queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out) { queue_stats(sw, port, out); }
 
-static void *cells(uint64_t count, size_t bytes) {
+static void *cells(uint64_t count, size_t bytes)
+{
     size_t size = (count * bytes + 63) / 64 * 64;
     void *memory = size == 0 ? NULL : aligned_alloc(64, size);
     if (memory != NULL) memset(memory, 0, size);
     return memory;
 }
 
-void swc_destroy(sw_switch *sw) {
+void swc_destroy(sw_switch *sw)
+{
     sw_state *s = state(sw);
     for (uint32_t i = 0; s->tables != NULL && i < sw_generated.tables; i++)
         if (s->tables[i].fallback != NULL) sw_table_free(&s->tables[i]);
-    for (uint32_t i = 0; s->profiles != NULL && i < sw_generated.profiles; i++) sw_profile_free(&s->profiles[i]);
+    for (uint32_t i = 0; s->profiles != NULL && i < sw_generated.profiles; i++)
+        sw_profile_free(&s->profiles[i]);
     for (uint32_t i = 0; s->registers != NULL && i < sw_generated.registers; i++) free(s->registers[i]);
     for (uint32_t i = 0; s->counters != NULL && i < sw_generated.counters; i++) free(s->counters[i]);
     for (uint32_t i = 0; s->meters != NULL && i < sw_generated.meters; i++) free(s->meters[i]);
@@ -91,7 +99,8 @@ void swc_destroy(sw_switch *sw) {
     free(s);
 }
 
-static int allocate(sw_state *s) {
+static int allocate(sw_state *s)
+{
     const sw_program *program = &sw_generated;
     s->tables = calloc(program->tables + 1, sizeof(sw_table));
     s->profiles = calloc(program->profiles + 1, sizeof(sw_profile));
@@ -104,8 +113,8 @@ static int allocate(sw_state *s) {
     s->scratch = cells(1, program->scratch_bytes);
     s->calculations = calloc(program->calculations + 1, sizeof(sw_calculation));
     s->assertions = calloc(program->assertions + 1, sizeof(uint64_t));
-    if (!s->tables || !s->profiles || !s->registers || !s->counters || !s->meters || !s->groups || !s->sessions ||
-        !s->value_sets || !s->calculations || !s->assertions || !s->scratch)
+    if (!s->tables || !s->profiles || !s->registers || !s->counters || !s->meters || !s->groups ||
+        !s->sessions || !s->value_sets || !s->calculations || !s->assertions || !s->scratch)
         return -1;
     for (uint32_t i = 0; i < program->calculations; i++)
         sw_calculation_set(&s->calculations[i], program->calculation[i].bits, &program->calculation[i].crc);
@@ -119,14 +128,16 @@ static int allocate(sw_state *s) {
     for (uint32_t i = 0; i < program->meters; i++)
         if ((s->meters[i] = cells(program->meter[i].size + 1, sizeof(sw_meter))) == NULL) return -1;
     if (program->digest_words != 0) {
-        s->digests = calloc(1, sizeof(sw_digests) + (size_t)SW_DIGESTS * program->digest_words * sizeof(uint64_t));
+        s->digests =
+            calloc(1, sizeof(sw_digests) + (size_t)SW_DIGESTS * program->digest_words * sizeof(uint64_t));
         if (s->digests == NULL) return -1;
     }
     return 0;
 }
 
 // Recursive: who holds the lock over several control calls (swc_lock) takes it again in each.
-static void init_lock(pthread_mutex_t *mutex) {
+static void init_lock(pthread_mutex_t *mutex)
+{
     pthread_mutexattr_t recursive;
     pthread_mutexattr_init(&recursive);
     pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
@@ -134,7 +145,8 @@ static void init_lock(pthread_mutex_t *mutex) {
     pthread_mutexattr_destroy(&recursive);
 }
 
-sw_switch *swc_create(uint64_t seed) {
+sw_switch *swc_create(uint64_t seed)
+{
     sw_state *s = calloc(1, sizeof *s);
     if (s == NULL) return NULL;
     s->random = seed;
@@ -153,13 +165,15 @@ void swc_lock(sw_switch *sw) { lock(sw); }
 void swc_unlock(sw_switch *sw) { unlock(sw); }
 
 void swc_process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t len, uint64_t now_ns,
-                 sw_emit emit, void *ctx) {
+                 sw_emit emit, void *ctx)
+{
     lock(sw);
     sw_process(sw, port, frame, len, now_ns, emit, ctx);
     unlock(sw);
 }
 
-void swc_step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx) {
+void swc_step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx)
+{
     lock(sw);
     step(sw, now_ns, emit, ctx);
     unlock(sw);
@@ -167,7 +181,8 @@ void swc_step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx) {
 
 uint64_t swc_deadline(const sw_switch *sw) { return deadline(sw); }
 
-void swc_stats(sw_switch *sw, sw_stats *out) {
+void swc_stats(sw_switch *sw, sw_stats *out)
+{
     lock(sw);
     stats(sw, out);
     unlock(sw);
@@ -178,7 +193,8 @@ void swc_stats(sw_switch *sw, sw_stats *out) {
 // Traces the next `packets` frames that come in on `ports` (one bit each) by `program`, this program's code with
 // tracepoints. `room` is how many words of records are kept until they are read. Returns 0 or -1: no memory.
 int swc_start_trace(sw_switch *sw, const sw_program *program, const uint64_t *ports, uint64_t packets,
-                    uint32_t room) {
+                    uint32_t room)
+{
     sw_state *s = state(sw);
     sw_trace *made = calloc(1, sizeof *made + room * sizeof(uint64_t));
     if (made == NULL) return -1;
@@ -196,7 +212,8 @@ int swc_start_trace(sw_switch *sw, const sw_program *program, const uint64_t *po
     return 0;
 }
 
-void swc_stop_trace(sw_switch *sw) {
+void swc_stop_trace(sw_switch *sw)
+{
     sw_state *s = state(sw);
     lock(sw);
     sw_trace *old = s->trace;
@@ -208,7 +225,8 @@ void swc_stop_trace(sw_switch *sw) {
 
 // Moves the records to `out`, which has room for as many words as the trace, and in `lost` returns how many
 // blocks did not fit since the last time. Returns the words.
-uint32_t swc_read_trace(sw_switch *sw, uint64_t *out, uint64_t *lost) {
+uint32_t swc_read_trace(sw_switch *sw, uint64_t *out, uint64_t *lost)
+{
     lock(sw);
     sw_trace *t = state(sw)->trace;
     const uint32_t used = t == NULL ? 0 : t->used;
@@ -221,42 +239,48 @@ uint32_t swc_read_trace(sw_switch *sw, uint64_t *out, uint64_t *lost) {
 
 // -- tables ---------------------------------------------------------------------------------------
 
-int64_t swc_insert(sw_switch *sw, uint32_t table, const uint64_t *key, const uint64_t *check, int32_t priority,
-                   uint32_t action, const uint64_t *args) {
+int64_t swc_insert(sw_switch *sw, uint32_t table, const uint64_t *key, const uint64_t *check,
+                   int32_t priority, uint32_t action, const uint64_t *args)
+{
     lock(sw);
     int64_t handle = sw_table_insert(&state(sw)->tables[table], key, check, priority, action, args);
     unlock(sw);
     return handle;
 }
 
-void swc_modify(sw_switch *sw, uint32_t table, uint32_t handle, uint32_t action, const uint64_t *args) {
+void swc_modify(sw_switch *sw, uint32_t table, uint32_t handle, uint32_t action, const uint64_t *args)
+{
     sw_table *t = &state(sw)->tables[table];
     lock(sw);
     sw_entry_set(t, t->handles[handle], action, args);
     unlock(sw);
 }
 
-void swc_remove(sw_switch *sw, uint32_t table, uint32_t handle) {
+void swc_remove(sw_switch *sw, uint32_t table, uint32_t handle)
+{
     lock(sw);
     sw_table_remove(&state(sw)->tables[table], handle);
     unlock(sw);
 }
 
-void swc_default(sw_switch *sw, uint32_t table, uint32_t action, const uint64_t *args) {
+void swc_default(sw_switch *sw, uint32_t table, uint32_t action, const uint64_t *args)
+{
     sw_table *t = &state(sw)->tables[table];
     lock(sw);
     sw_entry_set(t, t->fallback, action, args);
     unlock(sw);
 }
 
-void swc_entry_count(sw_switch *sw, uint32_t table, uint32_t handle, sw_cell *out) {
+void swc_entry_count(sw_switch *sw, uint32_t table, uint32_t handle, sw_cell *out)
+{
     lock(sw);
     const sw_entry *entry = state(sw)->tables[table].handles[handle];
     *out = (sw_cell){entry->packets, entry->bytes};
     unlock(sw);
 }
 
-void swc_set_entry_count(sw_switch *sw, uint32_t table, uint32_t handle, const sw_cell *count) {
+void swc_set_entry_count(sw_switch *sw, uint32_t table, uint32_t handle, const sw_cell *count)
+{
     lock(sw);
     sw_entry *entry = state(sw)->tables[table].handles[handle];
     entry->packets = count->packets;
@@ -266,28 +290,32 @@ void swc_set_entry_count(sw_switch *sw, uint32_t table, uint32_t handle, const s
 
 // -- action profiles --------------------------------------------------------------------------------
 
-int swc_set_member(sw_switch *sw, uint32_t profile, uint32_t handle, uint32_t action, const uint64_t *args) {
+int swc_set_member(sw_switch *sw, uint32_t profile, uint32_t handle, uint32_t action, const uint64_t *args)
+{
     lock(sw);
     int result = sw_profile_set_member(&state(sw)->profiles[profile], handle, action, args);
     unlock(sw);
     return result;
 }
 
-void swc_remove_member(sw_switch *sw, uint32_t profile, uint32_t handle) {
+void swc_remove_member(sw_switch *sw, uint32_t profile, uint32_t handle)
+{
     lock(sw);
     sw_profile_remove_member(&state(sw)->profiles[profile], handle);
     unlock(sw);
 }
 
 int swc_set_member_group(sw_switch *sw, uint32_t profile, uint32_t handle, uint32_t count,
-                         const uint32_t *members) {
+                         const uint32_t *members)
+{
     lock(sw);
     int result = sw_profile_set_group(&state(sw)->profiles[profile], handle, count, members);
     unlock(sw);
     return result;
 }
 
-void swc_remove_member_group(sw_switch *sw, uint32_t profile, uint32_t handle) {
+void swc_remove_member_group(sw_switch *sw, uint32_t profile, uint32_t handle)
+{
     lock(sw);
     sw_profile_remove_group(&state(sw)->profiles[profile], handle);
     unlock(sw);
@@ -296,7 +324,8 @@ void swc_remove_member_group(sw_switch *sw, uint32_t profile, uint32_t handle) {
 // -- replication ----------------------------------------------------------------------------------
 
 static int set_replicas(sw_switch *sw, sw_replicas **place, uint32_t count, const sw_replica *replicas,
-                        uint32_t packet_length) {
+                        uint32_t packet_length)
+{
     sw_replicas *made = malloc(sizeof *made + count * sizeof(sw_replica));
     if (made == NULL) return -1;
     made->count = count;
@@ -310,7 +339,8 @@ static int set_replicas(sw_switch *sw, sw_replicas **place, uint32_t count, cons
     return 0;
 }
 
-static void clear_replicas(sw_switch *sw, sw_replicas **place) {
+static void clear_replicas(sw_switch *sw, sw_replicas **place)
+{
     lock(sw);
     sw_replicas *old = *place;
     *place = NULL;
@@ -318,26 +348,27 @@ static void clear_replicas(sw_switch *sw, sw_replicas **place) {
     free(old);
 }
 
-int swc_set_group(sw_switch *sw, uint32_t group, uint32_t count, const sw_replica *replicas) {
+int swc_set_group(sw_switch *sw, uint32_t group, uint32_t count, const sw_replica *replicas)
+{
     return set_replicas(sw, &state(sw)->groups[group], count, replicas, 0);
 }
 
 void swc_clear_group(sw_switch *sw, uint32_t group) { clear_replicas(sw, &state(sw)->groups[group]); }
 
 int swc_set_session(sw_switch *sw, uint32_t session, uint32_t count, const sw_replica *replicas,
-                    uint32_t packet_length) {
+                    uint32_t packet_length)
+{
     return set_replicas(sw, &state(sw)->sessions[session], count, replicas, packet_length);
 }
 
-void swc_clear_session(sw_switch *sw, uint32_t session) {
-    clear_replicas(sw, &state(sw)->sessions[session]);
-}
+void swc_clear_session(sw_switch *sw, uint32_t session) { clear_replicas(sw, &state(sw)->sessions[session]); }
 
 // -- parser value sets ------------------------------------------------------------------------------
 
 // `members` holds a value and a mask of `words` words for each of `count` members. Returns 0, or -1 when memory ran
 // out.
-int swc_set_value_set(sw_switch *sw, uint32_t number, uint32_t count, uint32_t words, const uint64_t *members) {
+int swc_set_value_set(sw_switch *sw, uint32_t number, uint32_t count, uint32_t words, const uint64_t *members)
+{
     const size_t bytes = 2 * sizeof(uint64_t) * (size_t)count * words;
     sw_value_set *made = malloc(sizeof *made + bytes);
     if (made == NULL) return -1;
@@ -353,27 +384,31 @@ int swc_set_value_set(sw_switch *sw, uint32_t number, uint32_t count, uint32_t w
 
 // -- counters and registers -------------------------------------------------------------------------
 
-void swc_counter(sw_switch *sw, uint32_t counter, uint64_t index, sw_cell *out) {
+void swc_counter(sw_switch *sw, uint32_t counter, uint64_t index, sw_cell *out)
+{
     lock(sw);
     *out = state(sw)->counters[counter][index];
     unlock(sw);
 }
 
-void swc_set_counter(sw_switch *sw, uint32_t counter, uint64_t index, const sw_cell *count) {
+void swc_set_counter(sw_switch *sw, uint32_t counter, uint64_t index, const sw_cell *count)
+{
     lock(sw);
     state(sw)->counters[counter][index] = *count;
     unlock(sw);
 }
 
 // Register cells travel as `cell_bytes` bytes in the machine's own order.
-void swc_register(sw_switch *sw, uint32_t number, uint64_t index, void *out) {
+void swc_register(sw_switch *sw, uint32_t number, uint64_t index, void *out)
+{
     size_t bytes = sw_generated.reg[number].cell_bytes;
     lock(sw);
     memcpy(out, (const char *)state(sw)->registers[number] + index * bytes, bytes);
     unlock(sw);
 }
 
-void swc_set_register(sw_switch *sw, uint32_t number, uint64_t index, const void *value) {
+void swc_set_register(sw_switch *sw, uint32_t number, uint64_t index, const void *value)
+{
     size_t bytes = sw_generated.reg[number].cell_bytes;
     lock(sw);
     memcpy((char *)state(sw)->registers[number] + index * bytes, value, bytes);
@@ -382,14 +417,16 @@ void swc_set_register(sw_switch *sw, uint32_t number, uint64_t index, const void
 
 // -- calculations and assertions ----------------------------------------------------------------------
 
-void swc_set_crc(sw_switch *sw, uint32_t number, const sw_crc_parameters *crc) {
+void swc_set_crc(sw_switch *sw, uint32_t number, const sw_crc_parameters *crc)
+{
     sw_calculation *c = &state(sw)->calculations[number];
     lock(sw);
     sw_calculation_set(c, c->bits, crc);
     unlock(sw);
 }
 
-uint64_t swc_assertion(sw_switch *sw, uint32_t number) {
+uint64_t swc_assertion(sw_switch *sw, uint32_t number)
+{
     lock(sw);
     const uint64_t failed = state(sw)->assertions[number];
     unlock(sw);

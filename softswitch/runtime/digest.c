@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-void sw_digest_add(sw_state *s, const uint64_t *sample) {
+void sw_digest_add(sw_state *s, const uint64_t *sample)
+{
     sw_digests *digests = s->digests;
     const unsigned words = sw_generated.digest_words;
     const uint32_t count = atomic_load_explicit(&digests->count, memory_order_relaxed);
@@ -22,13 +23,15 @@ void sw_digest_add(sw_state *s, const uint64_t *sample) {
 uint32_t swc_digest_room(void) { return SW_DIGESTS; }
 
 // Whether there is anything to take. Needs no lock.
-int swc_digests_wait(const sw_switch *sw) {
+int swc_digests_wait(const sw_switch *sw)
+{
     const sw_digests *digests = ((const sw_state *)sw)->digests;
     return digests != NULL && atomic_load_explicit(&digests->count, memory_order_relaxed) != 0;
 }
 
 // Moves all samples that wait to `out`, which has room for SW_DIGESTS. Returns how many there are.
-uint32_t swc_take_digests(sw_switch *sw, uint64_t *out) {
+uint32_t swc_take_digests(sw_switch *sw, uint64_t *out)
+{
     sw_digests *digests = ((sw_state *)sw)->digests;
     sw_lock(sw);
     const uint32_t count = atomic_load_explicit(&digests->count, memory_order_relaxed);
@@ -39,7 +42,8 @@ uint32_t swc_take_digests(sw_switch *sw, uint64_t *out) {
     return count;
 }
 
-uint64_t swc_lost_digests(sw_switch *sw) {
+uint64_t swc_lost_digests(sw_switch *sw)
+{
     const sw_digests *digests = ((sw_state *)sw)->digests;
     sw_lock(sw);
     const uint64_t lost = digests == NULL ? 0 : digests->lost;

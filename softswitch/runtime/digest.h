@@ -10,12 +10,12 @@
 
 #include "state.h"
 
-enum { SW_DIGESTS = 4096, SW_DIGEST_SLOTS = 2 * SW_DIGESTS };  // samples that can wait; the next is lost
+enum { SW_DIGESTS = 4096, SW_DIGEST_SLOTS = 2 * SW_DIGESTS }; // samples that can wait; the next is lost
 
 struct sw_digests {
     _Atomic uint32_t count;
     uint64_t lost;
-    uint16_t slots[SW_DIGEST_SLOTS];  // by hash, with linear probing: number of the sample + 1, 0 for none
+    uint16_t slots[SW_DIGEST_SLOTS]; // by hash, with linear probing: number of the sample + 1, 0 for none
     uint64_t samples[];
 };
 

@@ -18,7 +18,8 @@ typedef struct {
     sw_line bits, packets;
 } sw_pace;
 
-static inline void sw_line_occupy(sw_line *line, uint64_t now, uint64_t units, uint64_t rate) {
+static inline void sw_line_occupy(sw_line *line, uint64_t now, uint64_t units, uint64_t rate)
+{
     if (rate == 0) return;
     if (line->free < now) *line = (sw_line){now, 0};
     const unsigned __int128 work = (unsigned __int128)units * SW_NANOSECONDS + line->rest;
@@ -27,7 +28,8 @@ static inline void sw_line_occupy(sw_line *line, uint64_t now, uint64_t units, u
 }
 
 // When the next frame may pass, not before `now`.
-static inline uint64_t sw_pace_next(const sw_pace *pace, const sw_queueing *limits, uint64_t now) {
+static inline uint64_t sw_pace_next(const sw_pace *pace, const sw_queueing *limits, uint64_t now)
+{
     if (limits->rate_bps != 0) {
         const uint64_t ahead =
             (uint64_t)((unsigned __int128)limits->burst_bytes * 8 * SW_NANOSECONDS / limits->rate_bps);
@@ -38,12 +40,14 @@ static inline uint64_t sw_pace_next(const sw_pace *pace, const sw_queueing *limi
 }
 
 // A frame passes at `now`, which sw_pace_next allows; one of 0 bytes takes no time on the line.
-static inline void sw_pace_take(sw_pace *pace, const sw_queueing *limits, uint64_t now, uint32_t bytes) {
+static inline void sw_pace_take(sw_pace *pace, const sw_queueing *limits, uint64_t now, uint32_t bytes)
+{
     sw_line_occupy(&pace->packets, now, 1, limits->rate_pps);
     if (bytes != 0) sw_line_occupy(&pace->bits, now, (uint64_t)bytes * 8, limits->rate_bps);
 }
 
-static inline void sw_line_change(sw_line *line, uint64_t now, uint64_t old, uint64_t rate) {
+static inline void sw_line_change(sw_line *line, uint64_t now, uint64_t old, uint64_t rate)
+{
     if (old == rate) return;
     if (old != 0 && rate != 0 && line->free > now) {
         const unsigned __int128 left = (unsigned __int128)(line->free - now) * old / rate;
@@ -55,7 +59,8 @@ static inline void sw_line_change(sw_line *line, uint64_t now, uint64_t old, uin
 }
 
 // What has not passed yet goes on at the new rates.
-static inline void sw_pace_change(sw_pace *pace, uint64_t now, const sw_queueing *old, const sw_queueing *new) {
+static inline void sw_pace_change(sw_pace *pace, uint64_t now, const sw_queueing *old, const sw_queueing *new)
+{
     sw_line_change(&pace->bits, now, old->rate_bps, new->rate_bps);
     sw_line_change(&pace->packets, now, old->rate_pps, new->rate_pps);
 }

@@ -11,7 +11,7 @@
 
 typedef struct {
     const char *name;
-    uint32_t arg_words;  // 64-bit words of the longest action data
+    uint32_t arg_words; // 64-bit words of the longest action data
 } sw_profile_desc;
 
 typedef struct {
@@ -26,16 +26,18 @@ typedef struct {
 
 typedef struct {
     const sw_profile_desc *desc;
-    sw_member **members;  // by handle; NULL for a free one
+    sw_member **members; // by handle; NULL for a free one
     sw_member_group **groups;
     uint32_t member_count, group_count;
 } sw_profile;
 
-SW_INLINE const sw_member *sw_profile_member(const sw_profile *profile, uint64_t handle) {
+SW_INLINE const sw_member *sw_profile_member(const sw_profile *profile, uint64_t handle)
+{
     return profile->members[handle];
 }
 
-SW_INLINE const sw_member_group *sw_profile_group(const sw_profile *profile, uint64_t handle) {
+SW_INLINE const sw_member_group *sw_profile_group(const sw_profile *profile, uint64_t handle)
+{
     return profile->groups[handle];
 }
 

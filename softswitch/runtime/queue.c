@@ -13,17 +13,20 @@ enum { STEP_ROUNDS = 16384 };
 
 static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-static void set_deadline(sw_state *s, uint64_t due) {
+static void set_deadline(sw_state *s, uint64_t due)
+{
     atomic_store_explicit(&s->deadline, due, memory_order_relaxed);
 }
 
-static void set_due(sw_queued_port *port, uint64_t now) {
+static void set_due(sw_queued_port *port, uint64_t now)
+{
     port->due = port->waiting == 0 ? SW_NEVER : sw_pace_next(&port->pace, &port->limits, now);
 }
 
 // -- packets ----------------------------------------------------------------------------------------
 
-static sw_packet *take(sw_traffic *t) {
+static sw_packet *take(sw_traffic *t)
+{
     const size_t bytes = (sw_generated.packet_bytes + 63) / 64 * 64;
     sw_packet *packet = t->pool;
     if (packet != NULL)
@@ -33,12 +36,14 @@ static sw_packet *take(sw_traffic *t) {
     return packet;
 }
 
-static void give_back(sw_traffic *t, sw_packet *packet) {
+static void give_back(sw_traffic *t, sw_packet *packet)
+{
     packet->next = t->pool;
     t->pool = packet;
 }
 
-sw_packet *sw_enqueue(sw_state *s, sw_queued_port *port, uint32_t priority, uint32_t bytes, uint32_t passes) {
+sw_packet *sw_enqueue(sw_state *s, sw_queued_port *port, uint32_t priority, uint32_t bytes, uint32_t passes)
+{
     sw_traffic *t = s->traffic;
     sw_queue *queue = &port->queues[priority % SW_PRIORITIES];
     sw_queue_stats *stats = &queue->stats;
@@ -68,13 +73,15 @@ sw_packet *sw_enqueue(sw_state *s, sw_queued_port *port, uint32_t priority, uint
     return packet;
 }
 
-static sw_queue *first_to_serve(sw_queued_port *port) {
+static sw_queue *first_to_serve(sw_queued_port *port)
+{
     sw_queue *queue = &port->queues[SW_PRIORITIES - 1];
     while (queue->first == NULL) queue--;
     return queue;
 }
 
-static void drop_port(sw_traffic *t, sw_queued_port *port) {
+static void drop_port(sw_traffic *t, sw_queued_port *port)
+{
     uint32_t i = 0;
     while (t->ports[i] != port) i++;
     t->count--;
@@ -84,7 +91,8 @@ static void drop_port(sw_traffic *t, sw_queued_port *port) {
 }
 
 // Sends the packet that a port has waiting first, which is due.
-static void depart(sw_state *s, sw_queued_port *port, sw_emit emit, void *ctx) {
+static void depart(sw_state *s, sw_queued_port *port, sw_emit emit, void *ctx)
+{
     sw_traffic *t = s->traffic;
     const uint64_t now = port->due;
     sw_queue *queue = first_to_serve(port);
@@ -99,7 +107,7 @@ static void depart(sw_state *s, sw_queued_port *port, sw_emit emit, void *ctx) {
     const uint32_t sent =
         program->depart(s, packet, port->number, now, (uint32_t)queue->stats.depth_packets, emit, ctx);
     port->waiting--;
-    t->rounds += packet->passes - passes - 1;  // the first is its own turn
+    t->rounds += packet->passes - passes - 1; // the first is its own turn
     give_back(t, packet);
     queue->stats.packets += sent != 0;
     queue->stats.bytes += sent;
@@ -109,14 +117,17 @@ static void depart(sw_state *s, sw_queued_port *port, sw_emit emit, void *ctx) {
 }
 
 // The port that is due first; of several, the one with the lowest number.
-static sw_queued_port *earliest(const sw_traffic *t) {
+static sw_queued_port *earliest(const sw_traffic *t)
+{
     sw_queued_port *found = NULL;
     for (uint32_t i = 0; i < t->count; i++)
-        if (t->ports[i]->waiting != 0 && (found == NULL || t->ports[i]->due < found->due)) found = t->ports[i];
+        if (t->ports[i]->waiting != 0 && (found == NULL || t->ports[i]->due < found->due))
+            found = t->ports[i];
     return found;
 }
 
-void sw_traffic_step(sw_state *s, uint64_t now_ns, sw_emit emit, void *ctx) {
+void sw_traffic_step(sw_state *s, uint64_t now_ns, sw_emit emit, void *ctx)
+{
     sw_traffic *t = s->traffic;
     if (t == NULL) return;
     if (s->deadline <= now_ns) {
@@ -131,7 +142,8 @@ void sw_traffic_step(sw_state *s, uint64_t now_ns, sw_emit emit, void *ctx) {
 }
 
 void sw_traffic_process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t len, uint64_t now_ns,
-                        sw_emit emit, void *ctx) {
+                        sw_emit emit, void *ctx)
+{
     sw_state *s = (sw_state *)sw;
     sw_traffic_step(s, now_ns, emit, ctx);
     const sw_program *program = s->trace == NULL ? &sw_generated : sw_trace_next(s->trace, port);
@@ -141,7 +153,8 @@ void sw_traffic_process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint
 
 // -- settings ---------------------------------------------------------------------------------------
 
-static sw_queued_port *add_port(sw_state *s, uint32_t number) {
+static sw_queued_port *add_port(sw_state *s, uint32_t number)
+{
     if (s->traffic == NULL && (s->traffic = calloc(1, sizeof *s->traffic)) == NULL) return NULL;
     sw_traffic *t = s->traffic;
     sw_queued_port *port = calloc(1, sizeof *port);
@@ -154,7 +167,8 @@ static sw_queued_port *add_port(sw_state *s, uint32_t number) {
     return port;
 }
 
-int sw_traffic_set(sw_state *s, uint32_t number, const sw_queueing *wanted) {
+int sw_traffic_set(sw_state *s, uint32_t number, const sw_queueing *wanted)
+{
     // What is sent back to a port that is about to empty still waits there: not without end.
     static const sw_queueing unlimited = {.depth_packets = 1024, .depth_bytes = SW_NEVER};
     if (number >= SW_QUEUE_PORTS) return -ERANGE;
@@ -175,13 +189,15 @@ int sw_traffic_set(sw_state *s, uint32_t number, const sw_queueing *wanted) {
     return 0;
 }
 
-void sw_traffic_stats(const sw_state *s, uint32_t number, sw_queue_stats *out) {
+void sw_traffic_stats(const sw_state *s, uint32_t number, sw_queue_stats *out)
+{
     const sw_queued_port *port = sw_queues_of(s, number);
     for (uint32_t i = 0; i < SW_PRIORITIES; i++)
         out[i] = port == NULL ? (sw_queue_stats){0} : port->queues[i].stats;
 }
 
-static void free_packets(sw_packet *packet) {
+static void free_packets(sw_packet *packet)
+{
     while (packet != NULL) {
         sw_packet *next = packet->next;
         free(packet);
@@ -189,7 +205,8 @@ static void free_packets(sw_packet *packet) {
     }
 }
 
-void sw_traffic_free(sw_state *s) {
+void sw_traffic_free(sw_state *s)
+{
     sw_traffic *t = s->traffic;
     if (t == NULL) return;
     for (uint32_t i = 0; i < t->count; i++) {

@@ -10,16 +10,16 @@
 #include "pace.h"
 #include "state.h"
 
-enum { SW_QUEUE_PORTS = 512 };  // ports that can be limited
+enum { SW_QUEUE_PORTS = 512 }; // ports that can be limited
 
 // A packet that waits. What the program keeps of it follows.
 struct sw_packet {
     sw_packet *next;
     uint64_t enqueued_ns;
-    uint32_t bytes;   // its length when it was put into the queue
-    uint32_t depth;   // packets it found there
-    uint32_t passes;  // egress passes of the frame it comes from
-    uint64_t traced;  // its number when it is traced, or 0
+    uint32_t bytes;  // its length when it was put into the queue
+    uint32_t depth;  // packets it found there
+    uint32_t passes; // egress passes of the frame it comes from
+    uint64_t traced; // its number when it is traced, or 0
 };
 
 typedef struct {
@@ -29,9 +29,9 @@ typedef struct {
 
 typedef struct {
     uint32_t number;
-    int closing;  // no longer limited: freed once empty
+    int closing; // no longer limited: freed once empty
     sw_queueing limits;
-    uint64_t due;  // SW_NEVER when nothing waits
+    uint64_t due; // SW_NEVER when nothing waits
     sw_pace pace;
     uint32_t waiting;
     sw_queue queues[SW_PRIORITIES];
@@ -39,15 +39,16 @@ typedef struct {
 
 struct sw_traffic {
     sw_queued_port *by_number[SW_QUEUE_PORTS];
-    sw_queued_port *ports[SW_QUEUE_PORTS];  // the same, packed, in order of their numbers
+    sw_queued_port *ports[SW_QUEUE_PORTS]; // the same, packed, in order of their numbers
     uint32_t count;
-    uint64_t now;     // of what is being done, or was done last; no packet is due before
-    uint64_t rounds;  // how often packets entered a queue, or were done and began anew without
-    sw_packet *pool;  // free packets
+    uint64_t now;    // of what is being done, or was done last; no packet is due before
+    uint64_t rounds; // how often packets entered a queue, or were done and began anew without
+    sw_packet *pool; // free packets
 };
 
 // The queues of a port, or NULL.
-static inline sw_queued_port *sw_queues_of(const sw_state *s, uint32_t port) {
+static inline sw_queued_port *sw_queues_of(const sw_state *s, uint32_t port)
+{
     return s->traffic != NULL && port < SW_QUEUE_PORTS ? s->traffic->by_number[port] : NULL;
 }
 

@@ -21,7 +21,7 @@ typedef struct {
 
 typedef struct {
     uint32_t count;
-    uint32_t packet_length;  // clone sessions: bytes kept, 0 for all
+    uint32_t packet_length; // clone sessions: bytes kept, 0 for all
     sw_replica replicas[];
 } sw_replicas;
 
@@ -43,35 +43,35 @@ typedef struct {
 
 enum { SW_GROUPS = 1 << 16, SW_SESSIONS = 1 << 15 };
 
-enum { SW_MOST_TURNS = 1 << 16 };      // of the loops in an action
-enum { SW_ASSERTION_FAILED = 2 };  // in `exit` of the generated code's state
+enum { SW_MOST_TURNS = 1 << 16 }; // of the loops in an action
+enum { SW_ASSERTION_FAILED = 2 }; // in `exit` of the generated code's state
 
-typedef struct sw_traffic sw_traffic;  // queue.h
+typedef struct sw_traffic sw_traffic; // queue.h
 typedef struct sw_packet sw_packet;
-typedef struct sw_trace sw_trace;  // trace.h
-typedef struct sw_digests sw_digests;  // digest.h
+typedef struct sw_trace sw_trace;     // trace.h
+typedef struct sw_digests sw_digests; // digest.h
 
 typedef struct sw_state {
-    sw_switch base;  // first: drivers see only this
+    sw_switch base; // first: drivers see only this
     pthread_mutex_t mutex;
     sw_stats stats;
-    _Atomic uint64_t deadline;  // when the next queued packet is due; SW_NEVER without one
-    sw_traffic *traffic;        // NULL until a port is limited
+    _Atomic uint64_t deadline; // when the next queued packet is due; SW_NEVER without one
+    sw_traffic *traffic;       // NULL until a port is limited
     uint64_t random;
-    uint64_t now;  // the last time that was told, in nanoseconds: kept where meters or idle times need it
+    uint64_t now; // the last time that was told, in nanoseconds: kept where meters or idle times need it
     sw_table *tables;
     sw_profile *profiles;
     void **registers;
     sw_cell **counters;
     sw_meter **meters;
-    sw_digests *digests;  // NULL in a program without
+    sw_digests *digests; // NULL in a program without
     sw_replicas **groups;
     sw_replicas **sessions;
-    sw_value_set **value_sets;  // NULL: empty
-    void *scratch;              // the generated code's packet state and buffers
-    sw_trace *trace;            // NULL while no packets are traced
+    sw_value_set **value_sets; // NULL: empty
+    void *scratch;             // the generated code's packet state and buffers
+    sw_trace *trace;           // NULL while no packets are traced
     sw_calculation *calculations;
-    uint64_t *assertions;  // how often each failed
+    uint64_t *assertions; // how often each failed
 } sw_state;
 
 // What the generated code says about itself.
@@ -80,22 +80,24 @@ typedef struct {
     const sw_table_desc *table;
     const sw_profile_desc *profile;
     const sw_array_desc *reg, *counter, *meter;
-    uint32_t digest_words;  // of a sample; 0 without digests
-    size_t scratch_bytes, packet_bytes;  // of a sw_packet with what the program keeps in it
+    uint32_t digest_words;              // of a sample; 0 without digests
+    size_t scratch_bytes, packet_bytes; // of a sw_packet with what the program keeps in it
     void (*process)(sw_switch *, uint32_t, const uint8_t *, uint32_t, uint64_t, sw_emit, void *);
     // The same where ports are limited: what has to wait is put into their queues.
     void (*process_limited)(sw_switch *, uint32_t, const uint8_t *, uint32_t, uint64_t, sw_emit, void *);
     // Egress of a packet from the queue of `port` that left `depth` packets behind. Returns the length of
     // the frame that went out, 0 for none.
-    uint32_t (*depart)(sw_state *, sw_packet *, uint32_t port, uint64_t now_ns, uint32_t depth, sw_emit, void *);
-    uint32_t calculations, assertions;  // calculations: those with state
+    uint32_t (*depart)(sw_state *, sw_packet *, uint32_t port, uint64_t now_ns, uint32_t depth, sw_emit,
+                       void *);
+    uint32_t calculations, assertions; // calculations: those with state
     const sw_calculation_desc *calculation;
 } sw_program;
 
 extern const sw_program sw_generated;
 
 // Uniform in [low, high]; splitmix64, the same sequence in every new switch with the same seed.
-static inline uint64_t sw_random(sw_state *s, uint64_t low, uint64_t high) {
+static inline uint64_t sw_random(sw_state *s, uint64_t low, uint64_t high)
+{
     uint64_t z = s->random += 0x9e3779b97f4a7c15u;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;

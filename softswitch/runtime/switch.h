@@ -15,7 +15,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { SW_MAX_FRAME = 2040 };  // longer frames are dropped and counted
+enum { SW_MAX_FRAME = 2040 }; // longer frames are dropped and counted
 
 typedef struct sw_switch sw_switch;
 
@@ -26,21 +26,21 @@ typedef struct {
     uint64_t packets_in, packets_out, packets_dropped, bytes_in, bytes_out;
 } sw_stats;
 
-enum { SW_PRIORITIES = 8 };  // queues of a port: 7 is served first, 0 last
+enum { SW_PRIORITIES = 8 }; // queues of a port: 7 is served first, 0 last
 #define SW_NEVER UINT64_MAX
 
 // What limits a port. Frames wait in its queues while it may not send.
 typedef struct {
-    uint64_t rate_bps;       // bits of frames, without preamble and gap; 0: no limit
-    uint64_t rate_pps;       // packets taken from the queues; 0: no limit
-    uint64_t burst_bytes;    // may leave back to back, ahead of rate_bps, after the port was idle
-    uint64_t depth_packets;  // of each queue
-    uint64_t depth_bytes;    // of each queue; SW_NEVER: no limit
+    uint64_t rate_bps;      // bits of frames, without preamble and gap; 0: no limit
+    uint64_t rate_pps;      // packets taken from the queues; 0: no limit
+    uint64_t burst_bytes;   // may leave back to back, ahead of rate_bps, after the port was idle
+    uint64_t depth_packets; // of each queue
+    uint64_t depth_bytes;   // of each queue; SW_NEVER: no limit
 } sw_queueing;
 
 typedef struct {
-    uint64_t packets, bytes;              // sent
-    uint64_t depth_packets, depth_bytes;  // waiting now
+    uint64_t packets, bytes;             // sent
+    uint64_t depth_packets, depth_bytes; // waiting now
     uint64_t dropped_packets, dropped_bytes;
 } sw_queue_stats;
 
@@ -58,10 +58,11 @@ typedef struct {
 } sw_ops;
 
 struct sw_switch {
-    const sw_ops *ops;  // changes with what the switch has to do; private state follows
+    const sw_ops *ops; // changes with what the switch has to do; private state follows
 };
 
-static inline const sw_ops *sw_operations(const sw_switch *sw) {
+static inline const sw_ops *sw_operations(const sw_switch *sw)
+{
     return __atomic_load_n(&sw->ops, __ATOMIC_RELAXED);
 }
 
@@ -69,29 +70,35 @@ static inline const sw_ops *sw_operations(const sw_switch *sw) {
 // microseconds modulo 2^48) through the program; calls `emit` for every frame that leaves: first those that
 // waited in queues and were due by `now_ns`. `now_ns` must not go back.
 static inline void sw_process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t len,
-                              uint64_t now_ns, sw_emit emit, void *ctx) {
+                              uint64_t now_ns, sw_emit emit, void *ctx)
+{
     sw_operations(sw)->process(sw, port, frame, len, now_ns, emit, ctx);
 }
 
 // Sends what waits in queues and is due by `now_ns`, each frame with the time it was due as its time. Of packets
 // that go round and multiply it does a part, so that the caller can let the lock go: then sw_deadline has passed.
-static inline void sw_step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx) {
+static inline void sw_step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx)
+{
     if (sw_operations(sw)->step != NULL) sw_operations(sw)->step(sw, now_ns, emit, ctx);
 }
 
 // When the next frame that waits in a queue is due, or SW_NEVER. Needs no lock.
-static inline uint64_t sw_deadline(const sw_switch *sw) {
+static inline uint64_t sw_deadline(const sw_switch *sw)
+{
     return sw_operations(sw)->deadline == NULL ? SW_NEVER : sw_operations(sw)->deadline(sw);
 }
 
 // These two take the lock. Limits a port (below 512), or with NULL no longer; what waits stays, and leaves
 // under the new limits. They count from the last time that the switch was told: call sw_step before.
 // Returns 0, -ENOMEM, -ERANGE (no such port) or -EOPNOTSUPP (a switch without queues).
-static inline int sw_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted) {
-    return sw_operations(sw)->set_queueing == NULL ? -EOPNOTSUPP : sw_operations(sw)->set_queueing(sw, port, wanted);
+static inline int sw_set_queueing(sw_switch *sw, uint32_t port, const sw_queueing *wanted)
+{
+    return sw_operations(sw)->set_queueing == NULL ? -EOPNOTSUPP
+                                                   : sw_operations(sw)->set_queueing(sw, port, wanted);
 }
 // One for each of SW_PRIORITIES queues; all zero for a port without limits.
-static inline void sw_get_queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out) {
+static inline void sw_get_queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out)
+{
     memset(out, 0, SW_PRIORITIES * sizeof *out);
     if (sw_operations(sw)->queue_stats != NULL) sw_operations(sw)->queue_stats(sw, port, out);
 }

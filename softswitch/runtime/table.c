@@ -15,20 +15,23 @@ enum {
 
 static unsigned exact_words(const sw_table_desc *desc) { return desc->key_words - desc->lpm_words; }
 
-static sw_entry *new_entry(const sw_table_desc *desc) {
+static sw_entry *new_entry(const sw_table_desc *desc)
+{
     size_t words = sw_entry_words(desc) + desc->meter_words + desc->idle_words;
     return calloc(1, sizeof(sw_entry) + words * sizeof(uint64_t));
 }
 
 // -- groups -----------------------------------------------------------------------------------------
 
-static void group_free(sw_group *group) {
+static void group_free(sw_group *group)
+{
     free(group->mask);
     free(group->slots);
 }
 
 // A new group at the end, where it belongs as long as it is empty. `mask` is NULL unless ternary.
-static sw_group *add_group(sw_table *table, const uint64_t *mask) {
+static sw_group *add_group(sw_table *table, const uint64_t *mask)
+{
     size_t bytes = table->desc->key_words * sizeof(uint64_t);
     sw_group group = {.slots = calloc(FIRST_SLOTS, sizeof(sw_slot)), .slot_mask = FIRST_SLOTS - 1};
     if (mask != NULL && (group.mask = malloc(bytes)) != NULL) memcpy(group.mask, mask, bytes);
@@ -45,7 +48,8 @@ static sw_group *add_group(sw_table *table, const uint64_t *mask) {
 }
 
 // Keeps at least half of the slots free, so that probing stays short.
-static int make_room(sw_group *group) {
+static int make_room(sw_group *group)
+{
     uint32_t count = group->slot_mask + 1;
     if (2 * (group->used + 1) <= count) return 0;
     sw_slot *slots = calloc(2 * (size_t)count, sizeof(sw_slot));
@@ -64,7 +68,8 @@ static int make_room(sw_group *group) {
 }
 
 // There must be room.
-static void group_add(sw_group *group, uint64_t hash, sw_entry *entry) {
+static void group_add(sw_group *group, uint64_t hash, sw_entry *entry)
+{
     sw_slot *slot = sw_group_slot(group, hash);
     if (slot->head == NULL) {
         slot->hash = hash;
@@ -77,7 +82,8 @@ static void group_add(sw_group *group, uint64_t hash, sw_entry *entry) {
 }
 
 // Linear probing without tombstones: moves later entries of the run back into the hole.
-static void free_slot(sw_group *group, sw_slot *slot) {
+static void free_slot(sw_group *group, sw_slot *slot)
+{
     uint32_t mask = group->slot_mask, hole = (uint32_t)(slot - group->slots);
     group->slots[hole].head = NULL;
     for (uint32_t i = (hole + 1) & mask; group->slots[i].head != NULL; i = (i + 1) & mask) {
@@ -90,7 +96,8 @@ static void free_slot(sw_group *group, sw_slot *slot) {
     group->used--;
 }
 
-static void group_take(sw_group *group, uint64_t hash, const sw_entry *entry) {
+static void group_take(sw_group *group, uint64_t hash, const sw_entry *entry)
+{
     sw_slot *slot = sw_group_slot(group, hash);
     sw_entry **place = &slot->head;
     while (*place != entry) place = &(*place)->next;
@@ -100,7 +107,8 @@ static void group_take(sw_group *group, uint64_t hash, const sw_entry *entry) {
 
 // -- ternary groups -----------------------------------------------------------------------------------
 
-static int32_t best_priority(const sw_group *group) {
+static int32_t best_priority(const sw_group *group)
+{
     int32_t best = INT32_MIN;
     for (uint32_t i = 0; i <= group->slot_mask; i++)
         if (group->slots[i].head != NULL && group->slots[i].head->priority > best)
@@ -109,22 +117,27 @@ static int32_t best_priority(const sw_group *group) {
 }
 
 // Moves a group, whose `best` changed, to where it belongs.
-static void place_group(sw_table *table, uint32_t at) {
+static void place_group(sw_table *table, uint32_t at)
+{
     sw_group moving = table->groups[at];
-    for (; at > 0 && table->groups[at - 1].best < moving.best; at--) table->groups[at] = table->groups[at - 1];
+    for (; at > 0 && table->groups[at - 1].best < moving.best; at--)
+        table->groups[at] = table->groups[at - 1];
     for (; at + 1 < table->group_count && table->groups[at + 1].best > moving.best; at++)
         table->groups[at] = table->groups[at + 1];
     table->groups[at] = moving;
 }
 
-static void drop_group(sw_table *table, uint32_t at) {
+static void drop_group(sw_table *table, uint32_t at)
+{
     group_free(&table->groups[at]);
     table->group_count--;
     memmove(&table->groups[at], &table->groups[at + 1], (table->group_count - at) * sizeof(sw_group));
 }
 
 // The bits of the key that an entry compares; of a range field those that all its values share.
-static void compared_bits(const sw_table_desc *desc, const uint64_t *key, const uint64_t *check, uint64_t *mask) {
+static void compared_bits(const sw_table_desc *desc, const uint64_t *key, const uint64_t *check,
+                          uint64_t *mask)
+{
     for (unsigned i = 0; i < desc->key_words; i++) {
         if (i < desc->key_words - desc->range_words) {
             mask[i] = check[i];
@@ -136,33 +149,38 @@ static void compared_bits(const sw_table_desc *desc, const uint64_t *key, const 
 }
 
 // Only the whole bytes of a mask, so that few masks serve many entries.
-static uint64_t whole_bytes(uint64_t mask) {
+static uint64_t whole_bytes(uint64_t mask)
+{
     mask &= mask >> 1;
     mask &= mask >> 2;
     mask &= mask >> 4;
     return (mask & 0x0101010101010101u) * 0xff;
 }
 
-static int is_subset(const uint64_t *inner, const uint64_t *outer, unsigned words) {
+static int is_subset(const uint64_t *inner, const uint64_t *outer, unsigned words)
+{
     uint64_t beyond = 0;
     for (unsigned i = 0; i < words; i++) beyond |= inner[i] & ~outer[i];
     return beyond == 0;
 }
 
-static unsigned ones(const uint64_t *mask, unsigned words) {
+static unsigned ones(const uint64_t *mask, unsigned words)
+{
     unsigned count = 0;
     for (unsigned i = 0; i < words; i++) count += (unsigned)__builtin_popcountll(mask[i]);
     return count;
 }
 
-static int has_short_chain(const sw_group *group, const uint64_t *key, unsigned words) {
+static int has_short_chain(const sw_group *group, const uint64_t *key, unsigned words)
+{
     unsigned length = 0;
     const sw_entry *entry = sw_group_slot(group, sw_hash_masked(key, group->mask, words))->head;
     for (; entry != NULL && length < CHAIN; entry = entry->next) length++;
     return length < CHAIN;
 }
 
-static sw_group *group_with_mask(sw_table *table, const uint64_t *mask) {
+static sw_group *group_with_mask(sw_table *table, const uint64_t *mask)
+{
     for (uint32_t i = 0; i < table->group_count; i++)
         if (sw_same_words(table->groups[i].mask, mask, table->desc->key_words)) return &table->groups[i];
     return NULL;
@@ -170,7 +188,8 @@ static sw_group *group_with_mask(sw_table *table, const uint64_t *mask) {
 
 // The group for an entry: of those whose bits it all compares, the one with the most that still has room for it
 // in its slot; or else a new one, of the whole bytes that it compares, or of all bits that it compares.
-static sw_group *choose_group(sw_table *table, const uint64_t *key, const uint64_t *check) {
+static sw_group *choose_group(sw_table *table, const uint64_t *key, const uint64_t *check)
+{
     const sw_table_desc *desc = table->desc;
     unsigned words = desc->key_words, most = 0;
     uint64_t compared[SW_MAX_KEY_WORDS], bytes[SW_MAX_KEY_WORDS];
@@ -191,13 +210,15 @@ static sw_group *choose_group(sw_table *table, const uint64_t *key, const uint64
     return own != NULL ? own : add_group(table, compared);
 }
 
-static sw_group *group_by_id(const sw_table *table, uint32_t id) {
+static sw_group *group_by_id(const sw_table *table, uint32_t id)
+{
     uint32_t i = 0;
     while (table->groups[i].id != id) i++;
     return &table->groups[i];
 }
 
-static int ternary_insert(sw_table *table, sw_entry *entry) {
+static int ternary_insert(sw_table *table, sw_entry *entry)
+{
     const sw_table_desc *desc = table->desc;
     sw_group *group = choose_group(table, entry->words, entry->words + desc->key_words + desc->arg_words);
     if (group == NULL) return -1;
@@ -214,13 +235,14 @@ static int ternary_insert(sw_table *table, sw_entry *entry) {
     return 0;
 }
 
-static void ternary_remove(sw_table *table, const sw_entry *entry) {
+static void ternary_remove(sw_table *table, const sw_entry *entry)
+{
     sw_group *group = group_by_id(table, entry->group);
     uint32_t at = (uint32_t)(group - table->groups);
     group_take(group, sw_hash_masked(entry->words, group->mask, table->desc->key_words), entry);
     if (group->used == 0) {
         drop_group(table, at);
-    } else if (++group->removed > group->slot_mask / 2) {  // seldom enough to cost nothing on average
+    } else if (++group->removed > group->slot_mask / 2) { // seldom enough to cost nothing on average
         group->removed = 0;
         group->best = best_priority(group);
         place_group(table, at);
@@ -229,12 +251,14 @@ static void ternary_remove(sw_table *table, const sw_entry *entry) {
 
 // -- longest prefixes -----------------------------------------------------------------------------------
 
-static sw_trie_root *entry_trie(sw_entry *root, const sw_table_desc *desc) {
+static sw_trie_root *entry_trie(sw_entry *root, const sw_table_desc *desc)
+{
     return sw_entry_trie(root, exact_words(desc));
 }
 
 // The entry that stands for the exact fields of a key, made when it is not there; NULL when memory ran out.
-static sw_entry *root_of(sw_table *table, const uint64_t *key) {
+static sw_entry *root_of(sw_table *table, const uint64_t *key)
+{
     unsigned words = exact_words(table->desc);
     sw_entry *root = sw_group_find(&table->groups[0], key, words);
     if (root != NULL) return root;
@@ -248,13 +272,15 @@ static sw_entry *root_of(sw_table *table, const uint64_t *key) {
     return root;
 }
 
-static void drop_root_if_empty(sw_table *table, sw_entry *root) {
+static void drop_root_if_empty(sw_table *table, sw_entry *root)
+{
     if (!sw_trie_is_empty(entry_trie(root, table->desc))) return;
     group_take(&table->groups[0], sw_hash_words(root->words, exact_words(table->desc)), root);
     free(root);
 }
 
-static int lpm_insert(sw_table *table, sw_entry *entry) {
+static int lpm_insert(sw_table *table, sw_entry *entry)
+{
     unsigned words = exact_words(table->desc), length = (unsigned)entry->priority;
     if (words == 0) return sw_trie_insert(&table->trie, entry->words, length, entry);
     sw_entry *root = root_of(table, entry->words);
@@ -264,7 +290,8 @@ static int lpm_insert(sw_table *table, sw_entry *entry) {
     return result;
 }
 
-static void lpm_remove(sw_table *table, const sw_entry *entry) {
+static void lpm_remove(sw_table *table, const sw_entry *entry)
+{
     unsigned words = exact_words(table->desc), length = (unsigned)entry->priority;
     if (words == 0) {
         sw_trie_remove(&table->trie, entry->words, length);
@@ -275,7 +302,8 @@ static void lpm_remove(sw_table *table, const sw_entry *entry) {
     drop_root_if_empty(table, root);
 }
 
-static void free_roots(sw_table *table) {
+static void free_roots(sw_table *table)
+{
     for (uint32_t i = 0; i <= table->groups[0].slot_mask; i++) {
         for (sw_entry *root = table->groups[0].slots[i].head, *next; root != NULL; root = next) {
             next = root->next;
@@ -287,13 +315,15 @@ static void free_roots(sw_table *table) {
 
 // -- exact ------------------------------------------------------------------------------------------------
 
-static int exact_insert(sw_table *table, sw_entry *entry) {
+static int exact_insert(sw_table *table, sw_entry *entry)
+{
     if (make_room(&table->groups[0]) != 0) return -1;
     group_add(&table->groups[0], sw_hash_words(entry->words, table->desc->key_words), entry);
     return 0;
 }
 
-static void exact_remove(sw_table *table, const sw_entry *entry) {
+static void exact_remove(sw_table *table, const sw_entry *entry)
+{
     group_take(&table->groups[0], sw_hash_words(entry->words, table->desc->key_words), entry);
 }
 
@@ -302,12 +332,14 @@ static void exact_remove(sw_table *table, const sw_entry *entry) {
 // A free handle holds the next free one, marked by its lowest bit.
 static int is_free(const sw_entry *place) { return ((uintptr_t)place & 1) != 0; }
 
-static void free_handle(sw_table *table, uint32_t handle) {
+static void free_handle(sw_table *table, uint32_t handle)
+{
     table->handles[handle] = (sw_entry *)((uintptr_t)table->free_handle << 1 | 1);
     table->free_handle = handle;
 }
 
-static int64_t new_handle(sw_table *table, sw_entry *entry) {
+static int64_t new_handle(sw_table *table, sw_entry *entry)
+{
     if (table->free_handle == NO_HANDLE) {
         uint32_t count = table->handle_count == 0 ? 16 : 2 * table->handle_count;
         sw_entry **handles = realloc(table->handles, count * sizeof *handles);
@@ -323,7 +355,8 @@ static int64_t new_handle(sw_table *table, sw_entry *entry) {
     return handle;
 }
 
-int sw_table_init(sw_table *table, const sw_table_desc *desc) {
+int sw_table_init(sw_table *table, const sw_table_desc *desc)
+{
     memset(table, 0, sizeof *table);
     table->desc = desc;
     table->free_handle = NO_HANDLE;
@@ -334,7 +367,8 @@ int sw_table_init(sw_table *table, const sw_table_desc *desc) {
     return one_group && add_group(table, NULL) == NULL ? -1 : 0;
 }
 
-void sw_table_free(sw_table *table) {
+void sw_table_free(sw_table *table)
+{
     for (uint32_t i = 0; i < table->handle_count; i++)
         if (!is_free(table->handles[i])) free(table->handles[i]);
     if (table->desc->kind == SW_LPM && table->group_count != 0) free_roots(table);
@@ -345,14 +379,16 @@ void sw_table_free(sw_table *table) {
     free(table->fallback);
 }
 
-void sw_entry_set(const sw_table *table, sw_entry *entry, uint32_t action, const uint64_t *args) {
+void sw_entry_set(const sw_table *table, sw_entry *entry, uint32_t action, const uint64_t *args)
+{
     entry->action = action;
     if (table->desc->arg_words != 0)
         memcpy(entry->words + table->desc->key_words, args, table->desc->arg_words * sizeof(uint64_t));
 }
 
 int64_t sw_table_insert(sw_table *table, const uint64_t *key, const uint64_t *check, int32_t priority,
-                        uint32_t action, const uint64_t *args) {
+                        uint32_t action, const uint64_t *args)
+{
     static int (*const insert[])(sw_table *, sw_entry *) = {exact_insert, lpm_insert, ternary_insert};
     const sw_table_desc *desc = table->desc;
     sw_entry *entry = new_entry(desc);
@@ -374,7 +410,8 @@ int64_t sw_table_insert(sw_table *table, const uint64_t *key, const uint64_t *ch
     return entry->handle;
 }
 
-void sw_table_remove(sw_table *table, uint32_t handle) {
+void sw_table_remove(sw_table *table, uint32_t handle)
+{
     static void (*const remove[])(sw_table *, const sw_entry *) = {exact_remove, lpm_remove, ternary_remove};
     sw_entry *entry = table->handles[handle];
     remove[table->desc->kind](table, entry);

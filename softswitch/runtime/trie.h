@@ -10,6 +10,6 @@
 int sw_trie_insert(sw_trie_root *root, const uint64_t *key, unsigned length, sw_entry *entry);
 void sw_trie_remove(sw_trie_root *root, const uint64_t *key, unsigned length);
 int sw_trie_is_empty(const sw_trie_root *root);
-void sw_trie_free(sw_trie_root *root);  // not the entries
+void sw_trie_free(sw_trie_root *root); // not the entries
 
 #endif

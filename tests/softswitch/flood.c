@@ -51,8 +51,7 @@ void flood(weir_port *port, const uint8_t *query, const volatile int *stop, floo
     while (!*stop) {
         for (; sent - expected < WINDOW; sent++) {
             for (int i = 0; i < NUMBER; i++) frame[QUERY + i] = (uint8_t)(sent >> (56 - 8 * i));
-            if (weir_port_send(port, WEIR_SIDE_HOST, frame, sizeof frame) != 0)
-                break;
+            if (weir_port_send(port, WEIR_SIDE_HOST, frame, sizeof frame) != 0) break;
         }
         weir_port_notify(port, WEIR_SIDE_HOST);
         weir_port_wait(port, WEIR_SIDE_HOST, 1000000000);

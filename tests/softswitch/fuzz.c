@@ -19,7 +19,8 @@ int swc_set_session(sw_switch *, uint32_t, uint32_t, const sw_replica *, uint32_
 
 static uint64_t state;
 
-static uint32_t draw(uint32_t below) {
+static uint32_t draw(uint32_t below)
+{
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)((state >> 33) * below >> 31);
 }
@@ -27,13 +28,15 @@ static uint32_t draw(uint32_t below) {
 static uint64_t total;
 
 // Reads every byte of a frame, so that an uninitialised or short one is noticed.
-static void sink(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len) {
+static void sink(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len)
+{
     (void)ctx;
     total += port;
     for (uint32_t i = 0; i < len; i++) total += frame[i];
 }
 
-static void change_limits(sw_switch *sw, uint32_t port) {
+static void change_limits(sw_switch *sw, uint32_t port)
+{
     const sw_queueing limits = {
         .rate_bps = draw(3) == 0 ? 0 : 1 + draw(1u << 30),
         .rate_pps = draw(3) == 0 ? 1 + draw(1u << 20) : 0,
@@ -44,7 +47,8 @@ static void change_limits(sw_switch *sw, uint32_t port) {
     if (sw_set_queueing(sw, port, draw(5) == 0 ? NULL : &limits) != 0) abort();
 }
 
-int main(int count, char **args) {
+int main(int count, char **args)
+{
     static uint8_t corpus[64][SW_MAX_FRAME];
     uint32_t length[64], lines = 0;
     char text[2 * SW_MAX_FRAME + 2];
@@ -62,7 +66,8 @@ int main(int count, char **args) {
     for (uint32_t i = 1; i < 16; i++) swc_set_group(sw, i, ports, replicas);
     for (uint32_t i = 0; i < 16; i++) swc_set_session(sw, i, i % 2 ? 1 : ports, replicas, i == 3 ? 9 : 0);
     const sw_meter_config meter = {1, 1000, 1500, 1ull << 62, 3000};
-    for (uint32_t i = 0; i < sw_generated.meters; i++) swc_set_meters(sw, i, 0, sw_generated.meter[i].size, &meter);
+    for (uint32_t i = 0; i < sw_generated.meters; i++)
+        swc_set_meters(sw, i, 0, sw_generated.meter[i].size, &meter);
     uint64_t now = 0;
     const long all = atol(args[2]);
     for (long frames = all; frames > 0; frames--) {
@@ -84,7 +89,7 @@ int main(int count, char **args) {
         sw_get_queue_stats(sw, port, stats);
         for (uint32_t i = 0; i < SW_PRIORITIES; i++) total += stats[i].packets + stats[i].dropped_packets;
     }
-    swc_destroy(sw);  // with what still waits
+    swc_destroy(sw); // with what still waits
     printf("%llu\n", (unsigned long long)total);
     return 0;
 }

@@ -14,7 +14,7 @@ from tests.softswitch import test_unions, test_varbits
 from tests.softswitch.fuzzing.sanitized import run_worker, runtime
 from tests.softswitch.programs import FOLDER, NAMES, pack, program
 from tests.softswitch.state import test_value_sets
-from weir.native.build import compiler
+from weir.native.build import DIALECT, compiler
 from weir.softswitch.codegen.module import generate
 from weir.softswitch.compiler import RUNTIME
 from weir.softswitch.dataplane.queueing import Queueing
@@ -73,12 +73,11 @@ _QUICK = tuple(name for name in NAMES if name not in ("wide", "externs", "matchi
 
 
 def _build(objects: list[Path], output: Path, *flags: str) -> None:
-    """Compile, or links, with sanitizers."""
-    common = ["-std=gnu11", "-O0", "-g1", SANITIZE, "-fno-sanitize-recover=all", "-fno-strict-aliasing"]
+    """Compile or link with sanitizers."""
+    common = [*DIALECT, "-O0", "-g1", SANITIZE, "-fno-sanitize-recover=all", "-fno-strict-aliasing"]
     command = [
         *compiler(),
         *common,
-        "-pthread",
         *flags,
         f"-I{RUNTIME}",
         *map(str, objects),

@@ -8,21 +8,16 @@ int weir_budget_open(weir_budget *b, const uint64_t *limits, uint32_t count)
 {
     if (count > b->capacity) {
         weir_account *grown = realloc(b->accounts, count * sizeof *grown);
-        if (!grown)
-            return ENOMEM;
+        if (!grown) return ENOMEM;
         b->accounts = grown;
         b->capacity = count;
     }
-    for (uint32_t i = 0; i < count; i++)
-        b->accounts[i] = (weir_account){.limit = limits[i]};
+    for (uint32_t i = 0; i < count; i++) b->accounts[i] = (weir_account){.limit = limits[i]};
     b->count = count;
     return 0;
 }
 
-void weir_budget_free(weir_budget *b)
-{
-    free(b->accounts);
-}
+void weir_budget_free(weir_budget *b) { free(b->accounts); }
 
 int weir_budget_reserve(weir_budget *b, const weir_share *shares, uint32_t count)
 {

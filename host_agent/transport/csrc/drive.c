@@ -17,10 +17,8 @@ static void sleep_until_due(weir_io *io, const weir_transport *t, int64_t now, i
 {
     int64_t due = weir_transport_deadline(t);
     due = due < end ? due : end;
-    if (io->blocked && due > now + FULL_NS)
-        due = now + FULL_NS;
-    if (due > now)
-        io->wait(io, due - now);
+    if (io->blocked && due > now + FULL_NS) due = now + FULL_NS;
+    if (due > now) io->wait(io, due - now);
 }
 
 enum weir_outcome weir_drive(weir_io *io, weir_transport *t, int64_t slice_ns)
@@ -33,21 +31,13 @@ enum weir_outcome weir_drive(weir_io *io, weir_transport *t, int64_t slice_ns)
             errno = -sent;
             return WEIR_DRIVE_ERROR;
         }
-        if (!received && !sent)
-            sleep_until_due(io, t, now, end);
+        if (!received && !sent) sleep_until_due(io, t, now, end);
         now = monotonic_ns();
-        if (now >= end && !weir_transport_done(t))
-            return WEIR_DRIVE_RUNNING;
+        if (now >= end && !weir_transport_done(t)) return WEIR_DRIVE_RUNNING;
     }
     return WEIR_DRIVE_DONE;
 }
 
-int weir_io_last_error(const weir_io *io)
-{
-    return io->last_error;
-}
+int weir_io_last_error(const weir_io *io) { return io->last_error; }
 
-void weir_io_close(weir_io *io)
-{
-    io->close(io);
-}
+void weir_io_close(weir_io *io) { io->close(io); }

@@ -50,8 +50,7 @@ static int shm_transmit(weir_io *io, weir_transport *t, int64_t now_ns)
         weir_port_commit(shm->port, WEIR_SIDE_HOST, WEIR_FRAME_OVERHEAD + length);
         frames++;
     }
-    if (frames)
-        weir_port_notify(shm->port, WEIR_SIDE_HOST);
+    if (frames) weir_port_notify(shm->port, WEIR_SIDE_HOST);
     return frames;
 }
 
@@ -72,9 +71,9 @@ static void shm_close(weir_io *io)
 weir_io *weir_shm_open(const char *bell_path, const char *port_path, const weir_addresses *addresses)
 {
     shm_io *shm = calloc(1, sizeof *shm);
-    if (!shm)
-        return NULL;
-    shm->io = (weir_io){.receive = shm_receive, .transmit = shm_transmit, .wait = shm_wait, .close = shm_close};
+    if (!shm) return NULL;
+    shm->io =
+        (weir_io){.receive = shm_receive, .transmit = shm_transmit, .wait = shm_wait, .close = shm_close};
     shm->addresses = *addresses;
     shm->bell = weir_bell_open(bell_path, 0);
     shm->port = shm->bell ? weir_port_open(port_path, 0, shm->bell) : NULL;

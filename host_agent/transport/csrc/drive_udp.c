@@ -45,10 +45,7 @@ static int is_loss(int error)
     }
 }
 
-static int is_later(int error)
-{
-    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
-}
+static int is_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 /* DSCP << 2 | ECN that a datagram came with; 0 when the kernel does not say. */
 static uint8_t received_class(struct msghdr *message)
@@ -62,8 +59,7 @@ static int udp_receive(weir_io *io, weir_transport *t, int64_t now_ns)
     udp_io *udp = (udp_io *)io;
     int n = recvmmsg(udp->fd, udp->in, WEIR_BATCH, MSG_DONTWAIT, NULL);
     if (n < 0) {
-        if (is_later(errno))
-            return 0;
+        if (is_later(errno)) return 0;
         io->last_error = errno;
         return is_loss(errno) ? 0 : -errno;
     }
@@ -87,8 +83,7 @@ static int flush(udp_io *udp)
         }
         if (n < 0) {
             udp->io.last_error = errno;
-            if (!is_loss(errno))
-                return -errno;
+            if (!is_loss(errno)) return -errno;
             n = 1;
         }
         udp->first += n;
@@ -104,11 +99,9 @@ static int udp_transmit(weir_io *io, weir_transport *t, int64_t now_ns)
     io->blocked = 0;
     for (;;) {
         int n = flush(udp);
-        if (n < 0)
-            return n;
+        if (n < 0) return n;
         total += n;
-        if (io->blocked || !weir_transport_sendable(t, now_ns))
-            return total;
+        if (io->blocked || !weir_transport_sendable(t, now_ns)) return total;
         udp->first = udp->last = 0;
         uint32_t length;
         uint8_t class;
@@ -129,10 +122,7 @@ static void udp_wait(weir_io *io, int64_t timeout_ns)
     ppoll(&ready, 1, &t, NULL);
 }
 
-static void udp_close(weir_io *io)
-{
-    free(io);
-}
+static void udp_close(weir_io *io) { free(io); }
 
 static struct msghdr message(struct iovec *vector, class_message *class)
 {
@@ -146,12 +136,11 @@ static struct msghdr message(struct iovec *vector, class_message *class)
 weir_io *weir_udp_open(int fd)
 {
     static const int yes = 1;
-    if (setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &yes, sizeof yes) < 0)
-        return NULL;
+    if (setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &yes, sizeof yes) < 0) return NULL;
     udp_io *udp = calloc(1, sizeof *udp);
-    if (!udp)
-        return NULL;
-    udp->io = (weir_io){.receive = udp_receive, .transmit = udp_transmit, .wait = udp_wait, .close = udp_close};
+    if (!udp) return NULL;
+    udp->io =
+        (weir_io){.receive = udp_receive, .transmit = udp_transmit, .wait = udp_wait, .close = udp_close};
     udp->fd = fd;
     for (int i = 0; i < WEIR_BATCH; i++) {
         udp->in_vector[i] = (struct iovec){udp->in_buffer[i], BUFFER};

@@ -16,7 +16,6 @@ int32_t weir_frame_unwrap(const weir_addresses *addresses, const uint8_t *frame,
                           uint8_t *traffic_class)
 {
     int32_t payload = weir_frame_payload(frame, length, addresses);
-    if (payload >= 0)
-        *traffic_class = weir_frame_traffic_class(frame);
+    if (payload >= 0) *traffic_class = weir_frame_traffic_class(frame);
     return payload;
 }

@@ -16,14 +16,19 @@ typedef struct {
     uint16_t host_port, switch_port;
 } weir_addresses;
 
-enum { WEIR_ETHERNET = 14, WEIR_IPV4 = 20, WEIR_UDP = 8, WEIR_ETHERTYPE_IPV4 = 0x0800, WEIR_PROTOCOL_UDP = 17 };
+enum {
+    WEIR_ETHERNET = 14,
+    WEIR_IPV4 = 20,
+    WEIR_UDP = 8,
+    WEIR_ETHERTYPE_IPV4 = 0x0800,
+    WEIR_PROTOCOL_UDP = 17
+};
 
 /* The ones' complement sum of an IPv4 header: 0xffff when its checksum is right, RFC 1071. */
 static inline uint16_t weir_ipv4_sum(const uint8_t *ip)
 {
     uint32_t sum = 0;
-    for (int i = 0; i < WEIR_IPV4; i += 2)
-        sum += weir_get16(ip + i);
+    for (int i = 0; i < WEIR_IPV4; i += 2) sum += weir_get16(ip + i);
     sum = (sum & 0xffff) + (sum >> 16);
     return (uint16_t)((sum & 0xffff) + (sum >> 16));
 }
@@ -36,7 +41,8 @@ static inline void weir_frame_header(uint8_t *out, const weir_addresses *a, uint
     memcpy(out + 6, a->host_mac, 6);
     weir_put16(out + 12, WEIR_ETHERTYPE_IPV4);
     uint8_t *ip = out + WEIR_ETHERNET, *udp = ip + WEIR_IPV4;
-    static const uint8_t fixed[12] = {0x45, 0, 0, 0, 0, 0, 0x40 /* don't fragment */, 0, 64, WEIR_PROTOCOL_UDP};
+    static const uint8_t fixed[12] = {
+        0x45, 0, 0, 0, 0, 0, 0x40 /* don't fragment */, 0, 64, WEIR_PROTOCOL_UDP};
     memcpy(ip, fixed, sizeof fixed);
     ip[1] = traffic_class;
     weir_put16(ip + 2, (uint16_t)(WEIR_IPV4 + WEIR_UDP + payload_length));
@@ -50,10 +56,7 @@ static inline void weir_frame_header(uint8_t *out, const weir_addresses *a, uint
 }
 
 /* DSCP << 2 | ECN of a frame that weir_frame_payload took. */
-static inline uint8_t weir_frame_traffic_class(const uint8_t *frame)
-{
-    return frame[WEIR_ETHERNET + 1];
-}
+static inline uint8_t weir_frame_traffic_class(const uint8_t *frame) { return frame[WEIR_ETHERNET + 1]; }
 
 /* The length of the payload that the switch sent us in this frame (it starts at WEIR_FRAME_OVERHEAD), or -1
  * when the frame is something else: then it is none of ours. */

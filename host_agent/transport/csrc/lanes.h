@@ -19,20 +19,11 @@ typedef uint32_t __attribute__((aligned(1), may_alias)) weir_u32; /* anywhere in
 #define WEIR_BE32(x) (x)
 #endif
 
-static inline uint32_t weir_get32(const uint8_t *p)
-{
-    return WEIR_BE32(*(const weir_u32 *)p);
-}
+static inline uint32_t weir_get32(const uint8_t *p) { return WEIR_BE32(*(const weir_u32 *)p); }
 
-static inline void weir_put32(uint8_t *p, uint32_t value)
-{
-    *(weir_u32 *)p = WEIR_BE32(value);
-}
+static inline void weir_put32(uint8_t *p, uint32_t value) { *(weir_u32 *)p = WEIR_BE32(value); }
 
-static inline uint16_t weir_get16(const uint8_t *p)
-{
-    return (uint16_t)(p[0] << 8 | p[1]);
-}
+static inline uint16_t weir_get16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
 
 static inline void weir_put16(uint8_t *p, uint16_t value)
 {
@@ -45,8 +36,7 @@ static inline void weir_lanes_pack(uint8_t *restrict out, const uint32_t *restri
                                    uint32_t block)
 {
     weir_u32 *to = (weir_u32 *)out;
-    for (uint32_t i = 0; i < count; i++)
-        to[i] = WEIR_BE32(lanes[i]);
+    for (uint32_t i = 0; i < count; i++) to[i] = WEIR_BE32(lanes[i]);
     memset(to + count, 0, 4u * (block - count));
 }
 
@@ -66,8 +56,7 @@ static inline uint64_t weir_lanes_unpack(uint32_t *restrict lanes, const uint8_t
 static inline uint64_t weir_lanes_sum(const uint32_t *lanes, uint32_t count)
 {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < count; i++)
-        sum += (uint64_t)(int64_t)(int32_t)lanes[i];
+    for (uint32_t i = 0; i < count; i++) sum += (uint64_t)(int64_t)(int32_t)lanes[i];
     return sum;
 }
 

@@ -115,7 +115,8 @@ static void join_block(double *restrict x, const int32_t *restrict low, const in
     }
 }
 
-void weir_join_float64(const int32_t *lanes, uint64_t count, uint32_t block, const uint32_t *exponents, double *x)
+void weir_join_float64(const int32_t *lanes, uint64_t count, uint32_t block, const uint32_t *exponents,
+                       double *x)
 {
     for (uint64_t start = 0; start < count; start += block, exponents++) {
         uint64_t length = block_length(count, start, block);
@@ -124,8 +125,7 @@ void weir_join_float64(const int32_t *lanes, uint64_t count, uint32_t block, con
         if (exponent == 0)
             memset(x + start, 0, length * sizeof *x);
         else if (exponent >= NOT_FINITE)
-            for (uint64_t i = 0; i < length; i++)
-                x[start + i] = NAN;
+            for (uint64_t i = 0; i < length; i++) x[start + i] = NAN;
         else
             join_block(x + start, low, middle, high, length,
                        exponent - EXPONENT_BIAS - TOP_BITS - 2 * FLOAT_BITS);

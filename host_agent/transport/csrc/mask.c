@@ -11,11 +11,9 @@ static inline uint32_t not_zero(const float *x, uint64_t count)
 {
     uint32_t word = 0;
     if (count >= WORD_BITS)
-        for (uint32_t i = 0; i < WORD_BITS; i++)
-            word |= (uint32_t)(x[i] != 0) << i;
+        for (uint32_t i = 0; i < WORD_BITS; i++) word |= (uint32_t)(x[i] != 0) << i;
     else
-        for (uint32_t i = 0; i < count; i++)
-            word |= (uint32_t)(x[i] != 0) << i;
+        for (uint32_t i = 0; i < count; i++) word |= (uint32_t)(x[i] != 0) << i;
     return word;
 }
 
@@ -36,15 +34,13 @@ uint64_t weir_mask_write(const float *x, uint64_t count, uint32_t m, uint32_t *w
     uint64_t found = 0;
     for (uint64_t start = 0; start < count; start += WORD_BITS) {
         uint32_t bits = not_zero(x + start, count - start);
-        if (!bits)
-            continue;
+        if (!bits) continue;
         found += (uint32_t)__builtin_popcount(bits);
         uint64_t block = start / m;
         if (m >= WORD_BITS)
             bits = 1;
         else
-            for (uint32_t size = 1; size < m; size *= 2)
-                bits = halved(bits);
+            for (uint32_t size = 1; size < m; size *= 2) bits = halved(bits);
         words[block / WORD_BITS] |= bits << block % WORD_BITS;
     }
     return found;
@@ -58,16 +54,14 @@ void weir_pyramid(const float *x, uint64_t count, uint32_t levels, int64_t *coun
     uint64_t counted[MOST] = {0}; /* blocks of each level up to the last one that was counted */
     for (uint64_t start = 0; start < count; start += WORD_BITS) {
         uint32_t bits = not_zero(x + start, count - start);
-        if (!bits)
-            continue;
+        if (!bits) continue;
         for (uint32_t level = 0; level < levels && level < IN_WORD; level++) {
             counts[level] += __builtin_popcount(bits);
             bits = halved(bits);
         }
         for (uint32_t level = IN_WORD; level < levels && level < MOST; level++) {
             const uint64_t block = start >> level;
-            if (block < counted[level])
-                break; /* and so are the larger blocks that it is in */
+            if (block < counted[level]) break; /* and so are the larger blocks that it is in */
             counts[level]++;
             counted[level] = block + 1;
         }
@@ -77,24 +71,24 @@ void weir_pyramid(const float *x, uint64_t count, uint32_t levels, int64_t *coun
 uint64_t weir_mask_count(const uint32_t *words, uint64_t n)
 {
     uint64_t blocks = 0;
-    for (uint64_t i = 0; i < n; i++)
-        blocks += (uint32_t)__builtin_popcount(words[i]);
+    for (uint64_t i = 0; i < n; i++) blocks += (uint32_t)__builtin_popcount(words[i]);
     return blocks;
 }
 
 /* For each block of the mask, in order: `start`, its first element, and `length`, its elements. */
-#define FOR_EACH_BLOCK(words, n, count, m)                                                                             \
-    for (uint64_t word_ = 0, start, length; word_ < (n); word_++)                                                      \
-        for (uint32_t left_ = (words)[word_];                                                                          \
-             left_ && (start = (word_ * WORD_BITS + (uint32_t)__builtin_ctz(left_)) * (m),                             \
-                      length = (count) - start < (m) ? (count) - start : (m), 1);                                      \
+#define FOR_EACH_BLOCK(words, n, count, m)                                                                   \
+    for (uint64_t word_ = 0, start, length; word_ < (n); word_++)                                            \
+        for (uint32_t left_ = (words)[word_];                                                                \
+             left_ && (start = (word_ * WORD_BITS + (uint32_t)__builtin_ctz(left_)) * (m),                   \
+                      length = (count) - start < (m) ? (count) - start : (m), 1);                            \
              left_ &= left_ - 1)
 
 /* The blocks of x one after another, each of m lanes: a partial one is padded with zeros. */
-void weir_mask_pack(const float *restrict x, uint64_t count, uint32_t m, const uint32_t *restrict words, uint64_t n,
-                    float *restrict packed)
+void weir_mask_pack(const float *restrict x, uint64_t count, uint32_t m, const uint32_t *restrict words,
+                    uint64_t n, float *restrict packed)
 {
-    FOR_EACH_BLOCK(words, n, count, m) {
+    FOR_EACH_BLOCK(words, n, count, m)
+    {
         if (m == 1)
             *packed = x[start];
         else {
@@ -106,10 +100,11 @@ void weir_mask_pack(const float *restrict x, uint64_t count, uint32_t m, const u
 }
 
 /* The inverse: overwrites the blocks of x. */
-void weir_mask_unpack(float *restrict x, uint64_t count, uint32_t m, const uint32_t *restrict words, uint64_t n,
-                      const float *restrict packed)
+void weir_mask_unpack(float *restrict x, uint64_t count, uint32_t m, const uint32_t *restrict words,
+                      uint64_t n, const float *restrict packed)
 {
-    FOR_EACH_BLOCK(words, n, count, m) {
+    FOR_EACH_BLOCK(words, n, count, m)
+    {
         if (m == 1)
             x[start] = *packed;
         else
@@ -119,12 +114,12 @@ void weir_mask_unpack(float *restrict x, uint64_t count, uint32_t m, const uint3
 }
 
 /* Subtracts them from the blocks of x. */
-void weir_mask_subtract(float *restrict x, uint64_t count, uint32_t m, const uint32_t *restrict words, uint64_t n,
-                        const float *restrict packed)
+void weir_mask_subtract(float *restrict x, uint64_t count, uint32_t m, const uint32_t *restrict words,
+                        uint64_t n, const float *restrict packed)
 {
-    FOR_EACH_BLOCK(words, n, count, m) {
-        for (uint64_t i = 0; i < length; i++)
-            x[start + i] -= packed[i];
+    FOR_EACH_BLOCK(words, n, count, m)
+    {
+        for (uint64_t i = 0; i < length; i++) x[start + i] -= packed[i];
         packed += m;
     }
 }

@@ -41,8 +41,7 @@ void weir_exponents(const float *x, uint64_t count, uint32_t block, uint32_t *ex
 static void fix_block(int32_t *restrict lanes, const float *restrict x, uint64_t count, int shift)
 {
     float first = ldexpf(1, shift / 2), second = ldexpf(1, shift - shift / 2);
-    for (uint64_t i = 0; i < count; i++)
-        lanes[i] = (int32_t)rintf(x[i] * first * second);
+    for (uint64_t i = 0; i < count; i++) lanes[i] = (int32_t)rintf(x[i] * first * second);
 }
 
 /* Returns how many blocks hold a number too large for their shared exponent (their lanes are zero). */
@@ -66,8 +65,7 @@ uint64_t weir_to_fixed(const float *x, uint64_t count, uint32_t block, const uin
 static void float_block(float *restrict x, const int32_t *restrict lanes, uint64_t count, int shift)
 {
     double quantum = ldexp(1, shift);
-    for (uint64_t i = 0; i < count; i++)
-        x[i] = (float)(lanes[i] * quantum);
+    for (uint64_t i = 0; i < count; i++) x[i] = (float)(lanes[i] * quantum);
 }
 
 void weir_from_fixed(const int32_t *lanes, uint64_t count, uint32_t block, const uint32_t *exponents,
@@ -79,8 +77,7 @@ void weir_from_fixed(const int32_t *lanes, uint64_t count, uint32_t block, const
         if (exponent == 0)
             memset(x + start, 0, length * sizeof *x);
         else if (exponent >= NOT_FINITE)
-            for (uint64_t i = 0; i < length; i++)
-                x[start + i] = NAN;
+            for (uint64_t i = 0; i < length; i++) x[start + i] = NAN;
         else
             float_block(x + start, lanes + start, length, exponent - EXPONENT_BIAS + (int)headroom - 31);
     }
@@ -101,8 +98,8 @@ uint64_t weir_to_fixed_rows(const float *x, uint64_t count, uint32_t block, cons
 }
 
 /* The inverse: overwrites the blocks `rows` of x. */
-void weir_from_fixed_rows(const int32_t *lanes, uint64_t count, uint32_t block, const uint32_t *rows, uint64_t n,
-                          const uint32_t *exponents, uint32_t headroom, float *x)
+void weir_from_fixed_rows(const int32_t *lanes, uint64_t count, uint32_t block, const uint32_t *rows,
+                          uint64_t n, const uint32_t *exponents, uint32_t headroom, float *x)
 {
     for (uint64_t i = 0; i < n; i++, lanes += block) {
         uint64_t start = (uint64_t)rows[i] * block;

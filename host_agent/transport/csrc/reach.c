@@ -24,8 +24,8 @@ static inline float value_of(uint32_t bits)
  * are not more than `favour` times smaller, and their scores, min(favour * magnitude, the greatest magnitude in
  * the word). NaN counts as infinity; zeros never come into question. As many as there is room for are written.
  * Returns how many there are; reaching: how many of them reach `floor`. */
-uint64_t weir_candidates(const float *restrict x, uint64_t count, float floor, float favour, int64_t *restrict found,
-                         float *restrict scores, uint64_t room, uint64_t *reaching)
+uint64_t weir_candidates(const float *restrict x, uint64_t count, float floor, float favour,
+                         int64_t *restrict found, float *restrict scores, uint64_t room, uint64_t *reaching)
 {
     const uint32_t infinity = 0x7f800000u, high = magnitude(floor) | !magnitude(floor);
     const uint32_t low = magnitude(floor / favour) | !magnitude(floor / favour);
@@ -40,13 +40,11 @@ uint64_t weir_candidates(const float *restrict x, uint64_t count, float floor, f
         else
             for (uint32_t i = 0; i < there; i++)
                 peak = magnitude(x[start + i]) > peak ? magnitude(x[start + i]) : peak;
-        if (peak < high)
-            continue;
+        if (peak < high) continue;
         const float most = value_of(peak < infinity ? peak : infinity);
         for (uint32_t i = 0; i < there; i++) {
             const uint32_t own = magnitude(x[start + i]);
-            if (own < low)
-                continue;
+            if (own < low) continue;
             *reaching += own >= high;
             if (n < room) {
                 const float score = favour * value_of(own < infinity ? own : infinity);
@@ -69,13 +67,10 @@ static inline __attribute__((always_inline)) uint64_t whole_blocks(const float *
     for (; count - start >= stride; start += stride) {
         float sums[AT_ONCE] = {0};
         for (uint64_t row = 0; row < stride; row += AT_ONCE)
-            for (uint32_t i = 0; i < AT_ONCE; i++)
-                sums[i] += x[start + row + i] * x[start + row + i];
+            for (uint32_t i = 0; i < AT_ONCE; i++) sums[i] += x[start + row + i] * x[start + row + i];
         for (uint32_t width = 1; width < folded; width *= 2)
-            for (uint32_t i = 0; i < AT_ONCE / 2 / width; i++)
-                sums[i] = sums[2 * i] + sums[2 * i + 1];
-        for (uint32_t i = 0; i < AT_ONCE / folded; i++)
-            *energies++ = sums[i];
+            for (uint32_t i = 0; i < AT_ONCE / 2 / width; i++) sums[i] = sums[2 * i] + sums[2 * i + 1];
+        for (uint32_t i = 0; i < AT_ONCE / folded; i++) *energies++ = sums[i];
     }
     return start;
 }
@@ -85,16 +80,25 @@ void weir_energies(const float *restrict x, uint64_t count, uint32_t size, float
 {
     uint64_t done = 0;
     switch (size) {
-    case 1: done = whole_blocks(x, count, AT_ONCE, 1, energies); break;
-    case 2: done = whole_blocks(x, count, AT_ONCE, 2, energies); break;
-    case 4: done = whole_blocks(x, count, AT_ONCE, 4, energies); break;
-    case 8: done = whole_blocks(x, count, AT_ONCE, 8, energies); break;
-    default: done = whole_blocks(x, count, size, AT_ONCE, energies); break;
+    case 1:
+        done = whole_blocks(x, count, AT_ONCE, 1, energies);
+        break;
+    case 2:
+        done = whole_blocks(x, count, AT_ONCE, 2, energies);
+        break;
+    case 4:
+        done = whole_blocks(x, count, AT_ONCE, 4, energies);
+        break;
+    case 8:
+        done = whole_blocks(x, count, AT_ONCE, 8, energies);
+        break;
+    default:
+        done = whole_blocks(x, count, size, AT_ONCE, energies);
+        break;
     }
     for (; done < count; done += size) {
         float *sum = &energies[done / size];
         *sum = 0;
-        for (uint64_t at = done; at < count && at < done + size; at++)
-            *sum += x[at] * x[at];
+        for (uint64_t at = done; at < count && at < done + size; at++) *sum += x[at] * x[at];
     }
 }

@@ -14,10 +14,7 @@ typedef struct {
     uint32_t ordered;
 } weir_ready;
 
-static inline uint64_t weir_ready_key(uint32_t round, uint32_t slot)
-{
-    return (uint64_t)round << 16 | slot;
-}
+static inline uint64_t weir_ready_key(uint32_t round, uint32_t slot) { return (uint64_t)round << 16 | slot; }
 
 static inline uint64_t *weir_ready_at(const weir_ready *q, uint32_t i)
 {
@@ -29,10 +26,8 @@ static inline void weir_ready_sink(weir_ready *q, uint32_t i)
 {
     uint64_t key = *weir_ready_at(q, i);
     for (uint32_t child; (child = 2 * i + 1) < q->length; i = child) {
-        if (child + 1 < q->length && *weir_ready_at(q, child + 1) < *weir_ready_at(q, child))
-            child++;
-        if (key <= *weir_ready_at(q, child))
-            break;
+        if (child + 1 < q->length && *weir_ready_at(q, child + 1) < *weir_ready_at(q, child)) child++;
+        if (key <= *weir_ready_at(q, child)) break;
         *weir_ready_at(q, i) = *weir_ready_at(q, child);
     }
     *weir_ready_at(q, i) = key;
@@ -40,17 +35,12 @@ static inline void weir_ready_sink(weir_ready *q, uint32_t i)
 
 static inline void weir_ready_order(weir_ready *q)
 {
-    if (q->ordered)
-        return;
+    if (q->ordered) return;
     q->ordered = 1;
-    for (uint32_t i = q->length / 2; i--;)
-        weir_ready_sink(q, i);
+    for (uint32_t i = q->length / 2; i--;) weir_ready_sink(q, i);
 }
 
-static inline void weir_ready_clear(weir_ready *q)
-{
-    q->head = q->length = q->ordered = 0;
-}
+static inline void weir_ready_clear(weir_ready *q) { q->head = q->length = q->ordered = 0; }
 
 static inline void weir_ready_add(weir_ready *q, uint64_t key)
 {

@@ -9,17 +9,13 @@
 static int reserve_returned(weir_transport *t)
 {
     uint64_t needed = t->returned + WEIR_MAX_COLUMNS;
-    if (needed <= t->returned_capacity)
-        return 1;
+    if (needed <= t->returned_capacity) return 1;
     uint64_t capacity = 2 * needed;
     uint32_t *blocks = realloc(t->returned_blocks, capacity * sizeof *blocks);
-    if (blocks)
-        t->returned_blocks = blocks;
+    if (blocks) t->returned_blocks = blocks;
     uint32_t *lanes = realloc(t->returned_lanes, capacity * WEIR_SLOT_LANES * sizeof *lanes);
-    if (lanes)
-        t->returned_lanes = lanes;
-    if (!blocks || !lanes)
-        return 0;
+    if (lanes) t->returned_lanes = lanes;
+    if (!blocks || !lanes) return 0;
     t->returned_capacity = capacity;
     return 1;
 }
@@ -40,19 +36,18 @@ static void settle(weir_transport *t, slot_state *slot, int included)
     weir_share shares[WEIR_MAX_COLUMNS];
     uint32_t found = weir_slot_shares(t, slot, shares);
     t->report.trimmed += found && !included;
-    if (t->budget.count)
-        weir_budget_settle(&t->budget, shares, found, slot->reserved, !included);
+    if (t->budget.count) weir_budget_settle(&t->budget, shares, found, slot->reserved, !included);
     slot->reserved = 0;
 }
 
 /* Settle our lanes of each column (included or given back), then write the result's over them. */
-static void apply_result(weir_transport *t, const slot_state *slot, const weir_result *h, const uint8_t *lanes)
+static void apply_result(weir_transport *t, const slot_state *slot, const weir_result *h,
+                         const uint8_t *lanes)
 {
     for (uint32_t c = 0; c < t->columns; c++) {
         uint32_t block = slot->block[c];
         int sent = weir_column_sent(t, slot, c), present = h->groups >> c * t->column_groups & 1;
-        if (!sent && !present)
-            continue;
+        if (!sent && !present) continue;
         uint32_t count = weir_block_count(t, block);
         if (!weir_block_nonzero(t, block))
             ; /* nothing entered: zeros, sent or not */
@@ -101,10 +96,8 @@ static void notice_haste(weir_transport *t, const weir_result *h, int64_t now_ns
 
 static inline void answered(weir_transport *t, const slot_state *slot)
 {
-    if (slot->sent_ns > t->answered_ns)
-        t->answered_ns = slot->sent_ns;
-    if (slot->sent_ns > t->answered_kind_ns[slot->kind])
-        t->answered_kind_ns[slot->kind] = slot->sent_ns;
+    if (slot->sent_ns > t->answered_ns) t->answered_ns = slot->sent_ns;
+    if (slot->sent_ns > t->answered_kind_ns[slot->kind]) t->answered_kind_ns[slot->kind] = slot->sent_ns;
 }
 
 static void complete(weir_transport *t, const weir_result *h, const uint8_t *lanes, uint8_t traffic_class,
@@ -120,8 +113,7 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
         answered(t, slot);
     weir_rtt_calm(&t->rtt, now_ns);
     weir_window_result(&t->window, marked);
-    if (slot->groups && (!included || t->budget.count))
-        settle(t, slot, included);
+    if (slot->groups && (!included || t->budget.count)) settle(t, slot, included);
     apply_result(t, slot, h, lanes);
     advance(t, h->slot, h);
 }
@@ -164,12 +156,8 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
         return verdict;
     }
     stir(t, now_ns);
-    if (!t->heard)
-        weir_hear(t, now_ns);
+    if (!t->heard) weir_hear(t, now_ns);
     return verdict;
 }
 
-void weir_transport_refuse(weir_transport *t, enum weir_verdict verdict)
-{
-    t->report.verdicts[verdict]++;
-}
+void weir_transport_refuse(weir_transport *t, enum weir_verdict verdict) { t->report.verdicts[verdict]++; }

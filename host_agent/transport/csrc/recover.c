@@ -13,8 +13,7 @@ void weir_send_again(weir_transport *t, uint32_t s, uint8_t reason)
 {
     slot_state *slot = &t->slots[s];
     slot->due |= reason;
-    if (slot->queued)
-        return;
+    if (slot->queued) return;
     uint32_t at = t->again_head + t->again_length++;
     t->again[at >= t->config.slots ? at - t->config.slots : at] = (uint16_t)s;
     slot->queued = 1;
@@ -45,22 +44,19 @@ void weir_arm_timer(weir_transport *t, uint32_t s, int64_t now_ns)
 {
     int64_t deadline = t->heard || s == 0 ? timeout_end(t, s, now_ns) : WEIR_NEVER;
     t->deadlines[s] = deadline;
-    if (deadline < t->earliest)
-        t->earliest = deadline;
+    if (deadline < t->earliest) t->earliest = deadline;
 }
 
 void weir_hear(weir_transport *t, int64_t now_ns)
 {
     t->heard = 1;
     for (uint32_t s = 0; s < t->used; s++)
-        if (t->slots[s].active && t->slots[s].sends && !t->slots[s].due)
-            weir_arm_timer(t, s, now_ns);
+        if (t->slots[s].active && t->slots[s].sends && !t->slots[s].due) weir_arm_timer(t, s, now_ns);
 }
 
 static void ask(weir_transport *t, uint32_t s)
 {
-    if (t->slots[s].attempts < UINT8_MAX)
-        t->slots[s].attempts++;
+    if (t->slots[s].attempts < UINT8_MAX) t->slots[s].attempts++;
     weir_send_again(t, s, WEIR_DUE_EARLY);
 }
 
@@ -79,10 +75,8 @@ static void expire_timers(weir_transport *t, int64_t now_ns)
     t->earliest = WEIR_NEVER;
     for (uint32_t s = 0; s < t->used; s++) {
         const slot_state *slot = &t->slots[s];
-        if (!slot->active || !slot->sends || slot->due)
-            continue;
-        if (t->deadlines[s] <= now_ns)
-            t->deadlines[s] = timeout_end(t, s, slot->last_ns);
+        if (!slot->active || !slot->sends || slot->due) continue;
+        if (t->deadlines[s] <= now_ns) t->deadlines[s] = timeout_end(t, s, slot->last_ns);
         if (t->deadlines[s] <= now_ns)
             time_out(t, s);
         else if (t->deadlines[s] < t->earliest)
@@ -98,11 +92,11 @@ static void find_overtaken(weir_transport *t)
     int64_t window = (half > t->config.reordering_ns ? half : t->config.reordering_ns) << t->rtt.caution;
     for (uint32_t s = weir_sent_oldest(&t->sent); s != t->sent.end; s = t->sent.links[s].newer) {
         const slot_state *slot = &t->slots[s];
-        if (slot->last_ns + (window < early ? window : early) >= t->answered_ns)
-            return;
+        if (slot->last_ns + (window < early ? window : early) >= t->answered_ns) return;
         int64_t same = slot->last_ns + weir_rtt_backed_off(&t->rtt, window, slot->attempts);
         int64_t other = slot->last_ns + weir_rtt_backed_off(&t->rtt, early, slot->attempts);
-        if (!slot->due && may_ask(t, slot) && (same < t->answered_kind_ns[slot->kind] || other < t->answered_ns))
+        if (!slot->due && may_ask(t, slot) &&
+            (same < t->answered_kind_ns[slot->kind] || other < t->answered_ns))
             ask(t, s);
     }
 }
@@ -119,8 +113,7 @@ static int64_t quiet_wait(const weir_transport *t)
 static void break_silence(weir_transport *t, int64_t now_ns)
 {
     int64_t wait = quiet_wait(t);
-    if (wait == WEIR_NEVER || now_ns - t->quiet_ns < wait)
-        return;
+    if (wait == WEIR_NEVER || now_ns - t->quiet_ns < wait) return;
     t->quiet_ns = now_ns;
     t->quiet_times++;
     uint32_t asked = 0;
@@ -134,20 +127,16 @@ static void break_silence(weir_transport *t, int64_t now_ns)
 
 void weir_recover(weir_transport *t, int64_t now_ns)
 {
-    if (now_ns >= t->earliest)
-        expire_timers(t, now_ns);
-    if (!t->outstanding)
-        return;
-    if (now_ns - t->quiet_ns >= t->rtt.early.timeout_ns)
-        break_silence(t, now_ns);
+    if (now_ns >= t->earliest) expire_timers(t, now_ns);
+    if (!t->outstanding) return;
+    if (now_ns - t->quiet_ns >= t->rtt.early.timeout_ns) break_silence(t, now_ns);
     if (t->slots[weir_sent_oldest(&t->sent)].last_ns < t->answered_ns - t->config.reordering_ns)
         find_overtaken(t);
 }
 
 int64_t weir_transport_deadline(const weir_transport *t)
 {
-    if (!t->active)
-        return WEIR_NEVER;
+    if (!t->active) return WEIR_NEVER;
     int64_t wait = t->outstanding ? quiet_wait(t) : WEIR_NEVER;
     return wait == WEIR_NEVER || t->quiet_ns + wait > t->earliest ? t->earliest : t->quiet_ns + wait;
 }

@@ -42,8 +42,7 @@ static enum weir_verdict check_result(const weir_transport *t, const slot_state 
     uint32_t all = (1u << t->column_groups) - 1;
     for (uint32_t c = 0; c < t->columns; c++) {
         uint32_t present = h->groups >> c * t->column_groups & all;
-        if (!next_fits(t, slot->block[c], slot->next[c], h->next[c]))
-            return WEIR_BAD_NEXT;
+        if (!next_fits(t, slot->block[c], slot->next[c], h->next[c])) return WEIR_BAD_NEXT;
         if ((present && present != all) || (present && slot->block[c] == WEIR_NO_BLOCK) ||
             (weir_column_sent(t, slot, c) && !present && weir_own_included(t, h)))
             return WEIR_BAD_GROUPS;
@@ -57,55 +56,38 @@ static enum weir_verdict check_result(const weir_transport *t, const slot_state 
 /* What kind of packet it is, for whom, and of which round. */
 static enum weir_verdict check_header(const weir_transport *t, const weir_result *h)
 {
-    if (h->version != WEIR_VERSION)
-        return WEIR_BAD_VERSION;
-    if (h->type != WEIR_TYPE_RESULT && h->type != WEIR_TYPE_REPEAT)
-        return WEIR_BAD_TYPE;
-    if (h->flags & ~WEIR_FLAGS || (h->flags & WEIR_FLAG_TRIMMED && h->groups))
-        return WEIR_BAD_FLAGS;
-    if (h->layer >= WEIR_LAYER_CLASSES || h->magnitude >= WEIR_MAGNITUDE_CLASSES)
-        return WEIR_BAD_CLASS;
-    if (h->job != t->config.job)
-        return WEIR_WRONG_JOB;
-    if (h->worker != t->config.worker)
-        return WEIR_WRONG_WORKER;
-    if (h->slot >= t->config.slots)
-        return WEIR_BAD_SLOT;
+    if (h->version != WEIR_VERSION) return WEIR_BAD_VERSION;
+    if (h->type != WEIR_TYPE_RESULT && h->type != WEIR_TYPE_REPEAT) return WEIR_BAD_TYPE;
+    if (h->flags & ~WEIR_FLAGS || (h->flags & WEIR_FLAG_TRIMMED && h->groups)) return WEIR_BAD_FLAGS;
+    if (h->layer >= WEIR_LAYER_CLASSES || h->magnitude >= WEIR_MAGNITUDE_CLASSES) return WEIR_BAD_CLASS;
+    if (h->job != t->config.job) return WEIR_WRONG_JOB;
+    if (h->worker != t->config.worker) return WEIR_WRONG_WORKER;
+    if (h->slot >= t->config.slots) return WEIR_BAD_SLOT;
     const slot_state *slot = &t->slots[h->slot];
     int32_t age = (int32_t)(slot->round - h->round); /* serial arithmetic, RFC 1982 */
-    if (age > 0 || (age == 0 && !slot->active))
-        return WEIR_STALE;
-    if (age != 0 || !slot->sends)
-        return WEIR_BAD_ROUND;
-    if (h->op != t->op)
-        return WEIR_BAD_OP;
-    if (h->block_log2 != t->block_log2)
-        return WEIR_BAD_BLOCK_SIZE;
-    if (h->type == WEIR_TYPE_REPEAT && h->groups)
-        return WEIR_BAD_GROUPS;
+    if (age > 0 || (age == 0 && !slot->active)) return WEIR_STALE;
+    if (age != 0 || !slot->sends) return WEIR_BAD_ROUND;
+    if (h->op != t->op) return WEIR_BAD_OP;
+    if (h->block_log2 != t->block_log2) return WEIR_BAD_BLOCK_SIZE;
+    if (h->type == WEIR_TYPE_REPEAT && h->groups) return WEIR_BAD_GROUPS;
     return WEIR_ACCEPTED;
 }
 
 enum weir_verdict weir_result_check(const weir_transport *t, const uint8_t *payload, uint32_t length,
                                     weir_result *result)
 {
-    if (length < WEIR_WEIR_SIZE)
-        return WEIR_SHORT;
+    if (length < WEIR_WEIR_SIZE) return WEIR_SHORT;
     read_header(result, payload);
     enum weir_verdict verdict = check_header(t, result);
-    if (verdict != WEIR_ACCEPTED)
-        return verdict;
+    if (verdict != WEIR_ACCEPTED) return verdict;
     uint32_t headers = WEIR_WEIR_SIZE + t->columns * WEIR_COLUMN_SIZE;
     if (length != headers + 4 * WEIR_GROUP_LANES * (uint32_t)__builtin_popcount(result->groups))
         return WEIR_BAD_LENGTH;
     read_columns(result, payload, t->columns);
     const slot_state *slot = &t->slots[result->slot];
     for (uint32_t c = 0; c < t->columns; c++)
-        if (result->block[c] != slot->block[c])
-            return WEIR_BAD_COLUMN;
-    if (result->type == WEIR_TYPE_REPEAT)
-        return WEIR_REPEAT;
-    if (result->flags & WEIR_FLAG_TRIMMED)
-        return WEIR_TRIMMED;
+        if (result->block[c] != slot->block[c]) return WEIR_BAD_COLUMN;
+    if (result->type == WEIR_TYPE_REPEAT) return WEIR_REPEAT;
+    if (result->flags & WEIR_FLAG_TRIMMED) return WEIR_TRIMMED;
     return check_result(t, slot, result);
 }

@@ -46,8 +46,7 @@ static inline void weir_rtt_init(weir_rtt *r, int64_t initial_ns, int64_t least_
 
 static inline void weir_estimate_sample(weir_estimate *e, int64_t ns)
 {
-    if (ns < 1)
-        ns = 1;
+    if (ns < 1) ns = 1;
     if (e->mean_ns == 0) {
         e->mean_ns = ns;
         e->deviation_ns = ns / 2;
@@ -83,8 +82,7 @@ static inline void weir_rtt_round(weir_rtt *r, int64_t ns, int repeated, int tog
          * when to send lanes again, and to the early timeout at most that it is too long. */
         if (2 * ns < r->early.mean_ns)
             r->early.mean_ns = 0; /* what was measured was a late worker: forget it */
-        if (!r->early.mean_ns || ns < r->early.mean_ns)
-            weir_estimate_sample(&r->early, ns);
+        if (!r->early.mean_ns || ns < r->early.mean_ns) weir_estimate_sample(&r->early, ns);
     }
 }
 
@@ -92,8 +90,7 @@ static inline void weir_rtt_round(weir_rtt *r, int64_t ns, int repeated, int tog
 static inline int64_t weir_rtt_early(const weir_rtt *r)
 {
     int64_t early = r->early.timeout_ns, late = r->late.timeout_ns, cautious = early << r->caution;
-    if (early > late)
-        return late;
+    if (early > late) return late;
     return cautious < late / 4 ? cautious : early > late / 4 ? early : late / 4;
 }
 
@@ -119,8 +116,7 @@ static inline void weir_rtt_calm(weir_rtt *r, int64_t now_ns)
 /* A timeout of which `repeats` went by: doubled each time, up to the maximum. */
 static inline int64_t weir_rtt_backed_off(const weir_rtt *r, int64_t timeout_ns, uint32_t repeats)
 {
-    while (repeats-- && timeout_ns < r->late.most_ns)
-        timeout_ns *= 2;
+    while (repeats-- && timeout_ns < r->late.most_ns) timeout_ns *= 2;
     return timeout_ns < r->late.most_ns ? timeout_ns : r->late.most_ns;
 }
 

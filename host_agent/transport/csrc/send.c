@@ -11,8 +11,7 @@
 static uint32_t next_nonzero(const weir_transport *t, uint64_t block)
 {
     for (block += t->streams; block < t->blocks; block += t->streams)
-        if (weir_block_nonzero(t, block))
-            return (uint32_t)block;
+        if (weir_block_nonzero(t, block)) return (uint32_t)block;
     return WEIR_NO_BLOCK;
 }
 
@@ -20,8 +19,7 @@ static uint32_t next_nonzero(const weir_transport *t, uint64_t block)
 static inline void prefetch_block(const weir_transport *t, uint64_t block)
 {
     const char *lanes = (const char *)weir_block_lanes(t, block);
-    for (uint32_t at = 0; at < 4 * t->block; at += 64)
-        __builtin_prefetch(lanes + at, 1);
+    for (uint32_t at = 0; at < 4 * t->block; at += 64) __builtin_prefetch(lanes + at, 1);
 }
 
 static inline uint64_t order_of(const weir_transport *t, uint32_t s)
@@ -39,8 +37,7 @@ void weir_round_start(weir_transport *t, uint32_t s)
     for (uint32_t c = 0; c < t->columns; c++) {
         uint32_t block = slot->block[c];
         slot->next[c] = WEIR_NO_BLOCK;
-        if (block == WEIR_NO_BLOCK)
-            continue;
+        if (block == WEIR_NO_BLOCK) continue;
         if (weir_block_nonzero(t, block) || t->config.fill) {
             slot->groups |= (uint8_t)(all << c * t->column_groups);
             t->report.blocks_sent++;
@@ -56,8 +53,7 @@ void weir_round_start(weir_transport *t, uint32_t s)
 /* Whether a packet is due again. Those whose result came meanwhile are not. */
 static int again_due(weir_transport *t)
 {
-    while (t->again_length && !t->slots[t->again[t->again_head]].due)
-        weir_take_again(t);
+    while (t->again_length && !t->slots[t->again[t->again_head]].due) weir_take_again(t);
     return t->again_length != 0;
 }
 
@@ -73,13 +69,11 @@ static int again_due(weir_transport *t)
 static int squeeze(weir_transport *t)
 {
     weir_ready_order(&t->ready);
-    if (t->outstanding < t->window.limit)
-        return 1;
+    if (t->outstanding < t->window.limit) return 1;
     t->window.limited = 1;
     uint64_t first = *weir_ready_at(&t->ready, 0);
     for (uint32_t s = 0; s < t->used; s++)
-        if (t->slots[s].active && t->slots[s].sends && order_of(t, s) < first)
-            return 0;
+        if (t->slots[s].active && t->slots[s].sends && order_of(t, s) < first) return 0;
     return 1;
 }
 
@@ -121,8 +115,7 @@ static inline treatment with_lanes(const slot_state *slot, uint32_t dscp, int dr
 static int expendable(weir_transport *t, slot_state *slot)
 {
     weir_share shares[WEIR_MAX_COLUMNS];
-    if (!t->budget.count)
-        return 0;
+    if (!t->budget.count) return 0;
     if (!slot->reserved)
         slot->reserved = (uint8_t)weir_budget_reserve(&t->budget, shares, weir_slot_shares(t, slot, shares));
     return slot->reserved;
@@ -130,8 +123,7 @@ static int expendable(weir_transport *t, slot_state *slot)
 
 static treatment first_treatment(weir_transport *t, slot_state *slot)
 {
-    if (!slot->groups)
-        return BARE;
+    if (!slot->groups) return BARE;
     return with_lanes(slot, 8 * (WEIR_LAYER_CLASSES - t->tagging.layer), expendable(t, slot));
 }
 
@@ -174,7 +166,8 @@ static uint32_t write_contribution(const weir_transport *t, uint32_t s, treatmen
     out[WEIR_WEIR_GROUPS_OFFSET] = how.groups;
     weir_put32(out + WEIR_WEIR_JOB_OFFSET, t->config.job);
     out[WEIR_WEIR_WORKER_OFFSET] = (uint8_t)t->config.worker;
-    out[WEIR_WEIR_LAYER_OFFSET] = (uint8_t)(t->tagging.layer << WEIR_WEIR_LAYER_SHIFT | magnitude_of(t, slot));
+    out[WEIR_WEIR_LAYER_OFFSET] =
+        (uint8_t)(t->tagging.layer << WEIR_WEIR_LAYER_SHIFT | magnitude_of(t, slot));
     weir_put16(out + WEIR_WEIR_SLOT_OFFSET, (uint16_t)s);
     weir_put32(out + WEIR_WEIR_ROUND_OFFSET, slot->round);
     weir_put32(out + WEIR_WEIR_INCLUDED_OFFSET, 0);

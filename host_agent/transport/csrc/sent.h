@@ -20,10 +20,7 @@ static inline void weir_sent_clear(weir_sent *q)
     q->links[q->end] = (weir_link){(uint16_t)q->end, (uint16_t)q->end};
 }
 
-static inline uint32_t weir_sent_oldest(const weir_sent *q)
-{
-    return q->links[q->end].newer;
-}
+static inline uint32_t weir_sent_oldest(const weir_sent *q) { return q->links[q->end].newer; }
 
 static inline void weir_sent_add(weir_sent *q, uint32_t s)
 {

@@ -36,22 +36,22 @@ static inline uint8_t weir_kind(uint32_t slot, uint8_t traffic_class)
 }
 
 typedef struct {
-    uint32_t round;    /* in progress, or the last one done */
-    uint32_t before;   /* the last one before this reduce began */
-    uint32_t sends;    /* packets sent in this round; 0: it waits in `ready` */
-    uint8_t active;    /* takes part in the reduce and is not finished */
-    uint8_t groups;    /* that our contribution to this round carries */
-    uint8_t together;  /* all workers were known to be at work when the first packet was sent */
-    uint8_t due;       /* reasons to send again */
-    uint8_t queued;    /* in the queue of packets to send again */
-    uint8_t reserved;  /* our lanes of this round are, in the budget */
-    uint8_t wanted;    /* the aggregator asked for our lanes: give them up no more */
-    uint8_t attempts;  /* in this round: times that we asked what became of the packet */
-    uint8_t timeouts;  /* in this round: retransmission timeouts */
-    uint8_t kind;      /* of the last packet: WEIR_KINDS */
-    uint8_t asked;     /* we did so in the round before */
-    int64_t sent_ns;   /* first packet of this round */
-    int64_t last_ns;   /* last one */
+    uint32_t round;   /* in progress, or the last one done */
+    uint32_t before;  /* the last one before this reduce began */
+    uint32_t sends;   /* packets sent in this round; 0: it waits in `ready` */
+    uint8_t active;   /* takes part in the reduce and is not finished */
+    uint8_t groups;   /* that our contribution to this round carries */
+    uint8_t together; /* all workers were known to be at work when the first packet was sent */
+    uint8_t due;      /* reasons to send again */
+    uint8_t queued;   /* in the queue of packets to send again */
+    uint8_t reserved; /* our lanes of this round are, in the budget */
+    uint8_t wanted;   /* the aggregator asked for our lanes: give them up no more */
+    uint8_t attempts; /* in this round: times that we asked what became of the packet */
+    uint8_t timeouts; /* in this round: retransmission timeouts */
+    uint8_t kind;     /* of the last packet: WEIR_KINDS */
+    uint8_t asked;    /* we did so in the round before */
+    int64_t sent_ns;  /* first packet of this round */
+    int64_t last_ns;  /* last one */
     uint32_t block[WEIR_MAX_COLUMNS], next[WEIR_MAX_COLUMNS];
 } slot_state;
 
@@ -69,8 +69,8 @@ struct weir_transport {
     uint32_t outstanding; /* how many */
     int64_t answered_ns;  /* when the last packet was sent that has been answered, of those sent only once */
     int64_t answered_kind_ns[WEIR_KINDS]; /* the same of each kind */
-    int64_t quiet_ns;     /* since then nothing came, and no new round's packet went out */
-    uint32_t quiet_times; /* that we asked since something came */
+    int64_t quiet_ns;                     /* since then nothing came, and no new round's packet went out */
+    uint32_t quiet_times;                 /* that we asked since something came */
 
     /* the reduce in progress */
     uint32_t op, block_log2, block, columns, column_groups;

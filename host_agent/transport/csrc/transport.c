@@ -16,10 +16,10 @@ weir_transport *weir_transport_new(const weir_config *config)
         return NULL;
     }
     weir_transport *t = calloc(1, sizeof *t);
-    if (!t)
-        return NULL;
+    if (!t) return NULL;
     t->config = *config;
-    weir_rtt_init(&t->rtt, config->initial_rto_ns, config->min_probe_ns, config->min_rto_ns, config->max_rto_ns);
+    weir_rtt_init(&t->rtt, config->initial_rto_ns, config->min_probe_ns, config->min_rto_ns,
+                  config->max_rto_ns);
     weir_window_init(&t->window, config->slots, config->congestion != 0);
     t->slots = calloc(config->slots, sizeof *t->slots);
     t->deadlines = calloc(config->slots, sizeof *t->deadlines);
@@ -33,8 +33,7 @@ weir_transport *weir_transport_new(const weir_config *config)
         errno = ENOMEM;
         return NULL;
     }
-    for (uint32_t s = 0; s < config->slots; s++)
-        t->slots[s].round = config->first_round - 1;
+    for (uint32_t s = 0; s < config->slots; s++) t->slots[s].round = config->first_round - 1;
     weir_sent_clear(&t->sent);
     t->earliest = WEIR_NEVER;
     return t;
@@ -42,8 +41,7 @@ weir_transport *weir_transport_new(const weir_config *config)
 
 void weir_transport_free(weir_transport *t)
 {
-    if (!t)
-        return;
+    if (!t) return;
     free(t->slots);
     free(t->deadlines);
     free(t->again);
@@ -60,16 +58,12 @@ void weir_transport_free(weir_transport *t)
 
 static int check_tagging(const weir_tagging *tagging, uint32_t op, uint64_t blocks)
 {
-    if (tagging->layer >= WEIR_LAYER_CLASSES)
-        return ERANGE;
-    if (tagging->budget_count && (op != WEIR_OP_ADD || !blocks || !tagging->budgets))
-        return EINVAL;
+    if (tagging->layer >= WEIR_LAYER_CLASSES) return ERANGE;
+    if (tagging->budget_count && (op != WEIR_OP_ADD || !blocks || !tagging->budgets)) return EINVAL;
     for (uint64_t block = 0; tagging->magnitudes && block < blocks; block++)
-        if (tagging->magnitudes[block] >= WEIR_MAGNITUDE_CLASSES)
-            return ERANGE;
+        if (tagging->magnitudes[block] >= WEIR_MAGNITUDE_CLASSES) return ERANGE;
     for (uint64_t block = 0; tagging->budget_count && tagging->accounts && block < blocks; block++)
-        if (tagging->accounts[block] >= tagging->budget_count)
-            return ERANGE;
+        if (tagging->accounts[block] >= tagging->budget_count) return ERANGE;
     return 0;
 }
 
@@ -77,11 +71,9 @@ static int check_tagging(const weir_tagging *tagging, uint32_t op, uint64_t bloc
 static int reserve_bitmap(weir_transport *t, uint64_t blocks)
 {
     uint64_t words = blocks / 64 + 1;
-    if (words <= t->nonzero_words)
-        return 0;
+    if (words <= t->nonzero_words) return 0;
     uint64_t *grown = realloc(t->nonzero, words * sizeof *grown);
-    if (!grown)
-        return ENOMEM;
+    if (!grown) return ENOMEM;
     t->nonzero = grown;
     t->nonzero_words = words;
     return 0;
@@ -94,8 +86,7 @@ static void scan_vector(weir_transport *t)
     for (uint64_t block = 0; block < t->blocks; block++) {
         uint32_t any, count = weir_block_count(t, block);
         uint64_t sum = weir_lanes_scan(weir_block_lanes(t, block), count, &any);
-        if (!any)
-            continue;
+        if (!any) continue;
         t->nonzero[block >> 6] |= 1ull << (block & 63);
         t->report.entered_lanes += count;
         t->report.entered_sum += sum;
@@ -132,23 +123,17 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
                          const weir_tagging *tagging)
 {
     static const weir_tagging lossless;
-    if (t->active)
-        return EBUSY;
+    if (t->active) return EBUSY;
     if (op < WEIR_OP_ADD || op > WEIR_OP_OR || block_log2 < WEIR_MIN_BLOCK_LOG2 ||
         block_log2 > WEIR_MAX_BLOCK_LOG2 || (!lanes && count))
         return EINVAL;
     uint64_t block = 1u << block_log2, blocks = count / block + (count % block != 0);
-    if (blocks >= WEIR_NO_BLOCK)
-        return EFBIG;
-    if (!tagging)
-        tagging = &lossless;
+    if (blocks >= WEIR_NO_BLOCK) return EFBIG;
+    if (!tagging) tagging = &lossless;
     int error = check_tagging(tagging, op, blocks);
-    if (!error)
-        error = reserve_bitmap(t, blocks);
-    if (!error)
-        error = weir_budget_open(&t->budget, tagging->budgets, tagging->budget_count);
-    if (error)
-        return error;
+    if (!error) error = reserve_bitmap(t, blocks);
+    if (!error) error = weir_budget_open(&t->budget, tagging->budgets, tagging->budget_count);
+    if (error) return error;
     memset(&t->report, 0, sizeof t->report);
     t->op = op;
     t->block_log2 = block_log2;
@@ -169,20 +154,11 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
 
 /* ------------------------------------------------------------------------------------------- questions */
 
-int weir_transport_done(const weir_transport *t)
-{
-    return t->active == 0;
-}
+int weir_transport_done(const weir_transport *t) { return t->active == 0; }
 
-const weir_report *weir_transport_report(const weir_transport *t)
-{
-    return &t->report;
-}
+const weir_report *weir_transport_report(const weir_transport *t) { return &t->report; }
 
-int64_t weir_transport_rto(const weir_transport *t)
-{
-    return t->rtt.late.timeout_ns;
-}
+int64_t weir_transport_rto(const weir_transport *t) { return t->rtt.late.timeout_ns; }
 
 uint32_t weir_transport_window(const weir_transport *t)
 {
@@ -193,8 +169,7 @@ uint32_t weir_transport_waiting(const weir_transport *t, uint32_t *slots, uint32
 {
     uint32_t found = 0;
     for (uint32_t s = 0; s < t->used && t->active; s++) {
-        if (!t->slots[s].active)
-            continue;
+        if (!t->slots[s].active) continue;
         if (found < capacity) {
             slots[found] = s;
             rounds[found] = t->slots[s].round;

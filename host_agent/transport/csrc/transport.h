@@ -50,8 +50,8 @@ typedef struct {
     uint32_t worker, workers; /* own index, size of the job */
     uint32_t slots;           /* of the job: the window */
     uint32_t first_round;     /* 1, unless a test wants to see the counter wrap */
-    uint32_t fill;            /* send requested blocks even when zero: for switches that cannot grow a packet */
-    uint32_t congestion;      /* let marked results narrow the window */
+    uint32_t fill;       /* send requested blocks even when zero: for switches that cannot grow a packet */
+    uint32_t congestion; /* let marked results narrow the window */
     int64_t initial_rto_ns, min_rto_ns, max_rto_ns;
     int64_t min_probe_ns;  /* lower bound of the timeout after which we ask */
     int64_t reordering_ns; /* packets sent less than this apart may overtake each other */
@@ -119,13 +119,14 @@ void weir_transport_refuse(weir_transport *t, enum weir_verdict verdict);
 
 int weir_transport_done(const weir_transport *t);
 int weir_transport_sendable(weir_transport *t, int64_t now_ns); /* would weir_transport_send write one? */
-int64_t weir_transport_deadline(const weir_transport *t); /* when to come back; WEIR_NEVER when done */
+int64_t weir_transport_deadline(const weir_transport *t);       /* when to come back; WEIR_NEVER when done */
 const weir_report *weir_transport_report(const weir_transport *t);
 int64_t weir_transport_rto(const weir_transport *t);
 uint32_t weir_transport_window(const weir_transport *t); /* slots that may be open at once */
 
 /* Slots that wait for a result, into slots[] and rounds[] (up to `capacity`); returns how many there are. */
-uint32_t weir_transport_waiting(const weir_transport *t, uint32_t *slots, uint32_t *rounds, uint32_t capacity);
+uint32_t weir_transport_waiting(const weir_transport *t, uint32_t *slots, uint32_t *rounds,
+                                uint32_t capacity);
 
 /* Blocks of this reduce whose lanes no result included: indexes and lanes (block-size lanes each, zero-padded),
  * valid until the next begin. Returns how many. */

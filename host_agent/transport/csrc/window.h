@@ -13,9 +13,9 @@
 typedef struct {
     double size, alpha; /* slots, 1 to `most`; running share of marked results */
     uint32_t most;
-    uint32_t limit;                  /* `size` in whole slots; UINT32_MAX when there is no window */
+    uint32_t limit;                 /* `size` in whole slots; UINT32_MAX when there is no window */
     uint32_t span, results, marked; /* of this observation: its length, and what was seen */
-    uint8_t cut, limited;            /* in this observation: closed already; some slot had to wait */
+    uint8_t cut, limited;           /* in this observation: closed already; some slot had to wait */
 } weir_window;
 
 static inline void weir_window_observe(weir_window *w)
@@ -33,12 +33,10 @@ static inline void weir_window_init(weir_window *w, uint32_t slots, int enabled)
 
 static inline void weir_window_close(weir_window *w, double share)
 {
-    if (w->cut || w->limit == UINT32_MAX)
-        return;
+    if (w->cut || w->limit == UINT32_MAX) return;
     w->cut = 1;
     w->size -= w->size * share;
-    if (w->size < 1)
-        w->size = 1;
+    if (w->size < 1) w->size = 1;
     w->limit = (uint32_t)w->size;
 }
 
@@ -60,14 +58,10 @@ static inline void weir_window_result(weir_window *w, int marked)
         w->marked++;
         weir_window_close(w, w->alpha / 2);
     }
-    if (w->results >= w->span)
-        weir_window_turn(w);
+    if (w->results >= w->span) weir_window_turn(w);
 }
 
 /* A packet timed out for the second time. */
-static inline void weir_window_silence(weir_window *w)
-{
-    weir_window_close(w, 0.5);
-}
+static inline void weir_window_silence(weir_window *w) { weir_window_close(w, 0.5); }
 
 #endif

@@ -17,8 +17,8 @@ typedef struct {
 } send_batch;
 
 void batch_init(send_batch *b);
-int batch_add(send_batch *b, port *p, int fd, const uint8_t *frame, uint32_t len);  // 0, or -1: too long
-void batch_flush(send_batch *b, port *p, int fd);                                   // counts in p->stats
+int batch_add(send_batch *b, port *p, int fd, const uint8_t *frame, uint32_t len); // 0, or -1: too long
+void batch_flush(send_batch *b, port *p, int fd);                                  // counts in p->stats
 
 // Socket buffers as large as the system lets us have.
 enum { SOCKET_BUFFER = 8 << 20 };

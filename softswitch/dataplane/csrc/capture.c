@@ -40,7 +40,7 @@ void capture_flush(capture *c)
         if (n >= 0)
             done += (size_t)n;
         else if (errno != EINTR)
-            c->error = errno;  // disk full, file gone: the switch goes on, the capture ends here
+            c->error = errno; // disk full, file gone: the switch goes on, the capture ends here
     }
     c->used = 0;
 }
@@ -55,11 +55,9 @@ static void put32(capture *c, uint32_t value)
 
 static void put_padded(capture *c, const void *data, uint32_t len)
 {
-    if (len)
-        memcpy(c->buffer + c->used, data, len);
+    if (len) memcpy(c->buffer + c->used, data, len);
     c->used += len;
-    while (c->used & 3)
-        c->buffer[c->used++] = 0;
+    while (c->used & 3) c->buffer[c->used++] = 0;
 }
 
 static void put_option(capture *c, uint32_t code, const void *value, uint32_t len)
@@ -82,8 +80,7 @@ static void end_block(capture *c, size_t start)
     uint32_t len = (uint32_t)(c->used - start) + 4;
     memcpy(c->buffer + start + 4, &len, 4);
     put32(c, len);
-    if (c->used >= BUFFER)
-        capture_flush(c);
+    if (c->used >= BUFFER) capture_flush(c);
 }
 
 static void begin_pcapng(capture *c)
@@ -92,7 +89,7 @@ static void begin_pcapng(capture *c)
     const int64_t unknown_length = -1;
     size_t start = begin_block(c, SECTION_HEADER);
     put32(c, BYTE_ORDER_MAGIC);
-    put32(c, 1);  // version 1.0
+    put32(c, 1); // version 1.0
     put_padded(c, &unknown_length, 8);
     put_option(c, OPT_SHB_USERAPPL, application, sizeof application - 1);
     put_option(c, OPT_END, NULL, 0);
@@ -104,8 +101,7 @@ capture *capture_open(const char *path, int pcapng)
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     capture *c = fd < 0 ? NULL : malloc(sizeof *c);
     if (!c) {
-        if (fd >= 0)
-            close(fd);
+        if (fd >= 0) close(fd);
         return NULL;
     }
     c->fd = fd;
@@ -122,12 +118,11 @@ capture *capture_open(const char *path, int pcapng)
 
 uint32_t capture_interface(capture *c, const char *name)
 {
-    if (!c->pcapng)
-        return c->interfaces++;
+    if (!c->pcapng) return c->interfaces++;
     const uint8_t nanoseconds = 9;
     size_t start = begin_block(c, INTERFACE);
     put32(c, LINKTYPE_ETHERNET);
-    put32(c, 0);  // no limit on frame length
+    put32(c, 0); // no limit on frame length
     put_option(c, OPT_IF_NAME, name, (uint32_t)strlen(name));
     put_option(c, OPT_IF_TSRESOL, &nanoseconds, 1);
     put_option(c, OPT_END, NULL, 0);
@@ -143,8 +138,7 @@ static void pcap_frame(capture *c, uint64_t now_ns, const uint8_t *frame, uint32
     put32(c, len);
     memcpy(c->buffer + c->used, frame, len);
     c->used += len;
-    if (c->used >= BUFFER)
-        capture_flush(c);
+    if (c->used >= BUFFER) capture_flush(c);
 }
 
 void capture_frame(capture *c, uint32_t interface, uint64_t now_ns, const uint8_t *frame, uint32_t len,
@@ -168,8 +162,7 @@ void capture_frame(capture *c, uint32_t interface, uint64_t now_ns, const uint8_
 
 void capture_close(capture *c)
 {
-    if (!c)
-        return;
+    if (!c) return;
     capture_flush(c);
     close(c->fd);
     free(c);

@@ -6,16 +6,16 @@
 
 #include <stdint.h>
 
-enum { CAPTURE_IN = 1, CAPTURE_OUT = 2 };  // the direction bits of epb_flags
+enum { CAPTURE_IN = 1, CAPTURE_OUT = 2 }; // the direction bits of epb_flags
 
 typedef struct capture capture;
 
-capture *capture_open(const char *path, int pcapng);  // NULL with errno set
+capture *capture_open(const char *path, int pcapng); // NULL with errno set
 uint32_t capture_interface(capture *c, const char *name);
 void capture_frame(capture *c, uint32_t interface, uint64_t now_ns, const uint8_t *frame, uint32_t len,
                    uint32_t direction);
 void capture_flush(capture *c);
-int capture_error(const capture *c);  // 0, or the errno that ended the capture
+int capture_error(const capture *c); // 0, or the errno that ended the capture
 void capture_close(capture *c);
 
 #endif

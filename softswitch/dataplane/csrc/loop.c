@@ -20,8 +20,7 @@ static void end_poll(loop *l)
 void loop_wake(loop *l)
 {
     end_poll(l);
-    if (l->bell)
-        weir_bell_ring(l->bell);
+    if (l->bell) weir_bell_ring(l->bell);
 }
 
 void loop_enter(loop *l)
@@ -33,16 +32,14 @@ void loop_enter(loop *l)
 
 void loop_leave(loop *l)
 {
-    if (atomic_fetch_sub(&l->waiting, 1) == 1)
-        pthread_cond_broadcast(&l->resumed);
+    if (atomic_fetch_sub(&l->waiting, 1) == 1) pthread_cond_broadcast(&l->resumed);
     pthread_mutex_unlock(&l->lock);
 }
 
 loop *loop_new(void)
 {
     loop *l = calloc(1, sizeof *l);
-    if (!l)
-        return NULL;
+    if (!l) return NULL;
     l->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (l->wake_fd < 0) {
         free(l);
@@ -66,8 +63,7 @@ port *loop_port(loop *l, uint32_t number) { return number < LOOP_PORTS ? l->by_n
 
 int loop_free_number(loop *l, uint32_t number)
 {
-    if (number >= LOOP_PORTS)
-        return -ERANGE;
+    if (number >= LOOP_PORTS) return -ERANGE;
     return l->by_number[number] ? -EEXIST : 0;
 }
 
@@ -82,8 +78,7 @@ void loop_attach(loop *l, port *p)
 static void detach(loop *l, port *p)
 {
     for (uint32_t i = 0; i < l->count; i++)
-        if (l->ports[i] == p)
-            l->ports[i] = l->ports[--l->count];
+        if (l->ports[i] == p) l->ports[i] = l->ports[--l->count];
     l->by_number[p->number] = NULL;
     p->ops->close(p);
 }
@@ -93,8 +88,7 @@ int loop_remove(loop *l, uint32_t number)
     loop_enter(l);
     port *p = loop_port(l, number);
     if (p) {
-        if (p->limited)
-            loop_lift_limits(l, p);
+        if (p->limited) loop_lift_limits(l, p);
         p->ops->flush(p);
         detach(l, p);
     }
@@ -106,8 +100,7 @@ int loop_set_up(loop *l, uint32_t number, int up)
 {
     loop_enter(l);
     port *p = loop_port(l, number);
-    if (p)
-        p->up = up;
+    if (p) p->up = up;
     loop_leave(l);
     return p ? 0 : -ENODEV;
 }
@@ -117,8 +110,7 @@ int loop_get_stats(loop *l, uint32_t number, port_stats *out)
     loop_enter(l);
     port *p = loop_port(l, number);
     if (p) {
-        if (p->ops->refresh)
-            p->ops->refresh(p);
+        if (p->ops->refresh) p->ops->refresh(p);
         *out = p->stats;
     }
     loop_leave(l);
@@ -153,10 +145,8 @@ static void *helper_main(void *arg)
 
 static void arm_helper(loop *l, uint32_t seen)
 {
-    if (!l->helper_runs)
-        l->helper_runs = pthread_create(&l->helper, NULL, helper_main, l) == 0;
-    if (atomic_load(&l->armed))
-        return;  // still waiting for the ring that ends this sleep
+    if (!l->helper_runs) l->helper_runs = pthread_create(&l->helper, NULL, helper_main, l) == 0;
+    if (atomic_load(&l->armed)) return; // still waiting for the ring that ends this sleep
     l->armed_seen = seen;
     atomic_store(&l->armed, 1);
     weir_futex_wake(&l->armed);
@@ -166,22 +156,19 @@ static void arm_helper(loop *l, uint32_t seen)
 static void sleep_until_work(loop *l, uint32_t seen)
 {
     const uint64_t deadline = loop_deadline(l), now = deadline == SW_NEVER ? 0 : loop_now(l);
-    if (deadline <= now)
-        return;
+    if (deadline <= now) return;
     const int64_t patience = deadline == SW_NEVER ? -1 : (int64_t)(deadline - now);
     const struct timespec timeout = {patience / 1000000000, patience % 1000000000};
     struct pollfd fds[LOOP_PORTS + 1];
     nfds_t n = 0;
     for (uint32_t i = 0; i < l->count; i++) {
         int fd = l->ports[i]->ops->fd ? l->ports[i]->ops->fd(l->ports[i]) : -1;
-        if (fd < 0 || l->ports[i]->held)
-            continue;
+        if (fd < 0 || l->ports[i]->held) continue;
         fds[n++] = (struct pollfd){.fd = fd, .events = POLLIN};
     }
     // A helper that still waits for the bell would clear its "somebody sleeps" mark under our feet.
     int bell_only = n == 0 && l->bell && !atomic_load(&l->armed);
-    if (l->shm_ports && !bell_only)
-        arm_helper(l, seen);
+    if (l->shm_ports && !bell_only) arm_helper(l, seen);
     fds[n] = (struct pollfd){.fd = l->wake_fd, .events = POLLIN};
     loop_flush_taps(l);
     pthread_mutex_unlock(&l->lock);
@@ -197,18 +184,17 @@ static void sleep_until_work(loop *l, uint32_t seen)
     for (nfds_t i = 0; i < n; i++)
         if (fds[i].revents & (POLLERR | POLLHUP)) {
             int error;
-            socklen_t size = sizeof error;  // reading an interface's error clears it: else poll never sleeps
+            socklen_t size = sizeof error; // reading an interface's error clears it: else poll never sleeps
             getsockopt(fds[i].fd, SOL_SOCKET, SO_ERROR, &error, &size);
         }
 }
 
 int loop_run(loop *l)
 {
-    prctl(PR_SET_TIMERSLACK, 1);  // nanosecond: a deadline is when a frame has to leave
+    prctl(PR_SET_TIMERSLACK, 1); // nanosecond: a deadline is when a frame has to leave
     pthread_mutex_lock(&l->lock);
     while (!atomic_load(&l->stop)) {
-        while (atomic_load(&l->waiting))
-            pthread_cond_wait(&l->resumed, &l->lock);
+        while (atomic_load(&l->waiting)) pthread_cond_wait(&l->resumed, &l->lock);
         uint32_t seen = l->bell ? weir_bell_value(l->bell) : 0;
         if (loop_serve(l) == 0 && !atomic_load(&l->stop) && !atomic_load(&l->waiting))
             sleep_until_work(l, seen);
@@ -227,8 +213,7 @@ void loop_free(loop *l)
         loop_wake(l);
         pthread_join(l->helper, NULL);
     }
-    while (l->count)
-        detach(l, l->ports[l->count - 1]);
+    while (l->count) detach(l, l->ports[l->count - 1]);
     loop_close_taps(l);
     loop_close_bell(l);
     close(l->wake_fd);

@@ -17,17 +17,17 @@
 #include "switch.h"
 
 enum {
-    LOOP_PORTS = 512,  // v1model port numbers have nine bits
-    LOOP_BATCH = 64,   // frames of one port per round, and per hold of the switch's lock
+    LOOP_PORTS = 512, // v1model port numbers have nine bits
+    LOOP_BATCH = 64,  // frames of one port per round, and per hold of the switch's lock
     PORT_NAME = 64,
 };
 
 typedef struct {
     uint64_t rx_packets, rx_bytes;
-    uint64_t rx_drops;     // came in and went nowhere: ring full, port down, no program
-    uint64_t rx_oversize;  // longer than SW_MAX_FRAME, or an offloaded super-packet
+    uint64_t rx_drops;    // came in and went nowhere: ring full, port down, no program
+    uint64_t rx_oversize; // longer than SW_MAX_FRAME, or an offloaded super-packet
     uint64_t tx_packets, tx_bytes;
-    uint64_t tx_drops;  // the program sent it here, but: ring or queue full, port or interface down
+    uint64_t tx_drops; // the program sent it here, but: ring or queue full, port or interface down
 } port_stats;
 
 typedef struct port port;
@@ -35,26 +35,26 @@ typedef struct tap tap;
 
 // A kind of port. peek, release, send and flush are called by the loop's thread only.
 typedef struct {
-    const uint8_t *(*peek)(port *p, uint32_t *len);  // oldest frame, in place; NULL when there is none
-    void (*release)(port *p);                        // done with the frame that peek returned
-    int (*send)(port *p, const uint8_t *frame, uint32_t len);  // 0, or -1: no room
-    void (*flush)(port *p);                                    // after a batch of sends
-    int (*fd)(port *p);                   // what to poll for input; -1: the loop's bell tells
-    void (*refresh)(port *p);             // brings drop counts kept elsewhere into stats
-    void (*close)(port *p);               // frees p
+    const uint8_t *(*peek)(port *p, uint32_t *len); // oldest frame, in place; NULL when there is none
+    void (*release)(port *p);                       // done with the frame that peek returned
+    int (*send)(port *p, const uint8_t *frame, uint32_t len); // 0, or -1: no room
+    void (*flush)(port *p);                                   // after a batch of sends
+    int (*fd)(port *p);       // what to poll for input; -1: the loop's bell tells
+    void (*refresh)(port *p); // brings drop counts kept elsewhere into stats
+    void (*close)(port *p);   // frees p
 } port_ops;
 
 struct port {
     const port_ops *ops;
     uint32_t number;
     int up, dirty;
-    int unsent;  // set by flush when the interface was busy: it is to be called again soon
-    uint32_t tapped;     // directions that a capture wants
-    int limited;         // `limits` hold for what the program sends here
-    int paced;           // and for what comes in
-    int held;            // a frame waits outside until `due`
+    int unsent;      // set by flush when the interface was busy: it is to be called again soon
+    uint32_t tapped; // directions that a capture wants
+    int limited;     // `limits` hold for what the program sends here
+    int paced;       // and for what comes in
+    int held;        // a frame waits outside until `due`
     sw_queueing limits;
-    sw_pace pace;  // of what comes in
+    sw_pace pace; // of what comes in
     uint64_t due;
     port_stats stats;
     char name[PORT_NAME];
@@ -63,19 +63,19 @@ struct port {
 typedef struct loop {
     sw_switch *sw;
     port *by_number[LOOP_PORTS];
-    port *ports[LOOP_PORTS];  // the used ones, packed
+    port *ports[LOOP_PORTS]; // the used ones, packed
     uint32_t count;
     tap *taps;
-    uint64_t tap_time;      // of the frames that are being captured, since 1970
-    uint64_t unknown_port;  // frames that the program sent to a port that is not there
-    struct timespec epoch;               // program time 0
+    uint64_t tap_time;     // of the frames that are being captured, since 1970
+    uint64_t unknown_port; // frames that the program sent to a port that is not there
+    struct timespec epoch; // program time 0
 
     // Held by the loop while it works, by others while they change what it works on.
     pthread_mutex_t lock;
     pthread_cond_t resumed;
-    atomic_uint waiting;  // how many want the lock: the loop makes way
+    atomic_uint waiting; // how many want the lock: the loop makes way
     atomic_int stop;
-    int wake_fd;  // eventfd: ends a poll
+    int wake_fd; // eventfd: ends a poll
 
     // Shared-memory ports share one bell. With ports to poll besides, a helper turns its ring into wake_fd.
     char *shm_dir;
@@ -83,7 +83,7 @@ typedef struct loop {
     uint32_t shm_ports;
     pthread_t helper;
     int helper_runs;
-    atomic_uint armed;  // futex: 1 while the helper is to wait for the bell
+    atomic_uint armed; // futex: 1 while the helper is to wait for the bell
     uint32_t armed_seen;
 } loop;
 
@@ -117,19 +117,19 @@ int loop_drain(loop *l, uint32_t number, int64_t timeout_ns);
 // For the files of port kinds: take and give back the lock; the rest is called while holding it.
 void loop_enter(loop *l);
 void loop_leave(loop *l);
-int loop_free_number(loop *l, uint32_t number);  // 0, -ERANGE or -EEXIST
+int loop_free_number(loop *l, uint32_t number); // 0, -ERANGE or -EEXIST
 void loop_attach(loop *l, port *p);
 port *loop_port(loop *l, uint32_t number);
 void loop_close_bell(loop *l);
 
 // Between loop.c, serve.c and tap.c, with the lock held.
-void loop_tap_port(loop *l, port *p);  // captures that want a new port
+void loop_tap_port(loop *l, port *p); // captures that want a new port
 void loop_record(loop *l, port *p, const uint8_t *frame, uint32_t len, uint32_t direction);
 void loop_flush_taps(loop *l);
 void loop_close_taps(loop *l);
-uint32_t loop_serve(loop *l);             // a round; returns 0 when there was nothing to do
-uint64_t loop_deadline(const loop *l);    // when there is something to do though no frame comes in, or SW_NEVER
-uint64_t loop_now(const loop *l);         // program time in nanoseconds
-void loop_lift_limits(loop *l, port *p);  // what waits for a port leaves at once
+uint32_t loop_serve(loop *l);          // a round; returns 0 when there was nothing to do
+uint64_t loop_deadline(const loop *l); // when there is something to do though no frame comes in, or SW_NEVER
+uint64_t loop_now(const loop *l);      // program time in nanoseconds
+void loop_lift_limits(loop *l, port *p); // what waits for a port leaves at once
 
 #endif

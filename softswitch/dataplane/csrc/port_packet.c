@@ -22,9 +22,9 @@
 
 enum {
     RING_BLOCK = 1 << 16,
-    RING_FRAME = 2176,  // header, virtio header and SW_MAX_FRAME, a multiple of TPACKET_ALIGNMENT
+    RING_FRAME = 2176, // header, virtio header and SW_MAX_FRAME, a multiple of TPACKET_ALIGNMENT
     FRAMES_PER_BLOCK = RING_BLOCK / RING_FRAME,
-    RING_BLOCKS = 35,  // about a thousand frames, as in a shared-memory port
+    RING_BLOCKS = 35, // about a thousand frames, as in a shared-memory port
     RING_FRAMES = RING_BLOCKS * FRAMES_PER_BLOCK,
     VLAN_TAG = 4,
     MAC_ADDRESSES = 2 * ETH_ALEN,
@@ -51,26 +51,20 @@ static void packet_release(port *base)
 {
     packet_port *p = (packet_port *)base;
     __atomic_store_n(&current(p)->tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
-    if (++p->next == RING_FRAMES)
-        p->next = 0;
+    if (++p->next == RING_FRAMES) p->next = 0;
 }
 
 // RFC 1071 over frame[start..len), where the checksum field holds the pseudo header's sum.
 static void complete_checksum(uint8_t *frame, uint32_t len, uint32_t start, uint32_t offset)
 {
-    if (start + offset + 2 > len)
-        return;
+    if (start + offset + 2 > len) return;
     uint64_t sum = 0;
     uint32_t i = start;
-    for (; i + 1 < len; i += 2)
-        sum += (uint32_t)frame[i] << 8 | frame[i + 1];
-    if (i < len)
-        sum += (uint32_t)frame[i] << 8;
-    while (sum >> 16)
-        sum = (sum & 0xFFFF) + (sum >> 16);
+    for (; i + 1 < len; i += 2) sum += (uint32_t)frame[i] << 8 | frame[i + 1];
+    if (i < len) sum += (uint32_t)frame[i] << 8;
+    while (sum >> 16) sum = (sum & 0xFFFF) + (sum >> 16);
     uint16_t result = (uint16_t)~sum;
-    if (result == 0)
-        result = 0xFFFF;  // means the same, and not "no checksum" in UDP
+    if (result == 0) result = 0xFFFF; // means the same, and not "no checksum" in UDP
     frame[start + offset] = (uint8_t)(result >> 8);
     frame[start + offset + 1] = (uint8_t)result;
 }
@@ -79,7 +73,7 @@ static uint8_t *restore_vlan_tag(uint8_t *frame, const struct tpacket2_hdr *head
 {
     uint16_t tpid = header->tp_status & TP_STATUS_VLAN_TPID_VALID ? header->tp_vlan_tpid : ETH_P_8021Q;
     uint16_t tag[2] = {htons(tpid), htons(header->tp_vlan_tci)};
-    memmove(frame - VLAN_TAG, frame, MAC_ADDRESSES);  // over the virtio header, which was read
+    memmove(frame - VLAN_TAG, frame, MAC_ADDRESSES); // over the virtio header, which was read
     memcpy(frame - VLAN_TAG + MAC_ADDRESSES, tag, VLAN_TAG);
     return frame - VLAN_TAG;
 }
@@ -90,8 +84,7 @@ static const uint8_t *packet_peek(port *base, uint32_t *len)
     for (;;) {
         struct tpacket2_hdr *header = current(p);
         uint32_t status = __atomic_load_n(&header->tp_status, __ATOMIC_ACQUIRE);
-        if (!(status & TP_STATUS_USER))
-            return NULL;
+        if (!(status & TP_STATUS_USER)) return NULL;
         uint8_t *frame = (uint8_t *)header + header->tp_mac;
         struct virtio_net_hdr offload;
         memcpy(&offload, frame - sizeof offload, sizeof offload);
@@ -129,7 +122,7 @@ static void packet_flush(port *base)
 static void packet_refresh(port *base)
 {
     packet_port *p = (packet_port *)base;
-    struct tpacket_stats since;  // reading resets it
+    struct tpacket_stats since; // reading resets it
     socklen_t size = sizeof since;
     if (getsockopt(p->rx, SOL_PACKET, PACKET_STATISTICS, &since, &size) == 0)
         base->stats.rx_drops += since.tp_drops;
@@ -138,12 +131,9 @@ static void packet_refresh(port *base)
 static void packet_close(port *base)
 {
     packet_port *p = (packet_port *)base;
-    if (p->ring)
-        munmap(p->ring, (size_t)RING_BLOCKS * RING_BLOCK);
-    if (p->rx >= 0)
-        close(p->rx);
-    if (p->tx >= 0)
-        close(p->tx);
+    if (p->ring) munmap(p->ring, (size_t)RING_BLOCKS * RING_BLOCK);
+    if (p->rx >= 0) close(p->rx);
+    if (p->tx >= 0) close(p->tx);
     free(p);
 }
 
@@ -171,8 +161,7 @@ static int open_receiver(packet_port *p, int interface)
 {
     // Protocol 0 until everything is set: nothing of another interface, or without a ring, gets in.
     p->rx = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
-    if (p->rx < 0)
-        return -errno;
+    if (p->rx < 0) return -errno;
     struct tpacket_req ring = {.tp_block_size = RING_BLOCK,
                                .tp_block_nr = RING_BLOCKS,
                                .tp_frame_size = RING_FRAME,
@@ -185,8 +174,7 @@ static int open_receiver(packet_port *p, int interface)
         setsockopt(p->rx, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) != 0)
         return -errno;
     void *memory = mmap(NULL, (size_t)RING_BLOCKS * RING_BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, p->rx, 0);
-    if (memory == MAP_FAILED)
-        return -errno;
+    if (memory == MAP_FAILED) return -errno;
     p->ring = memory;
     return bind_to(p->rx, interface, ETH_P_ALL) == 0 ? 0 : -errno;
 }
@@ -194,8 +182,7 @@ static int open_receiver(packet_port *p, int interface)
 static int open_sender(packet_port *p, int interface)
 {
     p->tx = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (p->tx < 0 || bind_to(p->tx, interface, 0) != 0)
-        return -errno;
+    if (p->tx < 0 || bind_to(p->tx, interface, 0) != 0) return -errno;
     grow_buffer(p->tx, SO_SNDBUFFORCE, SO_SNDBUF);
     batch_init(&p->out);
     return 0;
@@ -204,25 +191,19 @@ static int open_sender(packet_port *p, int interface)
 int loop_add_interface(loop *l, uint32_t number, const char *interface)
 {
     unsigned index = if_nametoindex(interface);
-    if (index == 0)
-        return -errno;
+    if (index == 0) return -errno;
     packet_port *p = calloc(1, sizeof *p);
-    if (!p)
-        return -ENOMEM;
+    if (!p) return -ENOMEM;
     p->base.ops = &PACKET_OPS;
     p->base.number = number;
     p->rx = p->tx = -1;
     snprintf(p->base.name, sizeof p->base.name, "port %u (%s)", number, interface);
     int result = open_receiver(p, (int)index);
-    if (result == 0)
-        result = open_sender(p, (int)index);
+    if (result == 0) result = open_sender(p, (int)index);
     loop_enter(l);
-    if (result == 0)
-        result = loop_free_number(l, number);
-    if (result == 0)
-        loop_attach(l, &p->base);
+    if (result == 0) result = loop_free_number(l, number);
+    if (result == 0) loop_attach(l, &p->base);
     loop_leave(l);
-    if (result)
-        packet_close(&p->base);
+    if (result) packet_close(&p->base);
     return result;
 }

@@ -14,17 +14,17 @@ typedef struct {
 } queue_cell;
 
 typedef struct {
-    atomic_uint head, tail;  // consumer's and producer's positions
+    atomic_uint head, tail; // consumer's and producer's positions
     queue_cell cells[QUEUE_FRAMES];
 } frame_queue;
 
 typedef struct {
     port base;
     pthread_mutex_t lock;
-    pthread_cond_t changed;  // a queue got or lost a frame, or the port closes
+    pthread_cond_t changed; // a queue got or lost a frame, or the port closes
     int closed;
-    uint32_t callers;  // threads inside loop_inject or loop_receive
-    capture *file;     // where sent frames go instead of the output queue, or NULL
+    uint32_t callers; // threads inside loop_inject or loop_receive
+    capture *file;    // where sent frames go instead of the output queue, or NULL
     uint32_t file_interface;
     frame_queue input, output;
 } queue_port;
@@ -58,8 +58,7 @@ static void announce(queue_port *q)
 static const uint8_t *queue_peek(port *p, uint32_t *len)
 {
     queue_cell *cell = oldest(&((queue_port *)p)->input);
-    if (!cell)
-        return NULL;
+    if (!cell) return NULL;
     *len = cell->len;
     return cell->frame;
 }
@@ -79,12 +78,10 @@ static int queue_send(port *p, const uint8_t *frame, uint32_t len)
         clock_gettime(CLOCK_REALTIME, &now);
         capture_frame(q->file, q->file_interface, (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec,
                       frame, len, CAPTURE_OUT);
-        if (capture_error(q->file))
-            return -1;
+        if (capture_error(q->file)) return -1;
     } else {
         queue_cell *cell = room(&q->output);
-        if (!cell || len > SW_MAX_FRAME)
-            return -1;
+        if (!cell || len > SW_MAX_FRAME) return -1;
         fill(&q->output, cell, frame, len);
     }
     p->stats.tx_packets++;
@@ -107,8 +104,7 @@ static void queue_close(port *p)
     pthread_mutex_lock(&q->lock);
     q->closed = 1;
     pthread_cond_broadcast(&q->changed);
-    while (q->callers)
-        pthread_cond_wait(&q->changed, &q->lock);
+    while (q->callers) pthread_cond_wait(&q->changed, &q->lock);
     pthread_mutex_unlock(&q->lock);
     pthread_mutex_destroy(&q->lock);
     pthread_cond_destroy(&q->changed);
@@ -125,8 +121,7 @@ static const port_ops QUEUE_OPS = {.peek = queue_peek,
 int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output, int pcapng)
 {
     queue_port *q = calloc(1, sizeof *q);
-    if (!q)
-        return -ENOMEM;
+    if (!q) return -ENOMEM;
     q->base.ops = &QUEUE_OPS;
     q->base.number = number;
     pthread_mutex_init(&q->lock, NULL);
@@ -142,13 +137,11 @@ int loop_add_queue(loop *l, uint32_t number, const char *name, const char *outpu
         result = q->file ? 0 : -errno;
     }
     if (result == 0) {
-        if (q->file)
-            q->file_interface = capture_interface(q->file, q->base.name);
+        if (q->file) q->file_interface = capture_interface(q->file, q->base.name);
         loop_attach(l, &q->base);
     }
     loop_leave(l);
-    if (result)
-        free(q);
+    if (result) free(q);
     return result;
 }
 
@@ -188,11 +181,9 @@ static struct timespec deadline(int64_t timeout_ns)
 // 0, or -ENODEV, -EMSGSIZE, -ETIMEDOUT (the queue stayed full).
 int loop_inject(loop *l, uint32_t number, const uint8_t *frame, uint32_t len, int64_t timeout_ns)
 {
-    if (len > SW_MAX_FRAME)
-        return -EMSGSIZE;
+    if (len > SW_MAX_FRAME) return -EMSGSIZE;
     queue_port *q = enter_queue(l, number);
-    if (!q)
-        return -ENODEV;
+    if (!q) return -ENODEV;
     struct timespec until = deadline(timeout_ns);
     queue_cell *cell;
     int result = 0;
@@ -205,8 +196,7 @@ int loop_inject(loop *l, uint32_t number, const uint8_t *frame, uint32_t len, in
         result = 0;
     }
     leave_queue(q);
-    if (result == 0)
-        loop_wake(l);
+    if (result == 0) loop_wake(l);
     return result;
 }
 
@@ -214,8 +204,7 @@ int loop_inject(loop *l, uint32_t number, const uint8_t *frame, uint32_t len, in
 int loop_receive(loop *l, uint32_t number, uint8_t *frame, uint32_t space, int64_t timeout_ns)
 {
     queue_port *q = enter_queue(l, number);
-    if (!q)
-        return -ENODEV;
+    if (!q) return -ENODEV;
     struct timespec until = deadline(timeout_ns);
     queue_cell *cell;
     int result = 0;
@@ -225,8 +214,7 @@ int loop_receive(loop *l, uint32_t number, uint8_t *frame, uint32_t space, int64
         result = -ENODEV;
     else if (cell) {
         result = cell->len <= space ? (int)cell->len : -EMSGSIZE;
-        if (result >= 0)
-            memcpy(frame, cell->frame, cell->len);
+        if (result >= 0) memcpy(frame, cell->frame, cell->len);
         atomic_fetch_add(&q->output.head, 1);
     }
     leave_queue(q);
@@ -237,14 +225,12 @@ int loop_receive(loop *l, uint32_t number, uint8_t *frame, uint32_t space, int64
 int loop_drain(loop *l, uint32_t number, int64_t timeout_ns)
 {
     queue_port *q = enter_queue(l, number);
-    if (!q)
-        return -ENODEV;
+    if (!q) return -ENODEV;
     struct timespec until = deadline(timeout_ns);
     int result = 0;
     while (oldest(&q->input) && !q->closed && result == 0)
         result = -pthread_cond_timedwait(&q->changed, &q->lock, &until);
-    if (q->closed)
-        result = -ENODEV;
+    if (q->closed) result = -ENODEV;
     leave_queue(q);
     return result;
 }

@@ -20,8 +20,7 @@ static void shm_release(port *p) { weir_port_release(((shm_port *)p)->rings, WEI
 
 static int shm_send(port *p, const uint8_t *frame, uint32_t len)
 {
-    if (weir_port_send(((shm_port *)p)->rings, WEIR_SIDE_SWITCH, frame, len) != 0)
-        return -1;
+    if (weir_port_send(((shm_port *)p)->rings, WEIR_SIDE_SWITCH, frame, len) != 0) return -1;
     p->stats.tx_packets++;
     p->stats.tx_bytes += len;
     return 0;
@@ -51,22 +50,24 @@ static const port_ops SHM_OPS = {
 // Made with the first port, kept until the loop ends: hosts hold it mapped.
 static int need_bell(loop *l, const char *directory)
 {
-    if (l->bell)
-        return strcmp(l->shm_dir, directory) == 0 ? 0 : -EXDEV;
+    if (l->bell) return strcmp(l->shm_dir, directory) == 0 ? 0 : -EXDEV;
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/bell", directory);
     weir_bell *bell = weir_bell_open(path, 1);
-    if (!bell)
-        return -errno;
+    if (!bell) return -errno;
     l->shm_dir = strdup(directory);
+    if (!l->shm_dir) {
+        unlink(path);
+        weir_bell_close(bell);
+        return -ENOMEM;
+    }
     l->bell = bell;
     return 0;
 }
 
 void loop_close_bell(loop *l)
 {
-    if (!l->bell)
-        return;
+    if (!l->bell) return;
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/bell", l->shm_dir);
     unlink(path);
@@ -77,16 +78,14 @@ void loop_close_bell(loop *l)
 int loop_add_shm(loop *l, uint32_t number, const char *directory)
 {
     shm_port *s = calloc(1, sizeof *s);
-    if (!s)
-        return -ENOMEM;
+    if (!s) return -ENOMEM;
     s->base.ops = &SHM_OPS;
     s->base.number = number;
     s->owner = l;
     snprintf(s->base.name, sizeof s->base.name, "port %u (shm)", number);
     loop_enter(l);
     int result = loop_free_number(l, number);
-    if (result == 0)
-        result = need_bell(l, directory);
+    if (result == 0) result = need_bell(l, directory);
     if (result == 0) {
         char path[PATH_MAX];
         port_path(path, sizeof path, directory, number);
@@ -98,7 +97,6 @@ int loop_add_shm(loop *l, uint32_t number, const char *directory)
         loop_attach(l, &s->base);
     }
     loop_leave(l);
-    if (result)
-        free(s);
+    if (result) free(s);
     return result;
 }

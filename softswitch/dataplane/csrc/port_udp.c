@@ -14,7 +14,7 @@ enum { RECEIVE_BATCH = 64 };
 typedef struct {
     port base;
     int fd;
-    uint32_t next, filled;  // of what the last call received
+    uint32_t next, filled; // of what the last call received
     uint64_t kernel_drops;
     struct mmsghdr messages[RECEIVE_BATCH];
     struct iovec vectors[RECEIVE_BATCH];
@@ -29,11 +29,10 @@ static const uint8_t *udp_peek(port *base, uint32_t *len)
         if (p->next == p->filled) {
             int n = recvmmsg(p->fd, p->messages, RECEIVE_BATCH, MSG_DONTWAIT, NULL);
             if (n < 0 && (errno == EINTR || errno == ECONNREFUSED))
-                continue;  // the second: nobody there when we last sent; said once
+                continue; // the second: nobody there when we last sent; said once
             p->next = 0;
             p->filled = n > 0 ? (uint32_t)n : 0;
-            if (p->filled == 0)
-                return NULL;
+            if (p->filled == 0) return NULL;
         }
         const struct mmsghdr *message = &p->messages[p->next];
         if (!(message->msg_hdr.msg_flags & MSG_TRUNC)) {
@@ -66,8 +65,7 @@ static void udp_refresh(port *base)
     udp_port *p = (udp_port *)base;
     uint32_t memory[SK_MEMINFO_VARS];
     socklen_t size = sizeof memory;
-    if (getsockopt(p->fd, SOL_SOCKET, SO_MEMINFO, memory, &size) != 0)
-        return;
+    if (getsockopt(p->fd, SOL_SOCKET, SO_MEMINFO, memory, &size) != 0) return;
     base->stats.rx_drops += memory[SK_MEMINFO_DROPS] - p->kernel_drops;
     p->kernel_drops = memory[SK_MEMINFO_DROPS];
 }
@@ -75,8 +73,7 @@ static void udp_refresh(port *base)
 static void udp_close(port *base)
 {
     udp_port *p = (udp_port *)base;
-    if (p->fd >= 0)
-        close(p->fd);
+    if (p->fd >= 0) close(p->fd);
     free(p);
 }
 
@@ -98,8 +95,7 @@ static int find_address(const char *host, const char *service, struct addrinfo *
 static int open_tunnel(udp_port *p, const struct addrinfo *local, const struct addrinfo *peer)
 {
     p->fd = socket(local->ai_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (p->fd < 0)
-        return -errno;
+    if (p->fd < 0) return -errno;
     grow_buffer(p->fd, SO_RCVBUFFORCE, SO_RCVBUF);
     grow_buffer(p->fd, SO_SNDBUFFORCE, SO_SNDBUF);
     if (bind(p->fd, local->ai_addr, local->ai_addrlen) != 0 ||
@@ -117,8 +113,7 @@ int loop_add_udp(loop *l, uint32_t number, const char *host, const char *service
                  const char *peer_service)
 {
     udp_port *p = calloc(1, sizeof *p);
-    if (!p)
-        return -ENOMEM;
+    if (!p) return -ENOMEM;
     p->base.ops = &UDP_OPS;
     p->base.number = number;
     p->fd = -1;
@@ -130,21 +125,14 @@ int loop_add_udp(loop *l, uint32_t number, const char *host, const char *service
     snprintf(p->base.name, sizeof p->base.name, "port %u (udp)", number);
     struct addrinfo *local = NULL, *peer = NULL;
     int result = find_address(host, service, &local);
-    if (result == 0)
-        result = find_address(peer_host, peer_service, &peer);
-    if (result == 0)
-        result = open_tunnel(p, local, peer);
-    if (local)
-        freeaddrinfo(local);
-    if (peer)
-        freeaddrinfo(peer);
+    if (result == 0) result = find_address(peer_host, peer_service, &peer);
+    if (result == 0) result = open_tunnel(p, local, peer);
+    if (local) freeaddrinfo(local);
+    if (peer) freeaddrinfo(peer);
     loop_enter(l);
-    if (result == 0)
-        result = loop_free_number(l, number);
-    if (result == 0)
-        loop_attach(l, &p->base);
+    if (result == 0) result = loop_free_number(l, number);
+    if (result == 0) loop_attach(l, &p->base);
     loop_leave(l);
-    if (result)
-        udp_close(&p->base);
+    if (result) udp_close(&p->base);
     return result;
 }

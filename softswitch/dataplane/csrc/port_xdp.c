@@ -22,12 +22,12 @@
 #include "xdp_redirect.h"
 
 enum {
-    RING = 1024,  // entries of each ring, as many as a shared-memory port has; a power of two
+    RING = 1024, // entries of each ring, as many as a shared-memory port has; a power of two
     CHUNK = 4096,
-    HEADROOM = 256,  // of a chunk, for XDP programs (XDP_PACKET_HEADROOM of linux/bpf.h)
+    HEADROOM = 256, // of a chunk, for XDP programs (XDP_PACKET_HEADROOM of linux/bpf.h)
     CHUNKS = 2 * RING,
-    PUBLISH = 16,  // received frames after which the kernel is told
-    KICKS = 16,    // without progress, until what is left waits for the next flush
+    PUBLISH = 16, // received frames after which the kernel is told
+    KICKS = 16,   // without progress, until what is left waits for the next flush
     BIND_TRIES = 100,
     BIND_PAUSE_NS = 10000000,
 };
@@ -36,10 +36,10 @@ _Static_assert(CHUNK - HEADROOM >= SW_MAX_FRAME, "a chunk holds a frame");
 
 typedef struct {
     uint32_t *producer, *consumer, *flags;
-    void *entries;  // struct xdp_desc in rx and tx, uint64_t addresses in fill and completion
+    void *entries; // struct xdp_desc in rx and tx, uint64_t addresses in fill and completion
     void *memory;
     size_t size;
-    uint32_t position;  // of this end: ahead of what the other end has been told
+    uint32_t position; // of this end: ahead of what the other end has been told
 } ring;
 
 typedef struct {
@@ -48,10 +48,10 @@ typedef struct {
     xdp_redirect redirect;
     uint8_t *umem;
     ring fill, rx, tx, completion;
-    uint32_t filled;   // what the kernel has put into rx, as far as we have looked
-    uint32_t offered;  // of tx: what the kernel may have seen
-    uint32_t taken;    // of tx: what the kernel is done with, which it says late
-    uint32_t room;     // entries of unused
+    uint32_t filled;  // what the kernel has put into rx, as far as we have looked
+    uint32_t offered; // of tx: what the kernel may have seen
+    uint32_t taken;   // of tx: what the kernel is done with, which it says late
+    uint32_t room;    // entries of unused
     uint64_t unused[RING];
     uint64_t kernel_drops;
 } xdp_port;
@@ -78,7 +78,7 @@ static void tell_received(xdp_port *p)
     publish(p->rx.consumer, p->rx.position);
     publish(p->fill.producer, p->fill.position);
     if (wants_wakeup(&p->fill))
-        recvfrom(p->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL);  // a driver that ran out of chunks
+        recvfrom(p->fd, NULL, 0, MSG_DONTWAIT, NULL, NULL); // a driver that ran out of chunks
 }
 
 static void xdp_release(port *base)
@@ -86,8 +86,7 @@ static void xdp_release(port *base)
     xdp_port *p = (xdp_port *)base;
     const uint64_t taken = descriptor(&p->rx, p->rx.position++)->addr;
     *address(&p->fill, p->fill.position++) = taken & ~(uint64_t)(CHUNK - 1);
-    if (p->rx.position == p->filled || p->rx.position % PUBLISH == 0)
-        tell_received(p);
+    if (p->rx.position == p->filled || p->rx.position % PUBLISH == 0) tell_received(p);
 }
 
 static const uint8_t *xdp_peek(port *base, uint32_t *len)
@@ -96,13 +95,11 @@ static const uint8_t *xdp_peek(port *base, uint32_t *len)
     for (;;) {
         if (p->rx.position == p->filled) {
             p->filled = load(p->rx.producer);
-            if (p->rx.position == p->filled)
-                return NULL;
+            if (p->rx.position == p->filled) return NULL;
         }
         const struct xdp_desc *frame = descriptor(&p->rx, p->rx.position);
         *len = frame->len;
-        if (*len <= SW_MAX_FRAME)
-            return p->umem + frame->addr;
+        if (*len <= SW_MAX_FRAME) return p->umem + frame->addr;
         base->stats.rx_oversize++;
         xdp_release(base);
     }
@@ -147,13 +144,10 @@ static int kick(xdp_port *p)
     }
     p->offered = p->tx.position;
     const uint32_t before = p->taken, told = load(p->tx.consumer);
-    if ((int32_t)(told - p->taken) > 0)
-        p->taken = told;
-    if (error == EBUSY && !p->zero_copy) {  // it stopped at a frame that the interface refused
-        if (p->taken == before && p->taken != p->tx.position)
-            p->taken++;
-        if (p->taken != before)
-            count_dropped(p, p->taken - 1);
+    if ((int32_t)(told - p->taken) > 0) p->taken = told;
+    if (error == EBUSY && !p->zero_copy) { // it stopped at a frame that the interface refused
+        if (p->taken == before && p->taken != p->tx.position) p->taken++;
+        if (p->taken != before) count_dropped(p, p->taken - 1);
     }
     return p->taken != before;
 }
@@ -162,11 +156,9 @@ static void xdp_flush(port *base)
 {
     xdp_port *p = (xdp_port *)base;
     publish(p->tx.producer, p->tx.position);
-    if (p->zero_copy)
-        p->offered = p->tx.position;
+    if (p->zero_copy) p->offered = p->tx.position;
     for (int idle = 0; load(p->tx.consumer) != p->tx.position && wants_wakeup(&p->tx) && idle < KICKS; idle++)
-        if (kick(p))
-            idle = 0;
+        if (kick(p)) idle = 0;
     base->unsent = load(p->tx.consumer) != p->tx.position && wants_wakeup(&p->tx);
     collect_sent(p);
 }
@@ -174,12 +166,9 @@ static void xdp_flush(port *base)
 static int xdp_send(port *base, const uint8_t *frame, uint32_t len)
 {
     xdp_port *p = (xdp_port *)base;
-    if (len > SW_MAX_FRAME || len < ETH_HLEN)
-        return -1;
-    if (p->room == 0)
-        xdp_flush(base);
-    if (p->room == 0)
-        return -1;
+    if (len > SW_MAX_FRAME || len < ETH_HLEN) return -1;
+    if (p->room == 0) xdp_flush(base);
+    if (p->room == 0) return -1;
     const uint64_t at = p->unused[--p->room];
     memcpy(p->umem + at, frame, len);
     *descriptor(&p->tx, p->tx.position++) = (struct xdp_desc){.addr = at, .len = len};
@@ -196,8 +185,7 @@ static void xdp_refresh(port *base)
     struct xdp_statistics seen;
     socklen_t size = sizeof seen;
     memset(&seen, 0, sizeof seen);
-    if (getsockopt(p->fd, SOL_XDP, XDP_STATISTICS, &seen, &size) != 0)
-        return;
+    if (getsockopt(p->fd, SOL_XDP, XDP_STATISTICS, &seen, &size) != 0) return;
     const uint64_t drops = seen.rx_dropped + seen.rx_ring_full;
     base->stats.rx_drops += drops - p->kernel_drops;
     p->kernel_drops = drops;
@@ -209,14 +197,10 @@ static void xdp_close(port *base)
     xdp_redirect_close(&p->redirect);
     ring *const rings[] = {&p->fill, &p->rx, &p->tx, &p->completion};
     for (int i = 0; i < 4; i++)
-        if (rings[i]->memory)
-            munmap(rings[i]->memory, rings[i]->size);
-    if (p->fd >= 0)
-        close(p->fd);
-    if (p->promiscuous >= 0)
-        close(p->promiscuous);
-    if (p->umem)
-        munmap(p->umem, (size_t)CHUNKS * CHUNK);
+        if (rings[i]->memory) munmap(rings[i]->memory, rings[i]->size);
+    if (p->fd >= 0) close(p->fd);
+    if (p->promiscuous >= 0) close(p->promiscuous);
+    if (p->umem) munmap(p->umem, (size_t)CHUNKS * CHUNK);
     free(p);
 }
 
@@ -231,10 +215,8 @@ static const port_ops XDP_OPS = {.peek = xdp_peek,
 static int map_ring(int fd, ring *r, const struct xdp_ring_offset *at, uint64_t page, size_t entry)
 {
     r->size = at->desc + RING * entry;
-    uint8_t *memory =
-        mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, (off_t)page);
-    if (memory == MAP_FAILED)
-        return -errno;
+    uint8_t *memory = mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, (off_t)page);
+    if (memory == MAP_FAILED) return -errno;
     r->memory = memory;
     r->producer = (uint32_t *)(memory + at->producer);
     r->consumer = (uint32_t *)(memory + at->consumer);
@@ -248,8 +230,7 @@ static int make_umem(xdp_port *p)
     const size_t size = (size_t)CHUNKS * CHUNK;
     const int kind = MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE;
     void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, kind, -1, 0);
-    if (memory == MAP_FAILED)
-        return -errno;
+    if (memory == MAP_FAILED) return -errno;
     p->umem = memory;
     const struct xdp_umem_reg region = {.addr = (uintptr_t)memory, .len = size, .chunk_size = CHUNK};
     return setsockopt(p->fd, SOL_XDP, XDP_UMEM_REG, &region, sizeof region) == 0 ? 0 : -errno;
@@ -260,21 +241,16 @@ static int make_rings(xdp_port *p)
     const int sizes[] = {XDP_UMEM_FILL_RING, XDP_UMEM_COMPLETION_RING, XDP_RX_RING, XDP_TX_RING};
     const int entries = RING;
     for (int i = 0; i < 4; i++)
-        if (setsockopt(p->fd, SOL_XDP, sizes[i], &entries, sizeof entries) != 0)
-            return -errno;
+        if (setsockopt(p->fd, SOL_XDP, sizes[i], &entries, sizeof entries) != 0) return -errno;
     struct xdp_mmap_offsets at;
     socklen_t size = sizeof at;
-    if (getsockopt(p->fd, SOL_XDP, XDP_MMAP_OFFSETS, &at, &size) != 0)
-        return -errno;
-    if (size != sizeof at)
-        return -EOPNOTSUPP;  // before Linux 5.4, which cannot say when it wants to be woken
+    if (getsockopt(p->fd, SOL_XDP, XDP_MMAP_OFFSETS, &at, &size) != 0) return -errno;
+    if (size != sizeof at) return -EOPNOTSUPP; // before Linux 5.4, which cannot say when it wants to be woken
     int result = map_ring(p->fd, &p->fill, &at.fr, XDP_UMEM_PGOFF_FILL_RING, sizeof(uint64_t));
     if (result == 0)
         result = map_ring(p->fd, &p->completion, &at.cr, XDP_UMEM_PGOFF_COMPLETION_RING, sizeof(uint64_t));
-    if (result == 0)
-        result = map_ring(p->fd, &p->rx, &at.rx, XDP_PGOFF_RX_RING, sizeof(struct xdp_desc));
-    if (result == 0)
-        result = map_ring(p->fd, &p->tx, &at.tx, XDP_PGOFF_TX_RING, sizeof(struct xdp_desc));
+    if (result == 0) result = map_ring(p->fd, &p->rx, &at.rx, XDP_PGOFF_RX_RING, sizeof(struct xdp_desc));
+    if (result == 0) result = map_ring(p->fd, &p->tx, &at.tx, XDP_PGOFF_TX_RING, sizeof(struct xdp_desc));
     return result;
 }
 
@@ -293,8 +269,7 @@ static int check_queues(int fd, const char *interface)
     struct ethtool_channels queues = {.cmd = ETHTOOL_GCHANNELS};
     struct ifreq request = {.ifr_data = (void *)&queues};
     snprintf(request.ifr_name, sizeof request.ifr_name, "%s", interface);
-    if (ioctl(fd, SIOCETHTOOL, &request) != 0)
-        return 0;  // a device that has no channels to speak of
+    if (ioctl(fd, SIOCETHTOOL, &request) != 0) return 0; // a device that has no channels to speak of
     return queues.combined_count + queues.rx_count > 1 ? -E2BIG : 0;
 }
 
@@ -317,8 +292,7 @@ static int bind_to_queue(int fd, unsigned index)
     int result = 0;
     for (int tries = 0; tries < BIND_TRIES; tries++) {
         result = bind(fd, (const struct sockaddr *)&address, sizeof address) == 0 ? 0 : -errno;
-        if (result != -EBUSY)
-            break;
+        if (result != -EBUSY) break;
         nanosleep(&(struct timespec){.tv_nsec = BIND_PAUSE_NS}, NULL);
     }
     return result;
@@ -327,19 +301,14 @@ static int bind_to_queue(int fd, unsigned index)
 static int open_socket(xdp_port *p, unsigned index)
 {
     p->fd = socket(AF_XDP, SOCK_RAW | SOCK_CLOEXEC, 0);
-    if (p->fd < 0)
-        return -errno;
+    if (p->fd < 0) return -errno;
     grow_buffer(p->fd, SO_SNDBUFFORCE, SO_SNDBUF);
     int result = make_umem(p);
-    if (result == 0)
-        result = make_rings(p);
-    if (result != 0)
-        return result;
+    if (result == 0) result = make_rings(p);
+    if (result != 0) return result;
     share_out_chunks(p);
-    if ((result = xdp_redirect_open(&p->redirect, index)) != 0)
-        return result;
-    if ((result = bind_to_queue(p->fd, index)) != 0)
-        return result;
+    if ((result = xdp_redirect_open(&p->redirect, index)) != 0) return result;
+    if ((result = bind_to_queue(p->fd, index)) != 0) return result;
     struct xdp_options options = {0};
     socklen_t size = sizeof options;
     if (getsockopt(p->fd, SOL_XDP, XDP_OPTIONS, &options, &size) == 0)
@@ -351,26 +320,20 @@ static int open_socket(xdp_port *p, unsigned index)
 int loop_add_xdp(loop *l, uint32_t number, const char *interface)
 {
     const unsigned index = if_nametoindex(interface);
-    if (index == 0)
-        return -errno;
+    if (index == 0) return -errno;
     xdp_port *p = calloc(1, sizeof *p);
-    if (!p)
-        return -ENOMEM;
+    if (!p) return -ENOMEM;
     p->base.ops = &XDP_OPS;
     p->base.number = number;
     p->fd = p->promiscuous = -1;
     p->redirect = (xdp_redirect){.map = -1, .program = -1, .link = -1};
     snprintf(p->base.name, sizeof p->base.name, "port %u (%s)", number, interface);
     int result = open_promiscuous(p, index);
-    if (result == 0)
-        result = check_queues(p->promiscuous, interface);
-    if (result == 0)
-        result = open_socket(p, index);
+    if (result == 0) result = check_queues(p->promiscuous, interface);
+    if (result == 0) result = open_socket(p, index);
     loop_enter(l);
-    if (result == 0)
-        result = loop_free_number(l, number);
-    if (result == 0)
-        loop_attach(l, &p->base);
+    if (result == 0) result = loop_free_number(l, number);
+    if (result == 0) loop_attach(l, &p->base);
     loop_leave(l);
     if (result == 0)
         return (p->redirect.native ? LOOP_XDP_NATIVE : 0) | (p->zero_copy ? LOOP_XDP_ZERO_COPY : 0);

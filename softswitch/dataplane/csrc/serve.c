@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "loop.h"
 
-enum { FLUSH_AGAIN = 100000 };  // nanoseconds until a busy interface is tried again
+enum { FLUSH_AGAIN = 100000 }; // nanoseconds until a busy interface is tried again
 
 static void emit(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
 {
@@ -18,8 +18,7 @@ static void emit(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
         return;
     }
     p->dirty = 1;
-    if (p->tapped & CAPTURE_OUT)
-        loop_record(l, p, frame, len, CAPTURE_OUT);
+    if (p->tapped & CAPTURE_OUT) loop_record(l, p, frame, len, CAPTURE_OUT);
 }
 
 uint64_t loop_now(const loop *l)
@@ -49,11 +48,9 @@ static void flush(loop *l)
 static uint32_t step(loop *l, sw_switch *sw)
 {
     const uint64_t due = sw ? sw_deadline(sw) : SW_NEVER;
-    if (due == SW_NEVER)
-        return 0;
+    if (due == SW_NEVER) return 0;
     const uint64_t now = loop_now(l);
-    if (l->taps)
-        l->tap_time = wall_ns();
+    if (l->taps) l->tap_time = wall_ns();
     sw_lock(sw);
     sw_step(sw, now, emit, l);
     sw_unlock(sw);
@@ -85,37 +82,29 @@ static uint32_t serve(loop *l, port *p)
     }
     sw_switch *sw = p->up ? l->sw : NULL;
     uint64_t now = loop_now(l);
-    if (p->held && p->due > now)
-        return 0;
-    if (l->taps)
-        l->tap_time = wall_ns();
-    if (sw)
-        sw_lock(sw);
+    if (p->held && p->due > now) return 0;
+    if (l->taps) l->tap_time = wall_ns();
+    if (sw) sw_lock(sw);
     do {
-        if (p->paced && !may_enter(p, len, now))
-            break;
+        if (p->paced && !may_enter(p, len, now)) break;
         p->stats.rx_packets++;
         p->stats.rx_bytes += len;
-        if (p->tapped & CAPTURE_IN && p->up)
-            loop_record(l, p, frame, len, CAPTURE_IN);
+        if (p->tapped & CAPTURE_IN && p->up) loop_record(l, p, frame, len, CAPTURE_IN);
         if (sw)
             sw_process(sw, p->number, frame, len, now, emit, l);
         else
             p->stats.rx_drops++;
         p->ops->release(p);
     } while (++n < LOOP_BATCH && (frame = p->ops->peek(p, &len)));
-    if (!frame)
-        p->held = 0;
-    if (sw)
-        sw_unlock(sw);
+    if (!frame) p->held = 0;
+    if (sw) sw_unlock(sw);
     return n;
 }
 
 uint32_t loop_serve(loop *l)
 {
     uint32_t n = step(l, l->sw);
-    for (uint32_t i = 0; i < l->count; i++)
-        n += serve(l, l->ports[i]);
+    for (uint32_t i = 0; i < l->count; i++) n += serve(l, l->ports[i]);
     flush(l);
     return n;
 }
@@ -125,10 +114,8 @@ uint64_t loop_deadline(const loop *l)
     uint64_t next = l->sw ? sw_deadline(l->sw) : SW_NEVER;
     for (uint32_t i = 0; i < l->count; i++) {
         const port *p = l->ports[i];
-        if (p->held && p->due < next)
-            next = p->due;
-        if (p->unsent && loop_now(l) + FLUSH_AGAIN < next)
-            next = loop_now(l) + FLUSH_AGAIN;
+        if (p->held && p->due < next) next = p->due;
+        if (p->unsent && loop_now(l) + FLUSH_AGAIN < next) next = loop_now(l) + FLUSH_AGAIN;
     }
     return next;
 }
@@ -143,8 +130,7 @@ static void lift_limits(loop *l, sw_switch *sw, port *p)
 
 void loop_lift_limits(loop *l, port *p)
 {
-    if (l->sw && p->limited)
-        lift_limits(l, l->sw, p);
+    if (l->sw && p->limited) lift_limits(l, l->sw, p);
 }
 
 // What waits in the old switch leaves at once. Returns 0, -ENOMEM or -EOPNOTSUPP: then not all ports of the
@@ -157,8 +143,7 @@ int loop_set_switch(loop *l, sw_switch *sw)
     l->sw = sw;
     for (uint32_t i = 0; old != sw && i < l->count; i++) {
         port *p = l->ports[i];
-        if (p->limited && old)
-            lift_limits(l, old, p);
+        if (p->limited && old) lift_limits(l, old, p);
         int error = p->limited && sw ? sw_set_queueing(sw, p->number, &p->limits) : 0;
         result = result ? result : error;
     }
@@ -175,7 +160,7 @@ int loop_set_queueing(loop *l, uint32_t number, const sw_queueing *wanted, int b
     port *p = loop_port(l, number);
     int result = p ? 0 : -ENODEV;
     if (p && l->sw) {
-        step(l, l->sw);  // up to now, the old limits hold
+        step(l, l->sw); // up to now, the old limits hold
         result = sw_set_queueing(l->sw, number, wanted);
         step(l, l->sw);
         flush(l);
@@ -197,8 +182,7 @@ int loop_get_queue_stats(loop *l, uint32_t number, sw_queue_stats *out)
     loop_enter(l);
     port *p = loop_port(l, number);
     memset(out, 0, SW_PRIORITIES * sizeof *out);
-    if (p && l->sw)
-        sw_get_queue_stats(l->sw, number, out);
+    if (p && l->sw) sw_get_queue_stats(l->sw, number, out);
     loop_leave(l);
     return p ? 0 : -ENODEV;
 }

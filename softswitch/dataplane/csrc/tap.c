@@ -10,10 +10,10 @@ struct tap {
     tap *next;
     capture *file;
     char *path;
-    uint32_t directions;             // CAPTURE_IN, CAPTURE_OUT or both
-    int everywhere;                  // also of ports that come later
+    uint32_t directions; // CAPTURE_IN, CAPTURE_OUT or both
+    int everywhere;      // also of ports that come later
     uint8_t chosen[LOOP_PORTS];
-    uint32_t interface[LOOP_PORTS];  // of each port in the file, from its first frame on
+    uint32_t interface[LOOP_PORTS]; // of each port in the file, from its first frame on
 };
 
 static int taken(const tap *t, const port *p) { return t->everywhere || t->chosen[p->number]; }
@@ -33,34 +33,29 @@ static void tap_ports(loop *l)
     for (uint32_t i = 0; i < l->count; i++) {
         l->ports[i]->tapped = 0;
         for (const tap *t = l->taps; t; t = t->next)
-            if (taken(t, l->ports[i]))
-                l->ports[i]->tapped |= t->directions;
+            if (taken(t, l->ports[i])) l->ports[i]->tapped |= t->directions;
     }
 }
 
 void loop_record(loop *l, port *p, const uint8_t *frame, uint32_t len, uint32_t direction)
 {
     for (tap *t = l->taps; t; t = t->next) {
-        if (!(t->directions & direction) || !taken(t, p))
-            continue;
+        if (!(t->directions & direction) || !taken(t, p)) continue;
         uint32_t *interface = &t->interface[p->number];
-        if (*interface == NOT_YET)
-            *interface = capture_interface(t->file, p->name);
+        if (*interface == NOT_YET) *interface = capture_interface(t->file, p->name);
         capture_frame(t->file, *interface, l->tap_time, frame, len, direction);
     }
 }
 
 void loop_flush_taps(loop *l)
 {
-    for (tap *t = l->taps; t; t = t->next)
-        capture_flush(t->file);
+    for (tap *t = l->taps; t; t = t->next) capture_flush(t->file);
 }
 
 static tap **find(loop *l, const char *path)
 {
     tap **at = &l->taps;
-    while (*at && strcmp((*at)->path, path) != 0)
-        at = &(*at)->next;
+    while (*at && strcmp((*at)->path, path) != 0) at = &(*at)->next;
     return at;
 }
 
@@ -83,14 +78,12 @@ int loop_start_capture(loop *l, const char *path, int pcapng, uint32_t count, co
                        uint32_t directions)
 {
     tap *t = calloc(1, sizeof *t);
-    if (!t)
-        return -ENOMEM;
+    if (!t) return -ENOMEM;
     t->directions = directions;
     t->everywhere = count == 0;
     memset(t->interface, 0xFF, sizeof t->interface);
     for (uint32_t i = 0; i < count; i++)
-        if (ports[i] < LOOP_PORTS)
-            t->chosen[ports[i]] = 1;
+        if (ports[i] < LOOP_PORTS) t->chosen[ports[i]] = 1;
     loop_enter(l);
     tap **end = find(l, path);
     int result = *end ? -EEXIST : open_tap(t, path, pcapng);
@@ -116,8 +109,7 @@ int loop_stop_capture(loop *l, const char *path)
         tap_ports(l);
     }
     loop_leave(l);
-    if (t)
-        free_tap(t);
+    if (t) free_tap(t);
     return t ? 0 : -ENOENT;
 }
 

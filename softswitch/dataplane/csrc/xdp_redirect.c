@@ -39,7 +39,7 @@ static int load_program(int map)
          .src_reg = BPF_REG_1,
          .off = offsetof(struct xdp_md, rx_queue_index)},
         {.code = BPF_LD | BPF_DW | BPF_IMM, .dst_reg = BPF_REG_1, .src_reg = BPF_PSEUDO_MAP_FD, .imm = map},
-        {.code = 0},  // the upper half of the 64-bit constant
+        {.code = 0}, // the upper half of the 64-bit constant
         {.code = BPF_ALU64 | BPF_MOV | BPF_K, .dst_reg = BPF_REG_3, .imm = XDP_PASS},
         {.code = BPF_JMP | BPF_CALL, .imm = BPF_FUNC_redirect_map},
         {.code = BPF_JMP | BPF_EXIT},
@@ -71,10 +71,8 @@ static int attach(int program, unsigned interface, uint32_t mode)
 int xdp_redirect_open(xdp_redirect *r, unsigned interface)
 {
     *r = (xdp_redirect){.map = -1, .program = -1, .link = -1};
-    if ((r->map = make_map()) < 0)
-        return r->map;
-    if ((r->program = load_program(r->map)) < 0)
-        return r->program;
+    if ((r->map = make_map()) < 0) return r->map;
+    if ((r->program = load_program(r->map)) < 0) return r->program;
     r->link = attach(r->program, interface, XDP_FLAGS_DRV_MODE);
     r->native = r->link >= 0;
     if (r->link < 0 && r->link != -EBUSY && r->link != -EPERM)
@@ -97,8 +95,7 @@ void xdp_redirect_close(xdp_redirect *r)
 {
     int *const files[] = {&r->link, &r->program, &r->map};
     for (int i = 0; i < 3; i++) {
-        if (*files[i] >= 0)
-            close(*files[i]);
+        if (*files[i] >= 0) close(*files[i]);
         *files[i] = -1;
     }
 }

@@ -222,7 +222,7 @@ def test_a_client_that_goes_silent_holds_nobody_up(path: Path) -> None:
 def test_calls_go_on_while_ports_come_and_go(path: Path) -> None:
     """From a process of its own, so that both really run at once."""
     code = (
-        "import sys; from pathlib import Path; from softswitch.control.client import call\n"
+        "import sys; from pathlib import Path; from weir.softswitch.control.client import call\n"
         "for _ in range(100): call(Path(sys.argv[1]), 'ports')"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(path)]) as process:

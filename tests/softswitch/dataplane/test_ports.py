@@ -261,7 +261,7 @@ def test_a_host_gone_wrong_hurts_only_itself(loop: PortLoop, tmp_path: Path) -> 
 
 
 _RING = """
-import sys; from pathlib import Path; from native.ring import ShmPort
+import sys; from pathlib import Path; from weir.native.ring import ShmPort
 with ShmPort(Path(sys.argv[1]), int(sys.argv[2])) as port:
     port.send(bytes(60))
 """
@@ -318,7 +318,8 @@ def test_a_directory_serves_one_switch_and_outlives_a_killed_one(tmp_path: Path)
 
 _KILLED = """
 import os, sys; from pathlib import Path
-from softswitch.ports import PortLoop; from softswitch.shm_directory import ShmDirectory
+from weir.softswitch.dataplane.ports import PortLoop
+from weir.softswitch.dataplane.shm_directory import ShmDirectory
 place = Path(sys.argv[1]); held = ShmDirectory(place); loop = PortLoop(); loop.add_shm(1, place); os._exit(9)
 """
 

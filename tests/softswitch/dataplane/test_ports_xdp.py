@@ -100,7 +100,8 @@ def test_a_port_can_be_removed_and_attached_again_at_once(lab: Veths) -> None:
 
 def test_a_killed_switch_leaves_nothing_on_the_interface(lab: Veths) -> None:
     code = (
-        "from softswitch.ports import PortLoop; import time; loop = PortLoop(); loop.add_xdp(1, 'sw1'); "
+        "from weir.softswitch.dataplane.ports import PortLoop; import time; "
+        "loop = PortLoop(); loop.add_xdp(1, 'sw1'); "
         "print('ready', flush=True); time.sleep(600)"
     )
     command = ["ip", "netns", "exec", lab.switch, sys.executable, "-c", code]
@@ -137,7 +138,7 @@ def test_without_the_right_to_bpf_the_error_says_so(lab: Veths) -> None:
     if shutil.which("setpriv") is None:
         pytest.skip("needs setpriv")
     drop = "-bpf,-sys_admin"
-    code = "from softswitch.ports import PortLoop\nPortLoop().add_xdp(1, 'sw1')"
+    code = "from weir.softswitch.dataplane.ports import PortLoop\nPortLoop().add_xdp(1, 'sw1')"
     command = ["setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}", sys.executable, "-c", code]
     done = subprocess.run(
         ["ip", "netns", "exec", lab.switch, *command], capture_output=True, text=True, check=False
