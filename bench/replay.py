@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from weir.host_agent.collectives.communicator import Communicator, Primitive
+from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_LANES, Encodings, Plan, Proposal, parse_rule
@@ -231,17 +231,13 @@ class _Clock:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
 
 
-class _Alone:
-    """A network with one worker: every sum is its own contribution."""
+class _Alone(Communicator):
+    """One worker, whose sums are its own contributions."""
 
-    def reduce(self, *_what: object, **_how: object) -> ReduceReport:
+    def reduce_lanes(self, *_what: object, **_how: object) -> ReduceReport:
         """Leave the lanes as they are; nobody reads the report."""
-        return cast(ReduceReport, None)
-
-    def barrier(self) -> ReduceReport:
-        """Nobody to wait for."""
         return cast(ReduceReport, None)
 
 
 def _peers(rank: int, size: int) -> Communicator:
-    return Communicator(cast(Primitive, _Alone()), rank, size)
+    return _Alone(rank, size)

@@ -22,7 +22,7 @@ from weir.host_agent.flows.config import FlowConfig
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.server import ParameterServer, ServerConfig, WorkerFlows, bounded
 from weir.host_agent.flows.worker import ServerClient
-from weir.host_agent.transport.tagging import Tagging
+from weir.host_agent.transport.service_class import ServiceClass
 from weir.simulator.background import Background, Incast
 from weir.simulator.clock import SECOND
 from weir.simulator.host import Host, Work
@@ -272,9 +272,11 @@ def _tree(
         layer = LAYER_CLASSES - 1 - number % LAYER_CLASSES
         arrays[:] = [lanes_of.copy() for lanes_of in own]
         for worker, array in zip(job.workers, arrays, strict=True):
-            worker.submit(Work(Op.MAX, 32, exponents.copy(), tagging=Tagging(layer=layer)))
-            tagging = Tagging(layer=layer, budgets=budgets) if contender.trims else Tagging(layer=layer)
-            worker.submit(Work(Op.ADD, BLOCK, array, tagging=tagging))
+            worker.submit(Work(Op.MAX, 32, exponents.copy(), service=ServiceClass(layer=layer)))
+            service = (
+                ServiceClass(layer=layer, budgets=budgets) if contender.trims else ServiceClass(layer=layer)
+            )
+            worker.submit(Work(Op.ADD, BLOCK, array, service=service))
         return _All(job.workers)
 
     return begin
@@ -398,10 +400,10 @@ def _flows(
         layer = LAYER_CLASSES - 1 - number % LAYER_CLASSES
         current.left = len(workers) * len(servers)
         share = scenario.budget if contender.trims else 0.0
-        tagging = bounded(lanes, share, layer) if share else Tagging(layer=layer)
+        service = bounded(lanes, share, layer) if share else ServiceClass(layer=layer)
         for name, own in zip(workers, clients, strict=True):
             for client in own:
-                client.push(values, tagging, previous=values)
+                client.push(values, service, previous=values)
             hosts[name].pump()
         return current
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from weir.background import FLOWS, frame
 from weir.controller.slots import MOST_SLOTS
-from weir.host_agent.transport.tagging import Tagging
+from weir.host_agent.transport.service_class import ServiceClass
 from weir.network import NetworkSpec, Plan, incast, make_plan
 from weir.simulator.congestion import Algorithm
 from weir.simulator.host import Work
@@ -57,8 +57,8 @@ def weir(spec: NetworkSpec, workers: int, parameters: int, budget: float) -> Red
         for worker in job.workers:
             exponents = numbers.integers(1, 255, blocks, dtype=np.uint32)
             lanes = numbers.integers(1, 1 << 32, blocks * SLOT_LANES, dtype=np.uint32)
-            worker.submit(Work(Op.MAX, SLOT_LANES, exponents, tagging=Tagging(layer=LAYER)))
-            worker.submit(Work(Op.ADD, SLOT_LANES, lanes, tagging=_tagging(blocks, budget)))
+            worker.submit(Work(Op.MAX, SLOT_LANES, exponents, service=ServiceClass(layer=LAYER)))
+            worker.submit(Work(Op.ADD, SLOT_LANES, lanes, service=_service(blocks, budget)))
         network.run(lambda: job.idle, limit=_LIMIT_S)
         reports = [report for worker in job.workers for report in worker.reports]
         return Reduced(
@@ -82,10 +82,10 @@ def ring(spec: NetworkSpec, workers: int, parameters: int, algorithm: Algorithm)
         return Reduced(seconds, retransmissions=sum(s.sender.retransmissions for s in members.streams))
 
 
-def _tagging(blocks: int, budget: float) -> Tagging:
+def _service(blocks: int, budget: float) -> ServiceClass:
     if not budget:
-        return Tagging(layer=LAYER)
-    return Tagging(
+        return ServiceClass(layer=LAYER)
+    return ServiceClass(
         layer=LAYER,
         magnitudes=np.zeros(blocks, np.uint8),
         accounts=np.zeros(blocks, np.uint16),

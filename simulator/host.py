@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from weir.host_agent.transport.frames import Addresses, Framer
 from weir.host_agent.transport.report import ReduceReport
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import Lanes, SlotTransport, TransportConfig
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
 from weir.simulator.clock import Clock
 from weir.wire.definition import Op
 
@@ -21,7 +21,7 @@ class Work:
     block: int
     lanes: Lanes
     pause: int = 0
-    tagging: Tagging = LOSSLESS
+    service: ServiceClass = LOSSLESS
 
 
 class Host:
@@ -63,7 +63,7 @@ class Host:
 
     def _begin(self) -> None:
         work = self._work.popleft()
-        self.transport.begin(work.op, work.block, work.lanes, work.tagging)
+        self.transport.begin(work.op, work.block, work.lanes, work.service)
         self._running = True
         self._pump()
 

@@ -33,7 +33,7 @@ from weir.host_agent.flows.frames import Address
 from weir.host_agent.transport.codec import Column, Packet
 from weir.host_agent.transport.frames import Framer
 from weir.host_agent.transport.report import ReduceReport
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.p4src import PROGRAM
 from weir.simulator.background import Background, Incast
 from weir.simulator.entries import aggregation, host_addresses
@@ -161,7 +161,7 @@ def budgeted(digest: Digest) -> None:
         count = 60 * block
         magnitudes = (words(f"magnitudes {block}", 60) % d.MAGNITUDE_CLASSES).astype(np.uint8)
         accounts = (words(f"accounts {block}", 60) % 3).astype(np.uint16)
-        tagging = Tagging(
+        service = ServiceClass(
             layer=3 + number,
             magnitudes=magnitudes,
             accounts=accounts,
@@ -169,7 +169,7 @@ def budgeted(digest: Digest) -> None:
         )
         works.append(
             [
-                Work(d.Op.ADD, block, sparse(number, worker, count), tagging=tagging)
+                Work(d.Op.ADD, block, sparse(number, worker, count), service=service)
                 for worker in range(WORKERS)
             ]
         )
@@ -188,11 +188,11 @@ def two_tiers(digest: Digest) -> None:
         names = ["h3", "h6", "h9"]
         incast = Incast(100_000_000, fan_in=2, length=20_000)
         background = Background(network, incast, senders=names, receivers=names, seed=5)
-        tagging = Tagging(layer=2, budgets=np.array([20 * 256], np.uint64))
+        service = ServiceClass(layer=2, budgets=np.array([20 * 256], np.uint64))
         for step in range(3):
             before = [sparse(step, worker, 80 * 256) for worker in range(len(job.workers))]
             for worker, lanes in zip(job.workers, before, strict=True):
-                worker.submit(Work(d.Op.ADD, 256, lanes, tagging=tagging if step else LOSSLESS))
+                worker.submit(Work(d.Op.ADD, 256, lanes, service=service if step else LOSSLESS))
             network.run(lambda: job.idle, limit=60)
             digest.put(*before)
         background.stop()
@@ -224,7 +224,7 @@ def parameter_server(digest: Digest) -> None:
             clients[-1][0].attach(clients[-1][1].mux, address(server_name))
         size = 30_000
         chunks = -(-size // FlowConfig(1).chunk_lanes)
-        tagging = Tagging(
+        service = ServiceClass(
             layer=1,
             magnitudes=(words("m", chunks) % d.MAGNITUDE_CLASSES).astype(np.uint8),
             accounts=(words("a", chunks) % 2).astype(np.uint16),
@@ -233,7 +233,7 @@ def parameter_server(digest: Digest) -> None:
         for step in range(2):
             for rank, (client, host) in enumerate(clients):
                 values = (words((step, rank), size) % 2000).astype(np.float32) - np.float32(1000)
-                client.push(values, tagging, previous=np.full(size, step, np.float32))
+                client.push(values, service, previous=np.full(size, step, np.float32))
                 host.pump()
             network.run(lambda: all(client.idle for client, _ in clients) and server.idle, limit=60)
             for client, _ in clients:

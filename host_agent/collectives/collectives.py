@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every collective of torch.distributed for one group, each built on the one primitive.
+"""Every collective of torch.distributed for one group, each built on the one operation on lanes.
 
 Calls block until done and must come in the same order, with matching shapes and dtypes, on every rank.
 Tensors may have any strides and any length, zero included; results are written into the caller's.
@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from weir.host_agent.collectives import data_movement
-from weir.host_agent.collectives.communicator import Communicator, Primitive
+from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import describe
 from weir.host_agent.collectives.reductions import RedOpType, all_reduce
 
@@ -24,12 +24,12 @@ class Collectives:
 
     Example::
 
-        collectives = Collectives(reducer, rank, size)
+        collectives = Collectives(communicator)
         collectives.all_reduce(gradient, dist.ReduceOp.SUM)
     """
 
-    def __init__(self, primitive: Primitive, rank: int, size: int) -> None:
-        self.communicator = Communicator(primitive, rank, size)
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
         self._count = 0
 
     def all_reduce(self, tensor: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM) -> None:
@@ -103,7 +103,7 @@ class Collectives:
 
     def barrier(self) -> None:
         """Return when every rank has called it."""
-        self.communicator.primitive.barrier()
+        self.communicator.barrier()
 
     def _reduced(self, what: str, tensor: torch.Tensor, values: torch.Tensor, op: RedOpType) -> torch.Tensor:
         """Return the flat reduction of ``values``, in their memory or in new; ``tensor`` is for errors."""

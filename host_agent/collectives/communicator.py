@@ -1,29 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one thing the network does, as the collectives see it."""
+"""A group of workers, and the one operation on lanes that everything else is built from."""
 
-from dataclasses import dataclass, field
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.transport.report import ReduceReport
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, SLOT_LANES, Op
-
-
-class Primitive(Protocol):
-    """Reduces lanes over the workers of a group; ``transport.reducer.Reducer`` is the real one."""
-
-    def reduce(self, lanes: Lanes, op: Op, block: int = ..., tagging: Tagging = ...) -> ReduceReport:
-        """Replace ``lanes`` (C-contiguous uint32) by the reduction over all workers, in place.
-
-        Losslessly, but for what the tagging's budgets allow.
-        """
-
-    def barrier(self) -> ReduceReport:
-        """Return when every worker has called it."""
 
 
 class Scratch:
@@ -33,29 +19,51 @@ class Scratch:
         self._lanes: npt.NDArray[np.int32] = np.empty(0, np.int32)
 
     def take(self, count: int) -> npt.NDArray[np.int32]:
-        """``count`` lanes of any content, until the next call."""
+        """Return ``count`` lanes of any content, the caller's until the next call."""
         if count > self._lanes.size:
             self._lanes = np.empty(count, np.int32)
         return self._lanes[:count]
 
 
-@dataclass(frozen=True)
-class Communicator:
-    """A group of workers as one of them sees it: the primitive, its own rank, how many there are.
+class Communicator(ABC):
+    """A group of workers as one of them sees it. For one thread at a time.
 
-    For one thread at a time.
+    Attributes:
+        rank: of this worker.
+        size: how many workers there are.
+        scratch: memory for lanes.
     """
 
-    primitive: Primitive
-    rank: int
-    size: int
-    scratch: Scratch = field(default_factory=Scratch)
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.scratch = Scratch()
 
-    def reduce(self, lanes: Lanes, op: Op, block: int | None = None, tagging: Tagging = LOSSLESS) -> Lanes:
-        """Reduce ``lanes`` in place and returns them; no lanes, no packets."""
+    @abstractmethod
+    def reduce_lanes(
+        self, lanes: Lanes, op: Op, block: int = SLOT_LANES, service: ServiceClass = LOSSLESS
+    ) -> ReduceReport:
+        """Replace ``lanes`` by their reduction over all workers, losslessly but for what the budgets allow.
+
+        The one operation that a network offers. Without any lanes it is a barrier.
+
+        Args:
+            lanes: C-contiguous uint32; the same number of them on every worker.
+            op: how lanes are combined.
+            block: lanes in a block, 32 to 256: the unit of what is skipped when zero.
+            service: this worker's packet class and loss budget.
+        """
+
+    def reduce(
+        self, lanes: Lanes, op: Op, block: int | None = None, service: ServiceClass = LOSSLESS
+    ) -> Lanes:
+        """Reduce ``lanes`` in place, in blocks that fit, and return them; no lanes, no packets."""
         if lanes.size:
-            self.primitive.reduce(lanes, op, block or fitting_block(lanes.size), tagging)
+            self.reduce_lanes(lanes, op, block or fitting_block(lanes.size), service)
         return lanes
+
+    def barrier(self) -> None:
+        """Return when every worker has called it."""
+        self.reduce_lanes(np.empty(0, np.uint32), Op.ADD)
 
 
 def fitting_block(lanes: int) -> int:

@@ -19,7 +19,7 @@ from weir.host_agent.collectives import limbs, quantize
 from weir.host_agent.collectives.communicator import Communicator, fitting_block
 from weir.host_agent.collectives.dtypes import Lanes, lanes_for
 from weir.host_agent.transport.report import ReduceReport
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
 
 _LAST = np.uint32(0xFFFFFFFF)
@@ -66,16 +66,16 @@ class Contribution:
     workers: int
 
     def add(
-        self, communicator: Communicator, *, keep: bool, tagging: Tagging = LOSSLESS
+        self, communicator: Communicator, *, keep: bool, service: ServiceClass = LOSSLESS
     ) -> tuple["Contribution", ReduceReport]:
         """Return the sum of all workers' contributions, itself in this form, and how it was made.
 
         keep: leave this contribution as it is, but for blocks that no result included: those become zero.
-        Otherwise its memory becomes the sum's. tagging: with budgets, for lanes of whole blocks only; its
+        Otherwise its memory becomes the sum's. service: with budgets, for lanes of whole blocks only; its
         arrays are of the packets' blocks in ``lanes``.
         """
         lanes = self.lanes.copy() if keep else self.lanes
-        report = communicator.primitive.reduce(lanes.view(np.uint32), Op.ADD, self.packet, tagging)
+        report = communicator.reduce_lanes(lanes.view(np.uint32), Op.ADD, self.packet, service)
         if keep and report.given_back.blocks.size:
             give_back(self.lanes, report.given_back.blocks, self.packet)
         return replace(self, lanes=lanes), report
@@ -121,7 +121,7 @@ def encode(
     values: npt.NDArray[np.float32],
     name: Namer,
     block: int,
-    tagging: Tagging = LOSSLESS,
+    service: ServiceClass = LOSSLESS,
     *,
     packet: int | None = None,
     dense: bool = False,
@@ -131,14 +131,14 @@ def encode(
 
     Where many blocks are zero on all workers, the lanes are of the others alone. They are in memory that the
     next call takes again. NonFiniteError on every worker when any value is NaN or infinite; ``name``
-    describes it by flat index. tagging: the layer class of the packets; without budgets. packet: lanes in a
+    describes it by flat index. service: the layer class of the packets; without budgets. packet: lanes in a
     block of the packets, by default those that share a scale. dense: hardly any block is zero on all workers,
     so they do not ask each other which. notes: lanes that travel with the scales; becomes their maximum over
     all workers.
     """
     exponents = quantize.exponents(values, block)
-    rows = None if dense else _occupied(communicator, exponents, tagging)
-    shared = _agree(communicator, exponents, rows, quantize.NOT_FINITE, values, name, tagging, notes)
+    rows = None if dense else _occupied(communicator, exponents, service)
+    shared = _agree(communicator, exponents, rows, quantize.NOT_FINITE, values, name, service, notes)
     if rows is not None and rows.size <= exponents.size * WORTH_SELECTING:
         lanes = communicator.scratch.take(rows.size * block)
         quantize.to_fixed_rows(values, rows, shared, block, communicator.size, out=lanes)
@@ -178,7 +178,7 @@ def _agree(
     not_finite: int,
     values: npt.NDArray[np.floating[Any]],
     name: Namer,
-    tagging: Tagging = LOSSLESS,
+    service: ServiceClass = LOSSLESS,
     notes: Lanes = NO_NOTES,
 ) -> Lanes:
     """Return the greatest of all workers' exponents of the blocks ``rows``, None: of all; and so for the
@@ -188,7 +188,7 @@ def _agree(
     """
     mine = exponents if rows is None else exponents[rows]
     # Sparse on one worker: small blocks skip more.
-    found = communicator.reduce(np.concatenate([mine, notes]), Op.MAX, GROUP_LANES, tagging)
+    found = communicator.reduce(np.concatenate([mine, notes]), Op.MAX, GROUP_LANES, service)
     shared, notes[:] = found[: mine.size], found[mine.size :]
     if shared.size and int(shared.max()) >= not_finite:
         raise _blame(communicator, values, name)
@@ -196,7 +196,7 @@ def _agree(
 
 
 def _occupied(
-    communicator: Communicator, exponents: Lanes, tagging: Tagging = LOSSLESS
+    communicator: Communicator, exponents: Lanes, service: ServiceClass = LOSSLESS
 ) -> quantize.Rows | None:
     """Return which blocks are not zero on some worker. Of a short vector None, for all: that saves a round
     trip.
@@ -206,7 +206,7 @@ def _occupied(
     padded = np.zeros(lanes_for(-(-exponents.size // 8)), np.uint32)
     bits = np.packbits(exponents != 0)
     padded.view(np.uint8)[: bits.size] = bits
-    communicator.reduce(padded, Op.OR, tagging=tagging)
+    communicator.reduce(padded, Op.OR, service=service)
     found = np.unpackbits(padded.view(np.uint8), count=exponents.size)
     return np.flatnonzero(found).astype(np.uint32)
 

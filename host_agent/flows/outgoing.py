@@ -23,7 +23,7 @@ from weir.host_agent.flows.codec import (
 from weir.host_agent.flows.config import FlowConfig
 from weir.host_agent.flows.verdict import FlowVerdict
 from weir.host_agent.transport.report import Account
-from weir.host_agent.transport.tagging import Tagging
+from weir.host_agent.transport.service_class import ServiceClass
 
 Floats = npt.NDArray[np.float32]
 
@@ -62,18 +62,18 @@ class Outgoing:
     they are sent, and are refunded when the receiver has them.
     """
 
-    def __init__(self, config: FlowConfig, number: int, values: Floats, tagging: Tagging) -> None:
-        self.number, self.layer = number, tagging.layer
+    def __init__(self, config: FlowConfig, number: int, values: Floats, service: ServiceClass) -> None:
+        self.number, self.layer = number, service.layer
         self.lanes = values.size
         self.count = config.chunks(self.lanes)
-        self._head = Head(config.flow, config.worker, number, self.count, tagging.layer)
+        self._head = Head(config.flow, config.worker, number, self.count, service.layer)
         self._bytes = 4 * config.chunk_lanes
         self._wire = memoryview(np.ascontiguousarray(values).view(np.uint32).astype(">u4").tobytes())
         self._lanes = np.full(self.count, config.chunk_lanes, np.int64)
         self._lanes[-1] = self.lanes - (self.count - 1) * config.chunk_lanes
-        self._magnitudes = _per_chunk(tagging.magnitudes, self.count, "magnitudes", np.uint8)
-        self._accounts = _per_chunk(tagging.accounts, self.count, "accounts", np.uint16)
-        self.budgets = _budgets(tagging, self._accounts)
+        self._magnitudes = _per_chunk(service.magnitudes, self.count, "magnitudes", np.uint8)
+        self._accounts = _per_chunk(service.accounts, self.count, "accounts", np.uint16)
+        self.budgets = _budgets(service, self._accounts)
         totals = np.zeros_like(self.budgets)
         np.add.at(totals, self._accounts, self._lanes)
         self.budgets = np.minimum(self.budgets, totals)
@@ -318,19 +318,19 @@ def _per_chunk(
     if given is None:
         return np.zeros(count, dtype)
     if given.size != count:
-        raise ValueError(f"tagging has {given.size} {what}, and the tensor {count} chunks")
+        raise ValueError(f"the service class has {given.size} {what}, and the tensor {count} chunks")
     return given.astype(dtype)
 
 
-def _budgets(tagging: Tagging, accounts: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:
+def _budgets(service: ServiceClass, accounts: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:
     """Return lanes that may go missing per account; one of 0 lanes stands for every account of a lossless
     tensor.
     """
-    if tagging.budgets.size == 0:
+    if service.budgets.size == 0:
         accounts[:] = 0
         return np.zeros(1, np.int64)
-    if tagging.budgets.size > MAX_ACCOUNTS:
-        raise ValueError(f"{tagging.budgets.size} accounts: a tensor of a flow has at most {MAX_ACCOUNTS}")
-    if int(accounts.max()) >= tagging.budgets.size:
-        raise ValueError(f"account {int(accounts.max())} has no budget: there are {tagging.budgets.size}")
-    return np.minimum(tagging.budgets, np.uint64(0xFFFFFFFF)).astype(np.int64)
+    if service.budgets.size > MAX_ACCOUNTS:
+        raise ValueError(f"{service.budgets.size} accounts: a tensor of a flow has at most {MAX_ACCOUNTS}")
+    if int(accounts.max()) >= service.budgets.size:
+        raise ValueError(f"account {int(accounts.max())} has no budget: there are {service.budgets.size}")
+    return np.minimum(service.budgets, np.uint64(0xFFFFFFFF)).astype(np.int64)

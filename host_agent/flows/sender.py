@@ -4,7 +4,7 @@
 Example::
 
     sender = FlowSender(FlowConfig(flow=new_flow_id(), worker=2))
-    number = sender.submit(gradient, Tagging(layer=1, budgets=np.array([3520], np.uint64)))
+    number = sender.submit(gradient, ServiceClass(layer=1, budgets=np.array([3520], np.uint64)))
     while not sender.idle:
         datagrams, deadline = sender.poll(now)
         ...                                     # send them; wait for a packet or the deadline
@@ -31,7 +31,7 @@ from weir.host_agent.flows.window import Window
 from weir.host_agent.transport.datagram import Datagram
 from weir.host_agent.transport.ledger import Direction, Posting
 from weir.host_agent.transport.report import FRAME_OVERHEAD, Account
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import ECT, NOT_ECT, RELIABLE_DSCP, dscp
 
 
@@ -130,10 +130,10 @@ class FlowSender:
         self._fresh = False  # ... nothing happened since, and no deadline has come
         self._earliest: int | None = None  # of the deadlines then
 
-    def submit(self, values: Floats, tagging: Tagging = LOSSLESS, number: int | None = None) -> int:
+    def submit(self, values: Floats, service: ServiceClass = LOSSLESS, number: int | None = None) -> int:
         """Send a vector of float32; its number. It is copied.
 
-        tagging: its layer class, and per chunk (``config.chunk_lanes`` lanes) its magnitude class and
+        service: its layer class, and per chunk (``config.chunk_lanes`` lanes) its magnitude class and
         account; budgets in lanes. number: for senders whose tensors do not become ready in order; each
         number from 1 must be submitted some day. The number in the sequence otherwise.
         Raises TypeError or ValueError for what cannot be sent.
@@ -147,7 +147,7 @@ class FlowSender:
             raise ValueError(f"tensor {number} was submitted before")
         if number > 0xFFFFFFFF:
             raise ValueError("a flow carries fewer than 2^32 tensors: open another one")
-        self._tensors[number] = Outgoing(self.config, number, values, tagging)
+        self._tensors[number] = Outgoing(self.config, number, values, service)
         self._last = max(self._last, number)
         self._fresh = False
         self._open_more()

@@ -22,7 +22,7 @@ from weir.host_agent.flows.mux import FlowMux, Peer
 from weir.host_agent.flows.outgoing import Floats
 from weir.host_agent.flows.receiver import FlowReceiver
 from weir.host_agent.flows.sender import FlowSender, Settlement
-from weir.host_agent.transport.tagging import Tagging
+from weir.host_agent.transport.service_class import ServiceClass
 
 
 class PushMismatchError(ValueError):
@@ -61,11 +61,11 @@ class Aggregate:
 Update = Callable[[Aggregate], Floats]
 
 
-def bounded(lanes: int, share: float, layer: int = 0) -> Tagging:
-    """Return a tagging with one account that may lose this share of the lanes, rounded down."""
+def bounded(lanes: int, share: float, layer: int = 0) -> ServiceClass:
+    """Return a service class with one account that may lose this share of the lanes, rounded down."""
     if not 0.0 <= share <= 1.0:
         raise ValueError(f"{share} is no share from 0 to 1")
-    return Tagging(layer=layer, budgets=np.array([int(share * lanes)], np.uint64))
+    return ServiceClass(layer=layer, budgets=np.array([int(share * lanes)], np.uint64))
 
 
 @dataclass(frozen=True)
@@ -189,6 +189,6 @@ class ParameterServer:
 
     def _send(self, aggregate: Aggregate) -> None:
         values = np.ascontiguousarray(self.config.update(aggregate), np.float32)
-        tagging = bounded(values.size, self.config.pull_loss, aggregate.layer)
+        service = bounded(values.size, self.config.pull_loss, aggregate.layer)
         for sender in self.senders:
-            sender.submit(values, tagging, aggregate.tensor)
+            sender.submit(values, service, aggregate.tensor)

@@ -5,7 +5,7 @@ Example::
 
     with UdpFlows(("0.0.0.0", FLOW_PORT)) as flows:
         client.attach(flows.mux, Address("10.0.1.254"))
-        number = client.push(gradient, tagging, previous=parameters)
+        number = client.push(gradient, service, previous=parameters)
         flows.drive(lambda: client.idle, timeout_s=10)
         (result,) = client.results()
 """

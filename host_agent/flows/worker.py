@@ -5,7 +5,7 @@ Example::
 
     client = ServerClient(WorkerFlows(push, pull))
     client.attach(mux, server_address)
-    number = client.push(gradient, tagging, previous=parameters)
+    number = client.push(gradient, service, previous=parameters)
     ...                                    # drive the mux until client.idle
     for result in client.results():
         parameters, residual = result.values, result.pushed.residual()
@@ -21,7 +21,7 @@ from weir.host_agent.flows.outgoing import Floats
 from weir.host_agent.flows.receiver import FlowReceiver
 from weir.host_agent.flows.sender import FlowSender, Settlement
 from weir.host_agent.flows.server import WorkerFlows
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 
 
 @dataclass(frozen=True)
@@ -54,13 +54,13 @@ class ServerClient:
         mux.add(self.sender, server)
         mux.add(self.receiver, server)
 
-    def push(self, values: Floats, tagging: Tagging = LOSSLESS, previous: Floats | None = None) -> int:
+    def push(self, values: Floats, service: ServiceClass = LOSSLESS, previous: Floats | None = None) -> int:
         """Push a vector of float32 (copied); its number.
 
         previous: what a lane keeps when the pulled value of it is lost, not to be changed until then; zeros
         when not given, which is right only for what the server pulls without loss.
         """
-        number = self.sender.submit(values, tagging)
+        number = self.sender.submit(values, service)
         self._previous[number] = np.zeros_like(values) if previous is None else previous
         return number
 

@@ -47,7 +47,7 @@ class WeirProcessGroup(dist.ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._timeout = timeout
         self.connection = connection
-        self.collectives = Collectives(connection, rank, size)
+        self.collectives = Collectives(connection)
 
     @property
     def timeout(self) -> timedelta:

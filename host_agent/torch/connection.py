@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import numpy as np
 from torch._C._distributed_c10d import Store
 
 from weir.agent_service.client import AgentClient, AgentError, Membership
+from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.torch import rendezvous
 from weir.host_agent.torch.work import OperationQueue
@@ -20,8 +20,8 @@ from weir.host_agent.transport.links import Aborted, TransportTimeout
 from weir.host_agent.transport.ports import PortShare, bind_udp, share_port, wanted_link
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import TransportConfig
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
 from weir.wire.definition import SLOT_LANES, Op
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class FreeSlots:
     spine: bool = False
 
 
-class Connection:
-    """The group's primitive, tied to the life of its job: a Primitive for ``Collectives``.
+class Connection(Communicator):
+    """The communicator of a process group, tied to the life of its job.
 
     ``operations`` is the queue that everything on this group must go through.
     """
@@ -59,6 +59,7 @@ class Connection:
         cluster: "LocalCluster | None",
         timeout: timedelta,
     ) -> None:
+        super().__init__(membership.rank, membership.size)
         self.membership = membership
         self._client, self._met, self._cluster = client, met, cluster
         self._share = share
@@ -141,23 +142,19 @@ class Connection:
         finally:
             self._reducer.timeout_s = before
 
-    def reduce(
-        self, lanes: Lanes, op: Op, block: int = SLOT_LANES, tagging: Tagging = LOSSLESS
+    def reduce_lanes(
+        self, lanes: Lanes, op: Op, block: int = SLOT_LANES, service: ServiceClass = LOSSLESS
     ) -> ReduceReport:
         """See Reducer.reduce; GroupBrokenError when the group is, or when this breaks it."""
         for reason in self._client.departed.values():
             raise GroupBrokenError(f"{self._name()}: {reason}; no collective can complete without it")
         try:
-            return self._reducer.reduce(lanes, op, block, tagging)
+            return self._reducer.reduce(lanes, op, block, service)
         except Aborted as error:
             raise GroupBrokenError(f"{self._name()}: {error}") from None
         except (TransportTimeout, OSError) as error:
             self._give_up(str(error))
             raise GroupBrokenError(f"{self._name()}: {error}") from error
-
-    def barrier(self) -> ReduceReport:
-        """See Reducer.barrier."""
-        return self.reduce(np.empty(0, np.uint32), Op.ADD)
 
     def abort(self, reason: str) -> None:
         """End what is running and the group with it; the other ranks are told that this one is lost."""

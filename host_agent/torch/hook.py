@@ -35,7 +35,7 @@ from weir.host_agent.torch.step_stats import StepStats
 from weir.host_agent.transport.ledger import Direction, Ledger
 from weir.host_agent.transport.reducer import ReducerStats
 from weir.host_agent.transport.report import ReduceReport
-from weir.host_agent.transport.tagging import Tagging
+from weir.host_agent.transport.service_class import ServiceClass
 
 __all__ = ["HookState", "StepStats", "hook"]
 
@@ -163,14 +163,14 @@ class HookState:
         if not self._joined:
             self._join()
         started, before = time.perf_counter(), self.group.connection.stats
-        communicator, tagging = (
+        communicator, service = (
             self.group.collectives.communicator,
-            Tagging(self._layers.frontmost(s.name for s in layout)),
+            ServiceClass(self._layers.frontmost(s.name for s in layout)),
         )
         outgoing = self.gradients.prepare(layout, bucket)
         plan = self.formats.plan(layout, self.gradients.spans, self.gradients.excluded)
         proposal = Proposal(plan, layout, outgoing.sent)
-        selection = proposal.agree(communicator, tagging)
+        selection = proposal.agree(communicator, service)
         fills = self.gradients.sparsifier.fills_union
         packed = selection.pack(outgoing.compensated if fills else outgoing.sent)
         notes = self.formats.notes(communicator, selection, packed)
@@ -180,14 +180,14 @@ class HookState:
             values.numpy(),
             selection.describe,
             SCALE_LANES,
-            tagging,
+            service,
             packet=plan.block,
             dense=not selection.everything,
             notes=notes,
         )
         magnitudes = self.gradients.classify(selection.layout, values)
-        budgets = self._budgets(tagging, selection, magnitudes, mine)
-        total, report = mine.add(communicator, keep=self.gradients.keeps_rounding, tagging=budgets)
+        budgets = self._budgets(service, selection, magnitudes, mine)
+        total, report = mine.add(communicator, keep=self.gradients.keeps_rounding, service=budgets)
         sums = torch.from_numpy(total.values()).to(bucket.device)
         summed = selection.unpack(sums)
         layout.collect(self.gradients.sparsifier.decode(summed), bucket)
@@ -258,18 +258,18 @@ class HookState:
         self.gradients.settle(outgoing, undelivered, magnitudes)
 
     def _budgets(
-        self, tagging: Tagging, selection: Selection, magnitudes: Magnitudes | None, mine: Contribution
-    ) -> Tagging:
+        self, service: ServiceClass, selection: Selection, magnitudes: Magnitudes | None, mine: Contribution
+    ) -> ServiceClass:
         """Classes and budgets of the blocks that ``mine`` has lanes of."""
         if magnitudes is None or not mine.lanes.size:
-            return tagging
+            return service
         classes, places, occupied = magnitudes.classes, mine.places(), mine.occupied()
         if places is not None:
             sent_here, occupied = occupied, np.zeros(classes.size, np.bool_)
             occupied[places] = sent_here
         accounts = self.gradients.policy.accounts_for(selection.layout, self._layers, classes, occupied)
         chosen = slice(None) if places is None else places
-        return Tagging(tagging.layer, classes[chosen], accounts.of_block[chosen], accounts.budgets)
+        return ServiceClass(service.layer, classes[chosen], accounts.of_block[chosen], accounts.budgets)
 
     def _counted(self, report: ReduceReport, before: ReducerStats) -> dict[str, Any]:
         """Return one bucket's numbers of the network; ``before``: the group's when it began."""

@@ -47,7 +47,7 @@ class Config(Structure):
     )
 
 
-class Tagging(Structure):
+class ServiceClass(Structure):
     """``weir_tagging`` in transport.h."""
 
     _fields_ = (
@@ -105,7 +105,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "weir_transport_free": (None, (pointer,)),
     "weir_transport_begin": (
         c_int,
-        (pointer, c_uint32, c_uint32, pointer, c_uint64, POINTER(Tagging)),
+        (pointer, c_uint32, c_uint32, pointer, c_uint64, POINTER(ServiceClass)),
     ),
     "weir_transport_send": (c_uint32, (pointer, c_int64, pointer, POINTER(c_uint8))),
     "weir_transport_receive": (c_int, (pointer, c_char_p, c_uint32, c_uint8, c_int64)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The primitive that everything else is built from: reduce a vector of lanes over the workers of a job.
+"""The one operation that everything else is built from: reduce a vector of lanes over a job's workers.
 
 Example::
 
@@ -20,8 +20,8 @@ import numpy as np
 
 from weir.host_agent.transport.links import Aborted, Link
 from weir.host_agent.transport.report import NOTHING, Account, ReduceReport, Verdict
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import Lanes, SlotTransport, TransportConfig
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
 from weir.wire.definition import SLOT_LANES, Op
 
 DEFAULT_TIMEOUT_S: Final = 1800.0
@@ -143,13 +143,13 @@ class Reducer:
         self._closed = False
 
     def reduce(
-        self, lanes: Lanes, op: Op, block: int = SLOT_LANES, tagging: Tagging = LOSSLESS
+        self, lanes: Lanes, op: Op, block: int = SLOT_LANES, service: ServiceClass = LOSSLESS
     ) -> ReduceReport:
         """Replace ``lanes`` by their reduction over all workers.
 
         lanes: C-contiguous, writeable uint32 or int32 of any shape; the same size on every worker.
         block: lanes in a block, 32 to 256: the unit of what is skipped when zero.
-        tagging: this worker's classes and loss budgets; with budgets, the report's ``given_back`` holds what
+        service: this worker's classes and loss budgets; with budgets, the report's ``given_back`` holds what
         no result included.
         Raises TypeError or ValueError before anything is sent; Aborted, TransportTimeout, OSError after.
         """
@@ -157,7 +157,7 @@ class Reducer:
             if self._reason is not None:
                 raise Aborted(self._reason)
             start = time.perf_counter()
-            self._transport.begin(op, block, lanes, tagging)
+            self._transport.begin(op, block, lanes, service)
             try:
                 self._link.drive(self._transport, self.timeout_s, self._abort)
             except BaseException as error:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.datagram import Datagram
 from weir.host_agent.transport.report import Account, ReduceReport, Returned, Verdict
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import MAX_BLOCK_LOG2, MAX_WORKERS, MIN_BLOCK_LOG2, Op
 
 Lanes = npt.NDArray[np.uint32] | npt.NDArray[np.int32]
@@ -119,7 +119,7 @@ class SlotTransport:
         self._out = ctypes.create_string_buffer(engine.MAX_PAYLOAD)
         self._traffic_class = ctypes.c_uint8()
         self._lanes: Lanes | None = None  # kept alive while the engine writes into it
-        self._tagging = LOSSLESS  # kept alive while the engine reads it
+        self._service = LOSSLESS  # kept alive while the engine reads it
         self._op, self._block = Op.ADD, BLOCKS[-1]
 
     @property
@@ -129,11 +129,11 @@ class SlotTransport:
             raise ValueError("the transport is closed")
         return self._handle
 
-    def begin(self, op: Op, block: int, lanes: Lanes, tagging: Tagging = LOSSLESS) -> None:
+    def begin(self, op: Op, block: int, lanes: Lanes, service: ServiceClass = LOSSLESS) -> None:
         """Begin to replace ``lanes`` by their reduction over all workers; every worker begins the same one.
 
         lanes: C-contiguous uint32 or int32 of any shape, also empty (then it is a barrier). They belong to
-        the transport until it is done. block: lanes in a block, 32, 64, 128 or 256. tagging: this worker's
+        the transport until it is done. block: lanes in a block, 32, 64, 128 or 256. service: this worker's
         own; budgets are for ADD only.
         Raises TypeError or ValueError for anything else, RuntimeError while the last reduce is not done.
         """
@@ -142,9 +142,9 @@ class SlotTransport:
             raise ValueError("lanes are read-only, and a reduce replaces them in place")
         if block not in BLOCKS:
             raise ValueError(f"a block has {', '.join(map(str, BLOCKS))} lanes, not {block}")
-        tagging.check(Op(op), -(-lanes.size // block))
+        service.check(Op(op), -(-lanes.size // block))
         error = self._lib.weir_transport_begin(
-            self.handle, Op(op), block.bit_length() - 1, address, lanes.size, tagging.native()
+            self.handle, Op(op), block.bit_length() - 1, address, lanes.size, service.native()
         )
         if error == errno.EBUSY:
             raise RuntimeError("a reduce is in progress: a transport does one at a time")
@@ -152,7 +152,7 @@ class SlotTransport:
             raise ValueError(f"{lanes.size} lanes are more than 2^32 - 2 blocks of {block}")
         if error:
             raise OSError(error, f"cannot begin to reduce {lanes.size} lanes: {os.strerror(error)}")
-        self._lanes, self._op, self._block, self._tagging = lanes, Op(op), block, tagging
+        self._lanes, self._op, self._block, self._service = lanes, Op(op), block, service
 
     def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> Verdict:
         """Take in a UDP payload that arrived. A refused one changes nothing but its counter."""
@@ -217,7 +217,7 @@ class SlotTransport:
             refused={verdict: n for verdict, n in verdicts.items() if n and verdict.refused},
             given_back=self._returned(),
             missing=self._missing(),
-            budgets=self._tagging.budgets,
+            budgets=self._service.budgets,
             window=self.window,
             seconds=seconds,
             **counts,

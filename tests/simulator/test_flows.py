@@ -21,7 +21,7 @@ from weir.host_agent.flows import (
 )
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.server import bounded
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.flowhost import FlowHost
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
@@ -65,10 +65,10 @@ class Cluster:
     def _address(self, name: str) -> Address:
         return Address(self.network.stations[name].host.ip)
 
-    def exchange(self, vectors: list[Floats], tagging: Tagging, previous: Floats) -> list[PullResult]:
+    def exchange(self, vectors: list[Floats], service: ServiceClass, previous: Floats) -> list[PullResult]:
         """Return one round of push and pull."""
         for client, host, vector in zip(self.clients, self.hosts, vectors, strict=True):
-            client.push(vector, tagging, previous)
+            client.push(vector, service, previous)
             host.pump()
         self.network.run(lambda: all(client.idle for client in self.clients) and self.server.idle, limit=60)
         return [result for client in self.clients for result in client.results()]
@@ -172,7 +172,7 @@ def test_front_layers_arrive_first_through_a_congested_port() -> None:
             host, sender = network.flows(names[rank]), FlowSender(config)
             host.add(sender, Address(network.stations[names[3]].host.ip))
             target.add(FlowReceiver(config), Address(network.stations[names[rank]].host.ip))
-            sender.submit(np.ones(LANES, np.float32), Tagging(layer=layer))
+            sender.submit(np.ones(LANES, np.float32), ServiceClass(layer=layer))
             ended[layer] = host, sender
         for host, _ in ended.values():
             host.pump()
@@ -228,7 +228,7 @@ def test_flows_and_collectives_share_a_network(loss: float) -> None:
     workers, blocks = 5, 300
     vectors, previous = gradients(6, workers), np.zeros(LANES, np.float32)
     link = LinkSpec(LINK.rate_bps, Faults(delay=5_000, loss=loss))
-    tagging = Tagging(
+    service = ServiceClass(
         layer=1,
         accounts=np.zeros(blocks, np.uint16),
         budgets=np.array([blocks * 256 // 10], np.uint64),
@@ -239,7 +239,7 @@ def test_flows_and_collectives_share_a_network(loss: float) -> None:
         before = [rng.integers(0, 1 << 20, blocks * 256, dtype=np.uint32) for _ in range(workers)]
         after = [lanes.copy() for lanes in before]
         for worker, lanes in zip(job.workers, after, strict=True):
-            worker.submit(Work(Op.ADD, 256, lanes, tagging=tagging))
+            worker.submit(Work(Op.ADD, 256, lanes, service=service))
         cluster = Cluster(network, ServerConfig(pull_loss=0.05))
         results = cluster.exchange(vectors, bounded(LANES, 0.1, layer=3), previous)
         network.run(lambda: job.idle, limit=60)
@@ -247,7 +247,7 @@ def test_flows_and_collectives_share_a_network(loss: float) -> None:
         expected = sum(before, np.zeros(blocks * 256, np.uint32))
         for worker in job.workers:
             report = worker.reports[0]
-            assert report.missing[0] <= tagging.budgets[0]
+            assert report.missing[0] <= service.budgets[0]
             for block, lanes in zip(report.given_back.blocks, report.given_back.lanes, strict=True):
                 expected[block * 256 : (block + 1) * 256] -= lanes
         for lanes in after:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.host_agent.transport.answers import combine
 from weir.host_agent.transport.ledger import Direction, Ledger
 from weir.host_agent.transport.report import ReduceReport
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
@@ -69,15 +69,15 @@ def racks(faults: st.SearchStrategy[Faults]) -> st.SearchStrategy[dict[str, Any]
 
 @dataclass(frozen=True)
 class Bucket:
-    """One reduce: an operator, a block size, and per worker a vector and its tagging."""
+    """One reduce: an operator, a block size, and per worker a vector and its service."""
 
     op: Op
     block: int
     vectors: list[Lanes]
-    taggings: list[Tagging]
+    services: list[ServiceClass]
 
 
-def random_tagging(rng: np.random.Generator, vector: Lanes, block: int, bounded: bool) -> Tagging:
+def random_service(rng: np.random.Generator, vector: Lanes, block: int, bounded: bool) -> ServiceClass:
     """Return any classes; up to four accounts, each with a budget of a share of its blocks, none or all of
     them.
     """
@@ -86,7 +86,7 @@ def random_tagging(rng: np.random.Generator, vector: Lanes, block: int, bounded:
     held = np.bincount(accounts, minlength=4) * block
     share = rng.choice([0.0, 0.02, 0.1, 0.5, 1.0], held.size)
     budgets = (held * share).astype(np.uint64) if bounded and blocks else np.empty(0, np.uint64)
-    return Tagging(
+    return ServiceClass(
         layer=int(rng.integers(0, LAYER_CLASSES)),
         magnitudes=rng.integers(0, MAGNITUDE_CLASSES, blocks, dtype=np.uint8),
         accounts=accounts,
@@ -101,12 +101,12 @@ def random_bucket(rng: np.random.Generator, workers: int) -> Bucket:
     block, blocks = int(rng.choice([32, 64, 128, 256])), int(rng.integers(0, 50))
     count = max(0, blocks * block - int(rng.integers(0, block)))
     density = float(rng.choice([0.05, 0.5, 1.0]))
-    vectors, taggings = [], []
+    vectors, services = [], []
     for _ in range(workers):
         kept = np.repeat(rng.random(blocks) < density, block)[:count]
         vectors.append(rng.integers(0, 2**32, count, dtype=np.uint32) * kept.astype(np.uint32))
-        taggings.append(random_tagging(rng, vectors[-1], block, bounded and rng.random() < 0.8))
-    return Bucket(op, block, vectors, taggings)
+        services.append(random_service(rng, vectors[-1], block, bounded and rng.random() < 0.8))
+    return Bucket(op, block, vectors, services)
 
 
 def kept(vector: Lanes, block: int, report: ReduceReport) -> Lanes:
@@ -121,22 +121,22 @@ def kept(vector: Lanes, block: int, report: ReduceReport) -> Lanes:
     return rest
 
 
-def missing_lanes(vector: Lanes, block: int, tagging: Tagging, report: ReduceReport) -> list[int]:
+def missing_lanes(vector: Lanes, block: int, service: ServiceClass, report: ReduceReport) -> list[int]:
     """Return lanes that came back, by account, counted from the blocks themselves."""
-    counted = [0] * tagging.budgets.size
+    counted = [0] * service.budgets.size
     for number in report.given_back.blocks:
-        assert tagging.accounts is not None
-        counted[tagging.accounts[number]] += min(block, vector.size - int(number) * block)
+        assert service.accounts is not None
+        counted[service.accounts[number]] += min(block, vector.size - int(number) * block)
     return counted
 
 
 def check(bucket: Bucket, results: list[Lanes], reports: list[ReduceReport]) -> None:
     """All of it, from the data itself and from the transports' books."""
     included = []
-    for vector, tagging, report in zip(bucket.vectors, bucket.taggings, reports, strict=True):
-        counted = missing_lanes(vector, bucket.block, tagging, report)
+    for vector, service, report in zip(bucket.vectors, bucket.services, reports, strict=True):
+        counted = missing_lanes(vector, bucket.block, service, report)
         assert counted == report.missing.tolist()
-        assert all(missing <= budget for missing, budget in zip(counted, tagging.budgets, strict=True))
+        assert all(missing <= budget for missing, budget in zip(counted, service.budgets, strict=True))
         assert report.returned.lanes == sum(counted)
         assert report.entered.total == int(vector.view(np.int32).sum(dtype=np.int64))
         assert not report.refused
@@ -166,7 +166,7 @@ def run(
             rack.submit(
                 [
                     Work(bucket.op, bucket.block, *one)
-                    for one in zip(lanes, map(int, pauses), bucket.taggings, strict=True)
+                    for one in zip(lanes, map(int, pauses), bucket.services, strict=True)
                 ]
             )
         rack.run()
@@ -212,20 +212,20 @@ def test_no_timer_fires_because_of_a_trim(
         assert report.releases == 0
 
 
-def dense(workers: int, blocks: int, budget: int | None) -> tuple[list[Lanes], list[Tagging]]:
+def dense(workers: int, blocks: int, budget: int | None) -> tuple[list[Lanes], list[ServiceClass]]:
     vectors = [np.full(blocks * 256, worker + 1, np.uint32) for worker in range(workers)]
-    tagging = LOSSLESS if budget is None else Tagging(budgets=np.array([budget], np.uint64))
-    return vectors, [tagging] * workers
+    service = LOSSLESS if budget is None else ServiceClass(budgets=np.array([budget], np.uint64))
+    return vectors, [service] * workers
 
 
 def reduce_dense(
     switch: Switch, job: int, budget: int | None, *, up: Faults | None = None, down: Faults | None = None
 ) -> list[ReduceReport]:
     """400 blocks of ones, twos and threes over 16 slots."""
-    vectors, taggings = dense(3, 400, budget)
-    bucket = Bucket(Op.ADD, 256, [vector.copy() for vector in vectors], taggings)
+    vectors, services = dense(3, 400, budget)
+    bucket = Bucket(Op.ADD, 256, [vector.copy() for vector in vectors], services)
     with Rack(switch, job=job, workers=3, slots=16, seed=1, up=up, down=down) as rack:
-        rack.submit([Work(Op.ADD, 256, v, 0, t) for v, t in zip(vectors, taggings, strict=True)])
+        rack.submit([Work(Op.ADD, 256, v, 0, t) for v, t in zip(vectors, services, strict=True)])
         rack.run()
         reports = [host.reports[0] for host in rack.hosts]
     if budget is not None:
@@ -233,7 +233,7 @@ def reduce_dense(
             bucket.op,
             bucket.block,
             bucket.vectors,
-            [Tagging(accounts=np.zeros(400, np.uint16), budgets=t.budgets) for t in taggings],
+            [ServiceClass(accounts=np.zeros(400, np.uint16), budgets=t.budgets) for t in services],
         )
     check(bucket, vectors, reports)
     return reports

@@ -20,7 +20,7 @@ from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.report import ReduceReport
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.background import Background, Incast
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
@@ -53,11 +53,11 @@ def vectors(seed: int, workers: int, blocks: int) -> list[Lanes]:
     return [rng.integers(0, 2**32, blocks * BLOCK, dtype=np.uint32) for _ in range(workers)]
 
 
-def submit(job: Allocation, arrays: list[Lanes], tagging: Tagging = LOSSLESS) -> list[Lanes]:
+def submit(job: Allocation, arrays: list[Lanes], service: ServiceClass = LOSSLESS) -> list[Lanes]:
     """Begin to reduce copies of the vectors, which are returned."""
     copies = [array.copy() for array in arrays]
     for worker, lanes in zip(job.workers, copies, strict=True):
-        worker.submit(Work(Op.ADD, BLOCK, lanes, tagging=tagging))
+        worker.submit(Work(Op.ADD, BLOCK, lanes, service=service))
     return copies
 
 
@@ -200,8 +200,8 @@ def test_two_tiers_sum_exactly_what_they_include_whatever_links_do(shape: dict[s
             before = vectors(shape["seed"] + step, len(names), 10)
             bounded = shape["bounded"] and step != 1
             budget = 3 * BLOCK
-            tagging = Tagging(layer=step, budgets=np.array([budget], np.uint64)) if bounded else LOSSLESS
-            after = submit(job, before, tagging)
+            service = ServiceClass(layer=step, budgets=np.array([budget], np.uint64)) if bounded else LOSSLESS
+            after = submit(job, before, service)
             network.run(lambda: job.idle)
             if bounded:
                 check_bounded(before, after, job, budget)
@@ -328,8 +328,8 @@ def test_no_timer_fires_because_of_a_trim() -> None:
         budget = 200 * BLOCK
         for seed in range(3):
             before = vectors(seed, 8, 400)
-            tagging = Tagging(layer=3, budgets=np.array([budget], np.uint64))
-            after = submit(job, before, tagging)
+            service = ServiceClass(layer=3, budgets=np.array([budget], np.uint64))
+            after = submit(job, before, service)
             network.run(lambda: job.idle, limit=10)
             check_bounded(before, after, job, budget)
         assert treated(network, Treatment.TRIMMED) > 0
@@ -380,7 +380,7 @@ def test_front_layers_results_arrive_before_back_layers() -> None:
         layers = [5, 3, 0]  # submitted in this order, as a backward pass would
         jobs = {layer: network.admit(names, slots=32) for layer in layers}
         before = {layer: vectors(layer, 8, 200) for layer in layers}
-        after = {layer: submit(jobs[layer], before[layer], Tagging(layer=layer)) for layer in layers}
+        after = {layer: submit(jobs[layer], before[layer], ServiceClass(layer=layer)) for layer in layers}
         ended: dict[int, int] = {}
 
         def all_done() -> bool:
@@ -405,8 +405,8 @@ def test_protected_packets_are_never_trimmed_and_droppable_ones_next_to_them_are
         budget = 200 * BLOCK
         lossless, bounded = (network.admit(names, slots=64) for _ in range(2))
         first, second = vectors(1, 8, 400), vectors(2, 8, 400)
-        exact = submit(lossless, first, Tagging(layer=3))
-        trimmed = submit(bounded, second, Tagging(layer=3, budgets=np.array([budget], np.uint64)))
+        exact = submit(lossless, first, ServiceClass(layer=3))
+        trimmed = submit(bounded, second, ServiceClass(layer=3, budgets=np.array([budget], np.uint64)))
         network.run(lambda: lossless.idle and bounded.idle, limit=10)
         check_exact(first, exact)
         check_bounded(second, trimmed, bounded, budget)
@@ -423,7 +423,7 @@ def test_thresholds_changed_at_run_time_hold_for_the_next_packet() -> None:
         job = network.admit(names, slots=64)
         blocks = 1500
         before = vectors(1, 8, blocks)
-        after = submit(job, before, Tagging(layer=3, budgets=np.array([blocks * BLOCK], np.uint64)))
+        after = submit(job, before, ServiceClass(layer=3, budgets=np.array([blocks * BLOCK], np.uint64)))
         network.run(lambda: treated(network, Treatment.TRIMMED) >= 20, limit=1)
         trimmed = treated(network, Treatment.TRIMMED)
         network.program(two_tiers(2, 1, 4, classes={dscp(3): ClassSpec(trim_at="never")}))

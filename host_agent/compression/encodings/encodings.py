@@ -17,7 +17,7 @@ from weir.host_agent.compression.encodings.planner import Planner
 from weir.host_agent.compression.encodings.selection import Selection
 from weir.host_agent.compression.encodings.shared_mask import unite, words_for, write_mask
 from weir.host_agent.compression.sparsifiers import Span, Sparsifier
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 
 _log = logging.getLogger(__name__)
 
@@ -130,9 +130,9 @@ class Proposal:
     def _size(self, segment: Segment) -> int:
         return words_for(segment.length, self.plan.formats[segment.name].mask or 1)
 
-    def agree(self, communicator: Communicator, tagging: Tagging = LOSSLESS) -> Selection:
+    def agree(self, communicator: Communicator, service: ServiceClass = LOSSLESS) -> Selection:
         """Return what some worker would send; the same on all of them. Once."""
-        united = unite(communicator, self._words, self.plan.levels, tagging)
+        united = unite(communicator, self._words, self.plan.levels, service)
         assert united is self._words, "the masks are parts of it"
         return Selection.of(self.plan, self.layout, self._masks)
 

@@ -17,7 +17,7 @@ import torch
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.transport import engine
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
 
 WORD_BITS = 32
@@ -62,17 +62,17 @@ def set_bits(words: Lanes, count: int | None = None) -> npt.NDArray[np.bool_]:
     return np.unpackbits(words.view(np.uint8), count=count, bitorder="little").view(np.bool_)
 
 
-def unite(communicator: Communicator, words: Lanes, levels: int, tagging: Tagging = LOSSLESS) -> Lanes:
+def unite(communicator: Communicator, words: Lanes, levels: int, service: ServiceClass = LOSSLESS) -> Lanes:
     """Return the OR of all workers' words, which takes ``levels`` reductions at most. May overwrite
     ``words``.
 
-    levels: 1 to MOST_LEVELS, the same on all workers, as the number of words is. tagging: without budgets.
+    levels: 1 to MOST_LEVELS, the same on all workers, as the number of words is. service: without budgets.
     """
     if levels == 1 or not words.size:
-        return communicator.reduce(words, Op.OR, GROUP_LANES, tagging)
-    occupied = set_bits(unite(communicator, _summary(words), levels - 1, tagging), words.size)
+        return communicator.reduce(words, Op.OR, GROUP_LANES, service)
+    occupied = set_bits(unite(communicator, _summary(words), levels - 1, service), words.size)
     places = np.flatnonzero(occupied)
-    words[places] = communicator.reduce(words[places], Op.OR, None, tagging)
+    words[places] = communicator.reduce(words[places], Op.OR, None, service)
     return words
 
 

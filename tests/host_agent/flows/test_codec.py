@@ -21,7 +21,7 @@ from weir.host_agent.flows.codec import (
     decode,
 )
 from weir.host_agent.flows.config import MAX_DATA
-from weir.host_agent.transport.tagging import Tagging
+from weir.host_agent.transport.service_class import ServiceClass
 from weir.wire import definition as d
 from weir.wire.scapy_layer import WeirFlow
 
@@ -174,7 +174,7 @@ def garbage(draw: st.DrawFn) -> bytes:
 def test_no_bytes_raise_anything_in_either_end(payloads: list[bytes], traffic_class: int) -> None:
     config = FlowConfig(FLOW_ID, chunk_lanes=2, max_lanes=10_000)
     sender, receiver = FlowSender(config), FlowReceiver(config)
-    sender.submit(np.ones(20, np.float32), Tagging(budgets=np.array([5], np.uint64)))
+    sender.submit(np.ones(20, np.float32), ServiceClass(budgets=np.array([5], np.uint64)))
     sender.poll(0)
     for now, payload in enumerate(payloads):
         for end in (sender, receiver):

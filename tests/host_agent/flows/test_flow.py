@@ -14,7 +14,7 @@ from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, FlowVerd
 from weir.host_agent.flows.codec import Bitmap, Chunk, Head, Probe, Stop, decode
 from weir.host_agent.transport.datagram import RELIABLE_CLASS
 from weir.host_agent.transport.report import FRAME_OVERHEAD
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.link import Faults
 from weir.wire.definition import CE, ECT, FlowType
 
@@ -64,14 +64,14 @@ def random_values(rng: np.random.Generator, lanes: int) -> Floats:
     return rng.integers(0, 2**32, lanes, dtype=np.uint32).view(np.float32)
 
 
-def random_tagging(rng: np.random.Generator, config: FlowConfig, lanes: int, lossy: bool) -> Tagging:
+def random_service(rng: np.random.Generator, config: FlowConfig, lanes: int, lossy: bool) -> ServiceClass:
     chunks, layer = config.chunks(lanes), int(rng.integers(0, 6))
     magnitudes = rng.integers(0, 4, chunks, dtype=np.uint8)
     if not lossy:
-        return Tagging(layer, magnitudes)
+        return ServiceClass(layer, magnitudes)
     accounts = int(rng.integers(1, 9))
     share = rng.choice([0.0, 0.03, 0.3, 1.0], accounts)
-    return Tagging(
+    return ServiceClass(
         layer,
         magnitudes,
         rng.integers(0, accounts, chunks, dtype=np.uint16),
@@ -87,7 +87,7 @@ def transfer(config: FlowConfig, shape: dict[str, Any], lossy: bool) -> tuple[Wo
     for _ in range(int(rng.integers(1, 7))):
         lanes = int(rng.integers(1, 40 * config.chunk_lanes))
         vectors.append(random_values(rng, lanes))
-        world.submit(vectors[-1], random_tagging(rng, config, lanes, lossy))
+        world.submit(vectors[-1], random_service(rng, config, lanes, lossy))
         for _ in range(int(rng.integers(0, 50))):
             world.clock.step()
     world.run()
@@ -121,7 +121,9 @@ def test_all_of_it_follows_from_the_seed() -> None:
     def story(seed: int) -> list[Any]:
         lossy = Faults(jitter=MS, loss=0.2, duplicate=0.2)
         world = World(FlowConfig(FLOW_ID), seed, lossy, lossy, Meddling(trim=0.3, mark=0.3))
-        world.submit(np.arange(100_000, dtype=np.float32), Tagging(budgets=np.array([10_000], np.uint64)))
+        world.submit(
+            np.arange(100_000, dtype=np.float32), ServiceClass(budgets=np.array([10_000], np.uint64))
+        )
         world.run()
         return [world.clock.now, world.sender.counts, world.settlements[1].delivered.tolist()]
 
@@ -129,11 +131,11 @@ def test_all_of_it_follows_from_the_seed() -> None:
     assert story(5) != story(6)
 
 
-@pytest.mark.parametrize("tagging", [LOSSLESS, Tagging(budgets=np.array([20_000], np.uint64))])
-def test_an_undisturbed_transfer_asks_once_and_repeats_nothing(tagging: Tagging) -> None:
+@pytest.mark.parametrize("service", [LOSSLESS, ServiceClass(budgets=np.array([20_000], np.uint64))])
+def test_an_undisturbed_transfer_asks_once_and_repeats_nothing(service: ServiceClass) -> None:
     world = World(FlowConfig(FLOW_ID, first_window=1000))
     values = np.arange(100_000, dtype=np.float32)
-    world.submit(values, tagging)
+    world.submit(values, service)
     world.run()
     counts = world.sender.counts
     chunks = -(-100_000 // 352)
@@ -163,8 +165,8 @@ def test_no_timer_fires_because_of_a_trim(config: FlowConfig, shape: dict[str, A
     assert world.sender.counts.timeouts == 0
 
 
-def budget(lanes: int) -> Tagging:
-    return Tagging(budgets=np.array([lanes], np.uint64))
+def budget(lanes: int) -> ServiceClass:
+    return ServiceClass(budgets=np.array([lanes], np.uint64))
 
 
 def frame_type(frame: bytes) -> FlowType:
@@ -201,7 +203,7 @@ def test_accounts_are_kept_apart() -> None:
     world = World(FlowConfig(FLOW_ID, chunk_lanes=32), there=Faults(loss=0.5))
     values = np.ones(32 * 100, np.float32)
     accounts = np.repeat(np.array([0, 1], np.uint16), 50)
-    world.submit(values, Tagging(accounts=accounts, budgets=np.array([0, 32 * 10], np.uint64)))
+    world.submit(values, ServiceClass(accounts=accounts, budgets=np.array([0, 32 * 10], np.uint64)))
     world.run()
     check(values, world.deliveries[1], world.settlements[1])
     assert world.deliveries[1].received[:50].all()
@@ -393,7 +395,7 @@ def test_front_layers_overtake_back_layers() -> None:
     """Submitted last, delivered first: every packet leaves in the order of its layer."""
     world = World(FlowConfig(FLOW_ID, first_window=8))
     for layer in (5, 3, 0):
-        world.sender.submit(np.ones(352 * 50, np.float32), Tagging(layer=layer))
+        world.sender.submit(np.ones(352 * 50, np.float32), ServiceClass(layer=layer))
     world.left.pump()
     world.run()
     assert list(world.deliveries) == [3, 2, 1]
@@ -403,7 +405,7 @@ def test_front_layers_overtake_back_layers() -> None:
 
 def test_the_probe_rides_behind_its_chunks_in_their_class() -> None:
     world = World(FlowConfig(FLOW_ID))
-    world.submit(np.ones(352 * 3, np.float32), Tagging(layer=4))
+    world.submit(np.ones(352 * 3, np.float32), ServiceClass(layer=4))
     world.run()
     assert sent(world) == [
         (FlowType.CHUNK, 16),
@@ -472,22 +474,22 @@ def test_a_receiver_remembers_no_more_than_agreed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "tagging", "error", "match"),
+    ("values", "service", "error", "match"),
     [
         (np.ones(4, np.float64), LOSSLESS, TypeError, "float32"),
         (np.ones((2, 2), np.float32), LOSSLESS, TypeError, "one-dimensional"),
         (np.ones(0, np.float32), LOSSLESS, ValueError, "1 to"),
-        (np.ones(4, np.float32), Tagging(accounts=np.zeros(3, np.uint16)), ValueError, "3 accounts"),
-        (np.ones(4, np.float32), Tagging(magnitudes=np.zeros(9, np.uint8)), ValueError, "9 magnitudes"),
-        (np.ones(4, np.float32), Tagging(budgets=np.zeros(129, np.uint64)), ValueError, "at most 128"),
+        (np.ones(4, np.float32), ServiceClass(accounts=np.zeros(3, np.uint16)), ValueError, "3 accounts"),
+        (np.ones(4, np.float32), ServiceClass(magnitudes=np.zeros(9, np.uint8)), ValueError, "9 magnitudes"),
+        (np.ones(4, np.float32), ServiceClass(budgets=np.zeros(129, np.uint64)), ValueError, "at most 128"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_by_name(
-    values: Any, tagging: Tagging, error: type[Exception], match: str
+    values: Any, service: ServiceClass, error: type[Exception], match: str
 ) -> None:
     sender = FlowSender(FlowConfig(FLOW_ID))
     with pytest.raises(error, match=match):
-        sender.submit(values, tagging)
+        sender.submit(values, service)
     assert sender.idle
 
 
@@ -505,10 +507,10 @@ def test_a_tensor_that_waits_for_its_turn_asks_nothing() -> None:
     """Its answer came, and urgent tensors have the window for longer than any time-out."""
     world = World(FlowConfig(FLOW_ID, first_window=1, congestion=True), back=Faults(delay=MS))
     world.there.change = mark  # so that the window stays at one chunk
-    world.submit(np.ones(352 * 4, np.float32), Tagging(layer=5))
+    world.submit(np.ones(352 * 4, np.float32), ServiceClass(layer=5))
     for _ in range(8):
         world.clock.step()
-    world.submit(np.ones(352 * 300, np.float32), Tagging(layer=0))
+    world.submit(np.ones(352 * 300, np.float32), ServiceClass(layer=0))
     world.run()
     assert list(world.deliveries) == [2, 1]
     assert world.settlements[1].ended > 300 * MS
@@ -537,7 +539,7 @@ def test_marks_shrink_the_window_and_are_counted_chunk_by_chunk() -> None:
 
 def test_repeated_questions_stay_behind_the_chunks_until_there_is_silence() -> None:
     sender = FlowSender(FlowConfig(FLOW_ID))
-    sender.submit(np.ones(10, np.float32), Tagging(layer=4))
+    sender.submit(np.ones(10, np.float32), ServiceClass(layer=4))
     _, deadline = sender.poll(0)
     codes = []
     for _ in range(4):

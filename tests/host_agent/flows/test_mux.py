@@ -6,7 +6,7 @@ import pytest
 
 from weir.host_agent.flows import FlowConfig, FlowMux, FlowReceiver, FlowSender, FlowVerdict
 from weir.host_agent.flows.codec import Chunk, Head, decode
-from weir.host_agent.transport.tagging import Tagging
+from weir.host_agent.transport.service_class import ServiceClass
 from weir.wire.definition import dscp
 
 CHUNKS = 20
@@ -14,7 +14,7 @@ CHUNKS = 20
 
 def sender(flow: int, layer: int) -> FlowSender:
     made = FlowSender(FlowConfig(flow, first_window=100))
-    made.submit(np.ones(352 * CHUNKS, np.float32), Tagging(layer=layer))
+    made.submit(np.ones(352 * CHUNKS, np.float32), ServiceClass(layer=layer))
     return made
 
 

@@ -19,7 +19,7 @@ from weir.host_agent.flows import (
     WorkerFlows,
 )
 from weir.host_agent.flows.server import PushMismatchError, bounded
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 
 MS = 1_000_000
 CHUNK = 8
@@ -207,9 +207,9 @@ def test_stale_lanes_keep_what_was_given() -> None:
     np.testing.assert_array_equal(result.values[2 * CHUNK :], 1)
 
 
-def test_tagging_of_a_whole_tensor() -> None:
-    tagging = bounded(999, 0.1, layer=3)
-    assert isinstance(tagging, Tagging)
-    assert (tagging.layer, tagging.budgets.tolist()) == (3, [99])
+def test_the_service_class_of_a_whole_tensor() -> None:
+    service = bounded(999, 0.1, layer=3)
+    assert isinstance(service, ServiceClass)
+    assert (service.layer, service.budgets.tolist()) == (3, [99])
     with pytest.raises(ValueError, match="share"):
         bounded(10, 1.5)

@@ -20,7 +20,7 @@ from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.server import WorkerFlows
 from weir.host_agent.flows.udp import UdpFlows
 from weir.host_agent.transport.links import Aborted, TransportTimeout
-from weir.host_agent.transport.tagging import Tagging
+from weir.host_agent.transport.service_class import ServiceClass
 
 LOOPBACK = ("127.0.0.1", 0)
 
@@ -32,7 +32,7 @@ def test_a_tensor_crosses_real_sockets() -> None:
         sender, receiver = FlowSender(config), FlowReceiver(config)
         left.mux.add(sender, right.address)
         right.mux.add(receiver, left.address)
-        sender.submit(values, Tagging(layer=2, budgets=np.array([20_000], np.uint64)))
+        sender.submit(values, ServiceClass(layer=2, budgets=np.array([20_000], np.uint64)))
         serving = threading.Thread(target=right.drive, args=(lambda: receiver.settled and bool(done), 30))
         done: list[bool] = []
         serving.start()
@@ -56,7 +56,7 @@ def test_the_traffic_class_crosses_with_the_packet() -> None:
         there = Address(*peer.getsockname())
         sender = FlowSender(config)
         flows.mux.add(sender, there)
-        sender.submit(np.ones(10, np.float32), Tagging(layer=5, budgets=np.array([10], np.uint64)))
+        sender.submit(np.ones(10, np.float32), ServiceClass(layer=5, budgets=np.array([10], np.uint64)))
         with pytest.raises(TransportTimeout, match=r"flow 0xabcd0002 .* waits for tensors \[1\]"):
             flows.drive(lambda: sender.idle, timeout_s=0)
         classes = []

@@ -12,7 +12,7 @@ from weir.host_agent.flows import Delivery, FlowConfig, FlowReceiver, FlowSender
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.transport.ledger import Ledger
 from weir.host_agent.transport.report import FRAME_OVERHEAD
-from weir.host_agent.transport.tagging import LOSSLESS, Tagging
+from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.clock import SECOND, Clock, StuckError
 from weir.simulator.flowhost import FlowHost
 from weir.simulator.link import Faults, Link
@@ -147,8 +147,8 @@ class World:
         self.deliveries: dict[int, Delivery] = {}
         self.settlements: dict[int, Settlement] = {}
 
-    def submit(self, values: Floats, tagging: Tagging = LOSSLESS, number: int | None = None) -> int:
-        submitted = self.sender.submit(values, tagging, number)
+    def submit(self, values: Floats, service: ServiceClass = LOSSLESS, number: int | None = None) -> int:
+        submitted = self.sender.submit(values, service, number)
         self.left.pump()
         return submitted
 

@@ -10,16 +10,16 @@ from tests.host_agent.transport.answers import result
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.ledger import ConservationError, Direction, Ledger
 from weir.host_agent.transport.report import Account, ReduceReport
+from weir.host_agent.transport.service_class import ServiceClass
 from weir.host_agent.transport.slot_transport import SlotTransport, TransportConfig
-from weir.host_agent.transport.tagging import Tagging
 from weir.wire.definition import Op
 
 
 def report(included: bool, value: int, budget: int = 12) -> ReduceReport:
     """Of a reduce of one block of ten lanes, included in its result or given back."""
     transport = SlotTransport(TransportConfig(job=1, worker=0, workers=2, slots=1))
-    tagging = Tagging(budgets=np.array([budget], np.uint64))
-    transport.begin(Op.ADD, 32, np.full(10, value, np.int32), tagging)
+    service = ServiceClass(budgets=np.array([budget], np.uint64))
+    transport.begin(Op.ADD, 32, np.full(10, value, np.int32), service)
     packet = Packet.decode(transport.poll(0)[0][0].payload)
     reply = result(packet) if included else result(packet, included=0, groups={})
     transport.on_packet(reply.encode(), 1)

@@ -17,8 +17,8 @@ from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Addresses, Endpoint, Framer
 from weir.host_agent.transport.links import Aborted, ShmLink, TransportTimeout, UdpLink
 from weir.host_agent.transport.report import Verdict
+from weir.host_agent.transport.service_class import ServiceClass
 from weir.host_agent.transport.slot_transport import SlotTransport, TransportConfig
-from weir.host_agent.transport.tagging import Tagging
 from weir.native.ring import SWITCH, ShmPort
 from weir.simulator.entries import AGGREGATION, host_addresses
 from weir.wire.definition import CE, ECT, NOT_ECT, Op, dscp
@@ -36,8 +36,8 @@ def begun(workers: int = 1) -> SlotTransport:
 def classed() -> SlotTransport:
     """As ``begun``, of the back layers, and one of its two packets may be shed: CLASSES."""
     transport = SlotTransport(TransportConfig(job=9, worker=0, workers=1, slots=8))
-    tagging = Tagging(layer=5, budgets=np.array([256], np.uint64))
-    transport.begin(Op.ADD, 256, np.arange(1, 513, dtype=np.uint32), tagging)
+    service = ServiceClass(layer=5, budgets=np.array([256], np.uint64))
+    transport.begin(Op.ADD, 256, np.arange(1, 513, dtype=np.uint32), service)
     return transport
 
 

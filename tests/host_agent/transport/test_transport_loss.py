@@ -11,8 +11,8 @@ from tests.host_agent.transport.answers import answer_all, groups_of, packets, r
 from weir.host_agent.transport.codec import Column, Packet
 from weir.host_agent.transport.datagram import Datagram
 from weir.host_agent.transport.report import Account, Verdict
+from weir.host_agent.transport.service_class import ServiceClass
 from weir.host_agent.transport.slot_transport import SlotTransport, TransportConfig
-from weir.host_agent.transport.tagging import Tagging
 from weir.wire.definition import ECT, NOT_ECT, RELIABLE_DSCP, Flag, Op, PacketType, dscp
 
 MS = 1_000_000
@@ -32,12 +32,12 @@ def begun(
 ) -> SlotTransport:
     """Return a transport with a reduce of blocks of 256 ones."""
     t = transport(slots, **more)
-    t.begin(Op.ADD, 256, np.ones(blocks * 256, np.uint32), tagging(budgets, accounts))
+    t.begin(Op.ADD, 256, np.ones(blocks * 256, np.uint32), service(budgets, accounts))
     return t
 
 
-def tagging(budgets: Sequence[int], accounts: Sequence[int] | None = None) -> Tagging:
-    return Tagging(
+def service(budgets: Sequence[int], accounts: Sequence[int] | None = None) -> ServiceClass:
+    return ServiceClass(
         accounts=None if accounts is None else np.array(accounts, np.uint16),
         budgets=np.array(budgets, np.uint64),
     )
@@ -70,7 +70,7 @@ class TestClasses:
     @pytest.mark.parametrize("layer", range(6))
     def test_lanes_travel_in_their_layers_class(self, layer: int) -> None:
         t = transport()
-        t.begin(Op.ADD, 256, np.ones(256, np.uint32), Tagging(layer=layer))
+        t.begin(Op.ADD, 256, np.ones(256, np.uint32), ServiceClass(layer=layer))
         (datagram,) = send(t)
         assert treatment(datagram) == (Flag.PROTECTED, 8 * (6 - layer) << 2 | ECT)
         assert Packet.decode(datagram.payload).layer == layer
@@ -78,19 +78,19 @@ class TestClasses:
     def test_a_packet_says_the_greatest_magnitude_of_the_blocks_that_it_carries(self) -> None:
         t, lanes = transport(), np.ones(8 * 64, np.uint32)
         lanes[64:128] = 0  # block 1
-        t.begin(Op.ADD, 64, lanes, Tagging(magnitudes=np.array([1, 3, 0, 2, 0, 0, 1, 0], np.uint8)))
+        t.begin(Op.ADD, 64, lanes, ServiceClass(magnitudes=np.array([1, 3, 0, 2, 0, 0, 1, 0], np.uint8)))
         assert [packet.magnitude for packet in packets(send(t))] == [2, 1]
 
     @pytest.mark.parametrize("op", Op)
     def test_packets_without_lanes_are_reliable(self, op: Op) -> None:
         t = transport()
-        t.begin(op, 256, np.zeros(256, np.uint32), Tagging(layer=5))
+        t.begin(op, 256, np.zeros(256, np.uint32), ServiceClass(layer=5))
         (datagram,) = send(t)
         assert treatment(datagram) == (Flag(0), RELIABLE)
 
     def test_what_is_sent_again_is_reliable(self) -> None:
         t = transport(initial_rto=0.1)
-        t.begin(Op.ADD, 256, np.ones(256, np.uint32), Tagging(layer=5))
+        t.begin(Op.ADD, 256, np.ones(256, np.uint32), ServiceClass(layer=5))
         (first,), (again,) = send(t), send(t, 100 * MS)
         assert treatment(again) == (Flag.PROTECTED, RELIABLE)
         assert again.payload == first.payload
@@ -117,26 +117,26 @@ class TestBudget:
     def test_a_packet_needs_room_for_each_of_its_columns(self) -> None:
         t = transport()
         lanes = np.ones(6 * 128, np.uint32)
-        t.begin(Op.ADD, 128, lanes, tagging([128, 128, 256], accounts=[0, 0, 0, 1, 2, 2]))
+        t.begin(Op.ADD, 128, lanes, service([128, 128, 256], accounts=[0, 0, 0, 1, 2, 2]))
         assert [treatment(d) for d in send(t)] == [KEPT, SHED, SHED]  # 0 twice; 0 and 1; 2 twice
 
     def test_what_is_reserved_for_half_a_packet_is_handed_back(self) -> None:
         t = transport()
         lanes = np.ones(4 * 128, np.uint32)
-        t.begin(Op.ADD, 128, lanes, tagging([128, 0, 0], accounts=[0, 1, 2, 0]))
+        t.begin(Op.ADD, 128, lanes, service([128, 0, 0], accounts=[0, 1, 2, 0]))
         lanes[256:384] = 0
         assert [treatment(d) for d in send(t)] == [KEPT, KEPT]
         t = transport()
         lanes[:] = 1
         lanes[256:384] = 0  # block 2, the only one of account 2
-        t.begin(Op.ADD, 128, lanes, tagging([128, 0, 0], accounts=[0, 1, 2, 0]))
+        t.begin(Op.ADD, 128, lanes, service([128, 0, 0], accounts=[0, 1, 2, 0]))
         assert [treatment(d) for d in send(t)] == [KEPT, SHED]
 
     def test_blocks_of_zeros_and_lanes_beyond_the_end_are_free(self) -> None:
         t = transport(fill=True)
         lanes = np.ones(2 * 256 - 100, np.uint32)
         lanes[:256] = 0
-        t.begin(Op.ADD, 256, lanes, tagging([156]))
+        t.begin(Op.ADD, 256, lanes, service([156]))
         zeros, last = send(t)
         assert [treatment(zeros), treatment(last)] == [SHED, SHED]
         leave_out(t, zeros)
@@ -150,7 +150,7 @@ class TestBudget:
         t = begun(1, [256])
         leave_out(t, *send(t))
         assert t.report().missing.tolist() == [256]
-        t.begin(Op.ADD, 256, np.ones(256, np.uint32), tagging([256, 7]))
+        t.begin(Op.ADD, 256, np.ones(256, np.uint32), service([256, 7]))
         assert t.report().missing.tolist() == [0, 0]
         assert t.report().budgets.tolist() == [256, 7]
 
@@ -167,19 +167,21 @@ class TestBudget:
             (Op.ADD, 2, {"layer": 6}, r"layer class 6 is not in 0\.\.5"),
         ],
     )
-    def test_taggings_that_do_not_fit(self, op: Op, blocks: int, wrong: dict[str, Any], message: str) -> None:
+    def test_service_classes_that_do_not_fit(
+        self, op: Op, blocks: int, wrong: dict[str, Any], message: str
+    ) -> None:
         dtypes = {"budgets": np.uint64, "accounts": np.uint16, "magnitudes": np.uint8}
         with pytest.raises(ValueError, match=message):
             transport().begin(
                 op,
                 256,
                 np.ones(256 * blocks, np.uint32),
-                Tagging(**{k: np.array(v, dtypes[k]) if k in dtypes else v for k, v in wrong.items()}),
+                ServiceClass(**{k: np.array(v, dtypes[k]) if k in dtypes else v for k, v in wrong.items()}),
             )
 
     def test_arrays_of_the_wrong_kind(self) -> None:
         with pytest.raises(TypeError, match="budgets must be a numpy array of uint64, not int64"):
-            Tagging(budgets=np.array([1]))
+            ServiceClass(budgets=np.array([1]))
 
 
 class TestRelease:

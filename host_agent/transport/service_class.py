@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reduce's packets are marked with, and how much of it may go missing.
+"""The class of service of a vector: the class its packets travel in, and its loss budget.
 
 Example::
 
     # two accounts of a vector of four blocks: the first loses nothing, the second up to 512 lanes
-    tagging = Tagging(
+    service = ServiceClass(
         layer=5, accounts=np.array([0, 0, 1, 1], np.uint16), budgets=np.array([0, 512], np.uint64)
     )
-    reducer.reduce(lanes, Op.ADD, 256, tagging)
+    reducer.reduce(lanes, Op.ADD, 256, service)
 """
 
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES, Op
 
 
 @dataclass(frozen=True, eq=False)
-class Tagging:
-    """Classes and loss budgets of one reduce. The arrays must not change while it runs.
+class ServiceClass:
+    """The packet class and the loss budget of one vector. The arrays must not change while it is on its way.
 
     layer: layer class, 0 (front) to LAYER_CLASSES - 1 (back): the packets' priority.
     magnitudes: per block its magnitude class, below MAGNITUDE_CLASSES; None: all 0.
@@ -58,9 +58,9 @@ class Tagging:
             if array is not None and array.size != blocks:
                 raise ValueError(f"{array.size} {name} for {blocks} blocks: there must be one for each")
 
-    def native(self) -> engine.Tagging:
-        """For the C side; valid while this lives."""
-        return engine.Tagging(
+    def native(self) -> engine.ServiceClass:
+        """Return the C side's view of it; valid while this lives."""
+        return engine.ServiceClass(
             self.layer,
             None if self.magnitudes is None else self.magnitudes.ctypes.data,
             None if self.accounts is None else self.accounts.ctypes.data,
@@ -74,4 +74,4 @@ def _check_below(array: npt.NDArray[Any], limit: int, what: str) -> None:
         raise ValueError(f"{what} {int(array.max())}: there are {limit}")
 
 
-LOSSLESS: Final = Tagging()
+LOSSLESS: Final = ServiceClass()
