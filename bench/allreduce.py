@@ -7,7 +7,6 @@ namespaces whose links are shaped in both directions (Gloo and Weir over the sam
 
 import contextlib
 import json
-import os
 import socket
 import subprocess
 import tempfile
@@ -22,7 +21,8 @@ from weir.bench.allreduce_worker import Plan
 from weir.bench.table import show, spread
 from weir.child import end, log_tail, spawn
 from weir.cluster import local_cluster
-from weir.netns import network_cluster
+from weir.netns.cluster import network_cluster
+from weir.netns.namespace import gain_root
 
 Seconds: TypeAlias = dict[str, dict[str, list[float]]]  # density -> backend -> one number a repetition
 Start: TypeAlias = Callable[[int], tuple[list[str], dict[str, str]]]  # rank -> command prefix, environment
@@ -34,17 +34,18 @@ console = Console(stderr=True)
 def run(
     workers: int, megabytes: float, densities: tuple[float, ...], rate: str, repeats: int, overlap: bool
 ) -> None:
-    """Measure and print; links only as root, and said if not."""
+    """Measure and print; links only where namespaces are to be had, and said if not."""
+    reason = gain_root()
     plan = Plan(round(megabytes * 1e6 / 4), densities, repeats, overlap)
     notes = [
         "time of a repetition: the slowest rank's; blocks of 256, "
         + ("the same on all ranks" if overlap else "chosen at random by each rank")
     ]
     settings = {"shared memory": _local(workers)}
-    if os.geteuid() == 0:
+    if reason is None:
         settings[f"links of {rate}"] = _links(workers, rate)
     else:
-        notes.append("shaped links not measured: network namespaces need root")
+        notes.append(f"shaped links not measured: {reason}")
     rows = []
     for where, setting in settings.items():
         console.print(f"{where} ...")

@@ -153,13 +153,13 @@ class Rate:
 def over_interfaces(
     namespaces: Sequence[str], load: Load, slots: int, first_round: int, seconds: float
 ) -> Rate:
-    """Self-clocked workers on ``eth0`` of each namespace, every slot kept busy for ``seconds``.
+    """Run self-clocked workers on ``eth0`` of each namespace file, every slot kept busy for ``seconds``.
 
     Raises OSError.
     """
     sockets = []
     for namespace in namespaces:
-        fd = library().load_open(f"/run/netns/{namespace}".encode(), b"eth0")
+        fd = library().load_open(namespace.encode(), b"eth0")
         if fd < 0:
             raise OSError(ctypes.get_errno(), f"no packet socket in network namespace {namespace}")
         sockets.append(fd)

@@ -7,7 +7,6 @@ as the others, by AF_XDP, and without veth over shared memory.
 """
 
 import contextlib
-import os
 import shutil
 import subprocess
 import sys
@@ -29,7 +28,9 @@ from weir.controller.desired import desired_state
 from weir.controller.jobs import Job, Member
 from weir.controller.slots import SlotRange
 from weir.controller.topology import Target, single_switch
-from weir.netns import Lab, NetworkCluster, lab, network_cluster
+from weir.netns.cluster import NetworkCluster, network_cluster
+from weir.netns.lab import Lab, lab
+from weir.netns.namespace import why_not
 from weir.p4src import PROGRAM
 from weir.simulator.entries import install
 from weir.softswitch.dataplane.ports import PortLoop
@@ -47,7 +48,8 @@ def run(workers: int, slots: int, lanes: int, seconds: float, repeats: int) -> N
     memory = pipeline(workers, slots, lanes, repeats)
     notes = []
     rates: dict[str, list[float]] = {}
-    if os.geteuid() == 0:
+    reason = why_not()
+    if reason is None:
         kinds = ["soft switch", "soft switch, AF_XDP", SHARED_MEMORY, "C aggregator"]
         if shutil.which("simple_switch_grpc"):
             kinds.append("BMv2")
@@ -55,7 +57,7 @@ def run(workers: int, slots: int, lanes: int, seconds: float, repeats: int) -> N
             notes.append("BMv2 not measured: simple_switch_grpc is not on PATH")
         rates = interfaces(kinds, workers, slots, lanes, seconds, repeats)
     else:
-        notes.append("AF_PACKET not measured: network namespaces need root")
+        notes.append(f"AF_PACKET not measured: {reason}")
     _print(memory, rates, workers, lanes, notes)
 
 
@@ -103,9 +105,10 @@ def interfaces(
 def _over_veth(kind: str, workers: int, slots: int, lanes: int, seconds: float) -> native.Rate:
     with _serving(kind, workers, slots) as (place, job):
         _blind(place)
+        places = [namespace.path for namespace in place.namespaces]
         load = native.contributions(job, workers, lanes)
-        native.over_interfaces(place.namespaces, load, slots, 1, seconds / 3)  # warms up
-        return native.over_interfaces(place.namespaces, load, slots, ROUNDS_APART, seconds)
+        native.over_interfaces(places, load, slots, 1, seconds / 3)  # warms up
+        return native.over_interfaces(places, load, slots, ROUNDS_APART, seconds)
 
 
 def _over_rings(workers: int, slots: int, lanes: int, seconds: float) -> native.Rate:
@@ -131,8 +134,7 @@ def _blind(place: Lab) -> None:
     the switch's time.
     """
     for index, namespace in enumerate(place.namespaces):
-        address = f"02:00:00:ff:00:{index:02x}"
-        subprocess.run(["ip", "-n", namespace, "link", "set", "eth0", "address", address], check=True)
+        namespace.links.set("eth0", mac=f"02:00:00:ff:00:{index:02x}")
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ soft switches in network namespaces, links with a rate, random loss and incast. 
 come from the kernels of the hosts' namespaces, and our switches forward, queue and lose both alike.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,7 +18,8 @@ from weir.bench.training_plot import draw
 from weir.bench.training_virtual import Reduced
 from weir.bench.training_ways import PEERS, Kind, Outcome, Way, train
 from weir.methods import find_method
-from weir.netns import network_cluster
+from weir.netns.cluster import network_cluster
+from weir.netns.namespace import gain_root
 from weir.train.config import TrainConfig
 from weir.train.models import parameter_count
 from weir.train.netrows import links_line
@@ -41,16 +41,18 @@ def run(
 ) -> None:
     """Measure, print and draw. virtual: a step's all-reduce in virtual time; real: the training itself.
 
-    The latter only as root, and said if not. configs: one for each of Weir's methods, equal otherwise.
+    The latter only where network namespaces are to be had, and said if not. configs: one for each of Weir's
+    methods, equal otherwise.
     budget: of another run of the first that can have one; 0: no such run. peer_minutes: of training, then a
     peer is cut short. target: the accuracy to reach; None: the highest that all complete runs reach.
     """
+    reason = gain_root() if real else None
     if virtual:
         _virtual(configs[0], budget)
     if not real:
         return
-    if os.geteuid() != 0:
-        console.print("not trained: the links are made of network namespaces, which need root")
+    if reason is not None:
+        console.print(f"not trained: {reason}")
         return
     outcomes: list[Outcome] = []
     for way in reversed(ways(configs, peers, budget, 60 * peer_minutes)):

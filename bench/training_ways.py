@@ -13,7 +13,7 @@ from typing import Final, Literal
 from rich.console import Console
 
 from weir.child import end, spawn
-from weir.netns import NetworkCluster
+from weir.netns.cluster import NetworkCluster
 from weir.train.config import TrainConfig
 from weir.train.messages import Failed
 from weir.train.record import RunRecord, StepSummary

@@ -17,7 +17,7 @@ from scapy.layers.l2 import Ether
 
 from tests.harness.lab import AGGREGATION_IP
 from weir.controller.topology import Target
-from weir.netns import NetworkCluster, network_cluster
+from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.wire.definition import UDP_PORT, PacketType
 from weir.wire.scapy_layer import Weir
 

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lab whose switches run, with a controller and background traffic: a local cluster with real links."""
+
+import contextlib
+import itertools
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from weir import child
+from weir.agent_service.client import AgentClient
+from weir.controller.topology import Target
+from weir.netns.lab import Lab, lab
+from weir.netns.namespace import NamespaceError
+from weir.network import NetworkSpec, incast, switch_ports
+
+_FIRST_TUNNEL: Final = 20001  # UDP ports of tunnels; in a namespace of its own all are free
+_START_TIMEOUT_S: Final = 240.0  # the first start compiles the program to native code
+
+
+@dataclass(frozen=True)
+class NetworkCluster:
+    """A lab with running switches and controller: a ``LocalCluster`` with real links."""
+
+    lab: Lab
+    controller: str
+    folder: Path
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """Return environment variables of the worker of that rank; run it with ``lab.at_worker(rank)``."""
+        return {
+            **self.lab.environment(),
+            "WEIR_CONTROLLER": self.controller,
+            "WEIR_HOST": self.lab.plan.workers[rank].name,
+            "WEIR_LINK": "udp",
+        }
+
+
+@contextlib.contextmanager
+def network_cluster(
+    workers: int,
+    *,
+    switch: Target = "soft",
+    rate: str | None = None,
+    network: NetworkSpec | None = None,
+    xdp: bool = False,
+) -> Iterator[NetworkCluster]:
+    """Yield a lab for that many workers, its switches (soft ones, or one BMv2), controller and background
+    traffic.
+
+    ``xdp``: the soft switch's ports are AF_XDP sockets. Other arguments as for ``lab``. Raises
+    NamespaceError; its message ends with what the switches and the controller said.
+    """
+    with (
+        lab(workers, switch=switch, rate=rate, network=network) as made,
+        tempfile.TemporaryDirectory(prefix="weir-net-") as name,
+    ):
+        folder = Path(name)
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            processes += start_switches(made, switch, folder, xdp=xdp)
+            address = f"unix:{folder}/controller.sock"
+            processes.append(_start_controller(made, folder, address))
+            processes += _start_background(made, folder)
+            yield NetworkCluster(made, address, folder)
+        finally:
+            child.end(list(reversed(processes)))
+
+
+def start_switches(
+    made: Lab, kind: Target, folder: Path, *, xdp: bool = False
+) -> list[subprocess.Popen[bytes]]:
+    """Start switches without a program at the lab's interfaces; their logs are ``folder``/NAME.log."""
+    interfaces = dict(zip(made.hosts, made.interfaces, strict=True))
+    if kind == "bmv2":
+        return [_start_bmv2(made, {host.port: name for host, name in interfaces.items()}, folder)]
+    kind_of_port = "xdp:" if xdp else ""
+    tunnels = itertools.count(_FIRST_TUNNEL)
+    ports = switch_ports(made.plan, lambda host: kind_of_port + interfaces[host], tunnels)
+    return [
+        child.spawn(
+            "softswitch",
+            ["--grpc", switch.grpc, *(word for port in ports[switch.name] for word in ("--port", port))],
+            log=folder / f"{switch.name}.log",
+            prefix=made.at_switch(),
+        )
+        for switch in made.topology.switches
+    ]
+
+
+def _start_bmv2(made: Lab, ports: dict[int, str], folder: Path) -> subprocess.Popen[bytes]:
+    if not shutil.which("simple_switch_grpc"):
+        raise NamespaceError("simple_switch_grpc is not on PATH: install BMv2 from p4lang's packages")
+    (switch,) = made.topology.switches
+    command = [*made.at_switch(), "simple_switch_grpc", "--no-p4", "--device-id", "1"]
+    command += [word for port, name in ports.items() for word in ("-i", f"{port}@{name}")]
+    command += ["--", "--grpc-server-addr", switch.grpc, "--cpu-port", "510", "--priority-queues", "8"]
+    with (folder / f"{switch.name}.log").open("ab") as out:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+
+
+def _start_background(made: Lab, folder: Path) -> list[subprocess.Popen[bytes]]:
+    """Return one process on every background host; they burst together."""
+    started = []
+    for host in made.plan.background:
+        spec = incast(made.plan, only=host.name)
+        if spec is not None:
+            started.append(
+                child.spawn(
+                    "weir.background",
+                    [spec.model_dump_json()],
+                    log=folder / f"background-{host.name}.log",
+                    prefix=made.at_host(made.hosts.index(host)),
+                )
+            )
+    return started
+
+
+def _start_controller(made: Lab, folder: Path, address: str) -> subprocess.Popen[bytes]:
+    topology, ready = folder / "topology.json", folder / "controller.ready"
+    topology.write_text(made.topology.model_dump_json(exclude_none=True))
+    process = child.spawn(
+        "controller",
+        ["--topology", str(topology), "--listen", address, "--ready-file", str(ready)],
+        log=folder / "controller.log",
+        prefix=made.at_switch(),
+    )
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while process.poll() is None and time.monotonic() < deadline:
+        if ready.exists() and _programmed(address):
+            return process
+        time.sleep(0.05)
+    child.end([process])
+    names = (*(switch.name for switch in made.topology.switches), "controller")
+    logs = "\n".join(f"{name}: {child.log_tail(folder / f'{name}.log')}" for name in names)
+    raise NamespaceError(f"the switches were not programmed within {_START_TIMEOUT_S:g} s:\n{logs}")
+
+
+def _programmed(controller: str) -> bool:
+    """Tell whether the switches hold what they must, so that hosts reach one another."""
+    with AgentClient(controller) as client:
+        return all(switch.state == "ready" for switch in client.status().switches)

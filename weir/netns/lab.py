@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts on one machine with real links between them: network namespaces joined by veth pairs.
+
+One namespace per host, one for all switches, and a veth pair from each host to its switch, shaped when
+asked. In a ``lab`` the switch program, BMv2 or the soft switch, is to run in the switches' namespace and to
+forward everything; hosts reach nothing else. Racks and spines, losses, and background traffic are as in
+weir.network: the same network that a local cluster builds, but with kernels at its ends. In a
+``bridged_lab`` the kernel's own bridge forwards: the network that peers over TCP are fastest on.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from weir.controller.topology import Host, Target, Topology
+from weir.netns.namespace import Namespace, NamespaceError
+from weir.netns.netlink import NetlinkError, TokenBucket
+from weir.netns.offloads import offloads_off
+from weir.network import NetworkSpec, Plan, make_plan
+from weir.softswitch.dataplane.queueing import parse_rate
+
+_GRPC_PORT: Final = 9559  # and up, within the switches' own namespace
+_BRIDGE: Final = "bridge"
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A made set of namespaces: ``switch`` and one per host, with the switch's interface for each host."""
+
+    switch: Namespace
+    plan: Plan
+    namespaces: tuple[Namespace, ...]
+    interfaces: tuple[str, ...]
+
+    @property
+    def topology(self) -> Topology:
+        """Return what is where."""
+        return self.plan.topology
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Return the hosts, in the order of ``namespaces``: workers and background hosts, rack by rack."""
+        return self.topology.hosts
+
+    def at_switch(self) -> list[str]:
+        """Return what to put before a command that is to run where the switch is."""
+        return self.switch.prefix
+
+    def at_host(self, index: int) -> list[str]:
+        """Return what to put before a command that is to run on host ``index`` (from 0)."""
+        return self.namespaces[index].prefix
+
+    def at_worker(self, rank: int) -> list[str]:
+        """Return what to put before a command that is to run on the host of that rank."""
+        return self.at_host(self.hosts.index(self.plan.workers[rank]))
+
+    def environment(self) -> dict[str, str]:
+        """Return environment variables by which the workers of a job find one another over TCP."""
+        return {"MASTER_ADDR": self.plan.workers[0].ip, "GLOO_SOCKET_IFNAME": "eth0"}
+
+
+@contextlib.contextmanager
+def lab(
+    workers: int, *, switch: Target = "soft", rate: str | None = None, network: NetworkSpec | None = None
+) -> Iterator[Lab]:
+    """Make a namespace for every host and one for the switches, which end with the block.
+
+    Args:
+        workers: how many hosts take part in the job.
+        switch: which switch is to run; no process is started yet.
+        rate: for example "200mbit"; both directions of every host's link are shaped to it with a token
+            bucket (burst 32 KiB, queue of 50 ms).
+        network: shape, rates, losses and background hosts; with its ``rate_bps`` only what hosts send is
+            shaped by a token bucket, the rest by the switches' queues.
+
+    Raises:
+        NamespaceError: this process cannot make them.
+        ValueError: the workers do not fit the network, or the rate is none.
+    """
+    network = network or NetworkSpec()
+    if switch != "soft" and (network.rate_bps or not network.shape.single):
+        raise NamespaceError("shaped ports and tunnels between switches are the soft switch's: take that")
+    bucket = TokenBucket(parse_rate(rate)) if rate else None
+    uplink = TokenBucket(network.rate_bps) if network.rate_bps else None
+    with _hosts(_plan(workers, switch, network)) as made:
+        for host, namespace, interface in zip(made.hosts, made.namespaces, made.interfaces, strict=True):
+            _join(made, host, namespace, interface, down=bucket, up=bucket or uplink)
+            for where, name in ((made.switch, interface), (namespace, "eth0")):
+                where.call(partial(offloads_off, name))
+            if not network.shape.single or network.loss:
+                _neighbours(made, host, namespace)
+        yield made
+
+
+@contextlib.contextmanager
+def bridged_lab(workers: int, *, rate: str | None = None) -> Iterator[Lab]:
+    """Make a lab whose switch is a kernel bridge that already forwards, the hosts' offloads left on.
+
+    The links and their token buckets are those of ``lab``, and so are names and addresses; arguments and
+    errors, too.
+    """
+    bucket = TokenBucket(parse_rate(rate)) if rate else None
+    with _hosts(_plan(workers, "soft", NetworkSpec())) as made:
+        made.switch.links.add_bridge(_BRIDGE)
+        made.switch.links.set(_BRIDGE, up=True)
+        for host, namespace, interface in zip(made.hosts, made.namespaces, made.interfaces, strict=True):
+            _join(made, host, namespace, interface, down=bucket, up=bucket)
+            made.switch.links.set(interface, bridge=_BRIDGE)
+        yield made
+
+
+def _plan(workers: int, switch: Target, network: NetworkSpec) -> Plan:
+    """Name everything; switches serve P4Runtime within their own namespace."""
+    addresses: dict[str, str] = {}
+
+    def grpc(name: str) -> str:
+        return addresses.setdefault(name, f"127.0.0.1:{_GRPC_PORT + len(addresses)}")
+
+    return make_plan(network, workers, grpc=grpc, target=switch)
+
+
+@contextlib.contextmanager
+def _hosts(plan: Plan) -> Iterator[Lab]:
+    """Yield the namespaces of a plan, not joined yet."""
+    with contextlib.ExitStack() as stack:
+        try:
+            switch, *hosts = (stack.enter_context(Namespace()) for _ in range(1 + len(plan.topology.hosts)))
+            interfaces = tuple(f"to-{host.name}" for host in plan.topology.hosts)
+            yield Lab(switch, plan, tuple(hosts), interfaces)
+        except NetlinkError as error:
+            raise NamespaceError(str(error)) from error
+
+
+def _join(
+    made: Lab,
+    host: Host,
+    namespace: Namespace,
+    interface: str,
+    *,
+    down: TokenBucket | None,
+    up: TokenBucket | None,
+) -> None:
+    """Make a veth pair: ``interface`` at the switch, ``eth0`` at the host; shape what either sends."""
+    made.switch.links.add_veth(interface, "eth0", there=namespace.file)
+    namespace.links.set("eth0", mac=host.mac)
+    namespace.links.add_address("eth0", f"{host.ip}/24")
+    for links, name, bucket in ((made.switch.links, interface, down), (namespace.links, "eth0", up)):
+        links.set(name, up=True)
+        if bucket:
+            links.shape(name, bucket)
+
+
+def _neighbours(made: Lab, host: Host, namespace: Namespace) -> None:
+    """Set static neighbours, as lost ARP packets cost seconds, and the leaf as the way to other racks."""
+    mac, ip = made.plan.gateway(host)
+    rack = [(other.ip, other.mac) for other in made.topology.hosts_of(host.switch) if other != host]
+    for address, hardware in ((ip, mac), *rack):
+        namespace.links.set_neighbour("eth0", address, hardware)
+    if not made.plan.spec.shape.single:
+        namespace.links.set_gateway("eth0", ip)

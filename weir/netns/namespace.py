@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Network namespaces without names: an open file holds each, so that it ends with the process that made it.
+
+Nothing is left behind, however that process ends, and two labs on one machine cannot meet. Needs the right to
+administer networks: root's, or that of a user namespace (``gain_root``).
+"""
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Self, TypeVar
+
+from weir.netns.enter import CLONE_NEWNET
+from weir.netns.netlink import Links
+
+_ENTER: Final = (sys.executable, "-IS", str(Path(__file__).with_name("enter.py")))
+_GAINED: Final = "WEIR_USER_NAMESPACE"
+_T = TypeVar("_T")
+
+
+class NamespaceError(RuntimeError):
+    """A namespace, or a network of them, could not be made; the message says which part and why."""
+
+
+class Namespace:
+    """A network namespace with its loopback interface up; ``links`` changes its interfaces.
+
+    They have no IPv6, which would send packets of its own accord.
+    """
+
+    def __init__(self) -> None:
+        """Make one. Raises NamespaceError when this process may not."""
+        self._file, self.links = _in_thread(_make)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it: it ends, with its interfaces, once no process and no socket is in it."""
+        self.links.close()
+        os.close(self._file)
+
+    @property
+    def file(self) -> int:
+        """Return the open file that holds it."""
+        return self._file
+
+    @property
+    def path(self) -> str:
+        """Return a path by which other processes of this user find it while this one holds it."""
+        return f"/proc/{os.getpid()}/fd/{self._file}"
+
+    @property
+    def prefix(self) -> list[str]:
+        """Return what to put before a command that is to run in it: a command that becomes the other."""
+        return [*_ENTER, "--net", self.path, "--"]
+
+    def call(self, function: Callable[[], _T]) -> _T:
+        """Return what a function returns when a thread inside calls it; sockets that it makes stay inside."""
+
+        def inside() -> _T:
+            _system("setns", self._file, CLONE_NEWNET)
+            return function()
+
+        return _in_thread(inside)
+
+
+def why_not() -> str | None:
+    """Return why this process cannot make network namespaces, in words; None when it can."""
+    try:
+        Namespace().close()
+    except (NamespaceError, OSError) as error:
+        return str(error)
+    return None
+
+
+def gain_root() -> str | None:
+    """See to it that this process can make network namespaces.
+
+    Where it may not, but an unprivileged user namespace is to be had, this program starts again in one, with
+    the arguments that it got: the call does not return. So call it first of all.
+
+    Returns:
+        None when this process can make namespaces; else why not, in words.
+    """
+    reason = why_not()
+    if reason is None or _GAINED in os.environ:
+        return reason
+    probe = subprocess.run(
+        [*_ENTER, "--new-user", "--net", "new", "--", "true"], capture_output=True, text=True, check=False
+    )
+    if probe.returncode:
+        return f"{reason}, and no user namespace is to be had: {probe.stderr.strip()}"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    command = [*_ENTER, "--new-user", "--", sys.executable, *sys.orig_argv[1:]]
+    return os.execve(command[0], command, {**os.environ, _GAINED: "1"})
+
+
+def _make() -> tuple[int, Links]:
+    """Give the calling thread a new network; return the file that holds it, and its links."""
+    try:
+        _system("unshare", CLONE_NEWNET)
+    except OSError as error:
+        raise NamespaceError(f"network namespaces need root ({error})") from error
+    with contextlib.suppress(OSError):  # a kernel without IPv6, a container whose /proc/sys is read-only
+        Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")
+    links = Links()
+    links.set("lo", up=True)
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC), links
+
+
+def _system(name: str, *arguments: int) -> None:
+    """Call a function of the C library that Python 3.11 lacks. Raises OSError."""
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
+        error = ctypes.get_errno()
+        raise OSError(error, f"{name}: {os.strerror(error)}")
+
+
+def _in_thread(function: Callable[[], _T]) -> _T:
+    """Return what a function returns in a thread of its own, whose namespace nobody else shares."""
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, name="namespace")
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
