@@ -24,10 +24,11 @@ import numpy as np
 from weir.bench.replay import SLOTS, Recording, Replay, Sent
 from weir.host_agent.compression.encodings import omnireduce
 from weir.host_agent.compression.encodings.cost import Flags, Occupancy, Traffic, by_block, exchange_traffic
-from weir.host_agent.compression.encodings.encoding import BLOCK_SIZES, MASK_SIZES
+from weir.host_agent.compression.encodings.encoding import MASK_SIZES
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.train.config import Model, make_config
 from weir.train.task import make_task
+from weir.wire.definition import BLOCK_SIZES
 
 OWN: Final = ("dfs", "exdyna")
 BASELINE: Final = "omnireduce:256/256"

@@ -2,19 +2,14 @@
 """MAC, IPv4 and service addresses: checked once as text, used as numbers."""
 
 import ipaddress
-import re
 from typing import Annotated
 
 from pydantic import AfterValidator
 
+from weir.wire.addresses import mac_number
+
 BROADCAST_MAC = 0xFFFF_FFFF_FFFF
-_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _GROUP_BIT = 1 << 40
-
-
-def mac_number(text: str) -> int:
-    """Return the 48-bit number of a MAC address written ``02:00:00:00:00:01``."""
-    return int(text.replace(":", ""), 16)
 
 
 def ip_number(text: str) -> int:
@@ -24,9 +19,8 @@ def ip_number(text: str) -> int:
 
 def _unicast_mac(text: str) -> str:
     text = text.lower()
-    if not _MAC.fullmatch(text):
-        raise ValueError(f"{text!r} is not a MAC address; write six hex pairs like 02:00:00:00:00:01")
-    if mac_number(text) & _GROUP_BIT or mac_number(text) == 0:
+    number = mac_number(text)
+    if number & _GROUP_BIT or number == 0:
         raise ValueError(f"{text} is a group or null MAC address; a host or switch needs a unicast one")
     return text
 

@@ -13,6 +13,7 @@ from weir.controller.memory import StateFileError
 from weir.controller.program import ProgramError
 from weir.controller.server import Controller, ListenError, Settings
 from weir.controller.topology import TopologyError, load_topology
+from weir.native.files import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +70,8 @@ async def _serve(topology: Path, settings: Settings, ready_file: Path | None) ->
     await controller.start()
     try:
         if ready_file is not None:
-            _announce(ready_file, controller.address)
+            ready = {"address": controller.address, "pid": os.getpid()}
+            write_atomically(ready_file, json.dumps(ready) + "\n")
         await controller.wait(stop)
         log.info("stopping")
     finally:
@@ -85,10 +87,3 @@ def _reload(controller: Controller, path: Path) -> None:
         log.error("%s", error)
         return
     log.info("qos of %s taken over", path)
-
-
-def _announce(path: Path, address: str) -> None:
-    """A JSON file, written all at once, so that whoever waits for it never reads half of it."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(json.dumps({"address": address, "pid": os.getpid()}) + "\n")
-    draft.replace(path)

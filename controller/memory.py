@@ -4,7 +4,6 @@
 One JSON file, rewritten whole when something changes, readable by its owner alone: it holds the jobs' tokens.
 """
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from weir.controller.jobs import Job, JobState, Member, MemberState
 from weir.controller.slots import SlotRange
 from weir.controller.topology import Topology
+from weir.native.files import write_atomically
 
 
 class StateFileError(Exception):
@@ -70,11 +70,8 @@ class Memory:
         ).model_dump_json()
         if text == self._written:
             return
-        draft = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         try:
-            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-                file.write(text)
-            draft.replace(self._path)
+            write_atomically(self._path, text, mode=0o600)
         except OSError as error:
             raise StateFileError(f"cannot write state file {self._path}: {error.strerror}") from None
         self._written = text

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both ends share of native code: the one build mechanism and the shared-memory ports."""
+"""What both ends share: the build of native code, shared-memory ports, and files that appear whole.
+
+Knows nothing of switches, hosts or what they say to each other; every other room may import it.
+"""
 
 from pathlib import Path
 from typing import Final

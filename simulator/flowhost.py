@@ -16,6 +16,7 @@ from weir.host_agent.flows.mux import FlowMux
 from weir.host_agent.flows.receiver import FlowReceiver
 from weir.host_agent.flows.sender import FlowSender
 from weir.simulator.clock import Clock
+from weir.wire.addresses import mac_bytes
 
 
 class FlowHost:
@@ -34,7 +35,7 @@ class FlowHost:
         send: Callable[[bytes], None],
         react: Callable[[], object] | None = None,
     ) -> None:
-        self._clock, self._address, self._mac = clock, address, _octets(mac)
+        self._clock, self._address, self._mac = clock, address, mac_bytes(mac)
         self._next_hop, self._send = next_hop, send
         self.react = react
         self.mux: FlowMux[Address] = FlowMux()
@@ -57,7 +58,7 @@ class FlowHost:
         """Send what is due, also after something was submitted, and note when to look again."""
         datagrams, deadline = self.mux.poll(self._clock.now)
         for peer, datagram in datagrams:
-            next_hop = _octets(self._next_hop(peer.ip))
+            next_hop = mac_bytes(self._next_hop(peer.ip))
             self._send(wrap(datagram, self._address, self._mac, peer, next_hop))
         if deadline is not None and (self._wake is None or deadline < self._wake):
             self._wake = deadline
@@ -68,7 +69,3 @@ class FlowHost:
             return  # an earlier one has seen to it
         self._wake = None
         self.pump()
-
-
-def _octets(mac: str) -> bytes:
-    return bytes.fromhex(mac.replace(":", ""))

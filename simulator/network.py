@@ -44,6 +44,7 @@ from weir.simulator.tcp import TcpConfig
 from weir.softswitch.dataplane.queueing import Queueing
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.switch import Switch
+from weir.wire.addresses import mac_bytes
 from weir.wire.definition import FLOW_PORT, UDP_PORT
 
 _FIRST_PORT: Final = 10_000  # of jobs after the first: below what streams use
@@ -290,7 +291,7 @@ class Network:
         """
         near, far = self.stations[here].host, self.stations[there].host
         mac = far.mac if near.switch == far.switch else self.topology.switch(near.switch).aggregation.mac
-        return bytes.fromhex(mac.replace(":", ""))
+        return mac_bytes(mac)
 
     # -- time --------------------------------------------------------------------------------------
 

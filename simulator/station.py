@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from weir.controller.topology import Host
 from weir.simulator.nic import Nic, Source
+from weir.wire.addresses import mac_bytes
 
 UDP = 17
 _IPV4 = b"\x08\x00"
@@ -19,7 +20,7 @@ class Station:
 
     def __init__(self, host: Host, nic: Nic) -> None:
         self.host = host
-        self.mac = bytes.fromhex(host.mac.replace(":", ""))
+        self.mac = mac_bytes(host.mac)
         self.ip = int(ipaddress.IPv4Address(host.ip))
         self._nic = nic
         self._handlers: dict[int, Callable[[bytes], None]] = {}

@@ -7,11 +7,11 @@ compiled library (native.build) by the C text, so that a second start only reads
 
 import functools
 import hashlib
-import tempfile
 from pathlib import Path
 from typing import Final
 
 from weir.native.build import cache_dir, load_library
+from weir.native.files import write_atomically
 from weir.softswitch.bindings import Library
 from weir.softswitch.program.types import Program
 
@@ -56,9 +56,7 @@ def _text(program: Program, trace: bool) -> str:
 
         text = generate(program, trace)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".text-", delete=False) as file:
-        file.write(text)
-    Path(file.name).replace(path)  # another process sees the whole file or none
+    write_atomically(path, text)
     return text
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from weir import native
+from weir.native.files import write_atomically
 from weir.softswitch.control.address import ControlAddressError
 from weir.softswitch.control.operations import Operations
 from weir.softswitch.control.server import ControlServer
@@ -147,9 +148,7 @@ class _ReadyFile:
             "ports": ports,
             "control": None if control is None else str(control),
         }
-        scratch = path.with_name(f".{path.name}.{os.getpid()}")
-        scratch.write_text(json.dumps(content) + "\n")
-        scratch.replace(path)
+        write_atomically(path, json.dumps(content) + "\n")
 
     def remove(self) -> None:
         if self._path is not None:

@@ -18,6 +18,7 @@ from typing import Annotated, Final, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from weir.native.ring import ShmPort
+from weir.wire.addresses import mac_bytes
 from weir.wire.definition import BEST_EFFORT_DSCP
 
 IP_BYTES: Final = 1500
@@ -121,14 +122,10 @@ def frame(sender: Sender, victim: Victim, dscp: int, flow: int) -> bytes:
     return wrap(
         Datagram(bytes(IP_BYTES - 28), dscp << 2),
         Address(sender.ip, _SOURCE_PORT + flow),
-        _octets(sender.mac),
+        mac_bytes(sender.mac),
         Address(victim.ip, DISCARD_PORT),
-        _octets(victim.mac),
+        mac_bytes(victim.mac),
     )
-
-
-def _octets(mac: str) -> bytes:
-    return bytes.fromhex(mac.replace(":", ""))
 
 
 def open_outlets(spec: Incast) -> list[list[_Outlet]]:

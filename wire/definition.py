@@ -31,6 +31,7 @@ GROUPS: Final = 8  # groups in a slot
 SLOT_LANES: Final = GROUP_LANES * GROUPS
 MIN_BLOCK_LOG2: Final = 5
 MAX_BLOCK_LOG2: Final = 8
+BLOCK_SIZES: Final = tuple(1 << log2 for log2 in range(MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 + 1))
 MAX_COLUMNS: Final = SLOT_LANES >> MIN_BLOCK_LOG2
 MAX_WORKERS: Final = 32
 NO_BLOCK: Final = 0xFFFFFFFF  # "no further block" in a column's next pointer; "no block" in its index

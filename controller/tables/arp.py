@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``arp``: addresses for which the switch answers ARP requests itself."""
 
-from weir.controller.addresses import ip_number, mac_number
+from weir.controller.addresses import ip_number
 from weir.controller.entries import TableEntry
+from weir.wire.addresses import mac_number
 
 ADDRESSES = "WeirIngress.arp.addresses"
 ANSWER = "WeirIngress.arp.answer"

@@ -3,8 +3,9 @@
 
 from ipaddress import IPv4Network
 
-from weir.controller.addresses import BROADCAST_MAC, mac_number
+from weir.controller.addresses import BROADCAST_MAC
 from weir.controller.entries import Lpm, TableEntry
+from weir.wire.addresses import mac_number
 
 L2 = "WeirIngress.forwarding.l2"
 FORWARD = "WeirIngress.forwarding.forward"

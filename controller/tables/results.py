@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``results``: how a result is addressed to each worker of its job."""
 
-from weir.controller.addresses import ip_number, mac_number
+from weir.controller.addresses import ip_number
 from weir.controller.entries import TableEntry
+from weir.wire.addresses import mac_number
 
 RECEIVERS = "WeirEgress.results.receivers"
 DELIVER = "WeirEgress.results.deliver"

@@ -4,8 +4,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from weir.controller.addresses import mac_number
 from weir.controller.entries import TableEntry
+from weir.wire.addresses import mac_number
 from weir.wire.definition import SprayMode
 
 GROUPS = "WeirIngress.spraying.groups"

@@ -4,8 +4,9 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from weir.controller.addresses import ip_number, mac_number
+from weir.controller.addresses import ip_number
 from weir.controller.entries import TableEntry
+from weir.wire.addresses import mac_number
 from weir.wire.definition import SPINE_CLASSES
 
 UPLINKS = "WeirIngress.tree.uplinks"

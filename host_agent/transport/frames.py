@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.datagram import Datagram
 from weir.host_agent.transport.report import FRAME_OVERHEAD
+from weir.wire.addresses import mac_bytes
 from weir.wire.definition import UDP_PORT
 
 
@@ -20,12 +21,7 @@ class Endpoint:
     udp_port: int = UDP_PORT
 
     def __post_init__(self) -> None:
-        try:
-            octets = bytes.fromhex(self.mac.replace(":", ""))
-        except ValueError:
-            octets = b""
-        if len(octets) != 6:
-            raise ValueError(f"{self.mac!r} is no MAC address such as 02:00:00:00:00:01")
+        mac_bytes(self.mac)
         ipaddress.IPv4Address(self.ip)
         if not 1 <= self.udp_port <= 0xFFFF:
             raise ValueError(f"{self.udp_port} is no UDP port")
@@ -40,7 +36,7 @@ class Addresses:
 
     def native(self) -> engine.Addresses:
         """For the C side."""
-        macs = (bytes.fromhex(end.mac.replace(":", "")) for end in (self.host, self.switch))
+        macs = (mac_bytes(end.mac) for end in (self.host, self.switch))
         return engine.Addresses(
             *((ctypes.c_uint8 * 6)(*mac) for mac in macs),
             *(int(ipaddress.IPv4Address(end.ip)) for end in (self.host, self.switch)),

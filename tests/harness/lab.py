@@ -14,6 +14,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from tests.harness.target import EGRESS_EVENTS, EVENTS, PORTS, Sent, Target
+from weir.wire.addresses import mac_number
 from weir.wire.definition import (
     ECT,
     MAX_BLOCK_LOG2,
@@ -40,11 +41,6 @@ _job_ids = itertools.count(0x5EED0001)
 _groups = itertools.count(1)
 
 Lanes = Mapping[int, Sequence[int]]  # lane group -> its 32 lanes
-
-
-def mac_number(mac: str) -> int:
-    """Return a MAC address as P4 sees it."""
-    return int(mac.replace(":", ""), 16)
 
 
 def ip_number(ip: str) -> int:

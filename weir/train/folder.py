@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from weir.native.files import write_atomically
+
 
 def make_folder(out: Path, name: str, config: Mapping[str, Any]) -> Path:
     """Return a new folder <out>/<time>-<name>, with ``config`` and the versions of packages in its
@@ -34,5 +36,5 @@ def make_folder(out: Path, name: str, config: Mapping[str, Any]) -> Path:
 
 
 def write_json(path: Path, value: object) -> None:
-    """A file of indented JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
-    path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    """Write a file of indented JSON. Raises ValueError for NaN and infinity, which JSON does not have."""
+    write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + "\n")

@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from weir.wire.definition import MAX_BLOCK_LOG2, MIN_BLOCK_LOG2, SLOT_LANES
+from weir.wire.definition import BLOCK_SIZES, MAX_BLOCK_LOG2, SLOT_LANES
 
 SCALE_LANES: Final = SLOT_LANES
 """Lanes that share one exponent, whatever the format. Every parameter starts on a multiple of it."""
 
-BLOCK_SIZES: Final = tuple(1 << log2 for log2 in range(MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 + 1))
 MASK_SIZES: Final = tuple(1 << log2 for log2 in range(MAX_BLOCK_LOG2 + 1))
 
 Kind = Literal["auto", "dense", "blocks", "shared-mask"]

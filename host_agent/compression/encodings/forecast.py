@@ -18,9 +18,9 @@ from weir.host_agent.collectives.communicator import fitting_block
 from weir.host_agent.collectives.dtypes import LANE_BYTES
 from weir.host_agent.collectives.float_sum import WORTH_ASKING
 from weir.host_agent.compression.encodings.cost import WORD, headers
-from weir.host_agent.compression.encodings.encoding import BLOCK_SIZES, SCALE_LANES
+from weir.host_agent.compression.encodings.encoding import SCALE_LANES
 from weir.host_agent.compression.encodings.pyramid import LEVELS
-from weir.wire.definition import GROUP_LANES, SLOT_LANES
+from weir.wire.definition import BLOCK_SIZES, GROUP_LANES, SLOT_LANES
 
 UNION_LEVELS: Final = 18
 """Of the union, blocks of 1 to 2^17 elements are counted."""

@@ -25,7 +25,6 @@ from weir.host_agent.collectives.dtypes import LANE_BYTES
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
 from weir.host_agent.compression.encodings import forecast, pyramid
 from weir.host_agent.compression.encodings.encoding import (
-    BLOCK_SIZES,
     DENSE,
     MASK_SIZES,
     SCALE_LANES,
@@ -40,6 +39,7 @@ from weir.host_agent.compression.encodings.forecast import (
     Lanes,
     Words,
 )
+from weir.wire.definition import BLOCK_SIZES
 
 MASKS: Final = (None, *MASK_SIZES)
 

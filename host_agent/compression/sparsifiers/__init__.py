@@ -2,7 +2,6 @@
 """Sparsifiers: which part of a gradient is sent. One module each; registered by name."""
 
 from weir.host_agent.compression.sparsifiers.base import (
-    BLOCK_SIZES,
     Span,
     Sparsifier,
     SparsifierOptions,
@@ -23,7 +22,6 @@ from weir.host_agent.compression.sparsifiers.topk import TopK
 from weir.host_agent.compression.sparsifiers.topk_block import TopKBlock
 
 __all__ = [
-    "BLOCK_SIZES",
     "Deft",
     "Dense",
     "Dfs",

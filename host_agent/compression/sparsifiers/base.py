@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import torch
 
-from weir.wire.definition import MAX_BLOCK_LOG2, MIN_BLOCK_LOG2
+from weir.wire.definition import BLOCK_SIZES
 
 WARMUP_DENSITY: Final = 0.25
-BLOCK_SIZES = tuple(1 << log2 for log2 in range(MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 + 1))
 
 
 @dataclass(frozen=True)

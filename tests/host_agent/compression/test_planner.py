@@ -13,10 +13,10 @@ from weir.bench.replay import SLOTS, Replay, train
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import DENSE, SCALE_LANES, Format, Plan, pyramid
 from weir.host_agent.compression.encodings.cost import Flags, Occupancy, exchange_traffic
-from weir.host_agent.compression.encodings.encoding import BLOCK_SIZES
 from weir.host_agent.compression.encodings.planner import MASKS, Planner
 from weir.train.config import Model, make_config
 from weir.train.task import make_task
+from weir.wire.definition import BLOCK_SIZES
 
 LEVELS = (1, 2, 3)
 

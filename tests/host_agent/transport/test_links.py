@@ -212,8 +212,8 @@ class TestUdp:
 @pytest.mark.parametrize(
     ("mac", "ip", "udp_port", "message"),
     [
-        ("02:00:00:00:00", "10.0.0.1", 1, "no MAC address"),
-        ("zz", "10.0.0.1", 1, "no MAC address"),
+        ("02:00:00:00:00", "10.0.0.1", 1, "not a MAC address"),
+        ("zz", "10.0.0.1", 1, "not a MAC address"),
         ("02:00:00:00:00:01", "10.0.0", 1, "4 octets"),
         ("02:00:00:00:00:01", "10.0.0.1", 65536, "65536 is no UDP port"),
     ],
