@@ -21,7 +21,7 @@ from typing import Final
 
 import numpy as np
 
-from weir.bench.replay import SLOTS, Recording, Replay, Sent
+from weir.bench.replay import SLOTS, Recording, Replay, ReplayedStep
 from weir.host_agent.compression.encodings import omnireduce
 from weir.host_agent.compression.encodings.cost import Flags, Occupancy, Traffic, by_block, exchange_traffic
 from weir.host_agent.compression.encodings.encoding import MASK_SIZES
@@ -132,7 +132,7 @@ def measure(setting: Setting, recording: Recording) -> Measured:
     return Measured(setting, steps, sums, density, energy)
 
 
-def _costs(sent: dict[str, Sent]) -> Iterator[tuple[str, Bytes]]:
+def _costs(sent: dict[str, ReplayedStep]) -> Iterator[tuple[str, Bytes]]:
     """Yield every contender's bytes of one step."""
     same = sent["planner"]
     flat = np.concatenate(same.chosen, axis=1)

@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from weir.bench.replay import Replay, Sent, train
+from weir.bench.replay import Replay, ReplayedStep, train
 from weir.bench.table import command_line, show
 from weir.train.config import Model, make_config
 from weir.train.task import make_task
@@ -35,7 +35,7 @@ class Point:
     selection_s: float
 
     @classmethod
-    def of(cls, sent: Sent) -> "Point":
+    def of(cls, sent: ReplayedStep) -> "Point":
         """From what the workers chose."""
         chosen = np.concatenate(sent.chosen, axis=1)
         counts = np.count_nonzero(chosen, axis=1) / chosen.shape[1]

@@ -1,34 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorded gradients, and methods that are applied to them: many methods see the same gradients.
 
-``train`` trains densely; ``record`` keeps every worker's gradients in a file. ``Replay`` does with them what
-the DDP hook does, but for the network: each worker's residuals and choice (host_agent.local_gradients), one
-format for all (host_agent.formats), and sums in memory, without rounding. With fewer workers than were
-recorded it takes the first ones' gradients.
+``train`` trains densely; ``record`` keeps every worker's gradients in a file. ``Replay`` gives them to the
+step that the DDP hook makes (``weir.host_agent.compression.exchange``), all workers in this process, the
+lanes summed in memory. With fewer workers than were recorded it takes the first ones' gradients.
 """
 
 import itertools
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from weir.host_agent.collectives.communicator import Communicator
-from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.encodings import SCALE_LANES, Encodings, Plan, Proposal, parse_rule
+from weir.host_agent.compression.encodings import SCALE_LANES, Plan
 from weir.host_agent.compression.encodings.cost import Flags, Occupancy, Traffic, exchange_traffic
-from weir.host_agent.compression.local_gradients import LocalGradients
+from weir.host_agent.compression.exchange import GradientExchange, PhaseClock
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
-from weir.host_agent.transport.report import ReduceReport
 from weir.train.config import PRESETS, Model, make_config
 from weir.train.data import share
 from weir.train.task import make_task, mean_loss
@@ -94,33 +91,20 @@ def train(
 
 
 @dataclass(frozen=True)
-class Seconds:
-    """What one worker does in a step to choose, and to choose the format, in seconds.
+class ReplayedStep:
+    """One step of all workers.
 
-    choice: the sparsifier's. observing: it looks at the sum. mask: of what was chosen. planning: counting,
-    telling the others, planning.
-    """
-
-    choice: float = 0.0
-    observing: float = 0.0
-    mask: float = 0.0
-    planning: float = 0.0
-
-    @property
-    def total(self) -> float:
-        """Return all of it."""
-        return self.choice + self.observing + self.mask + self.planning
-
-
-@dataclass(frozen=True)
-class Sent:
-    """What the workers sent in one step.
-
-    chosen: of each parameter bool[workers, length], what each worker chose. plan: the formats. elements: that
-    travelled from all workers: their own, or all of the union if the method fills it. counters: numbers that
-    each worker told the others. total: of each parameter, what was delivered, summed. wanted, missing:
-    squared norms of the sum of all that the workers had (gradients over their number, residuals), and of what
-    of it was not delivered. seconds: of rank 0.
+    Attributes:
+        chosen: of each parameter bool[workers, length], what each worker chose.
+        plan: how the parameters were encoded.
+        masks: of each parameter, elements per bit of its mask; None: it was sent whole.
+        elements: those that travelled from all workers: their own, or the union's where the method fills it.
+        counters: numbers that each worker told the others.
+        fills_union: all workers sent what any had chosen.
+        total: of each parameter, the sum of what was delivered.
+        wanted, missing: squared norms of the sum of all that the workers had (gradients over their number,
+            and residuals), and of what of it was not delivered.
+        seconds: what rank 0's own part took.
     """
 
     chosen: tuple[Flags, ...]
@@ -132,7 +116,7 @@ class Sent:
     total: tuple[torch.Tensor, ...] = ()
     wanted: float = 0.0
     missing: float = 0.0
-    seconds: Seconds = field(default_factory=Seconds)
+    seconds: PhaseClock = field(default_factory=PhaseClock)
 
     def traffic(self) -> Traffic:
         """Return what it takes on the wire, exactly."""
@@ -148,96 +132,58 @@ class Sent:
 
 
 class Replay:
-    """One method, applied by all workers step after step."""
+    """One method, applied by all workers step after step.
+
+    Args:
+        module: whose gradients they are.
+        method: the name of a sparsifier.
+        workers: how many there are.
+        density: the share of the values to send.
+        rule: which encodings may be used; None: the method's own.
+    """
 
     def __init__(
         self, module: torch.nn.Module, method: str, workers: int, density: float, rule: str | None = None
     ) -> None:
-        """module: whose gradients they are. rule: of formats; None: the method's own."""
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         self.layout = BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], SCALE_LANES)
-        self.ranks: list[LocalGradients] = []
-        for rank in range(workers):
+        self.group = InMemoryGroup(workers)
+        self.ranks: list[GradientExchange] = []
+        for communicator in self.group.communicators:
             sparsifier = create_sparsifier(method, SparsifierOptions(density=density, seed=1))
-            gradients = LocalGradients(sparsifier, LossPolicy.of(0.0))
-            gradients.join(module, rank, workers)
-            self.ranks.append(gradients)
-        first = self.ranks[0].sparsifier
-        self.formats = Encodings(parse_rule(rule or first.format), first)
-        self.formats.join(workers, SLOTS)
+            rank = GradientExchange(sparsifier, LossPolicy.of(0.0), encoding=rule)
+            rank.join(module, communicator, SLOTS)
+            self.ranks.append(rank)
 
-    def step(self, gradients: Gradients) -> Sent:
+    def step(self, gradients: Gradients) -> ReplayedStep:
         """Return one step of all workers. gradients: float32[workers or more, elements]."""
-        layout, fills, first = self.layout, self.ranks[0].sparsifier.fills_union, self.ranks[0]
-        outgoing = [
-            rank.prepare(layout, torch.from_numpy(own))
-            for rank, own in zip(self.ranks, gradients, strict=False)
-        ]
-        clock = _Clock()
-        with clock("planning"):
-            plan = self.formats.plan(layout, first.spans, first.excluded)
-        with clock("mask"):
-            Proposal(plan, layout, outgoing[0].sent)
-        chosen = torch.stack([one.sent != 0 for one in outgoing])
-        # With one worker, who would send what any of them would, the selection is what all would agree on.
-        selection = Proposal(plan, layout, chosen.any(dim=0).float()).agree(_peers(0, 1))
-        total, wanted = torch.zeros(layout.length), torch.zeros(layout.length)
-        notes: list[Lanes] = []
-        for number, (rank, one) in enumerate(zip(self.ranks, outgoing, strict=True)):
-            packed = selection.pack(one.compensated if fills else one.sent)
-            with clock("planning" if rank is first else "others"):
-                notes.append(self.formats.notes(_peers(number, len(outgoing)), selection, packed))
-            delivered = selection.unpack(packed)
-            total += delivered
-            wanted += one.compensated
-            rank.settle(one, one.compensated - delivered)
-        union = selection.union(total)
-        for rank in self.ranks:
-            with clock("observing" if rank is first else "others"):
-                rank.observe(layout, total, union)
-                rank.end_step()
-        told = cast(Lanes, np.bitwise_or.reduce(notes))
-        with clock("planning"):
-            self.formats.settle(selection, total, len(outgoing), told)
-            self.formats.end_step()
-        del clock.seconds["others"]
-        flags: Flags = chosen.numpy()
-        elements = len(flags) * int(torch.count_nonzero(union)) if fills else int(np.count_nonzero(flags))
-        return Sent(
-            tuple(flags[:, segment.in_vector] for segment in layout),
-            plan,
-            tuple(plan.formats[segment.name].mask for segment in layout),
-            elements,
-            told.size // len(outgoing),
-            fills,
-            tuple(total[segment.in_vector] for segment in layout),
-            float(wanted.square().sum()),
-            float((wanted - total).square().sum()),
-            Seconds(choice=outgoing[0].seconds, **clock.seconds),
+        buckets = [torch.from_numpy(own).clone() for own in gradients[: len(self.ranks)]]
+        wanted = torch.zeros(self.layout.length)
+        for rank, bucket in zip(self.ranks, buckets, strict=True):
+            wanted += rank.gradients.compensated(self.layout, bucket)
+        done = self.group.run(
+            [
+                partial(rank.exchange, self.layout, bucket)
+                for rank, bucket in zip(self.ranks, buckets, strict=True)
+            ]
         )
-
-
-class _Clock:
-    """Adds up seconds by name."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {"others": 0.0}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        """Times the block."""
-        began = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
-
-
-class _Alone(Communicator):
-    """One worker, whose sums are its own contributions."""
-
-    def reduce_lanes(self, *_what: object, **_how: object) -> ReduceReport:
-        """Leave the lanes as they are; nobody reads the report."""
-        return cast(ReduceReport, None)
-
-
-def _peers(rank: int, size: int) -> Communicator:
-    return _Alone(rank, size)
+        first, total = done[0], done[0].total
+        fills = self.ranks[0].gradients.sparsifier.fills_union
+        flags: Flags = torch.stack([one.chosen != 0 for one in done]).numpy()
+        if fills:
+            elements = len(done) * int(torch.count_nonzero(first.selection.union(total)))
+        else:
+            elements = int(np.count_nonzero(flags))
+        plan = first.selection.plan
+        return ReplayedStep(
+            chosen=tuple(flags[:, segment.in_vector] for segment in self.layout),
+            plan=plan,
+            masks=tuple(plan.formats[segment.name].mask for segment in self.layout),
+            elements=elements,
+            counters=first.notes,
+            fills_union=fills,
+            total=tuple(total[segment.in_vector] for segment in self.layout),
+            wanted=float(wanted.square().sum()),
+            missing=float((wanted - total).square().sum()),
+            seconds=first.seconds,
+        )

@@ -16,8 +16,9 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from weir.bench.replay import Replay, Seconds, train
+from weir.bench.replay import Replay, train
 from weir.bench.table import show
+from weir.host_agent.compression.exchange import PhaseClock
 from weir.train.config import Model, make_config
 from weir.train.task import make_task, mean_loss
 
@@ -32,7 +33,7 @@ def run(
     torch.set_num_threads(1)
     module = make_task(make_config(model=model)).model
     replays = {name: Replay(module, name, workers, density) for name in methods}
-    taken: dict[str, list[Seconds]] = {name: [] for name in methods}
+    taken: dict[str, list[PhaseClock]] = {name: [] for name in methods}
     backward: list[float] = []
     larger: list[float] = []
     training = train(model, workers, batch_size=batch)
@@ -84,7 +85,9 @@ def _backward(module: torch.nn.Module, batch: int) -> float:
     return time.perf_counter() - began
 
 
-def _row(name: str, taken: Sequence[Seconds], reference: float, larger: Sequence[float]) -> tuple[str, ...]:
+def _row(
+    name: str, taken: Sequence[PhaseClock], reference: float, larger: Sequence[float]
+) -> tuple[str, ...]:
     parts = (
         [one.choice for one in taken],
         [one.observing for one in taken],

@@ -77,12 +77,17 @@ class LocalGradients:
 
     def prepare(self, layout: BucketLayout, bucket: torch.Tensor) -> Outgoing:
         """Return what to send of a bucket (flat, any float dtype); changes nothing."""
-        vector = layout.spread(bucket, self.sparsifier.workers)
-        if self.feedback is not None:
-            self.feedback.compensate(layout, vector)
+        vector = self.compensated(layout, bucket)
         started = time.perf_counter()
         sent = vector if self.sparsifier.sends_all else self._chosen(layout, vector)
         return Outgoing(layout, vector, sent, time.perf_counter() - started)
+
+    def compensated(self, layout: BucketLayout, bucket: torch.Tensor) -> torch.Tensor:
+        """Return a bucket's gradients over the number of workers, plus residuals: a new vector."""
+        vector = layout.spread(bucket, self.sparsifier.workers)
+        if self.feedback is not None:
+            self.feedback.compensate(layout, vector)
+        return vector
 
     def classify(self, layout: BucketLayout, vector: torch.Tensor) -> Magnitudes | None:
         """Return the classes of the blocks of what is sent; None when nothing can be lost. Changes

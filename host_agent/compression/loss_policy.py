@@ -130,13 +130,10 @@ class LossPolicy(BaseModel):
         """Return whether nothing may ever go missing."""
         return not any(self.tensor) or not any(any(row) for row in self.budgets)
 
-    def shares(
-        self, layout: BucketLayout, layers: LayerClasses, magnitudes: npt.NDArray[np.uint8]
-    ) -> npt.NDArray[np.float64]:
-        """For each block of a vector, the share of its kind that may go missing. magnitudes: by block."""
-        of_account = self._of_accounts(layout, layers)
-        found: npt.NDArray[np.float64] = of_account[_accounts(layout, magnitudes)]
-        return found
+    def shares(self, layout: BucketLayout, layers: LayerClasses) -> npt.NDArray[np.float64]:
+        """Return the share that may go missing by account, in the order of ``Accounts``."""
+        rows = [self.budgets[layers[segment.name]] for segment in layout]
+        return np.array(rows, np.float64).reshape(-1)
 
     def accounts_for(
         self,
@@ -159,19 +156,13 @@ class LossPolicy(BaseModel):
                 f"{_MOST_ACCOUNTS // MAGNITUDE_CLASSES}: make buckets smaller (bucket_cap_mb)"
             )
         lanes = np.bincount(of_block[occupied], minlength=count) * float(layout.block)
-        budgets = np.floor(self._of_accounts(layout, layers) * lanes + _ROUNDING).reshape(
-            -1, MAGNITUDE_CLASSES
-        )
+        budgets = np.floor(self.shares(layout, layers) * lanes + _ROUNDING).reshape(-1, MAGNITUDE_CLASSES)
         whole = np.array([self.tensor[layers[segment.name]] for segment in layout])
         most = np.floor(whole * lanes.reshape(budgets.shape).sum(axis=1) + _ROUNDING)
         total = budgets.sum(axis=1)
         over = total > most
         budgets[over] = np.floor(budgets[over] * (most[over] / total[over])[:, np.newaxis])
         return Accounts(of_block.astype(np.uint16), budgets.reshape(-1).astype(np.uint64))
-
-    def _of_accounts(self, layout: BucketLayout, layers: LayerClasses) -> npt.NDArray[np.float64]:
-        rows = [self.budgets[layers[segment.name]] for segment in layout]
-        return np.array(rows, np.float64).reshape(-1)
 
 
 def _accounts(layout: BucketLayout, magnitudes: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:

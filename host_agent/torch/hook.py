@@ -9,33 +9,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
-from weir.host_agent.collectives.float_sum import Contribution, encode
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.classes import LayerClasses, Magnitudes
-from weir.host_agent.compression.encodings import (
-    SCALE_LANES,
-    Encodings,
-    Plan,
-    Proposal,
-    Selection,
-    parse_rule,
-)
-from weir.host_agent.compression.local_gradients import LocalGradients, Outgoing
+from weir.host_agent.compression.encodings import SCALE_LANES, Plan
+from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier, SparsifierOptions, create_sparsifier
 from weir.host_agent.torch.backend import WeirProcessGroup
 from weir.host_agent.torch.state_sync import newest
 from weir.host_agent.torch.step_stats import StepStats
-from weir.host_agent.transport.ledger import Direction, Ledger
+from weir.host_agent.transport.ledger import Ledger
 from weir.host_agent.transport.reducer import ReducerStats
 from weir.host_agent.transport.report import ReduceReport
-from weir.host_agent.transport.service_class import ServiceClass
 
 __all__ = ["HookState", "StepStats", "hook"]
 
@@ -90,18 +79,19 @@ class HookState:
         exclude: Sequence[str] = (),
         seed: int = 0,
     ) -> None:
-        self.options = SparsifierOptions(density, threshold, block, warmup_steps, seed)
         if isinstance(sparsifier, str):
-            sparsifier = create_sparsifier(sparsifier, self.options)
-        policy = LossPolicy.of(loss_policy)
-        self.gradients = LocalGradients(sparsifier, policy, error_feedback=error_feedback, exclude=exclude)
-        self.formats = Encodings(parse_rule(sparsifier.format if format is None else format), sparsifier)
-        self.step = 0
-        self.ledger = Ledger()
+            options = SparsifierOptions(density, threshold, block, warmup_steps, seed)
+            sparsifier = create_sparsifier(sparsifier, options)
+        self.exchanger = GradientExchange(
+            sparsifier,
+            LossPolicy.of(loss_policy),
+            encoding=format,
+            error_feedback=error_feedback,
+            exclude=exclude,
+        )
         self.last_step: StepStats | None = None
         self._this_step = StepStats()
         self._names: dict[torch.Tensor, str] = {}
-        self._layers = LayerClasses({})
         self._group: WeirProcessGroup | None = None
         self._joined = False
         self.bind(module, process_group)
@@ -123,9 +113,8 @@ class HookState:
             )
         self._group = process_group
         self._names = {parameter: name for name, parameter in module.named_parameters()}
-        self._layers = LayerClasses.of(module)
-        self.gradients.join(module, process_group.rank(), process_group.size())
-        self.formats.join(process_group.size(), process_group.connection.membership.slot_count)
+        slots = process_group.connection.membership.slot_count
+        self.exchanger.join(module, process_group.collectives.communicator, slots)
         self._joined = False
 
     def layout_of(self, bucket: GradBucket) -> BucketLayout:
@@ -134,17 +123,27 @@ class HookState:
         names = [self._names[parameter] for parameter in parameters]
         return BucketLayout.of(bucket.index(), names, parameters, SCALE_LANES)
 
+    @property
+    def step(self) -> int:
+        """Return how many steps have been made."""
+        return self.exchanger.step
+
+    @property
+    def ledger(self) -> Ledger:
+        """Return the account of all lanes: what entered a sum, what was included, what came back."""
+        return self.exchanger.ledger
+
     def residual(self, name: str) -> torch.Tensor | None:
         """Return what a parameter's gradient still owes to the sums: flat, float32; None when there is
         nothing.
         """
-        feedback = self.gradients.feedback
+        feedback = self.exchanger.gradients.feedback
         return feedback.residual(name) if feedback is not None else None
 
     @property
     def plans(self) -> Mapping[int, Plan]:
         """Return how each bucket was written down the last time, by its index."""
-        return self.formats.plans
+        return self.exchanger.encodings.plans
 
     @property
     def group(self) -> WeirProcessGroup:
@@ -154,122 +153,41 @@ class HookState:
         return self._group
 
     def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool) -> torch.Tensor:
-        """Return one bucket's step: overwrites it by the average over all ranks of what was sent, and returns
-        it.
+        """Overwrite one bucket by the average over all ranks of what was sent, and return it.
 
-        layout: its parameters start on multiples of SCALE_LANES. Runs on the group's thread. Until the sum is
-        there nothing of the state has changed, so a step that raised can be repeated.
+        Runs on the group's thread. A step that raised can be repeated.
+
+        Args:
+            layout: of the bucket; its parameters start on multiples of SCALE_LANES.
+            bucket: gradients, flat.
+            last: the step ends with this bucket.
         """
         if not self._joined:
             self._join()
         started, before = time.perf_counter(), self.group.connection.stats
-        communicator, service = (
-            self.group.collectives.communicator,
-            ServiceClass(self._layers.frontmost(s.name for s in layout)),
-        )
-        outgoing = self.gradients.prepare(layout, bucket)
-        plan = self.formats.plan(layout, self.gradients.spans, self.gradients.excluded)
-        proposal = Proposal(plan, layout, outgoing.sent)
-        selection = proposal.agree(communicator, service)
-        fills = self.gradients.sparsifier.fills_union
-        packed = selection.pack(outgoing.compensated if fills else outgoing.sent)
-        notes = self.formats.notes(communicator, selection, packed)
-        values = packed.cpu()  # from here on the network's
-        mine = encode(
-            communicator,
-            values.numpy(),
-            selection.describe,
-            SCALE_LANES,
-            service,
-            packet=plan.block,
-            dense=not selection.everything,
-            notes=notes,
-        )
-        magnitudes = self.gradients.classify(selection.layout, values)
-        budgets = self._budgets(service, selection, magnitudes, mine)
-        total, report = mine.add(communicator, keep=self.gradients.keeps_rounding, service=budgets)
-        sums = torch.from_numpy(total.values()).to(bucket.device)
-        summed = selection.unpack(sums)
-        layout.collect(self.gradients.sparsifier.decode(summed), bucket)
-        self._settle(outgoing, selection, packed, mine, report, magnitudes)
-        if self.gradients.observes:
-            self.gradients.observe(layout, summed, selection.union(summed))
-        self.formats.settle(selection, summed, communicator.size, notes)
-        for direction in Direction:
-            self.ledger.record(self.step, f"bucket {layout.index}", direction, report)
+        done = self.exchanger.exchange(layout, bucket, last)
         part = StepStats(
-            step=self.step + 1,
+            step=self.step if last else self.step + 1,
             elements=layout.elements,
-            sent_elements=proposal.elements,
-            union_elements=selection.layout.elements if fills else int(torch.count_nonzero(sums)),
+            sent_elements=done.chosen_elements,
+            union_elements=done.union_elements,
             seconds=time.perf_counter() - started,
-            selection_seconds=outgoing.seconds + proposal.seconds,
-            blocks=selection.layout.length // plan.block,
-            **self._counted(report, before),
+            selection_seconds=done.seconds.choice + done.seconds.mask,
+            blocks=done.selection.layout.length // done.selection.plan.block,
+            **self._counted(done.report, before),
         )
         so_far = self._this_step if layout.index else StepStats()  # a step that raised left its part behind
         self._this_step = so_far.plus(part)
         if last:
-            self._end_step()
+            self.last_step, self._this_step = self._this_step, StepStats()
         return bucket
 
     def _join(self) -> None:
         """Go on from the state of whichever rank of the group has made most steps."""
-        state = newest(self.group.collectives, self.step, self._agreed())
+        state = newest(self.group.collectives, self.step, self.exchanger.shared_state())
         if state is not None:
-            self._adopt(state)
+            self.exchanger.load_shared_state(state)
         self._joined = True
-
-    def _agreed(self) -> dict[str, Any]:
-        """Return what is the same on all ranks."""
-        return {
-            "step": self.step,
-            "sparsifier": self.gradients.sparsifier.state_dict(),
-            "formats": self.formats.state_dict(),
-        }
-
-    def _adopt(self, state: Mapping[str, Any]) -> None:
-        self.gradients.sparsifier.load_state_dict(state["sparsifier"])
-        self.formats.load_state_dict(state["formats"])
-        self.step = state["step"]
-
-    def _settle(
-        self,
-        outgoing: Outgoing,
-        selection: Selection,
-        packed: torch.Tensor,
-        mine: Contribution,
-        report: ReduceReport,
-        magnitudes: Magnitudes | None,
-    ) -> None:
-        """Keep what the sum did not include."""
-        undelivered = outgoing.compensated
-        if self.gradients.feedback is None:
-            pass
-        elif self.gradients.keeps_rounding:
-            delivered = torch.from_numpy(mine.values()).to(undelivered.device)
-            selection.subtract(undelivered, delivered)
-        else:  # everything was sent, as it was
-            lost, places = report.given_back.blocks, mine.places()
-            blocks = torch.zeros_like(packed).view(-1, selection.plan.block)
-            chosen = torch.from_numpy((lost if places is None else places[lost]).astype(np.int64))
-            blocks[chosen] = packed.view(blocks.shape)[chosen]
-            undelivered = selection.unpack(blocks.view(-1))
-        self.gradients.settle(outgoing, undelivered, magnitudes)
-
-    def _budgets(
-        self, service: ServiceClass, selection: Selection, magnitudes: Magnitudes | None, mine: Contribution
-    ) -> ServiceClass:
-        """Classes and budgets of the blocks that ``mine`` has lanes of."""
-        if magnitudes is None or not mine.lanes.size:
-            return service
-        classes, places, occupied = magnitudes.classes, mine.places(), mine.occupied()
-        if places is not None:
-            sent_here, occupied = occupied, np.zeros(classes.size, np.bool_)
-            occupied[places] = sent_here
-        accounts = self.gradients.policy.accounts_for(selection.layout, self._layers, classes, occupied)
-        chosen = slice(None) if places is None else places
-        return ServiceClass(service.layer, classes[chosen], accounts.of_block[chosen], accounts.budgets)
 
     def _counted(self, report: ReduceReport, before: ReducerStats) -> dict[str, Any]:
         """Return one bucket's numbers of the network; ``before``: the group's when it began."""
@@ -283,26 +201,13 @@ class HookState:
             **{name: getattr(after, name) - getattr(before, name) for name in _COUNTED},
         }
 
-    def _end_step(self) -> None:
-        self.gradients.end_step()
-        self.formats.end_step()
-        self.step += 1
-        self.last_step, self._this_step = self._this_step, StepStats()
-
     def state_dict(self) -> dict[str, Any]:
-        """This rank's residuals and classes, what all ranks share: enough to go on bit for bit."""
-        return {**self._agreed(), **self.gradients.state_dict()}
+        """Return this rank's residuals and classes, and what all ranks share: enough to go on bit for bit."""
+        return self.exchanger.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from what ``state_dict`` gave on this rank; ValueError when it is of other parameters."""
-        for what in ("residuals", "quartiles"):
-            unknown = sorted(set(state[what]) - set(self._names.values()))
-            if unknown:
-                raise ValueError(
-                    f"the saved state has {what} of parameters this module lacks: {', '.join(unknown)}"
-                )
-        self._adopt(state)
-        self.gradients.load_state_dict(state)
+        self.exchanger.load_state_dict(state)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return everything but the module and the group, which another process does not have."""

@@ -12,7 +12,7 @@ from weir.bench.cost import measure_all
 from weir.bench.cost_cases import BASELINE, Bytes, Measured, Setting, lists, saving_at_energy
 from weir.bench.cost_plot import draw
 from weir.bench.density import Point
-from weir.bench.replay import Replay, Sent, train
+from weir.bench.replay import Replay, ReplayedStep, train
 from weir.cli import app
 from weir.host_agent.compression.encodings import Plan
 from weir.train.config import make_config
@@ -111,11 +111,11 @@ def test_replayed_workers_send_all_they_ever_had() -> None:
             [
                 residual.numpy()
                 for s in replay.layout
-                if (residual := rank.feedback.residual(s.name)) is not None
+                if (residual := rank.gradients.feedback.residual(s.name)) is not None
             ]
         )
         for rank in replay.ranks
-        if rank.feedback is not None
+        if rank.gradients.feedback is not None
     ]
     np.testing.assert_allclose(delivered + left[0] + left[1], owed.sum(axis=0), rtol=1e-4, atol=1e-6)
 
@@ -123,6 +123,6 @@ def test_replayed_workers_send_all_they_ever_had() -> None:
 def test_imbalance_is_what_the_busiest_worker_has_more_than_the_mean() -> None:
     chosen = np.zeros((2, 100), np.bool_)
     chosen[0, :30], chosen[1, 30:40] = True, True
-    point = Point.of(Sent((chosen,), Plan({}), (None,), 40, 0, fills_union=True))
+    point = Point.of(ReplayedStep((chosen,), Plan({}), (None,), 40, 0, fills_union=True))
     assert (point.union, point.own, point.most) == (0.4, 0.2, 0.3)
     assert point.imbalance == pytest.approx(0.5)

@@ -1,27 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """One training run of several workers in one process, with loss injected at the source.
 
-Every worker computes the gradient of its own share of the data with the same parameters, as replicas do. What
-is sent, what is lost and what is kept for the next step is decided by the code that the DDP hook runs
-(``weir.host_agent.compression.local_gradients``); only the network is missing: blocks are lost by a coin, and
-what is left is summed in memory.
+Every worker computes the gradient of its own share of the data with the same parameters, as replicas do, and
+takes the step that the DDP hook takes (``weir.host_agent.compression.exchange``). Only the network is
+missing: lanes are summed in memory, and of each worker's blocks some are lost by a coin.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from weir.host_agent.collectives.float_sum import give_back
+from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.classes import LayerClasses, Magnitudes
-from weir.host_agent.compression.local_gradients import LocalGradients, Outgoing
+from weir.host_agent.compression.classes import LayerClasses
+from weir.host_agent.compression.encodings import SCALE_LANES
+from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import create_sparsifier
+from weir.host_agent.transport.service_class import ServiceClass
 from weir.train.config import PRESETS, TrainConfig
 from weir.train.data import learning_rate, share
 from weir.train.task import Task, accuracy, make_task, mean_loss
+
+_SLOTS = 256  # of the switch that is not there: as many as ``weir train`` gets
 
 
 @dataclass(frozen=True)
@@ -46,55 +51,38 @@ class Outcome:
 
 
 class _Worker:
-    """A rank: what it keeps between steps, and its coin."""
+    """A rank: its step, and its coin."""
 
-    def __init__(self, trial: Trial, module: torch.nn.Module, rank: int) -> None:
+    def __init__(self, trial: Trial, module: torch.nn.Module, communicator: Communicator) -> None:
         train = trial.train
-        self._gradients = LocalGradients(
-            create_sparsifier(train.method, train.sparsifier_options),
+        sparsifier = create_sparsifier(train.method, train.sparsifier_options)
+        # What is lost, and what is classed, is a block of the packets.
+        own = sparsifier.format if sparsifier.mask is not None or sparsifier.fills_union else None
+        self.exchange = GradientExchange(
+            sparsifier,
             trial.losses,
+            encoding=own or f"blocks:{train.block}",
             error_feedback=trial.error_feedback,
         )
-        self._gradients.join(module, rank, train.workers)
-        self._losses, self._layers = trial.losses, LayerClasses.of(module)
-        self._coin = np.random.default_rng((train.seed, rank))
+        self.exchange.join(module, communicator, _SLOTS)
+        self._seed = train.seed, communicator.rank
         self.blocks = self.lost = 0
 
-    def prepare(self, layout: BucketLayout, bucket: torch.Tensor) -> Outgoing:
-        """Return what this worker would send of its gradient."""
-        return self._gradients.prepare(layout, bucket)
+    def step(self, layout: BucketLayout, bucket: torch.Tensor) -> None:
+        """Overwrite the gradients by their average over all workers of what was not lost."""
+        self.exchange.exchange(layout, bucket)
 
-    @property
-    def fills_union(self) -> bool:
-        """Return whether what any worker has chosen is sent by all of them."""
-        return self._gradients.sparsifier.fills_union
+    def lose(self, shares: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Return which blocks are lost, each with its own chance.
 
-    def deliver(self, outgoing: Outgoing, union: torch.Tensor | None) -> torch.Tensor:
-        """Return what of this gradient the sum includes. union: the elements that all workers send, if they
-        do.
+        Draws are the same in a step whatever the shares: what is lost with a small share is lost with a
+        larger one.
         """
-        layout = outgoing.layout
-        delivered = outgoing.sent.clone() if union is None else outgoing.compensated * union
-        magnitudes = self._gradients.classify(layout, delivered)
-        if magnitudes is not None:
-            lost = self._lost(layout, magnitudes)
-            give_back(delivered.numpy(), lost, layout.block)
-            self.lost += lost.size
-        self._gradients.settle(outgoing, outgoing.compensated - delivered, magnitudes)
-        self.blocks += layout.length // layout.block
-        return delivered
-
-    def observe(self, layout: BucketLayout, total: torch.Tensor, union: torch.Tensor | None) -> None:
-        """What the step's sum was."""
-        self._gradients.observe(layout, total, union)
-        self._gradients.end_step()
-
-    def _lost(self, layout: BucketLayout, magnitudes: Magnitudes) -> npt.NDArray[np.intp]:
-        """Return the same draws whatever the shares: what is lost with a small share is lost with a larger
-        one.
-        """
-        shares = self._losses.shares(layout, self._layers, magnitudes.classes)
-        return np.flatnonzero(self._coin.random(shares.size) < shares)
+        coin = np.random.default_rng((*self._seed, self.exchange.step))
+        lost: npt.NDArray[np.bool_] = coin.random(shares.size) < shares
+        self.blocks += lost.size
+        self.lost += int(np.count_nonzero(lost))
+        return lost
 
 
 class _Training:
@@ -102,11 +90,20 @@ class _Training:
 
     def __init__(self, trial: Trial, task: Task) -> None:
         self.config, self.task = trial.train, task
-        self.workers = [_Worker(trial, task.model, rank) for rank in range(self.config.workers)]
         named = [(name, p) for name, p in task.model.named_parameters() if p.requires_grad]
         self.parameters = [parameter for _, parameter in named]
-        self.layout = BucketLayout.of(0, [name for name, _ in named], self.parameters, self.config.block)
+        self.layout = BucketLayout.of(0, [name for name, _ in named], self.parameters, SCALE_LANES)
+        self._shares = trial.losses.shares(self.layout, LayerClasses.of(task.model))
+        self._group = InMemoryGroup(self.config.workers, self._lost)
+        self.workers = [
+            _Worker(trial, task.model, communicator) for communicator in self._group.communicators
+        ]
         self.optimizer = torch.optim.SGD(self.parameters, lr=self.config.lr)
+
+    def _lost(self, rank: int, service: ServiceClass, blocks: int) -> npt.NDArray[np.bool_]:
+        """Toss a worker's coin for each of its blocks."""
+        assert service.accounts is not None, "every block has the account of its parameter and class"
+        return self.workers[rank].lose(self._shares[service.accounts])
 
     def run(self) -> None:
         """All epochs."""
@@ -126,21 +123,20 @@ class _Training:
                 step += 1
 
     def _one_step(self, batches: list[torch.Tensor], rate: float) -> None:
-        train, outgoing = self.task.data.train, []
-        for worker, batch in zip(self.workers, batches, strict=True):
+        train, buckets = self.task.data.train, []
+        for batch in batches:
             self.optimizer.zero_grad()
             mean_loss(self.task.model(train.inputs[batch]), train.targets[batch]).backward()  # type: ignore[no-untyped-call]
-            outgoing.append(worker.prepare(self.layout, self._bucket()))
-        union = None
-        if self.workers[0].fills_union:
-            union = torch.stack([one.sent != 0 for one in outgoing]).any(dim=0)
-        total = torch.zeros(self.layout.length)
-        for worker, one in zip(self.workers, outgoing, strict=True):
-            total += worker.deliver(one, union)
-        for worker in self.workers:
-            worker.observe(self.layout, total, union)
+            buckets.append(self._bucket())
+        with torch.no_grad():
+            self._group.run(
+                [
+                    partial(worker.step, self.layout, bucket)
+                    for worker, bucket in zip(self.workers, buckets, strict=True)
+                ]
+            )
         for segment, parameter in zip(self.layout, self.parameters, strict=True):
-            parameter.grad = total[segment.in_vector].view_as(parameter)
+            parameter.grad = buckets[0][segment.in_bucket].view_as(parameter)
         if (limit := PRESETS[self.config.model].clip) is not None:
             torch.nn.utils.clip_grad_norm_(self.parameters, limit)
         for group in self.optimizer.param_groups:

@@ -116,7 +116,7 @@ class SparseExchange(Exchange):
         """As the hook counted the last step."""
         last = self.state.last_step
         assert last is not None, "a step was taken"
-        fills = self.state.gradients.sparsifier.fills_union
+        fills = self.state.exchanger.gradients.sparsifier.fills_union
         values = last.union_elements if fills else last.sent_elements
         return Sent(
             density=values / last.elements,

@@ -43,7 +43,7 @@ def test_budgets_hold_for_each_kind_and_for_the_tensor(
     accounts = policy.accounts_for(layout, layers, magnitudes, occupied)
     assert (accounts.of_block.dtype, accounts.budgets.dtype) == (np.uint16, np.uint64)
     assert accounts.of_block.size == blocks
-    share = policy.shares(layout, layers, magnitudes)
+    share = policy.shares(layout, layers)[accounts.of_block]
     for segment in layout:
         row = policy.budgets[layers[segment.name]]
         whole = 0

@@ -178,7 +178,7 @@ def gradient(step: int, name: str, length: int) -> torch.Tensor:
 
 def followed(kind: str, options: dict[str, Any]) -> None:
     run = Run(kind, **options)
-    drawn = run.state.gradients.sparsifier
+    drawn = run.state.exchanger.gradients.sparsifier
     assert isinstance(drawn, Drawn)
     owed: dict[str, torch.Tensor] = {}
     for number in range(4):
@@ -197,7 +197,7 @@ def followed(kind: str, options: dict[str, Any]) -> None:
             assert torch.equal(summed.float(), total)
             if name in drawn.unions:
                 elements += follow(drawn, name, plan.formats[name], before, after)
-        if not run.state.gradients.exclude:
+        if not run.state.exchanger.gradients.exclude:
             assert stats.union_elements == elements
             assert stats.sent_elements == sum(int(torch.count_nonzero(sent)) for sent in drawn.sent.values())
         assert stats.entered == stats.included
@@ -241,7 +241,7 @@ def test_what_the_format_selects_is_summed_and_all_else_is_kept(
 def costs(kind: str, options: dict[str, Any]) -> int:
     """Compare bytes on the wire with the model's, whenever no packet was sent twice; returns how often."""
     run, quiet = Run(kind, **options), 0
-    drawn, formats = run.state.gradients.sparsifier, run.state.formats
+    drawn, formats = run.state.exchanger.gradients.sparsifier, run.state.exchanger.encodings
     assert isinstance(drawn, Drawn)
     connection, member, counted = group().connection, group().connection.membership, []
     ask = formats.notes
@@ -337,7 +337,7 @@ def resized(name: str) -> list[bytes]:
         run = Run(name, density=0.05)
     seen += [run.step(number) for number in range(5, 7)]
     assert run.state.step == 7
-    assert run.state.gradients.sparsifier.step == 7
+    assert run.state.exchanger.gradients.sparsifier.step == 7
     agreed = plain({what: run.state.state_dict()[what] for what in ("step", "sparsifier", "formats")})
     dist.barrier()
     if rank < 2:

@@ -125,8 +125,8 @@ def followed(options: dict[str, Any]) -> int:
             SIZE * torch.randint(-999, 1000, (sum(p.numel() for _, p in named),), generator=generator).float()
         )
         compensated = layout.spread(bucket).div_(SIZE) + residual
-        assert state.gradients.classifier is not None
-        magnitudes = state.gradients.classifier.classify(layout, compensated).classes
+        assert state.exchanger.gradients.classifier is not None
+        magnitudes = state.exchanger.gradients.classifier.classify(layout, compensated).classes
         state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
         residual = residuals(state, layout)
         delivered = compensated.double() - residual.double()
@@ -190,8 +190,8 @@ def sparse_rows() -> int:
         rows = torch.randint(-9, 10, (100, block), generator=generator) * torch.arange(1, 101).unsqueeze(1)
         bucket.view(size, block)[chosen] = SIZE * rows.roll(dist.get_rank(), dims=0).float()
         compensated = bucket / SIZE + residual
-        assert state.gradients.classifier is not None
-        classes = state.gradients.classifier.classify(layout, compensated).classes
+        assert state.exchanger.gradients.classifier is not None
+        classes = state.exchanger.gradients.classifier.classify(layout, compensated).classes
         state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
         residual = residuals(state, layout)
         delivered = compensated.double() - residual.double()

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient step: from a bucket of gradients to its average over all workers, through a communicator.
+
+The same for every way to sum lanes: the DDP hook gives it the switch, ``weir bench`` and ``weir calibrate``
+workers of one process (``weir.host_agent.collectives.in_memory``).
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.float_sum import Contribution, encode
+from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.classes import LayerClasses, Magnitudes
+from weir.host_agent.compression.encodings import SCALE_LANES, Encodings, Proposal, Selection, parse_rule
+from weir.host_agent.compression.local_gradients import LocalGradients, Outgoing
+from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.host_agent.compression.sparsifiers import Sparsifier
+from weir.host_agent.transport.ledger import Direction, Ledger
+from weir.host_agent.transport.report import ReduceReport
+from weir.host_agent.transport.service_class import ServiceClass
+
+
+class PhaseClock:
+    """Seconds of one worker's step in which it does not wait for others.
+
+    choice: the sparsifier's. mask: of what was chosen. planning: of the encoding. observing: of the sum.
+    """
+
+    def __init__(self) -> None:
+        self.choice = self.mask = self.planning = self.observing = 0.0
+
+    @property
+    def total(self) -> float:
+        """Return the seconds of all phases."""
+        return self.choice + self.mask + self.planning + self.observing
+
+    @contextmanager
+    def time(self, phase: str) -> Iterator[None]:
+        """Add the time that the block takes to one of the phases."""
+        began = time.perf_counter()
+        yield
+        setattr(self, phase, getattr(self, phase) + time.perf_counter() - began)
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """One bucket's exchange as one worker saw it.
+
+    Attributes:
+        chosen: what this worker chose of the bucket's vector, all else zero; memory that its next exchange
+            takes again.
+        chosen_elements: how many of it are not zero.
+        union_elements: how many elements some worker chose, or sent where all of them send the union.
+        selection: what travelled of the vector, and how it was encoded.
+        total: the sum over all workers of what was delivered, a whole vector.
+        notes: numbers that each worker told the others for the next plan.
+        report: of the reduction of the values.
+        seconds: what this worker's own part took.
+    """
+
+    chosen: torch.Tensor
+    chosen_elements: int
+    union_elements: int
+    selection: Selection
+    total: torch.Tensor
+    notes: int
+    report: ReduceReport
+    seconds: PhaseClock
+
+
+class GradientExchange:
+    """One worker's gradient step: choose, agree on an encoding, sum, keep what was not delivered.
+
+    All workers make the same calls in the same order, each with its own object: ``join`` first, then
+    ``exchange`` for every bucket of every step.
+
+    Args:
+        sparsifier: chooses what is sent.
+        policy: how much may go missing.
+        encoding: the rule for how what was chosen is written down; None: the sparsifier's own.
+        error_feedback: keep what is not delivered for the next step.
+        exclude: name patterns (fnmatch) of parameters that are sent whole; "1d": all of one dimension.
+
+    Raises:
+        ValueError: a rule that there is not, or that does not fit the sparsifier.
+
+    Example::
+
+        group = InMemoryGroup(2)
+        for worker, communicator in zip(workers, group.communicators):
+            worker.join(model, communicator, slots=256)
+        group.run([lambda w=w, b=b: w.exchange(layout, b) for w, b in zip(workers, buckets)])
+    """
+
+    def __init__(
+        self,
+        sparsifier: Sparsifier,
+        policy: LossPolicy,
+        *,
+        encoding: str | None = None,
+        error_feedback: bool = True,
+        exclude: Sequence[str] = (),
+    ) -> None:
+        self.gradients = LocalGradients(sparsifier, policy, error_feedback=error_feedback, exclude=exclude)
+        self.encodings = Encodings(
+            parse_rule(sparsifier.format if encoding is None else encoding), sparsifier
+        )
+        self.ledger = Ledger()
+        self.step = 0
+        self._names: frozenset[str] = frozenset()
+        self._layers = LayerClasses({})
+        self._communicator: Communicator | None = None
+
+    def join(self, module: torch.nn.Module, communicator: Communicator, slots: int) -> None:
+        """Take a place among the workers that sum a module's gradients; again when either has changed.
+
+        Args:
+            module: holds the parameters.
+            communicator: sums lanes over the workers.
+            slots: of the switch, which the sums take; what encodings cost depends on it.
+        """
+        self._communicator = communicator
+        self._names = frozenset(name for name, _ in module.named_parameters())
+        self._layers = LayerClasses.of(module)
+        self.gradients.join(module, communicator.rank, communicator.size)
+        self.encodings.join(communicator.size, slots)
+
+    def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True) -> Exchanged:
+        """Overwrite a bucket by the average over all workers of what was delivered.
+
+        Until the sum is there nothing of the state has changed, so a step that raised can be repeated.
+
+        Args:
+            layout: of the bucket; its parameters start on multiples of SCALE_LANES.
+            bucket: gradients, flat, of any float dtype.
+            last: the step ends with this bucket.
+
+        Raises:
+            NonFiniteError: some worker's gradient has NaN or infinity; on every worker.
+            ConservationError: lanes were lost or counted twice.
+        """
+        assert self._communicator is not None, "join comes first"
+        communicator, clock = self._communicator, PhaseClock()
+        service = ServiceClass(self._layers.frontmost(segment.name for segment in layout))
+        outgoing = self.gradients.prepare(layout, bucket)
+        clock.choice = outgoing.seconds
+        with clock.time("planning"):
+            plan = self.encodings.plan(layout, self.gradients.spans, self.gradients.excluded)
+        with clock.time("mask"):
+            proposal = Proposal(plan, layout, outgoing.sent)
+        selection = proposal.agree(communicator, service)
+        fills = self.gradients.sparsifier.fills_union
+        packed = selection.pack(outgoing.compensated if fills else outgoing.sent)
+        with clock.time("planning"):
+            notes = self.encodings.notes(communicator, selection, packed)
+        values = packed.cpu()  # from here on the network's
+        mine = encode(
+            communicator,
+            values.numpy(),
+            selection.describe,
+            SCALE_LANES,
+            service,
+            packet=plan.block,
+            dense=not selection.everything,
+            notes=notes,
+        )
+        magnitudes = self.gradients.classify(selection.layout, values)
+        budgets = self._budgets(service, selection, magnitudes, mine)
+        summed, report = mine.add(communicator, keep=self.gradients.keeps_rounding, service=budgets)
+        packed_total = torch.from_numpy(summed.values()).to(bucket.device)
+        total = selection.unpack(packed_total)
+        layout.collect(self.gradients.sparsifier.decode(total), bucket)
+        self._settle(outgoing, selection, packed, mine, report, magnitudes)
+        if self.gradients.observes:
+            with clock.time("observing"):
+                self.gradients.observe(layout, total, selection.union(total))
+        with clock.time("planning"):
+            self.encodings.settle(selection, total, communicator.size, notes)
+        for direction in Direction:
+            self.ledger.record(self.step, f"bucket {layout.index}", direction, report)
+        if last:
+            self._end_step(clock)
+        return Exchanged(
+            chosen=outgoing.sent,
+            chosen_elements=proposal.elements,
+            union_elements=selection.layout.elements if fills else int(torch.count_nonzero(packed_total)),
+            selection=selection,
+            total=total,
+            notes=notes.size // communicator.size,
+            report=report,
+            seconds=clock,
+        )
+
+    def _settle(
+        self,
+        outgoing: Outgoing,
+        selection: Selection,
+        packed: torch.Tensor,
+        mine: Contribution,
+        report: ReduceReport,
+        magnitudes: Magnitudes | None,
+    ) -> None:
+        """Keep what the sum did not include."""
+        undelivered = outgoing.compensated
+        if self.gradients.feedback is None:
+            pass
+        elif self.gradients.keeps_rounding:
+            delivered = torch.from_numpy(mine.values()).to(undelivered.device)
+            selection.subtract(undelivered, delivered)
+        else:  # everything was sent, as it was
+            lost, places = report.given_back.blocks, mine.places()
+            blocks = torch.zeros_like(packed).view(-1, selection.plan.block)
+            chosen = torch.from_numpy((lost if places is None else places[lost]).astype(np.int64))
+            blocks[chosen] = packed.view(blocks.shape)[chosen]
+            undelivered = selection.unpack(blocks.view(-1))
+        self.gradients.settle(outgoing, undelivered, magnitudes)
+
+    def _budgets(
+        self, service: ServiceClass, selection: Selection, magnitudes: Magnitudes | None, mine: Contribution
+    ) -> ServiceClass:
+        """Return the classes and budgets of the blocks that ``mine`` has lanes of."""
+        if magnitudes is None or not mine.lanes.size:
+            return service
+        classes, places, occupied = magnitudes.classes, mine.places(), mine.occupied()
+        if places is not None:
+            sent_here, occupied = occupied, np.zeros(classes.size, np.bool_)
+            occupied[places] = sent_here
+        accounts = self.gradients.policy.accounts_for(selection.layout, self._layers, classes, occupied)
+        chosen = slice(None) if places is None else places
+        return ServiceClass(service.layer, classes[chosen], accounts.of_block[chosen], accounts.budgets)
+
+    def _end_step(self, clock: PhaseClock) -> None:
+        with clock.time("observing"):
+            self.gradients.end_step()
+        with clock.time("planning"):
+            self.encodings.end_step()
+        self.step += 1
+
+    def shared_state(self) -> dict[str, Any]:
+        """Return what is the same on all workers: tensors and plain values."""
+        return {
+            "step": self.step,
+            "sparsifier": self.gradients.sparsifier.state_dict(),
+            "formats": self.encodings.state_dict(),
+        }
+
+    def load_shared_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``shared_state`` gave on any worker, maybe in a group of another size."""
+        self.gradients.sparsifier.load_state_dict(state["sparsifier"])
+        self.encodings.load_state_dict(state["formats"])
+        self.step = state["step"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is shared, and this worker's residuals and classes: enough to go on bit for bit."""
+        return {**self.shared_state(), **self.gradients.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state_dict`` gave on this worker; ValueError when it is of other parameters."""
+        for what in ("residuals", "quartiles"):
+            unknown = sorted(set(state[what]) - self._names)
+            if unknown:
+                raise ValueError(
+                    f"the saved state has {what} of parameters this module lacks: {', '.join(unknown)}"
+                )
+        self.load_shared_state(state)
+        self.gradients.load_state_dict(state)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return everything but the communicator, which another process does not have."""
+        return {**self.__dict__, "_communicator": None}
