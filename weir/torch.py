@@ -11,6 +11,8 @@ Example::
     model.register_comm_hook(state, weir.torch.hook)
 """
 
+from typing import TYPE_CHECKING
+
 from weir.host_agent.collectives.float_sum import NonFiniteError
 from weir.host_agent.compression.loss_policy import LossPolicy, LossPolicyError
 from weir.host_agent.compression.sparsifiers import Span, Sparsifier, SparsifierOptions, sparsifier_names
@@ -20,6 +22,9 @@ from weir.host_agent.torch.backend import register as _register_backend
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.ds_sync import DsSync, NoSlotsError
 from weir.host_agent.torch.hook import HookState, StepStats, hook
+
+if TYPE_CHECKING:
+    from weir.cluster import LocalCluster
 
 __all__ = [
     "DsSync",
@@ -40,4 +45,14 @@ __all__ = [
     "sparsifier_names",
 ]
 
-_register_backend()
+
+def _start_cluster(workers: int) -> "LocalCluster":
+    """Start switch and controller; where an extra lacks for that, its error says which."""
+    from weir.cluster import LocalCluster
+
+    cluster = LocalCluster(workers)
+    cluster.start()
+    return cluster
+
+
+_register_backend(_start_cluster)

@@ -11,6 +11,7 @@ one operation and returns its handle at once. Operations of a process run in the
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch._C._distributed_c10d import _DistributedBackendOptions
 from weir.host_agent.collectives.collectives import Collectives
 from weir.host_agent.collectives.reductions import RedOpType
 from weir.host_agent.torch.connection import Connection
+from weir.host_agent.torch.rendezvous import StartCluster
 from weir.host_agent.torch.work import QueuedWork
 from weir.wire.definition import MAX_WORKERS
 
@@ -309,9 +311,9 @@ def _operator(opts: Any) -> RedOpType:
 
 
 def create(
-    options: _DistributedBackendOptions, group_options: GroupOptions | None = None
+    start: StartCluster, options: _DistributedBackendOptions, group_options: GroupOptions | None = None
 ) -> WeirProcessGroup:
-    """Return what torch calls to make a group: joins its job and returns when all its ranks have joined."""
+    """Join the job of a group that torch makes, and return the group when all its ranks have joined."""
     rank, size = options.group_rank, options.group_size
     if size > MAX_WORKERS:
         raise ValueError(
@@ -320,11 +322,15 @@ def create(
         )
     ranks = list(options.global_ranks_in_group) or list(range(size))
     slots = group_options.slots if group_options is not None else 0
-    connection = Connection.open(options.store, rank, ranks, options.group_id, options.timeout, slots)
+    connection = Connection.open(options.store, rank, ranks, options.group_id, options.timeout, start, slots)
     return WeirProcessGroup(rank, size, options.timeout, connection)
 
 
-def register() -> None:
-    """Make ``init_process_group("weir")`` and ``new_group(backend="weir")`` work. Can be called twice."""
+def register(start: StartCluster) -> None:
+    """Make ``init_process_group("weir")`` and ``new_group(backend="weir")`` work. Can be called twice.
+
+    Args:
+        start: starts a local cluster for groups that no controller was named for.
+    """
     if BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(BACKEND, create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(BACKEND, partial(create, start), extended_api=True, devices=["cpu"])

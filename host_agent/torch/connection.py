@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 from torch._C._distributed_c10d import Store
 
@@ -23,9 +22,6 @@ from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import TransportConfig
 from weir.wire.definition import SLOT_LANES, Op
-
-if TYPE_CHECKING:
-    from weir.cluster import LocalCluster
 
 _POLL_S = 0.05
 _GRACE_S = 2.0  # several retransmission timeouts
@@ -56,7 +52,7 @@ class Connection(Communicator):
         membership: Membership,
         share: PortShare,
         met: rendezvous.Rendezvous,
-        cluster: "LocalCluster | None",
+        cluster: rendezvous.LocalCluster | None,
         timeout: timedelta,
     ) -> None:
         super().__init__(membership.rank, membership.size)
@@ -81,17 +77,32 @@ class Connection(Communicator):
 
     @classmethod
     def open(
-        cls, store: Store, rank: int, ranks: list[int], group: str, timeout: timedelta, slots: int = 0
+        cls,
+        store: Store,
+        rank: int,
+        ranks: list[int],
+        group: str,
+        timeout: timedelta,
+        start: rendezvous.StartCluster,
+        slots: int = 0,
     ) -> "Connection":
-        """Join the job of group ``group``; returns when all its ranks have.
+        """Join the job of a group; return when all its ranks have.
 
-        rank: this process's place in ``ranks``, the members' global ranks. slots: how many of the switch's
-        the job is to have; 0: a share of what is free. Raises RendezvousError, AgentError or OSError, each
-        saying what is missing.
+        Args:
+            store: torch's, which all ranks share.
+            rank: this process's place in ``ranks``.
+            ranks: the members' global ranks.
+            group: torch's name for the group.
+            timeout: how long to wait for the others, and each reduction for progress.
+            start: starts a local cluster where there is no controller.
+            slots: how many of the switch's the job is to have; 0: a share of what is free.
+
+        Raises:
+            RendezvousError, AgentError, OSError: each says what is missing.
         """
         wanted = wanted_link()
         with contextlib.ExitStack() as undo:
-            met, cluster = rendezvous.agree(store, ranks, rank, group, timeout)
+            met, cluster = rendezvous.agree(store, ranks, rank, group, timeout, start)
             undo.callback(rendezvous.leave, met)
             if cluster is not None:
                 undo.callback(cluster.stop)
@@ -206,7 +217,7 @@ class Connection(Communicator):
         return f"rank {member.rank} of {member.size} in job {member.job!r}"
 
 
-def _stop_when_unused(cluster: "LocalCluster") -> None:
+def _stop_when_unused(cluster: rendezvous.LocalCluster) -> None:
     """Its jobs are other processes' now: one that dies or goes silent costs its job, so this ends."""
     try:
         while cluster.status().jobs:

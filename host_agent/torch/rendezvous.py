@@ -2,24 +2,40 @@
 """How the ranks of a process group find one controller and one job: through torch's store.
 
 Rank 0 decides and publishes; the others read. Where no controller is named and all ranks are on one machine,
-rank 0 starts a switch and a controller for them.
+rank 0 has a switch and a controller started for them: how, it is told by whoever registered the backend.
 """
 
 import json
 import os
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from torch._C._distributed_c10d import Store
 
-if TYPE_CHECKING:
-    from weir.cluster import LocalCluster
-
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class LocalCluster(Protocol):
+    """Switch and controller on this machine, which run (``weir.LocalCluster`` is one)."""
+
+    @property
+    def controller(self) -> str:
+        """Return the controller's address."""
+
+    def status(self) -> Any:
+        """Return the controller's ``StatusReply``; AgentError when it cannot be asked."""
+
+    def stop(self) -> None:
+        """End both."""
+
+
+StartCluster = Callable[[int], LocalCluster]
+"""Start a cluster for so many workers of this machine and return it when they can join."""
 
 
 class RendezvousError(RuntimeError):
@@ -49,11 +65,20 @@ _local: list[Rendezvous] = []
 
 
 def agree(
-    store: Store, ranks: list[int], rank: int, group: str, timeout: timedelta
-) -> tuple[Rendezvous, "LocalCluster | None"]:
+    store: Store, ranks: list[int], rank: int, group: str, timeout: timedelta, start: StartCluster
+) -> tuple[Rendezvous, LocalCluster | None]:
     """Return the group's rendezvous, and the cluster that this process started for it and has to stop.
 
-    ranks: the members' global ranks. rank: this process's place among them. group: torch's name for it.
+    Args:
+        store: torch's, which all ranks of the group share.
+        ranks: the members' global ranks.
+        rank: this process's place among them.
+        group: torch's name for it.
+        timeout: how long to wait for the other ranks.
+        start: starts a cluster, where one is needed.
+
+    Raises:
+        RendezvousError: the ranks could not agree on a controller.
     """
     # A group can be made again on the same store; every rank counts the times for itself.
     attempt = f"weir/rendezvous-{store.add(f'weir/rendezvous-of/{rank}', 1)}"
@@ -61,7 +86,7 @@ def agree(
     if rank:
         return _attend(store, attempt, timeout), None
     try:
-        met, cluster = _convene(store, attempt, ranks, group, timeout)
+        met, cluster = _convene(store, attempt, ranks, group, timeout, start)
     except Exception as error:
         store.set(attempt, json.dumps({"error": str(error)}))
         raise
@@ -70,7 +95,7 @@ def agree(
 
 
 def leave(met: Rendezvous) -> None:
-    """This process's group that ``met`` was for is closed."""
+    """Forget the rendezvous of a group of this process that is closed."""
     if met in _local:
         _local.remove(met)
 
@@ -93,8 +118,8 @@ def _attend(store: Store, attempt: str, timeout: timedelta) -> Rendezvous:
 
 
 def _convene(
-    store: Store, attempt: str, ranks: list[int], group: str, timeout: timedelta
-) -> tuple[Rendezvous, "LocalCluster | None"]:
+    store: Store, attempt: str, ranks: list[int], group: str, timeout: timedelta, start: StartCluster
+) -> tuple[Rendezvous, LocalCluster | None]:
     job, token = f"{group}-{secrets.token_hex(4)}", secrets.token_hex(16)
     if address := os.environ.get("WEIR_CONTROLLER"):
         return Rendezvous(address, job, token, {}), None
@@ -104,10 +129,7 @@ def _convene(
             _local.append(met)
             return met, None
     _require_one_machine(store, attempt, len(ranks), timeout)
-    from weir.cluster import LocalCluster
-
-    cluster = LocalCluster(len(ranks))
-    cluster.start()
+    cluster = start(len(ranks))
     hosts = {member: f"h{number}" for number, member in enumerate(ranks, start=1)}
     met = Rendezvous(cluster.controller, job, token, hosts)
     _local.append(met)

@@ -254,11 +254,11 @@ def test_machines_without_a_controller_are_refused() -> None:
     with pytest.raises(
         rendezvous.RendezvousError, match=r"several machines \(.*elsewhere.*\) and WEIR_CONTROLLER is not"
     ):
-        rendezvous.agree(store, [0, 1], 0, "group", timedelta(seconds=1))
+        rendezvous.agree(store, [0, 1], 0, "group", timedelta(seconds=1), weir.LocalCluster)
     with pytest.raises(
         rendezvous.RendezvousError, match=r"rank 0 could not find or start a controller: .*elsewhere"
     ):
-        rendezvous.agree(store, [0, 1], 1, "group", timedelta(seconds=1))
+        rendezvous.agree(store, [0, 1], 1, "group", timedelta(seconds=1), weir.LocalCluster)
 
 
 ABANDONED = """
