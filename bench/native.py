@@ -16,7 +16,11 @@ from weir.softswitch.dataplane.ports import NativeSwitch
 from weir.wire.definition import ECT, GROUP_LANES, GROUPS, Flag, Op, PacketType, columns, dscp
 
 _ROOT: Final = Path(__file__).resolve().parent
-_INCLUDE: Final = (INCLUDE, _ROOT.parent / "host_agent" / "csrc", _ROOT.parent / "softswitch" / "runtime")
+_INCLUDE: Final = (
+    INCLUDE,
+    _ROOT.parent / "host_agent" / "transport" / "csrc",
+    _ROOT.parent / "softswitch" / "runtime",
+)
 _RETRY_NS: Final = 200_000_000  # after which a packet without answer is sent again
 _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "aggregator_new": (ctypes.c_void_p, (ctypes.c_uint32,) * 3),

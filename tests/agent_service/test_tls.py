@@ -15,7 +15,6 @@ from weir.controller.server import ListenError, Settings, running
 from weir.controller.switch_client import SwitchClient, SwitchError
 from weir.controller.topology import Switch, SwitchTls, single_switch
 
-pytestmark = pytest.mark.skipif(not certificates.AVAILABLE, reason="needs openssl to make certificates")
 TOPOLOGY = single_switch(1, "127.0.0.1:1")
 
 

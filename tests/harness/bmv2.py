@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.harness.netns import inside, run
 from tests.harness.p4runtime import P4Runtime
 from tests.harness.target import CPU_PORT, EVENTS, P4INFO, PORTS, PROGRAM, Count, Key, Sent, Target
+from weir.netns import Namespace
 from weir.wire.definition import Event
 
 _PROBE: Final = 9  # the port that markers come in by
@@ -41,11 +41,10 @@ class Bmv2Target(Target):
         self._cleanup = contextlib.ExitStack()
         self._folder = Path(tempfile.mkdtemp(prefix="weir-bmv2-"))
         self._cleanup.callback(shutil.rmtree, self._folder, ignore_errors=True)
-        self._namespace = f"weirtest{os.getpid()}"
         self._overhead = Count(0, 0)  # what markers add to the FORWARDED event
         try:
             self._make_namespace()
-            self._sockets = inside(self._namespace, self._open_sockets)
+            self._sockets = self._namespace.call(self._open_sockets)
             for port in self._sockets.values():
                 self._cleanup.callback(port.close)
             address = self._start()
@@ -57,17 +56,11 @@ class Bmv2Target(Target):
             raise
 
     def _make_namespace(self) -> None:
-        run("ip", "netns", "add", self._namespace)
-        self._cleanup.callback(run, "ip", "netns", "del", self._namespace)
-        inside = ("ip", "-n", self._namespace)
-        run(*inside, "link", "set", "lo", "up")
-        # IPv6 would send frames of its own accord; a kernel without it needs no telling.
-        quiet = ("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
-        subprocess.run(["ip", "netns", "exec", self._namespace, *quiet], capture_output=True, check=False)
+        self._namespace = self._cleanup.enter_context(Namespace())
         for port in (*PORTS, _PROBE):
-            run(*inside, "link", "add", f"sw{port}", "type", "veth", "peer", "name", f"host{port}")
-            run(*inside, "link", "set", f"sw{port}", "up")
-            run(*inside, "link", "set", f"host{port}", "up")
+            self._namespace.links.add_veth(f"sw{port}", f"host{port}")
+            for end in ("sw", "host"):
+                self._namespace.links.set(f"{end}{port}", up=True)
 
     def _open_sockets(self) -> dict[int, socket.socket]:
         made = {}
@@ -86,7 +79,7 @@ class Bmv2Target(Target):
         self._cleanup.callback(self._log.close)
         command = ["simple_switch_grpc", *ports, *options, "--", *target]
         self._process = subprocess.Popen(
-            ["ip", "netns", "exec", self._namespace, *command],
+            [*self._namespace.prefix, *command],
             stdout=self._log,
             stderr=subprocess.STDOUT,
         )

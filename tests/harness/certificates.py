@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates for tests of TLS, made with openssl."""
+"""Certificates for tests of TLS."""
 
-import shutil
-import subprocess
 from pathlib import Path
-from typing import Final
 
-AVAILABLE: Final = shutil.which("openssl") is not None
+from trustme import CA
 
 
 def make(folder: Path) -> None:
@@ -14,25 +11,11 @@ def make(folder: Path) -> None:
 
     Each is a pair of NAME.pem and NAME.key; the certificates are good for localhost and 127.0.0.1.
     """
-    for authority in ("ca", "stranger-ca"):
-        _openssl(
-            folder, "req", "-x509", "-nodes", *_key(authority), "-out", f"{authority}.pem", *_name(authority)
-        )
-    for name, authority in (("server", "ca"), ("client", "ca"), ("stranger", "stranger-ca")):
-        _openssl(folder, "req", "-nodes", *_key(name), "-out", f"{name}.csr", *_name(name))
-        (folder / "names").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        signer = ["-CA", f"{authority}.pem", "-CAkey", f"{authority}.key", "-CAcreateserial"]
-        request = ["-req", "-in", f"{name}.csr", "-extfile", "names", "-days", "2"]
-        _openssl(folder, "x509", *request, *signer, "-out", f"{name}.pem")
-
-
-def _key(name: str) -> list[str]:
-    return ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-keyout", f"{name}.key"]
-
-
-def _name(name: str) -> list[str]:
-    return ["-subj", f"/CN={name}"]
-
-
-def _openssl(folder: Path, *arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+    for authority, names in (("ca", ("server", "client")), ("stranger-ca", ("stranger",))):
+        signing = CA()
+        signing.cert_pem.write_to_path(folder / f"{authority}.pem")
+        signing.private_key_pem.write_to_path(folder / f"{authority}.key")
+        for name in names:
+            made = signing.issue_cert("localhost", "127.0.0.1")
+            made.cert_chain_pems[0].write_to_path(folder / f"{name}.pem")
+            made.private_key_pem.write_to_path(folder / f"{name}.key")

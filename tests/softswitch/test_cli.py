@@ -2,7 +2,6 @@
 """``weir switch`` as a user runs it: a process, its files, its exit, its words when something is wrong."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +18,8 @@ from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgReader, wrpcap, wrpcapng
 from typer.testing import CliRunner, Result
 
+from tests.harness import certificates
+from tests.harness.capabilities import Capability, without
 from tests.softswitch.p4rt.p4rt_client import CONTROL, CONTROL_INFO, PATIENCE, Controller
 from weir.native.ring import ShmPort
 from weir.softswitch.cli import app
@@ -204,14 +205,10 @@ def test_two_switches_cannot_share_an_address_or_a_directory(tmp_path: Path) -> 
 
 
 def test_without_the_right_to_raw_sockets_the_error_says_so(tmp_path: Path) -> None:
-    if shutil.which("setpriv") is None:
-        pytest.skip("needs setpriv")
-    command = ["setpriv", "--bounding-set=-net_raw", "--inh-caps=-net_raw", *_COMMAND]
+    command = [*without(Capability.NET_RAW), *_COMMAND]
     done = subprocess.run(
         [*command, "--grpc", "127.0.0.1:0", "--port", "1=lo"], capture_output=True, text=True, check=False
     )
-    if "setpriv" in done.stderr:
-        pytest.skip(f"cannot drop a capability here: {done.stderr}")
     assert done.returncode == 1
     assert "not allowed: run as root, or give Python CAP_NET_RAW" in done.stderr
 
@@ -241,20 +238,8 @@ def test_help_names_every_kind_of_port() -> None:
 @pytest.fixture(scope="module")
 def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a certificate authority ``ca``, and certificates ``server`` and ``client`` that it signed."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl")
     folder = tmp_path_factory.mktemp("pki")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    new = ("-newkey", "rsa:2048", "-nodes", "-days", "2")
-    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test authority")
-    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost")
-    for name in ("server", "client"):
-        openssl("req", *new, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        sign = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
-        openssl("x509", "-req", "-in", f"{name}.csr", *sign, "-out", f"{name}.pem")
+    certificates.make(folder)
     return folder
 
 
@@ -273,5 +258,5 @@ def test_mutual_tls_lets_in_only_those_with_a_certificate(tmp_path: Path, pki: P
 
 
 def test_tls_files_that_do_not_fit_are_refused(pki: Path) -> None:
-    files = ("--tls-cert", pki / "server.pem", "--tls-key", pki / "names")
-    assert f"TLS: {pki}/server.pem with key {pki}/names" in refusal("--grpc", "127.0.0.1:0", *files)
+    files = ("--tls-cert", pki / "server.pem", "--tls-key", pki / "ca.pem")
+    assert f"TLS: {pki}/server.pem with key {pki}/ca.pem" in refusal("--grpc", "127.0.0.1:0", *files)

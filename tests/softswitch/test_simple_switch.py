@@ -16,9 +16,9 @@ import pytest
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapReader, RawPcapReader, wrpcap
 
-from tests.harness.netns import run
 from tests.softswitch.dataplane.veths import Veths, mac_bytes, made_veths
 from tests.softswitch.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
+from weir.netns import offloads_off
 from weir.softswitch.simple_switch import main
 
 SOFT = (sys.executable, "-m", "weir.softswitch.simple_switch")
@@ -31,7 +31,7 @@ SWITCHES = pytest.mark.parametrize(
 def lab() -> Iterator[Veths]:
     with made_veths() as made:
         for host in made.hosts.values():
-            run("ip", "netns", "exec", host, "ethtool", "-K", "eth0", "tx", "off")
+            host.call(lambda: offloads_off("eth0", ["tx"]))
         yield made
 
 
@@ -40,9 +40,7 @@ def serving(lab: Veths, folder: Path, line: Sequence[str]) -> Iterator[Path]:
     """Yield a switch started by that line in ``folder``; its log."""
     log = folder / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", lab.switch, *line], cwd=folder, stdout=out, stderr=out
-        )
+        process = subprocess.Popen([*lab.switch.prefix, *line], cwd=folder, stdout=out, stderr=out)
     try:
         yield log
     finally:

@@ -11,15 +11,15 @@ from typing import Final
 
 import pytest
 
-from tests.harness.netns import run
 from tests.softswitch.dataplane.veths import KINDS, MTU, Veths, forwarding, mac_bytes, made_veths
 from tests.softswitch.p4rt.p4rt_client import PATIENCE
 from weir.native.ring import ShmPort
+from weir.netns import TokenBucket
 from weir.softswitch.dataplane.ports import PortLoop
 
 pytestmark = pytest.mark.root
 
-_SLOW: Final = ("rate", "100kbit", "burst", "2kb", "limit", "10kb")
+_SLOW: Final = TokenBucket(100_000, burst=2048, latency_s=0.64)
 _PACKET_ONLY: Final = pytest.mark.parametrize("kind", ["AF_PACKET"])
 
 
@@ -89,17 +89,17 @@ def test_vlan_tags_stay_in_the_frame(lab: Veths, loop: PortLoop, tmp_path: Path)
 
 @_PACKET_ONLY
 def test_frames_longer_than_the_switch_holds_are_counted(lab: Veths, loop: PortLoop) -> None:
-    names = ((lab.hosts[1], "eth0"), (lab.switch, "sw1"))
-    for namespace, name in names:
-        run("ip", "-n", namespace, "link", "set", name, "mtu", "4000")
+    ends = ((lab.hosts[1], "eth0"), (lab.switch, "sw1"))
+    for namespace, name in ends:
+        namespace.links.set(name, mtu=4000)
     with lab.raw(1) as one, lab.raw(2) as two:
         one.send(mac_bytes(2) + bytes(3000))
         short = mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60)
         one.send(short)
         assert two.recv(2048) == short
     assert loop.statistics(1).rx_oversize == 1
-    for namespace, name in names:
-        run("ip", "-n", namespace, "link", "set", name, "mtu", "1500")
+    for namespace, name in ends:
+        namespace.links.set(name, mtu=1500)
 
 
 def test_frames_that_find_no_room_are_counted(lab: Veths, kind: str) -> None:
@@ -114,23 +114,20 @@ def test_frames_that_find_no_room_are_counted(lab: Veths, kind: str) -> None:
 
 def test_an_interface_that_goes_down_and_up_again(lab: Veths, loop: PortLoop) -> None:
     frame = mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60)
-    run("ip", "-n", lab.switch, "link", "set", "sw2", "down")
+    lab.switch.links.set("sw2", up=False)
     with lab.raw(1) as one:
         one.send(frame)
         while loop.statistics(2).tx_drops == 0:
             pass
-        run("ip", "-n", lab.switch, "link", "set", "sw2", "up")
+        lab.switch.links.set("sw2", up=True)
         with lab.raw(2) as two:
             one.send(frame)
             assert two.recv(2048) == frame
 
 
 def test_an_interface_that_vanishes_leaves_the_others_working(lab: Veths, loop: PortLoop, kind: str) -> None:
-    run("ip", "-n", lab.switch, "link", "add", "gone", "type", "veth", "peer", "name", "gonepeer")
-    for end in ("gone", "gonepeer"):
-        run("ip", "-n", lab.switch, "link", "set", end, "up")
-    lab.attach(loop, kind, 3, "gone")
-    run("ip", "-n", lab.switch, "link", "del", "gone")
+    with lab.vanishing("gone"):
+        lab.attach(loop, kind, 3, "gone")
     with lab.raw(1) as one, lab.raw(2) as two:
         one.send(frame := mac_bytes(2) + mac_bytes(1) + b"\x88\xb5" + bytes(60))
         assert two.recv(2048) == frame
@@ -162,7 +159,7 @@ def test_interfaces_and_shared_memory_mix(lab: Veths, loop: PortLoop, tmp_path: 
 @_PACKET_ONLY
 def test_traffic_control_on_the_switchs_side_is_honoured(lab: Veths, loop: PortLoop) -> None:
     """A queue on the interface may drop; the switch counts it, and stays alive."""
-    run("tc", "-n", lab.switch, "qdisc", "add", "dev", "sw2", "root", "tbf", *_SLOW)
+    lab.switch.links.shape("sw2", _SLOW)
     try:
         with lab.raw(1) as one:
             for _ in range(200):
@@ -171,7 +168,7 @@ def test_traffic_control_on_the_switchs_side_is_honoured(lab: Veths, loop: PortL
                 pass
         assert now.tx_drops > 100
     finally:
-        run("tc", "-n", lab.switch, "qdisc", "del", "dev", "sw2", "root")
+        lab.switch.links.unshape("sw2")
     with lab.udp(1) as one, lab.udp(2) as two:
         one.sendto(b"fast again", ("10.0.0.2", 5000))
         assert two.recv(100) == b"fast again"

@@ -2,7 +2,6 @@
 """AF_XDP ports: what they do besides what every port on an interface does, and what is refused."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.netns import run
+from tests.harness.capabilities import Capability, without
 from tests.softswitch.dataplane.veths import Veths, forwarding, mac_bytes, made_veths
 from tests.softswitch.p4rt.p4rt_client import PATIENCE
+from weir.netns import offloads_off
 from weir.softswitch.dataplane.ports import PortError, PortLoop
 
 pytestmark = pytest.mark.root
@@ -28,14 +28,13 @@ def _frame(length: int = 60) -> bytes:
     return (mac_bytes(2) + mac_bytes(1) + b"\x88\xb5").ljust(length, b"\x55")
 
 
-def _link(lab: Veths, interface: str) -> str:
-    command = ["ip", "-n", lab.switch, "link", "show", interface]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def _has_xdp(lab: Veths, interface: str) -> bool:
+    return lab.switch.links.find(interface).xdp
 
 
 def test_kernel_udp_passes_once_the_hosts_compute_their_checksums(lab: Veths) -> None:
     for host in lab.hosts.values():
-        run("ip", "netns", "exec", host, "ethtool", "-K", "eth0", "tx", "off")
+        host.call(lambda: offloads_off("eth0", ["tx"]))
     with forwarding(lab, "AF_XDP native"), lab.udp(1) as one, lab.udp(2) as two:
         for size in (0, 1, 999, 1472):
             payload = os.urandom(size)
@@ -56,12 +55,12 @@ def test_frames_longer_than_the_switch_holds_are_counted(lab: Veths) -> None:
 def test_what_the_interface_refuses_is_counted_as_not_sent(lab: Veths) -> None:
     """The other end is down: the kernel takes every frame, and drops it."""
     with forwarding(lab, "AF_XDP native") as loop, lab.raw(1) as one:
-        run("ip", "-n", lab.hosts[2], "link", "set", "eth0", "down")
+        lab.hosts[2].links.set("eth0", up=False)
         for length in range(60, 160):
             one.send(_frame(length))
         while (seen := loop.statistics(2)).tx_drops < 100:
             assert seen.tx_packets + seen.tx_drops <= 100
-        run("ip", "-n", lab.hosts[2], "link", "set", "eth0", "up")
+        lab.hosts[2].links.set("eth0", up=True)
         with lab.raw(2) as two:
             one.send(_frame())
             assert two.recv(2048) == _frame()
@@ -72,11 +71,8 @@ def test_what_the_interface_refuses_is_counted_as_not_sent(lab: Veths) -> None:
 def test_what_is_sent_to_an_interface_that_is_gone_is_counted(lab: Veths) -> None:
     with forwarding(lab, "AF_XDP native") as loop, lab.raw(1) as one, lab.raw(2) as two:
         loop.remove(2)
-        run("ip", "-n", lab.switch, "link", "add", "gone", "type", "veth", "peer", "name", "gonepeer")
-        for end in ("gone", "gonepeer"):
-            run("ip", "-n", lab.switch, "link", "set", end, "up")
-        lab.attach(loop, "AF_XDP", 2, "gone")
-        run("ip", "-n", lab.switch, "link", "del", "gone")
+        with lab.vanishing("gone"):
+            lab.attach(loop, "AF_XDP", 2, "gone")
         for _ in range(3000):  # more than the port has chunks
             one.send(_frame())
         while (seen := loop.statistics(2)).tx_drops < 3000 - loop.statistics(1).rx_drops:
@@ -91,9 +87,9 @@ def test_a_port_can_be_removed_and_attached_again_at_once(lab: Veths) -> None:
     with forwarding(lab, "AF_XDP native") as loop, lab.raw(1) as one, lab.raw(2) as two:
         for _ in range(3):
             loop.remove(1)
-            assert "xdp" not in _link(lab, "sw1")
+            assert not _has_xdp(lab, "sw1")
             lab.attach(loop, "AF_XDP", 1, "sw1")
-            assert "xdp" in _link(lab, "sw1")
+            assert _has_xdp(lab, "sw1")
             one.send(_frame())
             assert two.recv(2048) == _frame()
 
@@ -104,24 +100,23 @@ def test_a_killed_switch_leaves_nothing_on_the_interface(lab: Veths) -> None:
         "loop = PortLoop(); loop.add_xdp(1, 'sw1'); "
         "print('ready', flush=True); time.sleep(600)"
     )
-    command = ["ip", "netns", "exec", lab.switch, sys.executable, "-c", code]
+    command = [*lab.switch.prefix, sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            assert "xdp" in _link(lab, "sw1")
+            assert _has_xdp(lab, "sw1")
         finally:
             process.send_signal(signal.SIGKILL)
             process.wait(PATIENCE)
-    assert "xdp" not in _link(lab, "sw1")
+    assert not _has_xdp(lab, "sw1")
     with forwarding(lab, "AF_XDP native"), lab.raw(1) as one, lab.raw(2) as two:
         one.send(_frame())
         assert two.recv(2048) == _frame()
 
 
 def test_refusals_say_what_to_do(lab: Veths) -> None:
-    queues = ("numtxqueues", "2", "numrxqueues", "2")
-    run("ip", "-n", lab.switch, "link", "add", "many", *queues, "type", "veth", "peer", "name", "manypeer")
+    lab.switch.links.add_veth("many", "many-peer", queues=2)
     with forwarding(lab, "AF_XDP native") as loop:
         for interface, words in (
             ("nosuch", "there is no such network interface"),
@@ -131,20 +126,13 @@ def test_refusals_say_what_to_do(lab: Veths) -> None:
             with pytest.raises(PortError, match=f"port 7, AF_XDP on '{interface}': {words}"):
                 lab.attach(loop, "AF_XDP", 7, interface)
         assert sorted(loop.ports()) == [1, 2]
-    run("ip", "-n", lab.switch, "link", "del", "many")
+    lab.switch.links.remove("many")
 
 
 def test_without_the_right_to_bpf_the_error_says_so(lab: Veths) -> None:
-    if shutil.which("setpriv") is None:
-        pytest.skip("needs setpriv")
-    drop = "-bpf,-sys_admin"
     code = "from weir.softswitch.dataplane.ports import PortLoop\nPortLoop().add_xdp(1, 'sw1')"
-    command = ["setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}", sys.executable, "-c", code]
-    done = subprocess.run(
-        ["ip", "netns", "exec", lab.switch, *command], capture_output=True, text=True, check=False
-    )
-    if "setpriv" in done.stderr:
-        pytest.skip(f"cannot drop a capability here: {done.stderr}")
+    command = [*without(Capability.BPF, Capability.SYS_ADMIN), sys.executable, "-c", code]
+    done = subprocess.run([*lab.switch.prefix, *command], capture_output=True, text=True, check=False)
     assert "not allowed: run as root, or give Python CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF" in done.stderr
 
 

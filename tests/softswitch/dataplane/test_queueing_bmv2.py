@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.netns import inside, run
 from tests.softswitch.dataplane.test_queueing import SECOND, Copy, order, read, run_dry
 from tests.softswitch.p4rt.p4rt_client import PATIENCE
 from tests.softswitch.programs import FOLDER, program
 from weir.controller.qos import QueueSpec
 from weir.controller.queue_driver import QueueDriverError, set_queues
+from weir.netns import Namespace
 from weir.softswitch.dataplane.queueing import Queueing
 from weir.softswitch.switch import Switch
 
@@ -35,19 +35,12 @@ class Bmv2:
     """A `simple_switch_grpc` that runs the program `queues`, in a namespace of its own."""
 
     def __init__(self, folder: Path, cleanup: contextlib.ExitStack) -> None:
-        self._namespace = f"weirqueue{os.getpid()}"
-        run("ip", "netns", "add", self._namespace)
-        cleanup.callback(run, "ip", "netns", "del", self._namespace)
-        link = ("ip", "-n", self._namespace, "link")
-        run(*link, "set", "lo", "up")
-        enter = ("ip", "netns", "exec", self._namespace)
-        quiet = ("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
-        subprocess.run([*enter, *quiet], capture_output=True, check=False)
+        self._namespace = cleanup.enter_context(Namespace())
         for port in (IN, OUT, FREE):
-            run(*link, "add", f"sw{port}", "type", "veth", "peer", "name", f"host{port}")
-            run(*link, "set", f"sw{port}", "up")
-            run(*link, "set", f"host{port}", "up")
-        self._sockets = inside(self._namespace, self._open)
+            self._namespace.links.add_veth(f"sw{port}", f"host{port}")
+            for end in ("sw", "host"):
+                self._namespace.links.set(f"{end}{port}", up=True)
+        self._sockets = self._namespace.call(self._open)
         for each in self._sockets.values():
             cleanup.callback(each.close)
         ports = [word for port in (IN, OUT, FREE) for word in ("-i", f"{port}@sw{port}")]
@@ -55,7 +48,15 @@ class Bmv2:
         target = ["--priority-queues", "8", "--grpc-server-addr", f"unix:{folder}/grpc"]
         self._process = cleanup.enter_context(
             subprocess.Popen(
-                [*enter, "simple_switch_grpc", *ports, *options, str(FOLDER / "queues.json"), "--", *target],
+                [
+                    *self._namespace.prefix,
+                    "simple_switch_grpc",
+                    *ports,
+                    *options,
+                    str(FOLDER / "queues.json"),
+                    "--",
+                    *target,
+                ],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
@@ -72,12 +73,12 @@ class Bmv2:
         return made
 
     def limit(self, rate_pps: int, depth: int) -> None:
-        """Limits port OUT, once the switch is there."""
+        """Limit port OUT, once the switch is there."""
         spec = QueueSpec(switch="s1", port=OUT, rate_pps=rate_pps, depth=depth)
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                inside(self._namespace, lambda: set_queues(THRIFT, [spec]))
+                self._namespace.call(lambda: set_queues(THRIFT, [spec]))
                 return
             except QueueDriverError:
                 assert self._process.poll() is None, "BMv2 ended"

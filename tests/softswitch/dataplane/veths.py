@@ -2,14 +2,12 @@
 """A switch's namespace and two hosts, joined by veth pairs: for tests of ports on network interfaces."""
 
 import contextlib
-import os
 import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
-from tests.harness.netns import inside, run
 from tests.softswitch.p4rt.p4rt_client import CONTROL, PATIENCE
+from weir.netns import Namespace
 from weir.softswitch.dataplane.ports import PortLoop
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.state.entry import Entry, Exact
@@ -27,33 +25,33 @@ _T = TypeVar("_T")
 class Veths:
     """Two host namespaces, each with an interface ``eth0`` joined to ``swN`` in the switch's namespace."""
 
-    def __init__(self) -> None:
-        prefix = f"wsp{os.getpid()}"
-        self.switch = f"{prefix}s"
-        self.hosts = {1: f"{prefix}h1", 2: f"{prefix}h2"}
-
-    def make(self) -> None:
-        for name in (self.switch, *self.hosts.values()):
-            run("ip", "netns", "add", name)
-            run("ip", "netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
+    def __init__(self, stack: contextlib.ExitStack) -> None:
+        """Make them, until the end of ``stack``."""
+        self.switch = stack.enter_context(Namespace())
+        self.hosts = {number: stack.enter_context(Namespace()) for number in (1, 2)}
         for number, host in self.hosts.items():
-            ends = ("link", "add", f"sw{number}", "type", "veth", "peer", "name", "eth0", "netns", host)
-            run("ip", "-n", self.switch, *ends)
-            run("ip", "-n", self.switch, "link", "set", f"sw{number}", "up")
-            run("ip", "-n", host, "link", "set", "eth0", "address", mac(number), "up")
-            run("ip", "-n", host, "addr", "add", f"10.0.0.{number}/24", "dev", "eth0")
+            self.switch.links.add_veth(f"sw{number}", "eth0", there=host.file)
+            self.switch.links.set(f"sw{number}", up=True)
+            host.links.set("eth0", mac=mac(number), up=True)
+            host.links.add_address("eth0", f"10.0.0.{number}/24")
             peer = 3 - number
-            neighbour = ("lladdr", mac(peer), "dev", "eth0", "nud", "permanent")
-            run("ip", "-n", host, "neigh", "add", f"10.0.0.{peer}", *neighbour)
-
-    def remove(self) -> None:
-        for name in (self.switch, *self.hosts.values()):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+            host.links.set_neighbour("eth0", f"10.0.0.{peer}", mac(peer))
 
     def set_mtu(self, mtu: int) -> None:
         for number, host in self.hosts.items():
-            run("ip", "-n", self.switch, "link", "set", f"sw{number}", "mtu", str(mtu))
-            run("ip", "-n", host, "link", "set", "eth0", "mtu", str(mtu))
+            self.switch.links.set(f"sw{number}", mtu=mtu)
+            host.links.set("eth0", mtu=mtu)
+
+    @contextlib.contextmanager
+    def vanishing(self, name: str) -> Iterator[None]:
+        """Yield an interface of the switch's that is up, and gone after the block."""
+        self.switch.links.add_veth(name, f"{name}-peer")
+        for end in (name, f"{name}-peer"):
+            self.switch.links.set(end, up=True)
+        try:
+            yield
+        finally:
+            self.switch.links.remove(name)
 
     def attach(self, loop: PortLoop, kind: str, number: int, interface: str) -> None:
         """Make an interface of the switch's a port."""
@@ -61,7 +59,7 @@ class Veths:
         self.at_switch(lambda: add(number, interface))
 
     def at_switch(self, call: Callable[[], _T]) -> _T:
-        return inside(self.switch, call)
+        return self.switch.call(call)
 
     def udp(self, host: int) -> socket.socket:
         """Return a kernel UDP socket at a host, bound to port 5000."""
@@ -72,7 +70,7 @@ class Veths:
             made.settimeout(PATIENCE)
             return made
 
-        return inside(self.hosts[host], make)
+        return self.hosts[host].call(make)
 
     def raw(self, host: int) -> socket.socket:
         """Return a raw socket at a host that sees everything its interface receives."""
@@ -83,7 +81,7 @@ class Veths:
             made.settimeout(PATIENCE)
             return made
 
-        return inside(self.hosts[host], make)
+        return self.hosts[host].call(make)
 
 
 def mac(host: int) -> str:
@@ -97,12 +95,8 @@ def mac_bytes(host: int) -> bytes:
 @contextlib.contextmanager
 def made_veths() -> Iterator[Veths]:
     """Yield the namespaces, until the end of the block."""
-    made = Veths()
-    try:
-        made.make()
-        yield made
-    finally:
-        made.remove()
+    with contextlib.ExitStack() as stack:
+        yield Veths(stack)
 
 
 @contextlib.contextmanager

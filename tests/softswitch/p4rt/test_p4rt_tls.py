@@ -13,8 +13,6 @@ from tests.softswitch.p4rt.p4rt_client import Controller
 from weir.softswitch.device import Device
 from weir.softswitch.p4rt.server import ServerError, Tls
 
-pytestmark = pytest.mark.skipif(not certificates.AVAILABLE, reason="needs openssl to make certificates")
-
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
