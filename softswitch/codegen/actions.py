@@ -100,7 +100,7 @@ def _function(action: Action, kind: str, lines: list[str]) -> str:
     head = f"// {action.name}({', '.join(_shown(param) for param in action.params)})"
     body = "\n".join(f"    {line}" for line in lines)
     signature = f"{kind} void action_{action.id}(sw_state *s, phv *p, state *m, const uint64_t *a)"
-    return f"{head}\n{signature} {{\n{body}\n}}\n"
+    return f"{head}\n{signature} {{\n    (void)s, (void)p, (void)m, (void)a;\n{body}\n}}\n"
 
 
 def shifted_stacks(statements: Iterable[object]) -> list[str]:

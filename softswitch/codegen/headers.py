@@ -118,21 +118,24 @@ def store_next(base: str, offset: str, field: Bits) -> str:
     return f"sw_store_bits({base}, {offset}, {field.bits}, {field.text}); {offset} += {field.bits};"
 
 
-def header_functions(layout: Layout, kind: HeaderType) -> str:
-    """C text of ``get_<type>(h, b)`` and ``put_<type>(h, b)``: between struct and packet bytes.
+def header_functions(layout: Layout, kind: HeaderType) -> tuple[str, str]:
+    """C text of ``get_<type>(h, b)`` and of ``put_<type>(h, b)``: between struct and packet bytes.
 
     With a varbit field, ``get`` takes its length in bytes besides.
     """
     name = layout.type_name(kind)
     length = "" if kind.varbit is None else ", uint32_t n"
-    return (
+    get = (
         f"static inline void get_{name}({name} *restrict h, const uint8_t *restrict b{length}) {{\n"
         + "".join(f"    {line}\n" for line in _get(layout, kind))
         + "}\n"
-        + f"static inline void put_{name}(const {name} *restrict h, uint8_t *restrict b) {{\n"
+    )
+    put = (
+        f"static inline void put_{name}(const {name} *restrict h, uint8_t *restrict b) {{\n"
         + "".join(f"    {line}\n" for line in _put(layout, kind))
         + "}\n"
     )
+    return get, put
 
 
 def _get(layout: Layout, kind: HeaderType) -> Iterator[str]:

@@ -54,6 +54,7 @@ def keep_fields_function(layout: Layout) -> str:
     zero = " ".join(f"memset(&{name}, 0, sizeof {name});" for name in names)
     return f"""// Resets the metadata of `n` but for the fields of a list, which it has from `m`.
 static void keep_fields(state *n, const state *m, uint32_t list) {{
+    (void)m;
     {zero}
     switch (list) {{
 {"".join(cases)}    }}

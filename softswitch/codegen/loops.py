@@ -7,6 +7,7 @@ its bounds are checked once, before the loop. When that check fails the loop run
 iteration, as the program says.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
@@ -90,25 +91,25 @@ class _LoopText:
         )
         if self._loop.unrolled and not all_in_range:
             return ["{", *_indent(self._unrolled()), "}"]
-        inside = self._declared_inside()
         fast = [line for statement in body for line in self._fast(statement)]
+        fast = [*self._constants(fast), *self._temporaries(), *fast]
         head = f"for (size_t i = 0; i < {self._loop.count}; i++) {{"
         if not all_in_range:
-            return ["{", *_indent([*self._before, *self._slow(head, inside, body)]), "}"]
+            return ["{", *_indent([*self._before, *self._slow(head, body)]), "}"]
         if not self._checks:
-            return ["{", *_indent([*self._before, head, *_indent([*inside, *fast]), "}"]), "}"]
-        slow = self._unrolled() if self._loop.unrolled else self._slow(head, inside, body)
+            return ["{", *_indent([*self._before, head, *_indent(fast), "}"]), "}"]
+        slow = self._unrolled() if self._loop.unrolled else self._slow(head, body)
         inner = [
             *self._before,
             f"if ({' && '.join(self._checks)}) {{",
-            *_indent([head, *_indent([*inside, *fast]), "}"]),
+            *_indent([head, *_indent(fast), "}"]),
             "} else {",
             *_indent(slow),
             "}",
         ]
         return ["{", *_indent(inner), "}"]
 
-    def _slow(self, head: str, inside: list[str], body: list[Statement]) -> list[str]:
+    def _slow(self, head: str, body: list[Statement]) -> list[str]:
         """Return the loop with a check per access."""
         carried = self._loop.carried
         kinds = {ref: c_type(storage_bits(self._layout.field_type(ref).bits)) for ref in carried}
@@ -117,13 +118,14 @@ class _LoopText:
             for ref, start in carried.items()
         ]
         declared_outside = {f"{kind} {ref.field};" for ref, kind in kinds.items()}
-        lines = [line for line in inside if line not in declared_outside]
+        declared = [line for line in self._temporaries() if line not in declared_outside]
+        lines: list[str] = []
         for statement in body:
             if isinstance(statement, RegisterRead) and statement.dst in carried:
                 lines += self._writer.write(replace(statement, otherwise=cast(FieldRef, statement.dst)))
             else:
                 lines += self._writer.write(statement)
-        return [*outside, head, *_indent(lines), "}"]
+        return [*outside, head, *_indent([*self._constants(lines), *declared, *lines]), "}"]
 
     def _unrolled(self) -> list[str]:
         """Return all iterations as the program has them."""
@@ -135,17 +137,23 @@ class _LoopText:
         ]
         return [*declared, *(line for each in self._loop.unrolled for line in self._writer.write(each))]
 
-    def _declared_inside(self) -> list[str]:
+    def _constants(self, users: list[str]) -> list[str]:
+        """Declare the stepping constants that some line of `users` names."""
+        named = set(re.findall(r"\w+", " ".join(users)))
         lines = []
         for ref, step in self._loop.consts.items():
-            kind = unsigned(machine_bits(self._layout.field_type(ref).bits))
-            lines.append(f"const {kind} {ref.field} = ({kind})({_advance(step)});")
-        lines += (
+            if ref.field in named:
+                kind = unsigned(machine_bits(self._layout.field_type(ref).bits))
+                lines.append(f"const {kind} {ref.field} = ({kind})({_advance(step)});")
+        return lines
+
+    def _temporaries(self) -> list[str]:
+        """Declare what one iteration writes and reads."""
+        return [
             f"{c_type(storage_bits(self._layout.field_type(ref).bits))} {ref.field};"
             for ref in sorted(self._written, key=str)
             if ref.header == LOCAL and ref not in self._loop.fields and ref.field.startswith("v")
-        )
-        return lines
+        ]
 
     # -- leaves ------------------------------------------------------------------------------------
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The whole C file of a program: `generate`."""
 
+import re
+
 from weir.softswitch.codegen.actions import action_function, shifted_stacks, traced_action_function
 from weir.softswitch.codegen.deparser import (
     body_function,
@@ -35,6 +37,8 @@ _KINDS = {
     MatchKind.RANGE: "SW_TERNARY",
 }
 
+_OPTIONAL = re.compile(r"(?:static inline void|SW_INLINE int) ((?:get|put)_\w+|checksums_wrong)\(")
+
 _STANDARD_BITS = {"mcast_grp": 16}  # of the fields that the switch itself goes by, where not 64 (v1model.p4)
 
 
@@ -65,7 +69,7 @@ def _generate(program: Program, trace: bool) -> str:
     body = [
         *([tracepoints.declaration()] if trace else []),
         layout.declarations(),
-        *(header_functions(layout, kind) for kind in layout.packet_types()),
+        *(each for kind in layout.packet_types() for each in header_functions(layout, kind)),
         *(
             calculation_function(layout, number, calculation)
             for number, calculation in enumerate(program.calculations.values())
@@ -85,7 +89,18 @@ def _generate(program: Program, trace: bool) -> str:
         TrafficWriter(layout, tracepoints, lengths_change(layout, set(program.deparser) - changed)).text(),
         _description(layout),
     ]
-    return "\n".join([*_head(layout), *body])
+    return "\n".join([*_head(layout), *_called(body)])
+
+
+def _called(parts: list[str]) -> list[str]:
+    """Leave out the functions between packets and headers, and of checksums, that nothing calls."""
+    text = "".join(parts)
+    defined = (_OPTIONAL.match(part) for part in parts)
+    return [
+        part
+        for part, name in zip(parts, defined, strict=True)
+        if name is None or text.count(f"{name[1]}(") > 1
+    ]
 
 
 def _head(layout: Layout) -> list[str]:

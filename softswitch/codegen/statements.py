@@ -12,6 +12,7 @@ from weir.softswitch.program.ir import (
     Assert,
     Assign,
     Clone,
+    Const,
     CopyHeader,
     CopyStack,
     CopyUnion,
@@ -145,7 +146,7 @@ class StatementWriter:
             case Random(dst, low_expr, high_expr):
                 low, high = compiler.low(low_expr, 64), compiler.low(high_expr, 64)
                 draw = " ".join(self.store(dst, lambda bits: _cut(f"sw_random(s, {low}, {high})", bits)))
-                return [f"if ({low} <= {high}) {{ {draw} }}"]
+                return [draw if low_expr == Const(0) else f"if ({low} <= {high}) {{ {draw} }}"]
             case Clone(session, fields):
                 return [
                     f"m->clone_session = ({compiler.low(session, 32)} & 0x7fffu) | 0x8000u;",

@@ -2,8 +2,8 @@
 """Check all C of the repository: its formatting, and that no compiler has anything to warn about.
 
 Run by ``make check``. It compiles every unit that is checked in and what the soft switch generates from
-Weir's own program, with the compiler and the dialect that users get. Every warning is an error here, and
-never on a user's machine.
+Weir's program and those of its tests, with the compiler and the dialect that users get. Every warning is an
+error here, and never on a user's machine.
 """
 
 import subprocess
@@ -24,7 +24,10 @@ from weir.softswitch.program.loader import load_program
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _FOLDERS: Final = ("native", "softswitch", "host_agent", "simulator", "bench", "tests")
 _STRICT: Final = ("-O0", "-Wall", "-Wextra", "-Werror")
-_PROGRAM: Final = _ROOT / "p4src/build/weir_v1model.json"
+_PROGRAMS: Final = (
+    *(_ROOT / "p4src/build").glob("weir_*.json"),
+    *(_ROOT / "tests/softswitch/p4").glob("*.json"),
+)
 
 
 def _files(suffix: str) -> list[Path]:
@@ -43,12 +46,13 @@ def _format_faults() -> str:
 
 
 def _generated(folder: Path) -> Iterator[Path]:
-    """Write what the soft switch makes of Weir's program, as it runs and as it traces."""
-    program = load_program(_PROGRAM)
-    for trace in (False, True):
-        path = folder / f"{_PROGRAM.stem}{'_traced' * trace}.c"
-        path.write_text(generate(program, trace))
-        yield path
+    """Write what the soft switch makes of each program, as it runs and as it traces."""
+    for source in _PROGRAMS:
+        program = load_program(source)
+        for trace in (False, True):
+            path = folder / f"{source.stem}{'_traced' * trace}.c"
+            path.write_text(generate(program, trace))
+            yield path
 
 
 def _warnings(unit: Path, folder: Path) -> str:
@@ -63,7 +67,7 @@ def main() -> int:
     """Print every fault; return 1 if there is one."""
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
         folder = Path(name)
-        units = _files(".c")
+        units = [*_files(".c"), *_generated(folder)]
         faults = [_format_faults(), *pool.map(lambda unit: _warnings(unit, folder), units)]
     sys.stderr.write("".join(faults))
     return int(any(faults))
