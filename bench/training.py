@@ -231,7 +231,7 @@ def _counted(outcome: Outcome) -> str:
     return (
         f"{outcome.name}{method}: {len(record.steps)} of {record.total_steps} steps, "
         f"{byte_count(mean.bytes_up / steps)} up per worker and step, "
-        f"{mean.retransmissions:,} retransmissions, {done.releases:,} releases; switches trimmed "
+        f"{mean.retransmissions:,} retransmissions, {done.counters.releases:,} releases; switches trimmed "
         f"{counts.trims:,} packets, marked {counts.marks:,}, found no room for "
         f"{counts.congestion_drops:,}, lost {counts.lost:,} on purpose"
     )

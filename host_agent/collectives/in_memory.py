@@ -26,10 +26,6 @@ Loss = Callable[[int, ServiceClass, int], npt.NDArray[np.bool_]]
 """Return which of so many blocks are lost of what a rank contributes to a reduction with loss budgets."""
 
 _OPERATORS: Final[dict[Op, np.ufunc]] = {Op.ADD: np.add, Op.MAX: np.maximum, Op.OR: np.bitwise_or}
-_OF_PACKETS: Final = (
-    *("rounds", "packets_up", "packets_down", "bytes_up", "bytes_down", "timeouts", "retransmissions"),
-    *("releases", "probes", "repeats_asked", "results_trimmed", "marked", "trimmed", "window", "duplicates"),
-)
 
 
 class OutOfStepError(RuntimeError):
@@ -218,5 +214,5 @@ def _report(call: _Call, occupied: npt.NDArray[np.bool_], lost: npt.NDArray[np.b
         missing=missing,
         budgets=budgets,
         refused={},
-        **dict.fromkeys(_OF_PACKETS, 0),
+        window=0,
     )

@@ -22,6 +22,7 @@ from weir.host_agent.compression.sparsifiers import Sparsifier, SparsifierOption
 from weir.host_agent.torch.backend import WeirProcessGroup
 from weir.host_agent.torch.state_sync import newest
 from weir.host_agent.torch.step_stats import StepStats
+from weir.host_agent.transport.counters import COUNTERS
 from weir.host_agent.transport.ledger import Ledger
 from weir.host_agent.transport.reducer import ReducerStats
 from weir.host_agent.transport.report import ReduceReport
@@ -29,10 +30,8 @@ from weir.host_agent.transport.report import ReduceReport
 __all__ = ["HookState", "StepStats", "hook"]
 
 _HOOKABLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
-_COUNTED = (
-    *("packets_up", "packets_down", "bytes_up", "bytes_down"),
-    *("timeouts", "retransmissions", "releases", "repeats_asked", "trimmed", "marked", "missing", "budget"),
-)
+_OF_THE_VALUES = frozenset({"blocks", "blocks_sent"})  # of their reduction alone
+_COUNTED = (*(name for name in COUNTERS if name not in _OF_THE_VALUES), "missing", "budget")
 
 
 class HookState:

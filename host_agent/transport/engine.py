@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir import native
+from weir.host_agent.transport.counters import COUNTERS
 from weir.host_agent.transport.report import Verdict
 from weir.wire.definition import COLUMN, MAX_COLUMNS, SLOT_LANES, WEIR
 
@@ -34,6 +35,12 @@ _CSRC: Final = Path(__file__).resolve().parent / "csrc"
 
 
 _CONFIG: Final = ("job", "worker", "workers", "slots", "first_round", "fill", "congestion")
+
+_FROM_VERDICTS: Final = {
+    "duplicates": Verdict.STALE,
+    "repeats_asked": Verdict.REPEAT,
+    "results_trimmed": Verdict.TRIMMED,
+}
 
 _TIMES: Final = ("initial_rto_ns", "min_rto_ns", "max_rto_ns", "min_probe_ns", "reordering_ns")
 
@@ -65,23 +72,10 @@ class LossAccount(Structure):
 
 
 class Report(Structure):
-    """``weir_report`` in transport.h."""
+    """``weir_report`` in transport.h: what is counted there, and the verdicts from which the rest follows."""
 
-    COUNTS: Final = (
-        "blocks",
-        "blocks_sent",
-        "rounds",
-        "packets_up",
-        "packets_down",
-        "bytes_up",
-        "bytes_down",
-        "timeouts",
-        "retransmissions",
-        "probes",
-        "releases",
-        "marked",
-        "trimmed",
-    )
+    COUNTS: Final = tuple(name for name in COUNTERS if name not in _FROM_VERDICTS)
+    FROM_VERDICTS: Final = _FROM_VERDICTS
     ACCOUNTS: Final = ("entered", "included", "returned", "applied")
     _fields_ = (
         *((name, c_uint64) for name in COUNTS),

@@ -10,7 +10,7 @@ Example::
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -18,6 +18,7 @@ from typing import Final, Self
 
 import numpy as np
 
+from weir.host_agent.transport.counters import COUNTERS, TransportCounters
 from weir.host_agent.transport.links import Aborted, Link
 from weir.host_agent.transport.report import NOTHING, Account, ReduceReport, Verdict
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
@@ -28,32 +29,19 @@ DEFAULT_TIMEOUT_S: Final = 1800.0
 """As long as torch.distributed waits for a collective."""
 
 
-@dataclass(frozen=True)
-class ReducerStats:
+@dataclass(frozen=True, kw_only=True)
+class ReducerStats(TransportCounters):
     """Sums over all reduces of a reducer; the names are ReduceReport's.
 
-    rto: the current timeout, seconds. window: the current one, in slots. missing and budget: in lanes, of all
-    accounts.
+    Attributes:
+        reduces: how many they were.
+        rto: the current retransmission timeout, in seconds.
+        window: the current one, in slots.
+        missing, budget: in lanes, of all accounts.
     """
 
     reduces: int = 0
     lanes: int = 0
-    blocks: int = 0
-    blocks_sent: int = 0
-    rounds: int = 0
-    packets_up: int = 0
-    packets_down: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    timeouts: int = 0
-    retransmissions: int = 0
-    releases: int = 0
-    probes: int = 0
-    repeats_asked: int = 0
-    results_trimmed: int = 0
-    marked: int = 0
-    trimmed: int = 0
-    duplicates: int = 0
     seconds: float = 0.0
     rto: float = 0.0
     window: int = 0
@@ -66,23 +54,19 @@ class ReducerStats:
     applied: Account = NOTHING
 
     def plus(self, report: ReduceReport, rto: float) -> "ReducerStats":
-        """These sums with one more reduce in them."""
-        refused = dict(self.refused)
-        for verdict, n in report.refused.items():
-            refused[verdict] = refused.get(verdict, 0) + n
+        """Return these sums with one more reduce in them."""
         return ReducerStats(
             reduces=self.reduces + 1,
             rto=rto,
             window=report.window,
             missing=self.missing + int(report.missing.sum()),
             budget=self.budget + int(report.budgets.sum()),
-            refused=refused,
+            refused=Counter(self.refused) + Counter(report.refused),
             **{name: getattr(self, name) + getattr(report, name) for name in _SUMMED},
         )
 
 
-_NOT_SUMMED: Final = frozenset({"reduces", "rto", "window", "missing", "budget", "refused"})
-_SUMMED: Final = tuple(name for name in ReducerStats.__dataclass_fields__ if name not in _NOT_SUMMED)
+_SUMMED: Final = (*COUNTERS, "lanes", "seconds", "entered", "included", "returned", "applied")
 
 
 class _Queue:

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from weir.host_agent.transport.counters import TransportCounters
 from weir.wire.definition import Op
 
 FRAME_OVERHEAD: Final = 42
@@ -73,47 +74,27 @@ class Returned:
     lanes: npt.NDArray[np.uint32]
 
 
-@dataclass(frozen=True)
-class ReduceReport:
-    """One reduce as one worker saw it. Bytes count Ethernet, IPv4 and UDP headers.
+@dataclass(frozen=True, kw_only=True)
+class ReduceReport(TransportCounters):
+    """One reduce as one worker saw it: the transport's counters of it, and where the lanes went.
 
-    blocks: of the vector; blocks_sent: those of which this worker sent lanes (the non-zero ones, unless it
-    fills).
-    rounds: slot rounds completed. duplicates: results that came again, ignored. refused: payloads that
-    were no valid result, by reason.
-    Packets of a round after its first are of three kinds. retransmissions: what was sent before, sent again.
-    releases: without lanes, giving them up. probes: without lanes, asking for the result, or whether lanes
-    are missing. timeouts: retransmission timeouts. repeats_asked: times the aggregator asked for lanes.
-    results_trimmed: results that came without their lanes, asked for again.
-    marked: results that told of congestion. trimmed: rounds whose result lacks the lanes that this worker had
-    for it, whether a switch cut them off or a release gave them up.
-    entered: lanes of the non-zero blocks as the reduce began; included: those in a result that was
-    applied; returned: those given back. applied: lanes of results written to the vector.
-    missing and budgets: uint64, per account of the loss budget the lanes given back and how many might have
-    been; empty when the reduce was lossless.
-    window: slots that might be open at once, at the end.
+    Attributes:
+        op, lanes, block: of the reduce; lanes in the vector, and in a packet block.
+        window: slots that might be open at once, at the end.
+        refused: payloads that were no valid result, by reason.
+        entered: lanes of the non-zero blocks as the reduce began.
+        included: those in a result that was applied.
+        returned: those given back; ``given_back`` has them.
+        applied: lanes of results written to the vector.
+        missing, budgets: uint64, per account of the loss budget the lanes given back and how many might have
+            been; empty when the reduce was lossless.
+        seconds: as the caller measured.
     """
 
     op: Op
     lanes: int
     block: int
-    blocks: int
-    blocks_sent: int
-    rounds: int
-    packets_up: int
-    packets_down: int
-    bytes_up: int
-    bytes_down: int
-    timeouts: int
-    retransmissions: int
-    releases: int
-    probes: int
-    repeats_asked: int
-    results_trimmed: int
-    marked: int
-    trimmed: int
     window: int
-    duplicates: int
     refused: Mapping[Verdict, int]
     entered: Account
     included: Account
@@ -131,5 +112,5 @@ class ReduceReport:
 
     @property
     def density(self) -> float:
-        """Share of blocks that were sent; 0 of an empty vector."""
+        """Return the share of blocks that were sent; 0 of an empty vector."""
         return self.blocks_sent / self.blocks if self.blocks else 0.0

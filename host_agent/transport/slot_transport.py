@@ -207,13 +207,11 @@ class SlotTransport:
             total = ctypes.c_int64(getattr(native, f"{name}_sum")).value
             counts[name] = Account(getattr(native, f"{name}_lanes"), total)
         verdicts = {verdict: native.verdicts[verdict] for verdict in Verdict}
+        counts |= {name: verdicts[verdict] for name, verdict in engine.Report.FROM_VERDICTS.items()}
         return ReduceReport(
             op=self._op,
             lanes=0 if self._lanes is None else self._lanes.size,
             block=self._block,
-            duplicates=verdicts[Verdict.STALE],
-            repeats_asked=verdicts[Verdict.REPEAT],
-            results_trimmed=verdicts[Verdict.TRIMMED],
             refused={verdict: n for verdict, n in verdicts.items() if n and verdict.refused},
             given_back=self._returned(),
             missing=self._missing(),

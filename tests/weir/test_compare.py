@@ -23,7 +23,7 @@ from weir.compare.view import result_view
 from weir.host_agent.compression.sparsifiers import sparsifier_names
 from weir.methods import methods
 from weir.train.config import ConfigError
-from weir.train.messages import Evaluated, Ready, Sent, Traffic
+from weir.train.messages import Evaluated, Ready, Sent, WireCounters
 from weir.train.record import RunRecord
 
 STEPS = 60  # enough that the last training is still under way when it is interrupted
@@ -103,7 +103,7 @@ def run(method: str, seed: int, accuracy: float, up: tuple[int, int], sent: tupl
     record = RunRecord("weir", range(2), epochs=1)
     for rank in range(2):
         record.add(Ready(rank, parameters=1000, steps_per_epoch=1, samples=10, traffic_source="here"))
-        traffic = Traffic(bytes_up=up[rank], bytes_down=2 * up[rank])
+        traffic = WireCounters(bytes_up=up[rank], bytes_down=2 * up[rank])
         record.add(step(rank, 1, traffic=traffic, sent=sent[rank]))
         record.add(Evaluated(rank, 1, 0.5, accuracy, step=1, checksum=7))
     record.status = "complete"

@@ -6,6 +6,7 @@ import io
 from rich.console import Console
 
 from tests.weir.test_record import step
+from weir.host_agent.transport.counters import TransportCounters
 from weir.train.config import make_config
 from weir.train.display import LiveTable
 from weir.train.messages import Delivery
@@ -36,7 +37,13 @@ def test_what_the_network_did_is_shown_where_there_is_one() -> None:
     record = RunRecord("weir", range(2), epochs=1)
     for rank in range(2):
         record.add(
-            step(rank, 1, delivery=Delivery(releases=3, timeouts=4, lanes=1000, missing=25, budget=70))
+            step(
+                rank,
+                1,
+                delivery=Delivery(
+                    TransportCounters(releases=3, timeouts=4), lanes=1000, missing=25, budget=70
+                ),
+            )
         )
     record.counts = NetworkCounts(
         trims=1234, marks=56, lost=78, background=90, spines={"spine1": 300, "spine2": 100},

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of all workers become one; replicas that differ are an error; messages survive the pipe."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+from weir.host_agent.transport.counters import TransportCounters
 from weir.train.config import make_config
-from weir.train.messages import Delivery, Evaluated, Failed, Ready, Sent, Step, Traffic, decode, encode
-from weir.train.record import ReplicasDifferError, RunRecord
+from weir.train.messages import Delivery, Evaluated, Failed, Ready, Sent, Step, WireCounters, decode, encode
+from weir.train.record import ReplicasDifferError, RunRecord, StepSummary
 from weir.train.summary import overall_status, summarize
 
 
@@ -16,7 +20,7 @@ def step(rank: int, number: int, checksum: int = 0xABC, **changes: object) -> St
         "samples": 16,
         "seconds": 0.1 * (rank + 1),
         "communication_s": 0.05,
-        "traffic": Traffic(bytes_up=100 * (rank + 1), packets_up=2, retransmissions=1),
+        "traffic": WireCounters(bytes_up=100 * (rank + 1), packets_up=2, retransmissions=1),
         "sent": Sent(density=0.5, blocks=1, blocks_skipped=3),
     }
     return Step(rank=rank, step=number, checksum=checksum, **{**values, **changes})
@@ -52,7 +56,7 @@ def test_replicas_that_may_differ_in_between_are_compared_in_the_end() -> None:
         record = RunRecord("weir", ranks=range(2), epochs=1)
         for rank in range(2):
             record.add(step(rank, 1, checksum=None))
-        record.add(Evaluated(0, 1, 0.5, 0.5, step=1, checksum=7, traffic=Traffic(bytes_up=50)))
+        record.add(Evaluated(0, 1, 0.5, 0.5, step=1, checksum=7, traffic=WireCounters(bytes_up=50)))
         record.add(Evaluated(1, 1, 0.5, 0.5, step=1, checksum=other))
         return record
 
@@ -75,15 +79,31 @@ def test_replicas_that_differ_are_an_error_that_names_run_step_and_ranks() -> No
     [
         Ready(rank=1, parameters=5, steps_per_epoch=2, samples=10, traffic_source="here"),
         step(1, 3, checksum=2**64 - 1),
-        step(1, 4, delivery=Delivery(releases=2, lanes=5, missing=1, budget=2)),
+        step(1, 4, delivery=Delivery(TransportCounters(releases=2), lanes=5, missing=1, budget=2)),
         Evaluated(rank=0, epoch=1, loss=0.5, accuracy=0.75),
-        Evaluated(rank=0, epoch=1, loss=0.5, accuracy=0.75, checksum=3, traffic=Traffic(bytes_up=5)),
+        Evaluated(rank=0, epoch=1, loss=0.5, accuracy=0.75, checksum=3, traffic=WireCounters(bytes_up=5)),
         Failed(rank=2, error="ValueError: é", traceback="line\nline"),
     ],
 )
 def test_messages_come_back_as_they_went(message: object) -> None:
     line = encode(message)
     assert "\n" not in line and decode(line) == message
+
+
+def test_steps_jsonl_is_what_it_was() -> None:
+    """Somebody's scripts read it: lines of an earlier version mean the same, and are written again."""
+    for line in (Path(__file__).parent / "recorded" / "steps.jsonl").read_text().splitlines():
+        values = json.loads(line)
+        told = dict(values["delivery"])
+        counters = TransportCounters(
+            timeouts=told.pop("timeouts"),
+            releases=told.pop("releases"),
+            trimmed=told.pop("trimmed"),
+            marked=told.pop("marked"),
+            repeats_asked=told.pop("repeats"),
+        )
+        summary = StepSummary(**{**values, "delivery": Delivery(counters, **told)})
+        assert json.dumps(summary.as_json()) == line
 
 
 @pytest.mark.parametrize("line", ["", "{}", '{"kind": "step"', '{"kind": "other"}', "hello"])

@@ -3,11 +3,11 @@
 
 import socket
 
-from weir.train.messages import Traffic
+from weir.train.messages import WireCounters
 from weir.train.wirebytes import TCP_HEADERS, TcpMeter, dense_bytes
 
 
-def carried(traffic: Traffic) -> tuple[int, int]:
+def carried(traffic: WireCounters) -> tuple[int, int]:
     """Payload bytes up and down, headers taken off."""
     return (
         traffic.bytes_up - TCP_HEADERS * traffic.packets_up,

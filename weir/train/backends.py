@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from weir.methods import find_method
 from weir.train.config import TrainConfig
 from weir.train.hooks import BucketHook
-from weir.train.messages import Delivery, Sent, Traffic
+from weir.train.messages import Delivery, Sent, WireCounters
 from weir.train.spec import BackendName
 from weir.train.task import average_buffers
 from weir.train.wirebytes import Meter, TcpMeter
@@ -63,19 +63,9 @@ class WeirMeter:
     def __init__(self, connections: Sequence[Any]) -> None:
         self._connections = connections
 
-    def read(self) -> Traffic:
+    def read(self) -> WireCounters:
         """Return the totals of all reductions so far."""
-        return sum((self._of(connection.stats) for connection in self._connections), Traffic())
-
-    @staticmethod
-    def _of(stats: Any) -> Traffic:
-        return Traffic(
-            bytes_up=stats.bytes_up,
-            bytes_down=stats.bytes_down,
-            packets_up=stats.packets_up,
-            packets_down=stats.packets_down,
-            retransmissions=stats.retransmissions,
-        )
+        return sum((WireCounters.of(connection.stats) for connection in self._connections), WireCounters())
 
 
 class GlooExchange(Exchange):
@@ -132,16 +122,7 @@ class SparseExchange(Exchange):
         """As the hook counted the last step."""
         last = self.state.last_step
         assert last is not None, "a step was taken"
-        return Delivery(
-            timeouts=last.timeouts,
-            releases=last.releases,
-            trimmed=last.trimmed,
-            marked=last.marked,
-            repeats=last.repeats_asked,
-            lanes=last.entered.lanes,
-            missing=last.missing,
-            budget=last.budget,
-        )
+        return Delivery(last.counters, last.entered.lanes, last.missing, last.budget)
 
 
 def make_exchange(backend: BackendName, ddp: DistributedDataParallel, config: TrainConfig) -> Exchange:

@@ -1,18 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker tells the launcher: one JSON object per line on a pipe.
+"""Messages from a worker to the launcher: one JSON object per line on a pipe.
 
 Each message is a frozen dataclass whose fields are JSON values; ``encode`` and ``decode`` add and read the
 kind. Times are seconds, traffic counts include all headers from Ethernet up.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Final, Self
 
+from weir.host_agent.transport.counters import TransportCounters
+
 
 @dataclass(frozen=True)
-class Traffic:
-    """What one worker put on and took off the wire, headers from Ethernet to the transport's included."""
+class WireCounters:
+    """Counts of what one worker put on and took off the wire, all headers from Ethernet up included.
+
+    They are those that every transport has, the kernel's TCP, too; of Weir's own the names are
+    TransportCounters'.
+    """
 
     bytes_up: int = 0
     bytes_down: int = 0
@@ -20,16 +27,21 @@ class Traffic:
     packets_down: int = 0
     retransmissions: int = 0
 
-    def __add__(self, other: Self) -> "Traffic":
-        return Traffic(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+    @classmethod
+    def of(cls, counters: TransportCounters) -> "WireCounters":
+        """Return those of them that every transport has."""
+        return cls(**{f.name: getattr(counters, f.name) for f in fields(cls)})
 
-    def __sub__(self, other: Self) -> "Traffic":
-        return Traffic(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)})
+    def __add__(self, other: Self) -> "WireCounters":
+        return WireCounters(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    def __sub__(self, other: Self) -> "WireCounters":
+        return WireCounters(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)})
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What of a gradient one worker gave to the transport in one step.
+    """Part of a gradient that one worker gave to the transport in one step.
 
     density: share of the values, 1.0 when dense. blocks, blocks_skipped: of the packets' blocks, in what the
     format selected of the gradient; 0 where there are none.
@@ -49,20 +61,16 @@ class Sent:
 
 @dataclass(frozen=True)
 class Delivery:
-    """How one worker's packets of one step fared.
+    """Fate of one worker's packets and gradient in one step.
 
-    timeouts: times its timer fired. releases: packets without lanes that it sent for its own part of a round,
-    so that nobody waited for it. trimmed: its contributions that a switch had cut or that it had released,
-    given back to it. marked: results that had met congestion. repeats: times it was asked to send again.
-    lanes: values of its gradient that entered the sums; missing: of them, those no result included; budget:
-    how many might have been missing.
+    Attributes:
+        counters: of its transport.
+        lanes: values of its gradient that entered the sums.
+        missing: of them, those no result included.
+        budget: how many might have been missing.
     """
 
-    timeouts: int = 0
-    releases: int = 0
-    trimmed: int = 0
-    marked: int = 0
-    repeats: int = 0
+    counters: TransportCounters = field(default_factory=TransportCounters)
     lanes: int = 0
     missing: int = 0
     budget: int = 0
@@ -72,7 +80,7 @@ class Delivery:
 
     @property
     def missing_share(self) -> float:
-        """Share of the lanes that is missing; 0 when none entered."""
+        """Return the share of the lanes that is missing; 0 when none entered."""
         return self.missing / self.lanes if self.lanes else 0.0
 
 
@@ -102,7 +110,7 @@ class Step:
     samples: int
     seconds: float
     communication_s: float
-    traffic: Traffic
+    traffic: WireCounters
     sent: Sent
     checksum: int | None
     delivery: Delivery = field(default_factory=Delivery)
@@ -123,7 +131,7 @@ class Evaluated:
     accuracy: float
     step: int = 0
     checksum: int | None = None
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: WireCounters = field(default_factory=WireCounters)
 
 
 @dataclass(frozen=True)
@@ -142,11 +150,15 @@ class Failed:
     traceback: str
 
 
+def _delivery(counters: dict[str, int], **lanes: int) -> Delivery:
+    return Delivery(TransportCounters(**counters), **lanes)
+
+
 Message = Ready | Step | Evaluated | Finished | Failed
 _KINDS: Final[dict[str, type[Message]]] = {
     kind.__name__.lower(): kind for kind in (Ready, Step, Evaluated, Finished, Failed)
 }
-_PARTS: Final[dict[str, type[Any]]] = {"traffic": Traffic, "sent": Sent, "delivery": Delivery}
+_PARTS: Final[dict[str, Callable[..., Any]]] = {"traffic": WireCounters, "sent": Sent, "delivery": _delivery}
 
 
 def encode(message: Message) -> str:

@@ -42,7 +42,7 @@ def network_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]
     ours = record.run == "weir"
     counts, done = record.counts if ours else None, record.delivery
     rows = [
-        ("timeouts, all workers", f"{done.timeouts:,}" if ours else NOT_KNOWN),
+        ("timeouts, all workers", f"{done.counters.timeouts:,}" if ours else NOT_KNOWN),
         ("packets trimmed by switches", f"{counts.trims:,}" if counts else NOT_KNOWN),
         ("packets marked by switches", f"{counts.marks:,}" if counts else NOT_KNOWN),
     ]
@@ -51,7 +51,7 @@ def network_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]
     if config.background != "none":
         rows.append(("background packets", f"{counts.background:,}" if counts else NOT_KNOWN))
     if config.lossy:
-        rows.append(("releases, all workers", f"{done.releases:,}" if ours else NOT_KNOWN))
+        rows.append(("releases, all workers", f"{done.counters.releases:,}" if ours else NOT_KNOWN))
         rows.append(("missing of the gradient", _missing(record) if ours else NOT_KNOWN))
     if not config.network.shape.single:
         rows.append(("summed by spines", _spines(record) if ours else NOT_KNOWN))

@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of one run: steps of all workers put together, replicas compared, evaluations, status."""
+"""Record of one run: steps of all workers put together, replicas compared, evaluations, status."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from weir.train.messages import Delivery, Evaluated, Message, Ready, Step, Traffic
+from weir.train.messages import Delivery, Evaluated, Message, Ready, Step, WireCounters
 from weir.train.spec import BackendName
 from weir.train.watch import NetworkCounts
+
+_IN_STEPS: Final = {
+    **{name: name for name in ("timeouts", "releases", "trimmed", "marked")},
+    "repeats": "repeats_asked",
+}
+"""Transport counters by their names in steps.jsonl, which do not change."""
 
 Status = Literal["running", "complete", "interrupted", "failed"]
 
@@ -49,10 +55,15 @@ class StepSummary:
     delivery: Delivery = field(default_factory=Delivery)
 
     def as_json(self) -> dict[str, Any]:
-        """As a line of steps.jsonl."""
-        return {
-            key: round(value, 6) if isinstance(value, float) else value for key, value in asdict(self).items()
-        }
+        """Return a line of steps.jsonl."""
+        values = asdict(self) | {"delivery": _delivery_json(self.delivery)}
+        return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}
+
+
+def _delivery_json(delivery: Delivery) -> dict[str, int]:
+    """Return the part of steps.jsonl that tells of packets and of what is missing."""
+    counters = {name: getattr(delivery.counters, counter) for name, counter in _IN_STEPS.items()}
+    return counters | {name: getattr(delivery, name) for name in ("lanes", "missing", "budget")}
 
 
 class RunRecord:
@@ -74,7 +85,7 @@ class RunRecord:
         self.ready: Ready | None = None
         self.steps: list[StepSummary] = []
         self.evaluations: list[Evaluated] = []
-        self.totals: dict[int, Traffic] = dict.fromkeys(sorted(ranks), Traffic())
+        self.totals: dict[int, WireCounters] = dict.fromkeys(sorted(ranks), WireCounters())
         self.counts: NetworkCounts | None = None
         self.status: Status = "running"
         self.problem = ""
@@ -150,11 +161,11 @@ class RunRecord:
         return mean_known(step.selection_s if step.build_up is not None else None for step in self.steps)
 
     @property
-    def mean_traffic(self) -> Traffic:
+    def mean_traffic(self) -> WireCounters:
         """Mean per worker over all steps, in whole bytes and packets; retransmissions: the total."""
-        total = sum(self.totals.values(), Traffic())
+        total = sum(self.totals.values(), WireCounters())
         workers = len(self.ranks)
-        return Traffic(
+        return WireCounters(
             bytes_up=total.bytes_up // workers,
             bytes_down=total.bytes_down // workers,
             packets_up=total.packets_up // workers,

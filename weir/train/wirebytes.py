@@ -9,7 +9,7 @@ import struct
 from pathlib import Path
 from typing import Final, Protocol
 
-from weir.train.messages import Traffic
+from weir.train.messages import WireCounters
 from weir.wire.definition import COLUMN, SLOT_LANES, WEIR
 
 # Ethernet 14, IPv4 20, TCP 20 and its timestamp option 12 (RFC 7323), which Linux always negotiates.
@@ -28,7 +28,7 @@ class Meter(Protocol):
 
     source: str  # where the numbers come from, for the report
 
-    def read(self) -> Traffic:
+    def read(self) -> WireCounters:
         """Return the totals now."""
 
 
@@ -42,16 +42,16 @@ class TcpMeter:
     source = "measured: the kernel's TCP_INFO of this process's connections, headers from Ethernet up"
 
     def __init__(self) -> None:
-        self._seen: dict[int, Traffic] = {}
+        self._seen: dict[int, WireCounters] = {}
 
-    def read(self) -> Traffic:
+    def read(self) -> WireCounters:
         """Return the totals now, in bytes and segments, acknowledgements included."""
         for inode, connection in _connections():
             self._seen[inode] = connection
-        return sum(self._seen.values(), Traffic())
+        return sum(self._seen.values(), WireCounters())
 
 
-def _connections() -> list[tuple[int, Traffic]]:
+def _connections() -> list[tuple[int, WireCounters]]:
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -62,7 +62,7 @@ def _connections() -> list[tuple[int, Traffic]]:
     return found
 
 
-def _tcp_traffic(descriptor: int) -> Traffic | None:
+def _tcp_traffic(descriptor: int) -> WireCounters | None:
     """Return totals of one connection, or None when the socket is no connected TCP socket."""
     with socket.socket(fileno=os.dup(descriptor)) as probe:
         if probe.family not in (socket.AF_INET, socket.AF_INET6) or probe.type != socket.SOCK_STREAM:
@@ -73,7 +73,7 @@ def _tcp_traffic(descriptor: int) -> Traffic | None:
         return None
     acked, received, out, into = struct.unpack_from("=QQII", info, _BYTES_ACKED)
     (again,) = struct.unpack_from("=I", info, _TOTAL_RETRANS)
-    return Traffic(
+    return WireCounters(
         bytes_up=acked + TCP_HEADERS * out,
         bytes_down=received + TCP_HEADERS * into,
         packets_up=out,

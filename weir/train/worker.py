@@ -22,7 +22,7 @@ from weir.train.backends import Exchange, make_exchange
 from weir.train.config import PRESETS, TrainConfig
 from weir.train.data import learning_rate, share
 from weir.train.hooks import CommunicationClock, timed
-from weir.train.messages import Evaluated, Failed, Finished, Message, Ready, Step, Traffic, encode
+from weir.train.messages import Evaluated, Failed, Finished, Message, Ready, Step, WireCounters, encode
 from weir.train.models import parameter_checksum, parameter_count
 from weir.train.record import ReplicasDifferError
 from weir.train.spec import BackendName, WorkerSpec
@@ -193,7 +193,7 @@ class _Training:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
-    def _traffic(self) -> Traffic:
+    def _traffic(self) -> WireCounters:
         """Return what this step put on the wire."""
         now = self.exchange.meter.read()
         step, self.traffic = now - self.traffic, now

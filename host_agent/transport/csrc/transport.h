@@ -74,7 +74,7 @@ typedef struct {
     uint64_t missing;  /* lanes given back */
 } weir_account;
 
-/* What one reduce did so far: reset when it begins. Mirrored by host_agent.engine.Report. */
+/* What one reduce did so far: reset when it begins. host_agent.transport.counters says what its counters are. */
 typedef struct {
     uint64_t blocks, blocks_sent; /* all blocks of the vector; those of which this worker sent lanes */
     uint64_t rounds;              /* slot rounds completed */
