@@ -22,7 +22,7 @@ from weir.controller import cli
 from weir.controller.status import render
 from weir.controller.topology import single_switch
 
-STATUS = "import typer; from controller.cli import status; typer.run(status)"
+STATUS = "import typer; from weir.controller.cli import status; typer.run(status)"
 
 
 def controller(*arguments: str) -> "subprocess.Popen[str]":

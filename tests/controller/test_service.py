@@ -406,7 +406,7 @@ def _worker(address: str, rank: int, then: str) -> "subprocess.Popen[bytes]":
     """Return a worker in a process of its own that joins job 'digits' of two and then does as it is told."""
     script = f"""
         import time
-        from controller.client import AgentClient
+        from weir.agent_service.client import AgentClient
         agent = AgentClient({address!r})
         agent.join(job="digits", size=2, rank={rank}, host="h{rank + 1}")
         print("joined", flush=True)
