@@ -20,6 +20,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -142,9 +143,8 @@ def weir() -> str:
 
 
 def offloads_off(node: Node, interface: str) -> None:
-    """A user-space switch needs checksums filled in and segments of wire size (ethtool is Mininet's own)."""
-    words = ("rx", "tx", "sg", "tso", "gso", "gro")
-    node.cmd("ethtool", "-K", interface, *(part for word in words for part in (word, "off")))
+    """Have checksums filled in and segments of wire size, as a switch in user space needs them."""
+    node.cmd(sys.executable, str(ROOT / "weir" / "netns" / "offloads.py"), interface)
 
 
 def spawn(node: Node, command: list[str], log: Path, **extra: str) -> subprocess.Popen:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests can run here: each marker says what it needs, and a test without it skips with that reason."""
+"""Tests skip by name where a machine lacks what their markers say, or fail when ``WEIR_REQUIRE`` names it."""
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.harness import needs
 
 # Tests run side by side, in processes of their own: one thread each is what there are cores for. Before torch
 # is imported, and for what tests start, too.
@@ -29,18 +30,23 @@ def short_path() -> Iterator[Path]:
         yield Path(folder)
 
 
-def _why_not(marker: str) -> str | None:
-    if marker == "root":
-        return None if os.geteuid() == 0 else "needs root for network namespaces"
-    tool = {"bmv2": "simple_switch_grpc", "p4c": "p4c-bm2-ss"}[marker]
-    return None if shutil.which(tool) else f"needs {tool} on PATH"
+def pytest_configure(config: pytest.Config) -> None:
+    try:
+        needs.required()
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in needs.MARKERS:
+        if item.get_closest_marker(marker) and (reason := needs.why_not(marker)):
+            if marker in needs.required():
+                pytest.fail(f"WEIR_REQUIRE: {reason}", pytrace=False)
+            pytest.skip(reason)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # Several processes: the long ones first, for the others to fill up.
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: item.path.parent.name not in _LONG)
-    for item in items:
-        for marker in ("root", "bmv2", "p4c"):
-            if item.get_closest_marker(marker) and (reason := _why_not(marker)):
-                item.add_marker(pytest.mark.skip(reason=reason))

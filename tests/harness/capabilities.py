@@ -21,6 +21,7 @@ os.execvp(sys.argv[2], sys.argv[2:])
 class Capability(IntEnum):
     """Rights of root, as capabilities(7) numbers them."""
 
+    NET_ADMIN = 12
     NET_RAW = 13
     SYS_ADMIN = 21
     BPF = 39

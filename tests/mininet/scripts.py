@@ -1,31 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the scripts of ``mininet/`` as a user would, with the system's own Mininet package."""
+"""Run the scripts of ``mininet/`` as a user would, with the system's own Mininet package."""
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.harness.needs import SYSTEM_PYTHON
+
 FOLDER = Path(__file__).resolve().parents[2] / "mininet"
-SYSTEM_PYTHON = "/usr/bin/python3"
 TRAIN = "weir train --model cnn --epochs 1 --max-steps 3 --no-reference --out"
 
 
-def _has_mininet() -> bool:
-    probe = [SYSTEM_PYTHON, "-c", "import mininet.net"]
-    return (
-        os.access(SYSTEM_PYTHON, os.X_OK)
-        and subprocess.run(probe, capture_output=True, check=False).returncode == 0
-    )
-
-
-NEEDED = [
-    pytest.mark.root,
-    pytest.mark.skipif(not _has_mininet(), reason="needs the system's Mininet package (apt install mininet)"),
-]
+NEEDED = [pytest.mark.root, pytest.mark.mininet]
 SWITCHES = pytest.mark.parametrize("switch", ["soft", pytest.param("bmv2", marks=pytest.mark.bmv2)])
 
 

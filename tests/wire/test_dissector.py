@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wireshark's reading of a packet, through the generated dissector, is the codec's."""
 
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +33,7 @@ PACKET = Packet(
 )
 CHUNK = Chunk(Head(0xC0FFEE42, 3, 70_000, 12, layer=4, magnitude=2), 11, 7, b"\1\2\3\4", protected=False)
 
-pytestmark = pytest.mark.skipif(not shutil.which("tshark"), reason="needs tshark on PATH")
+pytestmark = pytest.mark.tshark
 
 
 def tshark_reads(payload: bytes, port: int, fields: Sequence[str], folder: Path) -> dict[str, str]:

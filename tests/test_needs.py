@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a machine lacks skips tests by name, and fails them when ``WEIR_REQUIRE`` names it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_NEEDING = "tests/wire/test_dissector.py"  # tshark; nothing is on the PATH that it gets here
+
+
+def run_without_tools(require: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", _NEEDING]
+    root = Path(__file__).resolve().parent.parent
+    environment = {**os.environ, "PATH": "/nonexistent", "WEIR_REQUIRE": require}
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_test_without_its_tool_is_skipped_by_name() -> None:
+    done = run_without_tools("bmv2,p4c")
+    assert done.returncode == 0, done.stdout
+    assert "needs tshark on PATH" in done.stdout
+
+
+def test_a_tool_that_is_required_must_be_there() -> None:
+    done = run_without_tools("root,tshark")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "WEIR_REQUIRE: needs tshark on PATH" in done.stdout
+
+
+def test_a_need_that_nobody_has_is_refused() -> None:
+    done = run_without_tools("tshark,wireshark")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "WEIR_REQUIRE: wireshark: expected some of root, bmv2, p4c, mininet, tshark" in done.stderr

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Namespaces and what joins them: real ones, of this machine's kernel."""
+
+import contextlib
+import errno
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.harness.capabilities import Capability, without
+from weir.netns import Namespace, NetlinkError, TokenBucket, why_not
+from weir.netns.lab import Lab, bridged_lab
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def two() -> Iterator[list[Namespace]]:
+    with Namespace() as one, Namespace() as other:
+        yield [one, other]
+
+
+@pytest.mark.root
+class TestLinks:
+    def test_an_interface_is_as_it_was_made(self, two: list[Namespace]) -> None:
+        here, there = two
+        here.links.add_veth("left", "right", there=there.file)
+        here.links.set("left", mac="02:00:00:00:00:07", mtu=4000, up=True)
+        there.links.set("right", up=False)
+        found = here.links.find("left")
+        assert (found.mac, found.mtu, found.up, found.xdp) == ("02:00:00:00:00:07", 4000, True, False)
+        assert not there.links.find("right").up
+        assert here.call(lambda: [name for _, name in socket.if_nameindex()]) == ["lo", "left"]
+
+    def test_refusals_say_what_and_why(self, two: list[Namespace]) -> None:
+        links = two[0].links
+        links.add_veth("left", "right")
+        with pytest.raises(NetlinkError, match="cannot add veth left - other: File exists"):
+            links.add_veth("left", "other")
+        with pytest.raises(NetlinkError, match="cannot find nosuch: No such device") as refused:
+            links.find("nosuch")
+        assert refused.value.errno == errno.ENODEV
+        with pytest.raises(NetlinkError, match="cannot remove the token bucket of left"):
+            links.unshape("left")
+
+    def test_a_token_bucket_drops_what_its_queue_cannot_hold(self, two: list[Namespace]) -> None:
+        here, there = two
+        here.links.add_veth("left", "right", there=there.file)
+        for links, name in ((here.links, "left"), (there.links, "right")):
+            links.set(name, up=True)
+
+        def raw() -> socket.socket:
+            made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+            made.bind(("left", 0))
+            return made
+
+        def accepted(frames: int) -> int:
+            """Return how many of so many frames of 1000 bytes the interface takes at once."""
+            taken = 0
+            for _ in range(frames):
+                with contextlib.suppress(OSError):  # no buffer space
+                    sender.send(bytes(12) + b"\x88\xb5" + bytes(986))
+                    taken += 1
+            return taken
+
+        with here.call(raw) as sender:
+            here.links.shape(
+                "left", TokenBucket(8, burst=2000, latency_s=1000)
+            )  # 1000 bytes may wait besides
+            assert accepted(20) == 2 + 3
+            here.links.unshape("left")
+            assert accepted(20) == 20
+
+    def test_neighbours_and_a_gateway_lead_packets_to_their_mac(self, two: list[Namespace]) -> None:
+        here, there = two
+        here.links.add_veth("left", "right", there=there.file)
+        there.links.set("right", mac="02:00:00:00:00:02", up=True)
+        here.links.set("left", up=True)
+        here.links.add_address("left", "10.1.0.1/24")
+        here.links.set_neighbour("left", "10.1.0.254", "02:00:00:00:00:02")
+        here.links.set_gateway("left", "10.1.0.254")
+        there.links.add_address("right", "10.2.0.2/24")
+        there.links.add_address("lo", "10.3.0.3/32")
+
+        def bound(address: str) -> socket.socket:
+            made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            made.bind((address, 5000))
+            made.settimeout(PATIENCE)
+            return made
+
+        with (
+            here.call(partial(bound, "10.1.0.1")) as sender,
+            there.call(partial(bound, "10.3.0.3")) as receiver,
+        ):
+            sender.sendto(b"by the gateway", ("10.3.0.3", 5000))
+            assert receiver.recv(100) == b"by the gateway"
+
+
+@pytest.mark.root
+class TestNamespace:
+    def test_a_command_runs_inside(self, two: list[Namespace]) -> None:
+        two[0].links.add_bridge("mark")
+        code = "import socket; print([name for _, name in socket.if_nameindex()])"
+        command = [*two[0].prefix, sys.executable, "-c", code]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert said == "['lo', 'mark']\n"
+
+    def test_a_command_that_cannot_enter_says_so(self, two: list[Namespace]) -> None:
+        gone = [word.replace(two[0].path, "/proc/self/fd/999") for word in two[0].prefix]
+        done = subprocess.run([*gone, "true"], capture_output=True, text=True, check=False)
+        assert done.returncode == 1
+        assert "true cannot run in namespaces of its own: [Errno 2] No such file or directory" in done.stderr
+
+    def test_it_ends_with_the_process_that_made_it_however_that_ends(self, two: list[Namespace]) -> None:
+        """A link from ours into one of a killed process goes away with that one."""
+        code = (
+            "from weir.netns import Namespace; import sys, time, os\n"
+            "made = Namespace(); ours = os.open(sys.argv[1], os.O_RDONLY)\n"
+            "made.links.add_veth('inner', 'outer', there=ours); print('ready', flush=True); time.sleep(600)"
+        )
+        command = [sys.executable, "-c", code, two[0].path]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n"
+                assert two[0].links.find("outer")
+            finally:
+                process.kill()
+        deadline = time.monotonic() + PATIENCE
+        with pytest.raises(NetlinkError, match="cannot find outer"):
+            while time.monotonic() < deadline:
+                two[0].links.find("outer")
+                time.sleep(0.05)
+
+
+GAINING = """
+import os, sys
+from weir.netns import gain_root
+reason = gain_root()
+from weir.netns.lab import bridged_lab
+if reason is None:
+    with bridged_lab(2, rate="100mbit") as made:
+        print(made.namespaces[0].links.find("eth0").mac, *sys.argv[1:])
+else:
+    print(reason)
+"""
+
+
+class TestGainRoot:
+    def run(self, *prefix: str) -> str:
+        command = [*prefix, sys.executable, "-c", GAINING, "kept", "arguments"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def test_an_unprivileged_user_gets_a_user_namespace(self) -> None:
+        here = Path("/proc/self/ns/user").readlink()
+        said = self.run(*without(Capability.SYS_ADMIN, Capability.NET_ADMIN))
+        if "no user namespace is to be had" in said:
+            pytest.skip(f"needs unprivileged user namespaces: {said}")
+        assert said == "02:00:00:00:00:01 kept arguments\n"
+        assert Path("/proc/self/ns/user").readlink() == here
+
+    def test_without_either_it_says_why(self) -> None:
+        """A program that gained root once already does not try again."""
+        environment = {**os.environ, "WEIR_USER_NAMESPACE": "1"}
+        command = [*without(Capability.SYS_ADMIN), sys.executable, "-c", GAINING]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+        assert done.stdout.startswith("network namespaces need root ([Errno 1] ")
+
+    @pytest.mark.root
+    def test_root_needs_nothing(self) -> None:
+        assert why_not() is None
+        assert self.run() == "02:00:00:00:00:01 kept arguments\n"
+
+
+@pytest.mark.root
+def test_hosts_of_a_bridged_lab_reach_one_another_over_tcp() -> None:
+    with bridged_lab(3, rate="1gbit") as made, bridged_lab(2) as other:
+        assert other.interfaces == made.interfaces[:2]  # side by side, with the same names
+        sent = os.urandom(1 << 20)
+        assert _through(made, sent) == sent
+
+
+def _through(made: Lab, data: bytes) -> bytes:
+    """Return what the third host receives of what the first one sends."""
+    first, _, third = made.hosts
+    with made.namespaces[2].call(lambda: socket.create_server((third.ip, 5000))) as server:
+        client = made.namespaces[0].call(lambda: socket.create_connection((third.ip, 5000), PATIENCE))
+        connection, (address, _) = server.accept()
+        with connection, client:
+            assert address == first.ip
+            connection.settimeout(PATIENCE)
+            received = bytearray()
+            for start in range(0, len(data), 1 << 14):
+                client.sendall(data[start : start + (1 << 14)])
+                while len(received) < start + (1 << 14):
+                    received += connection.recv(1 << 16)
+    return bytes(received)
