@@ -1,1 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The service between controller and host agents: its protocol, the agents' client, heartbeats and TLS.
+
+Both sides import this room, and it imports neither. It may know grpc and its own stubs, no more, so that a
+training environment has all it needs.
+"""
+
+from typing import Final
+
+MOST_SLOTS: Final = 256  # switch slots of a job that does not say how many: more in flight gains nothing

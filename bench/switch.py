@@ -27,7 +27,8 @@ from weir.bench.table import show, spread
 from weir.controller.desired import desired_state
 from weir.controller.jobs import Job, Member
 from weir.controller.slots import SlotRange
-from weir.controller.topology import Target, single_switch
+from weir.controller.topology import single_switch
+from weir.controller.wiring import Target
 from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.netns.lab import Lab, lab
 from weir.netns.namespace import why_not

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
+from weir.agent_service import MOST_SLOTS
 from weir.background import FLOWS, frame
-from weir.controller.slots import MOST_SLOTS
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.network import NetworkSpec, Plan, incast, make_plan
 from weir.simulator.congestion import Algorithm

@@ -13,8 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weir.bench.parameter_server import Client
 from weir.bench.training_ways import SERVER
-from weir.train.backends import Exchange, make_exchange
+from weir.train.backends import Exchange
 from weir.train.config import TrainConfig
+from weir.train.exchange import make_exchange
 from weir.train.messages import Sent
 from weir.train.spec import BackendName
 from weir.train.wirebytes import TcpMeter

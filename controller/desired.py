@@ -25,7 +25,8 @@ from weir.controller.tables import (
     spraying,
     tree,
 )
-from weir.controller.topology import Switch, Topology
+from weir.controller.topology import Topology
+from weir.controller.wiring import Switch
 from weir.wire.definition import UDP_PORT
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from weir.controller.slots import SlotRange
-from weir.controller.topology import Host
+from weir.controller.wiring import Host
 from weir.wire.definition import MAX_WORKERS, UDP_PORT
 
 

@@ -21,7 +21,7 @@ from weir.controller.queue_driver import QueueDriverError, set_queues
 from weir.controller.switch_client import Count, SwitchClient, SwitchError
 from weir.controller.sync import plan
 from weir.controller.tables import admission, events, queueing, results, spraying
-from weir.controller.topology import Switch
+from weir.controller.wiring import Switch
 from weir.wire.definition import Event, Treatment
 
 log = logging.getLogger(__name__)

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from weir.agent_service import MOST_SLOTS
 from weir.controller.jobs import (
     Job,
     JobError,
@@ -26,7 +27,7 @@ from weir.controller.jobs import (
     new_job_id,
     refuse_disagreement,
 )
-from weir.controller.slots import LEAST_SLOTS, MOST_SLOTS, SlotExhaustedError, SlotPool, take, take_share
+from weir.controller.slots import LEAST_SLOTS, SlotExhaustedError, SlotPool, take, take_share
 
 _TOMBSTONES = 1024  # jobs that are over whose end can still be asked for
 

@@ -14,7 +14,8 @@ from weir.controller.reconciler import Reading, SwitchReconciler
 from weir.controller.registry import JobRegistry
 from weir.controller.switch_client import Count, SwitchError
 from weir.controller.tables import events, queueing
-from weir.controller.topology import Switch, Topology
+from weir.controller.topology import Topology
+from weir.controller.wiring import Switch
 from weir.wire.definition import EVENT_HELP, Treatment
 
 

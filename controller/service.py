@@ -17,7 +17,8 @@ from weir.controller.memory import Memory, StateFileError
 from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Stopped
 from weir.controller.reporting import status_reply
 from weir.controller.switch_client import SwitchError
-from weir.controller.topology import Host, Topology
+from weir.controller.topology import Topology
+from weir.controller.wiring import Host
 from weir.wire.definition import UDP_PORT
 
 log = logging.getLogger(__name__)

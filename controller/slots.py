@@ -8,8 +8,7 @@ range is free on each of them; a job within one rack is no other rack's business
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-MOST_SLOTS = 256  # what a job gets that does not say: more in flight gains nothing,
-LEAST_SLOTS = 16  # fewer are slow; in between, a share of what the switch has left
+LEAST_SLOTS = 16  # fewer are slow; up to MOST_SLOTS, a job that does not say gets a share of what is free
 
 
 @dataclass(frozen=True, order=True)

@@ -28,7 +28,7 @@ from weir.controller.p4rt_errors import describe
 from weir.controller.program import CompiledProgram
 from weir.controller.sync import Batch
 from weir.controller.tables import TABLES
-from weir.controller.topology import Switch
+from weir.controller.wiring import Switch
 
 HANDSHAKE_TIMEOUT_S = 5.0
 RPC_TIMEOUT_S = 10.0

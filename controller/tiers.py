@@ -4,12 +4,10 @@
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from ipaddress import IPv4Address
 from itertools import combinations
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
+from weir.controller.wiring import Link, Wiring
 from weir.wire.definition import SPINE_CLASSES
-
-if TYPE_CHECKING:
-    from weir.controller.topology import Link, Topology
 
 
 class _HasName(Protocol):
@@ -20,8 +18,8 @@ class _HasName(Protocol):
 _Named = TypeVar("_Named", bound=_HasName)
 
 
-def qos_problems(topology: "Topology") -> Iterator[str]:
-    """Places in the ``qos`` section that the topology does not have."""
+def qos_problems(topology: Wiring) -> Iterator[str]:
+    """Yield the places in the ``qos`` section that the topology does not have."""
     known = {switch.name: switch for switch in topology.switches}
     for kind, places in (("losses", topology.qos.losses), ("queues", topology.qos.queues)):
         for place in places:
@@ -34,8 +32,8 @@ def qos_problems(topology: "Topology") -> Iterator[str]:
                 )
 
 
-def link_problems(topology: "Topology") -> list[str]:
-    """Links that cannot be, whatever the roles."""
+def link_problems(topology: Wiring) -> list[str]:
+    """Return the links that cannot be, whatever the roles."""
     known = {switch.name for switch in topology.switches}
     users: dict[tuple[str, int], list[str]] = {}
     for host in topology.hosts:
@@ -66,7 +64,7 @@ def link_problems(topology: "Topology") -> list[str]:
     return problems
 
 
-def tier_problems(topology: "Topology") -> list[str]:
+def tier_problems(topology: Wiring) -> list[str]:
     """Return what keeps sound links from being two tiers with addresses of their own."""
     leaves, spines = topology.leaves, topology.spines
     spine_names = {spine.name for spine in spines}

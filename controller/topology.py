@@ -22,147 +22,26 @@ link to every spine, and there are no others: two tiers.
 
 import json
 from collections.abc import Callable
-from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-    model_serializer,
-    model_validator,
-)
+from pydantic import ValidationError, model_validator
 
-from weir.controller.addresses import Ip, Mac, ServiceAddress, Subnet
-from weir.controller.qos import Port, Qos
+from weir.controller.qos import Qos
 from weir.controller.tiers import link_problems, qos_problems, repeated, tier_problems
-from weir.wire.definition import SLOT_LANES, SPINE_CLASSES
+from weir.controller.wiring import Aggregation, End, Host, Link, Switch, Target, Wiring
+from weir.wire.definition import SPINE_CLASSES
 
-Target = Literal["soft", "bmv2"]
-HEADROOM: dict[Target, int] = {"soft": 0xFFFF, "bmv2": 512}
-LANE_BYTES = 4
 MAX_HOSTS = 253  # what a rack can number within its /24 beside the aggregation address
 MAX_RACKS = 255  # what leaf_spine can number
-
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
 
 class TopologyError(ValueError):
     """A topology file that cannot be used. The message names the file, the place in it, and what is wrong."""
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Aggregation(_Model):
-    """Where workers send contributions to: addresses the switch answers for itself."""
-
-    mac: Mac = "02:00:00:00:00:fe"
-    ip: Ip = "10.0.0.254"
-
-
-class SwitchTls(_Model):
-    """TLS towards a switch: the authority that signed its certificate and, for mutual TLS, our own pair."""
-
-    ca: Path
-    cert: Path | None = None
-    key: Path | None = None
-
-    @model_validator(mode="after")
-    def _pair(self) -> "SwitchTls":
-        if (self.cert is None) != (self.key is None):
-            raise ValueError("cert and key belong together: give both or neither")
-        return self
-
-
-class Switch(_Model):
-    """One switch and how to program it.
-
-    ``target``: "soft" for the soft switch; "bmv2", the careful default, for BMv2, which can add no more than
-    512 bytes to a packet: its workers send zero blocks that others have. ``subnet``: the rack behind a leaf,
-    as other racks route to it; the /24 around the aggregation address unless given. ``thrift``: BMv2's own
-    management address, for queue rates and depths.
-    """
-
-    name: Name
-    device_id: int = Field(default=1, ge=1, lt=1 << 64)
-    grpc: ServiceAddress
-    program: Name = "weir_v1model"
-    target: Target = "bmv2"
-    aggregation: Aggregation = Aggregation()
-    tls: SwitchTls | None = None
-    subnet: Subnet | None = None
-    thrift: ServiceAddress | None = None
-
-    @property
-    def prefix(self) -> IPv4Network:
-        """Return the addresses of the rack behind this switch."""
-        return IPv4Network(self.subnet or f"{self.aggregation.ip}/24", strict=False)
-
-    @property
-    def headroom(self) -> int:
-        """Return bytes by which the switch can make a packet longer."""
-        return HEADROOM[self.target]
-
-    @property
-    def fills(self) -> bool:
-        """Must workers send requested zero blocks too, so that no result outgrows its packet?"""
-        return self.headroom < SLOT_LANES * LANE_BYTES
-
-
-class Host(_Model):
-    """One host on one switch port. ``shm``: directory of the switch's shared-memory ports, if it has."""
-
-    name: Name
-    switch: Name
-    port: Port
-    mac: Mac
-    ip: Ip
-    shm: str | None = None
-
-
-class End(_Model):
-    """One end of a link, written ``leaf1:5``: a switch and its port."""
-
-    switch: Name
-    port: Port
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_text(cls, value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        switch, colon, port = value.rpartition(":")
-        if not (colon and switch and port.isdigit()):
-            raise ValueError(f"{value!r} is not the end of a link: write SWITCH:PORT")
-        return {"switch": switch, "port": int(port)}
-
-    @model_serializer
-    def __str__(self) -> str:
-        return f"{self.switch}:{self.port}"
-
-
-class Link(_Model):
-    """A cable between two switches."""
-
-    ends: tuple[End, End]
-
-    def __str__(self) -> str:
-        return f"{self.ends[0]} - {self.ends[1]}"
-
-
-class Topology(_Model):
-    """All switches, hosts and links, checked against each other."""
-
-    switches: tuple[Switch, ...] = Field(min_length=1)
-    hosts: tuple[Host, ...] = ()
-    links: tuple[Link, ...] = ()
-    qos: Qos = Qos()
+class Topology(Wiring):
+    """A network that is checked: what is there is there once, and links make two tiers."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Topology":
@@ -194,41 +73,6 @@ class Topology(_Model):
         if problems:
             raise ValueError("; ".join(problems))
         return self
-
-    def switch(self, name: str) -> Switch:
-        """Return the switch of that name. Raises KeyError for a name the topology does not have."""
-        for switch in self.switches:
-            if switch.name == name:
-                return switch
-        raise KeyError(f"the topology has no switch {name!r}")
-
-    def hosts_of(self, switch: str) -> tuple[Host, ...]:
-        """Return the hosts on a switch, by port."""
-        return tuple(sorted((h for h in self.hosts if h.switch == switch), key=lambda h: h.port))
-
-    def neighbours(self, switch: str) -> tuple[tuple[int, Switch], ...]:
-        """Return what is linked to a switch, in the order of the file: its own port, and the switch there."""
-        ports = {
-            there.switch: here.port
-            for link in self.links
-            for here, there in (link.ends, link.ends[::-1])
-            if here.switch == switch
-        }
-        return tuple((ports[other.name], other) for other in self.switches if other.name in ports)
-
-    def is_spine(self, switch: str) -> bool:
-        """Do the switch join racks, and have no hosts itself?"""
-        return bool(self.neighbours(switch)) and not self.hosts_of(switch)
-
-    @property
-    def leaves(self) -> tuple[Switch, ...]:
-        """Return the switches that hosts may be on, in the order of the file."""
-        return tuple(switch for switch in self.switches if not self.is_spine(switch.name))
-
-    @property
-    def spines(self) -> tuple[Switch, ...]:
-        """Return the switches that join racks, in the order of the file."""
-        return tuple(switch for switch in self.switches if self.is_spine(switch.name))
 
 
 def load_topology(path: Path) -> Topology:

@@ -26,7 +26,8 @@ from weir.controller.failover import Failover
 from weir.controller.jobs import Job, Member
 from weir.controller.slots import SlotRange
 from weir.controller.sync import plan
-from weir.controller.topology import End, Topology
+from weir.controller.topology import Topology
+from weir.controller.wiring import End
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.transport.frames import Addresses, Endpoint
 from weir.host_agent.transport.slot_transport import TransportConfig

@@ -4,7 +4,7 @@
 import ipaddress
 from collections.abc import Callable
 
-from weir.controller.topology import Host
+from weir.controller.wiring import Host
 from weir.simulator.nic import Nic, Source
 from weir.wire.addresses import mac_bytes
 

@@ -16,7 +16,7 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from tests.harness.lab import AGGREGATION_IP
-from weir.controller.topology import Target
+from weir.controller.wiring import Target
 from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.wire.definition import UDP_PORT, PacketType
 from weir.wire.scapy_layer import Weir

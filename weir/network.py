@@ -14,7 +14,8 @@ from weir.background import Incast, Sender, Victim
 from weir.wire.definition import MAX_WORKERS
 
 if TYPE_CHECKING:
-    from weir.controller.topology import Host, Target, Topology
+    from weir.controller.topology import Topology
+    from weir.controller.wiring import Host, Target
 
 Background = Literal["none", "incast"]
 

@@ -13,7 +13,8 @@ from weir.agent_service.tls import TlsError, TlsFiles
 from weir.controller.program import load_program
 from weir.controller.server import ListenError, Settings, running
 from weir.controller.switch_client import SwitchClient, SwitchError
-from weir.controller.topology import Switch, SwitchTls, single_switch
+from weir.controller.topology import single_switch
+from weir.controller.wiring import Switch, SwitchTls
 
 TOPOLOGY = single_switch(1, "127.0.0.1:1")
 

@@ -14,7 +14,8 @@ from weir.controller.qos import ClassSpec, Loss, Qos
 from weir.controller.sync import EntryUpdate, GroupUpdate, Verb
 from weir.controller.tables import TABLES, admission, forwarding, losses, queueing, spraying, tree
 from weir.controller.tables.events import COUNTERS
-from weir.controller.topology import Host, leaf_spine, single_switch
+from weir.controller.topology import leaf_spine, single_switch
+from weir.controller.wiring import Host
 
 TOPOLOGY = single_switch(2, "127.0.0.1:9559")
 SWITCH = TOPOLOGY.switches[0]

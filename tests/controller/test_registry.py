@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from weir.controller.jobs import Job, JobError, JobState, JoinSpec, MemberState, Refusal
 from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Stopped
-from weir.controller.topology import Host, leaf_spine, single_switch
+from weir.controller.topology import leaf_spine, single_switch
+from weir.controller.wiring import Host
 
 LEASE = 10.0
 HOSTS = single_switch(40, "127.0.0.1:1").hosts

@@ -34,7 +34,8 @@ from weir.controller.desired import desired_state
 from weir.controller.program import load_program
 from weir.controller.server import Controller, ListenError, Settings, running
 from weir.controller.switch_client import SwitchClient
-from weir.controller.topology import Switch, single_switch
+from weir.controller.topology import single_switch
+from weir.controller.wiring import Switch
 
 FAST = Settings(lease_s=1.0, join_timeout_s=20.0)
 NO_SWITCH = "127.0.0.1:1"

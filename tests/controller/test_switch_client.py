@@ -16,7 +16,8 @@ from weir.controller.switch_client import SwitchClient, SwitchError
 from weir.controller.sync import plan
 from weir.controller.tables import admission, queueing, results, spraying
 from weir.controller.tables.events import COUNTERS
-from weir.controller.topology import Switch, SwitchTls, leaf_spine, single_switch
+from weir.controller.topology import leaf_spine, single_switch
+from weir.controller.wiring import Switch, SwitchTls
 from weir.wire.definition import MAX_WORKERS, Event, Treatment
 
 PROGRAM = load_program("weir_v1model")

@@ -14,7 +14,7 @@ from typing import Final
 
 from weir import child
 from weir.agent_service.client import AgentClient
-from weir.controller.topology import Target
+from weir.controller.wiring import Target
 from weir.netns.lab import Lab, lab
 from weir.netns.namespace import NamespaceError
 from weir.network import NetworkSpec, incast, switch_ports

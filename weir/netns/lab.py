@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from weir.controller.topology import Host, Target, Topology
+from weir.controller.topology import Topology
+from weir.controller.wiring import Host, Target
 from weir.netns.namespace import Namespace, NamespaceError
 from weir.netns.netlink import NetlinkError, TokenBucket
 from weir.netns.offloads import offloads_off

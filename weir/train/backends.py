@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from weir.methods import find_method
 from weir.train.config import TrainConfig
 from weir.train.hooks import BucketHook
 from weir.train.messages import Delivery, Sent, WireCounters
-from weir.train.spec import BackendName
 from weir.train.task import average_buffers
 from weir.train.wirebytes import Meter, TcpMeter
 
@@ -123,20 +121,3 @@ class SparseExchange(Exchange):
         last = self.state.last_step
         assert last is not None, "a step was taken"
         return Delivery(last.counters, last.entered.lanes, last.missing, last.budget)
-
-
-def make_exchange(backend: BackendName, ddp: DistributedDataParallel, config: TrainConfig) -> Exchange:
-    """Return what a backend's process group, which must be initialized, is to be used for."""
-    if backend == "gloo":
-        return GlooExchange()
-    match find_method(config.method).kind:
-        case "sparsifier":
-            return SparseExchange(ddp, config)
-        case "low rank":
-            from weir.train.low_rank import LowRankExchange
-
-            return LowRankExchange(ddp, config)
-        case "parameter averaging":
-            from weir.train.averaging import AveragingExchange
-
-            return AveragingExchange(ddp, config)

@@ -18,9 +18,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from weir.train.backends import Exchange, make_exchange
+from weir.train.backends import Exchange
 from weir.train.config import PRESETS, TrainConfig
 from weir.train.data import learning_rate, share
+from weir.train.exchange import make_exchange
 from weir.train.hooks import CommunicationClock, timed
 from weir.train.messages import Evaluated, Failed, Finished, Message, Ready, Step, WireCounters, encode
 from weir.train.models import parameter_checksum, parameter_count

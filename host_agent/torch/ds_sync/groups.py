@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import torch.distributed as dist
 
+from weir.agent_service import MOST_SLOTS
 from weir.agent_service.client import AgentError
-from weir.controller.slots import MOST_SLOTS
 from weir.host_agent.torch.backend import GroupOptions, WeirProcessGroup
 from weir.host_agent.torch.connection import FreeSlots
 

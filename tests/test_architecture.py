@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a room may know of the others, and that no modules import each other in a circle.
+
+Imports inside functions and under ``if TYPE_CHECKING`` count: a reader follows them all the same.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import weir
+
+PACKAGE: Final = Path(weir.__file__).resolve().parent
+
+# The rooms, each with what it may import besides itself. A module is in the room with the longest name that
+# its own begins with; "weir" is the façade: what is in no other room.
+ROOMS: Final[Mapping[str, frozenset[str]]] = {
+    room: frozenset(allowed.split())
+    for room, allowed in {
+        "weir.native": "",
+        "weir.p4src": "",
+        "weir.wire": "",
+        "weir.agent_service": "",
+        "weir.softswitch": "weir.native",
+        "weir.controller": "weir.agent_service weir.native weir.p4src weir.wire",
+        "weir.host_agent": "weir.agent_service weir.native weir.wire",
+        "weir.simulator": "weir.controller weir.host_agent weir.native weir.p4src weir.softswitch weir.wire",
+        "weir": "weir.agent_service weir.controller weir.host_agent weir.native weir.softswitch weir.wire",
+        "weir.bench": "weir weir.agent_service weir.controller weir.host_agent weir.native weir.p4src "
+        "weir.simulator weir.softswitch weir.wire",
+    }.items()
+}
+
+# Arrows that point the wrong way.
+EXCEPTIONS: Final = {
+    ("weir.host_agent.torch.connection", "weir.cluster"),
+    ("weir.host_agent.torch.rendezvous", "weir.cluster"),
+}
+
+# Packages that a room must do without, so that it can be installed, or reasoned about, without them.
+WITHOUT: Final = {
+    "weir.native": {"grpc", "p4", "pydantic", "torch"},
+    "weir.wire": {"grpc", "numpy", "p4", "pydantic", "torch"},
+    "weir.agent_service": {"numpy", "p4", "pydantic", "torch", "typer"},
+    "weir.softswitch": {"torch"},
+    "weir.controller": {"numpy", "torch"},
+    "weir.host_agent": {"p4", "p4runtime_sh", "yaml"},
+}
+
+# Expressions of any width are written by the module of plain ones, which hands wide operands over, and back.
+CIRCLES: Final = {frozenset({"weir.softswitch.codegen.expressions", "weir.softswitch.codegen.wide"})}
+
+
+def _modules(folder: Path, package: str) -> Iterator[tuple[str, Path]]:
+    """Yield the name and file of every module below ``folder``; rooms are links, which are followed."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            yield from _modules(path, f"{package}.{path.name}")
+        elif path.suffix == ".py":
+            yield package if path.stem == "__init__" else f"{package}.{path.stem}", path
+
+
+@cache
+def modules() -> dict[str, Path]:
+    return dict(_modules(PACKAGE, "weir"))
+
+
+@cache
+def imports(module: str) -> frozenset[str]:
+    """Return what a module imports, anywhere in it: modules of Weir's by their names, others likewise."""
+    found = set()
+    for node in ast.walk(ast.parse(modules()[module].read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            inside = names & modules().keys()
+            found |= inside | ({node.module} if names - inside else set())
+    return frozenset(found - {module})
+
+
+def room(module: str) -> str:
+    return max((name for name in ROOMS if f"{module}.".startswith(f"{name}.")), key=len)
+
+
+def test_the_modules_are_found() -> None:
+    assert {room(module) for module in modules()} == ROOMS.keys()
+    assert "weir.controller.desired" in imports("weir.controller.fabric")
+
+
+def test_rooms_know_what_they_may_know() -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for module in modules()
+        for other in imports(module) & modules().keys()
+        if room(other) not in {room(module), *ROOMS[room(module)]} and (module, other) not in EXCEPTIONS
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_rooms_do_without_what_they_must_do_without() -> None:
+    wrong = [
+        f"{module} imports {other}"
+        for module in modules()
+        for other in imports(module)
+        if other.partition(".")[0] in WITHOUT.get(room(module), ())
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_circles() -> None:
+    graph = {module: imports(module) & modules().keys() for module in modules()}
+    circles = {frozenset(part) for part in _components(graph) if len(part) > 1}
+    assert circles == CIRCLES, "\n".join(" - ".join(sorted(circle)) for circle in circles - CIRCLES)
+
+
+def _components(graph: Mapping[str, frozenset[str]]) -> list[list[str]]:
+    """Return the strongly connected components of a graph (Tarjan)."""
+    sys.setrecursionlimit(max(sys.getrecursionlimit(), 4 * len(graph)))
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        order[node] = lowest[node] = len(order)
+        stack.append(node)
+        for other in graph[node]:
+            if other not in order:
+                visit(other)
+                lowest[node] = min(lowest[node], lowest[other])
+            elif other in stack:
+                lowest[node] = min(lowest[node], order[other])
+        if lowest[node] == order[node]:
+            at = stack.index(node)
+            found.append(stack[at:])
+            del stack[at:]
+
+    for node in graph:
+        if node not in order:
+            visit(node)
+    return found
