@@ -22,7 +22,7 @@ from weir.host_agent.collectives.collectives import Collectives
 from weir.host_agent.collectives.reductions import RedOpType
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.rendezvous import StartCluster
-from weir.host_agent.torch.work import QueuedWork
+from weir.host_agent.torch.work import QueuedWork, submit
 from weir.wire.definition import MAX_WORKERS
 
 BACKEND = "weir"
@@ -67,7 +67,7 @@ class WeirProcessGroup(dist.ProcessGroup):
             with self.connection.deadline(limit):
                 return run()
 
-        return self.connection.operations.submit(guarded)
+        return submit(self.connection.operations, guarded)
 
     def _queue(self, opts: Any, result: Any, run: Callable[[], None]) -> QueuedWork:
         """Queue ``run``; its outcome is ``result``, the tensors it writes."""

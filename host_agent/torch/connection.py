@@ -14,9 +14,10 @@ from weir.agent_service.client import AgentClient, AgentError, Membership
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.torch import rendezvous
-from weir.host_agent.torch.work import OperationQueue
+from weir.host_agent.torch.link_choice import bind_udp, choose_port, wanted_link
 from weir.host_agent.transport.links import Aborted, TransportTimeout
-from weir.host_agent.transport.ports import PortShare, bind_udp, share_port, wanted_link
+from weir.host_agent.transport.operations import OperationQueue
+from weir.host_agent.transport.ports import PortShare
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
@@ -121,7 +122,7 @@ class Connection(Communicator):
                 slots=slots,
                 timeout_s=timeout.total_seconds(),
             )
-            share = share_port(membership, wanted, udp)
+            share = choose_port(membership, wanted, udp)
             undo.callback(share.release)
             connection = cls(client, membership, share, met, cluster, timeout)
             undo.pop_all()

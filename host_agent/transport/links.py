@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What carries a worker's packets: a shared-memory port of a switch on this machine, or a UDP socket.
+"""Carriers of a worker's packets: a shared-memory port of a switch on this machine, or a UDP socket.
 
 The loop that moves packets is native and runs without the interpreter lock, in slices; between two of them
 Python looks whether to give up, and delivers signals.
@@ -45,7 +45,7 @@ class Link(Protocol):
     """Carries one transport's packets at a time."""
 
     def drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
-        """Run the transport's reduce until it is done.
+        """Run the transport's reduce until it is done. For one thread at a time.
 
         Raises TransportTimeout when no round completes for ``timeout_s`` seconds, Aborted within
         SLICE_S or so after ``abort`` is set, OSError when the carrier fails. The
@@ -63,11 +63,20 @@ class _NativeLink:
         self._lib = engine.library()
         self._io: int | None = io
         self._what, self._hint = what, hint
+        self._driven = threading.Lock()
 
     def drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
         """See Link.drive."""
         if self._io is None:
             raise ValueError(f"{self._what} is closed")
+        if not self._driven.acquire(blocking=False):
+            raise RuntimeError(f"{self._what} is in use by another thread: submit to its port's operations")
+        try:
+            self._drive(transport, timeout_s, abort)
+        finally:
+            self._driven.release()
+
+    def _drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
         rounds, since = -1, 0.0
         while not abort.is_set():
             outcome = self._lib.weir_drive(self._io, transport.handle, round(SLICE_S * 1e9))

@@ -8,10 +8,11 @@ Example::
     report = reducer.reduce(lanes, Op.ADD)         # lanes now holds the sums
 """
 
+import contextlib
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -69,42 +70,11 @@ class ReducerStats(TransportCounters):
 _SUMMED: Final = (*COUNTERS, "lanes", "seconds", "entered", "included", "returned", "applied")
 
 
-class _Queue:
-    """A lock that is taken in the order of asking (threading.Lock's order is anyone's guess)."""
-
-    def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._waiting: deque[threading.Lock] = deque()
-
-    def __enter__(self) -> None:
-        turn = threading.Lock()
-        turn.acquire()
-        with self._guard:
-            self._waiting.append(turn)
-            if self._waiting[0] is turn:
-                return
-        try:
-            turn.acquire()
-        except BaseException:  # an interrupt while waiting: leave the line
-            with self._guard:
-                self._leave(turn)
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        with self._guard:
-            self._leave(self._waiting[0])
-
-    def _leave(self, turn: threading.Lock) -> None:
-        first = self._waiting[0] is turn
-        self._waiting.remove(turn)
-        if first and self._waiting:
-            self._waiting[0].release()
-
-
 class Reducer:
-    """Reduces vectors over the workers of a job, one at a time, in the order of the calls.
+    """Reduces vectors over the workers of a job, one at a time.
 
-    All workers must make the same calls in the same order. Calls may come from several threads.
+    All workers must make the same calls in the same order. Who calls from several threads submits to an
+    OperationQueue; here a second caller is refused. ``abort`` and ``close`` may come from any thread.
     A reduce that fails (TransportTimeout, Aborted, OSError, or an interrupt) leaves the workers in different
     rounds: every later call raises Aborted with that reason, and the job needs a new membership.
 
@@ -120,7 +90,7 @@ class Reducer:
         self._link = link
         self._transport = SlotTransport(config)
         self.timeout_s = timeout_s
-        self._turn = _Queue()
+        self._in_use = threading.Lock()
         self._abort = threading.Event()
         self._reason: str | None = None
         self._stats = ReducerStats()
@@ -135,11 +105,10 @@ class Reducer:
         block: lanes in a block, 32 to 256: the unit of what is skipped when zero.
         service: this worker's classes and loss budgets; with budgets, the report's ``given_back`` holds what
         no result included.
-        Raises TypeError or ValueError before anything is sent; Aborted, TransportTimeout, OSError after.
+        Raises TypeError or ValueError before anything is sent, and RuntimeError while another thread is in a
+        reduce; Aborted, TransportTimeout, OSError after.
         """
-        with self._turn:
-            if self._reason is not None:
-                raise Aborted(self._reason)
+        with self._alone():
             start = time.perf_counter()
             self._transport.begin(op, block, lanes, service)
             try:
@@ -153,6 +122,20 @@ class Reducer:
             report = self._transport.report(time.perf_counter() - start)
             self._stats = self._stats.plus(report, self._transport.rto)
             return report
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the transport for one reduce, unless the reducer was aborted or somebody has it."""
+        held = self._in_use.acquire(blocking=False)
+        try:
+            if self._reason is not None:
+                raise Aborted(self._reason)
+            if not held:
+                raise RuntimeError("a reduce is in progress in another thread: submit to an OperationQueue")
+            yield
+        finally:
+            if held:
+                self._in_use.release()
 
     def barrier(self) -> ReduceReport:
         """Return when every worker has called it: one round without lanes."""
@@ -172,7 +155,7 @@ class Reducer:
     def close(self) -> None:
         """Abort what is in progress, then detach and free everything. Closing twice is harmless."""
         self.abort(f"the reducer of job {self.config.job} is closed")
-        with self._turn:
+        with self._in_use:
             if not self._closed:
                 self._closed = True
                 self._transport.close()

@@ -7,6 +7,7 @@ Reference: Vogels, Karimireddy and Jaggi, "PowerSGD: Practical Low-Rank Gradient
 Optimization", NeurIPS 2019; torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook.
 """
 
+from concurrent.futures import Future
 from typing import Any, Final
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weir.host_agent.torch.backend import WeirProcessGroup
 from weir.host_agent.torch.work import QueuedWork
+from weir.host_agent.transport.operations import complete
 from weir.train.backends import Exchange, WeirMeter
 from weir.train.config import TrainConfig
 from weir.train.messages import Sent
@@ -45,9 +47,9 @@ class _GroupInside(dist.ProcessGroup):
                 self._collectives.all_reduce(tensor)
             return tensors
 
-        work = QueuedWork(run)
-        work.execute()
-        return work
+        outcome: Future[list[torch.Tensor]] = Future()
+        complete(outcome, run)
+        return QueuedWork(outcome)
 
 
 class LowRankExchange(Exchange):

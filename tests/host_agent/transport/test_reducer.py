@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reducer: what users of the network call, from several threads and when things go wrong."""
+"""The reducer: what users of the network call, also when things go wrong."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +43,10 @@ def answer_one(port: ShmPort) -> Packet:
     """Take a contribution, answer it, and return it."""
     frame = port.recv(10)
     assert frame is not None
+    return answer(port, frame)
+
+
+def answer(port: ShmPort, frame: bytes) -> Packet:
     packet = Packet.decode(frame[42:])
     assert port.send(Framer(Addresses(AGGREGATION, US.host)).wrap(result(packet).encode(), 0))
     return packet
@@ -81,23 +84,16 @@ def test_operators_block_sizes_shapes_and_barriers_one_after_the_other(tmp_path:
     assert stats.seconds > 0
 
 
-def test_calls_are_served_in_the_order_of_asking(reducer: Reducer, port: ShmPort) -> None:
-    def ask(number: int) -> None:
-        reducer.reduce(np.full(8, number, np.uint32), Op.ADD)
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(1, 6)]
-    for number, thread in enumerate(threads, 1):  # the first waits for the switch, the others for it
-        thread.start()
-        while len(reducer._turn._waiting) < number:
-            time.sleep(0.001)
-    served: dict[int, int] = {}  # by round: a packet may come again while the switch is silent
-    while len(served) < len(threads):
-        packet = answer_one(port)
-        if packet.groups:  # or it asks only whether the switch is there
-            served[packet.round] = packet.groups[0][0]
-    for thread in threads:
-        thread.join()
-    assert list(served.values()) == [1, 2, 3, 4, 5]
+def test_a_second_caller_is_refused_and_harms_nothing(reducer: Reducer, port: ShmPort) -> None:
+    thread = threading.Thread(target=reducer.barrier)
+    thread.start()
+    frame = port.recv(10)
+    assert frame is not None  # it has begun
+    with pytest.raises(RuntimeError, match="OperationQueue"):
+        reducer.barrier()
+    answer(port, frame)
+    thread.join()
+    assert reducer.stats.reduces == 1
 
 
 def test_a_worker_that_never_comes_is_a_timeout_and_the_end_of_the_reducer(tmp_path: Path) -> None:

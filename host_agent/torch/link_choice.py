@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The link that a member of a job takes: its host's shared-memory port, or a UDP socket."""
+
+import os
+from typing import Literal
+
+from weir.agent_service.client import Membership
+from weir.host_agent.transport.frames import Addresses, Endpoint
+from weir.host_agent.transport.links import UdpLink
+from weir.host_agent.transport.ports import PortShare, own_socket, share_memory
+
+LinkKind = Literal["shm", "udp"]
+
+_ANY_ADDRESS = ("0.0.0.0", 0)
+
+
+def wanted_link() -> LinkKind | None:
+    """Return the link that WEIR_LINK asks for; None when it leaves the choice to us."""
+    wanted = os.environ.get("WEIR_LINK") or None
+    if wanted not in (None, "shm", "udp"):
+        raise ValueError(f"WEIR_LINK is {wanted!r}: it must be shm or udp, or be unset")
+    return wanted  # type: ignore[return-value]
+
+
+def bind_udp(wanted: LinkKind | None) -> UdpLink | None:
+    """Return a socket whose port the controller is told on joining; None when only shared memory will do."""
+    return None if wanted == "shm" else UdpLink(_ANY_ADDRESS)
+
+
+def choose_port(membership: Membership, wanted: LinkKind | None, udp: UdpLink | None) -> PortShare:
+    """Return the port of a member: its host's shared-memory port where there is one, else ``udp``.
+
+    Takes ``udp`` over: it is closed when it is not used.
+    """
+    if membership.shm_dir is not None and wanted != "udp":
+        if udp is not None:
+            udp.close()
+        host, switch = membership.host, membership.aggregation
+        addresses = Addresses(
+            Endpoint(host.mac, host.ip, host.udp_port), Endpoint(switch.mac, switch.ip, switch.udp_port)
+        )
+        return share_memory(membership.shm_dir, membership.switch_port, addresses)
+    if udp is None:
+        raise ValueError(
+            f"WEIR_LINK is shm, but host {membership.host_name!r} has no shared-memory port in the "
+            "controller's topology: give it one (shm: DIRECTORY), or set WEIR_LINK=udp"
+        )
+    udp.connect((membership.aggregation.ip, membership.aggregation.udp_port))
+    return own_socket(udp, f"weir-{membership.job_id}")

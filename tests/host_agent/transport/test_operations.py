@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of operations: of several threads and groups on one port, when they fail, and at the end."""
+
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import wait
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.host_agent.transport.answers import result
+from weir.host_agent.transport.codec import Packet
+from weir.host_agent.transport.frames import Addresses, Framer
+from weir.host_agent.transport.links import Aborted
+from weir.host_agent.transport.operations import OperationQueue, QueueClosedError
+from weir.host_agent.transport.ports import PortShare, share_memory
+from weir.host_agent.transport.reducer import Reducer
+from weir.host_agent.transport.slot_transport import TransportConfig
+from weir.native.ring import SWITCH, ShmPort
+from weir.simulator.entries import AGGREGATION, host_addresses
+from weir.wire.definition import Op
+
+US = host_addresses(1)
+
+
+@pytest.fixture
+def operations() -> Iterator[OperationQueue]:
+    operations = OperationQueue("test")
+    yield operations
+    operations.close()
+
+
+class Gate:
+    """An operation that runs until it is let through."""
+
+    def __init__(self) -> None:
+        self._begun, self._open = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self._begun.set()
+        assert self._open.wait(60)
+
+    def until_running(self) -> None:
+        assert self._begun.wait(60)
+
+    def open(self) -> None:
+        self._open.set()
+
+
+class TestQueue:
+    def test_operations_of_all_threads_run_in_the_order_of_submission(
+        self, operations: OperationQueue
+    ) -> None:
+        gate, done = Gate(), []
+        operations.submit(gate)
+        for number in range(20):
+            thread = threading.Thread(target=operations.submit, args=(lambda n=number: done.append(n),))
+            thread.start()
+            thread.join()
+        last = operations.submit(lambda: done.append("last"))
+        gate.open()
+        last.result()
+        assert done == [*range(20), "last"]
+
+    def test_what_an_operation_raises_is_its_own_outcome_alone(self, operations: OperationQueue) -> None:
+        failed, left = operations.submit(lambda: 1 // 0), operations.submit(lambda: sys.exit(3))
+        assert operations.submit(lambda: 7).result() == 7
+        with pytest.raises(ZeroDivisionError):
+            failed.result()
+        with pytest.raises(SystemExit):
+            left.result()
+
+    def test_closing_runs_what_is_queued_and_takes_no_more(self, operations: OperationQueue) -> None:
+        gate = Gate()
+        operations.submit(gate)
+        queued = operations.submit(lambda: 7)
+        gate.until_running()
+        closing = threading.Thread(target=operations.close)
+        closing.start()
+        gate.open()
+        closing.join()
+        assert queued.result(timeout=0) == 7
+        with pytest.raises(QueueClosedError):
+            operations.submit(lambda: 8)
+
+    def test_an_operation_may_close_the_queue_it_runs_in(self, operations: OperationQueue) -> None:
+        operations.submit(operations.close).result(60)
+        with pytest.raises(QueueClosedError):
+            operations.submit(lambda: 8)
+
+    def test_an_outcome_that_was_cancelled_is_not_run(self, operations: OperationQueue) -> None:
+        gate, done = Gate(), []
+        operations.submit(gate)
+        unwanted = operations.submit(lambda: done.append(1))
+        assert unwanted.cancel()
+        gate.open()
+        operations.submit(lambda: done.append(2)).result()
+        assert done == [2]
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[ShmPort]:
+    """Yield the switch's end of port 1; the test plays the switch."""
+    with ShmPort(tmp_path, 1, SWITCH) as port:
+        yield port
+
+
+class Group:
+    """One of several groups of this process on the port, alone in its job."""
+
+    def __init__(self, directory: Path, job: int) -> None:
+        self.share: PortShare = share_memory(directory, 1, US)
+        self.reducer = Reducer(self.share, TransportConfig(job, 0, 1, slots=1))
+        self.operations = self.share.operations
+
+    def end(self) -> None:
+        self.reducer.close()
+        self.share.release()
+
+
+@pytest.fixture
+def groups(tmp_path: Path, port: ShmPort) -> Iterator[list[Group]]:
+    made = [Group(tmp_path, job) for job in (5, 6)]
+    yield made
+    for group in made:
+        group.end()
+
+
+def answer(port: ShmPort) -> Packet:
+    """Take a contribution, answer it, and return it."""
+    frame = port.recv(10)
+    assert frame is not None
+    packet = Packet.decode(frame[42:])
+    assert port.send(Framer(Addresses(AGGREGATION, US.host)).wrap(result(packet).encode(), 0))
+    return packet
+
+
+class TestSharedPort:
+    def test_reductions_of_all_groups_run_in_the_order_of_submission(
+        self, groups: list[Group], port: ShmPort
+    ) -> None:
+        order = [0, 1, 1, 0, 1, 0]
+        outcomes = [
+            groups[which].operations.submit(
+                lambda n=number, g=groups[which]: g.reducer.reduce(np.full(8, n, np.uint32), Op.ADD)
+            )
+            for number, which in enumerate(order, 1)
+        ]
+        served: dict[tuple[int, int], int] = {}  # a packet may come again while the switch is silent
+        while len(served) < len(order):
+            packet = answer(port)
+            if packet.groups:  # or it asks only whether the switch is there
+                served[packet.job, packet.round] = packet.groups[0][0]
+        wait(outcomes)
+        assert list(served.values()) == [1, 2, 3, 4, 5, 6]
+        assert [job for job, _ in served] == [(5, 6)[which] for which in order]
+        assert groups[0].operations is groups[1].operations
+
+    def test_an_abort_ends_the_operations_of_one_group_and_lets_the_others_run(
+        self, groups: list[Group], port: ShmPort
+    ) -> None:
+        first, second = groups
+        doomed = [first.operations.submit(first.reducer.barrier) for _ in range(3)]
+        spared = second.operations.submit(second.reducer.barrier)
+        assert port.recv(10) is not None  # the first has begun
+        first.reducer.abort("rank 3 was lost")
+        while answer(port).job != second.reducer.config.job:
+            pass
+        assert spared.result().rounds == 1
+        for outcome in doomed:
+            with pytest.raises(Aborted, match="rank 3 was lost"):
+                outcome.result()
+
+    def test_a_group_that_ends_waits_for_its_own_operation_alone(
+        self, groups: list[Group], port: ShmPort
+    ) -> None:
+        first, second = groups
+        doomed = first.operations.submit(first.reducer.barrier)
+        queued = second.operations.submit(second.reducer.barrier)
+        assert port.recv(10) is not None
+        first.end()
+        with pytest.raises(Aborted, match="closed"):
+            doomed.result()
+        while answer(port).job != second.reducer.config.job:
+            pass
+        assert queued.result().rounds == 1
+
+    def test_the_last_group_that_ends_takes_the_port_along(
+        self, groups: list[Group], port: ShmPort, tmp_path: Path
+    ) -> None:
+        first, second = groups
+        first.end()
+        second.end()
+        with pytest.raises(QueueClosedError):
+            second.operations.submit(second.reducer.barrier)
+        again = Group(tmp_path, 7)
+        assert again.operations is not second.operations
+        outcome = again.operations.submit(again.reducer.barrier)
+        assert answer(port).job == 7
+        assert outcome.result().rounds == 1
+        again.end()
+
+    def test_a_link_refuses_a_second_thread(self, groups: list[Group], port: ShmPort) -> None:
+        first, second = groups
+        outcome = first.operations.submit(first.reducer.barrier)
+        frame = port.recv(10)
+        assert frame is not None
+        with pytest.raises(RuntimeError, match="in use by another thread"):
+            second.reducer.barrier()
+        packet = Packet.decode(frame[42:])
+        port.send(Framer(Addresses(AGGREGATION, US.host)).wrap(result(packet).encode(), 0))
+        assert outcome.result().rounds == 1
