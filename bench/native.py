@@ -92,7 +92,7 @@ class Load:
 
 
 def contributions(job: int, workers: int, lanes: int) -> Load:
-    """Full packets of ``lanes`` (a multiple of 32, at most 256) lanes in one column, operator ADD."""
+    """Return full packets of ``lanes`` (a multiple of 32, at most 256) lanes in one column, operator ADD."""
     frames = []
     for worker in range(workers):
         groups = {g: tuple(range(worker, worker + GROUP_LANES)) for g in range(lanes // GROUP_LANES)}
@@ -167,35 +167,26 @@ def over_interfaces(
         if fd < 0:
             raise OSError(ctypes.get_errno(), f"no packet socket in network namespace {namespace}")
         sockets.append(fd)
-    counts = (ctypes.c_uint64 * 3)()
-    library().load_sockets(
-        (ctypes.c_int * len(sockets))(*sockets),
-        load.frames,
-        load.length,
-        load.workers,
-        slots,
-        first_round,
-        int(seconds * 1e9),
-        _RETRY_NS,
-        counts,
-    )
-    return Rate(counts[0], counts[1], counts[2], seconds)
+    descriptors = (ctypes.c_int * len(sockets))(*sockets)
+    _, rate = _drive(library().load_sockets, descriptors, load, slots, first_round, seconds)
+    return rate
 
 
 def over_rings(directory: Path, load: Load, slots: int, first_round: int, seconds: float) -> Rate:
-    """Return the same over shared-memory ports 1, 2, ... of a directory. Raises OSError."""
-    counts = (ctypes.c_uint64 * 3)()
-    done = library().load_rings(
-        os.fsencode(directory),
-        load.frames,
-        load.length,
-        load.workers,
-        slots,
-        first_round,
-        int(seconds * 1e9),
-        _RETRY_NS,
-        counts,
-    )
+    """Run the same over shared-memory ports 1, 2, ... of a directory. Raises OSError."""
+    done, rate = _drive(library().load_rings, os.fsencode(directory), load, slots, first_round, seconds)
     if done != 0:
         raise OSError(ctypes.get_errno(), f"no shared-memory ports in {directory}")
-    return Rate(counts[0], counts[1], counts[2], seconds)
+    return rate
+
+
+def _drive(
+    run: Any, where: Any, load: Load, slots: int, first_round: int, seconds: float
+) -> tuple[int | None, Rate]:
+    """Return the result of a native driver of workers, and what they counted."""
+    counts = (ctypes.c_uint64 * 3)()
+    length_ns = int(seconds * 1e9)
+    result = run(
+        where, load.frames, load.length, load.workers, slots, first_round, length_ns, _RETRY_NS, counts
+    )
+    return result, Rate(counts[0], counts[1], counts[2], seconds)

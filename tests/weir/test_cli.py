@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``weir`` command: quick to say what it can do, clear about what it was given."""
 
+import importlib
+import inspect
 import subprocess
 import sys
 
@@ -8,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from weir.cli import app
+from weir.train.config import TrainConfig
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -60,3 +63,18 @@ def test_bad_training_options_are_refused_before_anything_starts(arguments: list
 def test_version() -> None:
     status, output = run("--version")
     assert status == 0 and output.startswith("weir ")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [("train", "weir.train.cli:train"), ("compare", "weir.compare.cli:compare")]
+)
+def test_training_options_are_those_of_a_training(command: str, name: str) -> None:
+    """Every setting of TrainConfig is an option, with the same default."""
+    module, _, function = name.partition(":")
+    options = inspect.signature(getattr(importlib.import_module(module), function)).parameters
+    fields = TrainConfig.model_fields
+    for option in options.keys() & fields.keys() - {"name"}:
+        unset = fields[option].is_required() or fields[option].default == ()
+        assert options[option].default == (None if unset else fields[option].default), option
+    left_out = fields.keys() - options.keys()
+    assert left_out == ({"method", "seed", "reference", "pcap"} if command == "compare" else set())

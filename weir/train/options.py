@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line options that ``weir train`` and ``weir compare`` share: names, types, help texts."""
+"""Command line options of a training: types, help texts, and how ``train`` and ``compare`` take them."""
 
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, ParamSpec
 
 import typer
+
+_Own = ParamSpec("_Own")
 
 _METHOD: Final = "Method"
 _NETWORK: Final = "Network"
@@ -165,3 +169,64 @@ LossPolicy = Annotated[
         rich_help_panel=_NETWORK,
     ),
 ]
+
+_TRAINING: Final[Mapping[str, Any]] = {
+    "workers": Workers,
+    "model": Model,
+    "data": Data,
+    "format": Format,
+    "density": Density,
+    "threshold": Threshold,
+    "block": Block,
+    "warmup_steps": WarmupSteps,
+    "exclude": Exclude,
+    "powersgd_rank": PowerSgdRank,
+    "group_size": GroupSize,
+    "swa_epochs": SwaEpochs,
+    "epochs": Epochs,
+    "max_steps": MaxSteps,
+    "evaluate_every": EvaluateEvery,
+    "batch_size": BatchSize,
+    "lr": LearningRate,
+    "topology": Topology,
+    "links": Links,
+    "loss": Loss,
+    "background": Background,
+    "background_load": BackgroundLoad,
+    "background_dscp": BackgroundDscp,
+    "loss_budget": LossBudget,
+    "loss_policy": LossPolicy,
+    "out": Out,
+}
+"""The settings of TrainConfig that both commands take, in the order of their help."""
+
+
+def takes_training_options(command: Callable[_Own, None]) -> Callable[_Own, None]:
+    """Give a command every training option in place of its ``**settings``, with TrainConfig's defaults.
+
+    The command's own options come last in the help, but for those of a panel, which come first there.
+    """
+    from weir.train.config import TrainConfig
+
+    fields = TrainConfig.model_fields
+    own = [option for option in inspect.signature(command).parameters.values() if option.name != "settings"]
+    shared = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None
+            if fields[name].is_required() or fields[name].default == ()
+            else fields[name].default,
+            annotation=option,
+        )
+        for name, option in _TRAINING.items()
+    ]
+    first = [option for option in own if _panel(option.annotation)]
+    options = [*first, *shared, *(option for option in own if option not in first)]
+    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    command.__annotations__ = {option.name: option.annotation for option in options}
+    return command
+
+
+def _panel(annotation: Any) -> str | None:
+    return next((o.rich_help_panel for o in annotation.__metadata__ if hasattr(o, "rich_help_panel")), None)
