@@ -2,6 +2,7 @@
 """Tests skip by name where a machine lacks what their markers say, or fail when ``WEIR_REQUIRE`` names it."""
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,17 @@ def short_path() -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(prefix="weir-") as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let processes that the test starts be interrupted, although this one may ignore SIGINT.
+
+    It does when a shell put it in the background (`nohup make test &`), and what it starts would, too.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -212,6 +212,7 @@ def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> No
     }  # fmt: skip
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_every_process(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "weir", "calibrate", "--model", "mlp", "--jobs", "2"]
     process = subprocess.Popen(
