@@ -23,8 +23,9 @@ from typing import Any
 
 import grpc
 
+from weir import protobuf
 from weir.agent_service.heartbeat import HeartbeatThread
-from weir.agent_service.proto import agent_pb2, agent_pb2_grpc
+from weir.agent_service.proto import METHODS, agent_pb2
 from weir.agent_service.tls import TlsError, TlsFiles
 
 CONNECT_TIMEOUT_S = 10.0  # for a controller that is being started
@@ -113,7 +114,7 @@ class AgentClient:
         self.address = address
         self.membership: Membership | None = None
         self._channel = _channel(address, tls)
-        self._stub = agent_pb2_grpc.AgentsStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub = protobuf.stub(self._channel, METHODS)
         self._token = ""
         self._lifeline: HeartbeatThread | None = None
         self._lock = threading.Lock()

@@ -7,12 +7,10 @@ Numbers are written as P4Runtime's canonical byte strings (specification 1.3, se
 from collections.abc import Iterator
 from typing import Any
 
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2
-from p4runtime_sh.context import Context, P4Type
-
 from weir.controller.entries import Lpm, Match, Replica, TableEntry, Ternary
 from weir.controller.sync import EntryUpdate, Update
+from weir.p4runtime.names import Names
+from weir.p4runtime.schema import p4info_pb2, p4runtime_pb2
 
 
 class UnknownNameError(LookupError):
@@ -23,16 +21,15 @@ class Codec:
     """Translates for one P4Info."""
 
     def __init__(self, p4info: Any) -> None:
-        self._context = Context()
-        self._context.set_p4info(p4info)
+        self._names = Names(p4info)
 
     def table_id(self, name: str) -> int:
         """Return the id of a table."""
-        return int(self._object(P4Type.table, name).preamble.id)
+        return int(self._object("tables", name).preamble.id)
 
     def counter_id(self, name: str) -> int:
         """Return the id of an indirect counter."""
-        return int(self._object(P4Type.counter, name).preamble.id)
+        return int(self._object("counters", name).preamble.id)
 
     def update(self, update: Update) -> Any:
         """Return a P4Runtime ``Update``."""
@@ -50,23 +47,23 @@ class Codec:
         """Return a P4Runtime ``TableEntry``."""
         message = p4runtime_pb2.TableEntry(table_id=self.table_id(entry.table), priority=entry.priority)
         for name, value in entry.match:
-            field = self._context.get_mf(entry.table, name)
+            field = self._names.field(entry.table, name)
             if field is None:
                 raise UnknownNameError(f"the P4 program's table {entry.table} has no key {name!r}")
             _encode_match(message, field, value)
-        action = self._object(P4Type.action, entry.action)
+        action = self._object("actions", entry.action)
         message.action.action.action_id = action.preamble.id
         for name, number in entry.params:
-            param_id = self._context.get_param_id(entry.action, name)
-            if param_id is None:
+            param = self._names.param(entry.action, name)
+            if param is None:
                 raise UnknownNameError(f"the P4 program's action {entry.action} has no parameter {name!r}")
-            message.action.action.params.add(param_id=param_id, value=_bytes(number))
+            message.action.action.params.add(param_id=param.id, value=_bytes(number))
         return message
 
     def decode(self, message: Any) -> TableEntry:
         """Return the entry that a P4Runtime ``TableEntry`` read from a switch describes."""
-        table = self._context.get_obj_by_id(message.table_id)
-        action = self._context.get_obj_by_id(message.action.action.action_id)
+        table = self._names.with_id(message.table_id)
+        action = self._names.with_id(message.action.action.action_id)
         given = {param.param_id: param.value for param in message.action.action.params}
         return TableEntry(
             table.preamble.name,
@@ -81,10 +78,10 @@ class Codec:
         replicas = frozenset(Replica(copy.egress_port, copy.instance) for copy in message.replicas)
         return message.multicast_group_id, replicas
 
-    def _object(self, kind: P4Type, name: str) -> Any:
-        found = self._context.get_obj(kind, name)
+    def _object(self, kind: str, name: str) -> Any:
+        found = self._names.get(kind, name)
         if found is None:
-            raise UnknownNameError(f"the P4 program has no {kind.name} {name}: is it Weir's?")
+            raise UnknownNameError(f"the P4 program has no {kind.removesuffix('s')} {name}: is it Weir's?")
         return found
 
 

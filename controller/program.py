@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
+from weir.p4runtime.schema import p4info_pb2
 from weir.p4src import BUILD
 from weir.p4src.manifest import stale
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import grpc
 
-from weir.agent_service.proto import agent_pb2_grpc
+from weir import protobuf
+from weir.agent_service.proto import METHODS
 from weir.agent_service.tls import TlsFiles
 from weir.controller.fabric import Fabric
 from weir.controller.memory import Memory
@@ -95,7 +96,7 @@ class Controller:
         credentials = self._settings.tls.server_credentials() if self._settings.tls else None
         self._loop = asyncio.get_running_loop()
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        agent_pb2_grpc.add_AgentsServicer_to_server(self._service, self._server)  # type: ignore[no-untyped-call]
+        self._server.add_generic_rpc_handlers((protobuf.handler(self._service, METHODS),))
         self.address = self._bind(credentials)
         await self._server.start()
         self._tasks = [

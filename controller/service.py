@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import grpc
 
-from weir.agent_service.proto import agent_pb2, agent_pb2_grpc
+from weir.agent_service.proto import agent_pb2
 from weir.controller.fabric import Fabric
 from weir.controller.jobs import Job, JobError, JoinSpec, Member, Refusal
 from weir.controller.memory import Memory, StateFileError
@@ -37,7 +37,7 @@ _STATUS = {
 _Event = agent_pb2.JobEvent
 
 
-class AgentService(agent_pb2_grpc.AgentsServicer):
+class AgentService:
     """Join, Attend, Leave, Status. Everything happens on one event loop, so the registry needs no lock."""
 
     def __init__(

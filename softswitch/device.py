@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from google.protobuf import text_format
-from p4.v1 import p4runtime_pb2
 
+from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.dataplane.port_spec import Interface, Pcap, PortSpec, Shm, Tunnel
 from weir.softswitch.dataplane.ports import PortError, PortLoop
 from weir.softswitch.dataplane.shm_directory import ShmDirectory

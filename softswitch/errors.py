@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the soft switch says when it refuses something."""
 
-from enum import IntEnum
+from weir.p4runtime.codes import Code
+
+__all__ = ["Code", "ControlError", "ProgramError", "UnsupportedConstruct"]
 
 
 class ProgramError(ValueError):
@@ -20,21 +22,6 @@ class UnsupportedConstruct(ProgramError):  # noqa: N818 - it names what is refus
         super().__init__(f"the soft switch does not support {construct} (used in {where})")
         self.construct = construct
         self.where = where
-
-
-class Code(IntEnum):
-    """Canonical error codes of google.rpc, as far as the control interface uses them."""
-
-    INVALID_ARGUMENT = 3
-    NOT_FOUND = 5
-    ALREADY_EXISTS = 6
-    PERMISSION_DENIED = 7
-    RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    OUT_OF_RANGE = 11
-    UNIMPLEMENTED = 12
-    INTERNAL = 13
 
 
 class ControlError(Exception):

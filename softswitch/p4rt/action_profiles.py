@@ -4,8 +4,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from p4.v1 import p4runtime_pb2
-
+from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.p4rt.actions import decode_action, encode_action
 from weir.softswitch.p4rt.keys import Message, invalid
 from weir.softswitch.p4rt.p4info import ProfileInfo, TableInfo

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from p4.v1 import p4runtime_pb2
-
+from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt import entities, tables
 from weir.softswitch.p4rt.keys import Message, decode_key

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
-from p4.v1 import p4runtime_pb2
-
+from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.p4info import DigestInfo
 from weir.softswitch.state.digests import Digest

@@ -4,8 +4,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from p4.v1 import p4runtime_pb2
-
+from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.keys import Message, entries_with, invalid
 from weir.softswitch.p4rt.p4info import P4InfoIndex, TableInfo

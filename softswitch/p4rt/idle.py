@@ -4,8 +4,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from p4.v1 import p4runtime_pb2
-
+from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.p4rt.keys import Message, encode_key, invalid
 from weir.softswitch.p4rt.p4info import TableInfo
 from weir.softswitch.p4rt.pipeline import EntryNotes, Pipeline

@@ -4,9 +4,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2
-
+from weir.p4runtime.schema import p4info_pb2, p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.p4info import FieldInfo, TableInfo
 from weir.softswitch.p4rt.pipeline import Pipeline

@@ -5,8 +5,7 @@ import logging
 import time
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.idle import idle_notifications
 from weir.softswitch.p4rt.pipeline import Pipeline, PipelineStore

@@ -4,8 +4,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from p4.v1 import p4data_pb2
-
+from weir.p4runtime.schema import p4data_pb2
 from weir.softswitch.errors import UnsupportedConstruct
 from weir.softswitch.p4rt.values import encode, encode_signed
 

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from p4.config.v1 import p4info_pb2
-
+from weir.p4runtime.schema import p4info_pb2
 from weir.softswitch.errors import Code, ControlError, ProgramError, UnsupportedConstruct
 from weir.softswitch.p4rt.p4data import Encoder, encoder
 from weir.softswitch.program.loader import Program

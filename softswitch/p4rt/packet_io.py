@@ -4,8 +4,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from p4.v1 import p4runtime_pb2
-
+from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.p4info import FieldInfo, P4InfoIndex
 from weir.softswitch.p4rt.values import decode, encode

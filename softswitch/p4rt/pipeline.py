@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from p4.v1 import p4runtime_pb2
-
 from weir import native
+from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError, ProgramError
 from weir.softswitch.p4rt.digests import DigestLists
 from weir.softswitch.p4rt.p4info import P4InfoIndex

@@ -3,8 +3,7 @@
 
 from collections.abc import Iterator
 
-from p4.v1 import p4runtime_pb2
-
+from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.p4rt.counters import cells
 from weir.softswitch.p4rt.keys import Message, invalid
 from weir.softswitch.p4rt.pipeline import Pipeline

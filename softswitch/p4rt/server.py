@@ -2,7 +2,6 @@
 """The gRPC server around the P4Runtime service: address, TLS, start and stop."""
 
 import ssl
-from collections.abc import Callable
 from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any, Final
 
 import grpc
 from google.protobuf.message import DecodeError
-from p4.v1 import p4runtime_pb2
 
+from weir.p4runtime.schema import METHODS
+from weir.protobuf import handler
 from weir.softswitch.p4rt.service import P4RuntimeService
 from weir.softswitch.p4rt.sessions import MAX_OPEN
 
@@ -51,38 +51,16 @@ def _credentials(tls: Tls) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials([(key, cert)], ca, require_client_auth=ca is not None)
 
 
-def _handlers(service: P4RuntimeService) -> grpc.GenericRpcHandler:
-    """As the generated stubs have it, but bytes that are no message only end their call: no stack trace."""
-    described = p4runtime_pb2.DESCRIPTOR.services_by_name["P4Runtime"]
-    kinds = {
-        (False, False): grpc.unary_unary_rpc_method_handler,
-        (False, True): grpc.unary_stream_rpc_method_handler,
-        (True, True): grpc.stream_stream_rpc_method_handler,
-    }
-    handlers = {}
-    for method in described.methods:
-        name = method.name
-        kind = kinds[name == "StreamChannel", name in ("StreamChannel", "Read")]
-        handlers[name] = kind(
-            getattr(service, name),
-            request_deserializer=_parser(method.input_type._concrete_class),
-            response_serializer=_serialised,
-        )
-    return grpc.method_handlers_generic_handler(described.full_name, handlers)
+def _parse(message: Any, data: bytes) -> Any:
+    """Return a message; for bytes that are none, None: gRPC then answers INTERNAL, without a stack trace."""
+    try:
+        return message.FromString(data)
+    except (DecodeError, UnicodeDecodeError):
+        return None
 
 
-def _serialised(message: Any) -> bytes:
+def _serialize(message: Any) -> bytes:
     return message if isinstance(message, bytes) else bytes(message.SerializeToString())
-
-
-def _parser(message: Any) -> Callable[[bytes], Any]:
-    def parse(data: bytes) -> Any:
-        try:
-            return message.FromString(data)
-        except (DecodeError, UnicodeDecodeError):
-            return None  # which gRPC answers with INTERNAL
-
-    return parse
 
 
 class P4RuntimeServer:
@@ -113,7 +91,9 @@ class P4RuntimeServer:
         )
         pool = futures.ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="p4rt")
         self._server = grpc.server(pool, options=options, maximum_concurrent_rpcs=MAX_CALLS)
-        self._server.add_generic_rpc_handlers((_handlers(service),))
+        self._server.add_generic_rpc_handlers(
+            (handler(service, METHODS, parse=_parse, serialize=_serialize),)
+        )
         credentials = None if tls is None else _credentials(tls)
         try:
             if credentials is None:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
-from p4.v1 import p4runtime_pb2, p4runtime_pb2_grpc
 
+from weir.p4runtime.schema import API_VERSION, p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt import batch, entities
 from weir.softswitch.p4rt.notifications import Notifications
@@ -19,13 +19,12 @@ from weir.softswitch.p4rt.sessions import Sessions, Stream, stream_error
 from weir.softswitch.p4rt.status import batch_status, grpc_code, shortened
 from weir.softswitch.switch import MAX_FRAME
 
-API_VERSION: Final = "1.4.1"
 _READ_CHUNK: Final = 1 << 20  # bytes per ReadResponse: clients take 4 MiB unless told otherwise
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
-class P4RuntimeService(p4runtime_pb2_grpc.P4RuntimeServicer):  # type: ignore[misc]
+class P4RuntimeService:
     """P4Runtime for one device.
 
     Args:

@@ -8,9 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2
-
+from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.arbitration import Arbiter, Notice
 from weir.softswitch.p4rt.status import shortened
@@ -154,7 +152,7 @@ class Sessions:
 
     def _tell(self, notices: Iterable[Notice]) -> None:
         for notice in notices:  # a primary is the last
-            if notice.code == code_pb2.OK:
+            if notice.code == Code.OK:
                 self._settle()
             _stream(notice.stream).send(self._message(notice))
 
@@ -178,9 +176,9 @@ def _stream(each: object) -> Stream:
 
 
 def _text(notice: Notice) -> str:
-    if notice.code == code_pb2.OK:
+    if notice.code == Code.OK:
         return "you are the primary controller"
-    if notice.code == code_pb2.ALREADY_EXISTS:
+    if notice.code == Code.ALREADY_EXISTS:
         return "another controller is primary"
     if notice.election_id is None:
         return "there is no primary controller, and has been none"

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import grpc
-from google.rpc import code_pb2, status_pb2
-from p4.v1 import p4runtime_pb2
 
+from weir.p4runtime.codes import Code
+from weir.p4runtime.errors import DETAILS_KEY
+from weir.p4runtime.schema import p4runtime_pb2, status_pb2
 from weir.softswitch.errors import ControlError
 
-DETAILS_KEY: Final = "grpc-status-details-bin"
 _BY_NUMBER: Final = {code.value[0]: code for code in grpc.StatusCode}
 _MAX_MESSAGE: Final = 500  # characters
 
@@ -40,10 +40,10 @@ def batch_status(call: str, results: Sequence[ControlError | None]) -> BatchStat
     """Return the status of a batch that failed in part: UNKNOWN, with one p4.v1.Error per part in order."""
     failed = sum(error is not None for error in results)
     message = f"{call}: {failed} of {len(results)} failed"
-    status = status_pb2.Status(code=code_pb2.UNKNOWN, message=message)
+    status = status_pb2.Status(code=Code.UNKNOWN, message=message)
     for error in results:
         if error is None:
-            detail = p4runtime_pb2.Error(canonical_code=code_pb2.OK)
+            detail = p4runtime_pb2.Error(canonical_code=Code.OK)
         else:
             detail = p4runtime_pb2.Error(canonical_code=int(error.code), message=shortened(error.message))
         status.details.add().Pack(detail)

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from p4.v1 import p4runtime_pb2
-
+from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.action_profiles import decode_via, encode_via
 from weir.softswitch.p4rt.actions import decode_action, encode_action

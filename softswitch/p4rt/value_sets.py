@@ -6,8 +6,7 @@ BMv2 knows exact members only, whatever the program's annotations say; here all 
 
 from collections.abc import Iterator
 
-from p4.v1 import p4runtime_pb2
-
+from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.p4rt.keys import Message, decode_matches, encode_match, invalid
 from weir.softswitch.p4rt.pipeline import Pipeline
 

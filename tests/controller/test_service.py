@@ -18,6 +18,7 @@ import pytest
 
 from tests.controller.helpers import job, until
 from tests.controller.switches import SwitchProcess
+from weir import protobuf
 from weir.agent_service.client import (
     AgentClient,
     AgentError,
@@ -29,7 +30,7 @@ from weir.agent_service.client import (
     Membership,
     NoResources,
 )
-from weir.agent_service.proto import agent_pb2, agent_pb2_grpc
+from weir.agent_service.proto import METHODS, agent_pb2
 from weir.controller.desired import desired_state
 from weir.controller.program import load_program
 from weir.controller.server import Controller, ListenError, Settings, running
@@ -317,7 +318,7 @@ def test_who_begins_to_listen_later_hears_of_those_who_had_left(world: World) ->
     leaver = world.agent()
     early = world.later(lambda: leaver.join(job="digits", size=2, rank=1, host="h2"))
     with grpc.insecure_channel(world.address) as channel:
-        stub = agent_pb2_grpc.AgentsStub(channel)
+        stub = protobuf.stub(channel, METHODS)
         joined = stub.Join(agent_pb2.JoinRequest(job="digits", size=2, rank=0, host="h1"))
         early.result()
         leaver.leave()

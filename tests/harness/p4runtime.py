@@ -2,20 +2,20 @@
 """A P4Runtime client as small as packet tests need: one writer, one entry per request."""
 
 import queue
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 from google.protobuf import text_format
-from google.rpc import status_pb2
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
-from p4.v1 import p4runtime_pb2_grpc
 
 from tests.harness.target import Count, Key, Lpm, Optional, Range, Ternary
+from weir.p4runtime.errors import details
+from weir.p4runtime.names import Names
+from weir.p4runtime.schema import p4info_pb2
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
+from weir.p4runtime.session import Session, SessionError
 
 _PATIENCE: Final = 30.0
 
@@ -27,58 +27,10 @@ class P4Runtime:
         self, address: str, device_id: int, p4info: Path, program: Path, alive: Callable[[], None]
     ) -> None:
         """Connect, become primary, and load the program. `alive` raises when the switch has died."""
-        self._device = device_id
         self._info = text_format.Parse(p4info.read_text(), p4info_pb2.P4Info())
-        self._channel = grpc.insecure_channel(address)
-        self._wait_ready(alive)
-        self._stub = p4runtime_pb2_grpc.P4RuntimeStub(self._channel)
-        self._outgoing: queue.Queue[Any] = queue.Queue()
-        self._packets: queue.Queue[bytes] = queue.Queue()
-        self._primary = threading.Event()
-        self._stream = self._stub.StreamChannel(iter(self._outgoing.get, None))
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-        self._arbitrate()
-        request = p4rt.SetForwardingPipelineConfigRequest(
-            device_id=device_id,
-            election_id=p4rt.Uint128(low=1),
-            action=p4rt.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
-        )
-        request.config.p4info.CopyFrom(self._info)
-        request.config.p4_device_config = program.read_bytes()
-        self._stub.SetForwardingPipelineConfig(request, timeout=_PATIENCE)
-
-    def _wait_ready(self, alive: Callable[[], None]) -> None:
-        ready = grpc.channel_ready_future(self._channel)
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            alive()
-            try:
-                ready.result(timeout=0.2)
-                return
-            except grpc.FutureTimeoutError:
-                if time.monotonic() > deadline:
-                    raise RuntimeError("the switch does not open its P4Runtime port") from None
-
-    def _arbitrate(self) -> None:
-        request = p4rt.StreamMessageRequest()
-        request.arbitration.device_id = self._device
-        request.arbitration.election_id.low = 1
-        self._outgoing.put(request)
-        if not self._primary.wait(_PATIENCE):
-            raise RuntimeError("the switch does not answer arbitration")
-
-    def _read(self) -> None:
-        try:
-            for message in self._stream:
-                kind = message.WhichOneof("update")
-                if kind == "arbitration":
-                    self._primary.set()
-                elif kind == "packet":
-                    port = int.from_bytes(message.packet.metadata[0].value, "big")
-                    self._packets.put((port << 7).to_bytes(2, "big") + message.packet.payload)
-        except grpc.RpcError:
-            pass  # closed: by us, or the switch has gone, which the next call reports
+        self._names = Names(self._info)
+        self._session = _session(address, device_id, alive)
+        self._session.push(self._info, program.read_bytes())
 
     def packet_out(self, port: int, frame: bytes) -> None:
         """Send a packet-out whose header names `port`."""
@@ -86,11 +38,15 @@ class P4Runtime:
         request.packet.payload = frame
         request.packet.metadata.add(metadata_id=1, value=_bytes(port))
         request.packet.metadata.add(metadata_id=2, value=b"\0")
-        self._outgoing.put(request)
+        self._session.send(request)
 
     def packet_in(self, timeout: float) -> bytes:
         """Return the next packet-in, its header in front as on the wire. Raises queue.Empty."""
-        return self._packets.get(timeout=timeout)
+        message = self._session.receive("packet", timeout)
+        if message is None:
+            raise queue.Empty
+        port = int.from_bytes(message.packet.metadata[0].value, "big")
+        return (port << 7).to_bytes(2, "big") + bytes(message.packet.payload)
 
     def insert(
         self, table: str, key: Sequence[Key], action: str, args: Sequence[int], priority: int = 0
@@ -116,7 +72,7 @@ class P4Runtime:
         """Modify a table's default action."""
         update = p4rt.Update(type=p4rt.Update.MODIFY)
         entry = update.entity.table_entry
-        entry.table_id = self._find("tables", table).preamble.id
+        entry.table_id = self._names.id("tables", table)
         entry.is_default_action = True
         entry.action.action.CopyFrom(self._action(action, args))
         self.write(update)
@@ -142,7 +98,7 @@ class P4Runtime:
     def counter(self, name: str, index: int) -> Count:
         """Read one cell of an indirect counter."""
         query = p4rt.Entity()
-        query.counter_entry.counter_id = self._find("counters", name).preamble.id
+        query.counter_entry.counter_id = self._names.id("counters", name)
         query.counter_entry.index.index = index
         [found] = self.read(query)
         data = found.counter_entry.data
@@ -178,34 +134,22 @@ class P4Runtime:
             self.write(update)
 
     def close(self) -> None:
-        """End the stream and the connection."""
-        self._outgoing.put(None)
-        self._stream.cancel()
-        self._channel.close()
-        self._reader.join(_PATIENCE)
+        """End the session."""
+        self._session.close()
 
     def write(self, update: Any) -> None:
         """Apply one Update. Raises RuntimeError when it is refused."""
-        request = p4rt.WriteRequest(device_id=self._device, election_id=p4rt.Uint128(low=1), updates=[update])
         try:
-            self._stub.Write(request, timeout=_PATIENCE)
+            self._session.write([update])
         except grpc.RpcError as error:
-            raise RuntimeError(f"{_details(error)}, for {update}") from error
+            raise RuntimeError(f"{_reasons(error)}, for {update}") from error
 
     def read(self, query: Any) -> list[Any]:
         """Return the entities that a request entity selects."""
-        request = p4rt.ReadRequest(device_id=self._device, entities=[query])
-        answers: Iterator[Any] = self._stub.Read(request, timeout=_PATIENCE)
-        return [entity for answer in answers for entity in answer.entities]
-
-    def _find(self, kind: str, name: str) -> Any:
-        for item in getattr(self._info, kind):
-            if item.preamble.name == name:
-                return item
-        raise KeyError(f"the P4Info has no {name} among its {kind}")
+        return list(self._session.read(query, timeout=_PATIENCE))
 
     def _entry(self, table: str, key: Sequence[Key]) -> Any:
-        described = self._find("tables", table)
+        described = self._names.with_id(self._names.id("tables", table))
         entry = p4rt.TableEntry(table_id=described.preamble.id)
         for field, part in zip(described.match_fields, key, strict=True):
             if _is_anything(part, field.bitwidth):
@@ -224,23 +168,28 @@ class P4Runtime:
         return entry
 
     def _action(self, name: str, args: Sequence[int]) -> Any:
-        described = self._find("actions", name)
+        described = self._names.with_id(self._names.id("actions", name))
         action = p4rt.Action(action_id=described.preamble.id)
         for param, value in zip(described.params, args, strict=True):
             action.params.add(param_id=param.id, value=_bytes(value))
         return action
 
 
-def _details(error: Any) -> str:
-    """Return what a refused write says: P4Runtime packs the reason for each update into the status
-    details.
-    """
-    status = status_pb2.Status()
-    status.ParseFromString(dict(error.trailing_metadata()).get("grpc-status-details-bin", b""))
-    reasons = [p4rt.Error() for _ in status.details]
-    for packed, reason in zip(status.details, reasons, strict=True):
-        packed.Unpack(reason)
-    return f"{error.code()} {error.details()} {[reason.message for reason in reasons]}"
+def _session(address: str, device_id: int, alive: Callable[[], None]) -> Session:
+    """Return a session with a switch that may still be starting."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        alive()
+        try:
+            return Session(address, device_id=device_id)
+        except SessionError as error:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the switch does not open its P4Runtime port: {error}") from None
+            time.sleep(0.1)
+
+
+def _reasons(error: Any) -> str:
+    return f"{error.code()} {error.details()} {[reason.message for reason in details(error)]}"
 
 
 def _is_anything(part: Key, bits: int) -> bool:

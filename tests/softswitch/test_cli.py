@@ -13,14 +13,14 @@ from typing import Any
 
 import grpc
 import pytest
-from p4runtime_sh.p4runtime import SSLOptions
 from scapy.layers.l2 import Ether
 from scapy.utils import PcapNgReader, wrpcap, wrpcapng
 from typer.testing import CliRunner, Result
 
 from tests.harness import certificates
 from tests.harness.capabilities import Capability, without
-from tests.softswitch.p4rt.p4rt_client import CONTROL, CONTROL_INFO, PATIENCE, Controller
+from tests.softswitch.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
+from weir.agent_service.tls import TlsFiles
 from weir.native.ring import ShmPort
 from weir.softswitch.cli import app
 
@@ -98,8 +98,7 @@ def test_a_switch_that_waits_for_its_program(tmp_path: Path) -> None:
         ready,
     ):
         controller = Controller(ready["grpc"], device=7)
-        controller.client.set_fwd_pipe_config(CONTROL_INFO, CONTROL)
-        controller.learn()
+        controller.push()
         controller.write("INSERT", table_entry=controller.station(_MAC))
         with ShmPort(shm, 2) as two:
             two.send(frame())
@@ -246,8 +245,8 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_mutual_tls_lets_in_only_those_with_a_certificate(tmp_path: Path, pki: Path) -> None:
     files = ("--tls-cert", pki / "server.pem", "--tls-key", pki / "server.key", "--tls-ca", pki / "ca.pem")
     with serving(tmp_path, "--grpc", "127.0.0.1:0", *files) as (_, ready):
-        known = SSLOptions(False, str(pki / "ca.pem"), str(pki / "client.pem"), str(pki / "client.key"))
-        controller = Controller(ready["grpc"], tls=known)
+        known = TlsFiles(pki / "client.pem", pki / "client.key", pki / "ca.pem")
+        controller = Controller(ready["grpc"], credentials=known.channel_credentials())
         controller.push()
         controller.close()
         stranger = grpc.ssl_channel_credentials((pki / "ca.pem").read_bytes())

@@ -35,7 +35,7 @@ def push(controller: Controller) -> None:
     update = entry("INSERT", "chosen", 0, action_profile_action_set=one_shot([(1, 1), (2, 1)]))
     actions = update.entity.table_entry.action.action_profile_action_set.action_profile_actions
     actions[0].watch_port = bytes([_WATCHED])
-    controller.client.write_update(update)
+    controller.session.write([update])
 
 
 def answers(device: Device) -> set[int]:

@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.softswitch.dataplane.test_ports_capture import seen
-from tests.softswitch.p4rt.p4rt_client import CONTROL, CONTROL_INFO, PATIENCE, Controller
+from tests.softswitch.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
 from weir.native.ring import ShmPort
 from weir.softswitch.cli import app
 from weir.softswitch.control.address import ControlAddressError, own_socket, running
@@ -274,7 +274,7 @@ def test_a_trace_goes_on_under_another_program(tmp_path: Path) -> None:
         device.start()
         controller = Controller(device.serve("127.0.0.1:0"))
         for _ in range(2):
-            controller.client.set_fwd_pipe_config(CONTROL_INFO, CONTROL)
+            controller.push()
             device.loop.inject(device.cpu_port, bytes(60))
             assert device.loop.drain(device.cpu_port)
         controller.close()

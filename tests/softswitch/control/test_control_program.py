@@ -8,12 +8,12 @@ from pathlib import Path
 
 import grpc
 import pytest
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from tests.softswitch.control.test_control import ctl, refused, rows
 from tests.softswitch.p4rt.p4rt_client import FOLDER, PATIENCE, Controller
 from tests.softswitch.programs import unpack
 from tests.softswitch.test_externs import ASSERT, CUSTOM, FIELDS, bitwise, order
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 from weir.softswitch.control.address import own_socket
 from weir.softswitch.control.client import CallFailedError, call
 from weir.softswitch.control.operations import Operations

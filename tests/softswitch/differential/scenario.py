@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
 
 from tests.harness.target import Key, Lpm, Optional, Range, Ternary
 from tests.softswitch.differential.frames import FrameMaker
@@ -15,6 +14,7 @@ from tests.softswitch.differential.rows import Default, Replicas, Row
 from tests.softswitch.differential.subjects import WEIR, Subject
 from tests.softswitch.differential.vocabulary import FieldName, Vocabulary
 from tests.softswitch.differential.weir_jobs import Jobs
+from weir.p4runtime.schema import p4info_pb2
 
 PORTS: Final = (0, 1, 2, 3, 5, 8, 13, 255)
 _GROUPS: Final = (1, 2, 3, 5, 9)

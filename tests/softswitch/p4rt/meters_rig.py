@@ -6,11 +6,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from p4.v1 import p4runtime_pb2 as p4rt
-
 from tests.harness.bmv2_stream import Bmv2Stream
 from tests.softswitch.p4rt.p4rt_client import PATIENCE, Controller
 from tests.softswitch.programs import FOLDER
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 from weir.softswitch.device import Device
 
 PROGRAM: Final = FOLDER / "meters.json"
@@ -37,14 +36,14 @@ class Rig:
 
     def meter(self, name: str, index: int | None = None, **fields: Any) -> Any:
         """Return a MeterEntry."""
-        entry = p4rt.MeterEntry(meter_id=self.controller.context.get_meter_id(name), **fields)
+        entry = p4rt.MeterEntry(meter_id=self.controller.names.id("meters", name), **fields)
         if index is not None:
             entry.index.index = index
         return entry
 
     def digest(self, name: str, **config: int) -> Any:
         """Return a DigestEntry."""
-        entry = p4rt.DigestEntry(digest_id=self.controller.context.get_digest_id(name))
+        entry = p4rt.DigestEntry(digest_id=self.controller.names.id("digests", name))
         entry.config.SetInParent()
         for key, value in config.items():
             setattr(entry.config, key, value)

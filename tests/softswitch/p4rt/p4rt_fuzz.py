@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import strategies as st
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
+
+from weir.p4runtime.schema import p4info_pb2
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 
 ELECTION: Final = p4rt.Uint128(high=(1 << 64) - 1, low=(1 << 64) - 1)
 """Of the controller that requests come from: no stream that is fuzzed can have a higher one."""

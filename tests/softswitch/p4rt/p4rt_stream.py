@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import grpc
-from google.rpc import code_pb2, status_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
-from p4.v1 import p4runtime_pb2_grpc
 
 from tests.softswitch.p4rt.p4rt_client import PATIENCE
+from weir import protobuf
+from weir.p4runtime.codes import Code
+from weir.p4runtime.errors import details
+from weir.p4runtime.schema import METHODS
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 
 
 def arbitration(election: int | None, role: str = "", device: int = 1) -> Any:
@@ -28,14 +30,7 @@ def arbitration(election: int | None, role: str = "", device: int = 1) -> Any:
 
 def write_errors(error: grpc.RpcError) -> list[tuple[str, str]]:
     """Return the code and the message of each part of a batch that failed."""
-    status = status_pb2.Status()
-    status.ParseFromString(dict(error.trailing_metadata())["grpc-status-details-bin"])
-    found = []
-    for packed in status.details:
-        detail = p4rt.Error()
-        assert packed.Unpack(detail)
-        found.append((code_pb2.Code.Name(detail.canonical_code), detail.message))
-    return found
+    return [(Code(each.canonical_code).name, each.message) for each in details(error)]
 
 
 class Connection:
@@ -46,7 +41,7 @@ class Connection:
         self.channel = grpc.insecure_channel(
             address, options=[("grpc.use_local_subchannel_pool", 1), *options]
         )
-        self.stub = p4runtime_pb2_grpc.P4RuntimeStub(self.channel)
+        self.stub = protobuf.stub(self.channel, METHODS)
         self._streams: list[OpenStream] = []
 
     def stream(self, *first: Any, timeout: float | None = 2 * PATIENCE) -> "OpenStream":
@@ -89,7 +84,7 @@ class OpenStream:
         """Return the next message, which must be of arbitration: its code's name, and the election id."""
         update = self.receive().arbitration
         election = update.election_id.low if update.HasField("election_id") else None
-        return code_pb2.Code.Name(update.status.code), election
+        return Code(update.status.code).name, election
 
     def ended(self) -> tuple[str, str]:
         """Return the code and the details with which the stream ends."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from tests.harness.bmv2_stream import Bmv2Stream
 from tests.softswitch.programs import FOLDER, pack, program
+from weir.p4runtime.schema import p4info_pb2
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 from weir.softswitch.errors import ControlError
 from weir.softswitch.p4rt import batch, entities
 from weir.softswitch.p4rt.p4info import P4InfoIndex

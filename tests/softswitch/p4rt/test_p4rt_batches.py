@@ -10,12 +10,12 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from tests.softswitch.p4rt.p4rt_client import CONTROL, CONTROL_INFO, Controller
 from tests.softswitch.p4rt.p4rt_stream import write_errors
 from tests.softswitch.programs import FOLDER
+from weir.p4runtime.schema import p4info_pb2
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 from weir.softswitch.dataplane.queueing import Queueing
 from weir.softswitch.device import Device
 from weir.softswitch.errors import ControlError
@@ -50,7 +50,7 @@ def everything(controller: Controller) -> list[Any]:
         p4rt.Entity(register_entry=p4rt.RegisterEntry()),
         p4rt.Entity(packet_replication_engine_entry=p4rt.PacketReplicationEngineEntry()),
     ):
-        found += [entity for answer in controller.client.read_one(question) for entity in answer.entities]
+        found += controller.session.read(question)
     return sorted(found, key=lambda entity: entity.SerializeToString(deterministic=True))
 
 
@@ -84,13 +84,13 @@ def a_bit_of_everything(controller: Controller) -> list[tuple[str, str, Any]]:
         ("INSERT", pre, clone_session(4, (1, 2), 60)),
     ):
         controller.write(verb, **{kind: entity})
-    counter = p4rt.CounterEntry(counter_id=controller.context.get_counter_id("frames"))
+    counter = p4rt.CounterEntry(counter_id=controller.names.id("counters", "frames"))
     counter.data.packet_count = 9
     direct = p4rt.DirectCounterEntry(table_entry=controller.station(1))
     direct.data.byte_count = 5
     register = p4rt.RegisterEntry(
         register_id=next(
-            r.preamble.id for r in controller.client.get_p4info().registers if r.preamble.alias == "cells"
+            r.preamble.id for r in controller.session.p4info().registers if r.preamble.alias == "cells"
         )
     )
     register.data.bitstring = b"\5"
@@ -118,7 +118,7 @@ def test_a_batch_that_fails_leaves_no_trace(switch: Controller, atomicity: str) 
     bad = ("DELETE", "table_entry", switch.station(99))
     late = ("INSERT", "table_entry", switch.station(50))
     with pytest.raises(grpc.RpcError) as refused:
-        switch.client.stub.Write(request(switch, atomicity, *updates, bad, late))
+        switch.session.stub.Write(request(switch, atomicity, *updates, bad, late))
     assert refused.value.code() == grpc.StatusCode.UNKNOWN
     errors = write_errors(refused.value)
     assert [code for code, _ in errors] == ["ABORTED"] * len(updates) + ["NOT_FOUND", "ABORTED"]
@@ -130,11 +130,11 @@ def test_a_batch_that_fails_leaves_no_trace(switch: Controller, atomicity: str) 
 def test_a_batch_that_succeeds_does_the_same_under_every_atomicity(
     switch: Controller, atomicity: str
 ) -> None:
-    switch.client.stub.Write(request(switch, atomicity, *a_bit_of_everything(switch)))
+    switch.session.stub.Write(request(switch, atomicity, *a_bit_of_everything(switch)))
     done = everything(switch)
     switch.push()
     for update in a_bit_of_everything(switch):
-        switch.client.stub.Write(request(switch, "CONTINUE_ON_ERROR", update))
+        switch.session.stub.Write(request(switch, "CONTINUE_ON_ERROR", update))
     assert everything(switch) == done
 
 
@@ -146,10 +146,10 @@ def test_counters_of_constant_entries_are_rolled_back(empty: Controller) -> None
         batch_ = request(empty, "ROLLBACK_ON_ERROR", ("MODIFY", "table_entry", entry), *bad)
         if bad:
             with pytest.raises(grpc.RpcError) as refused:
-                empty.client.stub.Write(batch_)
+                empty.session.stub.Write(batch_)
             assert [code for code, _ in write_errors(refused.value)] == ["ABORTED", "PERMISSION_DENIED"]
         else:
-            empty.client.stub.Write(batch_)
+            empty.session.stub.Write(batch_)
     [found] = empty.read(table_entry=entry)
     assert found.counter_data.packet_count == 5
 
@@ -158,7 +158,7 @@ def test_an_unknown_atomicity_is_refused(switch: Controller) -> None:
     wanted = request(switch, "CONTINUE_ON_ERROR", ("INSERT", "table_entry", switch.station(1)))
     wanted.atomicity = 9
     with pytest.raises(grpc.RpcError, match="unknown atomicity 9") as refused:
-        switch.client.stub.Write(wanted)
+        switch.session.stub.Write(wanted)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
     assert not switch.read(table_entry=switch.entry("stations"))
 
@@ -168,7 +168,7 @@ def test_a_full_table_can_be_exchanged_at_once(switch: Controller) -> None:
     switch.write_all("INSERT", [switch.station(mac) for mac in range(16)])
     updates = [("DELETE", "table_entry", switch.station(mac)) for mac in range(16)]
     updates += [("INSERT", "table_entry", switch.station(mac)) for mac in range(16, 32)]
-    switch.client.stub.Write(request(switch, "DATAPLANE_ATOMIC", *updates))
+    switch.session.stub.Write(request(switch, "DATAPLANE_ATOMIC", *updates))
     found = [entry.match[0].exact.value for entry in switch.read(table_entry=switch.entry("stations"))]
     assert sorted(found) == [bytes([mac]) for mac in range(16, 32)]
 
@@ -195,7 +195,7 @@ def test_no_frame_sees_half_an_atomic_batch(switch: Controller, device: Device) 
     for number in range(200):
         port = {"port": number % 5 + 1}
         updates = [("MODIFY", "table_entry", switch.station(mac, "forward", port)) for mac in (1, 2)]
-        switch.client.stub.Write(request(switch, "DATAPLANE_ATOMIC", *updates))
+        switch.session.stub.Write(request(switch, "DATAPLANE_ATOMIC", *updates))
     stop.set()
     watching.join()
     assert not torn

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2, p4types_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from tests.softswitch.p4rt.meters_rig import P4INFO, PORT, PROGRAM, Rig, bmv2_rig, soft_rig
 from tests.softswitch.p4rt.p4rt_client import PATIENCE, Controller
 from tests.softswitch.programs import raw
 from tests.softswitch.state.test_digests import LEARN, PAIR
 from tests.softswitch.state.test_meters import order
+from weir.p4runtime.schema import p4info_pb2, p4types_pb2
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 from weir.softswitch.errors import Code, ControlError, ProgramError, UnsupportedConstruct
 from weir.softswitch.p4rt.digests import DigestLists
 from weir.softswitch.p4rt.notifications import Notifications
@@ -297,7 +297,7 @@ def values(message: Any) -> list[list[int]]:
 def acknowledge(controller: Controller, digest_id: int, list_id: int) -> None:
     request = p4rt.StreamMessageRequest()
     request.digest_ack.digest_id, request.digest_ack.list_id = digest_id, list_id
-    controller.client.stream_out_q.put(request)
+    controller.session.send(request)
 
 
 def told_in_the_end(rig: Rig, frame: bytes) -> Any:
@@ -305,7 +305,7 @@ def told_in_the_end(rig: Rig, frame: bytes) -> Any:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         rig.send(frame)
-        message = rig.controller.client.get_stream_packet("digest", timeout=0.05)
+        message = rig.controller.session.receive("digest", 0.05)
         if message is not None:
             return message
     raise AssertionError("not told")
@@ -394,7 +394,7 @@ def test_only_primaries_are_told_and_may_acknowledge(own: Rig) -> None:
     own.send(order(LEARN, who=1))
     told = controller.stream("digest").digest
     acknowledge(backup, told.digest_id, told.list_id)
-    answer = backup.stream("unknown").error
+    answer = backup.stream("error").error
     assert answer.canonical_code == int(Code.PERMISSION_DENIED)
     assert answer.digest_list_ack.digest_list_ack.list_id == told.list_id
     assert backup.nothing_on_stream("digest")
@@ -403,12 +403,12 @@ def test_only_primaries_are_told_and_may_acknowledge(own: Rig) -> None:
 
 def test_a_wrong_acknowledgement_is_answered_on_the_stream(own: Rig) -> None:
     acknowledge(own.controller, 99, 1)
-    error = own.controller.stream("unknown").error
+    error = own.controller.stream("error").error
     assert error.canonical_code == int(Code.INVALID_ARGUMENT)
     assert error.digest_list_ack.digest_list_ack.digest_id == 99
     number = own.digest("learned_t").digest_id
     acknowledge(own.controller, number, 1)
-    assert own.controller.stream("unknown").error.canonical_code == int(Code.NOT_FOUND)
+    assert own.controller.stream("error").error.canonical_code == int(Code.NOT_FOUND)
 
 
 def test_what_goes_wrong_while_telling_is_not_the_end(

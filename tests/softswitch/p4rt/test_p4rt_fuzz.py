@@ -13,17 +13,17 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import text_format
-from google.rpc import code_pb2
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from tests.controller.switches import SwitchProcess
 from tests.softswitch.p4rt.p4rt_client import CONTROL, PATIENCE
 from tests.softswitch.p4rt.p4rt_fuzz import ELECTION, Generator, spoilt
 from tests.softswitch.p4rt.p4rt_stream import Connection, arbitration, write_errors
 from tests.softswitch.programs import FOLDER
+from weir.p4runtime.codes import Code
+from weir.p4runtime.schema import p4info_pb2
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 
 CASES = int(os.environ.get("WEIR_FUZZ_CASES", "30"))
 _SERVICE = "/p4.v1.P4Runtime/"
@@ -149,7 +149,7 @@ def _name(error: grpc.RpcError) -> str:
     if name == "UNKNOWN":
         codes = [code for code, _ in write_errors(error)]
         assert set(codes) <= _REFUSALS | {"OK"} and set(codes) != {"OK"}, codes
-        assert code_pb2.Code.Value(codes[0]) >= 0
+        assert Code[codes[0]] >= 0
     elif name == "INTERNAL":
         assert "deserializing" in error.details(), error.details()
     else:
@@ -201,7 +201,7 @@ def test_streams(target: Target, fuzzed_program: str) -> None:
         try:
             for response in target.stub.StreamChannel(iter(messages), timeout=PATIENCE):
                 code = response.error.canonical_code
-                assert not code or code_pb2.Code.Name(code) in _REFUSALS, response
+                assert not code or Code(code).name in _REFUSALS, response
         except grpc.RpcError as error:
             assert error.code().name in _REFUSALS, error
 

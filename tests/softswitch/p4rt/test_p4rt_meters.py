@@ -10,8 +10,6 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from tests.softswitch.p4rt.meters_rig import P4INFO, Rig, bmv2_rig, soft_rig
 from tests.softswitch.programs import program
@@ -26,6 +24,8 @@ from tests.softswitch.state.test_meters import (
     colours,
     order,
 )
+from weir.p4runtime.schema import p4info_pb2
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 from weir.softswitch.errors import ProgramError
 from weir.softswitch.p4rt.p4info import P4InfoIndex
 
@@ -241,7 +241,7 @@ def test_a_batch_that_is_rolled_back_leaves_meters_as_they_were(own: Rig) -> Non
     ):
         request.updates.add(type=p4rt.Update.MODIFY).entity.CopyFrom(p4rt.Entity(**entity))
     with pytest.raises(Exception, match="failed"):
-        controller.client.write(request)
+        controller.session.call("Write", controller.session.claimed(request))
     assert controller.read(meter_entry=own.meter("In.packet_meters", 3)) == [
         own.meter("In.packet_meters", 3, config=BURSTS)
     ]

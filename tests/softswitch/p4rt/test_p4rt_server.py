@@ -7,10 +7,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from tests.softswitch.p4rt.p4rt_client import CONTROL, PATIENCE, Controller, all_entries
+from weir.p4runtime.codes import Code
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 from weir.softswitch.device import Device
 from weir.softswitch.p4rt.service import P4RuntimeService
 
@@ -259,7 +259,7 @@ def test_optional_is_optional(switch: Controller) -> None:
 
 
 def test_counters_are_read_and_written(any_switch: Controller) -> None:
-    entry = p4rt.CounterEntry(counter_id=any_switch.context.get_counter_id("frames"))
+    entry = p4rt.CounterEntry(counter_id=any_switch.names.id("counters", "frames"))
     assert len(any_switch.read(counter_entry=entry)) == 16
     entry.index.index = 3
     entry.data.packet_count, entry.data.byte_count = 5, 300
@@ -270,7 +270,7 @@ def test_counters_are_read_and_written(any_switch: Controller) -> None:
 
 
 def test_counter_errors(switch: Controller) -> None:
-    entry = p4rt.CounterEntry(counter_id=switch.context.get_counter_id("frames"))
+    entry = p4rt.CounterEntry(counter_id=switch.names.id("counters", "frames"))
     entry.index.index = 16
     assert switch.refused("MODIFY", counter_entry=entry)[0] == "OUT_OF_RANGE"
     entry.index.index = -1
@@ -311,7 +311,7 @@ def test_direct_counters_can_start_with_a_value_and_survive_a_modify(switch: Con
 
 
 def test_registers(switch: Controller) -> None:
-    info = {r.preamble.alias: r.preamble.id for r in switch.client.get_p4info().registers}
+    info = {r.preamble.alias: r.preamble.id for r in switch.session.p4info().registers}
     entry = p4rt.RegisterEntry(register_id=info["cells"])
     entry.index.index = 2
     entry.data.bitstring = b"\x12\x34"
@@ -465,7 +465,7 @@ def test_all_there_is_can_be_read_of_every_kind(switch: Controller) -> None:
     request = p4rt.ReadRequest(device_id=1)
     for field in p4rt.Entity.DESCRIPTOR.fields:
         getattr(request.entities.add(), field.name).SetInParent()
-    found = [entity for answer in switch.client.stub.Read(request) for entity in answer.entities]
+    found = [entity for answer in switch.session.stub.Read(request) for entity in answer.entities]
     kinds = {entity.WhichOneof("entity") for entity in found}
     assert kinds == {"table_entry", "direct_counter_entry", "counter_entry", "register_entry"}
 
@@ -491,7 +491,7 @@ def test_without_a_pipeline_nothing_can_be_written_or_read(empty: Controller) ->
         empty.read(table_entry=p4rt.TableEntry())
     assert unread.value.code() == grpc.StatusCode.FAILED_PRECONDITION
     request = p4rt.GetForwardingPipelineConfigRequest(device_id=1)
-    assert not empty.client.stub.GetForwardingPipelineConfig(request).HasField("config")
+    assert not empty.session.stub.GetForwardingPipelineConfig(request).HasField("config")
 
 
 def test_the_config_is_read_back_as_far_as_asked(empty: Controller) -> None:
@@ -504,7 +504,7 @@ def test_the_config_is_read_back_as_far_as_asked(empty: Controller) -> None:
         kinds.DEVICE_CONFIG_AND_COOKIE: (False, True),
     }
     for kind, (info, program) in expected.items():
-        config = empty.client.stub.GetForwardingPipelineConfig(kinds(device_id=1, response_type=kind)).config
+        config = empty.session.stub.GetForwardingPipelineConfig(kinds(device_id=1, response_type=kind)).config
         assert config.cookie.cookie == 42
         assert config.HasField("p4info") == info
         assert config.p4_device_config == (CONTROL.read_bytes() if program else b"")
@@ -643,18 +643,18 @@ def test_bad_packet_outs_are_answered_on_the_stream(switch: Controller, device: 
     }
     for message, metadata in cases.items():
         switch.packet_out(b"payload", metadata)
-        error = switch.stream("unknown").error
+        error = switch.stream("error").error
         assert message in error.message
-        assert error.canonical_code == code_pb2.INVALID_ARGUMENT
+        assert error.canonical_code == Code.INVALID_ARGUMENT
         assert error.packet_out.packet_out.payload == b"payload"
     switch.packet_out(bytes(2041), {1: 5, 2: 0})
-    error = switch.stream("unknown").error
+    error = switch.stream("error").error
     assert "2043 bytes is longer than 2040" in error.message
-    assert error.canonical_code == code_pb2.INVALID_ARGUMENT
+    assert error.canonical_code == Code.INVALID_ARGUMENT
     assert device.address is not None
     backup = Controller(device.address, election=0)
     backup.packet_out(b"payload", {1: 5, 2: 0})
-    assert backup.stream("unknown").error.canonical_code == code_pb2.PERMISSION_DENIED
+    assert backup.stream("error").error.canonical_code == Code.PERMISSION_DENIED
     backup.close()
 
 
@@ -662,5 +662,5 @@ def test_unix_sockets_serve_too(tmp_path: Path) -> None:
     with Device() as device:
         address = device.serve(f"unix:{tmp_path}/grpc")
         controller = Controller(address)
-        assert controller.client.api_version() == "1.4.1"
+        assert controller.session.api_version() == "1.5.0"
         controller.close()

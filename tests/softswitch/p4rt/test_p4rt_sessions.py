@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from google.rpc import code_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from tests.softswitch.p4rt.p4rt_client import PATIENCE, Controller, all_entries
 from tests.softswitch.p4rt.p4rt_stream import Connection, OpenStream, arbitration
+from weir.p4runtime.codes import Code
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 from weir.softswitch.device import Device
 from weir.softswitch.p4rt import server, sessions
 from weir.softswitch.p4rt.sessions import MAX_OPEN, Sessions
@@ -32,7 +32,7 @@ def connection(device: Device) -> Iterator[Connection]:
 
 
 def test_another_device_is_not_found(switch: Controller) -> None:
-    stub = switch.client.stub
+    stub = switch.session.stub
     requests = (
         lambda: list(stub.Read(p4rt.ReadRequest(device_id=2))),
         lambda: stub.Write(p4rt.WriteRequest(device_id=2)),
@@ -47,12 +47,12 @@ def test_another_device_is_not_found(switch: Controller) -> None:
 
 
 def test_a_newer_controller_takes_over(any_switch: Controller) -> None:
-    address = any_switch.client.channel._channel.target().decode()
+    address = any_switch.session.address
     newer = Controller(address.removeprefix("dns:///").removeprefix("ipv4:"), election=9)
     newer.learn()
     try:
         told = any_switch.stream("arbitration").arbitration
-        assert (told.status.code, told.election_id.low) == (code_pb2.ALREADY_EXISTS, 9)
+        assert (told.status.code, told.election_id.low) == (Code.ALREADY_EXISTS, 9)
         with pytest.raises(grpc.RpcError) as refused:
             any_switch.write("INSERT", table_entry=any_switch.station(_MAC))
         assert refused.value.code() == grpc.StatusCode.PERMISSION_DENIED
@@ -142,14 +142,14 @@ def test_roles_write_independently(switch: Controller, device: Device) -> None:
         for name, value in change.items():
             setattr(spoilt, name, value)
         with pytest.raises(grpc.RpcError) as refused:
-            other.client.stub.Write(spoilt)
+            other.session.stub.Write(spoilt)
         assert refused.value.code().name == code
     other.close()
 
 
 def test_a_write_without_election_id_is_nobodys(switch: Controller, device: Device) -> None:
     assert device.address is not None
-    switch.client.stream_out_q.put(arbitration(None))  # steps down
+    switch.session.send(arbitration(None))  # steps down
     switch.stream("arbitration")
     with Connection(device.address) as other:
         zero = other.stream(arbitration(0))
@@ -163,7 +163,7 @@ def test_backups_and_strangers_read(switch: Controller, device: Device) -> None:
     assert device.address is not None
     switch.write("INSERT", table_entry=switch.station(_MAC))
     request = p4rt.ReadRequest(device_id=1)
-    request.entities.add().table_entry.table_id = switch.context.get_table_id("stations")
+    request.entities.add().table_entry.table_id = switch.names.id("tables", "stations")
     with Connection(device.address) as other:
         for role in ("", "routing"):  # every role may do everything, so a role selects everything
             request.role = role
@@ -174,7 +174,7 @@ def test_backups_and_strangers_read(switch: Controller, device: Device) -> None:
 
 
 def test_capabilities_name_the_version(empty: Controller) -> None:
-    assert empty.client.api_version() == "1.4.1"
+    assert empty.session.api_version() == "1.5.0"
 
 
 def test_only_the_primary_gets_packets(switch: Controller, device: Device) -> None:
@@ -184,7 +184,7 @@ def test_only_the_primary_gets_packets(switch: Controller, device: Device) -> No
     switch.write("INSERT", table_entry=switch.station(_MAC, "to_controller", {"reason": 1}))
     device.loop.inject(5, _MAC.to_bytes(6, "big") + bytes(60))
     switch.stream("packet")
-    switch.client.stream_out_q.put(arbitration(None))  # steps down: both hear of it, in order
+    switch.session.send(arbitration(None))  # steps down: both hear of it, in order
     backup.stream("arbitration")
     assert backup.nothing_on_stream("packet")
     backup.close()
@@ -194,7 +194,7 @@ def test_a_controller_that_vanishes_leaves_the_switch_serving(device: Device) ->
     assert device.address is not None
     for _ in range(3):
         controller = Controller(device.address)
-        controller.client.stream.cancel()
+        controller.session.stream.cancel()
         controller.close()
     again = Controller(device.address)
     again.push()
@@ -216,7 +216,7 @@ def test_bad_stream_messages_are_answered_and_the_stream_goes_on(connection: Con
     for code, (message, detail) in cases.items():
         stream.send(message)
         error = stream.receive().error
-        assert (code_pb2.Code.Name(error.canonical_code), error.WhichOneof("details")) == (code, detail)
+        assert (Code(error.canonical_code).name, error.WhichOneof("details")) == (code, detail)
     assert not error.packet_out.HasField("packet_out"), "a large packet comes back"
     stream.send(arbitration(1))
     assert stream.status() == ("OK", 1)
@@ -229,7 +229,7 @@ def test_streams_are_limited_and_calls_go_on(device: Device) -> None:
         streams[-1].send(arbitration(1))
         assert streams[-1].status() == ("OK", 1)  # so it is open, and all before it are
         _ends(other.stream(arbitration(2)), "RESOURCE_EXHAUSTED", f"{MAX_OPEN} streams are open")
-        assert Controller.capabilities(other.channel) == "1.4.1"
+        assert Controller.capabilities(other.channel) == "1.5.0"
         streams[0].close()
         assert streams[0].ended()[0] == "OK"
         assert other.stream(arbitration(2)).status() == ("OK", 2)
@@ -267,7 +267,7 @@ def test_what_a_slow_controller_can_do_without_is_dropped(
             taken += 1
             assert taken < 10_000, "everything is kept for a controller that reads nothing"
         with Connection(device.address) as other:  # the switch goes on
-            assert Controller.capabilities(other.channel) == "1.4.1"
+            assert Controller.capabilities(other.channel) == "1.5.0"
         packets = [stream.receive().packet for _ in range(taken)]
         assert {len(packet.payload) for packet in packets} == {60_000}
         stream.send(arbitration(10))
@@ -363,7 +363,7 @@ def test_a_new_primary_is_told_only_when_the_old_ones_write_is_done(
         with device._pipelines.lock:  # a write that goes on
             newer.send(arbitration(9))
             told = switch.stream("arbitration").arbitration
-            assert told.status.code == code_pb2.ALREADY_EXISTS
+            assert told.status.code == Code.ALREADY_EXISTS
             answer: list[object] = []
             waiting = threading.Thread(target=lambda: answer.append(newer.status()))
             waiting.start()
@@ -389,11 +389,11 @@ def test_while_a_program_is_compiled_the_switch_serves_and_may_change_hands(
     monkeypatch.setattr(device._pipelines, "_make_switch", slowly)
     request = _PIPELINE(device_id=1, election_id=p4rt.Uint128(low=1), action=_PIPELINE.VERIFY_AND_COMMIT)
     request.config.CopyFrom(
-        switch.client.stub.GetForwardingPipelineConfig(
+        switch.session.stub.GetForwardingPipelineConfig(
             p4rt.GetForwardingPipelineConfigRequest(device_id=1)
         ).config
     )
-    push = switch.client.stub.SetForwardingPipelineConfig.future(request)
+    push = switch.session.stub.SetForwardingPipelineConfig.future(request)
     assert compiling.wait(PATIENCE)
     switch.write("INSERT", table_entry=switch.station(_MAC))
     with Connection(device.address) as other:

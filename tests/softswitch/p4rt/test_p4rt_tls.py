@@ -6,10 +6,10 @@ from pathlib import Path
 
 import grpc
 import pytest
-from p4runtime_sh.p4runtime import SSLOptions
 
 from tests.harness import certificates
 from tests.softswitch.p4rt.p4rt_client import Controller
+from weir.agent_service.tls import TlsFiles
 from weir.softswitch.device import Device
 from weir.softswitch.p4rt.server import ServerError, Tls
 
@@ -48,7 +48,7 @@ def _reached(address: str, keys: Path, authority: str | None, name: str | None =
         channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(*parts))
     with channel:
         try:
-            return Controller.capabilities(channel) == "1.4.1"
+            return Controller.capabilities(channel) == "1.5.0"
         except grpc.RpcError as error:
             assert error.code() == grpc.StatusCode.UNAVAILABLE, error
             return False
@@ -69,9 +69,9 @@ def test_the_switch_knows_the_controller(mutual: str, keys: Path) -> None:
     assert not _reached(mutual, keys, None)
 
 
-def test_a_session_of_p4runtime_shell_over_mutual_tls(mutual: str, keys: Path) -> None:
-    options = SSLOptions(False, *(str(keys / name) for name in ("ca.pem", "client.pem", "client.key")))
-    controller = Controller(mutual, tls=options)
+def test_a_session_over_mutual_tls(mutual: str, keys: Path) -> None:
+    files = TlsFiles(keys / "client.pem", keys / "client.key", keys / "ca.pem")
+    controller = Controller(mutual, credentials=files.channel_credentials())
     controller.push()
     controller.write("INSERT", table_entry=controller.station(1))
     assert controller.read(table_entry=controller.entry("stations")) == [controller.station(1)]

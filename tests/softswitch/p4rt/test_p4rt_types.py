@@ -7,11 +7,11 @@ from typing import Any
 import grpc
 import pytest
 from google.protobuf import text_format
-from p4.config.v1 import p4info_pb2
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from tests.softswitch.p4rt.p4rt_client import CONTROL_INFO, PATIENCE, Controller
 from tests.softswitch.programs import FOLDER, program
+from weir.p4runtime.schema import p4info_pb2
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 from weir.softswitch.device import Device
 from weir.softswitch.errors import ProgramError
 from weir.softswitch.p4rt.p4info import P4InfoIndex
@@ -37,7 +37,7 @@ def beast(controller: Controller, port: int, label: tuple[int, int] = (5, 0xFFFF
 
 def register(controller: Controller, name: str) -> list[tuple[str, bytes]]:
     """Return all cells of a register: which kind of data, and the bytes."""
-    info = controller.client.get_p4info()
+    info = controller.session.p4info()
     number = next(r.preamble.id for r in info.registers if r.preamble.alias == name)
     cells = controller.read(register_entry=p4rt.RegisterEntry(register_id=number))
     kinds = [cell.data.WhichOneof("data") for cell in cells]
@@ -62,7 +62,7 @@ def test_a_port_that_the_data_plane_cannot_have_is_refused(typed: Controller, po
 
 
 def test_registers_of_enums_and_new_types(typed: Controller) -> None:
-    info = {r.preamble.alias: r.preamble.id for r in typed.client.get_p4info().registers}
+    info = {r.preamble.alias: r.preamble.id for r in typed.session.p4info().registers}
     for name, data in (
         ("kinds", {"enum_value": b"\2"}),
         ("labels", {"bitstring": b"\x12\x34"}),
@@ -128,10 +128,10 @@ def test_p4info_that_cannot_be_right_is_refused(
     request.action = request.VERIFY
     text_format.Parse(CONTROL_INFO.read_text(), request.config.p4info)
     request.config.p4_device_config = (FOLDER / "control.json").read_bytes()
-    empty.client.stub.SetForwardingPipelineConfig(request)
+    empty.session.stub.SetForwardingPipelineConfig(request)
     spoil(request.config.p4info)
     with pytest.raises(grpc.RpcError, match=message) as refused:
-        empty.client.stub.SetForwardingPipelineConfig(request)
+        empty.session.stub.SetForwardingPipelineConfig(request)
     assert refused.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from p4.v1 import p4runtime_pb2 as p4rt
 
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 from weir.softswitch.p4rt.unknown import has_unknown
 
 _NEWER = b"\xc8\x3e\x01"  # field 1001, the number 1

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from p4.v1 import p4runtime_pb2 as p4rt
 
 from tests.softswitch.p4rt.p4rt_client import Controller
 from tests.softswitch.programs import FOLDER, pack, program, raw, unpack
+from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 from weir.softswitch.device import Device
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.program.loader import load_program
@@ -175,7 +175,7 @@ def value_set(
     controller: Controller, name: str, *members: dict[int, int | tuple[int, int]]
 ) -> p4rt.ValueSetEntry:
     """Return an entry with members given by field number: a value, or a value and a mask."""
-    info = controller.client.get_p4info()
+    info = controller.session.p4info()
     [number] = [each.preamble.id for each in info.value_sets if each.preamble.name == name]
     entry = p4rt.ValueSetEntry(value_set_id=number)
     for member in members:

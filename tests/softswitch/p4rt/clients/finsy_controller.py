@@ -122,7 +122,7 @@ async def main() -> None:
     lab = Lab()
     options = fy.SwitchOptions(p4info=lab.p4info, p4blob=lab.program)
     async with fy.Switch("sw", lab.address, options) as sw:
-        expect((sw.is_primary, str(sw.p4runtime_version)), (True, "1.4.1"))
+        expect((sw.is_primary, str(sw.p4runtime_version)), (True, "1.5.0"))
         await program(sw)
         await packets(sw, lab)
         await final_state(sw)
