@@ -230,12 +230,10 @@ def _tracing(options: argparse.Namespace) -> "Tracing | None":
 
 
 def _run(parser: _Parser, options: argparse.Namespace) -> None:
-    try:
-        from weir.softswitch.control.address import ControlAddressError, own_socket
-        from weir.softswitch.p4rt.server import Tls
-        from weir.softswitch.serving import CaptureFile, Settings, StartError, run
-    except ImportError as error:
-        parser.error(f"{error}: pip install 'weir-ina[switch]'")
+    from weir.softswitch.control.address import ControlAddressError, own_socket
+    from weir.softswitch.p4rt.server import Tls
+    from weir.softswitch.serving import CaptureFile, Settings, StartError, run
+
     for name, why in (*_IGNORED.items(), *_IGNORED_TARGET.items()):
         if getattr(options, name.replace("-", "_")) is not None:
             print(f"--{name} is ignored: {why}", flush=True)

@@ -31,16 +31,17 @@ _COMMANDS: Final = {
         "weir.train.cli",
         "train",
         "Train a real model, its gradients summed by the switch.",
-        ("switch", "controller", "train"),
+        ("controller", "train"),
     ),
     "compare": _Command(
         "weir.compare.cli",
         "compare",
         "Train a model with several methods, side by side.",
-        ("switch", "controller", "train"),
+        ("controller", "train"),
     ),
     "methods": _Command("weir.methods", "list_methods", "List the methods: what is sent of a gradient."),
-    "switch": _Command("weir.softswitch.cli", "app", "Run a P4 switch in software.", ("switch",)),
+    "switch": _Command("weir.softswitch.cli", "app", "Run a P4 switch in software."),
+    "shell": _Command("weir.shell", "shell", "Open p4runtime-shell on a switch."),
     "controller": _Command(
         "weir.controller.cli", "controller", "Program the switches and let agents join jobs.", ("controller",)
     ),
@@ -56,7 +57,7 @@ _COMMANDS: Final = {
         "weir.bench.cli",
         "app",
         "Measure speed beside Gloo, BMv2 and hand-written C.",
-        ("switch", "controller", "train"),
+        ("controller", "train"),
     ),
 }
 

@@ -91,7 +91,7 @@ class LocalCluster:
         """
         if self._directory is not None:
             raise ClusterError("the local cluster runs already")
-        require("a local cluster", "switch", "controller")
+        require("a local cluster", "controller")
         self._directory = _private_directory(self._parent)
         try:
             self._plan = make_plan(

@@ -5,8 +5,7 @@ import importlib.util
 from typing import Final
 
 _BRINGS: Final = {
-    "switch": ("p4",),
-    "controller": ("p4runtime_sh", "yaml"),
+    "controller": ("yaml",),
     "train": ("sklearn", "matplotlib", "scapy"),
 }
 

@@ -9,7 +9,7 @@ import pytest
 # An environment without the extras: their packages cannot be imported.
 WITHOUT = """
 import importlib.abc, importlib.util, sys
-hidden = {"p4", "p4runtime_sh", "yaml", "sklearn", "matplotlib", "scapy"}
+hidden = {"p4runtime_sh", "yaml", "sklearn", "matplotlib", "scapy"}
 find = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name in hidden else find(name, package)
 class Hide(importlib.abc.MetaPathFinder):
@@ -28,11 +28,10 @@ def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("command", "extras"),
     [
-        (["train"], "switch,controller,train"),
-        (["switch", "--help"], "switch"),
+        (["train"], "controller,train"),
         (["controller", "--topology", "x"], "controller"),
         (["pcap", "x"], "train"),
-        (["bench", "switch"], "switch,controller,train"),
+        (["bench", "switch"], "controller,train"),
     ],
 )
 def test_a_command_names_the_extras_it_needs(command: list[str], extras: str) -> None:
@@ -46,9 +45,8 @@ def test_a_command_names_the_extras_it_needs(command: list[str], extras: str) ->
 
 def test_a_local_cluster_names_them_too() -> None:
     done = run("import weir; weir.LocalCluster(2).start()")
-    assert (
-        "a local cluster needs more than a training environment: pip install 'weir-ina[switch,controller]'"
-        in (done.stderr)
+    assert "a local cluster needs more than a training environment: pip install 'weir-ina[controller]'" in (
+        done.stderr
     )
 
 

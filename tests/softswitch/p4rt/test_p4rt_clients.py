@@ -1,77 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other people's controllers drive the switch: p4runtime-shell, and finsy in an environment of its own."""
+"""Other people's controllers drive both switches: p4runtime-shell and finsy, in environments of their own."""
 
-import fcntl
-import os
-import shutil
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.harness.bmv2_ports import Bmv2WithPorts
+from tests.harness.environments import environment, without_python_path
 from tests.harness.ports import free_port
 from tests.softswitch.programs import FOLDER
-from weir.native.build import cache_dir
 from weir.softswitch.device import Device
 
+ROOT = Path(__file__).resolve().parents[3]
 SCRIPTS = Path(__file__).parent / "clients"
+SHELL = "p4runtime-shell==0.0.6"
 FINSY = "finsy==0.30.0"
+CONTROLLER = (
+    "numpy",
+    "pydantic",
+    "pyyaml",
+    "rich",
+    "typer",
+)  # what Weir's controller needs beside finsy's
 
 
 @pytest.fixture
-def lab() -> Iterator[list[str]]:
-    """Yield a switch with three ports that are UDP tunnels: its address, and the tunnels' ends for a
-    script.
-    """
-    ends = [free_port(socket.SOCK_DGRAM) for _ in range(6)]
+def soft() -> Iterator[list[str]]:
+    """Yield a soft switch with three ports that are UDP tunnels: its address, and the tunnels' ends."""
+    ends = [(free_port(socket.SOCK_DGRAM), free_port(socket.SOCK_DGRAM)) for _ in range(3)]
     with Device() as device:
-        for number, (here, there) in enumerate((ends[:2], ends[2:4], ends[4:]), start=1):
+        for number, (here, there) in enumerate(ends, start=1):
             device.loop.add_udp(number, ("127.0.0.1", here), ("127.0.0.1", there))
         address = device.serve("127.0.0.1:0")
         device.start()
-        yield [address, *map(str, ends)]
+        yield [address, *(f"{here}:{there}" for here, there in ends)]
 
 
-@pytest.fixture(scope="session")
-def finsy() -> Path:
-    """Return the Python of an environment with finsy, which needs a protobuf that p4runtime-shell cannot use.
-
-    It is made once, in Weir's cache; without a package index it is not, and the tests are skipped.
-    """
-    folder = (
-        cache_dir() / f"venv-{FINSY.replace('==', '-')}-python{sys.version_info[0]}.{sys.version_info[1]}"
-    )
-    python = folder / "bin" / "python"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / "venv.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            options = ["--quiet", "--disable-pip-version-check", "--retries", "0", "--timeout", "15"]
-            done = subprocess.run(
-                [python, "-m", "pip", "install", *options, FINSY], capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                pytest.skip(f"{FINSY} cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
-            (folder / "complete").touch()
-    return python
-
-
-def _run(python: str | Path, script: str, program: str, lab: list[str]) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def _run(
+    python: Path, script: str, program: str, lab: list[str], prefix: Sequence[str] = (), path: str = ""
+) -> None:
+    """Run a client script to its end, behind ``prefix``, with ``path`` as PYTHONPATH."""
+    variables = without_python_path() | ({"PYTHONPATH": path} if path else {})
     address, *ends = lab
     files = [str(FOLDER / f"{program}.p4info.txtpb"), str(FOLDER / f"{program}.json")]
-    command = [str(python), str(SCRIPTS / script), address, *files, *ends]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
+    command = [*prefix, str(python), str(SCRIPTS / script), address, *files, *ends]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=variables, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stdout + done.stderr
 
 
-def test_p4runtime_shell(lab: list[str]) -> None:
-    _run(sys.executable, "shell.py", "control", lab)
+def test_p4runtime_shell(soft: list[str]) -> None:
+    _run(environment(SHELL), "shell.py", "control", soft)
 
 
 @pytest.mark.parametrize(
@@ -82,5 +63,19 @@ def test_p4runtime_shell(lab: list[str]) -> None:
         ("finsy_profiles.py", "profiles"),
     ],
 )
-def test_finsy(lab: list[str], finsy: Path, script: str, program: str) -> None:
-    _run(finsy, script, program, lab)
+def test_finsy(soft: list[str], script: str, program: str) -> None:
+    _run(environment(FINSY), script, program, soft)
+
+
+@pytest.mark.root
+@pytest.mark.bmv2
+@pytest.mark.parametrize(("client", "script"), [(SHELL, "shell.py"), (FINSY, "finsy_controller.py")])
+def test_either_drives_bmv2(client: str, script: str) -> None:
+    python = environment(client)
+    with Bmv2WithPorts(3) as bmv2:
+        _run(python, script, "control", [bmv2.address, *bmv2.hosts], bmv2.inside)
+
+
+def test_finsy_and_weirs_controller_in_one_process(soft: list[str]) -> None:
+    """finsy programs a switch of its own beside the one that the controller has a job on."""
+    _run(environment(FINSY, *CONTROLLER), "finsy_beside_weir.py", "control", soft, path=str(ROOT))

@@ -4,8 +4,7 @@
 import asyncio
 
 import finsy as fy
-
-from weir.wire import PATIENCE, Lab, expect
+from lab import PATIENCE, Lab, expect
 
 LEARN = 4
 RATES = fy.P4MeterConfig(cir=1000, cburst=100, pir=2000, pburst=200)

@@ -4,8 +4,7 @@
 import asyncio
 
 import finsy as fy
-
-from weir.wire import Lab, expect
+from lab import Lab, expect
 
 OUT = 3  # the port where answers leave
 

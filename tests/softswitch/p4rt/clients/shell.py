@@ -2,8 +2,7 @@
 """A session of p4runtime-shell with the program `control`, as its documentation has it."""
 
 import p4runtime_sh.shell as sh
-
-from weir.wire import PATIENCE, STATION, Lab, expect, frame
+from lab import PATIENCE, STATION, Lab, expect, frame
 
 
 def tables() -> None:
@@ -81,7 +80,7 @@ def final_state() -> None:
     """All that is in the switch at the end."""
     entries = []
     for table in ("stations", "prefixes", "filters"):
-        for entry in sh.TableEntry(table).read():
+        for entry in sorted(sh.TableEntry(table).read(), key=lambda entry: str(entry.msg().match)):
             values = {m.field_id: m.WhichOneof("field_match_type") for m in entry.msg().match}
             action = entry.action
             entries.append((table, values, action.action_name.rpartition(".")[2], entry.priority))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the client scripts have in common: their arguments, and frames to and from UDP tunnel ports."""
+"""What the client scripts have in common: their arguments, and frames to and from a switch's ports."""
 
 import socket
 import sys
@@ -7,29 +7,41 @@ from pathlib import Path
 
 PATIENCE = 30.0  # seconds until a switch that does not answer counts as broken
 STATION = 0x020000000001
+_ALL = 3  # ETH_P_ALL
 
 
 class Lab:
-    """ADDRESS P4INFO PROGRAM, and for each port from 1 on the UDP ports of the switch and of the host."""
+    """ADDRESS P4INFO PROGRAM, and what leads to each port from 1 on.
+
+    That is the UDP ports of a tunnel's ends, SWITCH:HOST, for the soft switch; an interface for BMv2.
+    """
 
     def __init__(self) -> None:
         address, p4info, program, *ports = sys.argv[1:]
         self.address, self.p4info, self.program = address, Path(p4info), Path(program)
-        self._hosts: dict[int, tuple[socket.socket, int]] = {}
-        for number, (switch, host) in enumerate(zip(ports[::2], ports[1::2], strict=True), start=1):
-            end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            end.bind(("127.0.0.1", int(host)))
-            end.settimeout(PATIENCE)
-            self._hosts[number] = end, int(switch)
+        self.bmv2 = ":" not in ports[0]
+        self._hosts = {number: _end(each) for number, each in enumerate(ports, start=1)}
 
     def send(self, port: int, frame: bytes) -> None:
         """Let a frame come in at a port."""
-        end, switch = self._hosts[port]
-        end.sendto(frame, ("127.0.0.1", switch))
+        self._hosts[port].send(frame)
 
     def receive(self, port: int) -> bytes:
         """Return the next frame that left at a port."""
-        return self._hosts[port][0].recv(4096)
+        return self._hosts[port].recv(4096)
+
+
+def _end(port: str) -> socket.socket:
+    switch, tunnel, host = port.partition(":")
+    if tunnel:
+        end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        end.bind(("127.0.0.1", int(host)))
+        end.connect(("127.0.0.1", int(switch)))
+    else:
+        end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL))
+        end.bind((port, 0))
+    end.settimeout(PATIENCE)
+    return end
 
 
 def frame(dst: int, kind: int = 0x1234) -> bytes:
