@@ -2,8 +2,6 @@
 """BMv2 without a program, in a network namespace with ports that scripts can send through. Needs root."""
 
 import contextlib
-import itertools
-import os
 import shutil
 import subprocess
 import tempfile
@@ -11,11 +9,10 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.harness.netns import run
 from tests.harness.ports import free_port
+from weir.netns import Namespace
 
 _PATIENCE: Final = 30.0  # seconds until a switch that does not start counts as broken
-_numbers: Final = itertools.count()
 
 
 class Bmv2WithPorts:
@@ -31,21 +28,15 @@ class Bmv2WithPorts:
         self._cleanup = contextlib.ExitStack()
         folder = Path(tempfile.mkdtemp(prefix="weir-bmv2-"))
         self._cleanup.callback(shutil.rmtree, folder, ignore_errors=True)
-        namespace = f"weirports{os.getpid()}n{next(_numbers)}"
         self.address = f"unix:{folder}/grpc"
         self.hosts = [f"host{number}" for number in range(1, ports + 1)]
-        self.inside = ("ip", "netns", "exec", namespace)
         try:
-            run("ip", "netns", "add", namespace)
-            self._cleanup.callback(run, "ip", "netns", "del", namespace)
-            run("ip", "-n", namespace, "link", "set", "lo", "up")
-            quiet = ("sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1")
-            subprocess.run([*self.inside, *quiet], capture_output=True, check=False)  # maybe there is no IPv6
+            namespace = self._cleanup.enter_context(Namespace())
+            self.inside = namespace.prefix
             for number, host in enumerate(self.hosts, start=1):
-                link = ("link", "add", f"sw{number}", "type", "veth", "peer", "name", host)
-                run("ip", "-n", namespace, *link)
-                run("ip", "-n", namespace, "link", "set", f"sw{number}", "up")
-                run("ip", "-n", namespace, "link", "set", host, "up")
+                namespace.links.add_veth(f"sw{number}", host)
+                for end in (f"sw{number}", host):
+                    namespace.links.set(end, up=True)
             self._start(folder)
         except BaseException:
             self._cleanup.close()
