@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 from hypothesis import strategies as st
 
 from weir.p4runtime.schema import p4info_pb2
@@ -215,7 +216,7 @@ class Generator:
         field = draw(st.sampled_from(present if present and draw(st.booleans()) else list(fields)))
         if draw(st.integers(0, 3)) == 0:
             message.ClearField(field.name)
-        elif field.label == FieldDescriptor.LABEL_REPEATED:
+        elif _repeated(message, field):
             self._change_list(draw, field, message)
         elif field.message_type is not None:
             getattr(message, field.name).SetInParent()
@@ -282,13 +283,17 @@ def spoilt(data: bytes) -> st.SearchStrategy[bytes]:
     return build()
 
 
+def _repeated(message: Any, field: Any) -> bool:
+    return not isinstance(getattr(message, field.name), Message | bool | int | float | str | bytes)
+
+
 def _messages(message: Any) -> Iterator[Any]:
     """Yield a message and all in it."""
     yield message
     for field, value in message.ListFields():
         if field.message_type is None or field.message_type.GetOptions().map_entry:
             continue
-        for each in value if field.label == FieldDescriptor.LABEL_REPEATED else (value,):
+        for each in (value,) if isinstance(value, Message) else value:
             yield from _messages(each)
 
 

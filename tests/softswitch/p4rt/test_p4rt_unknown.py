@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
 
 from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 from weir.softswitch.p4rt.unknown import has_unknown
@@ -17,7 +18,7 @@ def _messages(root: Any) -> Iterator[Any]:
     yield root
     for field, value in root.ListFields():
         if field.message_type is not None:
-            for each in value if field.label == field.LABEL_REPEATED else (value,):
+            for each in (value,) if isinstance(value, Message) else value:
                 yield from _messages(each)
 
 
