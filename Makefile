@@ -14,8 +14,9 @@ BIN := .venv/bin
 	command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null || $(BIN)/pip install --quiet ziglang
 	touch $@
 
-demo: .venv/ready  ## train a small model, its gradients summed by the P4 program, beside plain Gloo
-	$(BIN)/weir train --workers 4 --model cnn --data digits --method topk-block --density 0.05 --epochs 3
+demo: .venv/ready  ## train a small model over slow links, its gradients summed by the switch, beside plain Gloo
+	$(BIN)/weir train --workers 4 --model cnn --method dfs --density 0.05 --epochs 3 --evaluate-every 11 \
+		--links 100mbit --hosts auto
 
 test: check  ## every test; those that need root, BMv2 or p4c skip without them and say so
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -28,7 +29,7 @@ check: .venv/ready  ## formatting, lint, types, C warnings, generated files
 	$(BIN)/python p4src/build.py --check
 	$(BIN)/python -m tests.native.check_c
 
-bench: .venv/ready  ## the speed figures of the README
+bench: .venv/ready  ## the figures of the switch and of all-reduce in docs/benchmarks.md
 	$(BIN)/weir bench switch
 	$(BIN)/weir bench allreduce
 

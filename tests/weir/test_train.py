@@ -241,3 +241,46 @@ def test_one_launcher_per_rank_joins_a_cluster_that_is_there(tmp_path: Path) -> 
     told = summary(tmp_path)
     assert told["config"]["workers"] == 2 and list(told["runs"]["weir"]["workers"]) == ["0"]
     assert told["runs"]["weir"]["steps"] == 2
+
+
+@pytest.mark.root
+def test_both_runs_have_the_same_links_where_hosts_are_namespaces(tmp_path: Path) -> None:
+    status, output = train(
+        tmp_path, "--hosts", "namespaces", "--links", "100mbit", "--epochs", "1", "--max-steps", "3"
+    )
+    assert status == 0, output
+    found = summary(tmp_path)
+    assert found["config"]["hosts"] == "namespaces"
+    assert {run["status"] for run in found["runs"].values()} == {"complete"}
+    assert found["runs"]["gloo"]["per_worker"]["packets_up"] > 3000  # segments as on Ethernet, not of 64 KiB
+    assert found["switch_events"]["round_complete"] > 0
+    assert re.search(r"Gloo's step takes [\d.]+ times as long", output)
+    assert "both run over the same links" in output
+    assert (folder(tmp_path) / "report.png").stat().st_size > 10_000
+
+
+def without_rights(*command: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command that may make no namespaces, and has tried to have its own."""
+    privileged = os.geteuid() == 0
+    prefix = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if privileged else ()
+    return subprocess.run(
+        [*prefix, *command],
+        env={**environment(), "WEIR_USER_NAMESPACE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_without_namespaces_the_user_is_told_so_and_shared_memory_serves() -> None:
+    code = "from weir.train.hosts import choose_hosts; print(*choose_hosts('auto'))"
+    told = without_rights(sys.executable, "-c", code).stdout
+    assert told.startswith("processes No network namespaces here: "), told
+    assert "share memory with the switch" in told
+
+
+def test_without_namespaces_a_run_that_needs_them_is_refused() -> None:
+    done = without_rights(sys.executable, "-m", "weir", "train", "--hosts", "namespaces")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("weir train: --hosts namespaces: ")

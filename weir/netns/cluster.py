@@ -7,10 +7,10 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from weir import child
 from weir.agent_service.client import AgentClient
@@ -30,6 +30,7 @@ class NetworkCluster:
     lab: Lab
     controller: str
     folder: Path
+    processes: Mapping[str, subprocess.Popen[bytes]]
 
     def environment(self, rank: int) -> dict[str, str]:
         """Return environment variables of the worker of that rank; run it with ``lab.at_worker(rank)``."""
@@ -38,6 +39,28 @@ class NetworkCluster:
             "WEIR_CONTROLLER": self.controller,
             "WEIR_HOST": self.lab.plan.workers[rank].name,
             "WEIR_LINK": "udp",
+        }
+
+    def status(self) -> Any:
+        """Return the controller's ``StatusReply``: switches, ports, jobs, counters."""
+        with AgentClient(self.controller) as client:
+            return client.status()
+
+    def check(self) -> None:
+        """Raise NamespaceError with its log's end if a process has ended, but for a spine beside another."""
+        lost, spines = self.lost_spines(), self.lab.plan.spines
+        spared = lost if len(lost) < len(spines) else {}
+        for name, process in self.processes.items():
+            if (status := process.poll()) is not None and name not in spared:
+                log = child.log_tail(self.folder / f"{name}.log")
+                raise NamespaceError(f"{name} died ({child.how_it_ended(status)}):\n{log}")
+
+    def lost_spines(self) -> dict[str, str]:
+        """Return spines that have ended: name -> how it ended."""
+        return {
+            name: child.how_it_ended(status)
+            for name in self.lab.plan.spines
+            if (status := self.processes[name].poll()) is not None
         }
 
 
@@ -61,15 +84,17 @@ def network_cluster(
         tempfile.TemporaryDirectory(prefix="weir-net-") as name,
     ):
         folder = Path(name)
-        processes: list[subprocess.Popen[bytes]] = []
+        processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
-            processes += start_switches(made, switch, folder, xdp=xdp)
+            switches = start_switches(made, switch, folder, xdp=xdp)
+            processes.update(zip((one.name for one in made.topology.switches), switches, strict=True))
             address = f"unix:{folder}/controller.sock"
-            processes.append(_start_controller(made, folder, address))
-            processes += _start_background(made, folder)
-            yield NetworkCluster(made, address, folder)
+            processes["controller"] = _start_controller(made, folder, address)
+            for host, process in zip(made.plan.background, _start_background(made, folder), strict=False):
+                processes[f"background-{host.name}"] = process
+            yield NetworkCluster(made, address, folder, processes)
         finally:
-            child.end(list(reversed(processes)))
+            child.end(list(reversed(processes.values())))
 
 
 def start_switches(

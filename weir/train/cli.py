@@ -9,6 +9,7 @@ from rich.console import Console
 
 from weir.train import options
 from weir.train.config import DEFAULT_METHOD, ConfigError, make_config
+from weir.train.hosts import choose_hosts
 
 
 @options.takes_training_options
@@ -26,6 +27,16 @@ def train(
     reference: Annotated[
         bool, typer.Option(help="Train a second time over plain Gloo with the same seed, for comparison.")
     ] = True,
+    hosts: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="processes: the workers share memory with the switch, and Gloo runs over loopback. namespaces: "
+            "each worker is a host of its own in a network namespace (root, or an unprivileged user namespace), "
+            "and Gloo runs over the same links on the kernel's bridge. auto: namespaces where possible.",
+            rich_help_panel="Network",
+        ),
+    ] = "processes",
     pcap: Annotated[
         Path | None,
         typer.Option(
@@ -45,13 +56,16 @@ def train(
     and report.png. Ctrl-C ends every process and still writes the summary.
 
     With the options under Network it builds racks and spines, slows and disturbs their links, and lets a
-    bounded share of the gradients go missing. The reference does not see these links: it runs over loopback.
+    bounded share of the gradients go missing. The reference sees these links with --hosts namespaces;
+    otherwise it runs over loopback.
     """
     try:
+        kind, remark = choose_hosts(hosts)
         config = make_config(
             method=method,
             seed=seed,
             reference=reference,
+            hosts=kind,
             pcap=pcap,
             name=name,
             **settings,
@@ -59,6 +73,8 @@ def train(
     except ConfigError as error:
         typer.echo(f"weir train: {error}", err=True)
         raise typer.Exit(2) from None
+    if remark:
+        typer.echo(remark)
     from weir.train.launcher import train as run
 
     raise typer.Exit(run(config, Console()))

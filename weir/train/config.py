@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 Model = Literal["resnet18", "cnn", "mlp", "lm"]
 Data = Literal["digits", "stdlib"]
+Hosts = Literal["processes", "namespaces"]
 DEFAULT_METHOD: Final = "topk-block"
 
 
@@ -73,6 +74,7 @@ class TrainConfig(BaseModel):
     lr: Annotated[float, Field(gt=0)]
     seed: Annotated[int, Field(ge=0)] = 1
     reference: bool = True
+    hosts: Hosts = "processes"
     topology: str = "single"
     links: str | None = None
     loss: Annotated[float, Field(ge=0, le=0.5)] = 0.0
@@ -143,6 +145,17 @@ class TrainConfig(BaseModel):
             raise ValueError(
                 "--background: its load is a share of a link's rate: give --links one, such as 100mbit"
             )
+        for option, given in (
+            ("--topology", not parse_shape(self.topology).single),
+            ("--loss", self.loss > 0),
+            ("--background", self.background != "none"),
+            ("--pcap", self.pcap is not None),
+        ):
+            if given and self.hosts == "namespaces":
+                raise ValueError(
+                    f"--hosts namespaces does not go with {option}: Gloo's packets pass a kernel's bridge, "
+                    "which could not do the same to them"
+                )
         if self.loss_policy is not None:
             if self.loss_budget:
                 raise ValueError(
@@ -188,6 +201,11 @@ class TrainConfig(BaseModel):
             load=self.background_load,
             dscp=self.background_dscp,
         )
+
+    @property
+    def same_links(self) -> bool:
+        """Return whether the reference run has the same links as Weir, so that times may be compared."""
+        return self.hosts == "namespaces" or not self.network_matters
 
     @property
     def lossy(self) -> bool:

@@ -11,12 +11,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from weir.cluster import ClusterError
+from weir.netns import NamespaceError
 from weir.network import NetworkSpec
 from weir.train.config import TrainConfig
 from weir.train.display import Display, make_display
 from weir.train.folder import make_folder, write_json
 from weir.train.messages import Evaluated
-from weir.train.place import Place, joined_place, start_place, starting_line
+from weir.train.place import Place, joined_place, start_place, start_reference, starting_line
 from weir.train.record import ReplicasDifferError, RunRecord, StepSummary
 from weir.train.report import write_report
 from weir.train.running import WorkerError, interruptible, run_workers
@@ -103,11 +104,11 @@ class _Session:
             else:
                 self._run("weir", place)
             if self.config.reference:
-                with tempfile.TemporaryDirectory(prefix="weir-gloo-") as store:
-                    self._run("gloo", place or Place.of_all(self.config.workers, Path(store)))
+                with contextlib.nullcontext(place) if place else start_reference(self.config) as there:
+                    self._run("gloo", there)
         except KeyboardInterrupt:
             self._ended("interrupted", "")
-        except (ClusterError, WorkerError, ReplicasDifferError) as error:
+        except (ClusterError, NamespaceError, WorkerError, ReplicasDifferError) as error:
             self._ended("failed", str(error))
 
     def write_results(self) -> None:

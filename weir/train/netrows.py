@@ -22,6 +22,8 @@ def network_line(config: TrainConfig) -> str:
 def links_line(config: TrainConfig) -> str:
     """Switches, links, and what disturbs them, in one line."""
     parts = ["one switch" if config.network.shape.single else config.topology]
+    if config.hosts == "namespaces":
+        parts.append("hosts in network namespaces")
     if config.links:
         parts.append(f"links of {config.links}")
     if config.loss:
@@ -41,11 +43,10 @@ def network_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]
         return []
     ours = record.run == "weir"
     counts, done = record.counts if ours else None, record.delivery
-    rows = [
-        ("timeouts, all workers", f"{done.counters.timeouts:,}" if ours else NOT_KNOWN),
-        ("packets trimmed by switches", f"{counts.trims:,}" if counts else NOT_KNOWN),
-        ("packets marked by switches", f"{counts.marks:,}" if counts else NOT_KNOWN),
-    ]
+    rows = [("timeouts, all workers", f"{done.counters.timeouts:,}" if ours else NOT_KNOWN)]
+    if config.hosts != "namespaces":  # there the kernel's token buckets hold the queues
+        rows.append(("packets trimmed by switches", f"{counts.trims:,}" if counts else NOT_KNOWN))
+        rows.append(("packets marked by switches", f"{counts.marks:,}" if counts else NOT_KNOWN))
     if config.loss:
         rows.append(("packets lost on purpose", f"{counts.lost:,}" if counts else NOT_KNOWN))
     if config.background != "none":

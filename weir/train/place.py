@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a run's workers are: all on this machine in a cluster of our own, or one rank of a job elsewhere."""
+"""Where a run's workers are: on this machine in a cluster of our own, or one rank of a job elsewhere.
+
+On this machine they share memory with the switch, or each is in a network namespace of its own.
+"""
 
 import contextlib
 import os
+import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from weir.cluster import LocalCluster, local_cluster
 from weir.train.config import TrainConfig
 from weir.train.watch import NetworkWatch
 from weir.train.workers import worker_environment
+
+if TYPE_CHECKING:
+    from weir.netns.cluster import NetworkCluster
+    from weir.netns.lab import Lab
 
 
 @dataclass(frozen=True)
@@ -20,19 +28,27 @@ class Place:
     """Which ranks this launcher starts, and how they find the others.
 
     ranks: those it starts, of ``size``. store: directory for the file through which they find each other,
-    None when MASTER_ADDR and MASTER_PORT say where. replicas: who compares parameters.
+    None when MASTER_ADDR and MASTER_PORT say where. replicas: who compares parameters. cluster: switches and
+    controller of our own. lab: the namespaces that the ranks run in.
     """
 
     ranks: tuple[int, ...]
     size: int
     store: Path | None
     replicas: Literal["launcher", "group"]
-    cluster: LocalCluster | None = field(default=None)
+    cluster: "LocalCluster | NetworkCluster | None" = None
+    lab: "Lab | None" = None
 
     @classmethod
-    def of_all(cls, workers: int, store: Path, cluster: LocalCluster | None = None) -> Self:
+    def of_all(
+        cls,
+        workers: int,
+        store: Path,
+        cluster: "LocalCluster | NetworkCluster | None" = None,
+        lab: "Lab | None" = None,
+    ) -> Self:
         """Return all workers on this machine."""
-        return cls(tuple(range(workers)), workers, store, "launcher", cluster)
+        return cls(tuple(range(workers)), workers, store, "launcher", cluster, lab)
 
     def init_method(self, run: str) -> str:
         """Return what torch.distributed is told; ``run`` is another name for each of this place's runs."""
@@ -40,11 +56,14 @@ class Place:
 
     def environment(self) -> Mapping[int, Mapping[str, str]]:
         """Return each rank's environment, added to this process's."""
-        cluster = self.cluster
-        return {
-            rank: {**worker_environment(), **(cluster.environment(rank) if cluster else {})}
-            for rank in self.ranks
-        }
+        cluster, common = self.cluster, worker_environment()
+        if self.lab is not None:
+            common.update(self.lab.environment())
+        return {rank: {**common, **(cluster.environment(rank) if cluster else {})} for rank in self.ranks}
+
+    def prefix(self, rank: int) -> Sequence[str]:
+        """Return a command that becomes the one behind it, where that rank is to run."""
+        return () if self.lab is None else self.lab.at_worker(rank)
 
     def check(self) -> None:
         """Raise ClusterError if the cluster has died."""
@@ -75,6 +94,8 @@ class Place:
 def starting_line(config: TrainConfig) -> str:
     """Return what ``start_place`` is about to do, for people."""
     shape = config.network.shape
+    if config.hosts == "namespaces":
+        return f"starting {config.workers} hosts in network namespaces, switch and controller"
     if shape.single:
         return "starting switch and controller"
     return f"starting {shape.racks} leaves, {shape.spines} spines and the controller"
@@ -82,11 +103,36 @@ def starting_line(config: TrainConfig) -> str:
 
 @contextlib.contextmanager
 def start_place(config: TrainConfig) -> Iterator[Place]:
-    """Yield a cluster on this machine with room for all workers, while the block runs. Raises
-    ClusterError.
+    """Yield a cluster on this machine with room for all workers, while the block runs.
+
+    Raises ClusterError; NamespaceError with hosts in namespaces.
     """
+    if config.hosts == "namespaces":
+        from weir.netns.cluster import network_cluster
+
+        with network_cluster(config.workers, rate=config.links) as linked:
+            yield Place.of_all(config.workers, linked.folder, linked, linked.lab)
+        return
     with local_cluster(config.workers, network=config.network, pcap=config.pcap) as cluster:
         yield Place.of_all(config.workers, cluster.directory, cluster)
+
+
+@contextlib.contextmanager
+def start_reference(config: TrainConfig) -> Iterator[Place]:
+    """Yield the place of the workers of the run over plain Gloo, while the block runs.
+
+    With hosts in namespaces it has the same links, joined by the kernel's own bridge, and segmentation
+    offloads are on: the network that TCP is fastest on. Otherwise it is the loopback interface. Raises
+    NamespaceError.
+    """
+    with contextlib.ExitStack() as stack:
+        store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weir-gloo-")))
+        lab = None
+        if config.hosts == "namespaces":
+            from weir.netns.lab import bridged_lab
+
+            lab = stack.enter_context(bridged_lab(config.workers, rate=config.links))
+        yield Place.of_all(config.workers, store, lab=lab)
 
 
 def joined_place() -> Place | None:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """report.png: loss and accuracy of both runs, bytes per step against dense, density.
 
+Where both runs had the same real links: accuracy over time, and the time of a step in place of the density.
 Where the network takes something away, also what went missing and what switches and workers did about it.
 """
 
+import itertools
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +24,9 @@ def write_report(path: Path, config: TrainConfig, records: list[RunRecord]) -> N
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    rows = 3 if config.network_matters else 2
+    linked = config.hosts == "namespaces"
+    disturbed = config.network_matters and (config.lossy or not linked)
+    rows = 3 if disturbed else 2
     figure = Figure(figsize=(11, 3.5 * rows), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(headline(config), fontsize=13, fontweight="bold")
@@ -30,12 +34,15 @@ def write_report(path: Path, config: TrainConfig, records: list[RunRecord]) -> N
     for record in records:
         if record.steps:
             _loss(axes[0][0], record)
-            _accuracy(axes[0][1], record)
+            _accuracy(axes[0][1], record, over_time=linked)
             _bytes(axes[1][0], record)
-    _density(axes[1][1], records)
-    _finish(axes, records)
+            if linked:
+                _times(axes[1][1], record)
+    if not linked:
+        _density(axes[1][1], records)
+    _finish(axes, records, over_time=linked)
     weir = next((record for record in records if record.run == "weir" and record.steps), None)
-    if config.network_matters and weir is not None:
+    if disturbed and weir is not None:
         _network(axes[2][0], axes[2][1], config, weir)
         figure.supxlabel(_switches(weir), fontsize=10)
     figure.savefig(path, dpi=120)
@@ -49,9 +56,12 @@ def _loss(axis: Any, record: RunRecord) -> None:
     axis.plot([s.step for s in record.steps], [s.loss for s in record.steps], **_style(record))
 
 
-def _accuracy(axis: Any, record: RunRecord) -> None:
-    points = [(e.step, 100 * e.accuracy) for e in record.evaluations]
+def _accuracy(axis: Any, record: RunRecord, *, over_time: bool) -> None:
+    """Draw the accuracy at every evaluation, by step, or by the seconds of training until then."""
+    passed = [0.0, *itertools.accumulate(step.seconds for step in record.steps)]
+    points = [(passed[e.step] if over_time else e.step, 100 * e.accuracy) for e in record.evaluations]
     axis.plot([x for x, _ in points], [y for _, y in points], marker="o", **_style(record))
+    axis.margins(y=0.12)  # room for the annotation
     if points:
         x, y = points[-1]
         above = record.run == "weir"
@@ -63,6 +73,10 @@ def _accuracy(axis: Any, record: RunRecord) -> None:
 
 def _bytes(axis: Any, record: RunRecord) -> None:
     axis.plot([s.step for s in record.steps], [s.bytes_up / 1e6 for s in record.steps], **_style(record))
+
+
+def _times(axis: Any, record: RunRecord) -> None:
+    axis.plot([s.step for s in record.steps], [1000 * s.seconds for s in record.steps], **_style(record))
 
 
 def _density(axis: Any, records: list[RunRecord]) -> None:
@@ -121,10 +135,10 @@ _PACKETS: Final = (
 )
 
 
-def _label(axis: Any, title: str, unit: str) -> None:
+def _label(axis: Any, title: str, unit: str, below: str = "step") -> None:
     axis.set_title(title, fontsize=11, loc="left")
     axis.set_ylabel(unit)
-    axis.set_xlabel("step")
+    axis.set_xlabel(below)
     axis.set_xlim(left=0)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
@@ -141,16 +155,17 @@ def _plain_log_scale(axis: Any) -> None:
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _finish(axes: Any, records: list[RunRecord]) -> None:
+def _finish(axes: Any, records: list[RunRecord], *, over_time: bool) -> None:
     parameters = next((r.ready.parameters for r in records if r.ready), None)
+    last = ("Time of a step, slowest worker", "ms") if over_time else ("Density", "% of the gradient")
     titles = (
-        (axes[0][0], "Training loss (mean over workers)", "loss"),
-        (axes[0][1], "Accuracy on held-out data", "%"),
-        (axes[1][0], "Bytes up per worker and step, headers included", "MB"),
-        (axes[1][1], "What Weir's workers send", "% of the gradient"),
+        (axes[0][0], "Training loss (mean over workers)", "loss", "step"),
+        (axes[0][1], "Accuracy on held-out data", "%", "training time, s" if over_time else "step"),
+        (axes[1][0], "Bytes up per worker and step, headers included", "MB", "step"),
+        (axes[1][1], *last, "step"),
     )
-    for axis, title, unit in titles:
-        _label(axis, title, unit)
+    for axis, *words in titles:
+        _label(axis, *words)
     if parameters:
         dense = dense_bytes(parameters) / 1e6
         axes[1][0].axhline(

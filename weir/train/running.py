@@ -44,7 +44,9 @@ def run_workers(
     watched = place.watched() if look is not None else contextlib.nullcontext()
     with (
         watched as watch,
-        Workers(spec.model_dump_json(), place.ranks, place.size, place.environment(), logs) as workers,
+        Workers(
+            spec.model_dump_json(), place.ranks, place.size, place.environment(), logs, place.prefix
+        ) as workers,
     ):
         left = set(place.ranks)
         while left:

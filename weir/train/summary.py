@@ -130,11 +130,27 @@ def summary_view(config: TrainConfig, records: list[RunRecord]) -> RenderableTyp
             continue
         values = [value(record) for record in records]
         cells = ["–" if math.isnan(v) else words(v) for v in values]
-        same_links = not (config.network_matters and name in _LINK_TIMES)
-        table.add_row(name, *cells, *([ratio(*values) if comparable and same_links else ""] if both else []))
+        fair = comparable and (config.same_links or name not in _LINK_TIMES)
+        table.add_row(name, *cells, *([ratio(*values) if fair else ""] if both else []))
     for row in zip(*(network_rows(config, record) for record in records), strict=True):
         table.add_row(row[0][0], *(value for _, value in row), *([""] if both else []))
-    return Group(Text(_title(config, records), style="italic"), table, *_notes(config, records))
+    title = Text(_title(config, records), style="italic")
+    verdict = [Text(_verdict(config, *records), style="bold")] if both else []
+    return Group(title, table, *verdict, *_notes(config, records))
+
+
+def _verdict(config: TrainConfig, weir: RunRecord, gloo: RunRecord) -> str:
+    """Return the comparison in a sentence: accuracy, bytes, and time where both had the same links."""
+    if not (weir.steps and gloo.steps and gloo.mean_traffic.bytes_up):
+        return ""
+    share = weir.mean_traffic.bytes_up / gloo.mean_traffic.bytes_up
+    parts = [
+        f"accuracy {percent(_known(weir.accuracy))} (Gloo {percent(_known(gloo.accuracy))})",
+        f"{percent(share)} of Gloo's bytes up",
+    ]
+    if config.same_links and weir.step_s:
+        parts.append(f"Gloo's step takes {gloo.step_s / weir.step_s:.1f} times as long")
+    return f"Weir: {', '.join(parts)}"
 
 
 def _title(config: TrainConfig, records: list[RunRecord]) -> str:
@@ -165,6 +181,14 @@ def _notes(config: TrainConfig, records: list[RunRecord]) -> list[Text]:
             "missing: of the values sent; the bound is what the budgets of all layers and magnitudes allow "
             "together, back layers and large values less than front layers and small ones"
         )
-    if config.network_matters and any(record.run == "gloo" for record in records):
-        sources.append("gloo runs over loopback, not over these links: compare its accuracy, not its time")
+    if any(record.run == "gloo" for record in records):
+        if not config.same_links:
+            sources.append(
+                "gloo runs over loopback, not over these links: compare its accuracy, not its time"
+            )
+        elif config.hosts == "namespaces":
+            sources.append(
+                "both run over the same links, with the same token buckets; the soft switch forwards Weir's "
+                "packets, the kernel's bridge Gloo's, which has its segmentation offloads"
+            )
     return [Text(line, style="dim") for line in sources]

@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from weir.cluster import LocalCluster
+if TYPE_CHECKING:
+    from weir.cluster import LocalCluster
+    from weir.netns.cluster import NetworkCluster
 
 _EVERY_S: Final = 2.0  # reading all counters of a switch takes it some 30 ms
 _SUMMED: Final = ("contribution", "round_complete")  # events of packets that a spine summed
@@ -48,7 +50,7 @@ class NetworkCounts:
 class NetworkWatch:
     """Keeps the newest counts of a cluster; a context manager. What cannot be read now stays as it was."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
+    def __init__(self, cluster: "LocalCluster | NetworkCluster") -> None:
         self._cluster = cluster
         self._counts: NetworkCounts | None = None
         self._stop = threading.Event()
