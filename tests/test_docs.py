@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.test_architecture import EXCEPTIONS, imports, modules
+
 ROOT = Path(__file__).resolve().parents[1]
 # The changelog names what is gone, too; of it only the links are checked.
 PAGES = [
@@ -272,3 +274,29 @@ def test_environment_variables_are_all_listed() -> None:
             read |= set(re.findall(r"environ(?:\.get\(|\[)\s*\"(WEIR_[A-Z0-9_]+)\"", source))
             read |= set(re.findall(r"\"(WEIR_TLS_[A-Z]+)\"", source))
     assert table == read
+
+
+def test_rooms_import_only_along_the_arrows() -> None:
+    """The diagram of rooms in docs/architecture.md: every import follows its arrows, directly or in steps."""
+    blocks = page("docs/architecture.md").blocks
+    diagram = next(block for language, block in blocks if language == "mermaid" and "facade" in block)
+    node = re.compile(r'^    (\w+)\["([\w/]+?)/?(?:<br/>.*)?"\]', re.MULTILINE)
+    room = {name: "weir." + label.replace("/", ".") for name, label in node.findall(diagram)}
+    room["facade"] = "weir"
+    reach = {name: {name} for name in room.values()}
+    for _ in room:
+        for start, end in re.findall(r"^    (\w+) --> (\w+)$", diagram, re.MULTILINE):
+            reach[room[start]] |= reach[room[end]]
+
+    def home(module: str) -> str:
+        return max((name for name in reach if f"{module}.".startswith(f"{name}.")), key=len)
+
+    known = EXCEPTIONS | {("weir.host_agent.transport.ports", "weir.host_agent.torch.work")}
+    wrong = {
+        f"{module} imports {other}"
+        for module in modules()
+        for other in imports(module) & modules().keys()
+        if home(other) not in reach[home(module)] and (module, other) not in known
+        if not f"{other}.".startswith("weir.p4src.")  # data, which anybody may read
+    }
+    assert not wrong

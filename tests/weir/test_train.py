@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import weir
+from tests.harness.capabilities import Capability, without
 from tests.harness.ports import free_port
 from tests.weir.processes import children, wait_until_gone
 from weir.pcap.frames import read_frames
@@ -261,10 +262,8 @@ def test_both_runs_have_the_same_links_where_hosts_are_namespaces(tmp_path: Path
 
 def without_rights(*command: str) -> "subprocess.CompletedProcess[str]":
     """Run a command that may make no namespaces, and has tried to have its own."""
-    privileged = os.geteuid() == 0
-    prefix = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if privileged else ()
     return subprocess.run(
-        [*prefix, *command],
+        [*without(Capability.NET_ADMIN, Capability.SYS_ADMIN), *command],
         env={**environment(), "WEIR_USER_NAMESPACE": "1"},
         capture_output=True,
         text=True,
