@@ -31,9 +31,10 @@ def train(
         str,
         typer.Option(
             metavar="KIND",
-            help="processes: the workers share memory with the switch, and Gloo runs over loopback. namespaces: "
-            "each worker is a host of its own in a network namespace (root, or an unprivileged user namespace), "
-            "and Gloo runs over the same links on the kernel's bridge. auto: namespaces where possible.",
+            help="processes: the workers share memory with the switch, and Gloo runs over loopback. "
+            "namespaces: each worker is a host of its own in a network namespace (root, or an unprivileged "
+            "user namespace), and Gloo runs over the same links on the kernel's bridge. auto: namespaces "
+            "where possible.",
             rich_help_panel="Network",
         ),
     ] = "processes",
