@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The small P4 programs of these tests, and their compiled form, which lies beside them.
 
-``python -m tests.softswitch.programs`` compiles them again (p4c-bm2-ss on PATH).
+``python -m tests.softswitch.programs`` compiles them again, and those of ``weir bench tables``
+(p4c-bm2-ss on PATH).
 """
 
 import functools
@@ -12,11 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from weir.p4src.build import compact
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.program.types import Program
 from weir.softswitch.switch import Switch
 
 FOLDER: Final = Path(__file__).parent / "p4"
+BENCH: Final = Path(__file__).parents[2] / "bench" / "p4"
 NAMES: Final = (
     "expressions",
     "parsing",
@@ -36,7 +39,7 @@ NAMES: Final = (
     "value_sets",
 )
 
-CONTROLLED: Final = ("types",)
+CONTROLLED: Final = ("types", "control")
 """Programs for tests of the control plane alone."""
 WITH_P4INFO: Final = ("meters", "profiles", "unions", "varbits", "value_sets", *CONTROLLED)
 """The programs that controllers are tested with."""
@@ -61,19 +64,10 @@ def compiled(name: str, folder: Path = FOLDER) -> dict[str, str]:
         target, info = Path(scratch) / "out.json", Path(scratch) / "out.txtpb"
         command = ["p4c-bm2-ss", "-o", str(target), "--p4runtime-files", str(info), f"{name}.p4"]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
-        text = json.dumps(_without_positions(json.loads(target.read_text())), indent=0) + "\n"
-        files = {f"{name}.json": text}
+        files = {f"{name}.json": compact(json.loads(target.read_text()))}
         if name in WITH_P4INFO:
             files[f"{name}.p4info.txtpb"] = info.read_text()
         return files
-
-
-def _without_positions(node: Any) -> Any:
-    if isinstance(node, dict):
-        return {key: _without_positions(value) for key, value in node.items() if key != "source_info"}
-    if isinstance(node, list):
-        return [_without_positions(value) for value in node]
-    return node
 
 
 def pack(fields: Sequence[tuple[int, int]]) -> bytes:
@@ -108,6 +102,7 @@ def one(switch: Switch, frame: bytes, port: int = 5, now: int = 0) -> bytes:
 
 
 if __name__ == "__main__":
-    for each in (*NAMES, *CONTROLLED):
-        for file, text in compiled(each).items():
-            (FOLDER / file).write_text(text)
+    for home, names in ((FOLDER, (*NAMES, *CONTROLLED)), (BENCH, ("acl", "flows", "router"))):
+        for each in names:
+            for file, text in compiled(each, home).items():
+                (home / file).write_text(text)

@@ -569,11 +569,11 @@ def test_bad_pipelines_are_refused_and_the_old_one_stays(switch: Controller) -> 
 
 _DIFFERENCES = {
     "another key": (
-        '"match_type" : "lpm"',
-        '"match_type" : "exact"',
+        '"match_type":"lpm"',
+        '"match_type":"exact"',
         "prefixes is in P4Info, but its key is another",
     ),
-    "another size": ('"size" : 8,', '"size" : 9,', "cells is in P4Info, but its size is 9, not 8"),
+    "another size": ('"size":8,', '"size":9,', "cells is in P4Info, but its size is 9, not 8"),
     "another action": (
         "ControlIngress.flood",
         "ControlIngress.flow",
