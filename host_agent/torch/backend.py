@@ -22,6 +22,7 @@ from weir.host_agent.collectives.collectives import Collectives
 from weir.host_agent.collectives.reductions import RedOpType
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.rendezvous import StartCluster
+from weir.host_agent.torch.staging import devices_of, on_host
 from weir.host_agent.torch.work import QueuedWork, submit
 from weir.wire.definition import MAX_WORKERS
 
@@ -56,10 +57,19 @@ class WeirProcessGroup(dist.ProcessGroup):
         """Return how long a reduction may go without progress."""
         return self._timeout
 
-    def submit(self, run: Callable[[], Any], timeout: timedelta | None = None) -> QueuedWork:
+    def submit(
+        self,
+        run: Callable[[], Any],
+        timeout: timedelta | None = None,
+        devices: Sequence[torch.device] = (),
+    ) -> QueuedWork:
         """Queue ``run``, which may use ``collectives``, behind the operations issued before.
 
-        ``timeout`` bounds each reduction in it; None or a negative one, torch's "not set": the group's.
+        Args:
+            run: what to do, on the group's thread.
+            timeout: of each reduction in it; None or a negative one, torch's "not set": the group's.
+            devices: the CUDA devices it uses. There it runs on streams of the thread's own, behind what the
+                caller's current streams have under way.
         """
         limit = timeout if timeout is not None and timeout > timedelta(0) else self._timeout
 
@@ -67,17 +77,20 @@ class WeirProcessGroup(dist.ProcessGroup):
             with self.connection.deadline(limit):
                 return run()
 
-        return submit(self.connection.operations, guarded)
+        return submit(self.connection.operations, guarded, devices)
 
-    def _queue(self, opts: Any, result: Any, run: Callable[[], None]) -> QueuedWork:
-        """Queue ``run``; its outcome is ``result``, the tensors it writes."""
-        _require_cpu(result)
+    def _queue(self, opts: Any, run: Callable[[Any, Any], None], outputs: Any, inputs: Any) -> QueuedWork:
+        """Queue ``run(outputs, inputs)``, both in host memory, which overwrites ``outputs``, its result.
+
+        Args:
+            inputs: tensors that are read. The same object as ``outputs``: the operation works in place.
+        """
 
         def operation() -> Any:
-            run()
-            return result
+            on_host(run, outputs, inputs)
+            return outputs
 
-        return self.submit(operation, getattr(opts, "timeout", None))
+        return self.submit(operation, getattr(opts, "timeout", None), devices_of(outputs, inputs))
 
     # Reductions.
 
@@ -85,11 +98,11 @@ class WeirProcessGroup(dist.ProcessGroup):
         """Overwrite each tensor by its reduction over all ranks."""
         tensors, op = _listed(tensors), _operator(opts)
 
-        def run() -> None:
+        def run(tensors: Any, _: Any) -> None:
             for tensor in tensors:
                 self.collectives.all_reduce(tensor, op)
 
-        return self._queue(opts, tensors, run)
+        return self._queue(opts, run, tensors, tensors)
 
     allreduce_coalesced = allreduce
 
@@ -97,21 +110,21 @@ class WeirProcessGroup(dist.ProcessGroup):
         """Overwrite the root's tensor by the reduction."""
         tensors, op, root = _listed(tensors), _operator(opts), opts.rootRank
 
-        def run() -> None:
+        def run(tensors: Any, _: Any) -> None:
             for tensor in tensors:
                 self.collectives.reduce(tensor, root, op)
 
-        return self._queue(opts, tensors, run)
+        return self._queue(opts, run, tensors, tensors)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """Overwrite each output by this rank's part of the reduction of the input list beside it."""
         op = _operator(opts)
 
-        def run() -> None:
+        def run(outputs: Any, inputs: Any) -> None:
             for output, parts in zip(outputs, inputs, strict=True):
                 self.collectives.reduce_scatter(output, parts, op)
 
-        return self._queue(opts, outputs, run)
+        return self._queue(opts, run, outputs, inputs)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None
@@ -125,11 +138,11 @@ class WeirProcessGroup(dist.ProcessGroup):
         """``reduce_scatter_single`` of several."""
         op = _operator(opts)
 
-        def run() -> None:
+        def run(outputs: Any, wholes: Any) -> None:
             for output, whole in zip(outputs, wholes, strict=True):
                 self.collectives.reduce_scatter_single(output, whole, op)
 
-        return self._queue(opts, outputs, run)
+        return self._queue(opts, run, outputs, wholes)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -139,29 +152,29 @@ class WeirProcessGroup(dist.ProcessGroup):
         """Overwrite each tensor by the root's."""
         tensors, root = _listed(tensors), opts.rootRank
 
-        def run() -> None:
+        def run(tensors: Any, _: Any) -> None:
             for tensor in tensors:
                 self.collectives.broadcast(tensor, root)
 
-        return self._queue(opts, tensors, run)
+        return self._queue(opts, run, tensors, tensors)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """Overwrite each output list by all ranks' input beside it."""
 
-        def run() -> None:
+        def run(outputs: Any, inputs: Any) -> None:
             for parts, own in zip(outputs, inputs, strict=True):
                 self.collectives.all_gather(parts, own)
 
-        return self._queue(opts, outputs, run)
+        return self._queue(opts, run, outputs, inputs)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """``allgather`` with the lists transposed: ``outputs[r][i]`` gets rank r's ``inputs[i]``."""
 
-        def run() -> None:
+        def run(outputs: Any, inputs: Any) -> None:
             for own, parts in zip(inputs, zip(*outputs, strict=True), strict=True):
                 self.collectives.all_gather(parts, own)
 
-        return self._queue(opts, outputs, run)
+        return self._queue(opts, run, outputs, inputs)
 
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> QueuedWork:
         """``allgather`` into one tensor that holds all parts."""
@@ -172,11 +185,11 @@ class WeirProcessGroup(dist.ProcessGroup):
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """``all_gather_single`` of several."""
 
-        def run() -> None:
+        def run(outputs: Any, inputs: Any) -> None:
             for output, own in zip(outputs, inputs, strict=True):
                 self.collectives.all_gather_single(output, own)
 
-        return self._queue(opts, outputs, run)
+        return self._queue(opts, run, outputs, inputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -184,25 +197,25 @@ class WeirProcessGroup(dist.ProcessGroup):
         """Overwrite the root's output list by all ranks' input."""
         root = opts.rootRank
 
-        def run() -> None:
+        def run(outputs: Any, inputs: Any) -> None:
             for index, own in enumerate(inputs):
                 self.collectives.gather(outputs[index] if outputs else [], own, root)
 
-        return self._queue(opts, outputs, run)
+        return self._queue(opts, run, outputs, inputs)
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any) -> QueuedWork:
         """Overwrite each rank's output by its part of the root's input list."""
         root = opts.rootRank
 
-        def run() -> None:
+        def run(outputs: Any, inputs: Any) -> None:
             for index, output in enumerate(outputs):
                 self.collectives.scatter(output, inputs[index] if inputs else [], root)
 
-        return self._queue(opts, outputs, run)
+        return self._queue(opts, run, outputs, inputs)
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
         """Overwrite ``outputs[r]`` by rank r's input for this rank."""
-        return self._queue(opts, outputs, lambda: self.collectives.all_to_all(outputs, inputs))
+        return self._queue(opts, self.collectives.all_to_all, outputs, inputs)
 
     def all_to_all_single(
         self,
@@ -214,16 +227,16 @@ class WeirProcessGroup(dist.ProcessGroup):
     ) -> QueuedWork:
         """``alltoall`` along dimension 0 of one tensor."""
 
-        def run() -> None:
-            self.collectives.all_to_all_single(output, whole, output_split_sizes, input_split_sizes)
+        def run(outputs: Any, wholes: Any) -> None:
+            self.collectives.all_to_all_single(outputs[0], wholes[0], output_split_sizes, input_split_sizes)
 
-        return self._queue(opts, [output], run)
+        return self._queue(opts, run, [output], [whole])
 
     alltoall_base = all_to_all_single
 
     def barrier(self, opts: Any = None) -> QueuedWork:
-        """Done when every rank has called it."""
-        return self._queue(opts, [], self.collectives.barrier)
+        """Return when every rank has called it."""
+        return self._queue(opts, lambda *_: self.collectives.barrier(), [], [])
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> QueuedWork:  # noqa: N803
         """Not a collective: refused."""
@@ -290,18 +303,6 @@ def _listed(tensors: Any) -> list[torch.Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
 
 
-def _require_cpu(tensors: Any) -> None:
-    """TypeError unless all tensors of a nested list are in ordinary memory, one value after another."""
-    for tensor in tensors:
-        if not isinstance(tensor, torch.Tensor):
-            _require_cpu(tensor)
-        elif tensor.device.type != "cpu" or tensor.layout != torch.strided:
-            raise TypeError(
-                f"the weir backend works on dense CPU tensors, this one is {tensor.layout} on "
-                f"{tensor.device}: copy it with .cpu(), or make it dense (sparse=False in an Embedding)"
-            )
-
-
 def _operator(opts: Any) -> RedOpType:
     """Return the operator in torch's options; sum when there are none."""
     if opts is None:
@@ -333,4 +334,6 @@ def register(start: StartCluster) -> None:
         start: starts a local cluster for groups that no controller was named for.
     """
     if BACKEND.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(BACKEND, partial(create, start), extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(
+            BACKEND, partial(create, start), extended_api=True, devices=["cpu", "cuda"]
+        )

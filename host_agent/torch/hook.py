@@ -20,6 +20,7 @@ from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier, SparsifierOptions, create_sparsifier
 from weir.host_agent.torch.backend import WeirProcessGroup
+from weir.host_agent.torch.staging import devices_of
 from weir.host_agent.torch.state_sync import newest
 from weir.host_agent.torch.step_stats import StepStats
 from weir.host_agent.transport.counters import COUNTERS
@@ -226,4 +227,5 @@ def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Ten
             "train without the hook, which the weir backend sums them in 64 bits"
         )
     layout, last = state.layout_of(bucket), bucket.is_last()
-    return state.group.submit(lambda: state.exchange(layout, buffer, last)).get_future()
+    work = state.group.submit(lambda: state.exchange(layout, buffer, last), devices=devices_of(buffer))
+    return work.get_future()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Handles of queued operations, as torch knows them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future as Outcome
 from datetime import timedelta
 from typing import Any
@@ -10,6 +10,7 @@ import torch
 from torch._C._distributed_c10d import Work
 from torch.futures import Future
 
+from weir.host_agent.torch.staging import CallerStreams
 from weir.host_agent.transport.operations import OperationQueue, QueueClosedError
 
 
@@ -20,10 +21,10 @@ class QueuedWork(Work):
     completing it by ``set_exception`` from Python crashes DDP.
     """
 
-    def __init__(self, outcome: Outcome[Any]) -> None:
+    def __init__(self, outcome: Outcome[Any], devices: Sequence[torch.device] = ()) -> None:
         super().__init__()
         self._outcome = outcome
-        gate: Future[None] = Future()
+        gate: Future[None] = Future(devices=list(devices))
         self._future: Future[Any] = gate.then(lambda _gate: outcome.result())
         outcome.add_done_callback(lambda _outcome: gate.set_result(None))
 
@@ -70,13 +71,24 @@ class QueuedWork(Work):
         self.wait()
 
 
-def submit(operations: OperationQueue, run: Callable[[], Any]) -> QueuedWork:
+def submit(
+    operations: OperationQueue, run: Callable[[], Any], devices: Sequence[torch.device] = ()
+) -> QueuedWork:
     """Queue an operation on tensors, which no gradients are recorded of.
+
+    Args:
+        devices: the CUDA devices that its tensors are on.
 
     Raises:
         RuntimeError: the queue is closed.
     """
+    caller = CallerStreams(devices)
+
+    def operation() -> Any:
+        with caller.followed(), torch.no_grad():
+            return run()
+
     try:
-        return QueuedWork(operations.submit(torch.no_grad()(run)))
+        return QueuedWork(operations.submit(operation), devices)
     except QueueClosedError:
         raise RuntimeError("the process group was destroyed: it takes no more collectives") from None

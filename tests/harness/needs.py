@@ -38,12 +38,19 @@ def _mininet() -> str | None:
     return _on_path("ip", "ifconfig", "mnexec")
 
 
+def _cuda() -> str | None:
+    import torch  # for the tests that ask only
+
+    return None if torch.cuda.is_available() else "needs a CUDA device"
+
+
 _NEEDS: Final[dict[str, Callable[[], str | None]]] = {
     "root": _root,
     "bmv2": lambda: _on_path("simple_switch_grpc"),
     "p4c": lambda: _on_path("p4c-bm2-ss"),
     "mininet": _mininet,
     "tshark": lambda: _on_path("tshark"),
+    "cuda": _cuda,
 }
 MARKERS: Final = tuple(_NEEDS)
 

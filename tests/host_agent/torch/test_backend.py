@@ -134,9 +134,9 @@ def refused_operations() -> None:
         dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND)
     with pytest.raises(TypeError, match=r"cannot reduce torch.float8_e5m2"):
         dist.all_reduce(torch.ones(3).to(torch.float8_e5m2))
-    with pytest.raises(TypeError, match=r"dense CPU tensors, this one is torch.sparse_coo on cpu"):
+    with pytest.raises(TypeError, match=r"dense CPU and CUDA tensors, this one is torch.sparse_coo on cpu"):
         dist.all_reduce(torch.ones(3).to_sparse())
-    with pytest.raises(TypeError, match=r"dense CPU tensors, this one is torch.strided on meta"):
+    with pytest.raises(TypeError, match=r"dense CPU and CUDA tensors, this one is torch.strided on meta"):
         dist.broadcast(torch.ones(3, device="meta"), 0)
     with pytest.raises(NotImplementedError, match="no send and recv"):
         dist.send(torch.ones(3), (dist.get_rank() + 1) % SIZE)

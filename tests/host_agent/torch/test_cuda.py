@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend and the hook with tensors on a GPU: the same bits as with tensors in host memory."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import weir
+import weir.torch
+from tests.host_agent.torch.worlds import World
+from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.sparsifiers import sparsifier_names
+
+pytestmark = pytest.mark.cuda
+
+SIZE = 2
+BLOCK = 32
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with weir.local_cluster(workers=SIZE) as cluster, World(SIZE, cluster.environment) as world:
+        yield world
+
+
+def values(dtype: torch.dtype, length: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * seed + dist.get_rank())
+    if dtype.is_floating_point:
+        return torch.randn(length, generator=generator, dtype=torch.float64).to(dtype)
+    return torch.randint(-(2**31), 2**31 - 1, (length,), generator=generator).to(dtype)
+
+
+def same_as_on_the_host(call: Callable[..., None], *host: Any) -> None:
+    """Run a collective with tensors on the host and on the GPU; results must have the same bits."""
+    device = _mapped(host, lambda tensor: tensor.clone().cuda())
+    call(*host)
+    call(*device)
+    for ours, theirs in zip(_flat(device), _flat(host), strict=True):
+        assert ours.is_cuda
+        assert torch.equal(ours.cpu(), theirs)
+
+
+def _mapped(tensors: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if isinstance(tensors, torch.Tensor):
+        return change(tensors)
+    return [_mapped(part, change) for part in tensors]
+
+
+def _flat(tensors: Any) -> Iterator[torch.Tensor]:
+    if isinstance(tensors, torch.Tensor):
+        yield tensors
+    else:
+        for part in tensors:
+            yield from _flat(part)
+
+
+def every_collective(dtype: torch.dtype) -> None:
+    rank, length = dist.get_rank(), 1000
+    own, whole = values(dtype, length), values(dtype, length * SIZE, 1)
+    parts, outputs = list(whole.chunk(SIZE)), [torch.zeros_like(own) for _ in range(SIZE)]
+    same_as_on_the_host(dist.all_reduce, own.clone())
+    same_as_on_the_host(functools.partial(dist.all_reduce, op=dist.ReduceOp.MAX), own.clone())
+    same_as_on_the_host(functools.partial(dist.broadcast, src=1), own.clone())
+    same_as_on_the_host(functools.partial(dist.reduce, dst=1), own.clone())
+    same_as_on_the_host(dist.all_gather, [t.clone() for t in outputs], own)
+    same_as_on_the_host(dist.all_gather_into_tensor, torch.zeros_like(whole), own)
+    same_as_on_the_host(dist.reduce_scatter, torch.zeros_like(own), parts)
+    same_as_on_the_host(dist.reduce_scatter_tensor, torch.zeros_like(own), whole)
+    same_as_on_the_host(dist.all_to_all_single, torch.zeros_like(whole), whole)
+    if dtype.is_floating_point:
+        same_as_on_the_host(dist.all_to_all, [t.clone() for t in outputs], parts)
+
+    def scatter(output: torch.Tensor, *inputs: torch.Tensor) -> None:
+        dist.scatter(output, list(inputs) if rank == 0 else None, src=0)
+
+    same_as_on_the_host(scatter, torch.zeros_like(own), *parts)
+
+    def gather(own: torch.Tensor, *outputs: torch.Tensor) -> None:
+        dist.gather(own, list(outputs) if rank == 0 else None, dst=0)
+
+    same_as_on_the_host(gather, own, *(t.clone() for t in outputs))
+    dist.barrier()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64])
+def test_every_collective_gives_the_same_bits_as_on_the_host(world: World, dtype: torch.dtype) -> None:
+    world.run(every_collective, dtype)
+
+
+def behind_a_long_computation() -> None:
+    """Reduce what kernels that still run will write, and read it right after."""
+    factor = torch.full((2048, 2048), 1 / 2048, device="cuda")
+    product = torch.ones(2048, 2048, device="cuda")
+    for _ in range(200):
+        product = factor @ product  # stays 1
+    work = dist.all_reduce(product, async_op=True)
+    product_elsewhere = torch.ones(4096, 4096, device="cuda").sum()  # goes on meanwhile
+    work.wait()
+    doubled = product * 2
+    assert float(product_elsewhere) == 4096**2
+    torch.testing.assert_close(doubled, torch.full_like(doubled, 2.0 * SIZE), rtol=1e-3, atol=0)
+
+
+def test_a_collective_waits_for_what_the_stream_has_under_way(world: World) -> None:
+    world.run(behind_a_long_computation)
+
+
+def exchanged(options: dict[str, Any], device: str) -> list[torch.Tensor]:
+    """What three steps of the hook's exchange make of the same gradients on a device, and what they keep."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(300, 700), torch.nn.Linear(700, 30)).to(device)
+    state = weir.torch.HookState(model, block=BLOCK, **options)
+    named = list(model.named_parameters())
+    layout = BucketLayout.of(0, [name for name, _ in named], [parameter for _, parameter in named], 256)
+    results = []
+    for step in range(3):
+        generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+        parts = [torch.randn(p.numel(), generator=generator) * 10.0**k for k, (_, p) in enumerate(named)]
+        bucket = torch.cat(parts).to(device)
+        state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
+        results.append(bucket.cpu())
+        kept = [state.residual(name) for name, _ in named]
+        results += [residual.cpu() for residual in kept if residual is not None]
+    return results
+
+
+@pytest.mark.parametrize("name", sparsifier_names())
+def test_the_hook_makes_the_same_of_gradients_on_either_device(world: World, name: str) -> None:
+    options = {"sparsifier": name, "density": 0.1}
+    for ours, theirs in zip(
+        world.run(exchanged, options, "cuda"), world.run(exchanged, options, "cpu"), strict=True
+    ):
+        assert len(ours) == len(theirs)
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def trained(options: dict[str, Any] | None) -> tuple[list[float], bytes]:
+    """Losses of a training with DDP on the GPU, and the parameters at its end."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.Linear(256, 8)).cuda()
+    ddp = DistributedDataParallel(model, bucket_cap_mb=0.03)
+    if options is not None:
+        ddp.register_comm_hook(weir.torch.HookState(ddp, block=BLOCK, **options), weir.torch.hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    for step in range(30):
+        generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
+        inputs = torch.randn(64, 64, generator=generator).cuda()
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(ddp(inputs), inputs[:, :8].sin())
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss))
+    return losses, b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
+
+
+@pytest.mark.parametrize("options", [None, {"sparsifier": "dense"}, {"sparsifier": "dfs", "density": 0.1}])
+def test_ddp_trains_on_the_gpu(world: World, options: dict[str, Any] | None) -> None:
+    (losses, parameters), (_, others) = world.run(trained, options)
+    assert parameters == others
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
