@@ -60,7 +60,7 @@ class JobStopped(AgentError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where packets go: MAC ``02:00:00:00:00:01``, IPv4 ``10.0.0.1``, UDP port."""
+    """An address of packets: MAC ``02:00:00:00:00:01``, IPv4 ``10.0.0.1``, UDP port."""
 
     mac: str
     ip: str
@@ -69,7 +69,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Membership:
-    """What a worker needs to know to take part.
+    """All that a worker needs to know to take part.
 
     Attributes:
         job_id: the job on the wire.
@@ -116,7 +116,7 @@ class AgentClient:
         self._channel = _channel(address, tls)
         self._stub = protobuf.stub(self._channel, METHODS)
         self._token = ""
-        self._lifeline: HeartbeatThread | None = None
+        self._heartbeats: HeartbeatThread | None = None
         self._lock = threading.Lock()
         self._on_stop: list[Callable[[str], None]] = []
         self._on_leave: list[Callable[[int, str], None]] = []
@@ -173,7 +173,7 @@ class AgentClient:
         self._token = token
         self.membership = _membership(job, rank, reply)
         beat = agent_pb2.Heartbeat(job_id=reply.job_id, rank=rank, token=token)
-        self._lifeline = HeartbeatThread(self._stub.Attend, beat, reply.lease_s, self._heard)
+        self._heartbeats = HeartbeatThread(self._stub.Attend, beat, reply.lease_s, self._heard)
         return self.membership
 
     def leave(self) -> None:
@@ -182,11 +182,11 @@ class AgentClient:
         Raises:
             AgentError: the controller could not be told; the membership is over for this client all the same.
         """
-        membership, lifeline = self.membership, self._lifeline
-        if membership is None or lifeline is None:
+        membership, heartbeats = self.membership, self._heartbeats
+        if membership is None or heartbeats is None:
             return
-        self.membership = self._lifeline = None
-        lifeline.leaving()
+        self.membership = self._heartbeats = None
+        heartbeats.leaving()
         try:
             request = agent_pb2.LeaveRequest(
                 job_id=membership.job_id, rank=membership.rank, token=self._token
@@ -196,13 +196,13 @@ class AgentClient:
         except JobStopped:
             pass  # the news was on its way
         finally:
-            lifeline.close()
+            heartbeats.close()
 
     def close(self) -> None:
         """Close the connection. A membership not left counts as lost: the job stops."""
-        if self._lifeline is not None:
-            self._lifeline.close()
-            self.membership = self._lifeline = None
+        if self._heartbeats is not None:
+            self._heartbeats.close()
+            self.membership = self._heartbeats = None
         self._channel.close()
 
     def __enter__(self) -> "AgentClient":
@@ -215,12 +215,14 @@ class AgentClient:
 
     @property
     def stopped(self) -> str | None:
-        """Return why the job is over, or None while it is not."""
+        """Return the reason why the job is over, or None while it is not."""
         return self._stopped
 
     @property
     def departed(self) -> dict[int, str]:
-        """Ranks that left cleanly, with a sentence that says so. No collective begun now can complete."""
+        """Return the ranks that left cleanly, with a sentence that says so. No collective begun now can
+        complete.
+        """
         with self._lock:
             return dict(self._left)
 
@@ -251,7 +253,7 @@ class AgentClient:
     # ---- inside
 
     def _heard(self, event: Any) -> None:
-        """From the lifeline's thread."""
+        """Take in an event, in the heartbeats' thread."""
         if event.kind == agent_pb2.JobEvent.STOPPED:
             with self._lock:
                 self._stopped = event.reason
@@ -266,7 +268,7 @@ class AgentClient:
                 watcher(event.rank, event.reason)
 
     def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
-        """Return one call; a controller that is not there (yet) is tried again for CONNECT_TIMEOUT_S."""
+        """Make one call. A controller that is not there (yet) is tried again for CONNECT_TIMEOUT_S."""
         until = time.monotonic() + CONNECT_TIMEOUT_S
         while True:
             try:
@@ -293,7 +295,7 @@ def _process_name(_pid: int) -> str:
 
 
 def _process() -> str:
-    """Return what all clients of this process, and no others, call themselves."""
+    """Return the name that all clients of this process, and no others, call themselves."""
     return _process_name(os.getpid())  # a forked child is another process
 
 

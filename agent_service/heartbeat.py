@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps a worker a member: heartbeats up, news of its job down, in one thread.
+"""The heartbeats that keep a worker a member, and the news of its job that comes back, in one thread.
 
 A stream that breaks because the controller is gone is opened again for as long as the lease lasts, so that a
 controller that restarts and remembers its jobs (``--state``) finds its members again.
@@ -26,7 +26,7 @@ class HeartbeatThread:
         attend: the stub's ``Attend``.
         beat: the heartbeat to send, at three times the rate that the lease demands.
         lease_s: the lease.
-        heard: called in the lifeline's thread with every ``JobEvent``; the last one is STOPPED, made up here
+        heard: called in its thread with every ``JobEvent``; the last one is STOPPED, made up here
             when the controller itself is lost.
     """
 
@@ -43,7 +43,7 @@ class HeartbeatThread:
         self._thread.start()
 
     def leaving(self) -> None:
-        """From now on it is no news that the stream breaks."""
+        """Expect the stream to break: from now on that is no news."""
         self._silent.set()
 
     def close(self) -> None:
@@ -77,9 +77,7 @@ class HeartbeatThread:
             return True
 
     def _listen(self) -> tuple[bool, str | None]:
-        """Return whether the controller took the member in, and why the stream broke; None at the end of the
-        job.
-        """
+        """Pass on events; return whether there were any, and why the stream broke: None if the job ended."""
         attended = False
         try:
             for event in self._call:
@@ -105,9 +103,9 @@ class HeartbeatThread:
                 return
 
     def _pause(self, seconds: float) -> bool:
-        """True when the stream is to end: at close, or when the program has ended without one.
+        """Wait; return True when the stream is to end: at close, or when the program has ended without one.
 
-        The lifeline's thread keeps an interpreter from exiting. A worker that dies of an exception must not
+        This thread keeps an interpreter from exiting. A worker that dies of an exception must not
         live on in its heartbeats while the others wait for it.
         """
         until = time.monotonic() + seconds

@@ -32,17 +32,17 @@ class TlsFiles:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> "TlsFiles | None":
-        """From WEIR_TLS_CERT, WEIR_TLS_KEY and WEIR_TLS_CA; None when none of them is set."""
+        """Read WEIR_TLS_CERT, WEIR_TLS_KEY and WEIR_TLS_CA; return None when none of them is set."""
         names = ("WEIR_TLS_CERT", "WEIR_TLS_KEY", "WEIR_TLS_CA")
         paths = [Path(environment[name]) if environment.get(name) else None for name in names]
         return cls(*paths) if any(paths) else None
 
     def channel_credentials(self) -> Any:
-        """For a client."""
+        """Return the credentials of a client."""
         return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
 
     def server_credentials(self) -> Any:
-        """For a server. Raises TlsError without a certificate."""
+        """Return the credentials of a server. Raises TlsError without a certificate."""
         if self.cert is None:
             raise TlsError("a TLS server needs a certificate and its key (--tls-cert, --tls-key)")
         pair = (_read(self.key), _read(self.cert))

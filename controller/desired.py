@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topology and jobs in, what each switch must hold out. A pure function; everything else follows from it.
+"""The state that each switch must hold, from the topology and the jobs: a pure function.
 
 A job whose workers are on one switch is aggregated there. One that spans racks is a tree: every leaf sums its
 own workers, is itself a worker of the spines, and passes their results on; slot s goes to the spine of its
@@ -69,7 +69,7 @@ def _uplinks(
 
 
 def _standing(topology: Topology, switch: Switch, uplinks: list[tuple[int, Switch]]) -> Iterator[TableEntry]:
-    """Yield what is there whether or not anybody works: who is where, who the switch is, how it treats
+    """Yield the entries that do not depend on jobs: hosts, the switch's own addresses, routes, classes of
     packets.
     """
     own = switch.aggregation
@@ -97,7 +97,7 @@ def _standing(topology: Topology, switch: Switch, uplinks: list[tuple[int, Switc
 
 
 def _leaf(switch: Switch, job: Job) -> Iterator[TableEntry]:
-    """Its own workers, by their ranks in the job."""
+    """Yield the entries that a leaf has for its own workers, by their ranks in the job."""
     slots, members = _slots(job), _members(switch, job)
     for member in members:
         yield admission.worker(
@@ -157,7 +157,7 @@ def _uses(spines: Collection[str] | None, spine: Switch) -> bool:
 
 
 def _spine(switch: Switch, job: Job, racks: list[tuple[int, Switch]]) -> Iterator[TableEntry]:
-    """Its workers are racks, numbered from 0."""
+    """Yield the entries of a spine, whose workers are racks, numbered from 0."""
     slots = _slots(job)
     for number, (port, leaf) in enumerate(racks):
         yield admission.worker(

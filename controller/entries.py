@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a switch holds, as plain values: table entries and multicast groups, named as in the P4 program."""
+"""The contents of a switch as plain values: table entries and multicast groups, named as in the P4
+program.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,7 +49,7 @@ class TableEntry:
 
     @property
     def key(self) -> Key:
-        """Return what makes the entry the same entry: its table, match and priority."""
+        """Return the identity of the entry: its table, match and priority."""
         return (self.table, self.match, self.priority)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All switches of a topology, each with its reconciler; and which spines the leaves send to.
+"""All switches of a topology, each with its reconciler, and the choice of the spines that leaves send to.
 
 A spine that has not answered for a while is given up: leaves spray packets over the others, and running
 jobs leave it (controller.failover). When it is back it is programmed first; then packets are sprayed over it
@@ -59,7 +59,7 @@ class Fabric:
 
     @property
     def topology(self) -> Topology:
-        """Return what is programmed, with the newest ``qos`` section."""
+        """Return the topology that is programmed, with the newest ``qos`` section."""
         return self._topology
 
     @property
@@ -68,7 +68,7 @@ class Fabric:
         return self._alive
 
     def slots(self) -> dict[str, int]:
-        """Return number of slots of each switch."""
+        """Return the number of slots of each switch."""
         return {name: reconciler.program.slots for name, reconciler in self.reconcilers.items()}
 
     def update(self, jobs: Iterable[Job]) -> None:
@@ -106,7 +106,7 @@ class Fabric:
             await asyncio.gather(*(reconciler.settled(timeout_s) for reconciler in ready))
 
     async def run(self) -> None:
-        """Keep all switches, until ``stop``."""
+        """Keep all switches as they must be, until ``stop``."""
         watch = asyncio.create_task(self._watch_spines())
         try:
             await asyncio.gather(*(reconciler.run() for reconciler in self.reconcilers.values()))
@@ -167,7 +167,7 @@ class Fabric:
             log.warning("job %r is now summed by %s", job.name, ", ".join(sorted(job.uplinks or ())))
 
     def _lives(self, name: str, now: float) -> bool:
-        """Return one that was given up lives again once it holds what it must."""
+        """Return whether a spine may be used. One that was given up may be once it holds what it must."""
         reconciler = self.reconcilers[name]
         if name not in self._alive:
             return reconciler.current

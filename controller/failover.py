@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How running jobs leave a spine that has been given up: first nobody hears it, then nobody sends to it.
+"""The way in which running jobs leave a spine that was given up: first nobody hears it, then nobody sends to
+it.
 
 A spine that only the controller cannot reach may go on summing. Were its slots summed elsewhere at the same
 time, a round could end twice, with different workers included (one's lanes were trimmed on one way only), and
@@ -16,7 +17,7 @@ from weir.controller.jobs import Job
 
 
 class Failover:
-    """Decides which spines each job uses; whoever programs switches asks and tells. No I/O, no clock."""
+    """The choice of the spines that each job uses: a state machine without I/O or a clock."""
 
     def __init__(self) -> None:
         self._jobs: list[Job] = []
@@ -24,7 +25,7 @@ class Failover:
         self._fences: dict[int, dict[str, int]] = {}
 
     def update(self, jobs: Iterable[Job], alive: Collection[str], spines: Collection[str]) -> None:
-        """These are the jobs now. New ones use the spines that are alive, or all if none is."""
+        """Take over the jobs there are now. New ones use the spines that are alive, or all if none is."""
         self._jobs = [job for job in jobs if job.spans_racks]
         for job in self._jobs:
             if job.parents is None:
@@ -47,13 +48,15 @@ class Failover:
         return changed
 
     def fenced(self, version_of: Callable[[str], int]) -> None:
-        """The leaves were told to stop accepting; ``version_of`` numbers what each leaf was told last."""
+        """Note that the leaves were told to stop accepting; ``version_of`` numbers what each leaf was told
+        last.
+        """
         for job in self._jobs:
             if job.uplinks != job.parents and job.id not in self._fences:
                 self._fences[job.id] = {leaf: version_of(leaf) for leaf in job.leaves}
 
     def move(self, holds: Callable[[str, int], bool]) -> list[Job]:
-        """Let jobs send elsewhere all of whose leaves hold their fence: those that did.
+        """Move jobs whose leaves all hold their fence to the other spines, and return those jobs.
 
         ``holds``: is a leaf known to hold this version?
         """

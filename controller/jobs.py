@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs and their members: who asks for what, and what is refused and why. No I/O, no clock."""
+"""Jobs, their members, and the requests to join that are refused. No I/O, no clock."""
 
 import hmac
 import secrets
@@ -12,7 +12,7 @@ from weir.wire.definition import MAX_WORKERS, UDP_PORT
 
 
 class Refusal(Enum):
-    """Why a request is refused; each is one gRPC status."""
+    """The reasons for refusing a request; each is one gRPC status."""
 
     INVALID = "invalid argument"
     DENIED = "permission denied"
@@ -34,7 +34,7 @@ class JobError(Exception):
 
 @dataclass(frozen=True)
 class JoinSpec:
-    """What one worker asks for when it joins.
+    """The request of one worker to join a job.
 
     ``slots`` 0: as there are, up to MOST_SLOTS. ``process`` names the operating system's process, for jobs
     that share one; empty: unknown.
@@ -72,7 +72,7 @@ class JoinSpec:
 
 
 class MemberState(Enum):
-    """Where a member is in its life."""
+    """The stages of a membership."""
 
     JOINED = "joined"
     ATTENDING = "attending"
@@ -95,7 +95,7 @@ class Member:
 
 
 class JobState(Enum):
-    """Where a job is in its life. A job that is over is forgotten."""
+    """The stages of a job. A job that is over is forgotten."""
 
     GATHERING = "gathering"
     PROGRAMMING = "programming"
@@ -124,11 +124,11 @@ class Job:
     ends_at: float | None = None  # set when the first member leaves
 
     def knows(self, token: str) -> bool:
-        """Is this the job's token? In constant time."""
+        """Return whether this is the job's token, in constant time."""
         return hmac.compare_digest(self.token.encode(), token.encode())
 
     def missing(self) -> str:
-        """Return the ranks that have not joined, in words."""
+        """Describe the ranks that have not joined."""
         ranks = [rank for rank in range(self.size) if rank not in self.members]
         words = [
             f"{rank} (had joined from {self.withdrawn[rank]} and went away)"
@@ -145,7 +145,7 @@ class Job:
 
     @property
     def spans_racks(self) -> bool:
-        """Are its members on several switches?"""
+        """Return whether its members are on several switches."""
         return len(self.leaves) > 1
 
     @property
@@ -154,7 +154,7 @@ class Job:
         return tuple(dict.fromkeys(member.host.switch for _rank, member in sorted(self.members.items())))
 
     def departed(self) -> list[Member]:
-        """Return members that have left."""
+        """Return the members that have left."""
         return [member for member in self.members.values() if member.state is MemberState.LEFT]
 
 
@@ -167,7 +167,7 @@ def new_job_id(taken: set[int]) -> int:
 
 
 def refuse_disagreement(job: Job, spec: JoinSpec) -> None:
-    """Refuse who says something else of a gathering job than the others, or takes a rank that is taken."""
+    """Refuse a worker that contradicts the others of a gathering job, or asks for a rank that is taken."""
     says = f"{job.first} says it has"
     if spec.size != job.size:
         raise JobError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a controller remembers over a restart: the jobs that run, so that they go on running.
+"""The memory of a controller over a restart: the jobs that run, so that they go on running.
 
 One JSON file, rewritten whole when something changes, readable by its owner alone: it holds the jobs' tokens.
 """
@@ -58,7 +58,7 @@ class Memory:
 
     @property
     def kept(self) -> bool:
-        """Will jobs outlive this process?"""
+        """Return whether jobs outlive this process."""
         return self._path is not None
 
     def save(self, jobs: Iterable[Job]) -> None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How switches treat classes of packets: queues, thresholds, spraying, simulated loss. All of it may change
-while jobs run.
+"""The treatment of classes of packets: queues, thresholds, spraying, simulated loss. All may change while
+jobs run.
 
 .. code-block:: yaml
 
@@ -40,7 +40,8 @@ class _Model(BaseModel):
 
 
 class ClassSpec(_Model):
-    """What a file says of one DSCP; None: as by default. Thresholds are packets in the class's queue.
+    """The settings of one DSCP in a topology file; None: the default. Thresholds are packets in the class's
+    queue.
 
     ``trim_at``: from this depth on, packets that may be trimmed are; ``mark_at``: ECN-capable ones are
     marked; ``drop_at``: packets that can be neither are dropped.
@@ -53,7 +54,9 @@ class ClassSpec(_Model):
 
 
 class Loss(_Model):
-    """Packets that enter or leave ``switch`` by ``port`` are lost on purpose; of one DSCP if it is given."""
+    """Simulated loss of the packets that enter or leave ``switch`` by ``port``; of one DSCP if it is
+    given.
+    """
 
     switch: str
     port: Port
@@ -73,7 +76,7 @@ class QueueSpec(_Model):
 
 @dataclass(frozen=True)
 class Enqueue:
-    """How packets of a class are treated: queue (7 is served first), and thresholds in packets."""
+    """The treatment of a class of packets: its queue (7 is served first), and thresholds in packets."""
 
     queue: int
     trim_at: int = NEVER
@@ -122,7 +125,9 @@ class Qos(_Model):
         return SprayMode[self.spray.upper()]
 
     def treatments(self) -> dict[int, Enqueue]:
-        """Return every class that has a treatment of its own, by DSCP; the file's words over the defaults."""
+        """Return every class that has a treatment of its own, by DSCP; the file's settings override the
+        defaults.
+        """
         resolved = {}
         for code in sorted(DEFAULT_CLASSES.keys() | self.classes.keys()):
             default = DEFAULT_CLASSES.get(code, Enqueue(queue=code >> 3))
@@ -138,7 +143,7 @@ class Qos(_Model):
 
 
 def class_name(code: int) -> str:
-    """Return what a DSCP is for, in a word or two."""
+    """Return the name of the class that a DSCP stands for; empty if it has none."""
     if code == RELIABLE_DSCP:
         return "reliable"
     if code == BEST_EFFORT_DSCP:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queue rates and depths of BMv2, which P4Runtime has no words for: over BMv2's own Thrift service.
+"""Queue rates and depths of BMv2, for which P4Runtime has no words, set over BMv2's own Thrift service.
 
 A Thrift library and BMv2's generated client are not on PyPI, and two calls do not need them. Spoken here is
 Thrift's strict binary protocol, unframed, with the multiplexing prefix that BMv2's server expects.

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps one switch as it must be: connects, pushes the program, writes differences, and again when it breaks.
+"""The reconciler of one switch: connects, pushes the program, writes differences, and starts over when that
+fails.
 
 Runs as one asyncio task; the blocking P4Runtime calls run in threads and end by themselves.
 
@@ -32,7 +33,7 @@ PROBE_S = 1.0  # how often a probed switch is asked whether it is there
 
 
 class ReconcilerState(Enum):
-    """What the reconciler is at."""
+    """The states of a reconciler."""
 
     CONNECTING = "connecting"  # no session, or the switch does not hold what it must
     READY = "ready"
@@ -81,21 +82,21 @@ class SwitchReconciler:
 
     @property
     def wanted(self) -> SwitchState:
-        """Return what the switch must hold."""
+        """Return the state that the switch must hold."""
         return self._wanted
 
     @property
     def version(self) -> int:
-        """Return number of what is wanted; grows with every change."""
+        """Return the number of the wanted state; it grows with every change."""
         return self._version
 
     def holds(self, version: int) -> bool:
-        """Is the switch known to hold what was wanted in ``version``, or something newer?"""
+        """Return whether the switch is known to hold the state numbered ``version``, or a newer one."""
         return self._applied >= version
 
     @property
     def current(self) -> bool:
-        """Is the switch there, and does it hold what is wanted now?"""
+        """Return whether the switch is there and holds what is wanted now."""
         return self.state is ReconcilerState.READY and self.holds(self._version)
 
     def want(self, state: SwitchState, queues: tuple[QueueSpec, ...] = ()) -> None:
@@ -119,7 +120,7 @@ class SwitchReconciler:
             raise SwitchError(self.problem or f"switch {self.switch.name} is busy") from None
 
     async def run(self) -> None:
-        """Keep the switch until ``stop``."""
+        """Keep the switch as it must be, until ``stop``."""
         retry_s = FIRST_RETRY_S
         while not self._stopping:
             try:
@@ -158,7 +159,9 @@ class SwitchReconciler:
         self._queues_set = None
 
     async def _idle(self) -> None:
-        """Until there is something to do; the probe of a switch that does not answer raises SwitchError."""
+        """Wait until there is something to do. The probe of a switch that does not answer raises
+        SwitchError.
+        """
         while not self._wake.is_set():
             try:
                 async with asyncio.timeout(PROBE_S if self._probed else None):
@@ -198,7 +201,9 @@ class SwitchReconciler:
             self._wake.set()
 
     async def _set_queues(self) -> None:
-        """What cannot be set is said and left: the switch forwards all the same."""
+        """Set the queues' rates and depths. A failure is logged and left: the switch forwards all the
+        same.
+        """
         thrift, queues = self.switch.thrift, self._queues
         if thrift is None or queues == self._queues_set or not (queues or self._queues_set):
             return
@@ -228,7 +233,7 @@ class SwitchReconciler:
 
 
 def _apply(client: SwitchClient, program: CompiledProgram, wanted: SwitchState) -> int:
-    """Return program and entries; the number of changes. Always from what the switch says it holds."""
+    """Write program and entries as far as the switch lacks them; return the number of changes."""
     if client.ensure_program(program):
         log.info("switch %s was given program %s", client.switch.name, program.name)
     batches = plan(client.read(), wanted)

@@ -34,14 +34,14 @@ _TOMBSTONES = 1024  # jobs that are over whose end can still be asked for
 
 @dataclass(frozen=True)
 class Formed:
-    """All have joined and slots are allocated: program the switch, then call ``started``."""
+    """An effect: all have joined and slots are allocated. Program the switches, then call ``started``."""
 
     job: Job
 
 
 @dataclass(frozen=True)
 class GatherFailed:
-    """The job will not be; whoever waits in it is told ``error``."""
+    """An effect: the job will not be. Tell ``error`` to those that wait for it."""
 
     job: Job
     error: JobError
@@ -49,7 +49,7 @@ class GatherFailed:
 
 @dataclass(frozen=True)
 class Left:
-    """A member left cleanly while others are still there."""
+    """An effect: a member left cleanly while others are still there."""
 
     job: Job
     member: Member
@@ -57,7 +57,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Stopped:
-    """The job is over because of ``reason``: remove its entries and tell its members."""
+    """An effect: the job is over because of ``reason``. Remove its entries and tell its members."""
 
     job: Job
     reason: str
@@ -65,7 +65,7 @@ class Stopped:
 
 @dataclass(frozen=True)
 class Ended:
-    """All members have left: remove the job's entries."""
+    """An effect: all members have left. Remove the job's entries."""
 
     job: Job
 
@@ -100,7 +100,7 @@ class JobRegistry:
         return list(self._jobs.values())
 
     def effects(self) -> list[Effect]:
-        """Return what has happened since the last call."""
+        """Return the effects since the last call."""
         effects, self._effects = self._effects, []
         return effects
 
@@ -133,7 +133,7 @@ class JobRegistry:
         return job
 
     def withdraw(self, job: Job, rank: int) -> None:
-        """A worker that was waiting in ``join`` is gone."""
+        """Take back the join of a worker that has gone while it waited."""
         if job.state is JobState.GATHERING and self._gathering.get(job.name) is job:
             member = job.members.pop(rank)
             job.withdrawn[rank] = member.host.name
@@ -143,13 +143,13 @@ class JobRegistry:
             self._stop(job, f"{job.members[rank]} went away while the job was being set up")
 
     def started(self, job: Job, now: float) -> None:
-        """The switch is programmed: the members' leases begin."""
+        """Let the members' leases begin: the switches are programmed."""
         job.state = JobState.RUNNING
         for member in job.members.values():
             member.last_heard = now
 
     def adopt(self, job: Job, now: float) -> bool:
-        """Take over a job that runs already; its members have a lease's time to attend again.
+        """Take over a job that runs already; its members have a lease's time to send heartbeats again.
 
         False if its slots are not there or another job has them: then it is not taken.
         """
@@ -170,7 +170,7 @@ class JobRegistry:
     # ---- being a member
 
     def attend(self, job_id: int, rank: int, token: str, now: float) -> Job:
-        """Return a member opens its lifeline.
+        """Admit the heartbeats of a member, and return its job.
 
         Raises:
             JobError: no such job or member, wrong token, or the job is over (the message says why).
@@ -183,17 +183,17 @@ class JobRegistry:
         return job
 
     def heartbeat(self, job: Job, rank: int, now: float) -> None:
-        """A member is alive."""
+        """Note that a member is alive."""
         job.members[rank].last_heard = now
 
     def lose(self, job: Job, rank: int) -> None:
-        """A member's lifeline broke. Its job stops, unless it had left or the job is over."""
+        """Stop the job of a member whose heartbeats broke off, unless it had left or the job is over."""
         member = job.members[rank]
         if job.id in self._jobs and member.state is not MemberState.LEFT:
             self._stop(job, f"{member} went away without leaving: its connection broke")
 
     def leave(self, job_id: int, rank: int, token: str, now: float) -> None:
-        """A member is done. Leaving a job that is over, or leaving twice, is fine.
+        """Let a member go. Leaving a job that is over, or leaving twice, is fine.
 
         Raises:
             JobError: no such job or member, or wrong token.
@@ -223,7 +223,7 @@ class JobRegistry:
                 self._check_leases(job, now)
 
     def excuse(self, seconds: float) -> None:
-        """The controller itself slept for this long, heartbeats unread: nobody is blamed for that time."""
+        """Extend all leases by a time in which the controller itself slept, heartbeats unread."""
         for job in self._jobs.values():
             for member in job.members.values():
                 member.last_heard += seconds
@@ -237,7 +237,7 @@ class JobRegistry:
             self._stop(job, reason)
 
     def fail(self, job: Job, error: JobError) -> None:
-        """A formed job cannot be: its switch could not be programmed."""
+        """Give up a formed job whose switches could not be programmed."""
         if job.id in self._jobs:
             self._forget(job, str(error))
             self._effects.append(GatherFailed(job, error))
@@ -277,7 +277,9 @@ class JobRegistry:
                 )
 
     def _refuse_running(self, spec: JoinSpec, now: float) -> None:
-        """While a job of the name runs in full, a newcomer is a mistake; once it is ending, a successor."""
+        """Refuse a newcomer while a job of the name runs in full. Once that is ending, it is the
+        successor.
+        """
         for job in self._jobs.values():
             if job.name != spec.job or job.departed():
                 continue
@@ -294,7 +296,7 @@ class JobRegistry:
             )
 
     def _refuse_taken_place(self, spec: JoinSpec) -> None:
-        """A shared-memory port has one process; a UDP port of a host has one.
+        """Refuse a shared-memory port, or a UDP port of a host, that another process has.
 
         A process may use its port for several jobs, but for one rank of each.
         """
@@ -326,7 +328,7 @@ class JobRegistry:
         )
 
     def _switches(self, job: Job) -> tuple[str, ...]:
-        """Return where the job needs slots."""
+        """Return the switches on which the job needs slots."""
         return (*job.leaves, *self._spines) if job.spans_racks else job.leaves
 
     def _form(self, job: Job) -> None:

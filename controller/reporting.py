@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``Status`` answers: the registry, the reconcilers and the switches' counters in one message."""
+"""The answer to ``Status``: the registry, the reconcilers and the switches' counters in one message."""
 
 import asyncio
 from collections.abc import Iterable
@@ -96,7 +96,7 @@ def _switch(fabric: Fabric, reconciler: SwitchReconciler, registry: JobRegistry,
 
 
 def _ports(topology: Topology, switch: Switch, jobs: Iterable[Job], reading: Reading) -> list[Any]:
-    """Ports by which workers, or racks, contribute."""
+    """Return the ports by which workers, or racks, contribute."""
     port_of: dict[tuple[Match, Match], int] = {}
     for job in jobs:
         if switch.name in job.leaves:
@@ -141,7 +141,7 @@ def _classes(topology: Topology, reading: Reading) -> list[Any]:
 
 
 def _paths(topology: Topology, leaf: Switch, reading: Reading) -> list[Any]:
-    """By port: what a leaf's entries for that port have carried."""
+    """Return the traffic that a leaf's entries have carried, by port."""
     ports = {} if topology.is_spine(leaf.name) else dict(topology.neighbours(leaf.name))
     return [
         agent_pb2.PathStatus(
@@ -183,7 +183,7 @@ def _job(job: Job, readings: dict[str, Reading], now: float) -> Any:
 
 
 def _who(entry: TableEntry) -> tuple[Match, Match]:
-    """(job id, worker) of an entry of admission.workers or results.receivers."""
+    """Return job id and worker of an entry of admission.workers or results.receivers."""
     match = dict(entry.match)
     return match["job"], match["worker"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controller as a whole: switches kept, jobs served, until told to stop."""
+"""The controller as a whole: it keeps switches and serves jobs until it is told to stop."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ class ListenError(Exception):
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run a controller.
+    """The settings of a controller.
 
     Attributes:
         listen: ``host:port`` (port 0: any free one) or ``unix:/path``.

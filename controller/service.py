@@ -146,7 +146,7 @@ class AgentService:
     async def _hear(
         self, job: Job, rank: int, requests: AsyncIterator[Any], inbox: asyncio.Queue[Any]
     ) -> None:
-        """Heartbeats, until the member ends its side."""
+        """Take in heartbeats until the member ends its side."""
         with contextlib.suppress(grpc.RpcError):
             async for _ in requests:
                 self._registry.heartbeat(job, rank, time.monotonic())

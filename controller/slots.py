@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which job has which slots of which switches: disjoint ranges, first fit.
+"""The allocation of switches' slots to jobs: disjoint ranges, first fit.
 
 A job that spans racks has the same slots on all its switches, because packets name them by one number. So its
 range is free on each of them; a job within one rack is no other rack's business.
@@ -46,7 +46,7 @@ class SlotPool:
 
     @property
     def used(self) -> int:
-        """Return number of slots that some job holds."""
+        """Return the number of slots that jobs hold."""
         return sum(piece.count for piece in self._taken)
 
     def free(self) -> tuple[SlotRange, ...]:
@@ -56,7 +56,7 @@ class SlotPool:
         return tuple(SlotRange(start, end - start) for start, end in pairs if end > start)
 
     def can_claim(self, piece: SlotRange) -> bool:
-        """Is all of this range free?"""
+        """Return whether all of this range is free."""
         return any(free.base <= piece.base and piece.end <= free.end for free in self.free())
 
     def claim(self, piece: SlotRange) -> bool:
@@ -72,7 +72,7 @@ class SlotPool:
 
 
 def take(pools: Sequence[SlotPool], count: int) -> SlotRange:
-    """Return the lowest range of ``count`` slots that is free in all ``pools``, taken there.
+    """Take the lowest range of ``count`` slots that is free in all ``pools``, and return it.
 
     Raises:
         SlotExhaustedError: there is none; nothing was taken.
@@ -88,8 +88,7 @@ def take(pools: Sequence[SlotPool], count: int) -> SlotRange:
 
 
 def take_share(pools: Sequence[SlotPool], most: int, least: int) -> SlotRange:
-    """Return a range for a job that does not say how many slots it wants: there must be some for the next
-    one.
+    """Take a range for a job that does not say how many slots it wants, and leave some for the next one.
 
     A quarter of what is free, as a power of two times ``least``, but at most ``most`` and at least
     ``least``. Raises SlotExhaustedError when not even that many in a row are free.
@@ -104,7 +103,7 @@ def take_share(pools: Sequence[SlotPool], most: int, least: int) -> SlotRange:
 
 
 def _common(pools: Sequence[SlotPool]) -> tuple[SlotRange, ...]:
-    """Return what is free in all of them, lowest first."""
+    """Return the ranges that are free in all of them, lowest first."""
     common = pools[0].free()
     for pool in pools[1:]:
         both = ((max(a.base, b.base), min(a.end, b.end)) for a in common for b in pool.free())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``weir status`` shows: tables for people, plain data for programs."""
+"""The output of ``weir status``: tables for people, plain data for programs."""
 
 from typing import Any
 
@@ -87,7 +87,7 @@ def _ports(switch: Any) -> Table:
 
 
 def _events(switch: Any) -> Table:
-    """Non-zero counters, drops in red: the answer to "why does nothing move?"."""
+    """Return the counters that are not zero, drops in red: the answer to "why does nothing move?"."""
     table = _table(f"What {switch.name} did with packets", "event", "count>", "meaning")
     for event in switch.events:
         if event.count.packets:
@@ -99,7 +99,7 @@ def _events(switch: Any) -> Table:
 
 
 def _paths(switch: Any) -> Table:
-    """Return how evenly packets for other racks are spread."""
+    """Return the share of each path in the packets for other racks."""
     total = sum(path.traffic.bytes for path in switch.paths)
     table = _table(f"Paths of {switch.name} ({switch.spray})", "port>", "spine", "sprayed>", "share>")
     for path in switch.paths:
@@ -109,7 +109,7 @@ def _paths(switch: Any) -> Table:
 
 
 def _queues(switch: Any) -> Table:
-    """Queue that did more than forward, and those that forwarded."""
+    """Return the queues that packets have joined, with what became of these."""
     columns = ("queue>", "queued>", "trimmed>", "marked>", "dropped>")
     table = _table(f"Queues of {switch.name} (7 is served first)", *columns)
     for queue in switch.queues:
@@ -162,7 +162,7 @@ def _job(job: Any) -> Table:
 
 
 def _table(title: str, *columns: str) -> Table:
-    """Return a column whose name ends in ``>`` is numbers."""
+    """Return an empty table. A column whose name ends in ``>`` holds numbers."""
     table = Table(title=title, title_justify="left")
     for column in columns:
         table.add_column(column.rstrip(">"), justify="right" if column.endswith(">") else "left")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a switch holds to what it must hold: the difference, in an order that is always safe.
+"""The difference between what a switch holds and what it must hold, in an order that is always safe.
 
 Admission is the gate: it closes first and opens last. So at no moment is a worker admitted to slots whose
 results could not be delivered, or to slots that another job has; nor does a leaf of a job that spans racks
@@ -16,7 +16,7 @@ from weir.controller.tables import admission
 
 
 class Verb(Enum):
-    """What is done to an entry or group; the names are P4Runtime's."""
+    """The kinds of update of an entry or group, by P4Runtime's names."""
 
     INSERT = "INSERT"
     MODIFY = "MODIFY"
@@ -45,7 +45,7 @@ Batch: TypeAlias = tuple[Update, ...]
 
 
 def plan(actual: SwitchState, desired: SwitchState) -> list[Batch]:
-    """Batches to write one after the other; within a batch a switch may take any order.
+    """Return batches to write one after the other; within a batch a switch may take any order.
 
     Gate closes, other entries go, groups change, other entries come, gate opens.
     """

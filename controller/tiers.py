@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be wrong with a topology, in sentences: things used twice, links that do not make two tiers."""
+"""The problems of a topology, in sentences: things used twice, links that do not make two tiers."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from ipaddress import IPv4Address
@@ -65,7 +65,7 @@ def link_problems(topology: Wiring) -> list[str]:
 
 
 def tier_problems(topology: Wiring) -> list[str]:
-    """Return what keeps sound links from being two tiers with addresses of their own."""
+    """Return the reasons why sound links are not two tiers with addresses of their own."""
     leaves, spines = topology.leaves, topology.spines
     spine_names = {spine.name for spine in spines}
     problems = []
@@ -99,7 +99,7 @@ def tier_problems(topology: Wiring) -> list[str]:
 
 
 def repeated(items: Iterable[_Named], what: str, key: Callable[[_Named], Hashable]) -> list[str]:
-    """Return values of ``key`` that several items have, and which."""
+    """Return a sentence for each value of ``key`` that several items have."""
     names: dict[Hashable, list[str]] = {}
     for item in items:
         names.setdefault(key(item), []).append(item.name)

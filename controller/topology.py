@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is where: switches, the hosts on their ports, and the links between them. From a YAML or JSON file.
+"""The topology file (YAML or JSON): switches, the hosts on their ports, and the links between them.
 
 .. code-block:: yaml
 

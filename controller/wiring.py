@@ -23,7 +23,7 @@ class _Model(BaseModel):
 
 
 class Aggregation(_Model):
-    """Where workers send contributions to: addresses the switch answers for itself."""
+    """The addresses that workers send contributions to, which the switch answers for itself."""
 
     mac: Mac = "02:00:00:00:00:fe"
     ip: Ip = "10.0.0.254"
@@ -69,12 +69,14 @@ class Switch(_Model):
 
     @property
     def headroom(self) -> int:
-        """Return bytes by which the switch can make a packet longer."""
+        """Return the number of bytes by which the switch can make a packet longer."""
         return HEADROOM[self.target]
 
     @property
     def fills(self) -> bool:
-        """Must workers send requested zero blocks too, so that no result outgrows its packet?"""
+        """Return whether workers must send requested zero blocks, too, so that no result outgrows its
+        packet.
+        """
         return self.headroom < SLOT_LANES * LANE_BYTES
 
 
@@ -139,7 +141,7 @@ class Wiring(_Model):
         return tuple(sorted((h for h in self.hosts if h.switch == switch), key=lambda h: h.port))
 
     def neighbours(self, switch: str) -> tuple[tuple[int, Switch], ...]:
-        """Return what is linked to a switch, in the order of the file: its own port, and the switch there."""
+        """Return the links of a switch, in the order of the file: its own port, and the switch there."""
         ports = {
             there.switch: here.port
             for link in self.links
@@ -149,7 +151,7 @@ class Wiring(_Model):
         return tuple((ports[other.name], other) for other in self.switches if other.name in ports)
 
     def is_spine(self, switch: str) -> bool:
-        """Do the switch join racks, and have no hosts itself?"""
+        """Return whether the switch joins racks and has no hosts itself."""
         return bool(self.neighbours(switch)) and not self.hosts_of(switch)
 
     @property

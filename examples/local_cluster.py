@@ -19,7 +19,7 @@ WORKERS = 2
 
 
 def work(rank: int, store: str, environments: list[dict[str, str]]) -> None:
-    """One worker: sums a tensor with the others and sends its parts around."""
+    """Be one worker: sum a tensor with the others and send its parts around."""
     os.environ.update(environments[rank])
     dist.init_process_group("weir", store=dist.FileStore(store, WORKERS), rank=rank, world_size=WORKERS)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the Mininet networks of this folder share: Weir's controller, and commands on every host.
+"""The part that all Mininet networks of this folder share: Weir's controller, and commands on every host.
 
 Switches (p4switch.py) and controller meet over Unix sockets, because Mininet's nodes share the file system
 but not the network.
@@ -38,7 +38,7 @@ class Single(Topo):
 
 
 def entry(switch: P4Switch, mac: str, ip: str) -> dict:
-    """Return a switch as a topology file has it; its aggregation address is ``mac`` and ``ip``."""
+    """Describe a switch as a topology file does; its aggregation address is ``mac`` and ``ip``."""
     return {
         "name": switch.name,
         "device_id": switch.device_id,

@@ -101,7 +101,9 @@ class P4Switch(Switch):
         return [*command, "--", *target]
 
     def connected(self) -> bool:
-        """Do it serve P4Runtime? Mininet asks, with waitConnected. Raises RuntimeError if it has ended."""
+        """Return whether it serves P4Runtime, for Mininet's waitConnected. Raises RuntimeError if it has
+        ended.
+        """
         if self.process is None:
             return False
         if self.process.poll() is not None:
@@ -143,7 +145,9 @@ def weir() -> str:
 
 
 def offloads_off(node: Node, interface: str) -> None:
-    """Have checksums filled in and segments of wire size, as a switch in user space needs them."""
+    """Make the kernel fill in checksums and cut segments to wire size, as a switch in user space needs
+    them.
+    """
     node.cmd(sys.executable, str(ROOT / "weir" / "netns" / "offloads.py"), interface)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``admission``: who may touch which slots. The gate of every job.
+"""``admission``: the workers that may touch a job's slots. The gate of every job.
 
 A worker is known by (ingress port, job, worker); at a spine a whole rack is one worker. At a leaf, results
 may come down from spines: (ingress port, job).
@@ -54,7 +54,7 @@ def worker(
 def parent(
     *, port: int, job_id: int, all_workers: int, slot_base: int, slot_count: int, group: int
 ) -> TableEntry:
-    """Return results of a job may come down from the spine on ``port``; the rest as of the leaf's own
+    """Accept results of a job from the spine on ``port``; the other values are those of the leaf's own
     workers.
     """
     return TableEntry(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``aggregator``: for which IP addresses the switch itself aggregates. Others are forwarded."""
+"""``aggregator``: the IP addresses for which the switch itself aggregates. Others are forwarded."""
 
 from weir.controller.addresses import ip_number
 from weir.controller.entries import TableEntry
@@ -9,5 +9,7 @@ AGGREGATE = "WeirIngress.aggregator.aggregate"
 
 
 def address(ip: str, headroom: int) -> TableEntry:
-    """Weir packets to this address are contributions; the target can lengthen them by ``headroom`` bytes."""
+    """Take Weir packets to this address as contributions, which the target can lengthen by ``headroom``
+    bytes.
+    """
     return TableEntry(ADDRESSES, (("address", ip_number(ip)),), AGGREGATE, (("headroom", headroom),))

@@ -10,5 +10,5 @@ ANSWER = "WeirIngress.arp.answer"
 
 
 def answer(ip: str, mac: str) -> TableEntry:
-    """ "Who has ``ip``?" is answered with ``mac``."""
+    """Answer "who has ``ip``?" with ``mac``."""
     return TableEntry(ADDRESSES, (("address", ip_number(ip)),), ANSWER, (("mac", mac_number(mac)),))

@@ -11,10 +11,10 @@ COUNTERS = (INGRESS, EGRESS)
 
 
 def is_drop(event: Event) -> bool:
-    """Do this event mean that a packet was thrown away?"""
+    """Return whether this event means that a packet was thrown away."""
     return event.name.startswith("DROP_")
 
 
 def known(cells: Sequence[object]) -> range:
-    """Return the indices of a counter that are events this version knows of."""
+    """Return the indices of a counter whose events this version knows."""
     return range(min(len(cells), len(Event)))

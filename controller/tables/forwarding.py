@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``forwarding``: what happens to packets that are not the aggregator's: an L2 switch and IPv4 router."""
+"""``forwarding``: an L2 switch and IPv4 router for packets that are not the aggregator's."""
 
 from ipaddress import IPv4Network
 
@@ -17,36 +17,32 @@ SPRAY = "WeirIngress.forwarding.spray"
 
 
 def to_mac(mac: str, port: int) -> TableEntry:
-    """Return frames for ``mac`` leave by ``port``."""
+    """Send frames for ``mac`` out of ``port``."""
     return TableEntry(L2, (("dst_mac", mac_number(mac)),), FORWARD, (("port", port),))
 
 
 def broadcast(group: int) -> TableEntry:
-    """Broadcast frames go to every port of multicast group ``group`` (but not back where they came from)."""
+    """Send broadcast frames to every port of multicast group ``group``, but not back where they came from."""
     return TableEntry(L2, (("dst_mac", BROADCAST_MAC),), FLOOD, (("group", group),))
 
 
 def own_mac(mac: str) -> TableEntry:
-    """Return frames for ``mac`` are for the switch itself: it routes what they carry."""
+    """Take frames for ``mac`` as the switch's own: it routes what they carry."""
     return TableEntry(L2, (("dst_mac", mac_number(mac)),), LOCAL)
 
 
 def to_ip(ip: str, mac: str, port: int) -> TableEntry:
-    """Return packets for ``ip`` that were sent to the switch's own MAC are routed to ``mac`` by ``port``."""
+    """Route packets for ``ip`` that were sent to the switch's own MAC to ``mac`` by ``port``."""
     return to_subnet(IPv4Network(ip), mac, port)
 
 
 def to_subnet(subnet: IPv4Network, mac: str, port: int) -> TableEntry:
-    """Return packets for ``subnet`` that were sent to the switch's own MAC are routed to ``mac`` by
-    ``port``.
-    """
+    """Route packets for ``subnet`` that were sent to the switch's own MAC to ``mac`` by ``port``."""
     return TableEntry(IPV4, _within(subnet), ROUTE, (("port", port), ("dst_mac", mac_number(mac))))
 
 
 def sprayed(subnet: IPv4Network, group: int) -> TableEntry:
-    """Return packets for ``subnet`` that were sent to the switch's own MAC take one of a spray group's
-    paths.
-    """
+    """Spray packets for ``subnet`` that were sent to the switch's own MAC over a group's paths."""
     return TableEntry(IPV4, _within(subnet), SPRAY, (("group", group),))
 
 

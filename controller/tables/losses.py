@@ -14,7 +14,9 @@ _ALWAYS = (1 << 32) - 1
 
 
 def fault(loss: Loss) -> TableEntry:
-    """Return a loss of one class goes before a loss of all classes on the same port."""
+    """Lose packets as ``loss`` says. One of a single class goes before one of all classes on the same
+    port.
+    """
     dscp = _EVERY_DSCP if loss.dscp is None else Ternary(loss.dscp, 0x3F)
     return TableEntry(
         FAULTS[loss.direction],

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``queueing``: which queue a class of packets joins, and at which depth it is trimmed, marked or dropped.
+"""``queueing``: the queue of each class of packets, and the depths at which they are trimmed, marked or
+dropped.
 
 What queues did is counted by the ``treatments`` of ingress (trimmed, dropped, queued) and egress (marked).
 """
@@ -14,7 +15,7 @@ QUEUES = 8  # of a port; counters are at Treatment * QUEUES + queue
 
 
 def traffic_class(dscp: int, treatment: Enqueue) -> TableEntry:
-    """Return packets of a DSCP are treated so."""
+    """Treat packets of a DSCP so."""
     return TableEntry(
         CLASSES,
         (("dscp", dscp),),

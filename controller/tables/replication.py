@@ -15,15 +15,15 @@ FLOOD_RID = 0  # what egress takes for "not a multicast result"
 
 
 def flood(ports: Iterable[int]) -> frozenset[Replica]:
-    """Copy of a broadcast frame."""
+    """Return the copies of a broadcast frame."""
     return frozenset(Replica(port, FLOOD_RID) for port in ports)
 
 
 def job_group(slot_base: int) -> int:
-    """Return number of the group of the job whose slots begin at ``slot_base``."""
+    """Return the number of the group of the job whose slots begin at ``slot_base``."""
     return _FIRST_JOB_GROUP + slot_base
 
 
 def results(ports_by_rank: Mapping[int, int]) -> frozenset[Replica]:
-    """Copy of a result: replication id ``rank + 1`` tells egress for whom a copy is."""
+    """Return the copies of a result; replication id ``rank + 1`` tells egress for whom each is."""
     return frozenset(Replica(port, rank + 1) for rank, port in ports_by_rank.items())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``results``: how a result is addressed to each worker of its job."""
+"""``results``: the addresses of a result's copy for each worker of its job."""
 
 from weir.controller.addresses import ip_number
 from weir.controller.entries import TableEntry
@@ -12,9 +12,7 @@ DELIVER = "WeirEgress.results.deliver"
 def receiver(
     *, job_id: int, rank: int, src_mac: str, src_ip: str, dst_mac: str, dst_ip: str, dst_port: int
 ) -> TableEntry:
-    """Return a result for worker ``rank`` comes from the aggregation address and goes to the worker's UDP
-    port.
-    """
+    """Send a result for worker ``rank`` from the aggregation address to the worker's UDP port."""
     return TableEntry(
         RECEIVERS,
         (("job", job_id), ("worker", rank)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``spraying``: over which paths packets to other racks are spread, packet by packet."""
+"""``spraying``: the paths over which packets to other racks are spread, packet by packet."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Path:
 def spread(
     group: int, mode: SprayMode, src_mac: str, paths: Sequence[Path], places: int
 ) -> Iterator[TableEntry]:
-    """Yield packets of ``group`` take one of ``paths``.
+    """Spread packets of ``group`` over ``paths``.
 
     ``places`` entries are written, whatever the number of paths; those left over repeat them. So a path that
     goes away or comes back modifies entries and removes none, and at no moment does a choice find nothing.

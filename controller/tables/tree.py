@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tree``: to which spine a leaf sends the sums of its rack. A job without entries ends at the leaf."""
+"""``tree``: the spines that a leaf sends the sums of its rack to. A job without entries ends at the leaf."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Uplink:
 
 
 def spine_of(spine_class: int, spines: int, alive: Collection[int]) -> int:
-    """Return which of ``spines`` has a class of slots: spine c mod S, if it is among those that are
+    """Return the spine of a class of slots: number c mod S of ``spines``, if it is among those that are
     ``alive``.
 
     The classes of the others are spread over these. A spine that goes takes no other's classes with it: each
@@ -38,7 +38,7 @@ def spine_of(spine_class: int, spines: int, alive: Collection[int]) -> int:
 def uplinks(
     *, job_id: int, member: int, src_mac: str, src_ip: str, spines: int, ways: Mapping[int, Uplink]
 ) -> Iterator[TableEntry]:
-    """Yield the spine of every class of slots, as ``spine_of`` has it; there this leaf is number ``member``.
+    """Send every class of slots to its spine, as ``spine_of`` has it; there this leaf is number ``member``.
 
     ``ways``: to those that are alive, by their number among all ``spines``.
     """

@@ -355,7 +355,7 @@ def test_a_member_that_never_attends_is_lost_too(registry: JobRegistry) -> None:
     ]
 
 
-def test_a_broken_lifeline_stops_the_job_at_once_and_frees_its_slots(registry: JobRegistry) -> None:
+def test_heartbeats_that_break_off_stop_the_job_at_once_and_free_its_slots(registry: JobRegistry) -> None:
     job = run(registry)
     registry.lose(job, 1)
     assert registry.effects() == [

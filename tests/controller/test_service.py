@@ -314,7 +314,7 @@ def test_a_member_that_leaves_early_is_announced_and_then_ends_the_job(world: Wo
 
 
 def test_who_begins_to_listen_later_hears_of_those_who_had_left(world: World) -> None:
-    """A member's lifeline opens after it has joined: another may be gone by then."""
+    """A member's heartbeats begin after it has joined: another may be gone by then."""
     leaver = world.agent()
     early = world.later(lambda: leaver.join(job="digits", size=2, rank=1, host="h2"))
     with grpc.insecure_channel(world.address) as channel:
