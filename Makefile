@@ -18,7 +18,7 @@ demo: .venv/ready  ## train a small model over slow links, its gradients summed 
 	$(BIN)/weir train --workers 4 --model cnn --method dfs --density 0.05 --epochs 3 --evaluate-every 11 \
 		--links 100mbit --hosts auto
 
-test: check  ## every test; those that need root, BMv2 or p4c skip without them and say so
+test: check  ## every test; what a machine lacks skips by name, or fails: WEIR_REQUIRE=root,bmv2,p4c,mininet,tshark
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 check: .venv/ready  ## formatting, lint, types, C warnings, generated files
@@ -28,6 +28,9 @@ check: .venv/ready  ## formatting, lint, types, C warnings, generated files
 	$(BIN)/python -m weir.wire.generate --check
 	$(BIN)/python p4src/build.py --check
 	$(BIN)/python -m tests.native.check_c
+
+docs: .venv/ready  ## the pages: their links, paths, names and commands
+	$(BIN)/pytest tests/test_docs.py
 
 bench: .venv/ready  ## the figures of the switch and of all-reduce in docs/benchmarks.md
 	$(BIN)/weir bench switch
