@@ -142,7 +142,7 @@ def cost(
     processes: Annotated[int | None, typer.Option(min=1, help="Settings at a time; default: cores.")] = None,
     plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-cost.png"),
 ) -> None:
-    """Communication cost on the same recorded gradients: OmniReduce, lists, and Weir's formats and methods.
+    """Communication cost on the same recorded gradients: OmniReduce, lists, and Weir's encodings and methods.
 
     Bytes on the wire in both directions, headers included, exact and without a network: no figure depends on
     this machine.

@@ -2,7 +2,8 @@
 """``weir bench cost``: bytes in both directions, headers included, on the same recorded gradients.
 
 No packet is sent and nothing is timed: bytes follow exactly from what each worker has to send, and are tested
-equal to those of the real transport (host_agent.formats.cost). ``weir.bench.cost_cases`` says who takes part.
+equal to those of the real transport (``weir.host_agent.compression.encodings.cost``).
+``weir.bench.cost_cases`` says who takes part.
 """
 
 import itertools

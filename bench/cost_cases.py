@@ -4,13 +4,13 @@
 The first group has the same elements to send, each worker's top-k; they differ in how these are written down:
 
 - ``omnireduce:b/m``: blocks of b elements in messages of m, as OmniReduce's open code sends them
-  (host_agent.formats.omnireduce);
+  (host_agent.compression.encodings.omnireduce);
 - ``lists``: every worker's (index, value) pairs, gathered by all others, 32 bits each;
 - ``weir:m``: through Weir's switch with one mask size m (``weir:dense``: with none) for all parameters and
   steps, and the packet block and tree levels that cost least in hindsight;
 - ``planner``: through Weir's switch as planned, without hindsight.
 
-The second has methods with a choice of their own at the same density, through Weir's switch in the format
+The second has methods with a choice of their own at the same density, through Weir's switch in the encoding
 they come with, and ``block-topk``: OmniReduce with the block top-k of its authors, as its open code sends it.
 """
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from weir.bench.replay import SLOTS, Recording, Replay, ReplayedStep
 from weir.host_agent.compression.encodings import omnireduce
-from weir.host_agent.compression.encodings.cost import Flags, Occupancy, Traffic, by_block, exchange_traffic
+from weir.host_agent.compression.encodings.cost import Flags, Occupancy, WireCost, by_block, exchange_cost
 from weir.host_agent.compression.encodings.encoding import MASK_SIZES
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.train.config import Model, make_config
@@ -151,7 +151,7 @@ def _costs(sent: dict[str, ReplayedStep]) -> Iterator[tuple[str, Bytes]]:
         yield name, _bytes(sent[name].traffic())
 
 
-def _bytes(traffic: Traffic) -> Bytes:
+def _bytes(traffic: WireCost) -> Bytes:
     return Bytes(sum(traffic.up), len(traffic.up) * traffic.down, traffic.values_and_indexes)
 
 
@@ -166,8 +166,8 @@ def _fixed(parts: list[Occupancy], mask: int | None) -> Bytes:
     """
     masks = [mask] * len(parts)
 
-    def cost(block: int, levels: int) -> Traffic:
-        return exchange_traffic(parts, masks, block=block, levels=levels, slots=SLOTS)
+    def cost(block: int, levels: int) -> WireCost:
+        return exchange_cost(parts, masks, packet_block=block, levels=levels, slots=SLOTS)
 
     if mask is None:
         return _bytes(min((cost(block, 1) for block in BLOCK_SIZES), key=lambda t: t.total))

@@ -21,8 +21,8 @@ import torch
 
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.encodings import SCALE_LANES, Plan
-from weir.host_agent.compression.encodings.cost import Flags, Occupancy, Traffic, exchange_traffic
+from weir.host_agent.compression.encodings import SCALE_BLOCK, EncodingPlan
+from weir.host_agent.compression.encodings.cost import Flags, Occupancy, WireCost, exchange_cost
 from weir.host_agent.compression.exchange import GradientExchange, PhaseClock
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
@@ -108,7 +108,7 @@ class ReplayedStep:
     """
 
     chosen: tuple[Flags, ...]
-    plan: Plan
+    plan: EncodingPlan
     masks: tuple[int | None, ...]
     elements: int
     counters: int
@@ -118,12 +118,12 @@ class ReplayedStep:
     missing: float = 0.0
     seconds: PhaseClock = field(default_factory=PhaseClock)
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> WireCost:
         """Return what it takes on the wire, exactly."""
-        return exchange_traffic(
+        return exchange_cost(
             [Occupancy(chosen) for chosen in self.chosen],
             self.masks,
-            block=self.plan.block,
+            packet_block=self.plan.packet_block,
             levels=self.plan.levels,
             slots=SLOTS,
             counters=self.counters,
@@ -146,7 +146,7 @@ class Replay:
         self, module: torch.nn.Module, method: str, workers: int, density: float, rule: str | None = None
     ) -> None:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        self.layout = BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], SCALE_LANES)
+        self.layout = BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], SCALE_BLOCK)
         self.group = InMemoryGroup(workers)
         self.ranks: list[GradientExchange] = []
         for communicator in self.group.communicators:
@@ -178,7 +178,7 @@ class Replay:
         return ReplayedStep(
             chosen=tuple(flags[:, segment.in_vector] for segment in self.layout),
             plan=plan,
-            masks=tuple(plan.formats[segment.name].mask for segment in self.layout),
+            masks=tuple(plan.encodings[segment.name].mask_block for segment in self.layout),
             elements=elements,
             counters=first.notes,
             fills_union=fills,

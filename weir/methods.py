@@ -22,8 +22,8 @@ class Method:
     """What is said of a method.
 
     kind: how it is run, see ``weir.train.backends``. promises_density: whether what it sends is a share that
-    was asked for. uses: the settings of ``weir train`` that it reads. format: how what is sent is written
-    down unless --format says so; None where that cannot be chosen.
+    was asked for. uses: the settings of ``weir train`` that it reads. encoding: how what is sent is written
+    down unless --encoding says so; None where that cannot be chosen.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Method:
     kind: Kind
     promises_density: bool
     uses: tuple[str, ...]
-    format: str | None
+    encoding: str | None
 
 
 _OTHERS: Final = (
@@ -43,7 +43,7 @@ _OTHERS: Final = (
         kind="parameter averaging",
         promises_density=False,
         uses=("group_size", "swa_epochs"),
-        format=None,
+        encoding=None,
     ),
     Method(
         name="powersgd",
@@ -52,7 +52,7 @@ _OTHERS: Final = (
         kind="low rank",
         promises_density=False,
         uses=("powersgd_rank",),
-        format=None,
+        encoding=None,
     ),
 )
 
@@ -72,7 +72,7 @@ def methods() -> dict[str, Method]:
                 kind="sparsifier",
                 promises_density=cls.promises_density,
                 uses=cls.uses,
-                format=create_sparsifier(name).format,
+                encoding=create_sparsifier(name).encoding,
             )
         )
     return {method.name: method for method in sorted(found, key=lambda method: method.name)}
@@ -93,7 +93,7 @@ def list_methods(
     """List the methods that weir train and weir compare know.
 
     Density: "as asked" where --density says what share of the values is sent; elsewhere it follows from the
-    gradient or from other options. Format: how what is sent is written down unless --format says so. How
+    gradient or from other options. Encoding: how what is sent is written down unless --encoding says so. How
     each method works is described in docs/methods.md.
     """
     found = methods().values()
@@ -104,11 +104,11 @@ def list_methods(
     table.add_column("method", no_wrap=True, style="bold green")
     table.add_column("what is sent", ratio=1)
     table.add_column("density", no_wrap=True)
-    table.add_column("format", no_wrap=True)
+    table.add_column("encoding", no_wrap=True)
     for method in found:
         density = "as asked" if method.promises_density else "–"
         text = Text(method.summary)
         if method.reference:
             text.append(f"\n{method.reference}", style="dim")
-        table.add_row(method.name, text, density, method.format or "–")
+        table.add_row(method.name, text, density, method.encoding or "–")
     Console().print(table)

@@ -45,7 +45,7 @@ class BucketLayout:
     """
 
     index: int
-    block: int
+    packet_block: int
     length: int
     segments: tuple[Segment, ...]
     align: int
@@ -56,33 +56,33 @@ class BucketLayout:
         index: int,
         names: Sequence[str],
         parameters: Sequence[torch.Tensor],
-        block: int,
+        packet_block: int,
         align: int | None = None,
     ) -> "BucketLayout":
         """Return the layout of bucket ``index`` that holds these parameters' gradients one after another.
 
         align: by default the block.
         """
-        align = align or block
+        align = align or packet_block
         segments, bucket_start, vector_start = [], 0, 0
         for name, parameter in zip(names, parameters, strict=True):
             length = parameter.numel()
             segments.append(Segment(name, tuple(parameter.shape), length, bucket_start, vector_start))
             bucket_start += length
             vector_start += -(-length // align) * align
-        return cls(index, block, vector_start, tuple(segments), align)
+        return cls(index, packet_block, vector_start, tuple(segments), align)
 
-    def in_blocks(self, block: int) -> "BucketLayout":
+    def in_blocks(self, packet_block: int) -> "BucketLayout":
         """Return the same layout, with blocks of another size that divides ``align``."""
-        return self if block == self.block else replace(self, block=block)
+        return self if packet_block == self.packet_block else replace(self, packet_block=packet_block)
 
-    def resized(self, lengths: Sequence[int], block: int) -> "BucketLayout":
+    def resized(self, lengths: Sequence[int], packet_block: int) -> "BucketLayout":
         """Return a layout of the same parameters with so many elements of each in the vector."""
         segments, start = [], 0
         for segment, length in zip(self.segments, lengths, strict=True):
             segments.append(replace(segment, length=length, vector_start=start))
             start += -(-length // self.align) * self.align
-        return BucketLayout(self.index, block, start, tuple(segments), self.align)
+        return BucketLayout(self.index, packet_block, start, tuple(segments), self.align)
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self.segments)
@@ -94,8 +94,8 @@ class BucketLayout:
 
     def blocks_of(self, segment: Segment) -> slice:
         """Return a parameter's blocks of the vector: no other parameter has a part of them."""
-        first = segment.vector_start // self.block
-        return slice(first, first - (-segment.length // self.block))
+        first = segment.vector_start // self.packet_block
+        return slice(first, first - (-segment.length // self.packet_block))
 
     def padding_of(self, segment: Segment) -> slice:
         """Return the elements of the vector between a parameter's last one and the next parameter's first."""
@@ -106,17 +106,19 @@ class BucketLayout:
     def owners(self) -> npt.NDArray[np.intp]:
         """For each block of the vector, the index of the segment it is of."""
         counts = [-(-segment.length // self.align) for segment in self.segments]
-        return np.repeat(np.arange(len(counts)), np.array(counts, np.intp) * (self.align // self.block))
+        return np.repeat(
+            np.arange(len(counts)), np.array(counts, np.intp) * (self.align // self.packet_block)
+        )
 
     @cached_property
     def block_lengths(self) -> torch.Tensor:
         """For each block, how many of its lanes are elements, 1 where all are padding; float32."""
-        lengths = torch.full((self.length // self.block,), float(self.block))
+        lengths = torch.full((self.length // self.packet_block,), float(self.packet_block))
         for segment in self.segments:
             blocks = self.blocks_of(segment)
-            if remainder := segment.length % self.block:
+            if remainder := segment.length % self.packet_block:
                 lengths[blocks.stop - 1] = remainder
-            lengths[blocks.stop : self.padding_of(segment).stop // self.block] = 1
+            lengths[blocks.stop : self.padding_of(segment).stop // self.packet_block] = 1
         return lengths
 
     def spread(self, bucket: torch.Tensor, divisor: float = 1) -> torch.Tensor:
@@ -144,3 +146,27 @@ class BucketLayout:
             f"gradient of parameter {owner.name!r} of shape {owner.shape} "
             f"(element {index - owner.vector_start}, bucket {self.index})"
         )
+
+
+@dataclass(frozen=True)
+class Span:
+    """Where a parameter lies in the gradient of the whole model.
+
+    start: its first element, counted over all parameters in the module's order, which DDP's buckets do not
+    change; length: its elements; total: those of the model.
+    """
+
+    name: str
+    start: int
+    length: int
+    total: int
+
+
+def spans_of(module: torch.nn.Module) -> dict[str, Span]:
+    """Return where the trained parameters of a module lie in its gradient, by name."""
+    named = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
+    total, start, spans = sum(length for _, length in named), 0, {}
+    for name, length in named:
+        spans[name] = Span(name, start, length, total)
+        start += length
+    return spans

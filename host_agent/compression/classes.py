@@ -103,7 +103,7 @@ class MagnitudeClassifier:
         """Return the classes of the blocks of ``vector`` (float32, spread by ``layout``); changes nothing
         yet.
         """
-        sums = torch.linalg.vector_norm(vector.view(-1, layout.block), ord=1, dim=1)
+        sums = torch.linalg.vector_norm(vector.view(-1, layout.packet_block), ord=1, dim=1)
         means = (sums / layout.block_lengths).clamp_(max=_LARGEST).numpy()
         now, seen = _quartiles(layout, means)
         known = [self._quartiles.get(segment.name) for segment in layout]

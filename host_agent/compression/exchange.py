@@ -18,8 +18,8 @@ from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.float_sum import Contribution, encode
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.classes import LayerClasses, Magnitudes
-from weir.host_agent.compression.encodings import SCALE_LANES, Encodings, Proposal, Selection, parse_rule
-from weir.host_agent.compression.local_gradients import LocalGradients, Outgoing
+from weir.host_agent.compression.encodings import SCALE_BLOCK, Encoder, Proposal, Selection, parse_rule
+from weir.host_agent.compression.local_gradients import Choice, LocalGradients
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier
 from weir.host_agent.transport.ledger import Direction, Ledger
@@ -109,9 +109,7 @@ class GradientExchange:
         exclude: Sequence[str] = (),
     ) -> None:
         self.gradients = LocalGradients(sparsifier, policy, error_feedback=error_feedback, exclude=exclude)
-        self.encodings = Encodings(
-            parse_rule(sparsifier.format if encoding is None else encoding), sparsifier
-        )
+        self.encoder = Encoder(parse_rule(sparsifier.encoding if encoding is None else encoding), sparsifier)
         self.ledger = Ledger()
         self.step = 0
         self._names: frozenset[str] = frozenset()
@@ -130,7 +128,7 @@ class GradientExchange:
         self._names = frozenset(name for name, _ in module.named_parameters())
         self._layers = LayerClasses.of(module)
         self.gradients.join(module, communicator.rank, communicator.size)
-        self.encodings.join(communicator.size, slots)
+        self.encoder.join(communicator.size, slots)
 
     def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True) -> Exchanged:
         """Overwrite a bucket by the average over all workers of what was delivered.
@@ -149,46 +147,46 @@ class GradientExchange:
         assert self._communicator is not None, "join comes first"
         communicator, clock = self._communicator, PhaseClock()
         service = ServiceClass(self._layers.frontmost(segment.name for segment in layout))
-        outgoing = self.gradients.prepare(layout, bucket)
-        clock.choice = outgoing.seconds
+        choice = self.gradients.prepare(layout, bucket)
+        clock.choice = choice.seconds
         with clock.time("planning"):
-            plan = self.encodings.plan(layout, self.gradients.spans, self.gradients.excluded)
+            plan = self.encoder.plan(layout, self.gradients.spans, self.gradients.excluded)
         with clock.time("mask"):
-            proposal = Proposal(plan, layout, outgoing.sent)
+            proposal = Proposal(plan, layout, choice.chosen)
         selection = proposal.agree(communicator, service)
         fills = self.gradients.sparsifier.fills_union
-        packed = selection.pack(outgoing.compensated if fills else outgoing.sent)
+        packed = selection.pack(choice.compensated if fills else choice.chosen)
         with clock.time("planning"):
-            notes = self.encodings.notes(communicator, selection, packed)
-        values = packed.cpu()  # from here on the network's
-        mine = encode(
+            notes = self.encoder.notes(communicator, selection, packed)
+        on_host = packed.cpu()  # from here on the network's
+        contribution = encode(
             communicator,
-            values.numpy(),
+            on_host.numpy(),
             selection.describe,
-            SCALE_LANES,
+            SCALE_BLOCK,
             service,
-            packet=plan.block,
+            packet=plan.packet_block,
             dense=not selection.everything,
             notes=notes,
         )
-        magnitudes = self.gradients.classify(selection.layout, values)
-        budgets = self._budgets(service, selection, magnitudes, mine)
-        summed, report = mine.add(communicator, keep=self.gradients.keeps_rounding, service=budgets)
+        magnitudes = self.gradients.classify(selection.layout, on_host)
+        budgets = self._budgets(service, selection, magnitudes, contribution)
+        summed, report = contribution.add(communicator, keep=self.gradients.keeps_rounding, service=budgets)
         packed_total = torch.from_numpy(summed.values()).to(bucket.device)
         total = selection.unpack(packed_total)
         layout.collect(self.gradients.sparsifier.decode(total), bucket)
-        self._settle(outgoing, selection, packed, mine, report, magnitudes)
+        self._settle(choice, selection, packed, contribution, report, magnitudes)
         if self.gradients.observes:
             with clock.time("observing"):
                 self.gradients.observe(layout, total, selection.union(total))
         with clock.time("planning"):
-            self.encodings.settle(selection, total, communicator.size, notes)
+            self.encoder.settle(selection, total, communicator.size, notes)
         for direction in Direction:
             self.ledger.record(self.step, f"bucket {layout.index}", direction, report)
         if last:
             self._end_step(clock)
         return Exchanged(
-            chosen=outgoing.sent,
+            chosen=choice.chosen,
             chosen_elements=proposal.elements,
             union_elements=selection.layout.elements if fills else int(torch.count_nonzero(packed_total)),
             selection=selection,
@@ -200,35 +198,39 @@ class GradientExchange:
 
     def _settle(
         self,
-        outgoing: Outgoing,
+        choice: Choice,
         selection: Selection,
         packed: torch.Tensor,
-        mine: Contribution,
+        contribution: Contribution,
         report: ReduceReport,
         magnitudes: Magnitudes | None,
     ) -> None:
         """Keep what the sum did not include."""
-        undelivered = outgoing.compensated
+        undelivered = choice.compensated
         if self.gradients.feedback is None:
             pass
         elif self.gradients.keeps_rounding:
-            delivered = torch.from_numpy(mine.values()).to(undelivered.device)
+            delivered = torch.from_numpy(contribution.values()).to(undelivered.device)
             selection.subtract(undelivered, delivered)
         else:  # everything was sent, as it was
-            lost, places = report.given_back.blocks, mine.places()
-            blocks = torch.zeros_like(packed).view(-1, selection.plan.block)
+            lost, places = report.given_back.blocks, contribution.places()
+            blocks = torch.zeros_like(packed).view(-1, selection.plan.packet_block)
             chosen = torch.from_numpy((lost if places is None else places[lost]).astype(np.int64))
             blocks[chosen] = packed.view(blocks.shape)[chosen]
             undelivered = selection.unpack(blocks.view(-1))
-        self.gradients.settle(outgoing, undelivered, magnitudes)
+        self.gradients.settle(choice, undelivered, magnitudes)
 
     def _budgets(
-        self, service: ServiceClass, selection: Selection, magnitudes: Magnitudes | None, mine: Contribution
+        self,
+        service: ServiceClass,
+        selection: Selection,
+        magnitudes: Magnitudes | None,
+        contribution: Contribution,
     ) -> ServiceClass:
         """Return the classes and budgets of the blocks that ``mine`` has lanes of."""
-        if magnitudes is None or not mine.lanes.size:
+        if magnitudes is None or not contribution.lanes.size:
             return service
-        classes, places, occupied = magnitudes.classes, mine.places(), mine.occupied()
+        classes, places, occupied = magnitudes.classes, contribution.places(), contribution.occupied()
         if places is not None:
             sent_here, occupied = occupied, np.zeros(classes.size, np.bool_)
             occupied[places] = sent_here
@@ -240,7 +242,7 @@ class GradientExchange:
         with clock.time("observing"):
             self.gradients.end_step()
         with clock.time("planning"):
-            self.encodings.end_step()
+            self.encoder.end_step()
         self.step += 1
 
     def shared_state(self) -> dict[str, Any]:
@@ -248,13 +250,14 @@ class GradientExchange:
         return {
             "step": self.step,
             "sparsifier": self.gradients.sparsifier.state_dict(),
-            "formats": self.encodings.state_dict(),
+            "encodings": self.encoder.state_dict(),
         }
 
     def load_shared_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``shared_state`` gave on any worker, maybe in a group of another size."""
         self.gradients.sparsifier.load_state_dict(state["sparsifier"])
-        self.encodings.load_state_dict(state["formats"])
+        saved = state["encodings"] if "encodings" in state else state["formats"]  # their name in older states
+        self.encoder.load_state_dict(saved)
         self.step = state["step"]
 
     def state_dict(self) -> dict[str, Any]:

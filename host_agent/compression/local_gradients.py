@@ -13,35 +13,28 @@ from typing import Any
 
 import torch
 
-from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
+from weir.host_agent.compression.bucket_layout import BucketLayout, Segment, Span, spans_of
 from weir.host_agent.compression.classes import MagnitudeClassifier, Magnitudes
 from weir.host_agent.compression.error_feedback import ErrorFeedback
 from weir.host_agent.compression.loss_policy import LossPolicy
-from weir.host_agent.compression.sparsifiers import Span, Sparsifier
-
-
-def spans_of(module: torch.nn.Module) -> dict[str, Span]:
-    """Return where the trained parameters of a module lie in its gradient, by name."""
-    named = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
-    total, start, spans = sum(length for _, length in named), 0, {}
-    for name, length in named:
-        spans[name] = Span(name, start, length, total)
-        start += length
-    return spans
+from weir.host_agent.compression.sparsifiers import Sparsifier
 
 
 @dataclass(frozen=True)
-class Outgoing:
-    """One vector on its way.
+class Choice:
+    """A worker's choice of one bucket.
 
-    compensated: gradients over the number of workers, plus residuals. sent: what this worker chose of that,
-    all else zero; it may be the same tensor, or memory that the next call takes again. seconds: that choosing
-    took.
+    Attributes:
+        layout: of the bucket.
+        compensated: gradients over the number of workers, plus residuals.
+        chosen: what this worker chose of that, all else zero; it may be the same tensor, or memory that the
+            next call takes again.
+        seconds: that choosing took.
     """
 
     layout: BucketLayout
     compensated: torch.Tensor
-    sent: torch.Tensor
+    chosen: torch.Tensor
     seconds: float = 0.0
 
 
@@ -64,7 +57,7 @@ class LocalGradients:
         self.sparsifier = sparsifier
         self.exclude = tuple(exclude)
         self.spans: Mapping[str, Span] = {}
-        self._sent = torch.empty(0)
+        self._kept_memory = torch.empty(0)
         self.policy = policy
         keeps = not sparsifier.sends_all or not policy.lossless
         self.feedback = ErrorFeedback() if error_feedback and keeps else None
@@ -75,12 +68,12 @@ class LocalGradients:
         self.spans = spans_of(module)
         self.sparsifier.join(rank, workers)
 
-    def prepare(self, layout: BucketLayout, bucket: torch.Tensor) -> Outgoing:
+    def prepare(self, layout: BucketLayout, bucket: torch.Tensor) -> Choice:
         """Return what to send of a bucket (flat, any float dtype); changes nothing."""
         vector = self.compensated(layout, bucket)
         started = time.perf_counter()
-        sent = vector if self.sparsifier.sends_all else self._chosen(layout, vector)
-        return Outgoing(layout, vector, sent, time.perf_counter() - started)
+        chosen = vector if self.sparsifier.sends_all else self._chosen(layout, vector)
+        return Choice(layout, vector, chosen, time.perf_counter() - started)
 
     def compensated(self, layout: BucketLayout, bucket: torch.Tensor) -> torch.Tensor:
         """Return a bucket's gradients over the number of workers, plus residuals: a new vector."""
@@ -98,25 +91,25 @@ class LocalGradients:
         return self.classifier.classify(layout, vector)
 
     def _chosen(self, layout: BucketLayout, vector: torch.Tensor) -> torch.Tensor:
-        """Return what of each parameter is sent, chosen for each by itself; good until the next call.
+        """Return what is chosen of each parameter, of each by itself; good until the next call.
 
         In memory that is kept: fresh pages cost more than most ways to choose.
         """
-        if self._sent.numel() < vector.numel() or self._sent.device != vector.device:
-            self._sent = torch.empty_like(vector)
-        sent = self._sent[: vector.numel()]
+        if self._kept_memory.numel() < vector.numel() or self._kept_memory.device != vector.device:
+            self._kept_memory = torch.empty_like(vector)
+        chosen = self._kept_memory[: vector.numel()]
         for segment in layout:
             place = segment.in_vector
             if self.excluded(segment):
-                sent[place] = vector[place]
+                chosen[place] = vector[place]
             else:
-                self.sparsifier.encode_into(vector[place], self.spans[segment.name], sent[place])
-            sent[layout.padding_of(segment)] = 0.0
-        return sent
+                self.sparsifier.encode_into(vector[place], self.spans[segment.name], chosen[place])
+            chosen[layout.padding_of(segment)] = 0.0
+        return chosen
 
     def __getstate__(self) -> dict[str, Any]:
         """Return everything but memory that holds nothing of worth."""
-        return {**self.__dict__, "_sent": torch.empty(0)}
+        return {**self.__dict__, "_kept_memory": torch.empty(0)}
 
     def excluded(self, segment: Segment) -> bool:
         """Return whether a parameter's gradient is sent whole, whatever the sparsifier."""
@@ -155,16 +148,14 @@ class LocalGradients:
         """
         return self.feedback is not None and not self.sparsifier.sends_all
 
-    def settle(
-        self, outgoing: Outgoing, undelivered: torch.Tensor, magnitudes: Magnitudes | None = None
-    ) -> None:
+    def settle(self, choice: Choice, undelivered: torch.Tensor, magnitudes: Magnitudes | None = None) -> None:
         """Take note of what no sum included of this worker: compensated minus delivered.
 
         To be called once for each vector, when its sum is there. ``undelivered`` must not change any more.
         magnitudes: what ``classify`` said of what was sent.
         """
         if self.feedback is not None:
-            self.feedback.keep(outgoing.layout, undelivered)
+            self.feedback.keep(choice.layout, undelivered)
         if self.classifier is not None and magnitudes is not None:
             self.classifier.adopt(magnitudes)
 

@@ -155,7 +155,7 @@ class LossPolicy(BaseModel):
                 f"bucket {layout.index} has {len(layout.segments)} parameters, a loss budget can be kept for "
                 f"{_MOST_ACCOUNTS // MAGNITUDE_CLASSES}: make buckets smaller (bucket_cap_mb)"
             )
-        lanes = np.bincount(of_block[occupied], minlength=count) * float(layout.block)
+        lanes = np.bincount(of_block[occupied], minlength=count) * float(layout.packet_block)
         budgets = np.floor(self.shares(layout, layers) * lanes + _ROUNDING).reshape(-1, MAGNITUDE_CLASSES)
         whole = np.array([self.tensor[layers[segment.name]] for segment in layout])
         most = np.floor(whole * lanes.reshape(budgets.shape).sum(axis=1) + _ROUNDING)

@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.encodings import SCALE_LANES, Plan
+from weir.host_agent.compression.encodings import SCALE_BLOCK, EncodingPlan
 from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier, SparsifierOptions, create_sparsifier
@@ -44,7 +44,7 @@ class HookState:
     module: the DDP module the hook is registered on (or any module that holds the parameters); it gives the
     names that errors and checkpoints use. process_group: a "weir" group, by default the module's, else the
     default group. sparsifier: a registered name, or an object. density, threshold, block: its options.
-    format: how what it chose is written down (``weir.host_agent.compression.encodings.parse_rule``), by
+    encoding: how what it chose is written down (``weir.host_agent.compression.encodings.parse_rule``), by
     default what the sparsifier says, mostly "auto". loss_policy: how much of each gradient may go missing in
     a step rather than be waited for: a share from 0 to 1, a LossPolicy, or the path of a file with one; 0,
     the default: nothing. error_feedback: keep what is not delivered for the next step (dense and without loss
@@ -72,7 +72,7 @@ class HookState:
         density: float = 0.05,
         threshold: float = 1e-3,
         block: int = 256,
-        format: str | None = None,
+        encoding: str | None = None,
         loss_policy: LossPolicy | float | str | Path = 0.0,
         error_feedback: bool = True,
         warmup_steps: int = 0,
@@ -85,7 +85,7 @@ class HookState:
         self.exchanger = GradientExchange(
             sparsifier,
             LossPolicy.of(loss_policy),
-            encoding=format,
+            encoding=encoding,
             error_feedback=error_feedback,
             exclude=exclude,
         )
@@ -121,7 +121,7 @@ class HookState:
         """Return where the parameters of one of DDP's buckets are."""
         parameters = bucket.parameters()
         names = [self._names[parameter] for parameter in parameters]
-        return BucketLayout.of(bucket.index(), names, parameters, SCALE_LANES)
+        return BucketLayout.of(bucket.index(), names, parameters, SCALE_BLOCK)
 
     @property
     def step(self) -> int:
@@ -141,9 +141,9 @@ class HookState:
         return feedback.residual(name) if feedback is not None else None
 
     @property
-    def plans(self) -> Mapping[int, Plan]:
+    def plans(self) -> Mapping[int, EncodingPlan]:
         """Return how each bucket was written down the last time, by its index."""
-        return self.exchanger.encodings.plans
+        return self.exchanger.encoder.plans
 
     @property
     def group(self) -> WeirProcessGroup:
@@ -173,7 +173,7 @@ class HookState:
             union_elements=done.union_elements,
             seconds=time.perf_counter() - started,
             selection_seconds=done.seconds.choice + done.seconds.mask,
-            blocks=done.selection.layout.length // done.selection.plan.block,
+            blocks=done.selection.layout.length // done.selection.plan.packet_block,
             **self._counted(done.report, before),
         )
         so_far = self._this_step if layout.index else StepStats()  # a step that raised left its part behind

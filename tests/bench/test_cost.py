@@ -14,7 +14,7 @@ from weir.bench.cost_plot import draw
 from weir.bench.density import Point
 from weir.bench.replay import Replay, ReplayedStep, train
 from weir.cli import app
-from weir.host_agent.compression.encodings import Plan
+from weir.host_agent.compression.encodings import EncodingPlan
 from weir.train.config import make_config
 from weir.train.task import make_task
 
@@ -123,6 +123,6 @@ def test_replayed_workers_send_all_they_ever_had() -> None:
 def test_imbalance_is_what_the_busiest_worker_has_more_than_the_mean() -> None:
     chosen = np.zeros((2, 100), np.bool_)
     chosen[0, :30], chosen[1, 30:40] = True, True
-    point = Point.of(ReplayedStep((chosen,), Plan({}), (None,), 40, 0, fills_union=True))
+    point = Point.of(ReplayedStep((chosen,), EncodingPlan({}), (None,), 40, 0, fills_union=True))
     assert (point.union, point.own, point.most) == (0.4, 0.2, 0.3)
     assert point.imbalance == pytest.approx(0.5)

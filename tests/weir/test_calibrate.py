@@ -20,7 +20,7 @@ from tests.weir.processes import children, wait_until_gone
 from weir.calibrate import trial
 from weir.calibrate.config import GRID, LENGTHS, QUICK_GRID, make_calibration
 from weir.calibrate.search import Finding, Measurement, Question, bisect, combined, policy, questions
-from weir.calibrate.trial import Outcome, Trial
+from weir.calibrate.trial import Trial, TrialOutcome
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.train.config import PRESETS, ConfigError, make_config
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
@@ -58,7 +58,7 @@ def test_the_largest_share_that_holds_is_found(held: int, tolerance: float) -> N
 
 def test_exactly_the_tolerance_is_tolerated() -> None:
     def measure(p: float) -> Measurement:
-        return Measurement.of(p, [Outcome(0.75, p), Outcome(0.5, p)], [0.625, 0.630])
+        return Measurement.of(p, [TrialOutcome(0.75, p), TrialOutcome(0.5, p)], [0.625, 0.630])
 
     finding = bisect(Question("all", 0, EVERYTHING), (0.5,), 0.25, measure)
     assert (finding.tolerated, finding.beyond) == (0.5, None)

@@ -46,7 +46,7 @@ def test_every_registered_sparsifier_is_a_method_and_says_what_it_does() -> None
     assert set(listed) == {*sparsifier_names(), "ds-sync", "powersgd"}
     assert list(listed) == sorted(listed)
     assert all(method["summary"] for method in listed.values())
-    assert listed["omnireduce"]["format"] == "blocks:256" and listed["ds-sync"]["format"] is None
+    assert listed["omnireduce"]["encoding"] == "blocks:256" and listed["ds-sync"]["encoding"] is None
     assert listed["topk"]["promises_density"] and not listed["dense"]["promises_density"]
 
 
@@ -71,9 +71,9 @@ def test_all_methods_are_trained_with_one_seed_before_the_next() -> None:
 
 
 def test_what_a_method_has_no_use_for_is_left_out_for_it() -> None:
-    given = {"format": "blocks:64", "exclude": ["1d"], "loss_budget": 0.1}
+    given = {"encoding": "blocks:64", "exclude": ["1d"], "loss_budget": 0.1}
     comparison = make_comparison("topk,powersgd,ds-sync", seeds=1, model="mlp", **given)
-    told = {method: (config.format, config.exclude, config.loss_budget) for method, _, config in comparison}
+    told = {method: (config.encoding, config.exclude, config.loss_budget) for method, _, config in comparison}
     assert told == {
         "topk": ("blocks:64", ("1d",), 0.1), "powersgd": (None, (), 0.0), "ds-sync": (None, (), 0.0),
     }  # fmt: skip

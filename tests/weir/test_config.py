@@ -34,8 +34,8 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"workers": 33}, "--workers", "less than or equal to 32"),
         ({"block": 100}, "--block", "32, 64, 128 or 256"),
         ({"method": "best"}, "--method", "topk-block"),
-        ({"format": "blocks:100"}, "--format", "100"),
-        ({"method": "powersgd", "format": "blocks:64"}, "--format", "powersgd"),
+        ({"encoding": "blocks:100"}, "--encoding", "100"),
+        ({"method": "powersgd", "encoding": "blocks:64"}, "--encoding", "powersgd"),
         ({"method": "ds-sync", "exclude": ("1d",)}, "--exclude", "ds-sync"),
         ({"method": "ds-sync", "loss_budget": 0.1}, "--loss-budget", "ds-sync"),
         ({"warmup_steps": -1}, "--warmup-steps", "greater than or equal to 0"),
@@ -91,15 +91,15 @@ def test_the_network_is_one_perfect_switch_unless_asked_otherwise() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"method": "dense"}, "mlp on digits, 4 workers, dense, format auto"),
-        ({"method": "topk", "density": 0.01}, "mlp on digits, 4 workers, topk, density 0.01, format auto"),
+        ({"method": "dense"}, "mlp on digits, 4 workers, dense, encoding auto"),
+        ({"method": "topk", "density": 0.01}, "mlp on digits, 4 workers, topk, density 0.01, encoding auto"),
         (
             {"method": "omnireduce", "block": 64, "exclude": ["1d"]},
-            "mlp on digits, 4 workers, omnireduce, density 0.05, block 64, format blocks:64, whole: 1d",
+            "mlp on digits, 4 workers, omnireduce, density 0.05, block 64, encoding blocks:64, whole: 1d",
         ),
         (
-            {"method": "threshold", "threshold": 0.5, "format": "shared-mask:4"},
-            "mlp on digits, 4 workers, threshold, threshold 0.5, format shared-mask:4",
+            {"method": "threshold", "threshold": 0.5, "encoding": "shared-mask:4"},
+            "mlp on digits, 4 workers, threshold, threshold 0.5, encoding shared-mask:4",
         ),
         ({"method": "powersgd", "powersgd_rank": 3}, "mlp on digits, 4 workers, powersgd, rank 3"),
         ({"method": "ds-sync", "workers": 8}, "mlp on digits, 8 workers, ds-sync"),

@@ -131,7 +131,7 @@ def test_the_table_names_what_was_compared(run: tuple[Path, str, Path]) -> None:
         "accuracy, held out",
         "bytes up per worker",
         "sent by any worker : by one",
-        "topk-block, density 0.1, block 256, format auto",
+        "topk-block, density 0.1, block 256, encoding auto",
         "Weir : Gloo",
         "bit-identical",
     ):

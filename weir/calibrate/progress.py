@@ -19,7 +19,7 @@ from rich.progress import (
 
 from weir.calibrate.report import name_of
 from weir.calibrate.search import Finding, Question
-from weir.calibrate.trial import Outcome
+from weir.calibrate.trial import TrialOutcome
 
 _LINES: Final = 10  # of progress, where there is no bar
 
@@ -55,7 +55,7 @@ class RunProgress:
         """Make the bar so long."""
         self._progress.update(self._task, total=runs)
 
-    def ran(self, question: Question | None, p: float, outcome: Outcome) -> None:
+    def ran(self, question: Question | None, p: float, outcome: TrialOutcome) -> None:
         """Move the bar on."""
         what = "no loss" if question is None else f"{question.name}, {p:.0%}"
         self._progress.update(self._task, advance=1, description=f"{what}: {outcome.accuracy:.1%}")

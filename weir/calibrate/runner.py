@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from weir.calibrate import trial
 from weir.calibrate.config import CalibrateConfig
 from weir.calibrate.search import Finding, Measurement, Question, bisect, combined, policy, questions
-from weir.calibrate.trial import Outcome, Trial
+from weir.calibrate.trial import Trial, TrialOutcome
 from weir.host_agent.compression.classes import LayerClasses
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.train.task import make_task
@@ -27,7 +27,7 @@ class Listener(Protocol):
     def expect(self, runs: int) -> None:
         """So many more training runs may have to be made."""
 
-    def ran(self, question: Question | None, p: float, outcome: Outcome) -> None:
+    def ran(self, question: Question | None, p: float, outcome: TrialOutcome) -> None:
         """A run is over; question None: a lossless one."""
 
     def found(self, finding: Finding, spared: int) -> None:
@@ -102,11 +102,11 @@ class _Runs:
     def _measured(self, question: Question, lossless: tuple[float, ...]) -> Callable[[float], Measurement]:
         return lambda p: Measurement.of(p, self.of(question, p), lossless)
 
-    def of(self, question: Question | None, p: float) -> list[Outcome]:
+    def of(self, question: Question | None, p: float) -> list[TrialOutcome]:
         """Return the outcomes by seed; question None: without loss."""
         losses = LossPolicy.from_budget(0) if question is None else question.losses(p)
         feedback = question is None or question.error_feedback
-        futures: list[Future[Outcome]] = []
+        futures: list[Future[TrialOutcome]] = []
         for seed in range(1, self._config.seeds + 1):
             wanted = Trial(self._config.training(seed), losses, feedback)
             future = self._processes.submit(trial.run, wanted)
@@ -114,7 +114,7 @@ class _Runs:
             futures.append(future)
         return [future.result() for future in futures]
 
-    def _tell(self, question: Question | None, p: float, done: "Future[Outcome]") -> None:
+    def _tell(self, question: Question | None, p: float, done: "Future[TrialOutcome]") -> None:
         if not done.cancelled() and done.exception() is None:
             self._listener.ran(question, p, done.result())
 

@@ -7,7 +7,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Final, Literal
 
-from weir.calibrate.trial import Outcome
+from weir.calibrate.trial import TrialOutcome
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
@@ -78,7 +78,7 @@ class Measurement:
     drop: float
 
     @classmethod
-    def of(cls, p: float, outcomes: Sequence[Outcome], lossless: Sequence[float]) -> "Measurement":
+    def of(cls, p: float, outcomes: Sequence[TrialOutcome], lossless: Sequence[float]) -> "Measurement":
         """From the outcomes of the same seeds with this share, and the accuracies without loss.
 
         A seed gives parameters and an order of the data; both runs share its luck, so it must not count.

@@ -17,7 +17,7 @@ from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.classes import LayerClasses
-from weir.host_agent.compression.encodings import SCALE_LANES
+from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import create_sparsifier
@@ -43,7 +43,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialOutcome:
     """accuracy: on held-out data, 0 to 1. lost: share of all blocks that were lost."""
 
     accuracy: float
@@ -57,7 +57,7 @@ class _Worker:
         train = trial.train
         sparsifier = create_sparsifier(train.method, train.sparsifier_options)
         # What is lost, and what is classed, is a block of the packets.
-        own = sparsifier.format if sparsifier.mask is not None or sparsifier.fills_union else None
+        own = sparsifier.encoding if sparsifier.mask_block is not None or sparsifier.fills_union else None
         self.exchange = GradientExchange(
             sparsifier,
             trial.losses,
@@ -92,7 +92,7 @@ class _Training:
         self.config, self.task = trial.train, task
         named = [(name, p) for name, p in task.model.named_parameters() if p.requires_grad]
         self.parameters = [parameter for _, parameter in named]
-        self.layout = BucketLayout.of(0, [name for name, _ in named], self.parameters, SCALE_LANES)
+        self.layout = BucketLayout.of(0, [name for name, _ in named], self.parameters, SCALE_BLOCK)
         self._shares = trial.losses.shares(self.layout, LayerClasses.of(task.model))
         self._group = InMemoryGroup(self.config.workers, self._lost)
         self.workers = [
@@ -148,12 +148,12 @@ class _Training:
         return torch.cat([grad.flatten() for grad in grads])
 
 
-def run(trial: Trial) -> Outcome:
+def run(trial: Trial) -> TrialOutcome:
     """Train from the seed's parameters to the end, and measures."""
     training = _Training(trial, make_task(trial.train))
     training.run()
     blocks = sum(worker.blocks for worker in training.workers)
-    return Outcome(
+    return TrialOutcome(
         accuracy=accuracy(training.task.model, training.task.data.test),
         lost=sum(worker.lost for worker in training.workers) / max(blocks, 1),
     )

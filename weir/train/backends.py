@@ -89,7 +89,7 @@ class SparseExchange(Exchange):
         self.state = weir.torch.HookState(
             ddp,
             sparsifier=config.method,
-            format=config.format,
+            encoding=config.encoding,
             density=config.density,
             threshold=config.threshold,
             block=config.block,

@@ -58,7 +58,7 @@ class TrainConfig(BaseModel):
     model: Model = "resnet18"
     data: Data
     method: str = DEFAULT_METHOD
-    format: str | None = None
+    encoding: str | None = None
     density: Annotated[float, Field(gt=0, le=1)] = 0.05
     threshold: Annotated[float, Field(ge=0)] = 1e-3
     block: Literal[32, 64, 128, 256] = 256
@@ -99,9 +99,9 @@ class TrainConfig(BaseModel):
     def _a_method(cls, name: str) -> str:
         return find_method(name).name
 
-    @field_validator("format")
+    @field_validator("encoding")
     @classmethod
-    def _a_format(cls, text: str | None) -> str | None:
+    def _an_encoding(cls, text: str | None) -> str | None:
         from weir.host_agent.compression.encodings import parse_rule
 
         if text is not None:
@@ -113,7 +113,7 @@ class TrainConfig(BaseModel):
         if find_method(self.method).kind == "sparsifier":
             return self
         for option, given in (
-            ("--format", self.format is not None),
+            ("--encoding", self.encoding is not None),
             ("--exclude", bool(self.exclude)),
             ("--loss-budget", self.loss_budget > 0),
             ("--loss-policy", self.loss_policy is not None),
@@ -183,12 +183,12 @@ class TrainConfig(BaseModel):
 
     @property
     def rule(self) -> str | None:
-        """Return the format, or the rule that finds one; None where the method has no use for any."""
+        """Return the encoding, or the rule that finds one; None where the method has no use for any."""
         from weir.host_agent.compression.sparsifiers import create_sparsifier
 
-        if self.format is not None or find_method(self.method).kind != "sparsifier":
-            return self.format
-        return create_sparsifier(self.method, self.sparsifier_options).format
+        if self.encoding is not None or find_method(self.method).kind != "sparsifier":
+            return self.encoding
+        return create_sparsifier(self.method, self.sparsifier_options).encoding
 
     @property
     def network(self) -> NetworkSpec:

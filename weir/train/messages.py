@@ -44,7 +44,7 @@ class Sent:
     """Part of a gradient that one worker gave to the transport in one step.
 
     density: share of the values, 1.0 when dense. blocks, blocks_skipped: of the packets' blocks, in what the
-    format selected of the gradient; 0 where there are none.
+    encoding selected of the gradient; 0 where there are none.
     chosen: values that this worker chose; values: those that it sent, its own choice or, with methods that
     agree on one, everybody's; union: those that some worker sent, the same on all. None where no values are
     chosen. selection_s: time it took to choose.

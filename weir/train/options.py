@@ -33,10 +33,10 @@ BatchSize = Annotated[int | None, typer.Option(help="Samples per worker and step
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate; default: the model's own.")]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the folder of this run goes.")]
 
-Format = Annotated[
+Encoding = Annotated[
     str | None,
     typer.Option(
-        metavar="FORMAT",
+        metavar="ENCODING",
         help="How what is sent is written down: auto (planned from what it costs), dense, blocks:32 to "
         "blocks:256 (zero blocks are skipped), shared-mask:1 to shared-mask:256 (the workers agree which "
         "values anybody sends). Default: the method's own.",
@@ -174,7 +174,7 @@ _TRAINING: Final[Mapping[str, Any]] = {
     "workers": Workers,
     "model": Model,
     "data": Data,
-    "format": Format,
+    "encoding": Encoding,
     "density": Density,
     "threshold": Threshold,
     "block": Block,

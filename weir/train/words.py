@@ -54,7 +54,7 @@ def training_line(config: TrainConfig) -> str:
 
 
 def method_words(config: TrainConfig) -> str:
-    """Return the method with those of its settings that it reads: "topk, density 0.01, format
+    """Return the method with those of its settings that it reads: "topk, density 0.01, encoding
     shared-mask:1".
     """
     method = find_method(config.method)
@@ -64,7 +64,7 @@ def method_words(config: TrainConfig) -> str:
     if "density" in method.uses and config.warmup_steps:
         parts.append(f"{config.warmup_steps} steps of warm-up")
     if config.rule is not None:
-        parts.append(f"format {config.rule}")
+        parts.append(f"encoding {config.rule}")
     if config.exclude:
         parts.append(f"whole: {' '.join(config.exclude)}")
     return ", ".join(parts)

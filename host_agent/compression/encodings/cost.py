@@ -8,9 +8,9 @@ first block by convention, then for each that some worker has. A slot's rounds a
 column; every worker sends one packet in each and gets one back. Lanes are in them for blocks that the worker
 (of results: some worker) has, whole blocks even at the vector's end.
 
-The exchange of a bucket (host_agent.formats) is, in this order: the levels of the mask tree from the top, if
-some parameter has a mask; the exponents; the lanes. A vector without any mask is summed as all others are
-(host_agent.float_sum), which first asks for its non-zero blocks.
+The exchange of a bucket is, in this order: the levels of the mask tree from the top, if some parameter has a
+mask; the exponents; the lanes. A vector without any mask is summed as all others are
+(``weir.host_agent.collectives.float_sum``), which first asks for its non-zero blocks.
 """
 
 import functools
@@ -26,7 +26,7 @@ import numpy.typing as npt
 from weir.host_agent.collectives.communicator import fitting_block
 from weir.host_agent.collectives.dtypes import LANE_BYTES, lanes_for
 from weir.host_agent.collectives.float_sum import WORTH_ASKING, WORTH_SELECTING
-from weir.host_agent.compression.encodings.encoding import SCALE_LANES
+from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.wire.definition import COLUMN, GROUP_LANES, SLOT_LANES, WEIR
 
@@ -39,7 +39,7 @@ _WIDER: Final = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @dataclass(frozen=True)
-class Traffic:
+class WireCost:
     """What one or more reduces put on the wire.
 
     packets: that each worker sends, and gets as many. up: bytes that each worker sends. down: bytes that each
@@ -61,13 +61,13 @@ class Traffic:
     def values_and_indexes(self) -> int:
         """Return what is left without any header but an index of 32 bits to each block.
 
-        In this unit papers give the cost of formats: non-zero blocks x (block x 32 + 32) bits.
+        In this unit papers give the cost of encodings: non-zero blocks x (block x 32 + 32) bits.
         """
         return self.payload + LANE_BYTES * self.blocks
 
-    def __add__(self, other: "Traffic") -> "Traffic":
+    def __add__(self, other: "WireCost") -> "WireCost":
         up = tuple(map(add, self.up, other.up))
-        return Traffic(
+        return WireCost(
             self.packets + other.packets,
             up,
             self.down + other.down,
@@ -80,21 +80,21 @@ class Traffic:
 
 
 @functools.cache
-def headers(block: int) -> int:
+def headers(packet_block: int) -> int:
     """Return bytes of a packet without lanes, at this packet block."""
-    return FRAME_OVERHEAD + WEIR.size + SLOT_LANES // block * COLUMN.size
+    return FRAME_OVERHEAD + WEIR.size + SLOT_LANES // packet_block * COLUMN.size
 
 
-def slots_used(blocks: int, block: int, slots: int) -> int:
+def slots_used(blocks: int, packet_block: int, slots: int) -> int:
     """Return how many of a job's slots a vector of so many blocks takes; an empty one takes one."""
-    return min(slots, max(1, -(-blocks * block // SLOT_LANES)))
+    return min(slots, max(1, -(-blocks * packet_block // SLOT_LANES)))
 
 
-def rounds(wanted: Flags, block: int, slots: int) -> int:
+def rounds(wanted: Flags, packet_block: int, slots: int) -> int:
     """Return rounds of all slots, which is the packets of each worker. wanted: blocks that some worker
     has.
     """
-    used, columns = slots_used(wanted.size, block, slots), SLOT_LANES // block
+    used, columns = slots_used(wanted.size, packet_block, slots), SLOT_LANES // packet_block
     streams = used * columns
     asked = np.zeros(-(-max(wanted.size, 1) // streams) * streams, np.bool_)
     asked[: wanted.size] = wanted
@@ -103,7 +103,7 @@ def rounds(wanted: Flags, block: int, slots: int) -> int:
     return int(np.maximum(per_stream.max(axis=1), 1).sum())
 
 
-def reduce_traffic(occupied: Flags, block: int, slots: int, *, fill: bool = False) -> Traffic:
+def reduce_cost(occupied: Flags, packet_block: int, slots: int, *, fill: bool = False) -> WireCost:
     """Return one reduce. occupied: bool[workers, blocks], which blocks of the vector each worker has
     non-zero.
 
@@ -112,13 +112,15 @@ def reduce_traffic(occupied: Flags, block: int, slots: int, *, fill: bool = Fals
     """
     union = np.asarray(occupied.any(axis=0))
     if fill:
-        union[: slots_used(union.size, block, slots) * (SLOT_LANES // block)] = True
+        union[: slots_used(union.size, packet_block, slots) * (SLOT_LANES // packet_block)] = True
         occupied = np.broadcast_to(union, occupied.shape)
-    packets = rounds(union, block, slots)
-    bare, lanes = packets * headers(block), block * LANE_BYTES
+    packets = rounds(union, packet_block, slots)
+    bare, lanes = packets * headers(packet_block), packet_block * LANE_BYTES
     sent, got = np.count_nonzero(occupied, axis=1).tolist(), int(np.count_nonzero(union))
     blocks = sum(sent) + len(sent) * got
-    return Traffic(packets, tuple(bare + lanes * n for n in sent), bare + lanes * got, lanes * blocks, blocks)
+    return WireCost(
+        packets, tuple(bare + lanes * n for n in sent), bare + lanes * got, lanes * blocks, blocks
+    )
 
 
 def by_block(flags: Flags, block: int) -> Flags:
@@ -150,39 +152,41 @@ class Occupancy:
             self._levels[size] = by_block(self._levels[below], size // below)
         return self._levels[size]
 
-    def packed(self, mask: int | None) -> Flags:
+    def packed(self, mask_block: int | None) -> Flags:
         """Return the same of its packed vector, by 32 lanes, padded to a whole number of SCALE_LANES."""
-        if mask not in self._packed:
-            self._packed[mask] = self._pack(mask)
-        return self._packed[mask]
+        if mask_block not in self._packed:
+            self._packed[mask_block] = self._pack(mask_block)
+        return self._packed[mask_block]
 
-    def _pack(self, mask: int | None) -> Flags:
-        if mask is None:
-            return _padded(self.at(GROUP_LANES), SCALE_LANES // GROUP_LANES)
-        union = self.at(mask).any(axis=0)
-        if mask < GROUP_LANES:
-            return by_block(_padded(self.at(mask)[:, union], SCALE_LANES // mask), GROUP_LANES // mask)
-        parts = mask // GROUP_LANES
+    def _pack(self, mask_block: int | None) -> Flags:
+        if mask_block is None:
+            return _padded(self.at(GROUP_LANES), SCALE_BLOCK // GROUP_LANES)
+        union = self.at(mask_block).any(axis=0)
+        if mask_block < GROUP_LANES:
+            return by_block(
+                _padded(self.at(mask_block)[:, union], SCALE_BLOCK // mask_block), GROUP_LANES // mask_block
+            )
+        parts = mask_block // GROUP_LANES
         rows = _padded(self.at(GROUP_LANES), parts).reshape(self.workers, -1, parts)[:, union]
-        return _padded(rows.reshape(self.workers, -1), SCALE_LANES // GROUP_LANES)
+        return _padded(rows.reshape(self.workers, -1), SCALE_BLOCK // GROUP_LANES)
 
-    def filled(self, mask: int | None) -> Flags:
+    def filled(self, mask_block: int | None) -> Flags:
         """``packed`` when every worker sends all that is selected."""
-        packed = self.packed(mask)
+        packed = self.packed(mask_block)
         return np.broadcast_to(packed.any(axis=0), packed.shape)
 
 
-def exchange_traffic(
+def exchange_cost(
     parts: Sequence[Occupancy],
-    masks: Sequence[int | None],
+    mask_blocks: Sequence[int | None],
     *,
-    block: int,
+    packet_block: int,
     levels: int,
     slots: int,
     counters: int = 0,
     fills_union: bool = False,
     fill: bool = False,
-) -> Traffic:
+) -> WireCost:
     """Return the exchange of one bucket. parts: its parameters; masks: elements per mask bit of each, or
     None.
 
@@ -190,15 +194,19 @@ def exchange_traffic(
     many numbers each worker sends along with the exponents. fills_union: every worker sends all that is
     selected. slots, fill: as in ``reduce_traffic``.
     """
-    done = [Traffic(0, (0,) * parts[0].workers, 0, 0, 0)]
-    masked = [part.at(mask * WORD) for part, mask in zip(parts, masks, strict=True) if mask is not None]
+    done = [WireCost(0, (0,) * parts[0].workers, 0, 0, 0)]
+    masked = [
+        part.at(mask_block * WORD)
+        for part, mask_block in zip(parts, mask_blocks, strict=True)
+        if mask_block is not None
+    ]
     for depth, words in enumerate(_tree(np.concatenate(masked, axis=1), levels) if masked else []):
         wide = GROUP_LANES if depth == 0 else fitting_block(words.shape[1])  # the top level is sparse
-        done.append(reduce_traffic(by_block(words, wide), wide, slots, fill=fill))
+        done.append(reduce_cost(by_block(words, wide), wide, slots, fill=fill))
     packed = np.concatenate(
         [
-            part.filled(mask) if fills_union and mask is not None else part.packed(mask)
-            for part, mask in zip(parts, masks, strict=True)
+            part.filled(mask_block) if fills_union and mask_block is not None else part.packed(mask_block)
+            for part, mask_block in zip(parts, mask_blocks, strict=True)
         ],
         axis=1,
     )
@@ -206,11 +214,11 @@ def exchange_traffic(
         asked, packed = _asked(packed)
         if asked is not None:
             wide = fitting_block(asked.shape[1])
-            done.append(reduce_traffic(by_block(asked, wide), wide, slots, fill=fill))
+            done.append(reduce_cost(by_block(asked, wide), wide, slots, fill=fill))
     scales = _scales(packed, counters)
     if scales.size:
-        done.append(reduce_traffic(scales, GROUP_LANES, slots, fill=fill))
-    done.append(reduce_traffic(by_block(packed, block // GROUP_LANES), block, slots, fill=fill))
+        done.append(reduce_cost(scales, GROUP_LANES, slots, fill=fill))
+    done.append(reduce_cost(by_block(packed, packet_block // GROUP_LANES), packet_block, slots, fill=fill))
     return reduce(add, done)
 
 
@@ -233,7 +241,7 @@ def _asked(packed: Flags) -> tuple[Flags | None, Flags]:
 
     The same decisions as in host_agent.float_sum.
     """
-    units = by_block(packed, SCALE_LANES // GROUP_LANES)
+    units = by_block(packed, SCALE_BLOCK // GROUP_LANES)
     blocks = units.shape[1]
     if blocks < WORTH_ASKING:
         return None, packed
@@ -249,7 +257,7 @@ def _scales(packed: Flags, counters: int) -> Flags:
     """By 32 lanes: exponents, and right behind them each worker's counters in lanes of its own."""
     workers = len(packed)
     own = np.repeat(np.eye(workers, dtype=np.bool_), counters, axis=1)
-    exponents = by_block(packed, SCALE_LANES // GROUP_LANES)
+    exponents = by_block(packed, SCALE_BLOCK // GROUP_LANES)
     return by_block(np.concatenate([exponents, own], axis=1), GROUP_LANES)
 
 

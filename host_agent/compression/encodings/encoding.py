@@ -7,8 +7,8 @@ from typing import Final, Literal
 
 from weir.wire.definition import BLOCK_SIZES, MAX_BLOCK_LOG2, SLOT_LANES
 
-SCALE_LANES: Final = SLOT_LANES
-"""Lanes that share one exponent, whatever the format. Every parameter starts on a multiple of it."""
+SCALE_BLOCK: Final = SLOT_LANES
+"""Lanes that share one exponent, whatever the encoding. Every parameter starts on a multiple of it."""
 
 MASK_SIZES: Final = tuple(1 << log2 for log2 in range(MAX_BLOCK_LOG2 + 1))
 
@@ -16,36 +16,38 @@ Kind = Literal["auto", "dense", "blocks", "shared-mask"]
 
 
 @dataclass(frozen=True)
-class Format:
+class Encoding:
     """How one parameter is written down.
 
-    mask: elements per bit of the mask that the workers agree on, one of MASK_SIZES; only blocks of so many
-    elements in which some worker has chosen one are sent. None: no mask, the parameter is sent whole.
+    Attributes:
+        mask_block: elements per bit of the mask that the workers agree on, one of MASK_SIZES; only blocks of
+            so many elements in which some worker has chosen one are sent. None: no mask, the parameter is
+            sent whole.
     """
 
-    mask: int | None = None
+    mask_block: int | None = None
 
     def __str__(self) -> str:
-        return "dense" if self.mask is None else f"shared-mask:{self.mask}"
+        return "dense" if self.mask_block is None else f"shared-mask:{self.mask_block}"
 
 
-DENSE: Final = Format()
+DENSE: Final = Encoding()
 
 
 @dataclass(frozen=True)
-class Rule:
-    """Which formats may be used. size: of "blocks" and "shared-mask", elements per bit of the mask."""
+class EncodingRule:
+    """Which encodings may be used. size: of "blocks" and "shared-mask", elements per bit of the mask."""
 
     kind: Kind = "auto"
     size: int | None = None
 
     @property
-    def format(self) -> Format | None:
-        """Return the format that the rule prescribes; None: to be planned."""
-        return None if self.kind == "auto" else Format(self.size)
+    def encoding(self) -> Encoding | None:
+        """Return the encoding that the rule prescribes; None: to be planned."""
+        return None if self.kind == "auto" else Encoding(self.size)
 
     @property
-    def block(self) -> int | None:
+    def packet_block(self) -> int | None:
         """Return the packet block that the rule prescribes; None: to be planned."""
         return self.size if self.kind == "blocks" else None
 
@@ -53,7 +55,7 @@ class Rule:
         return self.kind if self.size is None else f"{self.kind}:{self.size}"
 
 
-def parse_rule(text: str) -> Rule:
+def parse_rule(text: str) -> EncodingRule:
     """Return the rule that a text stands for; ValueError says what there is.
 
     "auto": as is predicted to cost least. "dense": everything. "blocks:B": blocks of B lanes that are not
@@ -62,35 +64,38 @@ def parse_rule(text: str) -> Rule:
 
     Example::
 
-        parse_rule("shared-mask:4")   # Rule("shared-mask", 4)
+        parse_rule("shared-mask:4")   # EncodingRule("shared-mask", 4)
     """
     kind, colon, size = text.partition(":")
     if not colon and kind in ("auto", "dense"):
-        return Rule("auto" if kind == "auto" else "dense")
+        return EncodingRule("auto" if kind == "auto" else "dense")
     if colon and kind == "blocks":
-        return Rule("blocks", _size(text, size, BLOCK_SIZES))
+        return EncodingRule("blocks", _size(text, size, BLOCK_SIZES))
     if colon and kind == "shared-mask":
-        return Rule("shared-mask", _size(text, size, MASK_SIZES))
-    raise ValueError(f"format {text!r} is not one of auto, dense, blocks:B and shared-mask:M")
+        return EncodingRule("shared-mask", _size(text, size, MASK_SIZES))
+    raise ValueError(f"encoding {text!r} is not one of auto, dense, blocks:B and shared-mask:M")
 
 
 def _size(text: str, size: str, known: tuple[int, ...]) -> int:
     if size not in map(str, known):
-        raise ValueError(f"format {text!r}: the number must be one of {', '.join(map(str, known))}")
+        raise ValueError(f"encoding {text!r}: the number must be one of {', '.join(map(str, known))}")
     return int(size)
 
 
 @dataclass(frozen=True)
-class Plan:
+class EncodingPlan:
     """How one bucket is written down; the same on every worker.
 
-    formats: by parameter. block: lanes in a block of the packets that carry the values; zero blocks are
-    skipped. levels: of the tree that the mask travels as, 1 to 3. reason: for people, one line. predicted:
-    bytes on the wire that one worker sends and receives; 0: unknown.
+    Attributes:
+        encodings: by parameter.
+        packet_block: lanes in a block of the packets that carry the values; zero blocks are skipped.
+        levels: of the tree that the mask travels as, 1 to 3.
+        reason: for people, one line.
+        predicted: bytes on the wire that one worker sends and receives; 0: unknown.
     """
 
-    formats: Mapping[str, Format]
-    block: int = SLOT_LANES
+    encodings: Mapping[str, Encoding]
+    packet_block: int = SLOT_LANES
     levels: int = 1
     reason: str = ""
     predicted: float = 0.0

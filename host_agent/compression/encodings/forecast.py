@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a format would cost, predicted from counts that all workers know.
+"""What an encoding would cost, predicted from counts that all workers know.
 
 Counts do not say where blocks are, so this is an estimate where
 ``weir.host_agent.compression.encodings.cost`` is exact; it is made with operations that IEEE 754 rounds in
@@ -18,7 +18,7 @@ from weir.host_agent.collectives.communicator import fitting_block
 from weir.host_agent.collectives.dtypes import LANE_BYTES
 from weir.host_agent.collectives.float_sum import WORTH_ASKING
 from weir.host_agent.compression.encodings.cost import WORD, headers
-from weir.host_agent.compression.encodings.encoding import SCALE_LANES
+from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.compression.encodings.pyramid import LEVELS
 from weir.wire.definition import BLOCK_SIZES, GROUP_LANES, SLOT_LANES
 
@@ -35,7 +35,7 @@ _BUCKET: Final = 25 * 2**20 // LANE_BYTES
 
 
 @dataclass(frozen=True)
-class Group:
+class JobSize:
     """The workers, the slots of their job and how many elements their model has, as far as it is known."""
 
     workers: int
@@ -55,7 +55,7 @@ class Counts:
     length: int
     union: tuple[int, ...]
     shares: tuple[float, ...]
-    mask: int | None
+    mask_block: int | None
     packed: tuple[float, ...]
 
     def blocks(self, size: int) -> int:
@@ -65,31 +65,35 @@ class Counts:
             return self.union[level]
         return min(self.union[-1], -(-self.length // size))
 
-    def share(self, mask: int | None, block: int) -> float:
+    def share(self, mask_block: int | None, packet_block: int) -> float:
         """Of the packed vector's blocks of so many lanes, the share that one worker has."""
-        if mask is None or block <= mask:
-            return self.shares[block.bit_length() - 1]
-        if mask == self.mask:
-            return self.packed[BLOCK_SIZES.index(block)]
-        guess = self._guess(mask, block)
-        if self.mask is not None and block > self.mask and (known := self._guess(self.mask, block)) > 0:
-            guess *= self.packed[BLOCK_SIZES.index(block)] / known
-        return min(max(guess, self.shares[mask.bit_length() - 1]), 1.0)
+        if mask_block is None or packet_block <= mask_block:
+            return self.shares[packet_block.bit_length() - 1]
+        if mask_block == self.mask_block:
+            return self.packed[BLOCK_SIZES.index(packet_block)]
+        guess = self._guess(mask_block, packet_block)
+        if (
+            self.mask_block is not None
+            and packet_block > self.mask_block
+            and (known := self._guess(self.mask_block, packet_block)) > 0
+        ):
+            guess *= self.packed[BLOCK_SIZES.index(packet_block)] / known
+        return min(max(guess, self.shares[mask_block.bit_length() - 1]), 1.0)
 
-    def _guess(self, mask: int, block: int) -> float:
+    def _guess(self, mask_block: int, packet_block: int) -> float:
         """Return the share from those of blocks of the parameter, of any size, that a packed block has parts
         of.
 
         It is empty when all of those are: each size gives an upper bound, the better the more a worker's
         elements keep together.
         """
-        selected = self.blocks(mask)
+        selected = self.blocks(mask_block)
         if not selected:
             return 0.0
-        further = block / mask - 1.0
+        further = packet_block / mask_block - 1.0
         return min(
             at_least_one(self.shares[level], 1.0 + further * self.union[level] / selected)
-            for level in range(mask.bit_length() - 1, LEVELS)
+            for level in range(mask_block.bit_length() - 1, LEVELS)
         )
 
 
@@ -108,7 +112,7 @@ def at_least_one(share: float, draws: float) -> float:
 
 
 @dataclass(frozen=True)
-class Lanes:
+class PackedBlocks:
     """The part that parameters have in the reduce of a bucket's packed vector, at one packet block.
 
     blocks: of the vector. wanted: that some worker has. sent: by all workers together.
@@ -118,53 +122,53 @@ class Lanes:
     wanted: float = 0.0
     sent: float = 0.0
 
-    def __add__(self, other: "Lanes") -> "Lanes":
-        return Lanes(self.blocks + other.blocks, self.wanted + other.wanted, self.sent + other.sent)
+    def __add__(self, other: "PackedBlocks") -> "PackedBlocks":
+        return PackedBlocks(self.blocks + other.blocks, self.wanted + other.wanted, self.sent + other.sent)
 
 
-def lanes_of(counts: Counts, mask: int | None, block: int, workers: int) -> Lanes:
+def lanes_of(counts: Counts, mask_block: int | None, packet_block: int, workers: int) -> PackedBlocks:
     """Return one parameter's."""
-    unit = SCALE_LANES // block
-    if mask is None:
-        blocks, wanted = -(-counts.length // SCALE_LANES) * unit, counts.blocks(block)
+    unit = SCALE_BLOCK // packet_block
+    if mask_block is None:
+        blocks, wanted = -(-counts.length // SCALE_BLOCK) * unit, counts.blocks(packet_block)
     else:
-        lanes = counts.blocks(mask) * mask
-        blocks, wanted = -(-lanes // SCALE_LANES) * unit, -(-lanes // block)
-    return Lanes(blocks, wanted, workers * wanted * counts.share(mask, block))
+        lanes = counts.blocks(mask_block) * mask_block
+        blocks, wanted = -(-lanes // SCALE_BLOCK) * unit, -(-lanes // packet_block)
+    return PackedBlocks(blocks, wanted, workers * wanted * counts.share(mask_block, packet_block))
 
 
-def lanes_bytes(lanes: Lanes, block: int, group: Group, others: float = 0.0) -> float:
+def lanes_bytes(lanes: PackedBlocks, packet_block: int, job: JobSize, others: float = 0.0) -> float:
     """Return all workers' bytes, both ways, of a reduce of these blocks; of the headers, their part.
 
     others: blocks of the same vector that are not in ``lanes``.
     """
     if not lanes.blocks:
         return 0.0
-    columns = SLOT_LANES // block
-    streams = group.slots * columns
+    columns = SLOT_LANES // packet_block
+    streams = job.slots * columns
     rows = max(1.0, (lanes.blocks + others) / streams)
     density = lanes.wanted / lanes.blocks
     asked = 1.0 + (rows - 1.0) * density
-    busiest = min(rows, asked + _SPREAD[block] * math.sqrt((rows - 1.0) * density * (1.0 - density)))
+    busiest = min(rows, asked + _SPREAD[packet_block] * math.sqrt((rows - 1.0) * density * (1.0 - density)))
     packets = lanes.blocks / rows * busiest / columns
-    sent = lanes.sent + group.workers * lanes.wanted
-    return 2.0 * group.workers * packets * headers(block) + sent * block * LANE_BYTES
+    sent = lanes.sent + job.workers * lanes.wanted
+    return 2.0 * job.workers * packets * headers(packet_block) + sent * packet_block * LANE_BYTES
 
 
-def full_bytes(lanes: float, block: int, workers: int) -> float:
+def full_bytes(lanes: float, packet_block: int, workers: int) -> float:
     """Return the same of a reduce in which every worker has all lanes."""
-    return 2.0 * workers * (lanes / SLOT_LANES * headers(block) + lanes * LANE_BYTES)
+    return 2.0 * workers * (lanes / SLOT_LANES * headers(packet_block) + lanes * LANE_BYTES)
 
 
-def scales_of(counts: Counts, mask: int | None) -> float:
+def scales_of(counts: Counts, mask_block: int | None) -> float:
     """Exponents that are sent of a parameter."""
-    if mask is not None:
-        return float(-(-counts.blocks(mask) * mask // SCALE_LANES))
-    return min(-(-counts.length // SCALE_LANES), GROUP_LANES * counts.blocks(SCALE_LANES * GROUP_LANES))
+    if mask_block is not None:
+        return float(-(-counts.blocks(mask_block) * mask_block // SCALE_BLOCK))
+    return min(-(-counts.length // SCALE_BLOCK), GROUP_LANES * counts.blocks(SCALE_BLOCK * GROUP_LANES))
 
 
 @dataclass(frozen=True)
-class Words:
+class MaskWords:
     """The part that parameters have in a mask tree: words of each level, and those that are not empty.
 
     sparse: words of each level in blocks of 32 that are not empty.
@@ -174,67 +178,67 @@ class Words:
     present: tuple[float, ...] = (0.0,) * len(TREE_LEVELS)
     sparse: tuple[float, ...] = (0.0,) * len(TREE_LEVELS)
 
-    def __add__(self, other: "Words") -> "Words":
+    def __add__(self, other: "MaskWords") -> "MaskWords":
         def added(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
             return tuple(x + y for x, y in zip(a, b, strict=True))
 
-        return Words(
+        return MaskWords(
             added(self.whole, other.whole),
             added(self.present, other.present),
             added(self.sparse, other.sparse),
         )
 
 
-def words_of(counts: Counts, mask: int) -> Words:
+def words_of(counts: Counts, mask_block: int) -> MaskWords:
     """Return one parameter's."""
     whole, present, sparse = [], [], []
-    words, size = -(-counts.length // mask), mask
+    words, size = -(-counts.length // mask_block), mask_block
     for _ in TREE_LEVELS:
         words, size = -(-words // WORD), size * WORD
         whole.append(float(words))
         present.append(float(counts.blocks(size)))
         sparse.append(float(min(words, GROUP_LANES * counts.blocks(size * GROUP_LANES))))
-    return Words(tuple(whole), tuple(present), tuple(sparse))
+    return MaskWords(tuple(whole), tuple(present), tuple(sparse))
 
 
-def tree_bytes(words: Words, levels: int, group: Group) -> float:
+def tree_bytes(words: MaskWords, levels: int, job: JobSize) -> float:
     """Return all workers' bytes, both ways, of a bucket's mask tree: the top level whole, below it what is
     there.
     """
     top = levels - 1
-    total = _vector_bytes(words.whole[top], words.sparse[top], GROUP_LANES, group)
+    total = _vector_bytes(words.whole[top], words.sparse[top], GROUP_LANES, job)
     for present in words.present[:top]:
-        total += _vector_bytes(present, present, fitting_block(math.ceil(present)), group)
+        total += _vector_bytes(present, present, fitting_block(math.ceil(present)), job)
     return total
 
 
-def _vector_bytes(lanes: float, wanted: float, block: int, group: Group) -> float:
+def _vector_bytes(lanes: float, wanted: float, packet_block: int, job: JobSize) -> float:
     """Return the same of a vector of so many lanes, of which so many are wanted, and every worker has
     them.
     """
     if not lanes:
         return 0.0
-    packets = max(math.ceil(wanted / SLOT_LANES), min(group.slots, math.ceil(lanes / SLOT_LANES)))
-    sent = math.ceil(wanted / block) * block * LANE_BYTES
-    return 2.0 * group.workers * (packets * headers(block) + sent)
+    packets = max(math.ceil(wanted / SLOT_LANES), min(job.slots, math.ceil(lanes / SLOT_LANES)))
+    sent = math.ceil(wanted / packet_block) * packet_block * LANE_BYTES
+    return 2.0 * job.workers * (packets * headers(packet_block) + sent)
 
 
-def bitmap_bytes(blocks: float, group: Group) -> float:
+def bitmap_bytes(blocks: float, job: JobSize) -> float:
     """Return the same of the bitmap of a vector without masks, of so many blocks of SCALE_LANES."""
     lanes = math.ceil(blocks / WORD)
-    return _vector_bytes(lanes, lanes, fitting_block(lanes), group) if blocks >= WORTH_ASKING else 0.0
+    return _vector_bytes(lanes, lanes, fitting_block(lanes), job) if blocks >= WORTH_ASKING else 0.0
 
 
-def scales_bytes(scales: float, group: Group) -> float:
+def scales_bytes(scales: float, job: JobSize) -> float:
     """Return the same of a bucket's exponents."""
-    return _vector_bytes(scales, scales, GROUP_LANES, group)
+    return _vector_bytes(scales, scales, GROUP_LANES, job)
 
 
-def mask_bytes(counts: Counts, mask: int, workers: int) -> float:
+def mask_bytes(counts: Counts, mask_block: int, workers: int) -> float:
     """Return what one parameter's mask adds to a tree of as many levels as suit it best, packets being
     shared.
     """
-    words = words_of(counts, mask)
+    words = words_of(counts, mask_block)
     below, costs = 0.0, []
     for sparse, present in zip(words.sparse, words.present, strict=True):
         costs.append(below + full_bytes(sparse, GROUP_LANES, workers))
@@ -242,11 +246,11 @@ def mask_bytes(counts: Counts, mask: int, workers: int) -> float:
     return min(costs)
 
 
-def parameter_bytes(counts: Counts, mask: int | None, block: int, group: Group) -> float:
+def parameter_bytes(counts: Counts, mask_block: int | None, packet_block: int, job: JobSize) -> float:
     """Return what one parameter adds to the cost of a bucket of the usual size, whatever else is in it."""
-    lanes = lanes_of(counts, mask, block, group.workers)
-    bucket = min(group.elements, _BUCKET) / block
-    others = bucket * lanes.blocks * block / max(counts.length, 1) - lanes.blocks
-    total = lanes_bytes(lanes, block, group, max(0.0, others))
-    total += full_bytes(scales_of(counts, mask), GROUP_LANES, group.workers)
-    return total if mask is None else total + mask_bytes(counts, mask, group.workers)
+    lanes = lanes_of(counts, mask_block, packet_block, job.workers)
+    bucket = min(job.elements, _BUCKET) / packet_block
+    others = bucket * lanes.blocks * packet_block / max(counts.length, 1) - lanes.blocks
+    total = lanes_bytes(lanes, packet_block, job, max(0.0, others))
+    total += full_bytes(scales_of(counts, mask_block), GROUP_LANES, job.workers)
+    return total if mask_block is None else total + mask_bytes(counts, mask_block, job.workers)

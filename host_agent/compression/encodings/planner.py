@@ -2,9 +2,9 @@
 """Decides how each bucket is written down: by what it is predicted to cost on the wire, in both directions.
 
 Each parameter has a mask size of its own, or none. It follows from what was counted of this parameter in
-earlier steps (host_agent.formats.forecast) and from the group, never from the bucket that it is in: DDP
-rebuilds its buckets, and scales are per packed block. The packets' block and the levels of the mask tree
-follow from the whole bucket and influence no result.
+earlier steps (``forecast``) and from the group, never from the bucket that it is in: DDP rebuilds its
+buckets, and scales are per packed block. The packets' block and the levels of the mask tree follow from the
+whole bucket and influence no result.
 
 What was counted is the same on all workers: the union of what they sent is in the sum that all of them get;
 how much of it each of them had they tell each other, now and then. So all decide alike, without a message.
@@ -27,17 +27,17 @@ from weir.host_agent.compression.encodings import forecast, pyramid
 from weir.host_agent.compression.encodings.encoding import (
     DENSE,
     MASK_SIZES,
-    SCALE_LANES,
-    Format,
-    Plan,
+    SCALE_BLOCK,
+    Encoding,
+    EncodingPlan,
 )
 from weir.host_agent.compression.encodings.forecast import (
     TREE_LEVELS,
     UNION_LEVELS,
     Counts,
-    Group,
-    Lanes,
-    Words,
+    JobSize,
+    MaskWords,
+    PackedBlocks,
 )
 from weir.wire.definition import BLOCK_SIZES
 
@@ -53,36 +53,37 @@ _WATCH: Final = 4  # steps between two looks at how large the union is, which ta
 class _Table:
     """One parameter's part of the cost of a bucket, for each mask and block; made when asked for."""
 
-    def __init__(self, counts: Counts, group: Group) -> None:
-        self._counts, self._group = counts, group
-        self._lanes: dict[tuple[int | None, int], Lanes] = {}
-        self._words: dict[int, Words] = {}
+    def __init__(self, counts: Counts, job: JobSize) -> None:
+        self._counts, self._job = counts, job
+        self._lanes: dict[tuple[int | None, int], PackedBlocks] = {}
+        self._words: dict[int, MaskWords] = {}
         self._bytes: dict[int | None, float] = {}
 
-    def lanes(self, mask: int | None, block: int) -> Lanes:
+    def lanes(self, mask_block: int | None, packet_block: int) -> PackedBlocks:
         """Of the packed vector."""
-        key = mask, block
+        key = mask_block, packet_block
         if key not in self._lanes:
-            self._lanes[key] = forecast.lanes_of(self._counts, mask, block, self._group.workers)
+            self._lanes[key] = forecast.lanes_of(self._counts, mask_block, packet_block, self._job.workers)
         return self._lanes[key]
 
-    def scales(self, mask: int | None) -> float:
+    def scales(self, mask_block: int | None) -> float:
         """Exponents."""
-        return forecast.scales_of(self._counts, mask)
+        return forecast.scales_of(self._counts, mask_block)
 
-    def words(self, mask: int) -> Words:
+    def words(self, mask_block: int) -> MaskWords:
         """Of the mask tree."""
-        if mask not in self._words:
-            self._words[mask] = forecast.words_of(self._counts, mask)
-        return self._words[mask]
+        if mask_block not in self._words:
+            self._words[mask_block] = forecast.words_of(self._counts, mask_block)
+        return self._words[mask_block]
 
-    def bytes(self, mask: int | None) -> float:
+    def bytes(self, mask_block: int | None) -> float:
         """Return what the parameter adds to a bucket of the usual size, with the best block for it."""
-        if mask not in self._bytes:
-            self._bytes[mask] = min(
-                forecast.parameter_bytes(self._counts, mask, block, self._group) for block in BLOCK_SIZES
+        if mask_block not in self._bytes:
+            self._bytes[mask_block] = min(
+                forecast.parameter_bytes(self._counts, mask_block, packet_block, self._job)
+                for packet_block in BLOCK_SIZES
             )
-        return self._bytes[mask]
+        return self._bytes[mask_block]
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class _Parameter:
     """
 
     counts: Counts
-    mask: int | None
+    mask_block: int | None
     period: int
     wait: int
 
@@ -112,8 +113,8 @@ class Planner:
         self._observed: dict[str, Counts] = {}
         self._watched: dict[str, int] = {}
         self._tables: dict[str, _Table] = {}
-        self._plans: dict[tuple[object, ...], Plan] = {}
-        self._fixed: Mapping[str, Format] = {}
+        self._plans: dict[tuple[object, ...], EncodingPlan] = {}
+        self._fixed: Mapping[str, Encoding] = {}
         self.resize(workers, slots)
 
     def resize(self, workers: int, slots: int) -> None:
@@ -123,16 +124,18 @@ class Planner:
 
     # ------------------------------------------------------------------------------------------------- a step
 
-    def plan(self, layout: BucketLayout, fixed: Mapping[str, Format], block: int | None) -> Plan:
+    def plan(
+        self, layout: BucketLayout, fixed: Mapping[str, Encoding], packet_block: int | None
+    ) -> EncodingPlan:
         """Return how to write down a bucket.
 
-        fixed: formats that are not to be chosen here, by parameter. block: lanes in a packet block, if that
+        fixed: encodings that are not to be chosen here, by parameter. block: lanes in a packet block, if that
         is not, either. A parameter that was never counted is sent whole.
         """
         self._fixed = {**self._fixed, **fixed}
-        key = (tuple((s.name, s.length) for s in layout), tuple(sorted(fixed.items(), key=str)), block)
+        key = (tuple((s.name, s.length) for s in layout), tuple(sorted(fixed.items(), key=str)), packet_block)
         if key not in self._plans:
-            self._plans[key] = self._plan(layout, fixed, block)
+            self._plans[key] = self._plan(layout, fixed, packet_block)
         return self._plans[key]
 
     def count(self, layout: BucketLayout, packed: torch.Tensor) -> npt.NDArray[np.uint32]:
@@ -147,7 +150,7 @@ class Planner:
         return torch.cat(found).cpu().numpy().astype(np.uint32)
 
     def observe(
-        self, layout: BucketLayout, plan: Plan, total: torch.Tensor, counts: npt.NDArray[np.uint32]
+        self, layout: BucketLayout, plan: EncodingPlan, total: torch.Tensor, counts: npt.NDArray[np.uint32]
     ) -> None:
         """Take note of a bucket's sum (the whole vector), and what each worker counted: [workers, k]."""
         self._watch(layout, total)
@@ -157,8 +160,8 @@ class Planner:
         unions = torch.stack([pyramid.counts(total[s.in_vector], UNION_LEVELS) for s in due]).tolist()
         sums = counts.sum(axis=0, dtype=np.int64).reshape(len(due), pyramid.LEVELS)
         for segment, union, counted in zip(due, unions, sums.tolist(), strict=True):
-            mask = plan.formats[segment.name].mask
-            self._observed[segment.name] = self._counts(segment, mask, union, counted, len(counts))
+            mask_block = plan.encodings[segment.name].mask_block
+            self._observed[segment.name] = self._counts(segment, mask_block, union, counted, len(counts))
 
     def end_step(self) -> None:
         """Every bucket of the step has been observed."""
@@ -221,11 +224,11 @@ class Planner:
         return pyramid.LEVELS * LANE_BYTES * self._workers * (self._workers + 1)
 
     def _counts(
-        self, segment: Segment, mask: int | None, union: list[int], counted: list[int], workers: int
+        self, segment: Segment, mask_block: int | None, union: list[int], counted: list[int], workers: int
     ) -> Counts:
         """From the union's counts and the sums of all workers' counts of their packed vectors."""
         known = self._parameters.get(segment.name)
-        fine = pyramid.LEVELS if mask is None else mask.bit_length()
+        fine = pyramid.LEVELS if mask_block is None else mask_block.bit_length()
         shares = [_share(n, workers * blocks) for n, blocks in zip(counted[:fine], union[:fine], strict=True)]
         for level in range(fine, pyramid.LEVELS):
             # Not counted: as before, or as if each worker's elements were anywhere in the union.
@@ -233,25 +236,25 @@ class Planner:
             before = known.counts.shares[level] if known else anywhere
             shares.append(min(max(before, shares[-1]), max(anywhere, shares[-1])))
         packed = []
-        for block in BLOCK_SIZES:
-            level = block.bit_length() - 1
-            if mask is None or block <= mask:
+        for packet_block in BLOCK_SIZES:
+            level = packet_block.bit_length() - 1
+            if mask_block is None or packet_block <= mask_block:
                 packed.append(shares[level])
             else:
-                lanes = union[mask.bit_length() - 1] * mask
-                packed.append(_share(counted[level], workers * -(-lanes // block)))
-        return Counts(segment.length, tuple(union), tuple(shares), mask, tuple(packed))
+                lanes = union[mask_block.bit_length() - 1] * mask_block
+                packed.append(_share(counted[level], workers * -(-lanes // packet_block)))
+        return Counts(segment.length, tuple(union), tuple(shares), mask_block, tuple(packed))
 
     # ---------------------------------------------------------------------------------------------- decisions
 
     @property
-    def _group(self) -> Group:
+    def _job(self) -> JobSize:
         elements = sum(parameter.counts.length for parameter in self._parameters.values())
-        return Group(self._workers, self._slots, elements)
+        return JobSize(self._workers, self._slots, elements)
 
     def _retabulate(self, names: Mapping[str, object]) -> None:
-        group = self._group
-        fresh = {name: _Table(self._parameters[name].counts, group) for name in names}
+        job = self._job
+        fresh = {name: _Table(self._parameters[name].counts, job) for name in names}
         self._tables = {**self._tables, **fresh} if len(fresh) < len(self._parameters) else fresh
         self._plans = {}
 
@@ -259,85 +262,99 @@ class Planner:
         """Return a parameter that was just counted: its mask, and when to count it again."""
         parameter, table = self._parameters[name], self._tables[name]
         if name in self._fixed:
-            mask = self._fixed[name].mask
+            mask_block = self._fixed[name].mask_block
         else:
-            mask = parameter.mask
+            mask_block = parameter.mask_block
             best = min(reversed(MASKS), key=table.bytes)  # of equals, the coarsest
-            if table.bytes(best) < _HYSTERESIS * table.bytes(mask):
-                mask = best
+            if table.bytes(best) < _HYSTERESIS * table.bytes(mask_block):
+                mask_block = best
         period = 1
         if before is not None:
-            change = abs(table.bytes(mask) - before.bytes(mask)) / max(before.bytes(mask), 1.0)
+            change = abs(table.bytes(mask_block) - before.bytes(mask_block)) / max(
+                before.bytes(mask_block), 1.0
+            )
             period = 1 if change > _CHANGED else parameter.period * (2 if change <= _STEADY else 1)
         most, tiny = _PERIODS
-        worth = int(self._counting_bytes / (_OVERHEAD * max(table.bytes(mask), 1.0))) + 1
+        worth = int(self._counting_bytes / (_OVERHEAD * max(table.bytes(mask_block), 1.0))) + 1
         period = max(min(period, most), min(worth, tiny))
-        return replace(parameter, mask=mask, period=period, wait=period - 1)
+        return replace(parameter, mask_block=mask_block, period=period, wait=period - 1)
 
     # ------------------------------------------------------------------------------------------------- a plan
 
-    def _plan(self, layout: BucketLayout, fixed: Mapping[str, Format], block: int | None) -> Plan:
-        formats = {segment.name: fixed.get(segment.name) or self._format(segment) for segment in layout}
+    def _plan(
+        self, layout: BucketLayout, fixed: Mapping[str, Encoding], packet_block: int | None
+    ) -> EncodingPlan:
+        encodings = {segment.name: fixed.get(segment.name) or self._encoding(segment) for segment in layout}
         tables = [self._table(segment) for segment in layout]
-        masks = [formats[segment.name].mask for segment in layout]
-        blocks = BLOCK_SIZES if block is None else (block,)
-        total, chosen, levels = self._cheapest(tables, masks, blocks)
+        mask_blocks = [encodings[segment.name].mask_block for segment in layout]
+        blocks = BLOCK_SIZES if packet_block is None else (packet_block,)
+        total, chosen, levels = self._cheapest(tables, mask_blocks, blocks)
         predicted = total / self._workers
         if any(segment.name not in self._parameters for segment in layout):
             reason = "not counted yet"
         else:
-            reason = f"{_names(masks)}: {_megabytes(predicted)} up and down predicted"
+            reason = f"{_names(mask_blocks)}: {_megabytes(predicted)} up and down predicted"
             if not all(segment.name in fixed for segment in layout):
                 reason += self._alternatives(tables)
-        return Plan(formats, chosen, levels, reason, predicted)
+        return EncodingPlan(encodings, chosen, levels, reason, predicted)
 
     def _alternatives(self, tables: list[_Table]) -> str:
         """Return why: what it would cost otherwise."""
         others = {
-            mask: self._cheapest(tables, [mask] * len(tables), BLOCK_SIZES)[0] / self._workers
-            for mask in MASKS
+            mask_block: self._cheapest(tables, [mask_block] * len(tables), BLOCK_SIZES)[0] / self._workers
+            for mask_block in MASKS
         }
-        best = min((mask for mask in MASK_SIZES), key=lambda mask: others[mask])
+        best = min((mask_block for mask_block in MASK_SIZES), key=lambda mask_block: others[mask_block])
         return f", dense {_megabytes(others[None])}, best of one size {best}: {_megabytes(others[best])}"
 
-    def _format(self, segment: Segment) -> Format:
+    def _encoding(self, segment: Segment) -> Encoding:
         known = self._parameters.get(segment.name)
-        return DENSE if known is None else Format(known.mask)
+        return DENSE if known is None else Encoding(known.mask_block)
 
     def _table(self, segment: Segment) -> _Table:
         """Of a parameter that was never counted: as if everything were sent."""
-        return self._tables.get(segment.name) or _Table(_everything(segment.length), self._group)
+        return self._tables.get(segment.name) or _Table(_everything(segment.length), self._job)
 
     def _cheapest(
-        self, tables: list[_Table], masks: list[int | None], blocks: tuple[int, ...]
+        self, tables: list[_Table], mask_blocks: list[int | None], blocks: tuple[int, ...]
     ) -> tuple[float, int, int]:
         """Return bytes of all workers both ways, and the block and levels to have them with."""
-        parts = list(zip(tables, masks, strict=True))
-        group, total, levels = self._group, 0.0, 1
-        if any(mask is not None for mask in masks):
-            words = reduce(add, (table.words(mask) for table, mask in parts if mask is not None))
-            total, levels = min((forecast.tree_bytes(words, levels, group), levels) for levels in TREE_LEVELS)
+        parts = list(zip(tables, mask_blocks, strict=True))
+        job, total, levels = self._job, 0.0, 1
+        if any(mask_block is not None for mask_block in mask_blocks):
+            words = reduce(
+                add, (table.words(mask_block) for table, mask_block in parts if mask_block is not None)
+            )
+            total, levels = min((forecast.tree_bytes(words, levels, job), levels) for levels in TREE_LEVELS)
         else:
-            total = forecast.bitmap_bytes(
-                sum(table.lanes(None, SCALE_LANES).blocks for table in tables), group
-            )
-        scales = sum(table.scales(mask) for table, mask in parts)
-        total += forecast.scales_bytes(scales, group)
-        lanes, block = min(
+            total = forecast.bitmap_bytes(sum(table.lanes(None, SCALE_BLOCK).blocks for table in tables), job)
+        scales = sum(table.scales(mask_block) for table, mask_block in parts)
+        total += forecast.scales_bytes(scales, job)
+        lanes, packet_block = min(
             (
-                forecast.lanes_bytes(reduce(add, (t.lanes(mask, block) for t, mask in parts)), block, group),
-                block,
+                forecast.lanes_bytes(
+                    reduce(add, (t.lanes(mask_block, packet_block) for t, mask_block in parts)),
+                    packet_block,
+                    job,
+                ),
+                packet_block,
             )
-            for block in blocks
+            for packet_block in blocks
         )
-        return total + lanes, block, levels
+        return total + lanes, packet_block, levels
 
 
 def _restored(state: Mapping[str, Any]) -> _Parameter:
     counts = state["counts"]
     union, shares, packed = (tuple(counts[what]) for what in ("union", "shares", "packed"))
-    known = Counts(counts["length"], union, shares, counts["mask"], packed)
-    return _Parameter(known, state["mask"], state["period"], state["wait"])
+    known = Counts(counts["length"], union, shares, _mask_block(counts), packed)
+    return _Parameter(known, _mask_block(state), state["period"], state["wait"])
+
+
+def _mask_block(state: Mapping[str, Any]) -> int | None:
+    """Return a saved mask block, also of a state saved when it was called a mask."""
+    found: int | None = state["mask_block"] if "mask_block" in state else state["mask"]
+    return found
 
 
 def _share(n: int, of: int) -> float:
@@ -350,12 +367,14 @@ def _everything(length: int) -> Counts:
     return Counts(length, union, (1.0,) * pyramid.LEVELS, None, (1.0,) * len(BLOCK_SIZES))
 
 
-def _names(masks: list[int | None]) -> str:
-    counted = Counter(masks)
-    names = {mask: "dense" if mask is None else f"blocks of {mask}" for mask in counted}
+def _names(mask_blocks: list[int | None]) -> str:
+    counted = Counter(mask_blocks)
+    names = {
+        mask_block: "dense" if mask_block is None else f"blocks of {mask_block}" for mask_block in counted
+    }
     if len(names) == 1:
-        return names[masks[0]]
-    return ", ".join(f"{names[mask]} ({n})" for mask, n in counted.most_common())
+        return names[mask_blocks[0]]
+    return ", ".join(f"{names[mask_block]} ({n})" for mask_block, n in counted.most_common())
 
 
 def _megabytes(count: float) -> str:

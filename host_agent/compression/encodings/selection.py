@@ -9,7 +9,7 @@ import torch
 
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
-from weir.host_agent.compression.encodings.encoding import Plan
+from weir.host_agent.compression.encodings.encoding import EncodingPlan
 from weir.host_agent.compression.encodings.shared_mask import WORD_BITS, count_blocks, set_bits
 from weir.host_agent.transport import engine
 
@@ -24,14 +24,14 @@ class Part:
 
     source: Segment
     target: Segment
-    mask: int
+    mask_block: int
     words: Lanes | None
 
     @property
     def in_packed(self) -> slice:
         """Its elements of the packed vector, in whole blocks."""
         start = self.target.vector_start
-        return slice(start, start + -(-self.target.length // self.mask) * self.mask)
+        return slice(start, start + -(-self.target.length // self.mask_block) * self.mask_block)
 
     def pack(self, vector: torch.Tensor, packed: torch.Tensor) -> None:
         """Copy this parameter's selected elements into the packed vector."""
@@ -56,7 +56,9 @@ class Part:
         if self.words is None or whole.device.type != "cpu":
             return False
         words = self.words.ctypes.data, self.words.size
-        getattr(engine.library(), how)(whole.data_ptr(), whole.numel(), self.mask, *words, part.data_ptr())
+        getattr(engine.library(), how)(
+            whole.data_ptr(), whole.numel(), self.mask_block, *words, part.data_ptr()
+        )
         return True
 
     def pack_torch(self, whole: torch.Tensor, part: torch.Tensor) -> None:
@@ -64,16 +66,16 @@ class Part:
         if self.words is None:
             part[:] = whole
         else:
-            padded = torch.nn.functional.pad(whole, (0, -whole.numel() % self.mask))
-            part[:] = padded.view(-1, self.mask)[self._rows(whole.device)].view(-1)
+            padded = torch.nn.functional.pad(whole, (0, -whole.numel() % self.mask_block))
+            part[:] = padded.view(-1, self.mask_block)[self._rows(whole.device)].view(-1)
 
     def unpack_torch(self, whole: torch.Tensor, part: torch.Tensor) -> None:
         """``unpack`` on any device."""
         if self.words is None:
             whole[:] = part
         else:
-            padded = torch.nn.functional.pad(whole, (0, -whole.numel() % self.mask))
-            padded.view(-1, self.mask)[self._rows(whole.device)] = part.view(-1, self.mask)
+            padded = torch.nn.functional.pad(whole, (0, -whole.numel() % self.mask_block))
+            padded.view(-1, self.mask_block)[self._rows(whole.device)] = part.view(-1, self.mask_block)
             whole[:] = padded[: whole.numel()]
 
     def subtract_torch(self, whole: torch.Tensor, part: torch.Tensor) -> None:
@@ -88,19 +90,19 @@ class Part:
     def _rows(self, device: torch.device) -> torch.Tensor:
         """Return which blocks are selected: bool."""
         assert self.words is not None, "of a parameter that has a mask"
-        return torch.from_numpy(set_bits(self.words, -(-self.source.length // self.mask))).to(device)
+        return torch.from_numpy(set_bits(self.words, -(-self.source.length // self.mask_block))).to(device)
 
     def marked(self, device: torch.device) -> torch.Tensor:
         """Return which of the parameter's elements the mask selects: bool."""
-        spread = self._rows(device).unsqueeze(1).expand(-1, self.mask)
+        spread = self._rows(device).unsqueeze(1).expand(-1, self.mask_block)
         return spread.reshape(-1)[: self.source.length]
 
     def place_of(self, index: int) -> int:
         """Return which of the parameter's elements is element ``index`` of its packed ones."""
         if self.words is None:
             return index
-        block = int(np.flatnonzero(set_bits(self.words))[index // self.mask])
-        return block * self.mask + index % self.mask
+        block = int(np.flatnonzero(set_bits(self.words))[index // self.mask_block])
+        return block * self.mask_block + index % self.mask_block
 
 
 @dataclass(frozen=True)
@@ -111,23 +113,25 @@ class Selection:
     selected; its blocks are those of the packets. Where every parameter is sent whole, both vectors are one.
     """
 
-    plan: Plan
+    plan: EncodingPlan
     whole: BucketLayout
     layout: BucketLayout
     parts: tuple[Part, ...]
 
     @classmethod
-    def of(cls, plan: Plan, whole: BucketLayout, masks: dict[str, Lanes]) -> "Selection":
+    def of(cls, plan: EncodingPlan, whole: BucketLayout, masks: dict[str, Lanes]) -> "Selection":
         """Return what the masks select, by parameter name; of parameters without one, everything."""
-        sizes = [plan.formats[segment.name].mask for segment in whole]
+        sizes = [plan.encodings[segment.name].mask_block for segment in whole]
         lengths = [
-            segment.length if mask is None else _selected(segment.length, mask, masks[segment.name])
-            for segment, mask in zip(whole, sizes, strict=True)
+            segment.length
+            if mask_block is None
+            else _selected(segment.length, mask_block, masks[segment.name])
+            for segment, mask_block in zip(whole, sizes, strict=True)
         ]
-        layout = whole.resized(lengths, plan.block) if masks else whole.in_blocks(plan.block)
+        layout = whole.resized(lengths, plan.packet_block) if masks else whole.in_blocks(plan.packet_block)
         parts = tuple(
-            Part(source, target, mask or 1, masks.get(source.name))
-            for source, target, mask in zip(whole, layout, sizes, strict=True)
+            Part(source, target, mask_block or 1, masks.get(source.name))
+            for source, target, mask_block in zip(whole, layout, sizes, strict=True)
         )
         return cls(plan, whole, layout, parts)
 
@@ -187,10 +191,10 @@ class Selection:
         )
 
 
-def _selected(length: int, mask: int, words: Lanes) -> int:
+def _selected(length: int, mask_block: int, words: Lanes) -> int:
     """Return how many of a parameter's elements are in the blocks of a mask."""
-    last = -(-length // mask) - 1
-    selected = mask * count_blocks(words)
-    if -length % mask and words[last // WORD_BITS] >> np.uint32(last % WORD_BITS) & 1:
-        selected -= -length % mask
+    last = -(-length // mask_block) - 1
+    selected = mask_block * count_blocks(words)
+    if -length % mask_block and words[last // WORD_BITS] >> np.uint32(last % WORD_BITS) & 1:
+        selected -= -length % mask_block
     return selected

@@ -24,12 +24,12 @@ WORD_BITS = 32
 MOST_LEVELS = 3
 
 
-def words_for(length: int, mask: int) -> int:
+def words_for(length: int, mask_block: int) -> int:
     """Return how many words the mask of a parameter with so many elements takes."""
-    return -(-length // (mask * WORD_BITS))
+    return -(-length // (mask_block * WORD_BITS))
 
 
-def write_mask(vector: torch.Tensor, mask: int, words: Lanes) -> int:
+def write_mask(vector: torch.Tensor, mask_block: int, words: Lanes) -> int:
     """Write which blocks of a flat float32 vector have an element that is not zero. NaN is not zero.
 
     words: ``words_for`` the vector, zero. Returns how many elements are not zero.
@@ -37,16 +37,16 @@ def write_mask(vector: torch.Tensor, mask: int, words: Lanes) -> int:
     if vector.device.type == "cpu":
         values = vector.numpy()
         address = engine.contiguous(values, "vector", np.float32)
-        _check_words(words, values.size, mask)
-        return int(engine.library().weir_mask_write(address, values.size, mask, words.ctypes.data))
-    return write_mask_torch(vector, mask, words)
+        _check_words(words, values.size, mask_block)
+        return int(engine.library().weir_mask_write(address, values.size, mask_block, words.ctypes.data))
+    return write_mask_torch(vector, mask_block, words)
 
 
-def write_mask_torch(vector: torch.Tensor, mask: int, words: Lanes) -> int:
+def write_mask_torch(vector: torch.Tensor, mask_block: int, words: Lanes) -> int:
     """``write_mask`` on the vector's device: only the words, and the count, leave it."""
     chosen = vector != 0
-    padded = torch.nn.functional.pad(chosen, (0, words.size * WORD_BITS * mask - chosen.numel()))
-    bits = padded.view(-1, mask).any(dim=1).view(-1, 8)
+    padded = torch.nn.functional.pad(chosen, (0, words.size * WORD_BITS * mask_block - chosen.numel()))
+    bits = padded.view(-1, mask_block).any(dim=1).view(-1, 8)
     weights = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=bits.device)
     words.view(np.uint8)[:] = (bits * weights).sum(dim=1, dtype=torch.uint8).cpu().numpy()
     return int(torch.count_nonzero(chosen))
@@ -84,8 +84,10 @@ def _summary(words: Lanes) -> Lanes:
     return above
 
 
-def _check_words(words: npt.NDArray[Any], length: int, mask: int) -> None:
+def _check_words(words: npt.NDArray[Any], length: int, mask_block: int) -> None:
     """The C side reads and writes as many words as the vector needs."""
     engine.contiguous(words, "words", np.uint32)
-    if words.size != words_for(length, mask):
-        raise ValueError(f"{words.size} words for {length} elements, {words_for(length, mask)} are needed")
+    if words.size != words_for(length, mask_block):
+        raise ValueError(
+            f"{words.size} words for {length} elements, {words_for(length, mask_block)} are needed"
+        )

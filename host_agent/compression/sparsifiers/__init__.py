@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sparsifiers: which part of a gradient is sent. One module each; registered by name."""
 
+from weir.host_agent.compression.bucket_layout import Span
 from weir.host_agent.compression.sparsifiers.base import (
-    Span,
     Sparsifier,
     SparsifierOptions,
     create_sparsifier,

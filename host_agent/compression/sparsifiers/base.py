@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import torch
 
+from weir.host_agent.compression.bucket_layout import Span
 from weir.wire.definition import BLOCK_SIZES
 
 WARMUP_DENSITY: Final = 0.25
@@ -54,20 +55,6 @@ class SparsifierOptions:
         return float(WARMUP_DENSITY * (self.density / WARMUP_DENSITY) ** (step / self.warmup_steps))
 
 
-@dataclass(frozen=True)
-class Span:
-    """Where a parameter lies in the gradient of the whole model.
-
-    start: its first element, counted over all parameters in the module's order, which DDP's buckets do not
-    change; length: its elements; total: those of the model.
-    """
-
-    name: str
-    start: int
-    length: int
-    total: int
-
-
 class Sparsifier(ABC):
     """Chooses what is sent of each parameter's gradient, flat float32.
 
@@ -93,7 +80,14 @@ class Sparsifier(ABC):
     promises_density: ClassVar[bool] = True  # the share that is sent is the one asked for
     sends_all: ClassVar[bool] = False  # nothing is ever held back: no residual is needed
     fills_union: ClassVar[bool] = False  # what any worker chose is sent by all of them, whatever they chose
-    mask: ClassVar[int | None] = None  # elements per bit of the mask that workers agree on; None: as planned
+    mask_block: ClassVar[int | None] = (
+        None  # elements per bit of the mask that workers agree on; None: as planned
+    )
+
+    def __init_subclass__(cls) -> None:
+        for old, new in (("format", "encoding"), ("mask", "mask_block"), ("mask_of", "mask_block_of")):
+            if old in cls.__dict__:
+                raise TypeError(f"sparsifier {cls.__name__}: {old} is called {new} now")
 
     def __init__(self, options: SparsifierOptions) -> None:
         self.options = options
@@ -105,17 +99,17 @@ class Sparsifier(ABC):
         self.rank, self.workers = rank, workers
 
     @property
-    def format(self) -> str:
+    def encoding(self) -> str:
         """Return how what is sent is written down, unless the user says: a rule of
         ``compression.encodings``.
         """
         return "auto"
 
-    def mask_of(self, span: Span) -> int | None:
+    def mask_block_of(self, span: Span) -> int | None:
         """Return elements per bit of a parameter's mask in this step, the same on every worker; see
         ``mask``.
         """
-        return self.mask
+        return self.mask_block
 
     @property
     def density(self) -> float:

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from weir.host_agent.compression.sparsifiers.base import Span, Sparsifier, SparsifierOptions, register
+from weir.host_agent.compression.bucket_layout import Span
+from weir.host_agent.compression.sparsifiers.base import Sparsifier, SparsifierOptions, register
 from weir.host_agent.compression.sparsifiers.density import keep_largest, keep_non_finite, rounded
 
 _LEAST: Final = 1e-30
@@ -57,7 +58,7 @@ class Deft(Sparsifier):
     summary = "Each worker takes the largest of its own layers, in proportion to the layers' norms."
     reference = "Yoon and Oh, ICPP 2023"
     fills_union = True
-    mask = 1
+    mask_block = 1
 
     def __init__(self, options: SparsifierOptions) -> None:
         super().__init__(options)

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import torch
 
+from weir.host_agent.compression.bucket_layout import Span
 from weir.host_agent.compression.encodings import forecast, pyramid
-from weir.host_agent.compression.sparsifiers.base import Span, Sparsifier, SparsifierOptions, register
+from weir.host_agent.compression.sparsifiers.base import Sparsifier, SparsifierOptions, register
 from weir.host_agent.compression.sparsifiers.density import rounded
 from weir.host_agent.compression.sparsifiers.dfs_blocks import copy_blocks, enough, norms, worthiest
 from weir.wire.definition import SLOT_LANES
@@ -71,7 +72,7 @@ class Dfs(Sparsifier):
         """
         return self.step % PROBE_EVERY == 0 or (self.step < PROBE_EVERY and self.step & (self.step - 1) == 0)
 
-    def mask_of(self, span: Span) -> int:
+    def mask_block_of(self, span: Span) -> int:
         """Return elements in a block of this parameter, which is what a bit of its mask stands for."""
         return 1 if self.probing else self._of(span).size
 
@@ -90,7 +91,7 @@ class Dfs(Sparsifier):
 
     def encode_into(self, gradient: torch.Tensor, span: Span, out: torch.Tensor) -> None:
         """The same, to memory that is there already."""
-        size, count = self.mask_of(span), self._quota(span)
+        size, count = self.mask_block_of(span), self._quota(span)
         lengths, favour = norms(gradient, size), self._favour(span)
         if self.options.energy is not None:
             count, favour = enough(lengths, self.options.energy), 1.0
@@ -102,7 +103,7 @@ class Dfs(Sparsifier):
 
     def _quota(self, span: Span) -> int:
         """Return how many blocks each worker chooses, the same for all."""
-        blocks = self.share_of(span) / self.mask_of(span)
+        blocks = self.share_of(span) / self.mask_block_of(span)
         return rounded(blocks * span.length, self.step, blocks * span.start)
 
     def _favour(self, span: Span) -> float:
@@ -113,7 +114,7 @@ class Dfs(Sparsifier):
         """
         others = _WORD * (self.workers - 1)
         alone = float((1.0 - self.share_of(span)) ** others)
-        return min(MOST_FAVOUR, 1.0 + alone / self.mask_of(span))
+        return min(MOST_FAVOUR, 1.0 + alone / self.mask_block_of(span))
 
     def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:
         """Learn how much of what the workers chose was different; from a probe, the cheapest block size."""
@@ -123,7 +124,7 @@ class Dfs(Sparsifier):
             costs = _costs(union, self.workers)
             best = min(costs, key=costs.__getitem__)
             size = best if costs[best] < HYSTERESIS * costs[before] else before
-        chosen = self._quota(span) * self.mask_of(span) * self.workers
+        chosen = self._quota(span) * self.mask_block_of(span) * self.workers
         self._found[span.name] = _Known(
             size,
             MEMORY * known.chosen + chosen,

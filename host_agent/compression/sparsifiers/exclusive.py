@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Final
 
 import torch
 
-from weir.host_agent.compression.sparsifiers.base import Span, Sparsifier, SparsifierOptions
+from weir.host_agent.compression.bucket_layout import Span
+from weir.host_agent.compression.sparsifiers.base import Sparsifier, SparsifierOptions
 from weir.host_agent.compression.sparsifiers.density import keep_from, keep_largest, keep_non_finite, rounded
 
 GAIN: Final = 0.06
@@ -69,7 +70,7 @@ class Exclusive(Sparsifier):
     """
 
     fills_union = True
-    mask = 1
+    mask_block = 1
     published: ClassVar[bool] = False  # the rules as the authors' code has them
 
     def __init__(self, options: SparsifierOptions) -> None:

@@ -7,7 +7,8 @@ from typing import Any, Final
 
 import torch
 
-from weir.host_agent.compression.sparsifiers.base import Span, SparsifierOptions, register
+from weir.host_agent.compression.bucket_layout import Span
+from weir.host_agent.compression.sparsifiers.base import SparsifierOptions, register
 from weir.host_agent.compression.sparsifiers.density import positions
 from weir.host_agent.compression.sparsifiers.exclusive import Exclusive, Seen
 

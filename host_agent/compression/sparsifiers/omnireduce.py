@@ -21,6 +21,6 @@ class OmniReduce(TopKBlock):
     reference = "Fei et al., SIGCOMM 2021"
 
     @property
-    def format(self) -> str:
+    def encoding(self) -> str:
         """Return blocks of the size that is chosen by."""
         return f"blocks:{self.options.block}"

@@ -4,7 +4,8 @@
 import numpy as np
 import torch
 
-from weir.host_agent.compression.sparsifiers.base import Span, Sparsifier, register
+from weir.host_agent.compression.bucket_layout import Span
+from weir.host_agent.compression.sparsifiers.base import Sparsifier, register
 from weir.host_agent.compression.sparsifiers.density import keep_non_finite, rounded
 
 
@@ -24,7 +25,7 @@ class RandomK(Sparsifier):
     summary = "Elements drawn at random, the same on every worker."
     reference = "Stich et al., NeurIPS 2018"
     uses = ("density", "seed")
-    mask = 1
+    mask_block = 1
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
         """About ``density * length`` elements of ``gradient``, and what is not finite."""

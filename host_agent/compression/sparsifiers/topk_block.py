@@ -3,7 +3,8 @@
 
 import torch
 
-from weir.host_agent.compression.sparsifiers.base import Span, Sparsifier, register
+from weir.host_agent.compression.bucket_layout import Span
+from weir.host_agent.compression.sparsifiers.base import Sparsifier, register
 from weir.host_agent.compression.sparsifiers.density import rounded
 
 

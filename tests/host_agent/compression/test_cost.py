@@ -66,7 +66,7 @@ def test_a_reduce_costs_what_the_model_says(
     occupied = np.repeat(rng.random((workers, -(-blocks // runs))) < density, runs, axis=1)[:, :blocks]
     lanes = max(0, blocks * block - short)
     vectors = [np.repeat(row, block)[:lanes].astype(np.uint32) for row in occupied]
-    expected = cost.reduce_traffic(occupied, block, slots, fill=fill)
+    expected = cost.reduce_cost(occupied, block, slots, fill=fill)
     for rank, report in enumerate(reduce_really(switch, vectors, block, slots, fill)):
         assert (report.packets_up, report.packets_down) == (expected.packets, expected.packets)
         assert (report.bytes_up, report.bytes_down) == (expected.up[rank], expected.down)
@@ -159,6 +159,6 @@ def test_values_and_indexes_alone() -> None:
     occupied = np.array([[1, 0, 0], [1, 0, 1]], np.bool_)
     assert omnireduce.values_and_indexes(occupied, 4) == omnireduce.Cost(3 * 20, 2 * 2 * 20)
     assert omnireduce.values_and_indexes(occupied, 4, index=0) == omnireduce.Cost(3 * 16, 2 * 2 * 16)
-    traffic = cost.reduce_traffic(occupied, 32, 64)
+    traffic = cost.reduce_cost(occupied, 32, 64)
     assert traffic.values_and_indexes == omnireduce.values_and_indexes(occupied, 32).total
     assert traffic.total - traffic.payload == 2 * 2 * traffic.packets * cost.headers(32)

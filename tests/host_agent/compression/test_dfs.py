@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from weir.host_agent.compression.encodings.cost import Occupancy, exchange_traffic
+from weir.host_agent.compression.encodings.cost import Occupancy, exchange_cost
 from weir.host_agent.compression.sparsifiers import (
     Dfs,
     Span,
@@ -220,20 +220,20 @@ def probed(method: Dfs, size: int, length: int) -> Dfs:
     method.end_step()
     while method.probing:
         method.end_step()
-    assert method.mask_of(span(length)) == size
+    assert method.mask_block_of(span(length)) == size
     return method
 
 
 @pytest.mark.parametrize("run", SIZES)
 def test_blocks_become_as_large_as_the_runs_in_the_union(run: int) -> None:
     method = dfs(workers=4)
-    assert method.mask_of(span(2**17)) == 1, "single elements are chosen in a probe"
+    assert method.mask_block_of(span(2**17)) == 1, "single elements are chosen in a probe"
     probed(method, run, 2**17)
     method.step = 64
-    assert method.mask_of(span(2**17)) == 1
+    assert method.mask_block_of(span(2**17)) == 1
     method.observe(torch.zeros(0), observed_runs(2**17, 1, 1300), span(2**17))
     method.end_step()
-    assert method.mask_of(span(2**17)) == 1, "no runs any more"
+    assert method.mask_block_of(span(2**17)) == 1, "no runs any more"
 
 
 def test_a_size_that_is_hardly_cheaper_is_not_taken() -> None:
@@ -245,7 +245,7 @@ def test_a_size_that_is_hardly_cheaper_is_not_taken() -> None:
             union = observed_runs(2**17, 2, 1000) | observed_runs(2**17, 1, scattered, seed=1)
             method.observe(torch.zeros(0), union, span(2**17))
             method.end_step()
-            if method.mask_of(span(2**17)) == 1:
+            if method.mask_block_of(span(2**17)) == 1:
                 found[before] = scattered
                 break
             method = probed(dfs(workers=4), before, 2**17)
@@ -322,7 +322,7 @@ class Group:
             where, residual = parameter.span, self.residuals[parameter.span.name]
             gradients = parameter.gradients[at, : len(residual)] + residual
             sent = torch.stack([m.encode(g, where) for m, g in zip(self.methods, gradients, strict=True)])
-            size = {method.mask_of(where) for method in self.methods}
+            size = {method.mask_block_of(where) for method in self.methods}
             assert len(size) == 1
             mask = size.pop()
             chosen, union = sent != 0, (sent != 0).any(dim=0)
@@ -343,13 +343,13 @@ class Group:
             self.bytes += min(self._cost(parts, fixed, masks) for fixed in (None, 1, 2, 4, 8, 16, 32, 256))
 
     def _cost(self, parts: list[Occupancy], fixed: int | None, masks: list[int | None]) -> int:
-        """In the one format it has, or the best of all."""
+        """In the one encoding it has, or the best of all."""
         chosen = masks if self.methods[0].fills_union else [fixed] * len(masks)
         if self.methods[0].name == "omnireduce":
             chosen = [None] * len(masks)
         return min(
-            exchange_traffic(
-                parts, chosen, block=b, levels=k, slots=16, fills_union=self.methods[0].fills_union
+            exchange_cost(
+                parts, chosen, packet_block=b, levels=k, slots=16, fills_union=self.methods[0].fills_union
             ).total
             for b in (32, 256)
             for k in (1, 2)

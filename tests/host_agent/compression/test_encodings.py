@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import (
     DENSE,
-    SCALE_LANES,
-    Encodings,
-    Format,
-    Plan,
-    Rule,
+    SCALE_BLOCK,
+    Encoder,
+    Encoding,
+    EncodingPlan,
+    EncodingRule,
     Selection,
     parse_rule,
 )
@@ -31,11 +31,11 @@ MASKS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
 
 def test_rules_are_read_and_written() -> None:
-    assert parse_rule("auto") == Rule() and parse_rule("auto").format is None
-    assert parse_rule("dense").format == DENSE
+    assert parse_rule("auto") == EncodingRule() and parse_rule("auto").encoding is None
+    assert parse_rule("dense").encoding == DENSE
     blocks, shared = parse_rule("blocks:64"), parse_rule("shared-mask:2")
-    assert (blocks.format, blocks.block) == (Format(64), 64)
-    assert (shared.format, shared.block) == (Format(2), None)
+    assert (blocks.encoding, blocks.packet_block) == (Encoding(64), 64)
+    assert (shared.encoding, shared.packet_block) == (Encoding(2), None)
     for text in ("auto", "dense", "blocks:32", "shared-mask:256"):
         assert str(parse_rule(text)) == text
 
@@ -55,36 +55,38 @@ class Filler(Sparsifier):
         return gradient
 
 
-def planned(rule: str, sparsifier: Sparsifier, excluded: bool = False) -> Plan:
-    formats = Encodings(parse_rule(rule), sparsifier)
-    return formats.plan(make_layout([300]), {"0": Span("0", 0, 300, 300)}, lambda segment: excluded)
+def planned(rule: str, sparsifier: Sparsifier, excluded: bool = False) -> EncodingPlan:
+    encoder = Encoder(parse_rule(rule), sparsifier)
+    return encoder.plan(make_layout([300]), {"0": Span("0", 0, 300, 300)}, lambda segment: excluded)
 
 
 def test_who_fills_the_union_needs_a_mask() -> None:
     filler = Filler(SparsifierOptions())
-    assert planned("auto", filler).formats == {"0": Format(1)}
-    assert planned("auto", filler, excluded=True).formats == {"0": DENSE}
-    assert planned("shared-mask:4", filler).formats == {"0": Format(4)}
+    assert planned("auto", filler).encodings == {"0": Encoding(1)}
+    assert planned("auto", filler, excluded=True).encodings == {"0": DENSE}
+    assert planned("shared-mask:4", filler).encodings == {"0": Encoding(4)}
     with pytest.raises(ValueError, match="'filler' needs a mask: dense does not fit, auto does"):
         planned("dense", filler)
     fine = create_sparsifier("exdyna")
     for rule in ("auto", "shared-mask:1"):
-        assert planned(rule, fine).formats == {"0": Format(1)}
+        assert planned(rule, fine).encodings == {"0": Encoding(1)}
     for rule in ("dense", "blocks:32"):
-        with pytest.raises(ValueError, match=f"'exdyna' needs the format shared-mask:1: {rule} does not fit"):
+        with pytest.raises(
+            ValueError, match=f"'exdyna' needs the encoding shared-mask:1: {rule} does not fit"
+        ):
             planned(rule, fine)
 
 
 def test_what_is_sent_whole_is_dense_unless_ruled() -> None:
     dense = create_sparsifier("dense")
-    assert planned("auto", dense).formats == {"0": DENSE}
+    assert planned("auto", dense).encodings == {"0": DENSE}
     ruled = planned("blocks:32", dense)
-    assert (ruled.formats, ruled.block) == ({"0": Format(32)}, 32)
+    assert (ruled.encodings, ruled.packet_block) == ({"0": Encoding(32)}, 32)
 
 
 def make_layout(lengths: list[int]) -> BucketLayout:
     parameters = [torch.empty(length) for length in lengths]
-    return BucketLayout.of(3, [str(i) for i in range(len(lengths))], parameters, SCALE_LANES)
+    return BucketLayout.of(3, [str(i) for i in range(len(lengths))], parameters, SCALE_BLOCK)
 
 
 @st.composite
@@ -124,8 +126,8 @@ def masks_of(
 
 
 def select(layout: BucketLayout, sizes: list[int | None], vector: torch.Tensor) -> Selection:
-    formats = {segment.name: Format(size) for segment, size in zip(layout, sizes, strict=True)}
-    return Selection.of(Plan(formats, block=32), layout, masks_of(layout, sizes, vector))
+    encodings = {segment.name: Encoding(size) for segment, size in zip(layout, sizes, strict=True)}
+    return Selection.of(EncodingPlan(encodings, packet_block=32), layout, masks_of(layout, sizes, vector))
 
 
 @given(cases())
@@ -162,7 +164,7 @@ def test_what_is_packed_is_what_is_selected(
     assert same(unpacked + 0.0, positive)
     # Only whole blocks with something in them travel; each parameter's start where a scale does.
     for segment, size, target in zip(layout, sizes, selection.layout, strict=True):
-        assert target.vector_start % SCALE_LANES == 0
+        assert target.vector_start % SCALE_BLOCK == 0
         if size is not None:
             chosen = np.repeat(reference(vector[segment.in_vector].numpy(), size), size)[: segment.length]
             assert target.length == chosen.sum()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from weir.bench.replay import SLOTS, Replay, train
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.encodings import DENSE, SCALE_LANES, Format, Plan, pyramid
-from weir.host_agent.compression.encodings.cost import Flags, Occupancy, exchange_traffic
+from weir.host_agent.compression.encodings import DENSE, SCALE_BLOCK, Encoding, EncodingPlan, pyramid
+from weir.host_agent.compression.encodings.cost import Flags, Occupancy, exchange_cost
 from weir.host_agent.compression.encodings.planner import MASKS, Planner
 from weir.train.config import Model, make_config
 from weir.train.task import make_task
@@ -63,7 +63,7 @@ def best_of(parts: list[Occupancy], mask: int | None, block: int) -> int:
     """
     levels = LEVELS[:2] if mask is not None else LEVELS[:1]
     masks = [mask] * len(parts)
-    return min(exchange_traffic(parts, masks, block=block, levels=n, slots=SLOTS).total for n in levels)
+    return min(exchange_cost(parts, masks, packet_block=block, levels=n, slots=SLOTS).total for n in levels)
 
 
 # --------------------------------------------------------------------------------------- on made-up ones
@@ -83,15 +83,15 @@ def made_up(rng: np.random.Generator, workers: int, lengths: list[int], density:
 
 def layout_of(bucket: Bucket) -> BucketLayout:
     parameters = [torch.empty(flags.shape[1]) for flags in bucket.values()]
-    return BucketLayout.of(0, list(bucket), parameters, SCALE_LANES)
+    return BucketLayout.of(0, list(bucket), parameters, SCALE_BLOCK)
 
 
-def exchange(planner: Planner, bucket: Bucket, plan: Plan | None = None) -> Plan:
+def exchange(planner: Planner, bucket: Bucket, plan: EncodingPlan | None = None) -> EncodingPlan:
     """Return one bucket's part of a step, on all workers."""
     layout = layout_of(bucket)
     plan = plan or planner.plan(layout, {}, None)
-    packed = [selected(flags, plan.formats[name].mask) for name, flags in bucket.items()]
-    shorter = layout.resized([flags.shape[1] for flags in packed], SCALE_LANES)
+    packed = [selected(flags, plan.encodings[name].mask_block) for name, flags in bucket.items()]
+    shorter = layout.resized([flags.shape[1] for flags in packed], SCALE_BLOCK)
     rows = zip(*packed, strict=True)
     counts = np.stack([planner.count(shorter, spread(shorter, list(row))) for row in rows])
     union = spread(layout, [np.asarray(flags.any(axis=0)) for flags in bucket.values()])
@@ -114,7 +114,7 @@ def spread(layout: BucketLayout, parts: list[Flags]) -> torch.Tensor:
     return vector
 
 
-def play(case: dict, planner: Planner) -> list[Plan]:  # type: ignore[type-arg]
+def play(case: dict, planner: Planner) -> list[EncodingPlan]:  # type: ignore[type-arg]
     rng, plans = np.random.default_rng(case["seed"]), []
     for density in case["densities"]:
         plans.append(exchange(planner, made_up(rng, case["workers"], case["lengths"], density, case["run"])))
@@ -140,22 +140,22 @@ def test_plans_are_valid_and_follow_from_what_was_seen(case: dict) -> None:  # t
     assert play(case, first) == play(case, second)
     layout = layout_of(made_up(np.random.default_rng(0), 1, case["lengths"], 0.5, 1))
     plan = first.plan(layout, {}, None)
-    assert {format.mask for format in plan.formats.values()} <= set(MASKS)
-    assert plan.block in BLOCK_SIZES and plan.levels in LEVELS and plan.predicted >= 0
+    assert {encoding.mask_block for encoding in plan.encodings.values()} <= set(MASKS)
+    assert plan.packet_block in BLOCK_SIZES and plan.levels in LEVELS and plan.predicted >= 0
     restored.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert restored.plan(layout, {}, None) == plan
     assert play(case, restored) == play(case, second)
     assert restored.state_dict() == second.state_dict()
     restored.resize(case["workers"] % 32 + 1, 16)
-    assert restored.plan(layout, {}, None).formats == second.plan(layout, {}, None).formats
+    assert restored.plan(layout, {}, None).encodings == second.plan(layout, {}, None).encodings
 
 
 def test_a_prescribed_format_is_kept() -> None:
     bucket = made_up(np.random.default_rng(2), 4, [20000, 300], 0.02, 1)
-    planner, fixed = Planner(4, SLOTS), {"p0": Format(64), "p1": DENSE}
+    planner, fixed = Planner(4, SLOTS), {"p0": Encoding(64), "p1": DENSE}
     for _ in range(3):
         plan = planner.plan(layout_of(bucket), fixed, 64)
-        assert (plan.formats, plan.block) == (fixed, 64)
+        assert (plan.encodings, plan.packet_block) == (fixed, 64)
         exchange(planner, bucket, plan)
         planner.end_step()
 
@@ -165,12 +165,12 @@ def test_a_mask_does_not_depend_on_the_bucket() -> None:
     whole, apart = Planner(4, SLOTS), Planner(4, SLOTS)
     for _ in range(3):
         bucket = made_up(rng, 4, [20000, 500, 3000], 0.02, 8)
-        formats = exchange(whole, bucket).formats
+        encodings = exchange(whole, bucket).encodings
         last = {"p2": bucket.pop("p2")}
-        assert {**exchange(apart, last).formats, **exchange(apart, bucket).formats} == formats
+        assert {**exchange(apart, last).encodings, **exchange(apart, bucket).encodings} == encodings
         for planner in (whole, apart):
             planner.end_step()
-    assert any(format != DENSE for format in formats.values())
+    assert any(encoding != DENSE for encoding in encodings.values())
 
 
 def test_a_step_that_failed_changes_nothing() -> None:
@@ -193,7 +193,7 @@ def test_small_gains_change_no_mask() -> None:
     rng, planner, chosen = np.random.default_rng(3), Planner(4, SLOTS), set()
     for number in range(6):
         bucket = made_up(rng, 4, [50_000], 0.53 if number % 2 else 0.58, 1)
-        chosen.add(exchange(planner, bucket).formats["p0"])
+        chosen.add(exchange(planner, bucket).encodings["p0"])
         planner.end_step()
     assert chosen == {DENSE}
 
@@ -211,12 +211,12 @@ def test_counting_costs_little() -> None:
 
 
 def test_a_change_is_noticed_between_two_counts() -> None:
-    rng, planner, formats = np.random.default_rng(5), Planner(4, SLOTS), []
+    rng, planner, encodings = np.random.default_rng(5), Planner(4, SLOTS), []
     for number in range(26):
         bucket = made_up(rng, 4, [20_000], 0.01 if number < 20 else 0.9, 1)
-        formats.append(exchange(planner, bucket).formats["p0"])
+        encodings.append(exchange(planner, bucket).encodings["p0"])
         planner.end_step()
-    assert formats[2:21] == [Format(1)] * 19 and formats[-1] == DENSE
+    assert encodings[2:21] == [Encoding(1)] * 19 and encodings[-1] == DENSE
 
 
 @given(

@@ -120,9 +120,9 @@ def test_random_k_draws_the_same_for_all_workers_and_all_elements_in_time() -> N
 
 
 def test_omnireduce_sends_blocks_of_the_size_it_chooses_by() -> None:
-    assert create_sparsifier("omnireduce").format == "blocks:256"
-    assert create_sparsifier("omnireduce", SparsifierOptions(block=64)).format == "blocks:64"
-    assert create_sparsifier("topk-block").format == "auto"
+    assert create_sparsifier("omnireduce").encoding == "blocks:256"
+    assert create_sparsifier("omnireduce", SparsifierOptions(block=64)).encoding == "blocks:64"
+    assert create_sparsifier("topk-block").encoding == "auto"
 
 
 @given(

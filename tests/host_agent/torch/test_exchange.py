@@ -14,7 +14,7 @@ import weir.torch
 from tests.host_agent.torch.worlds import World
 from weir.host_agent.collectives.in_memory import InMemoryGroup
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.encodings import SCALE_LANES
+from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import (
@@ -45,7 +45,7 @@ class Model(torch.nn.Module):
 
 def layout_of(module: torch.nn.Module) -> BucketLayout:
     named = list(module.named_parameters())
-    return BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], SCALE_LANES)
+    return BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], SCALE_BLOCK)
 
 
 def gradients(rank: int, step: int, length: int) -> torch.Tensor:

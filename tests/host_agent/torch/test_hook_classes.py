@@ -25,7 +25,7 @@ def exchanged(order: Sequence[int], policy: LossPolicy | float) -> None:
     torch.manual_seed(0)
     layers = torch.nn.Sequential(*(torch.nn.Linear(64, 64, bias=False) for _ in range(LAYER_CLASSES)))
     model = DistributedDataParallel(layers)
-    state = weir.torch.HookState(model, sparsifier="dense", format="blocks:32", loss_policy=policy)
+    state = weir.torch.HookState(model, sparsifier="dense", encoding="blocks:32", loss_policy=policy)
     named = list(layers.named_parameters())
     for number, index in enumerate(order):
         name, parameter = named[index]

@@ -20,8 +20,8 @@ import weir.torch
 from tests.host_agent.torch.worlds import World
 from weir.host_agent.collectives.float_sum import encode
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.encodings import SCALE_LANES, Format
-from weir.host_agent.compression.encodings.cost import Occupancy, exchange_traffic
+from weir.host_agent.compression.encodings import SCALE_BLOCK, Encoding
+from weir.host_agent.compression.encodings.cost import Occupancy, exchange_cost
 from weir.host_agent.compression.encodings.shared_mask import unite
 from weir.host_agent.compression.sparsifiers import Span, Sparsifier, SparsifierOptions, sparsifier_names
 from weir.host_agent.torch.backend import WeirProcessGroup
@@ -78,13 +78,13 @@ def test_the_union_is_the_or_of_all(world: World, seed: int, count: int, density
 
 def sum_in_packets(packet: int, dense: bool) -> tuple[bytes, list[int]]:
     communicator, rank = group().collectives.communicator, dist.get_rank()
-    values = torch.randn(600 * SCALE_LANES, generator=torch.Generator().manual_seed(rank)).numpy()
+    values = torch.randn(600 * SCALE_BLOCK, generator=torch.Generator().manual_seed(rank)).numpy()
     values.reshape(-1, 64)[np.random.default_rng(rank).random(values.size // 64) < 0.98] = 0
     notes = np.zeros(SIZE, np.uint32)
     notes[rank] = 10 + rank
 
     def run() -> bytes:
-        mine = encode(communicator, values, str, SCALE_LANES, packet=packet, dense=dense, notes=notes)
+        mine = encode(communicator, values, str, SCALE_BLOCK, packet=packet, dense=dense, notes=notes)
         assert (mine.rows is None) == dense
         where = slice(None) if dense else mine.places()
         sent = np.zeros(values.size // packet, np.bool_)
@@ -151,7 +151,7 @@ class Run:
         named = list(self.module.named_parameters())
         parts = [named] if together else [[one] for one in reversed(named)]
         self.layouts = [
-            BucketLayout.of(i, [name for name, _ in part], [p for _, p in part], SCALE_LANES)
+            BucketLayout.of(i, [name for name, _ in part], [p for _, p in part], SCALE_BLOCK)
             for i, part in enumerate(parts)
         ]
 
@@ -196,7 +196,7 @@ def followed(kind: str, options: dict[str, Any]) -> None:
             dist.all_reduce(summed)
             assert torch.equal(summed.float(), total)
             if name in drawn.unions:
-                elements += follow(drawn, name, plan.formats[name], before, after)
+                elements += follow(drawn, name, plan.encodings[name], before, after)
         if not run.state.exchanger.gradients.exclude:
             assert stats.union_elements == elements
             assert stats.sent_elements == sum(int(torch.count_nonzero(sent)) for sent in drawn.sent.values())
@@ -204,14 +204,16 @@ def followed(kind: str, options: dict[str, Any]) -> None:
         assert 0 < stats.blocks_sent <= stats.blocks
 
 
-def follow(drawn: Drawn, name: str, format: Format, before: torch.Tensor, after: torch.Tensor) -> int:
+def follow(drawn: Drawn, name: str, encoding: Encoding, before: torch.Tensor, after: torch.Tensor) -> int:
     """Check one parameter's union and residual; returns how many elements were chosen."""
     chosen = (drawn.sent[name] != 0).to(torch.uint8)
     own = chosen.bool()
     dist.all_reduce(chosen, dist.ReduceOp.MAX)
     union = drawn.unions[name]
-    if format.mask is not None:
-        blocks = torch.nn.functional.pad(chosen, (0, -chosen.numel() % format.mask)).view(-1, format.mask)
+    if encoding.mask_block is not None:
+        blocks = torch.nn.functional.pad(chosen, (0, -chosen.numel() % encoding.mask_block)).view(
+            -1, encoding.mask_block
+        )
         wide = blocks.any(dim=1, keepdim=True).expand_as(blocks).reshape(-1)[: union.numel()]
         assert torch.equal(wide, union)
     mine = union if drawn.fills_union else own
@@ -225,9 +227,9 @@ def follow(drawn: Drawn, name: str, format: Format, before: torch.Tensor, after:
     "options",
     [
         {},
-        {"format": "shared-mask:1"},
-        {"format": "shared-mask:4"},
-        {"format": "blocks:32"},
+        {"encoding": "shared-mask:1"},
+        {"encoding": "shared-mask:4"},
+        {"encoding": "blocks:32"},
         {"exclude": ["1d"]},
     ],
     ids=str,
@@ -241,16 +243,16 @@ def test_what_the_format_selects_is_summed_and_all_else_is_kept(
 def costs(kind: str, options: dict[str, Any]) -> int:
     """Compare bytes on the wire with the model's, whenever no packet was sent twice; returns how often."""
     run, quiet = Run(kind, **options), 0
-    drawn, formats = run.state.exchanger.gradients.sparsifier, run.state.exchanger.encodings
+    drawn, encoder = run.state.exchanger.gradients.sparsifier, run.state.exchanger.encoder
     assert isinstance(drawn, Drawn)
     connection, member, counted = group().connection, group().connection.membership, []
-    ask = formats.notes
+    ask = encoder.notes
 
     def notes(*args: Any) -> npt.NDArray[np.uint32]:
         counted.append(ask(*args))
         return counted[-1]
 
-    formats.notes = notes  # type: ignore[method-assign]
+    encoder.notes = notes  # type: ignore[method-assign]
     for number in range(8):
         before = connection.stats
         run.step(number)
@@ -262,11 +264,11 @@ def costs(kind: str, options: dict[str, Any]) -> int:
             every[dist.get_rank()] = drawn.sent[segment.name] != 0
             dist.all_reduce(every, dist.ReduceOp.MAX)
             parts.append(Occupancy(every.bool().numpy()))
-            masks.append(plan.formats[segment.name].mask)
-        model = exchange_traffic(
+            masks.append(plan.encodings[segment.name].mask_block)
+        model = exchange_cost(
             parts,
             masks,
-            block=plan.block,
+            packet_block=plan.packet_block,
             levels=plan.levels,
             slots=member.slot_count,
             counters=counted[-1].size // SIZE,
@@ -283,10 +285,10 @@ def costs(kind: str, options: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("kind", "format"), [("drawn", "auto"), ("drawn", "shared-mask:2"), ("drawn-by-all", "shared-mask:1")]
+    ("kind", "encoding"), [("drawn", "auto"), ("drawn", "shared-mask:2"), ("drawn-by-all", "shared-mask:1")]
 )
-def test_an_exchange_costs_what_the_model_says(world: World, kind: str, format: str) -> None:
-    assert sum(world.run(costs, kind, {"format": format})) > 0
+def test_an_exchange_costs_what_the_model_says(world: World, kind: str, encoding: str) -> None:
+    assert sum(world.run(costs, kind, {"encoding": encoding})) > 0
 
 
 def several_ways(kind: str, options: dict[str, Any]) -> None:
@@ -309,9 +311,9 @@ def several_ways(kind: str, options: dict[str, Any]) -> None:
     ("kind", "options"),
     [
         ("topk", {"density": 0.02, "exclude": ["1d"]}),
-        ("topk", {"density": 0.02, "format": "shared-mask:4"}),
+        ("topk", {"density": 0.02, "encoding": "shared-mask:4"}),
         ("exdyna", {"density": 0.02}),
-        ("dense", {"format": "blocks:32"}),
+        ("dense", {"encoding": "blocks:32"}),
     ],
 )
 def test_neither_buckets_nor_interruptions_change_a_bit(
@@ -338,7 +340,7 @@ def resized(name: str) -> list[bytes]:
     seen += [run.step(number) for number in range(5, 7)]
     assert run.state.step == 7
     assert run.state.exchanger.gradients.sparsifier.step == 7
-    agreed = plain({what: run.state.state_dict()[what] for what in ("step", "sparsifier", "formats")})
+    agreed = plain({what: run.state.state_dict()[what] for what in ("step", "sparsifier", "encodings")})
     dist.barrier()
     if rank < 2:
         dist.destroy_process_group(pair)

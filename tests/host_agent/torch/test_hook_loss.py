@@ -18,7 +18,7 @@ import weir.torch
 from tests.host_agent.torch.worlds import World
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.classes import LayerClasses
-from weir.host_agent.compression.encodings import SCALE_LANES
+from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.transport.ledger import Direction
 from weir.network import NetworkSpec, Shape
@@ -26,8 +26,8 @@ from weir.wire.definition import LAYER_CLASSES, dscp
 
 SIZE = 3
 BLOCK = 32
-BLOCKS: dict[str, Any] = {"block": BLOCK, "format": f"blocks:{BLOCK}"}
-SCATTERED: dict[str, Any] = {"sparsifier": "topk", "density": 0.2, "format": "shared-mask:2"}
+BLOCKS: dict[str, Any] = {"block": BLOCK, "encoding": f"blocks:{BLOCK}"}
+SCATTERED: dict[str, Any] = {"sparsifier": "topk", "density": 0.2, "encoding": "shared-mask:2"}
 STEPS = 4
 POLICY = LossPolicy(budgets=((0.6, 0.5, 0.4, 0.2),) * LAYER_CLASSES, tensor=(0.4,) * LAYER_CLASSES)
 
@@ -116,7 +116,7 @@ def followed(options: dict[str, Any]) -> int:
     model = make_model()
     state = weir.torch.HookState(model, loss_policy=POLICY, **(BLOCKS | options))
     named, layers = list(model.module.named_parameters()), LayerClasses.of(model.module)
-    layout = BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], BLOCK, SCALE_LANES)
+    layout = BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], BLOCK, SCALE_BLOCK)
     residual, missing = torch.zeros(layout.length), 0
     for step in range(STEPS):
         generator = torch.Generator().manual_seed(10 * step + dist.get_rank())

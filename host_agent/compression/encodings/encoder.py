@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step between sparsifier and sum: the workers agree what travels, in which format, and learn from it."""
+"""Between sparsifier and sum: the workers agree what travels, in which encoding, and learn from it."""
 
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
-from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
-from weir.host_agent.compression.encodings.encoding import DENSE, SCALE_LANES, Format, Plan, Rule
+from weir.host_agent.compression.bucket_layout import BucketLayout, Segment, Span
+from weir.host_agent.compression.encodings.encoding import (
+    DENSE,
+    SCALE_BLOCK,
+    Encoding,
+    EncodingPlan,
+    EncodingRule,
+)
 from weir.host_agent.compression.encodings.planner import Planner
 from weir.host_agent.compression.encodings.selection import Selection
 from weir.host_agent.compression.encodings.shared_mask import unite, words_for, write_mask
-from weir.host_agent.compression.sparsifiers import Span, Sparsifier
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 
 _log = logging.getLogger(__name__)
@@ -24,53 +29,75 @@ _log = logging.getLogger(__name__)
 Excluded = Callable[[Segment], bool]
 
 
-class Encodings:
-    """How buckets are written down, from step to step. What it knows is the same on all workers.
+class Chooser(Protocol):
+    """The properties of a sparsifier that its encoding depends on; see ``sparsifiers.Sparsifier``."""
 
-    rule: which formats may be used. A sparsifier that sends everything is written down densely, unless the
-    rule names a format. One that fills the union says itself how fine its masks are, and so may others: a
-    rule that does not fit is refused with ValueError.
+    name: ClassVar[str]
+    sends_all: ClassVar[bool]
+    fills_union: ClassVar[bool]
+    mask_block: ClassVar[int | None]
 
-    plans: the last one of each bucket, by its index.
+    def mask_block_of(self, span: Span) -> int | None:
+        """Return elements per bit of a parameter's mask in this step."""
+
+
+class Encoder:
+    """Decides how buckets are written down, from step to step. What it knows is the same on all workers.
+
+    A sparsifier that sends everything is written down densely, unless the rule names an encoding. One that
+    fills the union says itself how fine its masks are, and so may others.
+
+    Args:
+        rule: which encodings may be used.
+        sparsifier: chose what is to be written down.
+
+    Attributes:
+        plans: the last one of each bucket, by its index.
+
+    Raises:
+        ValueError: the rule does not fit the sparsifier.
     """
 
-    def __init__(self, rule: Rule, sparsifier: Sparsifier) -> None:
+    def __init__(self, rule: EncodingRule, sparsifier: Chooser) -> None:
         self.rule, self.sparsifier = rule, sparsifier
-        self.plans: dict[int, Plan] = {}
+        self.plans: dict[int, EncodingPlan] = {}
         self._prescribed = _prescribed(rule, sparsifier)
         self._planner = Planner(workers=1, slots=1)
-        self._learns = self._prescribed is None or self._prescribed.mask is not None
+        self._learns = self._prescribed is None or self._prescribed.mask_block is not None
 
     def join(self, workers: int, slots: int) -> None:
         """The group that the buckets are summed over; again when it has changed."""
         self._planner.resize(workers, slots)
 
-    def plan(self, layout: BucketLayout, spans: Mapping[str, Span], excluded: Excluded) -> Plan:
+    def plan(self, layout: BucketLayout, spans: Mapping[str, Span], excluded: Excluded) -> EncodingPlan:
         """Return how to write down a bucket. spans: by parameter. excluded: is one sent whole in any case?"""
-        if layout.align % SCALE_LANES:
-            raise ValueError(f"parameters start on multiples of {layout.align}, not of {SCALE_LANES}")
+        if layout.align % SCALE_BLOCK:
+            raise ValueError(f"parameters start on multiples of {layout.align}, not of {SCALE_BLOCK}")
         wanted = {
             segment.name: DENSE if excluded(segment) else self._wanted(spans[segment.name])
             for segment in layout
         }
-        fixed = {name: format for name, format in wanted.items() if format is not None}
+        fixed = {name: encoding for name, encoding in wanted.items() if encoding is not None}
         if self._learns:
-            plan = self._planner.plan(layout, fixed, self.rule.block)
+            plan = self._planner.plan(layout, fixed, self.rule.packet_block)
         else:
-            plan = Plan(fixed, SCALE_LANES, reason="everything is sent")
+            plan = EncodingPlan(fixed, SCALE_BLOCK, reason="everything is sent")
         self._announce(layout, plan)
         return plan
 
-    def _wanted(self, span: Span) -> Format | None:
-        """Return the format of a parameter that is not excluded; None: to be planned."""
+    def _wanted(self, span: Span) -> Encoding | None:
+        """Return the encoding of a parameter that is not excluded; None: to be planned."""
         if self._prescribed is None and self.sparsifier.fills_union:
-            return Format(self.sparsifier.mask_of(span) or 1)
+            return Encoding(self.sparsifier.mask_block_of(span) or 1)
         return self._prescribed
 
-    def _announce(self, layout: BucketLayout, plan: Plan) -> None:
+    def _announce(self, layout: BucketLayout, plan: EncodingPlan) -> None:
         """Tell people: of a change, else only those who ask for much."""
         before = self.plans.get(layout.index)
-        known = before is not None and (before.formats, before.block) == (plan.formats, plan.block)
+        known = before is not None and (before.encodings, before.packet_block) == (
+            plan.encodings,
+            plan.packet_block,
+        )
         _log.log(
             logging.DEBUG if known else logging.INFO, "bucket %d: %s", layout.index, plan.reason or "as ruled"
         )
@@ -110,25 +137,25 @@ class Proposal:
     elements: that are not zero. seconds: that it took to find them.
     """
 
-    def __init__(self, plan: Plan, layout: BucketLayout, sent: torch.Tensor) -> None:
+    def __init__(self, plan: EncodingPlan, layout: BucketLayout, chosen: torch.Tensor) -> None:
         started = time.perf_counter()
         self.plan, self.layout = plan, layout
-        masked = [segment for segment in layout if plan.formats[segment.name].mask is not None]
+        masked = [segment for segment in layout if plan.encodings[segment.name].mask_block is not None]
         self._words = np.zeros(sum(self._size(segment) for segment in masked), np.uint32)
         self._masks: dict[str, Lanes] = {}
         self.elements, at = 0, 0
         for segment in layout:
-            mask, values = plan.formats[segment.name].mask, sent[segment.in_vector]
-            if mask is None:
+            mask_block, values = plan.encodings[segment.name].mask_block, chosen[segment.in_vector]
+            if mask_block is None:
                 self.elements += int(torch.count_nonzero(values))
                 continue
             words = self._masks[segment.name] = self._words[at : at + self._size(segment)]
-            self.elements += write_mask(values, mask, words)
+            self.elements += write_mask(values, mask_block, words)
             at += words.size
         self.seconds = time.perf_counter() - started
 
     def _size(self, segment: Segment) -> int:
-        return words_for(segment.length, self.plan.formats[segment.name].mask or 1)
+        return words_for(segment.length, self.plan.encodings[segment.name].mask_block or 1)
 
     def agree(self, communicator: Communicator, service: ServiceClass = LOSSLESS) -> Selection:
         """Return what some worker would send; the same on all of them. Once."""
@@ -137,13 +164,15 @@ class Proposal:
         return Selection.of(self.plan, self.layout, self._masks)
 
 
-def _prescribed(rule: Rule, sparsifier: Sparsifier) -> Format | None:
-    """Return the format of all parameters that are not excluded; None: of each its own."""
-    needed = None if sparsifier.mask is None else Format(sparsifier.mask)
-    refused = rule.format not in (None, needed) if needed else sparsifier.fills_union and rule.kind == "dense"
+def _prescribed(rule: EncodingRule, sparsifier: Chooser) -> Encoding | None:
+    """Return the encoding of all parameters that are not excluded; None: of each its own."""
+    needed = None if sparsifier.mask_block is None else Encoding(sparsifier.mask_block)
+    refused = (
+        rule.encoding not in (None, needed) if needed else sparsifier.fills_union and rule.kind == "dense"
+    )
     if refused:
-        what = f"the format {needed}" if needed else "a mask"
+        what = f"the encoding {needed}" if needed else "a mask"
         raise ValueError(f"sparsifier {sparsifier.name!r} needs {what}: {rule} does not fit, auto does")
     if rule.kind == "auto":
         return needed or (DENSE if sparsifier.sends_all else None)
-    return rule.format
+    return rule.encoding
