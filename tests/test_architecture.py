@@ -15,6 +15,10 @@ import weir
 
 PACKAGE: Final = Path(weir.__file__).resolve().parent
 
+_HOST_AGENT: Final = " ".join(
+    f"weir.host_agent.{room}" for room in ("transport", "collectives", "compression", "flows", "torch")
+)
+
 # The rooms, each with what it may import besides itself. A module is in the room with the longest name that
 # its own begins with; "weir" is the façade: what is in no other room.
 ROOMS: Final[Mapping[str, frozenset[str]]] = {
@@ -28,11 +32,18 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.p4runtime": "weir.protobuf",
         "weir.softswitch": "weir.native weir.p4runtime weir.protobuf",
         "weir.controller": "weir.agent_service weir.native weir.p4runtime weir.p4src weir.protobuf weir.wire",
-        "weir.host_agent": "weir.agent_service weir.native weir.wire",
-        "weir.simulator": "weir.controller weir.host_agent weir.native weir.p4src weir.softswitch weir.wire",
-        "weir": "weir.agent_service weir.controller weir.host_agent weir.native weir.p4runtime weir.protobuf "
+        "weir.host_agent": "",
+        "weir.host_agent.transport": "weir.native weir.wire",
+        "weir.host_agent.collectives": "weir.host_agent.transport weir.wire",
+        "weir.host_agent.compression": "weir.host_agent.collectives weir.host_agent.transport weir.wire",
+        "weir.host_agent.flows": "weir.host_agent.transport weir.wire",
+        "weir.host_agent.torch": "weir.agent_service weir.host_agent.collectives weir.host_agent.compression "
+        "weir.host_agent.transport weir.wire",
+        "weir.simulator": "weir.controller weir.host_agent.flows weir.host_agent.transport weir.native "
+        "weir.p4src weir.softswitch weir.wire",
+        "weir": f"weir.agent_service weir.controller {_HOST_AGENT} weir.native weir.p4runtime weir.protobuf "
         "weir.softswitch weir.wire",
-        "weir.bench": "weir weir.agent_service weir.controller weir.host_agent weir.native weir.p4runtime "
+        "weir.bench": f"weir weir.agent_service weir.controller {_HOST_AGENT} weir.native weir.p4runtime "
         "weir.p4src weir.protobuf weir.simulator weir.softswitch weir.wire",
     }.items()
 }
@@ -44,7 +55,11 @@ WITHOUT: Final = {
     "weir.agent_service": {"numpy", "p4", "pydantic", "torch", "typer"},
     "weir.softswitch": {"torch"},
     "weir.controller": {"numpy", "torch"},
-    "weir.host_agent": {"p4", "p4runtime_sh", "yaml"},
+    "weir.host_agent.transport": {"grpc", "p4", "pydantic", "torch", "typer", "yaml"},
+    "weir.host_agent.collectives": {"grpc", "p4", "pydantic", "typer", "yaml"},
+    "weir.host_agent.compression": {"grpc", "p4", "typer", "yaml"},
+    "weir.host_agent.flows": {"grpc", "p4", "pydantic", "torch", "typer", "yaml"},
+    "weir.host_agent.torch": {"p4", "p4runtime_sh", "yaml"},
 }
 
 # Expressions of any width are written by the module of plain ones, which hands wide operands over, and back.

@@ -1,5 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Flows: bounded-loss transfer of tensors between workers and a parameter server (docs/flows.md)."""
+"""Flows: tensors between workers and a parameter server, of which a bounded part may go missing.
+
+A flow is a `FlowSender` and a `FlowReceiver`, state machines without I/O; a `FlowMux` serves all flows of a
+host on one port. A `ParameterServer` sums what workers push, and a `ServerClient` is a worker's side of it
+(docs/flows.md).
+
+May import ``weir.host_agent.transport`` and ``weir.wire``. Knows nothing of slots, torch or gradients.
+"""
 
 from weir.host_agent.flows.config import FlowConfig, new_flow_id
 from weir.host_agent.flows.mux import FlowMux
