@@ -128,3 +128,5 @@ def test_a_run_that_never_began_still_has_a_summary() -> None:
     record = RunRecord("weir", ranks=range(2), epochs=1)
     summary = summarize(make_config(workers=2), [record], {})
     assert summary["runs"]["weir"]["steps"] == 0 and summary["runs"]["weir"]["accuracy"] is None
+    told = ("timeouts", "releases", "trimmed", "marked", "repeats", "lanes", "missing", "budget")
+    assert summary["runs"]["weir"]["delivery"] == dict.fromkeys(told, 0)

@@ -56,12 +56,12 @@ class StepSummary:
 
     def as_json(self) -> dict[str, Any]:
         """Return a line of steps.jsonl."""
-        values = asdict(self) | {"delivery": _delivery_json(self.delivery)}
+        values = asdict(self) | {"delivery": delivery_json(self.delivery)}
         return {key: round(value, 6) if isinstance(value, float) else value for key, value in values.items()}
 
 
-def _delivery_json(delivery: Delivery) -> dict[str, int]:
-    """Return the part of steps.jsonl that tells of packets and of what is missing."""
+def delivery_json(delivery: Delivery) -> dict[str, int]:
+    """Return the part of steps.jsonl and summary.json that tells of packets and of what is missing."""
     counters = {name: getattr(delivery.counters, counter) for name, counter in _IN_STEPS.items()}
     return counters | {name: getattr(delivery, name) for name in ("lanes", "missing", "budget")}
 

@@ -104,7 +104,7 @@ def _network(missing: Any, packets: Any, config: TrainConfig, weir: RunRecord) -
     if config.lossy:
         missing.plot(at, budget, color="#d62728", linestyle=":", label="budget")
     for name, colour, label in _PACKETS:
-        packets.plot(at, [getattr(s.delivery, name) for s in weir.steps], color=colour, label=label)
+        packets.plot(at, [getattr(s.delivery.counters, name) for s in weir.steps], color=colour, label=label)
     packets.plot(at, [s.retransmissions for s in weir.steps], color="#888888", label="retransmissions")
     _label(missing, "Missing from the sums, of the gradient's values", "%")
     _label(packets, "What happened to packets, all workers, each step", "packets")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from weir.train.config import TrainConfig
 from weir.train.netrows import network_line, network_rows
-from weir.train.record import RunRecord, Status
+from weir.train.record import RunRecord, Status, delivery_json
 from weir.train.wirebytes import dense_bytes
 from weir.train.words import byte_count, duration, percent, ratio, training_line
 
@@ -73,7 +73,7 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "blocks_skipped": sum(step.blocks_skipped for step in record.steps),
         "per_worker": asdict(record.mean_traffic),
         "workers": {str(rank): asdict(traffic) for rank, traffic in record.totals.items()},
-        "delivery": asdict(record.delivery),
+        "delivery": delivery_json(record.delivery),
         "network": record.counts.as_json() if record.counts else None,
         "traffic_source": record.ready.traffic_source if record.ready else None,
         "dense_bytes_per_step": dense_bytes(parameters) if parameters else None,
