@@ -272,7 +272,9 @@ def test_environment_variables_are_all_listed() -> None:
         if file.endswith(".py") and file != "tests/test_docs.py":
             source = (ROOT / file).read_text(encoding="utf-8")
             read |= set(re.findall(r"environ(?:\.get\(|\[)\s*\"(WEIR_[A-Z0-9_]+)\"", source))
-            read |= set(re.findall(r"\"(WEIR_TLS_[A-Z]+)\"", source))
+            read |= set(
+                re.findall(r"(?:envvar=|[(\s])\"(WEIR_(?:TLS|SHELL|CHILD|USER|BENCH)_[A-Z]+)\"", source)
+            )
     assert table == read
 
 
