@@ -89,7 +89,7 @@ def measure(case: Case, size: int, passes: int = 100) -> Point:
     with Switch(case.program) as switch:
         start = time.perf_counter()
         for entry in entries:
-            switch.insert_entry(case.table, entry)
+            switch.table(case.table).insert(entry)
         insert = time.perf_counter() - start
         data = b"".join(packet.frame(LENGTH) for packet in case.packets(entries, FRAMES, 2))
         times = [native.frame_time(switch, data, LENGTH, 1)[0] for _ in range(passes)]
@@ -134,7 +134,7 @@ def compare(
     data = b"".join(frames[:FRAMES])
     with Switch(case.program) as switch, tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
         for entry in entries:
-            switch.insert_entry(case.table, entry)
+            switch.table(case.table).insert(entry)
         for repeat in range(repeats + 1):
             took, left = native.frame_time(switch, data, LENGTH, 20)
             if left == 0:

@@ -31,7 +31,7 @@ from weir.simulator.network import LinkSpec, Network
 from weir.simulator.ring import Ring
 from weir.simulator.stream import OVERHEAD, Stream
 from weir.simulator.tcp import MSS, TcpConfig
-from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import LAYER_CLASSES, RELIABLE_DSCP, Op, dscp
 
 Setting = Literal["collectives", "server"]

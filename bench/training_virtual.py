@@ -25,7 +25,7 @@ from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.ring import Ring
 from weir.simulator.tcp import TcpConfig
-from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import SLOT_LANES, Op
 
 LAYER: Final = 2

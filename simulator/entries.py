@@ -65,14 +65,14 @@ class Job:
     def install(self, switch: Switch) -> None:
         """Admit the job."""
         for table, entry in self.entries():
-            switch.insert_entry(table, entry)
-        switch.set_multicast_group(self.group, [(port, w + 1) for w, port in enumerate(self.ports)])
+            switch.table(table).insert(entry)
+        switch.multicast_groups.set(self.group, [(port, w + 1) for w, port in enumerate(self.ports)])
 
     def remove(self, switch: Switch) -> None:
         """Forget the job. Its slots keep their contents, as they would in a real switch."""
         for table, entry in self.entries():
-            switch.delete_entry(table, entry.key)
-        switch.delete_multicast_group(self.group)
+            switch.table(table).delete(entry.key)
+        switch.multicast_groups.delete(self.group)
 
 
 def aggregation(headroom: int = 0xFFFF) -> tuple[str, Entry]:
@@ -94,18 +94,18 @@ def apply(switch: Switch, batches: Sequence[Batch]) -> None:
     for update in chain.from_iterable(batches):
         if isinstance(update, GroupUpdate):
             if update.verb is Verb.DELETE:
-                switch.delete_multicast_group(update.group)
+                switch.multicast_groups.delete(update.group)
             else:
                 replicas = [Replica(r.port, r.rid) for r in sorted(update.replicas)]
-                switch.set_multicast_group(update.group, replicas)
+                switch.multicast_groups.set(update.group, replicas)
             continue
         entry = _entry(update.entry)
         if update.verb is Verb.INSERT:
-            switch.insert_entry(update.entry.table, entry)
+            switch.table(update.entry.table).insert(entry)
         elif update.verb is Verb.MODIFY:
-            switch.modify_entry(update.entry.table, entry)
+            switch.table(update.entry.table).modify(entry)
         else:
-            switch.delete_entry(update.entry.table, entry.key, entry.priority)
+            switch.table(update.entry.table).delete(entry.key, entry.priority)
 
 
 def _entry(entry: TableEntry) -> Entry:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from weir.native.build import load_library
-from weir.softswitch.compiler import RUNTIME
+from weir.softswitch.runtime.compiler import RUNTIME
 from weir.softswitch.switch import Switch
 
 _NO_PORT: Final = 512

@@ -42,8 +42,8 @@ from weir.simulator.nic import Nic
 from weir.simulator.station import UDP, Station
 from weir.simulator.stream import Stream
 from weir.simulator.tcp import TcpConfig
-from weir.softswitch.dataplane.queueing import Queueing
 from weir.softswitch.program.loader import load_program
+from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.switch import Switch
 from weir.wire.addresses import mac_bytes
 from weir.wire.definition import FLOW_PORT, UDP_PORT
@@ -182,7 +182,7 @@ class Network:
         link.on_change = attach
         attach()
         if spec.rate_bps is not None:
-            node.switch.set_queueing(port, replace(self._queueing, rate_bps=spec.rate_bps))
+            node.switch.queues(port).set(replace(self._queueing, rate_bps=spec.rate_bps))
 
     def link(self, here: str, there: str) -> Link:
         """Return the way from one switch or host to its neighbour."""

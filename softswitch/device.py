@@ -89,7 +89,7 @@ class Device:
     def _take_over(self, switch: Switch, origin: str) -> None:
         with self._changing:
             for port in self._down:
-                switch.profiles.set_port_up(port, False)
+                switch.set_port_up(port, False)
             self.loop.set_switch(switch)
             self._program = switch.program, origin
             self._switch = switch
@@ -166,7 +166,7 @@ class Device:
         with self._changing:
             (self._down.discard if up else self._down.add)(number)
             if self._switch is not None:
-                self._switch.profiles.set_port_up(number, up)
+                self._switch.set_port_up(number, up)
 
     def describe_program(self) -> dict[str, Any] | None:
         """Return the program that runs, in plain values: who brought it, and what a control plane sees of

@@ -41,7 +41,7 @@ from weir.simulator.host import Host, Work
 from weir.simulator.link import Faults, Link
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.rack import Rack
-from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.switch import Switch
 from weir.wire import definition as d
 
@@ -114,7 +114,8 @@ def sparse(seed: int, worker: int, count: int) -> Lanes:
 def run_rack(digest: Digest, works: Sequence[Sequence[Work]], **config: Any) -> None:
     """Do one reduce after the other over a rack with every fault; ``works[k][worker]``."""
     with Switch(PROGRAM) as switch:
-        switch.insert_entry(*aggregation())
+        table, entry = aggregation()
+        switch.table(table).insert(entry)
         faults = config.pop("faults", ALL_FAULTS)
         with Rack(switch, workers=WORKERS, slots=8, seed=7, up=faults, down=faults, **config) as rack:
             for worker in range(WORKERS):

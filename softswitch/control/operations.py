@@ -31,10 +31,10 @@ from weir import native
 from weir.softswitch.control.server import Call, CallError
 from weir.softswitch.dataplane.port_spec import Pcap, parse_limits, parse_port
 from weir.softswitch.dataplane.ports import Capture, Directions, PortError, PortState
-from weir.softswitch.dataplane.queueing import Queueing
 from weir.softswitch.device import Device
 from weir.softswitch.errors import ControlError
 from weir.softswitch.program.ir import CrcParameters
+from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.tracing.tracer import Tracing
 
 LIMITS: Final = ("rate", "pps", "burst", "depth", "depth_bytes")
@@ -178,7 +178,7 @@ class Operations:
             calculations = switch.program.calculations
             return [
                 {"calculation": name, "bits": calculations[name].crc_bits, **asdict(parameters)}
-                for name, parameters in switch.crc_parameters().items()
+                for name, parameters in switch.crcs.all().items()
             ]
 
     def _crc_set(
@@ -199,7 +199,7 @@ class Operations:
             _flag("reflect_remainder", reflect_remainder),
         )
         with self._device.running_switch() as switch:
-            switch.set_crc_parameters(_text("calculation", calculation), parameters)
+            switch.crcs.set(_text("calculation", calculation), parameters)
 
     def _assertions(self) -> list[dict[str, Any]]:
         with self._device.running_switch() as switch:

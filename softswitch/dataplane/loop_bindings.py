@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from weir import native
-from weir.softswitch.dataplane.queueing import Limits
+from weir.softswitch.runtime.queueing import Limits
 
 _HERE: Final = Path(__file__).resolve().parent
 _SOURCES: Final = (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from weir.softswitch.dataplane.ports import MAX_PORT
-from weir.softswitch.dataplane.queueing import Queueing, parse_rate
+from weir.softswitch.runtime.queueing import Queueing, parse_rate
 
 KINDS: Final = "N=IFACE, N=xdp:IFACE, N=shm, N=udp:HOST:PORT:PEERHOST:PEERPORT or N=pcap:IN,OUT"
 OPTIONS: Final = "rate=RATE, pps=PACKETS, burst=BYTES, depth=PACKETS, depth_bytes=BYTES"

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 
 from weir.native.ring import MAX_FRAME
 from weir.softswitch.dataplane.loop_bindings import PortStatistics, Statistics, library
-from weir.softswitch.dataplane.queueing import (
+from weir.softswitch.runtime.queueing import (
     Limits,
     QueueCounts,
     Queueing,

@@ -32,28 +32,28 @@ _PORT_BITS: Final = 32
 def write_member(pipeline: Pipeline, update: int, message: Message) -> None:
     """INSERT, MODIFY or DELETE of an ActionProfileMember. Raises ControlError; then nothing has changed."""
     profile = pipeline.info.profile(message.action_profile_id)
-    profiles = pipeline.switch.profiles
+    store = pipeline.switch.profile(profile.name)
     if message.member_id == 0:
         raise invalid(f"action profile {profile.name}: member 0 stands for all members: ids start at 1")
     if update == _UPDATE.DELETE:
-        profiles.delete_member(profile.name, message.member_id)
+        store.delete_member(message.member_id)
         return
     action, args = _action(pipeline, profile, message.action)
     member = Member(message.member_id, action, args)
     if update == _UPDATE.INSERT:
-        profiles.insert_member(profile.name, member)
+        store.insert_member(member)
     else:
-        profiles.modify_member(profile.name, member)
+        store.modify_member(member)
 
 
 def write_group(pipeline: Pipeline, update: int, message: Message) -> None:
     """INSERT, MODIFY or DELETE of an ActionProfileGroup. Raises ControlError; then nothing has changed."""
     profile = pipeline.info.profile(message.action_profile_id)
-    profiles = pipeline.switch.profiles
+    store = pipeline.switch.profile(profile.name)
     if message.group_id == 0:
         raise invalid(f"action profile {profile.name}: group 0 stands for all groups: ids start at 1")
     if update == _UPDATE.DELETE:
-        profiles.delete_group(profile.name, message.group_id)
+        store.delete_group(message.group_id)
         return
     members = tuple(
         GroupMember(each.member_id, each.weight, _watch(each, f"group {message.group_id}"))
@@ -61,15 +61,15 @@ def write_group(pipeline: Pipeline, update: int, message: Message) -> None:
     )
     group = Group(message.group_id, members, message.max_size)
     if update == _UPDATE.INSERT:
-        profiles.insert_group(profile.name, group)
+        store.insert_group(group)
     else:
-        profiles.modify_group(profile.name, group)
+        store.modify_group(group)
 
 
 def read_members(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
     """Yield the ActionProfileMember messages that a read selects; id 0 means all. Raises ControlError."""
     for profile in _selected(pipeline, wanted.action_profile_id):
-        for member in pipeline.switch.profiles.members(profile.name):
+        for member in pipeline.switch.profile(profile.name).members():
             if wanted.member_id in (0, member.id):
                 message = p4runtime_pb2.ActionProfileMember(action_profile_id=profile.id, member_id=member.id)
                 encode_action(pipeline, member.action, member.args, message.action)
@@ -79,7 +79,7 @@ def read_members(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
 def read_groups(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
     """Yield the ActionProfileGroup messages that a read selects; id 0 means all. Raises ControlError."""
     for profile in _selected(pipeline, wanted.action_profile_id):
-        for group in pipeline.switch.profiles.groups(profile.name):
+        for group in pipeline.switch.profile(profile.name).groups():
             if wanted.group_id in (0, group.id):
                 message = p4runtime_pb2.ActionProfileGroup(
                     action_profile_id=profile.id, group_id=group.id, max_size=group.max_size

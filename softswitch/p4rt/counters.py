@@ -33,16 +33,16 @@ def write_direct_counter(pipeline: Pipeline, update: int, message: Message) -> N
     entry = message.table_entry
     table = DIRECT_COUNTERS.modified_table(pipeline, update, entry)
     key = decode_key(table, entry)
-    pipeline.switch.entry_counter(table.name, key, entry.priority)  # NOT_FOUND also when there is no data
+    pipeline.switch.table(table.name).count(key, entry.priority)  # NOT_FOUND also when there is no data
     if message.HasField("data"):
         count = decode_count(message.data)
-        pipeline.switch.write_entry_counter(table.name, key, count, entry.priority)
+        pipeline.switch.table(table.name).set_count(key, count, entry.priority)
 
 
 def read_direct_counters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
     """Yield the DirectCounterEntry messages that a read selects. Raises ControlError."""
     for table, entry in DIRECT_COUNTERS.entries(pipeline, wanted.table_entry):
-        count = pipeline.switch.entry_counter(table.name, entry.key, entry.priority)
+        count = pipeline.switch.table(table.name).count(entry.key, entry.priority)
         yield p4runtime_pb2.DirectCounterEntry(
             table_entry=encode_key(table, entry.key, entry.priority), data=encode_count(count)
         )
@@ -71,7 +71,7 @@ def write_counter(pipeline: Pipeline, update: int, message: Message) -> None:
     if message.HasField("data"):
         count = decode_count(message.data)
         for index in indexes:
-            pipeline.switch.write_counter(counter.name, index, count)
+            pipeline.switch.counter(counter.name).write(index, count)
 
 
 def read_counters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
@@ -81,5 +81,5 @@ def read_counters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
         for index in cells(counter, wanted):
             message = p4runtime_pb2.CounterEntry(counter_id=counter.id)
             message.index.index = index
-            message.data.CopyFrom(encode_count(pipeline.switch.read_counter(counter.name, index)))
+            message.data.CopyFrom(encode_count(pipeline.switch.counter(counter.name).read(index)))
             yield message

@@ -143,12 +143,12 @@ def entries_with(pipeline: Pipeline, table: TableInfo, wanted: Message) -> Itera
     key = decode_key(table, wanted) if wanted.match else None
     if key is not None and (wanted.priority or not table.prioritised):
         try:
-            yield pipeline.switch.entry(table.name, key, wanted.priority)
+            yield pipeline.switch.table(table.name).entry(key, wanted.priority)
         except ControlError as error:
             if error.code != Code.NOT_FOUND:
                 raise
         return
-    for entry in pipeline.switch.entries(table.name):
+    for entry in pipeline.switch.table(table.name).entries():
         if key is not None and entry.key != key:
             continue
         if wanted.priority and entry.priority != wanted.priority:

@@ -64,23 +64,24 @@ def write_meter(pipeline: Pipeline, update: int, message: Message) -> None:
     config = decode_config(meter, message.config) if message.HasField("config") else None
     if message.HasField("counter_data"):
         check_zero(message.counter_data)
-    pipeline.switch.meters.configure(meter.name, config, index)
+    pipeline.switch.meter(meter.name).configure(config, index)
     if message.HasField("counter_data"):
-        pipeline.switch.meters.clear_marked(meter.name, index)
+        pipeline.switch.meter(meter.name).clear_marked(index)
 
 
 def read_meters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
     """Yield the MeterEntry messages that a read selects. Raises ControlError."""
-    info, meters = pipeline.info, pipeline.switch.meters
+    info = pipeline.info
     for meter in [info.meter(wanted.meter_id)] if wanted.meter_id else list(info.meters.values()):
+        array = pipeline.switch.meter(meter.name)
         for index in cells(meter, wanted):
             message = p4runtime_pb2.MeterEntry(meter_id=meter.id)
             message.index.index = index
-            config = meters.config(meter.name, index)
+            config = array.config(index)
             if config is not None:
                 message.config.CopyFrom(encode_config(config))
             if wanted.HasField("counter_data"):
-                message.counter_data.CopyFrom(encode_marked(meters.marked(meter.name, index)))
+                message.counter_data.CopyFrom(encode_marked(array.marked(index)))
             yield message
 
 
@@ -102,9 +103,9 @@ def write_direct_meter(pipeline: Pipeline, update: int, message: Message) -> Non
     config = decode_config(meter, message.config) if message.HasField("config") else None
     if message.HasField("counter_data"):
         check_zero(message.counter_data)
-    pipeline.switch.set_entry_meter(table.name, key, config, entry.priority)
+    pipeline.switch.table(table.name).set_meter(key, config, entry.priority)
     if message.HasField("counter_data"):
-        pipeline.switch.clear_entry_marked(table.name, key, entry.priority)
+        pipeline.switch.table(table.name).clear_marked(key, entry.priority)
 
 
 def read_direct_meters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
@@ -114,6 +115,6 @@ def read_direct_meters(pipeline: Pipeline, wanted: Message) -> Iterator[Message]
         if entry.meter is not None:
             message.config.CopyFrom(encode_config(entry.meter))
         if wanted.HasField("counter_data"):
-            marked = pipeline.switch.entry_marked(table.name, entry.key, entry.priority)
+            marked = pipeline.switch.table(table.name).marked(entry.key, entry.priority)
             message.counter_data.CopyFrom(encode_marked(marked))
         yield message

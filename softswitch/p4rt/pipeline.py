@@ -74,7 +74,7 @@ class Pipeline:
         self.tells = bool(program.digests)
         self.ages = any(table.ages for table in program.tables.values())
         for profile in self.info.profiles.values():
-            self.switch.profiles.limit(profile.name, profile.limits)
+            self.switch.profile(profile.name).limit(profile.limits)
 
 
 class PipelineStore:
@@ -228,30 +228,34 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
     ``new`` cannot hold.
     """
     for profile in old.info.profiles.values():
-        for member in old.switch.profiles.members(profile.name):
-            new.switch.profiles.insert_member(profile.name, member)
-        for members in old.switch.profiles.groups(profile.name):
-            new.switch.profiles.insert_group(profile.name, members)
+        for member in old.switch.profile(profile.name).members():
+            new.switch.profile(profile.name).insert_member(member)
+        for members in old.switch.profile(profile.name).groups():
+            new.switch.profile(profile.name).insert_group(members)
     for table in old.info.tables.values():
         if not table.constant:
-            for entry in old.switch.entries(table.name):
-                new.switch.insert_entry(table.name, entry)
-        default = old.switch.default(table.name)
-        if default is not None and not table.const_default and default != new.switch.default(table.name):
-            new.switch.set_default(table.name, *default)
-    for group, replicas in old.switch.multicast_groups().items():
-        new.switch.set_multicast_group(group, replicas)
-    for number, session in old.switch.clone_sessions().items():
-        new.switch.set_clone_session(number, session.replicas, session.packet_length)
+            for entry in old.switch.table(table.name).entries():
+                new.switch.table(table.name).insert(entry)
+        default = old.switch.table(table.name).default()
+        if (
+            default is not None
+            and not table.const_default
+            and default != new.switch.table(table.name).default()
+        ):
+            new.switch.table(table.name).set_default(*default)
+    for group, replicas in old.switch.multicast_groups.all().items():
+        new.switch.multicast_groups.set(group, replicas)
+    for number, session in old.switch.clone_sessions.all().items():
+        new.switch.clone_sessions.set(number, session.replicas, session.packet_length)
     for meter in old.info.meters.values():
         for index in range(meter.size):
-            config = old.switch.meters.config(meter.name, index)
+            config = old.switch.meter(meter.name).config(index)
             if config is not None:
-                new.switch.meters.configure(meter.name, config, index)
+                new.switch.meter(meter.name).configure(config, index)
     new.digests.carry_over(old.digests)
     for value_set in old.info.value_sets.values():
-        if chosen := old.switch.value_set(value_set.name):
-            new.switch.set_value_set(value_set.name, chosen)
+        if chosen := old.switch.value_set(value_set.name).members():
+            new.switch.value_set(value_set.name).set(chosen)
     _carry_over_crcs(old.switch, new.switch)
     new.notes.update(old.notes)
     new.default_notes.update(old.default_notes)
@@ -261,11 +265,11 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
 
 def _carry_over_crcs(old: Switch, new: Switch) -> None:
     """Those that were changed. Parameters mean nothing to a CRC of the same name but another width."""
-    for name, parameters in old.crc_parameters().items():
+    for name, parameters in old.crcs.all().items():
         before, after = old.program.calculations[name], new.program.calculations.get(name)
         if parameters == before.crc:
             continue
         if after is not None and after.crc is not None and after.crc_bits != before.crc_bits:
             message = f"{name} has {after.crc_bits} bits, not {before.crc_bits} as the CRC that was changed"
             raise ControlError(Code.INVALID_ARGUMENT, message)
-        new.set_crc_parameters(name, parameters)
+        new.crcs.set(name, parameters)

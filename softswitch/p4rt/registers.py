@@ -23,7 +23,7 @@ def write_register(pipeline: Pipeline, update: int, message: Message) -> None:
     data = getattr(message.data, register.data)
     value = (decode_signed if register.signed else decode)(data, bits, register.name)
     for index in indexes:
-        pipeline.switch.write_register(register.name, index, value)
+        pipeline.switch.register(register.name).write(index, value)
 
 
 def read_registers(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
@@ -33,7 +33,7 @@ def read_registers(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
     for register in map(info.register, ids):
         bits = pipeline.switch.program.registers[register.name].bits
         for index in cells(register, wanted):
-            pattern = pipeline.switch.read_register(register.name, index)
+            pattern = pipeline.switch.register(register.name).read(index)
             message = p4runtime_pb2.RegisterEntry(register_id=register.id)
             message.index.index = index
             data = encode_signed(pattern, bits) if register.signed else encode(pattern)

@@ -67,12 +67,12 @@ def _write_group(pipeline: Pipeline, update: int, message: Message) -> None:
     where = f"multicast group {group}"
     if group == 0:
         raise invalid("multicast group 0 means no multicast: groups start at 1")
-    _check_presence(update, group in pipeline.switch.multicast_groups(), where)
+    _check_presence(update, group in pipeline.switch.multicast_groups.all(), where)
     if update == p4runtime_pb2.Update.DELETE:
-        pipeline.switch.delete_multicast_group(group)
+        pipeline.switch.multicast_groups.delete(group)
         pipeline.group_notes.pop(group, None)
         return
-    pipeline.switch.set_multicast_group(group, _decode_replicas(message.replicas, where))
+    pipeline.switch.multicast_groups.set(group, _decode_replicas(message.replicas, where))
     pipeline.group_notes[group] = _notes(message, message.metadata)
 
 
@@ -81,9 +81,9 @@ def _write_session(pipeline: Pipeline, update: int, message: Message) -> None:
     where = f"clone session {session}"
     if session == 0:
         raise invalid("clone session 0 stands for all sessions: sessions start at 1")
-    _check_presence(update, session in pipeline.switch.clone_sessions(), where)
+    _check_presence(update, session in pipeline.switch.clone_sessions.all(), where)
     if update == p4runtime_pb2.Update.DELETE:
-        pipeline.switch.delete_clone_session(session)
+        pipeline.switch.clone_sessions.delete(session)
         pipeline.session_notes.pop(session, None)
         return
     if message.class_of_service:
@@ -91,7 +91,7 @@ def _write_session(pipeline: Pipeline, update: int, message: Message) -> None:
     if message.packet_length_bytes < 0:
         raise invalid(f"{where}: packet_length_bytes is negative")
     replicas = _decode_replicas(message.replicas, where)
-    pipeline.switch.set_clone_session(session, replicas, message.packet_length_bytes)
+    pipeline.switch.clone_sessions.set(session, replicas, message.packet_length_bytes)
     pipeline.session_notes[session] = _notes(message)
 
 
@@ -105,7 +105,7 @@ def read_replication(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
 
 
 def _read_groups(pipeline: Pipeline, wanted: int) -> Iterator[Message]:
-    for group, replicas in sorted(pipeline.switch.multicast_groups().items()):
+    for group, replicas in sorted(pipeline.switch.multicast_groups.all().items()):
         if wanted in (0, group):
             message = p4runtime_pb2.PacketReplicationEngineEntry()
             entry = message.multicast_group_entry
@@ -117,7 +117,7 @@ def _read_groups(pipeline: Pipeline, wanted: int) -> Iterator[Message]:
 
 
 def _read_sessions(pipeline: Pipeline, wanted: int) -> Iterator[Message]:
-    for number, session in sorted(pipeline.switch.clone_sessions().items()):
+    for number, session in sorted(pipeline.switch.clone_sessions.all().items()):
         if wanted in (0, number):
             message = p4runtime_pb2.PacketReplicationEngineEntry()
             entry = message.clone_session_entry

@@ -86,11 +86,11 @@ def _write_entry(pipeline: Pipeline, table: TableInfo, update: int, entry: Messa
     identity = (table.name, key, entry.priority)
     switch = pipeline.switch
     if update == DELETE:
-        switch.delete_entry(table.name, key, entry.priority)
+        switch.table(table.name).delete(key, entry.priority)
         pipeline.notes.pop(identity, None)
         return
     if update == MODIFY and not entry.HasField("action"):
-        written = switch.entry(table.name, key, entry.priority)
+        written = switch.table(table.name).entry(key, entry.priority)
     elif table.profile:
         written = Entry(key, priority=entry.priority, via=decode_via(pipeline, table, entry.action))
     else:
@@ -98,14 +98,14 @@ def _write_entry(pipeline: Pipeline, table: TableInfo, update: int, entry: Messa
     meter = _meter_config(pipeline, table, entry)
     written = replace(written, timeout_ns=entry.idle_timeout_ns, meter=meter)
     if update == INSERT:
-        switch.insert_entry(table.name, written)
+        switch.table(table.name).insert(written)
     else:
-        switch.modify_entry(table.name, written)
+        switch.table(table.name).modify(written)
     pipeline.notes[identity] = EntryNotes(entry.controller_metadata, entry.metadata)
     if entry.HasField("counter_data"):
-        switch.write_entry_counter(table.name, key, decode_count(entry.counter_data), entry.priority)
+        switch.table(table.name).set_count(key, decode_count(entry.counter_data), entry.priority)
     if entry.HasField("meter_counter_data"):
-        switch.clear_entry_marked(table.name, key, entry.priority)
+        switch.table(table.name).clear_marked(key, entry.priority)
 
 
 def _write_default(pipeline: Pipeline, table: TableInfo, update: int, entry: Message) -> None:
@@ -125,10 +125,10 @@ def _write_default(pipeline: Pipeline, table: TableInfo, update: int, entry: Mes
                 Code.UNIMPLEMENTED, f"table {table.name}: {resource} of a default action is not supported"
             )
     if entry.HasField("action"):
-        pipeline.switch.set_default(table.name, *_table_action(pipeline, table, entry))
+        pipeline.switch.table(table.name).set_default(*_table_action(pipeline, table, entry))
         pipeline.default_notes[table.name] = EntryNotes(entry.controller_metadata, entry.metadata)
     else:
-        pipeline.switch.reset_default(table.name)
+        pipeline.switch.table(table.name).reset_default()
         pipeline.default_notes.pop(table.name, None)
 
 
@@ -136,15 +136,15 @@ def _write_constant(pipeline: Pipeline, table: TableInfo, update: int, entry: Me
     if update != MODIFY or entry.HasField("action") or entry.idle_timeout_ns:
         raise ControlError(Code.PERMISSION_DENIED, f"table {table.name} is constant")
     key = decode_key(table, entry)
-    pipeline.switch.entry(table.name, key, entry.priority)
+    pipeline.switch.table(table.name).entry(key, entry.priority)
     if table.id in pipeline.info.direct_meters:
         config = _meter_config(pipeline, table, entry)
-        pipeline.switch.set_entry_meter(table.name, key, config, entry.priority)
+        pipeline.switch.table(table.name).set_meter(key, config, entry.priority)
         if entry.HasField("meter_counter_data"):
-            pipeline.switch.clear_entry_marked(table.name, key, entry.priority)
+            pipeline.switch.table(table.name).clear_marked(key, entry.priority)
     if entry.HasField("counter_data"):
         count = decode_count(entry.counter_data)
-        pipeline.switch.write_entry_counter(table.name, key, count, entry.priority)
+        pipeline.switch.table(table.name).set_count(key, count, entry.priority)
 
 
 def _note(message: Message, notes: EntryNotes | None) -> None:
@@ -173,7 +173,7 @@ def read_table_entries(pipeline: Pipeline, wanted: Message) -> Iterator[Message]
 
 
 def _read_default(pipeline: Pipeline, table: TableInfo) -> Iterator[Message]:
-    default = pipeline.switch.default(table.name)
+    default = pipeline.switch.table(table.name).default()
     message = p4runtime_pb2.TableEntry(table_id=table.id, is_default_action=True)
     if default is not None and encode_action(pipeline, *default, message.action.action):
         _note(message, pipeline.default_notes.get(table.name))
@@ -201,7 +201,7 @@ def read_one(pipeline: Pipeline, wanted: Message) -> Message:
     Raises ControlError NOT_FOUND.
     """
     table = pipeline.info.table(wanted.table_id)
-    entry = pipeline.switch.entry(table.name, decode_key(table, wanted), wanted.priority)
+    entry = pipeline.switch.table(table.name).entry(decode_key(table, wanted), wanted.priority)
     return _encode_entry(pipeline, table, entry, wanted)
 
 
@@ -215,16 +215,16 @@ def _encode_entry(pipeline: Pipeline, table: TableInfo, entry: Entry, wanted: Me
     _note(message, pipeline.notes.get((table.name, entry.key, entry.priority)))
     message.is_const = table.constant
     if wanted.HasField("counter_data") and table.counted:
-        count = pipeline.switch.entry_counter(table.name, entry.key, entry.priority)
+        count = pipeline.switch.table(table.name).count(entry.key, entry.priority)
         message.counter_data.CopyFrom(encode_count(count))
     if wanted.HasField("meter_config") and entry.meter is not None:
         message.meter_config.CopyFrom(encode_config(entry.meter))
     if wanted.HasField("meter_counter_data") and table.id in pipeline.info.direct_meters:
-        marked = pipeline.switch.entry_marked(table.name, entry.key, entry.priority)
+        marked = pipeline.switch.table(table.name).marked(entry.key, entry.priority)
         message.meter_counter_data.CopyFrom(encode_marked(marked))
     message.idle_timeout_ns = entry.timeout_ns
     if wanted.HasField("time_since_last_hit") and table.idle_timeout:
-        elapsed = pipeline.switch.idle_time(table.name, entry.key, entry.priority)
+        elapsed = pipeline.switch.table(table.name).idle_time(entry.key, entry.priority)
         message.time_since_last_hit.elapsed_ns = elapsed
         message.time_since_last_hit.SetInParent()
     return message

@@ -18,7 +18,7 @@ def write_value_set(pipeline: Pipeline, update: int, message: Message) -> None:
     info = pipeline.info.value_set(message.value_set_id)
     what = f"value set {info.name}"
     members = [decode_matches(what, info.fields, member.match) for member in message.members]
-    pipeline.switch.set_value_set(info.name, members)
+    pipeline.switch.value_set(info.name).set(members)
 
 
 def read_value_sets(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
@@ -26,7 +26,7 @@ def read_value_sets(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
     info = pipeline.info
     for each in map(info.value_set, [wanted.value_set_id] if wanted.value_set_id else list(info.value_sets)):
         entry = p4runtime_pb2.ValueSetEntry(value_set_id=each.id)
-        for member in pipeline.switch.value_set(each.name):
+        for member in pipeline.switch.value_set(each.name).members():
             message = entry.members.add()
             for field, match in zip(each.fields, member, strict=True):
                 encode_match(field, match, message)

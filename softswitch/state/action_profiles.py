@@ -12,10 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from weir.softswitch.bindings import Library
 from weir.softswitch.codegen.keys import arg_word_count, pack_args
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.program.types import ActionProfile, Program
+from weir.softswitch.runtime.bindings import NativeSwitch, exclusive
 from weir.softswitch.state.action_checks import check_args
 from weir.softswitch.state.entry import ActionSet, ByGroup, ByMember, Group, Member, Via
 
@@ -86,13 +86,13 @@ class _Handles:
 
 
 class ProfileStore:
-    """A profile's members and groups. Not thread-safe by itself."""
+    """A profile: its members and groups.
 
-    def __init__(
-        self, library: Library, switch: int, number: int, program: Program, profile: ActionProfile
-    ) -> None:
-        self._library = library
-        self._switch = switch
+    Thread-safe. A call that cannot be done raises ControlError and changes nothing.
+    """
+
+    def __init__(self, native: NativeSwitch, number: int, program: Program, profile: ActionProfile) -> None:
+        self._native = native
         self._number = number
         self._profile = profile
         self._actions = program.profile_actions(profile.name)
@@ -103,64 +103,70 @@ class ProfileStore:
         self._member_handles = _Handles()
         self._group_handles = _Handles()
         self._down: set[int] = set()
-        self.limits = ProfileLimits(profile.size)
+        self._limits = ProfileLimits(profile.size)
 
     # -- members -----------------------------------------------------------------------------------
 
+    @exclusive
     def insert_member(self, member: Member) -> None:
-        """Add a member."""
+        """Add a member. ALREADY_EXISTS for its id, RESOURCE_EXHAUSTED when the profile is full."""
         self._check_manual()
         self._check_action(member.action, member.args)
         if member.id in self._members:
             raise self._error(Code.ALREADY_EXISTS, f"has a member {member.id} already")
-        limit = self.limits.size
+        limit = self._limits.size
         if self._profile.selector is None and limit and len(self._members) >= limit:
             raise self._error(Code.RESOURCE_EXHAUSTED, f"is full ({limit} members)")
         self._members[member.id] = _Member(member, [self._new_member(member.action, member.args)])
 
+    @exclusive
     def modify_member(self, member: Member) -> None:
-        """Replace a member's action, for whatever refers to it."""
+        """Replace a member's action, for every entry and group that refers to it at once."""
         self._check_action(member.action, member.args)
         stored = self._member(member.id)
-        self._library.lock(self._switch)
-        try:
+        with self._native.paused():
             for handle in stored.handles:
                 self._set_member(handle, member.action, member.args)
-        finally:
-            self._library.unlock(self._switch)
         stored.member = member
 
+    @exclusive
     def delete_member(self, number: int) -> None:
-        """Remove a member that neither an entry nor a group refers to."""
+        """Remove a member. FAILED_PRECONDITION while an entry or a group refers to it."""
         stored = self._member(number)
         if stored.references or any(self._weight_in(group, number) for group in self._groups.values()):
             raise self._error(Code.FAILED_PRECONDITION, f"member {number} is in use")
         self._drop_members(stored.handles)
         del self._members[number]
 
+    @exclusive
     def members(self) -> list[Member]:
         """Return all members in order of insertion; those of one-shot groups are not among them."""
         return [stored.member for stored in self._members.values()]
 
     # -- groups ------------------------------------------------------------------------------------
 
+    @exclusive
     def insert_group(self, group: Group) -> None:
-        """Add a group, which may be empty."""
+        """Add a group, which may be empty.
+
+        RESOURCE_EXHAUSTED when it is larger than its, or the profile's, maximum.
+        """
         self._check_manual()
         self._check_selector()
         if group.id in self._groups:
             raise self._error(Code.ALREADY_EXISTS, f"has a group {group.id} already")
-        if group.max_size < 0 or (self.limits.group_size and group.max_size > self.limits.group_size):
+        if group.max_size < 0 or (self._limits.group_size and group.max_size > self._limits.group_size):
             raise self._error(
-                Code.INVALID_ARGUMENT, f"max_size {group.max_size} is not in 0..{self.limits.group_size}"
+                Code.INVALID_ARGUMENT, f"max_size {group.max_size} is not in 0..{self._limits.group_size}"
             )
         self._check_members(group)
         stored = _Group(Group(group.id, (), group.max_size), self._group_handles.take())
         self._groups[group.id] = stored
         self._fill(stored, group)
 
+    @exclusive
     def modify_group(self, group: Group) -> None:
-        """Replace a group's members."""
+        """Replace a group's members. Its maximum cannot change; 0 leaves it."""
         stored = self._group(group.id)
         if group.max_size not in (0, stored.group.max_size):
             raise self._error(Code.INVALID_ARGUMENT, f"group {group.id}: max_size cannot change")
@@ -168,16 +174,18 @@ class ProfileStore:
         self._check_members(group)
         self._fill(stored, group)
 
+    @exclusive
     def delete_group(self, number: int) -> None:
-        """Remove a group that no entry refers to."""
+        """Remove a group. FAILED_PRECONDITION while an entry refers to it."""
         stored = self._group(number)
         if stored.references:
             raise self._error(Code.FAILED_PRECONDITION, f"group {number} is in use")
         del self._groups[number]
-        self._library.remove_member_group(self._switch, self._number, stored.handle)
+        self._native.remove_member_group(self._number, stored.handle)
         self._group_handles.give_back(stored.handle)
         self._drop_unused_copies(each.member for each in stored.group.members)
 
+    @exclusive
     def groups(self) -> list[Group]:
         """Return all groups in order of insertion; one-shot groups are not among them."""
         return [stored.group for stored in self._groups.values()]
@@ -233,7 +241,7 @@ class ProfileStore:
             self._groups[reference.via.group].references -= 1
         else:
             made = self._sets.pop(reference.handle)
-            self._library.remove_member_group(self._switch, self._number, reference.handle)
+            self._native.remove_member_group(self._number, reference.handle)
             self._group_handles.give_back(reference.handle)
             self._drop_members(itertools.chain.from_iterable(made.handles))
 
@@ -244,7 +252,7 @@ class ProfileStore:
             raise self._error(Code.UNIMPLEMENTED, "a one-shot group must not be empty")
         for each in actions.actions:
             self._check_action(each.action, each.args)
-        self._check_weights([each.weight for each in actions.actions], self.limits.group_size, 0)
+        self._check_weights([each.weight for each in actions.actions], self._limits.group_size, 0)
         made = _Set(actions)
         for each in actions.actions:
             made.handles.append([self._new_member(each.action, each.args) for _ in range(each.weight)])
@@ -253,13 +261,14 @@ class ProfileStore:
         self._install_set(handle, made)
         return handle
 
-    @property
-    def one_shot(self) -> bool:
-        """Return whether there are one-shot groups."""
-        return bool(self._sets)
+    @exclusive
+    def limit(self, limits: ProfileLimits) -> None:
+        """Set what the profile can hold from now on."""
+        self._limits = limits
 
     # -- ports -------------------------------------------------------------------------------------
 
+    @exclusive
     def set_port_up(self, port: int, up: bool) -> None:
         """Tell whether a port works: members that watch one that does not are not chosen."""
         if up:
@@ -283,11 +292,11 @@ class ProfileStore:
     def _set_member(self, handle: int, action: str, args: Sequence[int]) -> None:
         found = self._actions[action]
         words = pack_args(found, args, self._words)
-        self._library.set_member(self._switch, self._number, handle, found.id, words)
+        self._native.set_member(self._number, handle, found.id, words)
 
     def _drop_members(self, handles: Iterable[int]) -> None:
         for handle in handles:
-            self._library.remove_member(self._switch, self._number, handle)
+            self._native.remove_member(self._number, handle)
             self._member_handles.give_back(handle)
 
     def _install_group(self, stored: _Group) -> None:
@@ -308,7 +317,7 @@ class ProfileStore:
 
     def _install(self, handle: int, members: list[list[int]]) -> None:
         chosen = sorted(itertools.chain.from_iterable(members))
-        self._library.set_member_group(self._switch, self._number, handle, chosen)
+        self._native.set_member_group(self._number, handle, chosen)
 
     # -- checks ------------------------------------------------------------------------------------
 
@@ -335,12 +344,12 @@ class ProfileStore:
         others = (each.group.members for number, each in self._groups.items() if number != group.id)
         self._check_weights(
             [each.weight for each in group.members],
-            group.max_size or self.limits.group_size,
+            group.max_size or self._limits.group_size,
             sum(self._measure([each.weight for each in members]) for members in others),
         )
 
     def _check_weights(self, weights: Sequence[int], group_size: int, others: int) -> None:
-        limits = self.limits
+        limits = self._limits
         if any(weight < 1 for weight in weights):
             raise self._error(Code.INVALID_ARGUMENT, "a weight must be positive")
         if limits.member_weight and any(weight > limits.member_weight for weight in weights):
@@ -354,7 +363,7 @@ class ProfileStore:
             raise self._error(Code.RESOURCE_EXHAUSTED, f"is full ({others + size} of {limits.size})")
 
     def _measure(self, weights: Sequence[int]) -> int:
-        return len(weights) if self.limits.by_members else sum(weights)
+        return len(weights) if self._limits.by_members else sum(weights)
 
     def _member(self, number: int) -> _Member:
         if number not in self._members:

@@ -2,12 +2,11 @@
 """Digests: what a program's packets tell the control plane."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from weir.softswitch.bindings import Library
 from weir.softswitch.codegen.digests import SAMPLE_HEAD, sample_fields, sample_words
 from weir.softswitch.program.types import Program
+from weir.softswitch.runtime.bindings import NativeSwitch, exclusive
 
 
 @dataclass(frozen=True)
@@ -21,15 +20,11 @@ class Digest:
 class DigestQueue:
     """The digests of a switch that wait to be fetched: distinct ones, up to 4096; what comes then is lost.
 
-    Args:
-        library: the compiled program.
-        switch: gives the switch's address; raises when it is closed.
-        program: what is running.
+    Thread-safe.
     """
 
-    def __init__(self, library: Library, switch: Callable[[], int], program: Program) -> None:
-        self._library = library
-        self._switch = switch
+    def __init__(self, native: NativeSwitch, program: Program) -> None:
+        self._native = native
         self._bytes = 8 * sample_words(program)
         self._names = {each.id: each.name for each in program.digests.values()}
         self._fields = {
@@ -37,16 +32,18 @@ class DigestQueue:
             for each in program.digests.values()
         }
 
+    @exclusive
     def take(self) -> list[Digest]:
         """Fetch all digests that wait, in order."""
         if not self._bytes:
             return []
-        data = self._library.take_digests(self._switch(), self._bytes)
+        data = self._native.take_digests(self._bytes)
         return [self._digest(data[at : at + self._bytes]) for at in range(0, len(data), self._bytes)]
 
+    @exclusive
     def lost(self) -> int:
         """Return how many found no room since the switch was made."""
-        return self._library.lost_digests(self._switch())
+        return self._native.lost_digests()
 
     def _digest(self, sample: bytes) -> Digest:
         number = int.from_bytes(sample[:SAMPLE_HEAD], sys.byteorder)

@@ -4,8 +4,8 @@
 import heapq
 import itertools
 
-from weir.softswitch.bindings import Library
-from weir.softswitch.dataplane.queueing import NEVER
+from weir.softswitch.runtime.bindings import NativeSwitch
+from weir.softswitch.runtime.queueing import NEVER
 from weir.softswitch.state.entry import Match
 
 Identity = tuple[tuple[Match, ...], int]
@@ -20,9 +20,8 @@ class IdleTimes:
     out after all shows when it is looked at.
     """
 
-    def __init__(self, library: Library, switch: int, number: int) -> None:
-        self._library = library
-        self._switch = switch
+    def __init__(self, native: NativeSwitch, number: int) -> None:
+        self._native = native
         self._number = number
         self._entries: dict[int, tuple[Identity, int]] = {}  # by handle, with the serial number of the timer
         self._serials = itertools.count()
@@ -30,28 +29,28 @@ class IdleTimes:
         self._timers: list[tuple[int, int, int]] = []  # a heap: when to look, serial number, handle
 
     def begin(self, handle: int, identity: Identity, timeout_ns: int) -> None:
-        """A new entry; `timeout_ns` 0: it never times out."""
-        self._library.begin_idle(self._switch, self._number, handle)
+        """Start the timer of a new entry, which with `timeout_ns` 0 never times out."""
+        self._native.begin_idle(self._number, handle)
         self._start(handle, identity, timeout_ns)
 
     def set_timeout(self, handle: int, timeout_ns: int) -> None:
-        """Another timeout, from the last packet on."""
+        """Change the timeout of an entry, from its last packet on."""
         self._start(handle, self._entries[handle][0], timeout_ns)
 
     def _start(self, handle: int, identity: Identity, timeout_ns: int) -> None:
         serial = next(self._serials)
         self._entries[handle] = identity, serial
-        self._library.set_timeout(self._switch, self._number, handle, timeout_ns)
+        self._native.set_timeout(self._number, handle, timeout_ns)
         self._new[handle] = None
 
     def end(self, handle: int) -> None:
-        """The entry is gone."""
+        """Forget an entry that is gone."""
         del self._entries[handle]
         self._new.pop(handle, None)
 
     def idle_time(self, handle: int) -> int:
         """Return nanoseconds since the entry's last packet, or since it was made."""
-        return self._library.idle_time(self._switch, self._number, handle)
+        return self._native.idle_time(self._number, handle)
 
     def expired(self, now: int) -> list[Identity]:
         """Return the entries that have timed out by `now` (nanoseconds)."""
@@ -74,7 +73,7 @@ class IdleTimes:
 
     def _look(self, handle: int, now: int) -> bool:
         """Return whether a timer has run out; when to look again is noted."""
-        out, due = self._library.expire(self._switch, self._number, handle, now)
+        out, due = self._native.expire(self._number, handle, now)
         if due != NEVER:
             heapq.heappush(self._timers, (due, self._entries[handle][1], handle))
         return out

@@ -4,19 +4,20 @@
 A meter that is not configured finds every packet green. The clock is that of the packets: what `now` says.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from weir.softswitch.bindings import Library
 from weir.softswitch.errors import Code, ControlError
-from weir.softswitch.program.types import Meter, Program
+from weir.softswitch.program.types import Meter
+from weir.softswitch.runtime.bindings import NativeSwitch, exclusive
+from weir.softswitch.state.cells import check_index
 from weir.softswitch.state.entry import Count, Marked, MeterConfig
 
 _MOST: Final = (1 << 63) - 1  # of a rate or burst, as in P4Runtime
 
 
 def meter_words(config: MeterConfig | None, where: str) -> list[int]:
-    """C ``sw_meter_config``. Raises ControlError INVALID_ARGUMENT for rates that make no meter."""
+    """Return a C ``sw_meter_config``. Raises ControlError INVALID_ARGUMENT for rates that make no meter."""
     if config is None:
         return [0] * 5
     for name, value in vars(config).items():
@@ -30,58 +31,54 @@ def meter_words(config: MeterConfig | None, where: str) -> list[int]:
 
 
 def marked_of(words: Sequence[int]) -> Marked:
-    """From C ``sw_cell[SW_COLOURS]``."""
+    """Return what a C ``sw_cell[SW_COLOURS]`` says."""
     green, yellow, red = (Count(*words[at : at + 2]) for at in (0, 2, 4))
     return Marked(green, yellow, red)
 
 
-class MeterArrays:
-    """The indirect meters of a switch. A call that cannot be done raises ControlError and changes nothing.
+class MeterArray:
+    """The meters of one array, that is, those of no table.
 
-    Args:
-        library: the compiled program.
-        switch: gives the switch's address; raises when it is closed.
-        program: what is running.
+    Thread-safe. A call that cannot be done raises ControlError and changes nothing.
     """
 
-    def __init__(self, library: Library, switch: Callable[[], int], program: Program) -> None:
-        self._library = library
-        self._switch = switch
-        self._arrays: dict[str, tuple[int, Meter]] = {
-            name: (number, meter)
-            for number, (name, meter) in enumerate(program.meters.items())
-            if meter.table is None
-        }
+    def __init__(self, native: NativeSwitch, number: int, meter: Meter) -> None:
+        self._native = native
+        self._number = number
+        self._meter = meter
 
-    def configure(self, name: str, config: MeterConfig | None, index: int | None = None) -> None:
+    @exclusive
+    def configure(self, config: MeterConfig | None, index: int | None = None) -> None:
         """Configure the meter at `index`, or all of the array; None finds every packet green.
 
         Buckets begin full.
         """
-        number, first, count = self._cells(name, index)
-        self._library.set_meters(self._switch(), number, first, count, meter_words(config, name))
+        cells = self._cells(index)
+        self._native.set_meters(self._number, *cells, meter_words(config, self._meter.name))
 
-    def config(self, name: str, index: int) -> MeterConfig | None:
+    @exclusive
+    def config(self, index: int) -> MeterConfig | None:
         """Return how a meter is configured, if it is."""
-        number, at, _ = self._cells(name, index)
-        configured, *values = self._library.meter(self._switch(), number, at)[0]
+        configured, *values = self._read(index)[0]
         return MeterConfig(*values) if configured else None
 
-    def marked(self, name: str, index: int) -> Marked:
+    @exclusive
+    def marked(self, index: int) -> Marked:
         """Return what a meter has found green, yellow and red."""
-        number, at, _ = self._cells(name, index)
-        return marked_of(self._library.meter(self._switch(), number, at)[1])
+        return marked_of(self._read(index)[1])
 
-    def clear_marked(self, name: str, index: int | None = None) -> None:
+    @exclusive
+    def clear_marked(self, index: int | None = None) -> None:
         """Set these counters of one meter, or of all of the array, to zero."""
-        self._library.clear_marked(self._switch(), *self._cells(name, index))
+        self._native.clear_marked(self._number, *self._cells(index))
 
-    def _cells(self, name: str, index: int | None) -> tuple[int, int, int]:
-        if name not in self._arrays:
-            raise ControlError(Code.NOT_FOUND, f"the program has no indirect meter {name}")
-        number, meter = self._arrays[name]
+    def _read(self, index: int) -> tuple[list[int], list[int]]:
+        self._cells(index)
+        return self._native.meter(self._number, index)
+
+    def _cells(self, index: int | None) -> tuple[int, int]:
+        """Return the first of the cells that are meant, and how many they are."""
         if index is None:
-            return number, 0, meter.size
-        if not 0 <= index < meter.size:
-            raise ControlError(Code.OUT_OF_RANGE, f"meter {name} has cells 0..{meter.size - 1}, not {index}")
-        return number, index, 1
+            return 0, self._meter.size
+        check_index("meter", self._meter, index)
+        return index, 1

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One table as the control plane sees it: entries checked, remembered, and put into the native table."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
-from weir.softswitch.bindings import Library
 from weir.softswitch.codegen.keys import entry_words, key_layout, pack_args
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.program.types import Action, ActionCall, FieldMatch, MatchKind, Program, Table, TableKey
+from weir.softswitch.runtime.bindings import NativeSwitch, exclusive
 from weir.softswitch.state.action_checks import check_args
 from weir.softswitch.state.action_profiles import ProfileStore, Reference
 from weir.softswitch.state.entry import (
@@ -59,19 +59,20 @@ class _Data:
 
 
 class TableStore:
-    """A table's entries, default action and direct counters. Not thread-safe by itself."""
+    """A table: its entries with their counters, meters and idle times, and its default action.
+
+    Thread-safe. A call that cannot be done raises ControlError and changes nothing.
+    """
 
     def __init__(
         self,
-        library: Library,
-        switch: int,
+        native: NativeSwitch,
         number: int,
         program: Program,
         table: Table,
         profile: ProfileStore | None,
     ) -> None:
-        self._library = library
-        self._switch = switch
+        self._native = native
         self._number = number
         self._program = program
         self._table = table
@@ -80,7 +81,7 @@ class TableStore:
         self._actions = {each.name: each for each in reversed(program.table_actions(table))}
         self._words = entry_words(program, table)
         self._stored: dict[_Identity, _Stored] = {}
-        self._idle = IdleTimes(library, switch, number) if table.ages else None
+        self._idle = IdleTimes(native, number) if table.ages else None
         self._default = table.default
         self._install_default(table.default)
         for each in table.entries:
@@ -91,8 +92,9 @@ class TableStore:
 
     # -- entries -----------------------------------------------------------------------------------
 
+    @exclusive
     def insert(self, entry: Entry) -> None:
-        """Add an entry."""
+        """Add an entry. ALREADY_EXISTS for the same key (and priority), RESOURCE_EXHAUSTED when full."""
         self._check_mutable()
         entry = self._checked(entry)
         if (entry.key, entry.priority) in self._stored:
@@ -103,83 +105,95 @@ class TableStore:
             )
         self._put(entry)
 
+    @exclusive
     def modify(self, entry: Entry) -> None:
-        """Replace the action of an entry."""
+        """Replace action and arguments of the entry with this key (and priority); counters go on."""
         self._check_mutable()
         entry = self._checked(entry)
         stored = self._find(entry.key, entry.priority)
         data = self._data(entry)
         with self._between_packets():
-            self._library.modify(self._switch, self._number, stored.handle, data.action, data.args)
+            self._native.modify(self._number, stored.handle, data.action, data.args)
             self._put_meter(stored.handle, entry.meter)
         if self._idle is not None:
             self._idle.set_timeout(stored.handle, entry.timeout_ns)
         before, stored.entry, stored.reference = stored.reference, entry, data.reference
         self._release(before)
 
-    def delete(self, key: tuple[Match, ...], priority: int) -> None:
-        """Remove an entry."""
+    @exclusive
+    def delete(self, key: tuple[Match, ...], priority: int = 0) -> None:
+        """Remove the entry with this key (and priority)."""
         self._check_mutable()
         key = self._checked_key(key)
         stored = self._find(key, priority)
-        self._library.remove(self._switch, self._number, stored.handle)
+        self._native.remove(self._number, stored.handle)
         if self._idle is not None:
             self._idle.end(stored.handle)
         del self._stored[key, priority]
         self._release(stored.reference)
 
+    @exclusive
     def entries(self) -> list[Entry]:
-        """Return all entries in order of insertion."""
+        """Return all entries, constant ones included, in order of insertion."""
         return [stored.entry for stored in self._stored.values()]
 
-    def entry(self, key: tuple[Match, ...], priority: int) -> Entry:
-        """Return the entry with this key."""
+    @exclusive
+    def entry(self, key: tuple[Match, ...], priority: int = 0) -> Entry:
+        """Return the entry with this key (and priority); NOT_FOUND without one."""
         return self._find(key, priority).entry
 
-    def count(self, key: tuple[Match, ...], priority: int) -> Count:
-        """Return an entry's direct counter."""
+    @exclusive
+    def count(self, key: tuple[Match, ...], priority: int = 0) -> Count:
+        """Read the direct counter of an entry."""
         stored = self._counted(key, priority)
-        return Count(*self._library.entry_count(self._switch, self._number, stored.handle))
+        return Count(*self._native.entry_count(self._number, stored.handle))
 
-    def set_count(self, key: tuple[Match, ...], count: Count, priority: int) -> None:
-        """Set an entry's direct counter."""
+    @exclusive
+    def set_count(self, key: tuple[Match, ...], count: Count, priority: int = 0) -> None:
+        """Set the direct counter of an entry."""
         stored = self._counted(key, priority)
-        self._library.set_entry_count(self._switch, self._number, stored.handle, count)
+        self._native.set_entry_count(self._number, stored.handle, count.packets, count.bytes)
 
     # -- meters and idle times -----------------------------------------------------------------------
 
-    def set_meter(self, key: tuple[Match, ...], config: MeterConfig | None, priority: int) -> None:
-        """Configure an entry's direct meter."""
+    @exclusive
+    def set_meter(self, key: tuple[Match, ...], config: MeterConfig | None, priority: int = 0) -> None:
+        """Configure the direct meter of an entry; None finds every packet green."""
         stored = self._metered(key, priority)
         meter_words(config, self._table.name)
         self._put_meter(stored.handle, config)
         stored.entry = replace(stored.entry, meter=config)
 
-    def marked(self, key: tuple[Match, ...], priority: int) -> Marked:
-        """Return what an entry's meter has found green, yellow and red."""
+    @exclusive
+    def marked(self, key: tuple[Match, ...], priority: int = 0) -> Marked:
+        """Return what the direct meter of an entry has found green, yellow and red."""
         handle = self._metered(key, priority).handle
-        return marked_of(self._library.entry_marked(self._switch, self._number, handle))
+        return marked_of(self._native.entry_marked(self._number, handle))
 
-    def clear_marked(self, key: tuple[Match, ...], priority: int) -> None:
+    @exclusive
+    def clear_marked(self, key: tuple[Match, ...], priority: int = 0) -> None:
         """Set these counters to zero."""
         handle = self._metered(key, priority).handle
-        self._library.clear_entry_marked(self._switch, self._number, handle)
+        self._native.clear_entry_marked(self._number, handle)
 
-    def idle_time(self, key: tuple[Match, ...], priority: int) -> int:
-        """Return nanoseconds since an entry was hit, or made."""
+    @exclusive
+    def idle_time(self, key: tuple[Match, ...], priority: int = 0) -> int:
+        """Return nanoseconds since an entry was hit, or made, as of the last `Switch.expired`."""
         if self._idle is None:
             raise ControlError(Code.FAILED_PRECONDITION, f"entries of {self._table.name} do not age")
         return self._idle.idle_time(self._find(key, priority).handle)
 
+    @exclusive
     def expired(self, now: int) -> list[Entry]:
         """Return the entries that have timed out."""
         return [] if self._idle is None else [self._stored[each].entry for each in self._idle.expired(now)]
 
     # -- default action ----------------------------------------------------------------------------
 
-    def set_default(self, name: str, args: tuple[int, ...]) -> None:
-        """Set what a miss does."""
-        action = self._action(name, args)
+    @exclusive
+    def set_default(self, name: str, args: Sequence[int] = ()) -> None:
+        """Set what the table does on a miss. PERMISSION_DENIED when the program fixed it."""
+        action = self._action(name, tuple(args))
         if self._profile is not None:
             raise ControlError(
                 Code.INVALID_ARGUMENT, f"{self._table.name} has an action profile: its default is fixed"
@@ -188,16 +202,18 @@ class TableStore:
             raise ControlError(
                 Code.PERMISSION_DENIED, f"the program fixes the default action of {self._table.name}"
             )
-        self._default = ActionCall(action.id, args)
+        self._default = ActionCall(action.id, tuple(args))
         self._install_default(self._default)
 
+    @exclusive
     def reset_default(self) -> None:
         """Put the program's default action back."""
         self._default = self._table.default
         self._install_default(self._default)
 
+    @exclusive
     def default(self) -> tuple[str, tuple[int, ...]] | None:
-        """Default action and arguments."""
+        """Return the default action and its arguments; None for a table that does nothing on a miss."""
         if self._default is None:
             return None
         return self._program.actions[self._default.action].name, self._default.args
@@ -206,17 +222,16 @@ class TableStore:
 
     def _install_default(self, call: ActionCall | None) -> None:
         if call is None:
-            self._library.set_default(self._switch, self._number, _NO_ACTION, [0] * self._words)
+            self._native.set_default(self._number, _NO_ACTION, [0] * self._words)
             return
         args = pack_args(self._program.actions[call.action], call.args, self._words)
-        self._library.set_default(self._switch, self._number, call.action, args)
+        self._native.set_default(self._number, call.action, args)
 
     def _put(self, entry: Entry) -> None:
         packed = self._pack(entry.key, entry.priority)
         data = self._data(entry)
         with self._between_packets():
-            handle = self._library.insert(
-                self._switch,
+            handle = self._native.insert(
                 self._number,
                 packed.key,
                 packed.check,
@@ -233,22 +248,14 @@ class TableStore:
         if self._idle is not None:
             self._idle.begin(handle, (entry.key, entry.priority), entry.timeout_ns)
 
-    @contextmanager
-    def _between_packets(self) -> Iterator[None]:
+    def _between_packets(self) -> AbstractContextManager[None]:
         """For a table with a meter: no packet finds an entry with another one's."""
-        if self._table.meter is None:
-            yield
-            return
-        self._library.lock(self._switch)
-        try:
-            yield
-        finally:
-            self._library.unlock(self._switch)
+        return nullcontext() if self._table.meter is None else self._native.paused()
 
     def _put_meter(self, handle: int, config: MeterConfig | None) -> None:
         if self._table.meter is not None:
             words = meter_words(config, self._table.name)
-            self._library.set_entry_meter(self._switch, self._number, handle, words)
+            self._native.set_entry_meter(self._number, handle, words)
 
     def _data(self, entry: Entry) -> _Data:
         """Return what an entry, which was checked, makes the data plane do; counts its reference to a

@@ -8,6 +8,7 @@ from typing import Final
 from weir.softswitch.codegen.value_sets import member_words
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.program.types import ValueSet
+from weir.softswitch.runtime.bindings import NativeSwitch, exclusive
 from weir.softswitch.state.entry import Exact, Lpm, Match, Optional, Range, Ternary
 
 Member = tuple[Match, ...]
@@ -15,6 +16,33 @@ Member = tuple[Match, ...]
 _Pattern = tuple[int, int]  # value and mask
 
 _MOST_PATTERNS: Final = 1 << 16
+
+
+class ValueSetStore:
+    """A parser value set. Thread-safe."""
+
+    def __init__(self, native: NativeSwitch, number: int, kind: ValueSet) -> None:
+        self._native = native
+        self._number = number
+        self._kind = kind
+        self._members: tuple[Member, ...] = ()
+
+    @exclusive
+    def set(self, members: Sequence[Member]) -> None:
+        """Replace all members.
+
+        INVALID_ARGUMENT for a wrong match, ALREADY_EXISTS for the same member twice, RESOURCE_EXHAUSTED for
+        more than the set holds.
+        """
+        wanted = checked_members(self._kind, members)
+        patterns = member_patterns(self._kind, wanted)
+        self._native.set_value_set(self._number, member_words(self._kind.bits), patterns)
+        self._members = wanted
+
+    @exclusive
+    def members(self) -> tuple[Member, ...]:
+        """Return the members in the order in which they were given."""
+        return self._members
 
 
 def checked_members(kind: ValueSet, members: Sequence[Member]) -> tuple[Member, ...]:

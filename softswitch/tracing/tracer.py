@@ -56,7 +56,7 @@ class Tracer:
     def prepare(self, switch: Switch) -> None:
         """Let a switch record from its first frame on; it need not take over at all."""
         self._prepared = switch
-        switch.start_trace(self._wanted.ports, self._wanted.frames)
+        switch.recorder.start(self._wanted.ports, self._wanted.frames)
 
     def follow(self, switch: Switch) -> None:
         """Another switch has taken over; the old one is still open."""
@@ -73,7 +73,7 @@ class Tracer:
         with self._lock:
             self._print()
             if self._switch is not None:
-                self._switch.stop_trace()
+                self._switch.recorder.stop()
                 self._switch = None
         if self._wanted.file is not None:
             self._out.close()
@@ -86,7 +86,7 @@ class Tracer:
     def _print(self) -> None:
         if self._switch is None or self._text is None:
             return
-        events, lost = self._switch.read_trace()
+        events, lost = self._switch.recorder.read()
         print_trace(self._text, events, self._out)
         if lost:
             self._out.write(f"… {lost} more that came faster than they could be written\n")

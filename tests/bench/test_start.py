@@ -17,7 +17,7 @@ def test_copies_of_actions_are_actions_of_their_own() -> None:
     program = load_program(json.dumps(with_actions(base, 3)).encode())
     assert len(program.actions) == 3 * len(base["actions"])
     with Switch(program) as switch:
-        switch.insert_entry("ControlIngress.stations", Entry((Exact(1),), "ControlIngress.forward_2", (7,)))
+        switch.table("ControlIngress.stations").insert(Entry((Exact(1),), "ControlIngress.forward_2", (7,)))
         frame = (1).to_bytes(6, "big") + bytes(54)
         assert switch.process(1, frame, now=0) == [(7, frame)]
 

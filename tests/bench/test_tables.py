@@ -38,7 +38,7 @@ def test_every_packet_meets_its_entry() -> None:
     packets = routed(entries, 300, 2)
     with Switch(ROUTER.program) as switch:
         for entry in entries:
-            switch.insert_entry(ROUTER.table, entry)
+            switch.table(ROUTER.table).insert(entry)
         for packet in packets:
             ((port, frame),) = switch.process(1, packet.frame(LENGTH), 0)
             assert 0 <= port < PORTS
@@ -47,7 +47,7 @@ def test_every_packet_meets_its_entry() -> None:
     rules = filters(200, 1)
     with Switch(ACL.program) as switch:
         for entry in rules:
-            switch.insert_entry(ACL.table, entry)
+            switch.table(ACL.table).insert(entry)
         for packet in filtered(rules, 300, 2):
             assert len(switch.process(1, packet.frame(LENGTH), 0)) == 1
 

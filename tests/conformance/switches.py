@@ -56,21 +56,21 @@ class SoftRunner:
     def insert(self, table: str, key: Sequence[Key], action: str, args: Sequence[int], priority: int) -> None:
         entry = Entry(entry_key(key), action, tuple(args), priority)
         try:
-            self._switch.insert_entry(table, entry)
+            self._switch.table(table).insert(entry)
         except ControlError as error:
             raise RefusedError(str(error)) from error
 
     def set_default(self, table: str, action: str, args: Sequence[int]) -> None:
         try:
-            self._switch.set_default(table, action, args)
+            self._switch.table(table).set_default(action, args)
         except ControlError as error:
             raise RefusedError(str(error)) from error
 
     def set_group(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
-        self._switch.set_multicast_group(group, replicas)
+        self._switch.multicast_groups.set(group, replicas)
 
     def set_session(self, session: int, replicas: Sequence[tuple[int, int]]) -> None:
-        self._switch.set_clone_session(session, replicas)
+        self._switch.clone_sessions.set(session, replicas)
 
     def send(self, port: int, frame: bytes) -> Frames:
         self._now += _GAP_NS

@@ -30,33 +30,33 @@ class SoftTarget(Target):
     def insert(
         self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = (), priority: int = 0
     ) -> None:
-        self._switch.insert_entry(table, soft.Entry(entry_key(key), action, tuple(args), priority))
+        self._switch.table(table).insert(soft.Entry(entry_key(key), action, tuple(args), priority))
 
     def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
-        self._switch.modify_entry(table, soft.Entry(entry_key(key), action, tuple(args)))
+        self._switch.table(table).modify(soft.Entry(entry_key(key), action, tuple(args)))
 
     def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
-        self._switch.set_default(table, action, args)
+        self._switch.table(table).set_default(action, args)
 
     def set_group(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
-        self._switch.set_multicast_group(group, replicas)
+        self._switch.multicast_groups.set(group, replicas)
 
     def counter(self, name: str, index: int) -> Count:
-        count = self._switch.read_counter(name, index)
+        count = self._switch.counter(name).read(index)
         return Count(count.packets, count.bytes)
 
     def entry_counter(self, table: str, key: Sequence[Key]) -> Count:
-        count = self._switch.entry_counter(table, entry_key(key))
+        count = self._switch.table(table).count(entry_key(key))
         return Count(count.packets, count.bytes)
 
     def reset(self) -> None:
         for name, table in self._program.tables.items():
-            for entry in self._switch.entries(name):
-                self._switch.delete_entry(name, entry.key, entry.priority)
+            for entry in self._switch.table(name).entries():
+                self._switch.table(name).delete(entry.key, entry.priority)
             if not table.default_const:
-                self._switch.reset_default(name)
-        for group in self._switch.multicast_groups():
-            self._switch.delete_multicast_group(group)
+                self._switch.table(name).reset_default()
+        for group in self._switch.multicast_groups.all():
+            self._switch.multicast_groups.delete(group)
 
     def close(self) -> None:
         self._switch.close()

@@ -18,8 +18,8 @@ import clang_format  # type: ignore[import-untyped]
 
 from weir.native.build import DIALECT, compiler
 from weir.softswitch.codegen.module import generate
-from weir.softswitch.compiler import RUNTIME
 from weir.softswitch.program.loader import load_program
+from weir.softswitch.runtime.compiler import RUNTIME
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _FOLDERS: Final = ("native", "softswitch", "host_agent", "simulator", "bench", "tests")

@@ -13,7 +13,8 @@ from weir.softswitch.switch import Switch
 def switch() -> Iterator[Switch]:
     """Yield the real switch with the real program, aggregating; jobs are the tests' to install."""
     with Switch(PROGRAM) as switch:
-        switch.insert_entry(*aggregation())
+        table, entry = aggregation()
+        switch.table(table).insert(entry)
         yield switch
 
 

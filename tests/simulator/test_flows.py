@@ -26,7 +26,7 @@ from weir.simulator.flowhost import FlowHost
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
-from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import LAYER_CLASSES, Op, Treatment, dscp
 
 MS = 1_000_000
@@ -88,7 +88,7 @@ def treatments(network: Network, treatment: Treatment) -> int:
         else "WeirIngress.queueing.treatments"
     )
     return sum(
-        node.switch.read_counter(name, treatment << 3 | queue).packets
+        node.switch.counter(name).read(treatment << 3 | queue).packets
         for node in network.nodes.values()
         for queue in range(8)
     )

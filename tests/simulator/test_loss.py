@@ -179,9 +179,11 @@ def run(
 @pytest.fixture(params=[0xFFFF, BMV2_HEADROOM], ids=["grows", "bmv2"])
 def headroom(request: pytest.FixtureRequest, switch: Switch) -> Iterator[int]:
     """By how much the switch can lengthen a packet."""
-    switch.modify_entry(*aggregation(headroom=request.param))
+    table, entry = aggregation(headroom=request.param)
+    switch.table(table).modify(entry)
     yield request.param
-    switch.modify_entry(*aggregation())
+    table, entry = aggregation()
+    switch.table(table).modify(entry)
 
 
 slow = settings(max_examples=EXAMPLES, print_blob=True, suppress_health_check=list(HealthCheck))

@@ -28,7 +28,7 @@ from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.simulator.ring import Ring
 from weir.simulator.trace import Trace
 from weir.softswitch.dataplane.pcap import read_capture
-from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import UDP_PORT, Flag, Op, Treatment, dscp
 
 MS = 1_000_000
@@ -84,7 +84,7 @@ def check_bounded(before: list[Lanes], after: list[Lanes], job: Allocation, budg
 def treated(network: Network, treatment: Treatment, pipeline: str = "WeirIngress.queueing") -> int:
     """Return packets that all switches' queues treated so."""
     return sum(
-        node.switch.read_counter(f"{pipeline}.treatments", treatment << 3 | queue).packets
+        node.switch.counter(f"{pipeline}.treatments").read(treatment << 3 | queue).packets
         for node in network.nodes.values()
         for queue in range(8)
     )
@@ -263,7 +263,9 @@ def test_flow_packets_are_sprayed_within_two_per_cent_of_even(spines: int) -> No
         (delivery,) = receiver.deliveries()
         np.testing.assert_array_equal(delivery.values, values)
         leaf = network.nodes["leaf1"].switch
-        counted = [leaf.entry_counter(spraying.PATHS, entry.key) for entry in leaf.entries(spraying.PATHS)]
+        counted = [
+            leaf.table(spraying.PATHS).count(entry.key) for entry in leaf.table(spraying.PATHS).entries()
+        ]
     assert len(counted) == spines
     assert min(count.bytes for count in counted) > 1_000_000 / spines
     assert max(count.bytes for count in counted) < 1.02 * min(count.bytes for count in counted)
@@ -432,7 +434,7 @@ def test_thresholds_changed_at_run_time_hold_for_the_next_packet() -> None:
         network.program(two_tiers(2, 1, 4, classes={dscp(3): ClassSpec(trim_at=0)}))
         climbing: list[bytes] = []
         network.link("leaf1", "spine1").tap = lambda _time, frame: climbing.append(frame)
-        waiting = network.nodes["leaf1"].switch.queue_statistics(5)[dscp(3) >> 3].depth_packets
+        waiting = network.nodes["leaf1"].switch.queues(5).statistics()[dscp(3) >> 3].depth_packets
         network.run_for(0.01)
         assert treated(network, Treatment.TRIMMED) > trimmed
         packets = weir_packets(climbing)

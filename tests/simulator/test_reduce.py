@@ -151,7 +151,8 @@ def test_blocks_that_no_worker_has_are_not_sent(
 def test_a_switch_that_cannot_grow_a_packet_serves_workers_that_fill(
     switch: Switch, job_ids: Iterator[int]
 ) -> None:
-    switch.modify_entry(*aggregation(headroom=0))
+    table, entry = aggregation(headroom=0)
+    switch.table(table).modify(entry)
     try:
         arrays = [np.zeros(50_000, np.uint32) for _ in range(3)]
         for worker, lanes in enumerate(arrays):
@@ -161,7 +162,8 @@ def test_a_switch_that_cannot_grow_a_packet_serves_workers_that_fill(
             rack.submit([Work(Op.ADD, 64, lanes) for lanes in arrays])
             rack.run(limit=1)
     finally:
-        switch.modify_entry(*aggregation())
+        table, entry = aggregation()
+        switch.table(table).modify(entry)
     for lanes in arrays:
         np.testing.assert_array_equal(lanes, expected)
 

@@ -19,7 +19,7 @@ from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.stream import OVERHEAD, Stream
 from weir.simulator.tcp import MSS, Receiver, Sender, TcpConfig
-from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import BEST_EFFORT_DSCP
 
 MS = 1_000_000
@@ -346,7 +346,7 @@ def test_bbr_fills_links_that_lose_and_no_queue() -> None:
     with network:
         network.run_for(0.01)
         (rate,) = rates(network, streams, 0.05)
-        (queue,) = network.nodes["s1"].switch.queue_statistics(2)[:1]
+        (queue,) = network.nodes["s1"].switch.queues(2).statistics()[:1]
     assert rate > 0.85 * GOODPUT
     assert queue.dropped_packets == 0
 
@@ -369,8 +369,8 @@ def test_the_queue_stays_near_the_mark_threshold() -> None:
         switch = network.nodes["s1"].switch
         for _ in range(2000):
             network.run_for(0.00005)
-            depths.append(switch.queue_statistics(3)[0].depth_packets)
-        dropped = sum(queue.dropped_packets for queue in switch.queue_statistics(3))
+            depths.append(switch.queues(3).statistics()[0].depth_packets)
+        dropped = sum(queue.dropped_packets for queue in switch.queues(3).statistics())
     assert dropped == 0
     assert MARK_AT / 4 < sum(depths) / len(depths) < 1.5 * MARK_AT
     assert max(depths) < 2.5 * MARK_AT

@@ -8,7 +8,7 @@ from weir.controller.topology import leaf_spine
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
-from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.runtime.queueing import Queueing
 from weir.wire.definition import Op, Treatment
 
 BLOCK = 256
@@ -46,10 +46,10 @@ def test_a_job_that_comes_later_gets_its_share_of_a_bottleneck() -> None:
             statistics.dropped_packets
             for node in network.nodes.values()
             for port in range(1, 4)
-            for statistics in node.switch.queue_statistics(port)
+            for statistics in node.switch.queues(port).statistics()
         )
         marked = sum(
-            node.switch.read_counter(MARKED, Treatment.MARKED << 3 | FRONT_QUEUE).packets
+            node.switch.counter(MARKED).read(Treatment.MARKED << 3 | FRONT_QUEUE).packets
             for node in network.nodes.values()
         )
         assert marked > 0

@@ -35,13 +35,13 @@ def bits(mask: int) -> list[int]:
 @settings(max_examples=300, deadline=None)
 def test_steps_of_which_some_are_asked_for(switch: Switch, base: int, first: int, second: int) -> None:
     for place in range(PLACES):
-        switch.write_register("places", place, 0)
+        switch.register("places").write(place, 0)
     answer = one(switch, pack([(QUIET, 8), (base, 32), (first, 32), (second, 32)]))
     assert unpack(answer, (32, 32, 32)) == [len(bits(first)), 0, 0]
     wanted = {base + step: step + 101 for step in bits(second)} | {
         base + step: step + 1 for step in bits(first)
     }
-    found = {place: switch.read_register("places", place) for place in range(PLACES)}
+    found = {place: switch.register("places").read(place) for place in range(PLACES)}
     assert found == {place: wanted.get(place, 0) for place in range(PLACES)}
 
 

@@ -76,11 +76,11 @@ def test_wide_registers(switch: Switch) -> None:
     ask(switch, WRITE, 4, 1)  # beyond the array: nothing happens
     assert ask(switch, READ, 3) == U256 - 5
     assert ask(switch, READ, 0, answer=9) == 0
-    assert switch.read_register("In.cells", 3) == U256 - 5
-    switch.write_register("In.cells", 0, 1 << 255)
+    assert switch.register("In.cells").read(3) == U256 - 5
+    switch.register("In.cells").write(0, 1 << 255)
     assert ask(switch, READ, 0) == 1 << 255
     with pytest.raises(ControlError):
-        switch.write_register("In.cells", 0, 1 << 256)
+        switch.register("In.cells").write(0, 1 << 256)
 
 
 @given(edges(256))
@@ -125,8 +125,8 @@ def test_custom_crcs_begin_as_the_plain_ones(shared: Switch, value: int, index: 
 def test_custom_crcs_change(loaded: Program, shared: Switch, value: int, crc: CrcParameters) -> None:
     data = pack([(value, 256), (7, 32)])
     with Switch(loaded) as other:
-        other.set_crc_parameters("calc_0", crc)
-        assert other.crc_parameters()["calc_0"] == crc
+        other.crcs.set("calc_0", crc)
+        assert other.crcs.all()["calc_0"] == crc
         assert ask(other, CUSTOM, 7, value) == bitwise(data, 16, crc)
         assert ask(other, CUSTOM32, 7, value) == binascii.crc32(data)  # each has its own
     assert ask(shared, CUSTOM, 7, value) == crc16(data)
@@ -140,9 +140,9 @@ def test_crc_parameters_are_checked(switch: Switch) -> None:
         ("calc_0", CrcParameters(1, initial=-1), Code.OUT_OF_RANGE),
     ]:
         with pytest.raises(ControlError) as caught:
-            switch.set_crc_parameters(name, crc)
+            switch.crcs.set(name, crc)
         assert caught.value.code is code
-    assert switch.crc_parameters()["calc_0"] == CrcParameters(0x8005, 0, 0, True, True)
+    assert switch.crcs.all()["calc_0"] == CrcParameters(0x8005, 0, 0, True, True)
 
 
 # -- assertions, messages, truncation ------------------------------------------------------------------
@@ -210,8 +210,8 @@ def test_truncation(shared: Switch, length: int) -> None:
 
 def test_wide_exact_keys_and_parameters(switch: Switch) -> None:
     wide = 0x0123456789 << 200 | 0xABCDEF
-    switch.insert_entry("In.exact_", Entry((Exact(wide), Exact(3)), "In.answer", (U256 - 1,)))
-    switch.insert_entry("In.exact_", Entry((Exact(wide), Exact(4)), "In.add", ((1 << 136) - 1, 255)))
+    switch.table("In.exact_").insert(Entry((Exact(wide), Exact(3)), "In.answer", (U256 - 1,)))
+    switch.table("In.exact_").insert(Entry((Exact(wide), Exact(4)), "In.add", ((1 << 136) - 1, 255)))
     assert ask(switch, EXACT, 3, wide) == U256 - 1
     assert ask(switch, EXACT, 4, wide) == wide + (1 << 136) - 1 + 255
     for other in (wide ^ 1, wide ^ 1 << 255, wide ^ 1 << 128, wide ^ 1 << 64):
@@ -221,18 +221,18 @@ def test_wide_exact_keys_and_parameters(switch: Switch) -> None:
 def test_wide_prefixes(switch: Switch) -> None:
     for length in (0, 1, 64, 65, 129, 160):
         value = (1 << length) - 1 << 160 - length
-        switch.insert_entry("In.lpm_", Entry((Lpm(value, length),), "In.answer", (length + 1,)))
+        switch.table("In.lpm_").insert(Entry((Lpm(value, length),), "In.answer", (length + 1,)))
     for ones, length in [(0, 0), (1, 1), (63, 1), (64, 64), (128, 65), (129, 129), (159, 129), (160, 160)]:
         assert ask(switch, LPM, 0, (1 << ones) - 1 << 160 - ones) == length + 1
 
 
 def test_wide_ternary_keys(switch: Switch) -> None:
     high, low = 0xFF << 248, 0xFF
-    switch.insert_entry(
-        "In.ternary_", Entry((Ternary(0x12 << 248, high), Ternary(0, 0)), "In.answer", (1,), priority=1)
+    switch.table("In.ternary_").insert(
+        Entry((Ternary(0x12 << 248, high), Ternary(0, 0)), "In.answer", (1,), priority=1)
     )
-    switch.insert_entry(
-        "In.ternary_", Entry((Ternary(0x34, low), Ternary(5, 0xF)), "In.answer", (2,), priority=2)
+    switch.table("In.ternary_").insert(
+        Entry((Ternary(0x34, low), Ternary(5, 0xF)), "In.answer", (2,), priority=2)
     )
     assert ask(switch, TERNARY, 0, 0x12 << 248 | 0x34) == 1
     assert ask(switch, TERNARY, 0x15, 0x12 << 248 | 0x34) == 2

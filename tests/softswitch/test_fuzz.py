@@ -16,8 +16,8 @@ from tests.softswitch.programs import FOLDER, NAMES, pack, program
 from tests.softswitch.state import test_value_sets
 from weir.native.build import DIALECT, compiler
 from weir.softswitch.codegen.module import generate
-from weir.softswitch.compiler import RUNTIME
-from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.runtime.compiler import RUNTIME
+from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.switch import MAX_FRAME, Switch
 
 SANITIZE = "-fsanitize=address,undefined"
@@ -140,8 +140,8 @@ def switches() -> Iterator[list[Switch]]:
     """Programs that keep nothing from one packet to the next."""
     made = [Switch(program(name)) for name in ("expressions", "parsing", "matching", "traffic")]
     for switch in made:
-        switch.set_multicast_group(3, [(1, 1), (2, 2)])
-        switch.set_clone_session(3, [(4, 4)])
+        switch.multicast_groups.set(3, [(1, 1), (2, 2)])
+        switch.clone_sessions.set(3, [(4, 4)])
     yield made
     for switch in made:
         switch.close()
@@ -169,10 +169,10 @@ def pairs() -> Iterator[dict[str, tuple[Switch, Switch]]]:
     made = {name: (Switch(program(name)), Switch(program(name))) for name in _SAME}
     for plain, limited in made.values():
         for switch in (plain, limited):
-            switch.set_multicast_group(3, [(1, 1), (2, 2), (600, 3)])
-            switch.set_clone_session(3, [(4, 4), (5, 5)], packet_length=30)
+            switch.multicast_groups.set(3, [(1, 1), (2, 2), (600, 3)])
+            switch.clone_sessions.set(3, [(4, 4), (5, 5)], packet_length=30)
         for port in range(512):
-            limited.set_queueing(port, Queueing(depth_packets=1000))
+            limited.queues(port).set(Queueing(depth_packets=1000))
     yield made
     for pair in made.values():
         for switch in pair:

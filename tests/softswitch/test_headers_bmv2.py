@@ -67,9 +67,9 @@ def differing(name: str, frames: Sequence[bytes], sets: Sets, folder: Path) -> l
     """Return frames whose answers are not the same. `sets`: field widths and members of value sets."""
     found = []
     with Switch(program(name)) as soft, contextlib.closing(Bmv2(name, sets, folder)) as bmv2:
-        soft.set_multicast_group(1, COPIES)
+        soft.multicast_groups.set(1, COPIES)
         for value_set, (_, members) in sets.items():
-            soft.set_value_set(value_set, [tuple(map(Exact, member)) for member in members])
+            soft.value_set(value_set).set([tuple(map(Exact, member)) for member in members])
         for at in range(0, len(frames), BATCH):
             batch = frames[at : at + BATCH]
             for frame, theirs in zip(batch, bmv2.process(batch), strict=True):

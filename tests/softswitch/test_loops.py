@@ -156,9 +156,9 @@ def test_unrolled_code(
         base, keep, list(lanes), list(cells), [v * 0x100000001 & M64 for v in cells[:STORE64]], data
     )
     for index, value in enumerate(model.store):
-        switch.write_register("In.store", index, value)
+        switch.register("In.store").write(index, value)
     for index, value in enumerate(model.store64):
-        switch.write_register("In.store64", index, value)
+        switch.register("In.store64").write(index, value)
     head = [(what, 8), (int(what == WIDE), 8), (base, 32), (keep, 32)]
     tail = more.to_bytes(sum(BYTES) // 8, "big") if what == WIDE else b""
     answer = one(switch, pack([*head, *((lane, 32) for lane in lanes)]) + tail)
@@ -169,8 +169,8 @@ def test_unrolled_code(
     assert got[2] == model.at
     assert got[4:] == model.lanes
     assert unpack(answer[10 + 4 * LANES :], BYTES if data else ()) == model.bytes
-    assert [switch.read_register("In.store", i) for i in range(STORE)] == model.store
-    assert [switch.read_register("In.store64", i) for i in range(STORE64)] == model.store64
+    assert [switch.register("In.store").read(i) for i in range(STORE)] == model.store
+    assert [switch.register("In.store64").read(i) for i in range(STORE64)] == model.store64
 
 
 @pytest.mark.parametrize("action", ["add", "maximum", "walk", "chain", "saturate", "wide"])

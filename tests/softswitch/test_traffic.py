@@ -64,7 +64,7 @@ def test_port_511_is_nowhere(switch: Switch) -> None:
 
 def test_replicas_leave_in_order_and_start_equal(switch: Switch) -> None:
     """Also: a drop before multicast does not count, and each replica begins with ingress's metadata."""
-    switch.set_multicast_group(4, [(1, 10), (2, 11), (2, 12), (3, 0)])
+    switch.multicast_groups.set(4, [(1, 10), (2, 11), (2, 12), (3, 0)])
     frame = order(MULTICAST, 4) + PAYLOAD
     assert send(switch, frame) == [
         Copy(port, 5, rid, rest=frame) for port, rid in [(1, 10), (2, 11), (2, 12), (3, 0)]
@@ -72,7 +72,7 @@ def test_replicas_leave_in_order_and_start_equal(switch: Switch) -> None:
 
 
 def test_a_replica_dropped_in_egress_leaves_the_others(switch: Switch) -> None:
-    switch.set_multicast_group(4, [(1, 13), (2, 11), (3, 13), (4, 12)])
+    switch.multicast_groups.set(4, [(1, 13), (2, 11), (3, 13), (4, 12)])
     frame = order(MULTICAST, 4) + PAYLOAD
     assert send(switch, frame) == [Copy(2, 5, 11, rest=frame), Copy(4, 5, 12, rest=frame)]
 
@@ -80,26 +80,26 @@ def test_a_replica_dropped_in_egress_leaves_the_others(switch: Switch) -> None:
 def test_groups_change_and_go(switch: Switch) -> None:
     frame = order(MULTICAST, 4) + PAYLOAD
     assert send(switch, frame) == []
-    switch.set_multicast_group(4, [(1, 1)])
-    switch.set_multicast_group(4, [(2, 2)])
+    switch.multicast_groups.set(4, [(1, 1)])
+    switch.multicast_groups.set(4, [(2, 2)])
     assert [copy.port for copy in send(switch, frame)] == [2]
-    switch.delete_multicast_group(4)
+    switch.multicast_groups.delete(4)
     assert send(switch, frame) == []
     with pytest.raises(ControlError) as caught:
-        switch.delete_multicast_group(4)
+        switch.multicast_groups.delete(4)
     assert caught.value.code is Code.NOT_FOUND
     with pytest.raises(ControlError):
-        switch.set_multicast_group(0, [(1, 1)])
+        switch.multicast_groups.set(0, [(1, 1)])
 
 
 def test_a_drop_after_multicast_wins(switch: Switch) -> None:
-    switch.set_multicast_group(4, [(1, 1)])
+    switch.multicast_groups.set(4, [(1, 1)])
     assert send(switch, order(DROPPED, 4) + PAYLOAD) == []
 
 
 def test_clone_at_ingress_is_the_packet_as_it_came(switch: Switch) -> None:
     """Of the metadata only the field list survives; the clone leaves before the packet."""
-    switch.set_clone_session(6, [(9, 21)])
+    switch.clone_sessions.set(6, [(9, 21)])
     frame = order(CLONE_IN, 6, 3) + PAYLOAD
     changed = order(CLONE_IN, 6, 0xEE) + PAYLOAD
     assert send(switch, frame) == [
@@ -109,7 +109,7 @@ def test_clone_at_ingress_is_the_packet_as_it_came(switch: Switch) -> None:
 
 
 def test_clone_of_a_dropped_packet(switch: Switch) -> None:
-    switch.set_clone_session(6, [(9, 1), (10, 2)], packet_length=20)
+    switch.clone_sessions.set(6, [(9, 1), (10, 2)], packet_length=20)
     frame = order(ONLY_CLONE, 6) + PAYLOAD
     copies = send(switch, frame)
     assert [(copy.port, copy.type, copy.kept) for copy in copies] == [(9, 1, 0), (10, 1, 0)]
@@ -121,7 +121,7 @@ def test_clone_to_no_session_is_no_clone(switch: Switch) -> None:
 
 
 def test_clone_at_egress(switch: Switch) -> None:
-    switch.set_clone_session(6, [(9, 21)])
+    switch.clone_sessions.set(6, [(9, 21)])
     frame = order(CLONE_OUT, 6) + PAYLOAD
     packet, clone = send(switch, frame)
     assert packet == Copy(1, 0, rest=frame)
@@ -152,7 +152,7 @@ def test_recirculation_may_take_many_rounds(switch: Switch) -> None:
 
 def test_endless_recirculation_ends(switch: Switch) -> None:
     """Also when every round makes two of one."""
-    switch.set_clone_session(3, [(1, 1)])
+    switch.clone_sessions.set(3, [(1, 1)])
     for argument in (2, 3):
         assert switch.process(5, order(FOREVER, argument) + PAYLOAD, 0) == []
     assert switch.statistics().packets_dropped >= 2
@@ -191,4 +191,4 @@ def test_a_closed_switch_says_so(switch: Switch) -> None:
     with pytest.raises(ValueError, match="closed"):
         switch.process(1, b"", 0)
     with pytest.raises(ValueError, match="closed"):
-        switch.set_multicast_group(1, [])
+        switch.multicast_groups.set(1, [])

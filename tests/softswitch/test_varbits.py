@@ -25,7 +25,7 @@ _COPIES = [(2, 1), (3, 2), (4, 3)]  # of group 1
 @pytest.fixture(scope="module")
 def switch() -> Iterator[Switch]:
     with Switch(program("varbits")) as made:
-        made.set_multicast_group(1, _COPIES)
+        made.multicast_groups.set(1, _COPIES)
         yield made
 
 

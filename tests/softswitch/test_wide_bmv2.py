@@ -65,13 +65,12 @@ def test_externs(tmp_path: Path) -> None:
     prefix = value & (1 << 160) - (1 << 80)
     with Bmv2Stream(program, info) as bmv2, Switch(load_program(program)) as soft:
         bmv2.control.insert("In.exact_", (value, 3), "In.answer", (value >> 1,), 0)
-        soft.insert_entry("In.exact_", Entry((Exact(value), Exact(3)), "In.answer", (value >> 1,)))
+        soft.table("In.exact_").insert(Entry((Exact(value), Exact(3)), "In.answer", (value >> 1,)))
         bmv2.control.insert("In.lpm_", (Lpm(prefix % (1 << 160), 80),), "In.answer", (7,), 0)
-        soft.insert_entry("In.lpm_", Entry((SoftLpm(prefix % (1 << 160), 80),), "In.answer", (7,)))
+        soft.table("In.lpm_").insert(Entry((SoftLpm(prefix % (1 << 160), 80),), "In.answer", (7,)))
         key = value & 0xFF << 200, 0xFF << 200
         bmv2.control.insert("In.ternary_", (Ternary(*key), Ternary(0, 1)), "In.add", (value >> 120, 9), 4)
-        soft.insert_entry(
-            "In.ternary_",
+        soft.table("In.ternary_").insert(
             Entry((SoftTernary(*key), SoftTernary(0, 1)), "In.add", (value >> 120, 9), priority=4),
         )
         frames = sent(source, value)

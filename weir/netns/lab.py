@@ -20,7 +20,7 @@ from weir.netns.namespace import Namespace, NamespaceError
 from weir.netns.netlink import NetlinkError, TokenBucket
 from weir.netns.offloads import offloads_off
 from weir.network import NetworkSpec, Plan, make_plan
-from weir.softswitch.dataplane.queueing import parse_rate
+from weir.softswitch.runtime.queueing import parse_rate
 
 _GRPC_PORT: Final = 9559  # and up, within the switches' own namespace
 _BRIDGE: Final = "bridge"

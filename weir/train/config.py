@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from weir.methods import find_method
 from weir.network import Background, NetworkSpec, parse_shape
-from weir.softswitch.dataplane.queueing import parse_rate
+from weir.softswitch.runtime.queueing import parse_rate
 from weir.wire.definition import MAX_WORKERS
 
 if TYPE_CHECKING:

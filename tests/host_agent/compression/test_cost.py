@@ -25,7 +25,8 @@ JOBS = count(1)
 @pytest.fixture(scope="module")
 def switch() -> Iterator[Switch]:
     with Switch(PROGRAM) as switch:
-        switch.insert_entry(*aggregation())
+        table, entry = aggregation()
+        switch.table(table).insert(entry)
         yield switch
 
 

@@ -28,7 +28,8 @@ def switch_with_job(workers: int, slots: int) -> Iterator[tuple[Switch, int]]:
     """Yield a switch that aggregates for one job, and the job's id."""
     job = Job(next(_jobs), range(1, workers + 1), slot_base=0, slots=slots, group=1)
     with Switch(PROGRAM) as switch:
-        switch.insert_entry(*aggregation())
+        table, entry = aggregation()
+        switch.table(table).insert(entry)
         job.install(switch)
         yield switch, job.job
 

@@ -56,7 +56,8 @@ def test_a_packet_after_a_rounds_first_is_a_retransmission_a_release_or_a_probe(
 ) -> None:
     faults = Faults(loss=0.1, jitter=50_000, trim=0.05)
     with Switch(PROGRAM) as switch:
-        switch.insert_entry(*aggregation())
+        table, entry = aggregation()
+        switch.table(table).insert(entry)
         with Rack(switch, workers=3, slots=8, seed=1, up=faults, down=faults) as rack:
             rack.submit([Work(Op.ADD, 256, np.ones(200 * 256, np.uint32), 0, service) for _ in rack.hosts])
             rack.run()

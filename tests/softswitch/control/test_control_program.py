@@ -143,7 +143,7 @@ def test_a_program_stays_while_it_is_looked_at(device: Device, controller: Contr
         push.start()
         push.join(0.5)  # time enough to close the switch, if it could
         assert set(switch.assertion_failures().values()) == {0}
-        switch.set_crc_parameters("calc_0", CCITT)
+        switch.crcs.set("calc_0", CCITT)
     push.join(PATIENCE)
     assert rows(ctl("crc", "list")) == [OWN, OWN_32]
 

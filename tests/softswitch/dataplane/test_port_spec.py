@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from weir.softswitch.dataplane.port_spec import Interface, Pcap, PortSpec, Shm, Tunnel, parse_port
-from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.runtime.queueing import Queueing
 
 GOOD = {
     "1=veth1": PortSpec(1, Interface("veth1")),

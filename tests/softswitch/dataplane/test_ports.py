@@ -39,7 +39,7 @@ def loop(program: Program) -> Iterator[PortLoop]:
 
 
 def send_to(switch: Switch, mac: int, port: int) -> None:
-    switch.insert_entry("ControlIngress.stations", Entry((Exact(mac),), "ControlIngress.forward", (port,)))
+    switch.table("ControlIngress.stations").insert(Entry((Exact(mac),), "ControlIngress.forward", (port,)))
 
 
 def frame(to: int, payload: bytes = b"") -> bytes:
@@ -193,7 +193,7 @@ def test_an_entry_changed_at_full_traffic_is_never_seen_half_changed(
     with Switch(program) as switch, PortLoop() as loop:
         for number in (1, 2, 3):
             loop.add_shm(number, tmp_path)
-        switch.insert_entry(table, entry(0))
+        switch.table(table).insert(entry(0))
         loop.set_switch(switch)
         loop.start()
         enough = threading.Event()
@@ -201,7 +201,7 @@ def test_an_entry_changed_at_full_traffic_is_never_seen_half_changed(
         def change() -> None:
             while not enough.is_set():
                 for version in (1, 0):
-                    switch.modify_entry(table, entry(version))
+                    switch.table(table).modify(entry(version))
 
         writer = threading.Thread(target=change)
         with ShmPort(tmp_path, 1) as one, ShmPort(tmp_path, 2) as two, ShmPort(tmp_path, 3) as three:

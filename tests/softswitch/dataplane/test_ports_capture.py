@@ -20,8 +20,8 @@ def loop() -> Iterator[PortLoop]:
     """Yield a running loop; what comes in at 1 or 2 leaves at the other."""
     with Switch(CONTROL, cpu_port=510) as switch, PortLoop() as made:
         for port in (1, 2):
-            switch.insert_entry(
-                "ControlIngress.stations", Entry((Exact(port),), "ControlIngress.forward", (port,))
+            switch.table("ControlIngress.stations").insert(
+                Entry((Exact(port),), "ControlIngress.forward", (port,))
             )
         made.set_switch(switch)
         for port in (1, 2):

@@ -13,7 +13,7 @@ from tests.softswitch.p4rt.p4rt_client import PATIENCE
 from tests.softswitch.programs import program
 from weir.native.ring import ShmPort
 from weir.softswitch.dataplane.ports import PortError, PortLoop
-from weir.softswitch.dataplane.queueing import Queueing, QueueStatistics
+from weir.softswitch.runtime.queueing import Queueing, QueueStatistics
 from weir.softswitch.switch import Switch
 
 IN, OUT, FREE = 1, 2, 3

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.softswitch.programs import pack, program, unpack
-from weir.softswitch.dataplane.queueing import Queueing, QueueStatistics, parse_rate
 from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.runtime.queueing import Queueing, QueueStatistics, parse_rate
 from weir.softswitch.switch import Switch
 
 MULTICAST, DROP, CLONE_IN, CLONE_OUT, RECIRCULATE = 1, 2, 4, 8, 16
@@ -76,7 +76,7 @@ def run_dry(switch: Switch) -> list[tuple[int, Copy]]:
 
 
 def counts(switch: Switch, priority: int = 0, port: int = PORT) -> QueueStatistics:
-    return switch.queue_statistics(port)[priority]
+    return switch.queues(port).statistics()[priority]
 
 
 # -- ports without limits --------------------------------------------------------------------------------
@@ -88,11 +88,11 @@ def test_a_port_without_limits_has_no_queue(switch: Switch) -> None:
     assert copy.enq_qdepth == copy.deq_qdepth == copy.deq_timedelta == 0
     assert switch.deadline() is None
     assert switch.step(10**12) == []
-    assert switch.queue_statistics(PORT) == (QueueStatistics(0, 0, 0, 0, 0, 0),) * 8
+    assert switch.queues(PORT).statistics() == (QueueStatistics(0, 0, 0, 0, 0, 0),) * 8
 
 
 def test_limits_of_one_port_leave_the_others_alone(switch: Switch) -> None:
-    switch.set_queueing(OTHER, Queueing(rate_bps=1))
+    switch.queues(OTHER).set(Queueing(rate_bps=1))
     for _ in range(5):
         (copy,) = send(switch, order(), 7_000_000)
         assert (copy.port, copy.left, copy.enq_qdepth) == (PORT, 7000, 0)
@@ -103,7 +103,7 @@ def test_limits_of_one_port_leave_the_others_alone(switch: Switch) -> None:
 
 def test_a_frame_leaves_when_the_line_is_free(switch: Switch) -> None:
     """The first at once, each other when the one before is out: 8 us for 100 bytes at 100 Mbit/s."""
-    switch.set_queueing(PORT, Queueing(rate_bps=100 * MBIT))
+    switch.queues(PORT).set(Queueing(rate_bps=100 * MBIT))
     assert [copy.left for copy in send(switch, order(), 1000_000)] == [1000]
     assert send(switch, order(length=200), 1001_000) == []
     assert send(switch, order(), 1002_000) == []
@@ -117,7 +117,7 @@ def test_a_frame_leaves_when_the_line_is_free(switch: Switch) -> None:
 def test_fractions_of_nanoseconds_add_up(switch: Switch) -> None:
     """A million bits a second and a third: no rate drifts."""
     rate = 999_999_937
-    switch.set_queueing(PORT, Queueing(rate_bps=rate, depth_packets=1000))
+    switch.queues(PORT).set(Queueing(rate_bps=rate, depth_packets=1000))
     for _ in range(1000):
         send(switch, order())
     left = run_dry(switch)
@@ -125,7 +125,7 @@ def test_fractions_of_nanoseconds_add_up(switch: Switch) -> None:
 
 
 def test_packets_per_second_count_what_egress_drops(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_pps=1000))
+    switch.queues(PORT).set(Queueing(rate_pps=1000))
     assert send(switch, order(what=DROP)) == []
     send(switch, order(length=1000))
     send(switch, order())
@@ -133,14 +133,14 @@ def test_packets_per_second_count_what_egress_drops(switch: Switch) -> None:
 
 
 def test_what_egress_drops_takes_no_time_on_the_line(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_bps=MBIT))
+    switch.queues(PORT).set(Queueing(rate_bps=MBIT))
     assert send(switch, order(what=DROP)) == []
     assert len(send(switch, order())) == 1
     assert counts(switch).packets == 1
 
 
 def test_a_burst_leaves_at_once_after_a_pause(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_bps=8 * MBIT, burst_bytes=300))  # 1 us a byte
+    switch.queues(PORT).set(Queueing(rate_bps=8 * MBIT, burst_bytes=300))  # 1 us a byte
     left = [len(send(switch, order())) for _ in range(6)]
     assert left == [1, 1, 1, 1, 0, 0], "one, and 300 bytes ahead"
     assert [time for time, _ in run_dry(switch)] == [100_000, 200_000]
@@ -149,7 +149,7 @@ def test_a_burst_leaves_at_once_after_a_pause(switch: Switch) -> None:
 
 
 def test_both_rates_hold(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_bps=8 * MBIT, rate_pps=5000))  # 1 us a byte, 200 us a packet
+    switch.queues(PORT).set(Queueing(rate_bps=8 * MBIT, rate_pps=5000))  # 1 us a byte, 200 us a packet
     for length in (100, 500, 100):
         send(switch, order(length=length))
     assert [time for time, _ in run_dry(switch)] == [200_000, 700_000]
@@ -159,7 +159,7 @@ def test_both_rates_hold(switch: Switch) -> None:
 
 
 def test_higher_priorities_go_first_and_each_in_order(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_bps=MBIT))
+    switch.queues(PORT).set(Queueing(rate_bps=MBIT))
     send(switch, order())
     for priority in (0, 7, 3, 7, 0, 5, 3):
         send(switch, order(priority=priority))
@@ -169,7 +169,7 @@ def test_higher_priorities_go_first_and_each_in_order(switch: Switch) -> None:
 
 
 def test_a_full_queue_drops_and_counts_and_others_do_not_care(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_bps=1000, depth_packets=2))
+    switch.queues(PORT).set(Queueing(rate_bps=1000, depth_packets=2))
     for priority in (0, 0, 0, 0, 1, 1, 1, 1):
         send(switch, order(priority=priority))
     arrived = 100 - REPORT
@@ -181,7 +181,7 @@ def test_a_full_queue_drops_and_counts_and_others_do_not_care(switch: Switch) ->
 
 
 def test_depth_in_bytes(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_bps=1000, depth_bytes=150))
+    switch.queues(PORT).set(Queueing(rate_bps=1000, depth_bytes=150))
     for length in (100, 150, 150, 60, 92):  # without the report: 54, 104, 104, 14, 46
         send(switch, order(length=length))
     assert (counts(switch).dropped_packets, counts(switch).dropped_bytes) == (2, 150)
@@ -189,7 +189,7 @@ def test_depth_in_bytes(switch: Switch) -> None:
 
 
 def test_what_a_packet_learns_about_its_queue(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_pps=1000))
+    switch.queues(PORT).set(Queueing(rate_pps=1000))
     first = send(switch, order(priority=2), 10_000_000)
     for now in (10_100_000, 10_200_000, 10_300_000):
         send(switch, order(priority=2), now)
@@ -206,17 +206,17 @@ def test_what_a_packet_learns_about_its_queue(switch: Switch) -> None:
 
 def test_ingress_and_egress_share_registers(switch: Switch) -> None:
     """So a program can count what it has let in and what has not left yet."""
-    switch.set_queueing(PORT, Queueing(rate_bps=MBIT))
+    switch.queues(PORT).set(Queueing(rate_bps=MBIT))
     for _ in range(4):
         send(switch, order())
-    assert switch.read_register("inside", PORT) == 3
+    assert switch.register("inside").read(PORT) == 3
     assert [copy.inside for _, copy in run_dry(switch)] == [2, 1, 0]
-    assert switch.read_register("inside", PORT) == 0
+    assert switch.register("inside").read(PORT) == 0
 
 
 def test_a_packet_that_waits_keeps_itself(switch: Switch) -> None:
     """Headers, metadata and payload, whatever passes in the meantime."""
-    switch.set_queueing(PORT, Queueing(rate_bps=10_000))
+    switch.queues(PORT).set(Queueing(rate_bps=10_000))
     rng = random.Random(1)
     frames = []
     for number in range(40):
@@ -234,9 +234,9 @@ def test_a_packet_that_waits_keeps_itself(switch: Switch) -> None:
 
 
 def test_replicas_wait_each_for_its_port(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_pps=10))
-    switch.set_queueing(OTHER, Queueing(rate_pps=1000))
-    switch.set_multicast_group(9, [(PORT, 1), (5, 2), (OTHER, 3)])
+    switch.queues(PORT).set(Queueing(rate_pps=10))
+    switch.queues(OTHER).set(Queueing(rate_pps=1000))
+    switch.multicast_groups.set(9, [(PORT, 1), (5, 2), (OTHER, 3)])
     frame = order(9, what=MULTICAST, priority=4)
     assert sorted((copy.port, copy.rid) for copy in send(switch, frame)) == [(PORT, 1), (OTHER, 3), (5, 2)]
     assert [(copy.port, copy.rid) for copy in send(switch, frame)] == [(5, 2)]
@@ -251,8 +251,8 @@ def test_replicas_wait_each_for_its_port(switch: Switch) -> None:
 @pytest.mark.parametrize("kind, instance", [(CLONE_IN, 1), (CLONE_OUT, 2)])
 def test_clones_wait_too(switch: Switch, kind: int, instance: int) -> None:
     """In the queue that their own priority says: a clone's is 0, it is not on the field list."""
-    switch.set_clone_session(1, [(PORT, 6)])
-    switch.set_queueing(PORT, Queueing(rate_pps=1000))
+    switch.clone_sessions.set(1, [(PORT, 6)])
+    switch.queues(PORT).set(Queueing(rate_pps=1000))
     frame = order(OTHER, what=kind, priority=5)
     assert sorted((copy.port, copy.type) for copy in send(switch, frame)) == [(PORT, instance), (OTHER, 0)]
     assert [copy.port for copy in send(switch, frame)] == [OTHER]
@@ -262,7 +262,7 @@ def test_clones_wait_too(switch: Switch, kind: int, instance: int) -> None:
 
 
 def test_a_packet_from_a_queue_can_be_recirculated(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_pps=1000))
+    switch.queues(PORT).set(Queueing(rate_pps=1000))
     assert send(switch, order(what=RECIRCULATE, priority=6)) == [], "back in the queue"
     assert counts(switch, 6).depth_packets == 1
     ((time, copy),) = run_dry(switch)
@@ -271,9 +271,9 @@ def test_a_packet_from_a_queue_can_be_recirculated(switch: Switch) -> None:
 
 def test_what_recirculates_forever_through_a_queue_ends() -> None:
     with Switch(program("traffic")) as switch:
-        switch.set_clone_session(3, [(1, 1)])
+        switch.clone_sessions.set(3, [(1, 1)])
         for limits in (Queueing(), Queueing(rate_pps=10**9)):
-            switch.set_queueing(1, limits)
+            switch.queues(1).set(limits)
             assert switch.process(5, pack([(10, 8), (2, 16), (0, 8)]), 0) == []
         while (due := switch.deadline()) is not None:
             assert switch.step(due) == []
@@ -284,8 +284,8 @@ def test_what_goes_round_and_multiplies_leaves_the_switch_to_others_in_between()
     """Clones of recirculated packets, of which egress sends none: all of them are always due at once."""
     with Switch(program("traffic")) as switch:
         for port in range(4):
-            switch.set_queueing(port, Queueing())
-        switch.set_clone_session(3, [(port, 1) for port in range(4)])
+            switch.queues(port).set(Queueing())
+        switch.clone_sessions.set(3, [(port, 1) for port in range(4)])
         assert switch.process(5, pack([(10, 8), (3, 16), (0, 8)]), 0) == []
         dropped = []
         for _ in range(3):
@@ -293,7 +293,7 @@ def test_what_goes_round_and_multiplies_leaves_the_switch_to_others_in_between()
             assert switch.deadline() is not None, "they are not through"
             dropped.append(switch.statistics().packets_dropped)
         assert dropped[0] < dropped[1] < dropped[2] < 10**6, "every step does a part of it"
-        switch.set_clone_session(3, [])
+        switch.clone_sessions.set(3, [])
         steps = 0
         while switch.deadline() is not None:  # those that are left go round until they have done so too often
             assert switch.step(0) == []
@@ -303,10 +303,10 @@ def test_what_goes_round_and_multiplies_leaves_the_switch_to_others_in_between()
 
 def test_a_port_that_loses_its_limits_while_packets_multiply_holds_no_more_and_more() -> None:
     with Switch(program("traffic")) as switch:
-        switch.set_queueing(1, Queueing())
-        switch.set_clone_session(3, [(1, 1), (1, 2)])
+        switch.queues(1).set(Queueing())
+        switch.clone_sessions.set(3, [(1, 1), (1, 2)])
         assert switch.process(5, pack([(10, 8), (3, 16), (0, 8)]), 0) == []
-        switch.set_queueing(1, None)
+        switch.queues(1).set(None)
         for _ in range(10):
             assert switch.step(0) == []
             assert counts(switch, port=1).depth_packets <= 1024
@@ -314,7 +314,7 @@ def test_a_port_that_loses_its_limits_while_packets_multiply_holds_no_more_and_m
 
 def test_times_due_at_once_go_by_port_number(switch: Switch) -> None:
     for port in (7, 2, 5):
-        switch.set_queueing(port, Queueing(rate_pps=100))
+        switch.queues(port).set(Queueing(rate_pps=100))
     for port in (5, 7, 2, 5, 7, 2):
         send(switch, order(port))
     assert [port for port, _ in switch.step(SECOND)] == [2, 5, 7]
@@ -327,7 +327,7 @@ def test_a_late_step_changes_nothing_but_the_moment(switch: Switch) -> None:
     """Every frame sees the time at which it was due; frames that come late see their own."""
     with Switch(program("queues")) as late:
         for each in (switch, late):
-            each.set_queueing(PORT, Queueing(rate_pps=1000))
+            each.queues(PORT).set(Queueing(rate_pps=1000))
             for priority in (1, 2, 3):
                 each.process(1, order(priority=priority), 0)
         timely = [copy for _, copy in run_dry(switch)]
@@ -336,7 +336,7 @@ def test_a_late_step_changes_nothing_but_the_moment(switch: Switch) -> None:
 
 
 def test_process_first_sends_what_is_due(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_pps=1000))
+    switch.queues(PORT).set(Queueing(rate_pps=1000))
     for _ in range(3):
         send(switch, order())
     assert [copy.number for copy in send(switch, order(OTHER), 1_500_000)] == [2, 4]
@@ -347,40 +347,40 @@ def test_process_first_sends_what_is_due(switch: Switch) -> None:
 
 
 def test_another_rate_holds_at_once_for_what_waits(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_bps=800))  # a second for a frame
+    switch.queues(PORT).set(Queueing(rate_bps=800))  # a second for a frame
     for _ in range(4):
         send(switch, order())
     assert switch.deadline() == SECOND
     switch.step(SECOND // 2)
-    switch.set_queueing(PORT, Queueing(rate_bps=8000))
+    switch.queues(PORT).set(Queueing(rate_bps=8000))
     assert [time for time, _ in run_dry(switch)] == [SECOND // 2 + SECOND * i // 20 for i in (1, 3, 5)]
 
 
 def test_lower_depths_keep_what_waits(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_bps=800))
+    switch.queues(PORT).set(Queueing(rate_bps=800))
     for _ in range(5):
         send(switch, order())
-    switch.set_queueing(PORT, Queueing(rate_bps=800, depth_packets=0))
+    switch.queues(PORT).set(Queueing(rate_bps=800, depth_packets=0))
     send(switch, order())
     assert (counts(switch).depth_packets, counts(switch).dropped_packets) == (4, 1)
     assert len(run_dry(switch)) == 4
 
 
 def test_without_limits_what_waits_leaves_before_what_comes(switch: Switch) -> None:
-    switch.set_queueing(PORT, Queueing(rate_bps=1))
+    switch.queues(PORT).set(Queueing(rate_bps=1))
     for _ in range(3):
         send(switch, order(), 5000)
-    switch.clear_queueing(PORT)
+    switch.queues(PORT).clear()
     assert switch.deadline() == 5000
     assert [copy.number for copy in send(switch, order(), 6000)] == [2, 3, 4]
     assert switch.deadline() is None
-    switch.clear_queueing(PORT)
-    assert switch.queue_statistics(PORT) == (QueueStatistics(0, 0, 0, 0, 0, 0),) * 8
+    switch.queues(PORT).clear()
+    assert switch.queues(PORT).statistics() == (QueueStatistics(0, 0, 0, 0, 0, 0),) * 8
 
 
 def test_a_switch_goes_with_all_that_waits() -> None:
     with Switch(program("queues")) as switch:
-        switch.set_queueing(PORT, Queueing(rate_bps=1))
+        switch.queues(PORT).set(Queueing(rate_bps=1))
         for _ in range(10):
             send(switch, order())
 
@@ -388,7 +388,7 @@ def test_a_switch_goes_with_all_that_waits() -> None:
 def test_refusals(switch: Switch) -> None:
     for port in (-1, 512):
         with pytest.raises(ControlError, match="ports are 0 to 511") as caught:
-            switch.set_queueing(port, Queueing())
+            switch.queues(port).set(Queueing())
         assert caught.value.code is Code.INVALID_ARGUMENT
     for bad in ({"rate_bps": 0}, {"rate_pps": 0}, {"burst_bytes": -1}, {"depth_packets": 2**32}):
         with pytest.raises(ValueError, match=f"{next(iter(bad))} is"):
@@ -468,7 +468,7 @@ def test_any_arrivals_leave_as_the_model_says(
     model = Model(rate, depth)
     now = 0
     with Switch(program("queues")) as switch:
-        switch.set_queueing(PORT, Queueing(rate_bps=rate, depth_packets=depth))
+        switch.queues(PORT).set(Queueing(rate_bps=rate, depth_packets=depth))
         left = []
         for number, (pause, priority, length) in enumerate(steps, 1):
             now += pause
@@ -477,5 +477,5 @@ def test_any_arrivals_leave_as_the_model_says(
         left += [copy for _, copy in run_dry(switch)]
         model.step(10**12)
         assert [(copy.left, copy.number) for copy in left] == model.left
-        dropped = sum(each.dropped_packets for each in switch.queue_statistics(PORT))
+        dropped = sum(each.dropped_packets for each in switch.queues(PORT).statistics())
         assert dropped == len(steps) - len(left)

@@ -22,7 +22,7 @@ from tests.softswitch.programs import FOLDER, program
 from weir.controller.qos import QueueSpec
 from weir.controller.queue_driver import QueueDriverError, set_queues
 from weir.netns import Namespace
-from weir.softswitch.dataplane.queueing import Queueing
+from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.switch import Switch
 
 pytestmark = [pytest.mark.root, pytest.mark.bmv2]
@@ -110,7 +110,7 @@ def through_soft(first: Sequence[bytes], then: Sequence[bytes], limits: Queueing
     assert limits.rate_pps is not None
     pause = SECOND // limits.rate_pps
     with Switch(program("queues")) as switch:
-        switch.set_queueing(OUT, limits)
+        switch.queues(OUT).set(limits)
         left = [
             copy for turn, frame in enumerate(first) for copy in read(switch.process(IN, frame, turn * pause))
         ]

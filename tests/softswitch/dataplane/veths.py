@@ -106,7 +106,7 @@ def forwarding(veths: Veths, kind: str) -> Iterator[PortLoop]:
     with Switch(load_program(CONTROL), cpu_port=510) as switch, PortLoop() as loop:
         for host in veths.hosts:
             key = (Exact(int.from_bytes(mac_bytes(host), "big")),)
-            switch.insert_entry("ControlIngress.stations", Entry(key, "ControlIngress.forward", (host,)))
+            switch.table("ControlIngress.stations").insert(Entry(key, "ControlIngress.forward", (host,)))
         loop.set_switch(switch)
         for host in veths.hosts:
             veths.attach(loop, kind, host, f"sw{host}")

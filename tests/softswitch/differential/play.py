@@ -54,15 +54,15 @@ def on_soft(path: Path, program: Any, scenario: Scenario) -> Played:
     """On the soft switch."""
     with Switch(path) as switch:
         for row in scenario.rows:
-            switch.insert_entry(row.table, Entry(entry_key(row.key), row.action, row.args, row.priority))
+            switch.table(row.table).insert(Entry(entry_key(row.key), row.action, row.args, row.priority))
         for default in scenario.defaults:
-            switch.set_default(default.table, default.action, default.args)
+            switch.table(default.table).set_default(default.action, default.args)
         for group, replicas in scenario.groups:
-            switch.set_multicast_group(group, replicas)
+            switch.multicast_groups.set(group, replicas)
         for session, replicas in scenario.sessions:
-            switch.set_clone_session(session, replicas)
+            switch.clone_sessions.set(session, replicas)
         left = [_by_port(switch.process(port, frame, NOW_US * 1000)) for port, frame in scenario.frames]
-        counts = [switch.read_counter(name, index) for name, index in counters(program)]
+        counts = [switch.counter(name).read(index) for name, index in counters(program)]
     return Played(tuple(left), tuple((count.packets, count.bytes) for count in counts))
 
 

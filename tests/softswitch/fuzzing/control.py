@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from tests.softswitch.differential.vocabulary import Vocabulary
-from weir.softswitch.dataplane.queueing import Queueing
 from weir.softswitch.errors import ControlError
 from weir.softswitch.program.types import Action, MatchKind, Table, TableKey
+from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.state.entry import (
     ByGroup,
     ByMember,
@@ -50,7 +50,7 @@ class RandomControl:
             tables += [self._member, self._member, self._member, self._members_group, self._members_group]
         self._calls: list[Callable[[], object]] = [*(tables if self._tables else ()), *cells, *traffic]
         if trace:
-            self._calls += [self._start_trace, self._stop_trace, switch.read_trace]
+            self._calls += [self._start_trace, self._stop_trace, switch.recorder.read]
 
     def change(self, now: int) -> None:
         """One call."""
@@ -64,32 +64,32 @@ class RandomControl:
 
     def _insert(self) -> None:
         table = self._rng.choice(self._tables)
-        self._switch.insert_entry(table.name, self._entry(table))
+        self._switch.table(table.name).insert(self._entry(table))
 
     def _modify(self) -> None:
         table, entry = self._existing()
         made = self._entry(table)
-        self._switch.modify_entry(table.name, replace(made, key=entry.key, priority=entry.priority))
+        self._switch.table(table.name).modify(replace(made, key=entry.key, priority=entry.priority))
 
     def _delete(self) -> None:
         table, entry = self._existing()
-        self._switch.delete_entry(table.name, entry.key, entry.priority)
+        self._switch.table(table.name).delete(entry.key, entry.priority)
 
     def _default(self) -> None:
         table = self._rng.choice(self._tables)
         if self._rng.random() < 0.3:
-            self._switch.reset_default(table.name)
+            self._switch.table(table.name).reset_default()
         else:
-            self._switch.set_default(table.name, *self._call(table))
+            self._switch.table(table.name).set_default(*self._call(table))
 
     def _read_entries(self) -> None:
         table, entry = self._existing()
-        self._switch.entry_counter(table.name, entry.key, entry.priority)
-        self._switch.write_entry_counter(table.name, entry.key, Count(1, 2), entry.priority)
+        self._switch.table(table.name).count(entry.key, entry.priority)
+        self._switch.table(table.name).set_count(entry.key, Count(1, 2), entry.priority)
 
     def _existing(self) -> tuple[Table, Entry]:
         table = self._rng.choice(self._tables)
-        entries = self._switch.entries(table.name)
+        entries = self._switch.table(table.name).entries()
         return table, self._rng.choice(entries) if entries else self._entry(table)
 
     def _entry(self, table: Table) -> Entry:
@@ -139,46 +139,48 @@ class RandomControl:
         return self._rng.randrange(6)
 
     def _member(self) -> None:
-        rng, profiles = self._rng, self._switch.profiles
+        rng = self._rng
         name = rng.choice(list(self._program.action_profiles))
+        profile = self._switch.profile(name)
         actions = list(self._program.profile_actions(name).values())
         member = Member(self._identity(), *self._action_call(rng.choice(actions)))
         match rng.randrange(4):
             case 0:
-                profiles.modify_member(name, member)
+                profile.modify_member(member)
             case 1:
-                profiles.delete_member(name, member.id)
+                profile.delete_member(member.id)
             case _:
-                profiles.insert_member(name, member)
-        profiles.members(name)
+                profile.insert_member(member)
+        profile.members()
 
     def _members_group(self) -> None:
-        rng, profiles = self._rng, self._switch.profiles
+        rng = self._rng
         name = rng.choice(list(self._program.action_profiles))
+        profile = self._switch.profile(name)
         members = {self._identity(): rng.choice((1, 1, 3, 100)) for _ in range(rng.randrange(4))}
         group = Group(self._identity(), tuple(GroupMember(*each) for each in members.items()))
         match rng.randrange(4):
             case 0:
-                profiles.modify_group(name, group)
+                profile.modify_group(group)
             case 1:
-                profiles.delete_group(name, group.id)
+                profile.delete_group(group.id)
             case _:
-                profiles.insert_group(name, group)
-        profiles.set_port_up(rng.choice(PORTS), rng.random() < 0.8)
+                profile.insert_group(group)
+        self._switch.set_port_up(rng.choice(PORTS), rng.random() < 0.8)
 
     # -- cells ---------------------------------------------------------------------------------------
 
     def _register(self) -> None:
         for name, about in self._program.registers.items():
             index = self._rng.choice((0, about.size - 1, about.size, self._rng.randrange(about.size)))
-            self._switch.write_register(name, index, self._vocabulary.value(about.bits))
-            self._switch.read_register(name, index)
+            self._switch.register(name).write(index, self._vocabulary.value(about.bits))
+            self._switch.register(name).read(index)
 
     def _counter(self) -> None:
         for name, about in self._program.counters.items():
             index = self._rng.choice((0, about.size, max(about.size - 1, 0)))
-            self._switch.write_counter(name, index, Count(self._rng.getrandbits(64), 3))
-            self._switch.read_counter(name, index)
+            self._switch.counter(name).write(index, Count(self._rng.getrandbits(64), 3))
+            self._switch.counter(name).read(index)
 
     def _meter(self) -> None:
         for name, about in self._program.meters.items():
@@ -186,12 +188,12 @@ class RandomControl:
             config = self._rng.choice((None, MeterConfig(cir, burst, cir + 1, burst)))
             if about.table is None:
                 index = self._rng.choice((None, 0, about.size - 1, about.size))
-                self._switch.meters.configure(name, config, index)
-                self._switch.meters.marked(name, index or 0)
+                self._switch.meter(name).configure(config, index)
+                self._switch.meter(name).marked(index or 0)
             else:
                 table = self._program.tables[about.table]
-                for entry in self._switch.entries(table.name)[:1]:
-                    self._switch.set_entry_meter(table.name, entry.key, config, entry.priority)
+                for entry in self._switch.table(table.name).entries()[:1]:
+                    self._switch.table(table.name).set_meter(entry.key, config, entry.priority)
 
     def _digests(self) -> None:
         self._switch.digests.take()
@@ -208,25 +210,24 @@ class RandomControl:
     def _group(self) -> None:
         number = self._rng.choice(_NUMBERS)
         if self._rng.random() < 0.8:
-            self._switch.set_multicast_group(number, self._replicas())
+            self._switch.multicast_groups.set(number, self._replicas())
         else:
-            self._switch.delete_multicast_group(number)
+            self._switch.multicast_groups.delete(number)
 
     def _session(self) -> None:
         number = self._rng.choice(_NUMBERS)
         if self._rng.random() < 0.8:
             length = self._rng.choice((0, 0, 1, 20, 5000))
-            self._switch.set_clone_session(number, self._replicas(), length)
+            self._switch.clone_sessions.set(number, self._replicas(), length)
         else:
-            self._switch.delete_clone_session(number)
+            self._switch.clone_sessions.delete(number)
 
     def _queueing(self) -> None:
         rng, port = self._rng, self._rng.choice((*PORTS[:-1], self._rng.randrange(512)))
         if rng.random() < 0.4:
-            self._switch.clear_queueing(port)
+            self._switch.queues(port).clear()
             return
-        self._switch.set_queueing(
-            port,
+        self._switch.queues(port).set(
             Queueing(
                 rate_bps=rng.choice((None, 1, 10**6, 10**9, 1 << 40)),
                 rate_pps=rng.choice((None, None, 1, 1000)),
@@ -237,13 +238,13 @@ class RandomControl:
         )
 
     def _queues(self) -> None:
-        self._switch.queue_statistics(self._rng.choice(PORTS[:-1]))
+        self._switch.queues(self._rng.choice(PORTS[:-1])).statistics()
 
     # -- traces --------------------------------------------------------------------------------------
 
     def _start_trace(self) -> None:
         ports = self._rng.choice((None, [1, 2, 3]))
-        self._switch.start_trace(ports, self._rng.choice((None, 1, 100)))
+        self._switch.recorder.start(ports, self._rng.choice((None, 1, 100)))
 
     def _stop_trace(self) -> None:
-        self._switch.stop_trace()
+        self._switch.recorder.stop()

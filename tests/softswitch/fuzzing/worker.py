@@ -18,9 +18,9 @@ from tests.softswitch.differential.frames import FrameMaker
 from tests.softswitch.differential.vocabulary import Vocabulary
 from tests.softswitch.fuzzing.control import PORTS, RandomControl
 from weir.native.build import CompileError
-from weir.softswitch.bindings import EMIT
 from weir.softswitch.errors import ProgramError
 from weir.softswitch.program.loader import load_program
+from weir.softswitch.runtime.bindings import EMIT
 from weir.softswitch.switch import Switch
 
 _LONGEST = 2050
@@ -43,7 +43,7 @@ def _process(switch: Switch, port: int, frame: bytes, now: int, sink: _Sink) -> 
     """Like Switch.process, with the frame in a block exactly as long: one byte more is an error."""
     block = (ctypes.c_char * max(len(frame), 1))()
     ctypes.memmove(block, frame, len(frame))
-    switch._library._c.swc_process(switch.handle, port, block, len(frame), now, sink.emit, None)
+    switch._native._c.swc_process(switch.handle, port, block, len(frame), now, sink.emit, None)
 
 
 def run(path: Path, seed: int, frames: int, *, trace: bool) -> int:

@@ -249,7 +249,7 @@ def test_every_packet_gets_the_member_that_bmv2_chooses(
     rng = random.Random(seed)
     changed = 0
     for step in range(250):
-        members = [each.id for each in pipeline.switch.profiles.members("In.by_value")]
+        members = [each.id for each in pipeline.switch.profile("In.by_value").members()]
         message = random_update(rng, members)
         here = taken(pipeline, message)
         try:

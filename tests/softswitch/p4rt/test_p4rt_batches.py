@@ -16,12 +16,12 @@ from tests.softswitch.p4rt.p4rt_stream import write_errors
 from tests.softswitch.programs import FOLDER
 from weir.p4runtime.schema import p4info_pb2
 from weir.p4runtime.schema import p4runtime_pb2 as p4rt
-from weir.softswitch.dataplane.queueing import Queueing
 from weir.softswitch.device import Device
 from weir.softswitch.errors import ControlError
 from weir.softswitch.p4rt import batch, entities
 from weir.softswitch.p4rt.p4info import P4InfoIndex
 from weir.softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.state.entry import Entry, Exact
 from weir.softswitch.switch import Switch
 
@@ -243,8 +243,8 @@ def _station(pipeline: Pipeline) -> Callable[[_Step], Any]:
 def test_any_batch_is_done_or_not_done(pipeline: Pipeline, first: list[_Step], second: list[_Step]) -> None:
     """Against a plain model: a batch in which nothing fails does what its updates do, another nothing."""
     switch = pipeline.switch
-    for entry in switch.entries("ControlIngress.stations"):
-        switch.delete_entry("ControlIngress.stations", entry.key)
+    for entry in switch.table("ControlIngress.stations").entries():
+        switch.table("ControlIngress.stations").delete(entry.key)
     update = _station(pipeline)
     model: dict[int, int] = {}
     for steps in (first, second):
@@ -255,7 +255,7 @@ def test_any_batch_is_done_or_not_done(pipeline: Pipeline, first: list[_Step], s
         assert any(results) == failed
         model = model if failed else after
         present = {(Entry((Exact(dst),), "ControlIngress.forward", (port,))) for dst, port in model.items()}
-        assert set(switch.entries("ControlIngress.stations")) == present
+        assert set(switch.table("ControlIngress.stations").entries()) == present
 
 
 def _apply(model: dict[int, int], steps: list[_Step]) -> tuple[dict[int, int], bool]:
@@ -286,13 +286,13 @@ def test_no_atomic_batch_falls_between_a_frames_ingress_and_egress() -> None:
     atomic = p4rt.WriteRequest(atomicity=p4rt.WriteRequest.DATAPLANE_ATOMIC)
     with Switch(FOLDER / "meters.json") as switch:
         made = Pipeline(p4rt.ForwardingPipelineConfig(p4info=info), index, switch)
-        switch.set_queueing(1, Queueing(rate_bps=8000))
+        switch.queues(1).set(Queueing(rate_bps=8000))
         for _ in range(2):  # the second waits for the first
             switch.process(2, bytes(100), now=0)
         atomic.updates.extend(wanted.values())
         with pytest.raises(ControlError, match="frames wait between ingress and egress"):
             batch.apply(made, atomic)
-        assert not switch.entries("In.flows") and not switch.entries("Out.leaving")
+        assert not switch.table("In.flows").entries() and not switch.table("Out.leaving").entries()
         del atomic.updates[1]
         assert batch.apply(made, atomic) == [None]
         switch.step(now=10**10)

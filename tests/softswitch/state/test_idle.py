@@ -38,8 +38,8 @@ def expired(switch: Switch, now: int) -> list[int]:
 
 
 def test_an_entry_is_reported_once_per_timeout(switch: Switch) -> None:
-    switch.insert_entry("In.flows", flow(1, 100 * MS))
-    switch.insert_entry("In.flows", flow(2))
+    switch.table("In.flows").insert(flow(1, 100 * MS))
+    switch.table("In.flows").insert(flow(2))
     assert expired(switch, 1000 * MS) == [], "the time begins when the switch is told"
     assert expired(switch, 1100 * MS - 1) == []
     assert switch.expired(1100 * MS) == [("In.flows", flow(1, 100 * MS))]
@@ -47,7 +47,7 @@ def test_an_entry_is_reported_once_per_timeout(switch: Switch) -> None:
 
 
 def test_a_packet_starts_the_time_again(switch: Switch) -> None:
-    switch.insert_entry("In.flows", flow(1, 100 * MS))
+    switch.table("In.flows").insert(flow(1, 100 * MS))
     for now in range(0, 1000, 99):
         hit(switch, 1, now * MS)
         assert expired(switch, now * MS) == []
@@ -57,47 +57,47 @@ def test_a_packet_starts_the_time_again(switch: Switch) -> None:
 
 def test_idle_time_is_that_since_the_last_packet(switch: Switch) -> None:
     key = (Exact(1),)
-    switch.insert_entry("In.flows", flow(1, 100 * MS))
-    assert switch.idle_time("In.flows", key) == 0
+    switch.table("In.flows").insert(flow(1, 100 * MS))
+    assert switch.table("In.flows").idle_time(key) == 0
     switch.expired(5 * MS)
     switch.expired(7 * MS)
-    assert switch.idle_time("In.flows", key) == 2 * MS
+    assert switch.table("In.flows").idle_time(key) == 2 * MS
     hit(switch, 1, 8 * MS)
-    assert switch.idle_time("In.flows", key) == 0
+    assert switch.table("In.flows").idle_time(key) == 0
     hit(switch, 2, 20 * MS)
-    assert switch.idle_time("In.flows", key) == 12 * MS
+    assert switch.table("In.flows").idle_time(key) == 12 * MS
     assert expired(switch, 300 * MS) == [1]
-    assert switch.idle_time("In.flows", key) == 292 * MS, "a report is no packet"
-    switch.modify_entry("In.flows", flow(1))
-    assert switch.idle_time("In.flows", key) == 292 * MS, "nor is a change"
+    assert switch.table("In.flows").idle_time(key) == 292 * MS, "a report is no packet"
+    switch.table("In.flows").modify(flow(1))
+    assert switch.table("In.flows").idle_time(key) == 292 * MS, "nor is a change"
 
 
 def test_another_timeout_counts_from_the_last_packet(switch: Switch) -> None:
-    switch.insert_entry("In.flows", flow(1))
+    switch.table("In.flows").insert(flow(1))
     hit(switch, 1, 0)
     assert expired(switch, 10**6 * MS) == []
-    switch.modify_entry("In.flows", flow(1, 100 * MS))
+    switch.table("In.flows").modify(flow(1, 100 * MS))
     assert expired(switch, 10**6 * MS) == [1]
-    switch.modify_entry("In.flows", flow(1, 50 * MS))
+    switch.table("In.flows").modify(flow(1, 50 * MS))
     assert expired(switch, (10**6 + 49) * MS) == []
     assert expired(switch, (10**6 + 50) * MS) == [1]
-    switch.modify_entry("In.flows", flow(1))
+    switch.table("In.flows").modify(flow(1))
     assert expired(switch, 10**7 * MS) == []
 
 
 def test_a_new_entry_begins_anew(switch: Switch) -> None:
-    switch.insert_entry("In.flows", flow(1, 100 * MS))
+    switch.table("In.flows").insert(flow(1, 100 * MS))
     switch.expired(0)
-    switch.delete_entry("In.flows", (Exact(1),))
+    switch.table("In.flows").delete((Exact(1),))
     assert expired(switch, 99 * MS) == []
-    switch.insert_entry("In.flows", flow(1, 100 * MS))
+    switch.table("In.flows").insert(flow(1, 100 * MS))
     assert expired(switch, 150 * MS) == []
     assert expired(switch, 249 * MS) == []
     assert expired(switch, 250 * MS) == [1]
 
 
 def test_the_longest_timeout_never_ends(switch: Switch) -> None:
-    switch.insert_entry("In.flows", flow(1, (1 << 63) - 1))
+    switch.table("In.flows").insert(flow(1, (1 << 63) - 1))
     hit(switch, 1, (1 << 63) + 5)
     assert expired(switch, (1 << 63) + 6) == []
     assert expired(switch, (1 << 64) - 2) == []
@@ -105,13 +105,13 @@ def test_the_longest_timeout_never_ends(switch: Switch) -> None:
 
 def test_entries_of_other_kinds_of_table_age_too(switch: Switch) -> None:
     entry = Entry((Ternary(0x10, 0xF0), Range(1, 9)), "In.touch", (), 7, timeout_ns=10 * MS)
-    switch.insert_entry("In.ranges", entry)
+    switch.table("In.ranges").insert(entry)
     switch.expired(0)
     switch.process(5, order(0, index=5, who=0x13), 9 * MS)
     switch.process(5, order(0, index=10, who=0x13), 15 * MS)
     assert switch.expired(18 * MS) == []
     assert switch.expired(19 * MS) == [("In.ranges", entry)]
-    assert switch.idle_time("In.ranges", entry.key, 7) == 10 * MS
+    assert switch.table("In.ranges").idle_time(entry.key, 7) == 10 * MS
 
 
 def test_many_entries_against_a_model(switch: Switch) -> None:
@@ -119,7 +119,7 @@ def test_many_entries_against_a_model(switch: Switch) -> None:
     rng = random.Random(5)
     timeouts = {who: rng.choice((0, 20, 50, 300)) for who in range(1024)}
     for who, timeout in timeouts.items():
-        switch.insert_entry("In.flows", flow(who, timeout * MS))
+        switch.table("In.flows").insert(flow(who, timeout * MS))
     since = dict.fromkeys(timeouts, 0)
     switch.expired(0)
     for now in range(1, 400, 3):
@@ -133,13 +133,13 @@ def test_many_entries_against_a_model(switch: Switch) -> None:
 
 def test_changes_leave_nothing_behind(switch: Switch) -> None:
     """However often timeouts are changed, an entry has one timer."""
-    switch.insert_entry("In.flows", flow(1, 1000 * MS))
+    switch.table("In.flows").insert(flow(1, 1000 * MS))
     for now in range(500):
-        switch.modify_entry("In.flows", flow(1, (1000 + now) * MS))
+        switch.table("In.flows").modify(flow(1, (1000 + now) * MS))
         assert expired(switch, now) == []
     tracemalloc.start()
     for now in range(500, 3000):
-        switch.modify_entry("In.flows", flow(1, (1000 + now) * MS))
+        switch.table("In.flows").modify(flow(1, (1000 + now) * MS))
         switch.expired(now)
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -148,15 +148,15 @@ def test_changes_leave_nothing_behind(switch: Switch) -> None:
 
 
 def test_timeouts_are_refused_where_nothing_ages(switch: Switch) -> None:
-    switch.insert_entry("In.flows", flow(1))
+    switch.table("In.flows").insert(flow(1))
     ageless = Entry((Exact(1),), "NoAction", timeout_ns=1)
     for call, code in [
-        (lambda: switch.insert_entry("Out.leaving", ageless), Code.INVALID_ARGUMENT),
-        (lambda: switch.idle_time("Out.leaving", (Exact(1),)), Code.FAILED_PRECONDITION),
-        (lambda: switch.idle_time("In.flows", (Exact(2),)), Code.NOT_FOUND),
-        (lambda: switch.modify_entry("In.flows", flow(1, -1)), Code.INVALID_ARGUMENT),
+        (lambda: switch.table("Out.leaving").insert(ageless), Code.INVALID_ARGUMENT),
+        (lambda: switch.table("Out.leaving").idle_time((Exact(1),)), Code.FAILED_PRECONDITION),
+        (lambda: switch.table("In.flows").idle_time((Exact(2),)), Code.NOT_FOUND),
+        (lambda: switch.table("In.flows").modify(flow(1, -1)), Code.INVALID_ARGUMENT),
     ]:
         with pytest.raises(ControlError) as caught:
             call()
         assert caught.value.code is code
-    assert switch.entries("In.flows") == [flow(1)]
+    assert switch.table("In.flows").entries() == [flow(1)]

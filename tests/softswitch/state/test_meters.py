@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.softswitch.programs import one, pack, program, raw, unpack
-from weir.softswitch.dataplane.queueing import Queueing
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.program.loader import load_program
+from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.state.entry import Count, Entry, Exact, Marked, MeterConfig
 from weir.softswitch.switch import Switch
 
@@ -96,11 +96,11 @@ class Rfc2698:
 
 def test_a_new_meter_finds_everything_green(switch: Switch) -> None:
     assert [ask(switch, PACKETS | BYTES, 3) for _ in range(5)] == [Colours(GREEN, GREEN)] * 5
-    assert switch.meters.config("In.packet_meters", 3) is None
+    assert switch.meter("In.packet_meters").config(3) is None
 
 
 def test_bursts_then_yellow_then_red(switch: Switch) -> None:
-    switch.meters.configure("In.packet_meters", SLOW, 3)
+    switch.meter("In.packet_meters").configure(SLOW, 3)
     found = [ask(switch, PACKETS, 3).by_packets for _ in range(7)]
     assert found == [GREEN, GREEN, YELLOW, YELLOW, YELLOW, RED, RED]
     assert ask(switch, PACKETS, 4).by_packets == GREEN, "another meter of the array"
@@ -110,7 +110,7 @@ def test_bursts_then_yellow_then_red(switch: Switch) -> None:
 
 
 def test_bytes_are_those_of_the_frame_as_it_came(switch: Switch) -> None:
-    switch.meters.configure("In.byte_meters", MeterConfig(1000, 100, 2000, 200), 1)
+    switch.meter("In.byte_meters").configure(MeterConfig(1000, 100, 2000, 200), 1)
     assert [ask(switch, BYTES, 1, size=n).by_bytes for n in (60, 40, 40, 200, 60, 1 + SIZE)] == [
         GREEN,
         GREEN,
@@ -119,28 +119,28 @@ def test_bytes_are_those_of_the_frame_as_it_came(switch: Switch) -> None:
         YELLOW,
         RED,
     ]
-    assert switch.meters.marked("In.byte_meters", 1) == Marked(
+    assert switch.meter("In.byte_meters").marked(1) == Marked(
         Count(2, 100), Count(2, 100), Count(2, 200 + SIZE + 1)
     )
-    switch.meters.clear_marked("In.byte_meters", 1)
-    assert switch.meters.marked("In.byte_meters", 1) == Marked(Count(0, 0), Count(0, 0), Count(0, 0))
+    switch.meter("In.byte_meters").clear_marked(1)
+    assert switch.meter("In.byte_meters").marked(1) == Marked(Count(0, 0), Count(0, 0), Count(0, 0))
 
 
 def test_configuring_again_fills_the_buckets(switch: Switch) -> None:
     none = MeterConfig(0, 0, 0, 0)
-    switch.meters.configure("In.packet_meters", none)
+    switch.meter("In.packet_meters").configure(none)
     assert [ask(switch, PACKETS, i).by_packets for i in range(8)] == [RED] * 8
-    switch.meters.configure("In.packet_meters", SLOW, 1)
+    switch.meter("In.packet_meters").configure(SLOW, 1)
     assert [ask(switch, PACKETS, i).by_packets for i in range(3)] == [RED, GREEN, RED]
-    assert switch.meters.config("In.packet_meters", 1) == SLOW
-    switch.meters.configure("In.packet_meters", None)
+    assert switch.meter("In.packet_meters").config(1) == SLOW
+    switch.meter("In.packet_meters").configure(None)
     assert [ask(switch, PACKETS, i).by_packets for i in range(8)] == [GREEN] * 8
-    assert [switch.meters.config("In.packet_meters", i) for i in range(8)] == [None] * 8
+    assert [switch.meter("In.packet_meters").config(i) for i in range(8)] == [None] * 8
 
 
 @pytest.mark.parametrize("index", [8, 9, 0xFFFF])
 def test_out_of_range_nothing_happens(switch: Switch, index: int) -> None:
-    switch.meters.configure("In.packet_meters", MeterConfig(0, 0, 0, 0))
+    switch.meter("In.packet_meters").configure(MeterConfig(0, 0, 0, 0))
     assert ask(switch, PACKETS, index) == Colours()
 
 
@@ -162,7 +162,7 @@ def test_colours_are_those_of_rfc_2698(
 ) -> None:
     config = MeterConfig(min(cir, pir), cburst, max(cir, pir), pburst)
     name, bit = ("In.packet_meters", PACKETS) if whole else ("In.byte_meters", BYTES)
-    shared.meters.configure(name, config, 0)
+    shared.meter(name).configure(config, 0)
     model, now = Rfc2698(config), 0
     for pause, size in steps:
         now += pause
@@ -173,14 +173,14 @@ def test_colours_are_those_of_rfc_2698(
 
 def test_no_token_is_lost_to_rounding(switch: Switch) -> None:
     """Three packets a second, asked every 100 microseconds for 100 seconds."""
-    switch.meters.configure("In.packet_meters", MeterConfig(3, 1, 3, 1), 0)
+    switch.meter("In.packet_meters").configure(MeterConfig(3, 1, 3, 1), 0)
     for now in range(0, 100 * SECOND, 10**8):
         ask(switch, PACKETS, now=now)
-    assert switch.meters.marked("In.packet_meters", 0).green.packets == 1 + 299
+    assert switch.meter("In.packet_meters").marked(0).green.packets == 1 + 299
 
 
 def test_time_that_goes_back_takes_nothing_away(switch: Switch) -> None:
-    switch.meters.configure("In.packet_meters", MeterConfig(1, 1, 1, 1), 0)
+    switch.meter("In.packet_meters").configure(MeterConfig(1, 1, 1, 1), 0)
     assert ask(switch, PACKETS, now=5 * SECOND).by_packets == GREEN
     assert ask(switch, PACKETS, now=0).by_packets == RED
     assert ask(switch, PACKETS, now=6 * SECOND).by_packets == GREEN
@@ -188,29 +188,29 @@ def test_time_that_goes_back_takes_nothing_away(switch: Switch) -> None:
 
 def test_wrong_configurations_are_refused(switch: Switch) -> None:
     for config in (SLOW, None):
-        switch.meters.configure("In.packet_meters", config, 0)
+        switch.meter("In.packet_meters").configure(config, 0)
         for call, code in [
-            (lambda: switch.meters.configure("In.nothing", SLOW), Code.NOT_FOUND),
-            (lambda: switch.meters.configure("In.flow_meters", SLOW), Code.NOT_FOUND),
-            (lambda: switch.meters.configure("In.packet_meters", SLOW, 8), Code.OUT_OF_RANGE),
-            (lambda: switch.meters.config("In.packet_meters", -1), Code.OUT_OF_RANGE),
+            (lambda: switch.meter("In.nothing").configure(SLOW), Code.NOT_FOUND),
+            (lambda: switch.meter("In.flow_meters").configure(SLOW), Code.NOT_FOUND),
+            (lambda: switch.meter("In.packet_meters").configure(SLOW, 8), Code.OUT_OF_RANGE),
+            (lambda: switch.meter("In.packet_meters").config(-1), Code.OUT_OF_RANGE),
             (
-                lambda: switch.meters.configure("In.packet_meters", MeterConfig(2, 1, 1, 1)),
+                lambda: switch.meter("In.packet_meters").configure(MeterConfig(2, 1, 1, 1)),
                 Code.INVALID_ARGUMENT,
             ),
             (
-                lambda: switch.meters.configure("In.packet_meters", MeterConfig(1, -1, 1, 1)),
+                lambda: switch.meter("In.packet_meters").configure(MeterConfig(1, -1, 1, 1)),
                 Code.INVALID_ARGUMENT,
             ),
             (
-                lambda: switch.meters.configure("In.packet_meters", MeterConfig(1, 1, 1 << 63, 1)),
+                lambda: switch.meter("In.packet_meters").configure(MeterConfig(1, 1, 1 << 63, 1)),
                 Code.INVALID_ARGUMENT,
             ),
         ]:
             with pytest.raises(ControlError) as caught:
                 call()
             assert caught.value.code is code
-        assert switch.meters.config("In.packet_meters", 0) == config
+        assert switch.meter("In.packet_meters").config(0) == config
 
 
 # -- direct --------------------------------------------------------------------------------------------
@@ -221,53 +221,53 @@ def flow(who: int, meter: MeterConfig | None = None) -> Entry:
 
 
 def test_an_entry_has_a_meter_of_its_own(switch: Switch) -> None:
-    switch.insert_entry("In.flows", flow(1, SLOW))
-    switch.insert_entry("In.flows", flow(2))
-    switch.insert_entry("In.flows", Entry((Exact(3),), "In.greet", (16,), meter=SLOW))
+    switch.table("In.flows").insert(flow(1, SLOW))
+    switch.table("In.flows").insert(flow(2))
+    switch.table("In.flows").insert(Entry((Exact(3),), "In.greet", (16,), meter=SLOW))
     assert [ask(switch, 0, who=1).by_flow for _ in range(6)] == [GREEN, GREEN, YELLOW, YELLOW, YELLOW, RED]
     assert [ask(switch, 0, who=2).by_flow for _ in range(6)] == [GREEN] * 6
     assert [ask(switch, 0, who=3).by_flow for _ in range(3)] == [16, 16, 17], "the action sees the colour"
     assert ask(switch, 0, who=4).by_flow == 31, "no entry, no meter"
-    assert switch.entry_marked("In.flows", (Exact(1),)) == Marked(
+    assert switch.table("In.flows").marked((Exact(1),)) == Marked(
         Count(2, 2 * SIZE), Count(3, 3 * SIZE), Count(1, SIZE)
     )
-    switch.clear_entry_marked("In.flows", (Exact(1),))
-    assert switch.entry_marked("In.flows", (Exact(1),)).yellow == Count(0, 0)
-    assert switch.entry_counter("In.flows", (Exact(1),)) == Count(6, 6 * SIZE)
+    switch.table("In.flows").clear_marked((Exact(1),))
+    assert switch.table("In.flows").marked((Exact(1),)).yellow == Count(0, 0)
+    assert switch.table("In.flows").count((Exact(1),)) == Count(6, 6 * SIZE)
 
 
 def test_a_meter_goes_with_its_entry(switch: Switch) -> None:
     key = (Exact(1),)
-    switch.insert_entry("In.flows", flow(1, SLOW))
+    switch.table("In.flows").insert(flow(1, SLOW))
     assert [ask(switch, 0, who=1).by_flow for _ in range(3)] == [GREEN, GREEN, YELLOW]
-    switch.modify_entry("In.flows", flow(1, SLOW))
+    switch.table("In.flows").modify(flow(1, SLOW))
     assert ask(switch, 0, who=1).by_flow == GREEN, "filled again"
-    switch.modify_entry("In.flows", flow(1))
+    switch.table("In.flows").modify(flow(1))
     assert [ask(switch, 0, who=1).by_flow for _ in range(9)] == [GREEN] * 9
-    switch.set_entry_meter("In.flows", key, SLOW)
-    assert switch.entries("In.flows") == [flow(1, SLOW)]
+    switch.table("In.flows").set_meter(key, SLOW)
+    assert switch.table("In.flows").entries() == [flow(1, SLOW)]
     assert [ask(switch, 0, who=1).by_flow for _ in range(3)] == [GREEN, GREEN, YELLOW]
-    switch.delete_entry("In.flows", key)
-    switch.insert_entry("In.flows", flow(1))
-    assert switch.entry_marked("In.flows", key) == Marked(Count(0, 0), Count(0, 0), Count(0, 0))
+    switch.table("In.flows").delete(key)
+    switch.table("In.flows").insert(flow(1))
+    assert switch.table("In.flows").marked(key) == Marked(Count(0, 0), Count(0, 0), Count(0, 0))
     assert [ask(switch, 0, who=1).by_flow for _ in range(9)] == [GREEN] * 9
 
 
 def test_at_egress_each_copy_meets_its_own_meter(switch: Switch) -> None:
     """The colour goes straight into a header, which no other copy must see."""
     none = MeterConfig(0, 0, 0, 0)
-    switch.set_multicast_group(1, [(1, 0), (2, 0), (3, 0), (4, 0)])
-    switch.insert_entry("Out.leaving", Entry((Exact(1),), "Out.mark", meter=none))
-    switch.insert_entry("Out.leaving", Entry((Exact(3),), "NoAction", meter=none))
-    switch.insert_entry("Out.leaving", Entry((Exact(4),), "Out.mark"))
+    switch.multicast_groups.set(1, [(1, 0), (2, 0), (3, 0), (4, 0)])
+    switch.table("Out.leaving").insert(Entry((Exact(1),), "Out.mark", meter=none))
+    switch.table("Out.leaving").insert(Entry((Exact(3),), "NoAction", meter=none))
+    switch.table("Out.leaving").insert(Entry((Exact(4),), "Out.mark"))
     sent = switch.process(5, order(FLOOD), 0)
     assert {port: colours(frame).at_egress for port, frame in sent} == {1: RED, 2: 255, 3: RED, 4: GREEN}
 
 
 def test_at_egress_of_a_limited_port_the_time_is_that_of_departure(switch: Switch) -> None:
-    switch.set_queueing(1, Queueing(rate_pps=1))
+    switch.queues(1).set(Queueing(rate_pps=1))
     meter = MeterConfig(SIZE // 2, SIZE, SIZE // 2, SIZE)
-    switch.insert_entry("Out.leaving", Entry((Exact(1),), "Out.mark", meter=meter))
+    switch.table("Out.leaving").insert(Entry((Exact(1),), "Out.mark", meter=meter))
     for _ in range(4):
         switch.process(5, order(0), 0)
     sent = switch.step(10 * SECOND)
@@ -280,21 +280,21 @@ def test_a_colour_that_nobody_looks_at_is_counted_all_the_same() -> None:
         if action["name"] in ("In.meet", "In.greet"):
             action["primitives"] = []
     with Switch(load_program(json.dumps(root).encode())) as switch:
-        switch.insert_entry("In.flows", flow(1, SLOW))
+        switch.table("In.flows").insert(flow(1, SLOW))
         assert [ask(switch, 0, who=1).by_flow for _ in range(6)] == [31] * 6
-        assert switch.entry_marked("In.flows", (Exact(1),)).yellow == Count(3, 3 * SIZE)
+        assert switch.table("In.flows").marked((Exact(1),)).yellow == Count(3, 3 * SIZE)
 
 
 def test_meters_are_refused_where_there_are_none(switch: Switch) -> None:
-    switch.insert_entry("In.flows", flow(1))
+    switch.table("In.flows").insert(flow(1))
     wrong = replace(flow(2), meter=MeterConfig(2, 1, 1, 1))
     for call, code in [
-        (lambda: switch.insert_entry("In.flows", wrong), Code.INVALID_ARGUMENT),
-        (lambda: switch.set_entry_meter("In.flows", (Exact(1),), wrong.meter), Code.INVALID_ARGUMENT),
-        (lambda: switch.set_entry_meter("In.flows", (Exact(2),), SLOW), Code.NOT_FOUND),
-        (lambda: switch.entry_marked("In.ranges", (), 1), Code.FAILED_PRECONDITION),
+        (lambda: switch.table("In.flows").insert(wrong), Code.INVALID_ARGUMENT),
+        (lambda: switch.table("In.flows").set_meter((Exact(1),), wrong.meter), Code.INVALID_ARGUMENT),
+        (lambda: switch.table("In.flows").set_meter((Exact(2),), SLOW), Code.NOT_FOUND),
+        (lambda: switch.table("In.ranges").marked((), 1), Code.FAILED_PRECONDITION),
     ]:
         with pytest.raises(ControlError) as caught:
             call()
         assert caught.value.code is code
-    assert switch.entries("In.flows") == [flow(1)]
+    assert switch.table("In.flows").entries() == [flow(1)]

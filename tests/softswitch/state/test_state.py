@@ -73,10 +73,10 @@ def ask(switch: Switch, what: int, index: int = 0, value: int = 0, extra: bytes 
 def test_registers_keep_values(switch: Switch) -> None:
     assert ask(switch, WORDS, 3, 0xFFFFFFFF) == 0
     assert ask(switch, WORDS, 3, 5) == 0xFFFFFFFF
-    assert switch.read_register("In.words", 3) == 5
-    switch.write_register("In.words", 3, 77)
+    assert switch.register("In.words").read(3) == 5
+    switch.register("In.words").write(3, 77)
     assert ask(switch, WORDS, 3) == 77
-    assert [switch.read_register("In.words", i) for i in range(8)] == [0] * 8
+    assert [switch.register("In.words").read(i) for i in range(8)] == [0] * 8
 
 
 @pytest.mark.parametrize("index", [8, 9, 0x7FFFFFFF, 0xFFFFFFFF])
@@ -85,29 +85,29 @@ def test_registers_out_of_range(switch: Switch, index: int) -> None:
     assert ask(switch, WORDS, index, 1) == 0
     assert ask(switch, INTO_HEADER, index, 0x1234) == 0x1234
     assert ask(switch, INTO_HEADER, 7, 0x1234) == 0
-    assert [switch.read_register("In.words", i) for i in range(8)] == [0] * 8
+    assert [switch.register("In.words").read(i) for i in range(8)] == [0] * 8
 
 
 def test_registers_of_odd_widths(switch: Switch) -> None:
     assert ask(switch, NARROW, 7, 0xFF) == 31
-    assert switch.read_register("In.narrow", 7) == 31
+    assert switch.register("In.narrow").read(7) == 31
     assert ask(switch, WIDE, 2, 0xFFFFFFFF) == 0xFFFFFFFF
     assert ask(switch, WIDE, 2, 2) == 1
-    assert switch.read_register("In.wide", 2) == 0x100000001 << 64
-    switch.write_register("In.wide", 2, (1 << 128) - 1)
+    assert switch.register("In.wide").read(2) == 0x100000001 << 64
+    switch.register("In.wide").write(2, (1 << 128) - 1)
     assert ask(switch, WIDE, 2, 1) == 0
     assert ask(switch, SIGNED, 1, 3) == 0xFFFFFFFD
     assert ask(switch, SIGNED, 1, 0x7FFE) == 0x00007FFF  # -3 - 32766 wraps
-    assert switch.read_register("In.signed", 1) == 0x7FFF
+    assert switch.register("In.signed").read(1) == 0x7FFF
 
 
 def test_register_access_is_checked(switch: Switch) -> None:
     for call, code in [
-        (lambda: switch.read_register("In.words", 8), Code.OUT_OF_RANGE),
-        (lambda: switch.write_register("In.narrow", 0, 32), Code.OUT_OF_RANGE),
-        (lambda: switch.read_register("In.nothing", 0), Code.NOT_FOUND),
-        (lambda: switch.read_counter("In.events", 4), Code.OUT_OF_RANGE),
-        (lambda: switch.read_counter("In.words", 0), Code.NOT_FOUND),
+        (lambda: switch.register("In.words").read(8), Code.OUT_OF_RANGE),
+        (lambda: switch.register("In.narrow").write(0, 32), Code.OUT_OF_RANGE),
+        (lambda: switch.register("In.nothing").read(0), Code.NOT_FOUND),
+        (lambda: switch.counter("In.events").read(4), Code.OUT_OF_RANGE),
+        (lambda: switch.counter("In.words").read(0), Code.NOT_FOUND),
     ]:
         with pytest.raises(ControlError) as caught:
             call()
@@ -121,15 +121,15 @@ def test_counters_count_packets_and_received_bytes(switch: Switch) -> None:
     for index in (2, 2, 3, 4, 0xFFFFFFFF):
         ask(switch, COUNT, index)
     size = len(order(COUNT, 0, 0))
-    assert [switch.read_counter("In.events", i) for i in range(4)] == [
+    assert [switch.counter("In.events").read(i) for i in range(4)] == [
         Count(0, 0),
         Count(0, 0),
         Count(2, 2 * size),
         Count(1, size),
     ]
-    switch.write_counter("In.events", 2, Count(2**63, 1))
+    switch.counter("In.events").write(2, Count(2**63, 1))
     ask(switch, COUNT, 2)
-    assert switch.read_counter("In.events", 2) == Count(2**63 + 1, 1 + size)
+    assert switch.counter("In.events").read(2) == Count(2**63 + 1, 1 + size)
 
 
 # -- hashes --------------------------------------------------------------------------------------------

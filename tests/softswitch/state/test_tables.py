@@ -63,22 +63,22 @@ def number(key: tuple[Match, ...], value: int, priority: int = 0) -> Entry:
 
 
 def test_exact(switch: Switch) -> None:
-    switch.insert_entry("In.exact_", number((Exact(0xFFFFFFFFFFFF), Exact(3), Exact(1)), 5))
-    switch.insert_entry("In.exact_", Entry((Exact(1), Exact(3), Exact(1)), "In.wide", ((1 << 128) - 2,)))
+    switch.table("In.exact_").insert(number((Exact(0xFFFFFFFFFFFF), Exact(3), Exact(1)), 5))
+    switch.table("In.exact_").insert(Entry((Exact(1), Exact(3), Exact(1)), "In.wide", ((1 << 128) - 2,)))
     assert ask(switch, EXACT, mac=0xFFFFFFFFFFFF, low=3) == Answer(1, NUMBER, 5)
     assert ask(switch, EXACT, mac=1, low=3) == Answer(2, WIDE, 0, (1 << 128) - 2)
     assert ask(switch, EXACT, mac=1, low=4) == Answer(0, MISS, 0)
 
 
 def test_exit_ends_the_pipeline(switch: Switch) -> None:
-    switch.insert_entry("In.exact_", Entry((Exact(9), Exact(0), Exact(1)), "In.stop"))
+    switch.table("In.exact_").insert(Entry((Exact(9), Exact(0), Exact(1)), "In.stop"))
     assert ask(switch, EXACT, mac=9) == Answer(0, STOP, 0, stopped=True)
 
 
 def test_the_longest_prefix_wins(switch: Switch) -> None:
     routes = [(0x0A000000, 8), (0x0A010000, 16), (0x0A010200, 24), (0x0A010203, 32), (0, 0)]
     for value, (prefix, length) in enumerate(routes, start=1):
-        switch.insert_entry("In.routes", number((Lpm(prefix, length), Exact(2)), value))
+        switch.table("In.routes").insert(number((Lpm(prefix, length), Exact(2)), value))
     for ip, value in [
         (0x0A010203, 4),
         (0x0A010204, 3),
@@ -92,9 +92,9 @@ def test_the_longest_prefix_wins(switch: Switch) -> None:
 
 def test_ipv6_prefixes(switch: Switch) -> None:
     net = 0x20010DB8 << 96
-    switch.insert_entry("In.routes6", number((Lpm(net, 32),), 1))
-    switch.insert_entry("In.routes6", number((Lpm(net | 1 << 63, 65),), 2))
-    switch.insert_entry("In.routes6", Entry((Lpm(net | 5, 128),), "In.wide", (net,)))
+    switch.table("In.routes6").insert(number((Lpm(net, 32),), 1))
+    switch.table("In.routes6").insert(number((Lpm(net | 1 << 63, 65),), 2))
+    switch.table("In.routes6").insert(Entry((Lpm(net | 5, 128),), "In.wide", (net,)))
     assert ask(switch, LPM6, ip6=net | 4) == Answer(1, NUMBER, 1)
     assert ask(switch, LPM6, ip6=net | 1 << 63 | 9) == Answer(1, NUMBER, 2)
     assert ask(switch, LPM6, ip6=net | 5) == Answer(1, WIDE, 0, net)
@@ -103,10 +103,10 @@ def test_ipv6_prefixes(switch: Switch) -> None:
 
 def test_the_highest_priority_wins(switch: Switch) -> None:
     anything = (Ternary(0, 0), Range(0, 0xFFFF), Optional(None))
-    switch.insert_entry("In.acl", number(anything, 1, priority=1))
-    switch.insert_entry("In.acl", number((Ternary(0x0A000000, 0xFF000000), *anything[1:]), 2, priority=5))
-    switch.insert_entry("In.acl", number((Ternary(0, 0), Range(80, 90), Optional(None)), 3, priority=9))
-    switch.insert_entry("In.acl", number((Ternary(0, 0), Range(0, 85), Optional(7)), 4, priority=10))
+    switch.table("In.acl").insert(number(anything, 1, priority=1))
+    switch.table("In.acl").insert(number((Ternary(0x0A000000, 0xFF000000), *anything[1:]), 2, priority=5))
+    switch.table("In.acl").insert(number((Ternary(0, 0), Range(80, 90), Optional(None)), 3, priority=9))
+    switch.table("In.acl").insert(number((Ternary(0, 0), Range(0, 85), Optional(7)), 4, priority=10))
     assert ask(switch, ACL, ip=0x0B000000) == Answer(0, NUMBER, 1)
     assert ask(switch, ACL, ip=0x0A000001) == Answer(0, NUMBER, 2)
     assert ask(switch, ACL, ip=0x0A000001, port=90) == Answer(0, NUMBER, 3)
@@ -117,12 +117,12 @@ def test_the_highest_priority_wins(switch: Switch) -> None:
 
 def test_a_miss_runs_the_default_action(switch: Switch) -> None:
     assert ask(switch, ACL) == Answer(0, NUMBER, 7)
-    switch.set_default("In.acl", "In.number", (8,))
+    switch.table("In.acl").set_default("In.number", (8,))
     assert ask(switch, ACL) == Answer(0, NUMBER, 8)
-    assert switch.default("In.acl") == ("In.number", (8,))
-    switch.set_default("In.acl", "In.miss")
+    assert switch.table("In.acl").default() == ("In.number", (8,))
+    switch.table("In.acl").set_default("In.miss")
     assert ask(switch, ACL) == Answer(0, MISS, 0)
-    switch.reset_default("In.acl")
+    switch.table("In.acl").reset_default()
     assert ask(switch, ACL) == Answer(0, NUMBER, 7)
     assert ask(switch, MASKS) == Answer(0, 0, 0)  # the compiler's NoAction
 
@@ -133,29 +133,29 @@ def test_constant_entries(switch: Switch) -> None:
     assert ask(switch, FIXED, low=1, high=7) == Answer(0, NUMBER, 12)
     assert ask(switch, FIXED, low=2, high=3) == Answer(0, NUMBER, 13)
     assert ask(switch, FIXED, low=2, high=4) == Answer(0, MISS, 0)
-    entries = switch.entries("In.fixed")
+    entries = switch.table("In.fixed").entries()
     assert [entry.args for entry in entries] == [(11,), (12,), (13,)]
     assert entries[0].priority > entries[1].priority > entries[2].priority
     with pytest.raises(ControlError, match="the program's") as caught:
-        switch.delete_entry("In.fixed", entries[0].key, entries[0].priority)
+        switch.table("In.fixed").delete(entries[0].key, entries[0].priority)
     assert caught.value.code is Code.PERMISSION_DENIED
 
 
 def test_keys_that_are_slices_and_masks(switch: Switch) -> None:
-    switch.insert_entry("In.sliced", number((Exact(0x12), Exact(0x3400)), 6))
+    switch.table("In.sliced").insert(number((Exact(0x12), Exact(0x3400)), 6))
     assert ask(switch, SLICED, mac=0xFF12FF, ip=0xFF34FF) == Answer(0, NUMBER, 6)
     assert ask(switch, SLICED, mac=0x13FF, ip=0xFF34FF) == Answer(0, 0, 0)
 
 
 def test_bits_outside_a_masked_key_do_not_count_in_entries_either(switch: Switch) -> None:
     """As on BMv2: two entries that differ only there are the same."""
-    switch.insert_entry("In.sliced", number((Exact(0x12), Exact(0xFF3456)), 6))
-    assert switch.entries("In.sliced")[0].key == (Exact(0x12), Exact(0x3400))
+    switch.table("In.sliced").insert(number((Exact(0x12), Exact(0xFF3456)), 6))
+    assert switch.table("In.sliced").entries()[0].key == (Exact(0x12), Exact(0x3400))
     with pytest.raises(ControlError) as caught:
-        switch.insert_entry("In.sliced", number((Exact(0x12), Exact(0x3400)), 7))
+        switch.table("In.sliced").insert(number((Exact(0x12), Exact(0x3400)), 7))
     assert caught.value.code is Code.ALREADY_EXISTS
-    switch.delete_entry("In.sliced", (Exact(0x12), Exact(0x34FF)))
-    assert not switch.entries("In.sliced")
+    switch.table("In.sliced").delete((Exact(0x12), Exact(0x34FF)))
+    assert not switch.table("In.sliced").entries()
 
 
 @given(st.integers(0, 2**32))
@@ -173,13 +173,13 @@ def test_lookups_agree_with_a_list(seed: int) -> None:
             )
             priority = rng.randrange(1, 6)
             if (key, priority) not in model:
-                switch.insert_entry("In.masks", number(key, step, priority))
+                switch.table("In.masks").insert(number(key, step, priority))
                 model[key, priority] = step
             elif rng.random() < 0.5:
-                switch.modify_entry("In.masks", number(key, step + 1000, priority))
+                switch.table("In.masks").modify(number(key, step + 1000, priority))
                 model[key, priority] = step + 1000
             else:
-                switch.delete_entry("In.masks", key, priority)
+                switch.table("In.masks").delete(key, priority)
                 del model[key, priority]
             ip, ip6 = rng.randrange(4) * 0x01010101, rng.choice((0, 1, 1 << 127))
             matching = [
@@ -194,7 +194,7 @@ def test_lookups_agree_with_a_list(seed: int) -> None:
             else:
                 first = next(value for priority, value in matching if priority == best)
                 assert answer == Answer(0, NUMBER, first), "the first of equal priority, as in BMv2"
-        assert {(e.key, e.priority): e.args[0] for e in switch.entries("In.masks")} == model
+        assert {(e.key, e.priority): e.args[0] for e in switch.table("In.masks").entries()} == model
 
 
 @given(st.integers(0, 2**32))
@@ -216,10 +216,10 @@ def test_longest_prefixes_agree_with_a_list(seed: int) -> None:
             table = "In.routes" if bits == 32 else "In.routes6"
             key: tuple[Match, ...] = (prefix, Exact(low)) if bits == 32 else (prefix,)
             if (table, key) in model:
-                switch.delete_entry(table, key)
+                switch.table(table).delete(key)
                 del model[table, key]
             else:
-                switch.insert_entry(table, number(key, step))
+                switch.table(table).insert(number(key, step))
                 model[table, key] = step
             address = near(bits)
             found = [
@@ -236,7 +236,7 @@ def test_longest_prefixes_agree_with_a_list(seed: int) -> None:
             else:
                 assert answer.hit == 0
         for table, key in model:
-            switch.delete_entry(table, key)
+            switch.table(table).delete(key)
         assert ask(switch, LPM, ip=trunk[32]).hit == ask(switch, LPM6, ip6=trunk[128]).hit == 0
 
 
@@ -254,10 +254,10 @@ def test_rules_with_ranges_agree_with_a_list(seed: int) -> None:
             priority = rng.randrange(1, 20)
             if rng.random() < 0.4 and model:
                 gone = rng.choice(list(model))
-                switch.delete_entry("In.acl", *gone)
+                switch.table("In.acl").delete(*gone)
                 del model[gone]
             elif (key, priority) not in model:
-                switch.insert_entry("In.acl", number(key, step, priority))
+                switch.table("In.acl").insert(number(key, step, priority))
                 model[key, priority] = step
             ip, port, mac = 0x0A0B0C0D ^ (1 << rng.randrange(32)), rng.randrange(120), rng.choice((0, 7))
             matching = [
@@ -277,10 +277,10 @@ def test_many_exact_entries_come_and_go(switch: Switch) -> None:
     rng = random.Random(7)
     keys = rng.sample(range(1 << 48), 64)
     for mac in keys:
-        switch.insert_entry("In.exact_", number((Exact(mac), Exact(0), Exact(1)), mac & 0xFFFFFFFF))
+        switch.table("In.exact_").insert(number((Exact(mac), Exact(0), Exact(1)), mac & 0xFFFFFFFF))
     rng.shuffle(keys)
     for count, mac in enumerate(keys):
-        switch.delete_entry("In.exact_", (Exact(mac), Exact(0), Exact(1)))
+        switch.table("In.exact_").delete((Exact(mac), Exact(0), Exact(1)))
         for other in keys:
             gone = keys.index(other) <= count
             answer = ask(switch, EXACT, mac=other)
@@ -292,16 +292,16 @@ def test_many_exact_entries_come_and_go(switch: Switch) -> None:
 
 def test_direct_counters_count_hits(switch: Switch) -> None:
     key = (Exact(1), Exact(0), Exact(1))
-    switch.insert_entry("In.exact_", number(key, 1))
+    switch.table("In.exact_").insert(number(key, 1))
     for mac in (1, 1, 2):
         ask(switch, EXACT, mac=mac)
     size = sum(QUERY) // 8
-    assert switch.entry_counter("In.exact_", key) == Count(2, 2 * size)
-    switch.modify_entry("In.exact_", number(key, 2))
-    assert switch.entry_counter("In.exact_", key) == Count(2, 2 * size)
-    switch.write_entry_counter("In.exact_", key, Count(10, 20))
+    assert switch.table("In.exact_").count(key) == Count(2, 2 * size)
+    switch.table("In.exact_").modify(number(key, 2))
+    assert switch.table("In.exact_").count(key) == Count(2, 2 * size)
+    switch.table("In.exact_").set_count(key, Count(10, 20))
     ask(switch, EXACT, mac=1)
-    assert switch.entry_counter("In.exact_", key) == Count(11, 20 + size)
+    assert switch.table("In.exact_").count(key) == Count(11, 20 + size)
 
 
 # -- what is refused -------------------------------------------------------------------------------------
@@ -329,43 +329,43 @@ GOOD = (Exact(1), Exact(2), Exact(1))
 def test_bad_entries_are_refused_and_change_nothing(
     switch: Switch, table: str, entry: Entry, code: Code
 ) -> None:
-    before = {name: switch.entries(name) for name in switch.program.tables}
+    before = {name: switch.table(name).entries() for name in switch.program.tables}
     with pytest.raises(ControlError) as caught:
-        switch.insert_entry(table, entry)
+        switch.table(table).insert(entry)
     assert caught.value.code is code, caught.value
-    assert {name: switch.entries(name) for name in switch.program.tables} == before
+    assert {name: switch.table(name).entries() for name in switch.program.tables} == before
 
 
 def test_duplicates_absences_and_full_tables(switch: Switch) -> None:
     def refused(code: Code) -> AbstractContextManager[object]:
         return pytest.raises(ControlError, match=code.name)
 
-    switch.insert_entry("In.exact_", number(GOOD, 1))
+    switch.table("In.exact_").insert(number(GOOD, 1))
     with refused(Code.ALREADY_EXISTS):
-        switch.insert_entry("In.exact_", number(GOOD, 2))
+        switch.table("In.exact_").insert(number(GOOD, 2))
     for mac in range(2, 65):
-        switch.insert_entry("In.exact_", number((Exact(mac), *GOOD[1:]), mac))
+        switch.table("In.exact_").insert(number((Exact(mac), *GOOD[1:]), mac))
     with refused(Code.RESOURCE_EXHAUSTED):
-        switch.insert_entry("In.exact_", number((Exact(65), *GOOD[1:]), 1))
+        switch.table("In.exact_").insert(number((Exact(65), *GOOD[1:]), 1))
     with refused(Code.NOT_FOUND):
-        switch.modify_entry("In.exact_", number((Exact(66), *GOOD[1:]), 1))
+        switch.table("In.exact_").modify(number((Exact(66), *GOOD[1:]), 1))
     with refused(Code.NOT_FOUND):
-        switch.delete_entry("In.exact_", (Exact(66), *GOOD[1:]))
+        switch.table("In.exact_").delete((Exact(66), *GOOD[1:]))
     with refused(Code.NOT_FOUND):
-        switch.entry_counter("In.exact_", (Exact(66), *GOOD[1:]))
+        switch.table("In.exact_").count((Exact(66), *GOOD[1:]))
     with refused(Code.FAILED_PRECONDITION):
-        switch.entry_counter("In.routes", (Lpm(0, 0), Exact(1)))
+        switch.table("In.routes").count((Lpm(0, 0), Exact(1)))
     with refused(Code.PERMISSION_DENIED):
-        switch.set_default("In.fixed", "In.number", (1,))
+        switch.table("In.fixed").set_default("In.number", (1,))
     with refused(Code.INVALID_ARGUMENT):
-        switch.set_default("In.acl", "In.wide", (1,))
+        switch.table("In.acl").set_default("In.wide", (1,))
 
 
 def test_prefixes_and_masked_bits_are_canonical(switch: Switch) -> None:
-    switch.insert_entry("In.routes", number((Lpm(0x0A0102FF, 24), Exact(1)), 1))
-    assert switch.entries("In.routes")[0].key == (Lpm(0x0A010200, 24), Exact(1))
+    switch.table("In.routes").insert(number((Lpm(0x0A0102FF, 24), Exact(1)), 1))
+    assert switch.table("In.routes").entries()[0].key == (Lpm(0x0A010200, 24), Exact(1))
     with pytest.raises(ControlError, match="ALREADY_EXISTS"):
-        switch.insert_entry("In.routes", number((Lpm(0x0A010203, 24), Exact(1)), 1))
+        switch.table("In.routes").insert(number((Lpm(0x0A010203, 24), Exact(1)), 1))
 
 
 # -- tables of a program's own entries, and small ones -----------------------------------------------------
@@ -375,31 +375,31 @@ def test_constant_entries_of_every_kind() -> None:
     """What they match is compared with BMv2 (differential); here, that they cannot be changed."""
     with Switch(program("kinds")) as fixed:
         for table, entries in (("In.fixed_exact", 2), ("In.fixed_lpm", 4), ("In.fixed_range", 4)):
-            present = fixed.entries(table)
+            present = fixed.table(table).entries()
             assert len(present) == entries
             with pytest.raises(ControlError, match="PERMISSION_DENIED"):
-                fixed.delete_entry(table, present[0].key, present[0].priority)
+                fixed.table(table).delete(present[0].key, present[0].priority)
             with pytest.raises(ControlError, match="PERMISSION_DENIED"):
-                fixed.insert_entry(table, present[0])
+                fixed.table(table).insert(present[0])
 
 
 def test_a_table_with_room_for_one() -> None:
     with Switch(program("kinds")) as small:
-        small.insert_entry("In.single", Entry((Exact(1),), "In.set", (1,)))
+        small.table("In.single").insert(Entry((Exact(1),), "In.set", (1,)))
         with pytest.raises(ControlError, match="ALREADY_EXISTS"):
-            small.insert_entry("In.single", Entry((Exact(1),), "In.add", (1,)))
+            small.table("In.single").insert(Entry((Exact(1),), "In.add", (1,)))
         with pytest.raises(ControlError, match="RESOURCE_EXHAUSTED"):
-            small.insert_entry("In.single", Entry((Exact(2),), "In.add", (1,)))
-        small.delete_entry("In.single", (Exact(1),))
-        small.insert_entry("In.single", Entry((Exact(2),), "In.add", (1,)))
+            small.table("In.single").insert(Entry((Exact(2),), "In.add", (1,)))
+        small.table("In.single").delete((Exact(1),))
+        small.table("In.single").insert(Entry((Exact(2),), "In.add", (1,)))
 
 
 def test_prefix_lengths_beside_a_ternary_field_decide_nothing() -> None:
     with Switch(program("kinds")) as mixed:
         longer = (Lpm(0x0A010000, 16), Ternary(0, 0), Exact(1))
         shorter = (Lpm(0x0A000000, 8), Ternary(7, 0xFF), Exact(1))
-        mixed.insert_entry("In.mixed", Entry(longer, "In.set", (1,), 1))
-        mixed.insert_entry("In.mixed", Entry(shorter, "In.set", (2,), 2))
+        mixed.table("In.mixed").insert(Entry(longer, "In.set", (1,), 1))
+        mixed.table("In.mixed").insert(Entry(shorter, "In.set", (2,), 2))
         answers = [
             one(mixed, pack([(0, 8), (src, 32), (dst, 32), (0, 16), (1, 8)]))[12:]
             for src, dst in ((0x0A010203, 7), (0x0A010203, 8), (0x0A990203, 7), (0x0A990203, 8))

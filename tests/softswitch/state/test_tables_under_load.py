@@ -57,8 +57,8 @@ def right(version: int, mac: int = MAC, priority: int = 1) -> Entry:
 @pytest.fixture
 def switch() -> Iterator[Switch]:
     with Switch(program("matching")) as made:
-        made.insert_entry("In.left", left(0))
-        made.insert_entry("In.right", right(0))
+        made.table("In.left").insert(left(0))
+        made.table("In.right").insert(right(0))
         yield made
 
 
@@ -94,12 +94,12 @@ def test_no_frame_sees_half_an_entry_and_none_is_lost(flood: Any, switch: Switch
     present: dict[int, bool] = {}
 
     def change(version: int) -> None:
-        switch.modify_entry("In.left", left(version))
+        switch.table("In.left").modify(left(version))
         mac = 8 + rng.randrange(FILLERS)
         if present.pop(mac, False):
-            switch.delete_entry("In.left", (Exact(mac),))
+            switch.table("In.left").delete((Exact(mac),))
         else:
-            switch.insert_entry("In.left", left(0, mac))
+            switch.table("In.left").insert(left(0, mac))
             present[mac] = True
 
     result = run(flood, switch, tmp_path, change)
@@ -114,15 +114,15 @@ def test_entries_of_two_tables_change_at_once(flood: Any, switch: Switch, tmp_pa
 
     def change(version: int) -> None:
         with switch.paused():
-            switch.modify_entry("In.left", left(version))
+            switch.table("In.left").modify(left(version))
             if version % 2:
-                switch.modify_entry("In.right", right(version))
+                switch.table("In.right").modify(right(version))
             else:
                 priority = next(priorities)
-                switch.delete_entry("In.right", (Ternary(MAC, MAC),), 1)
-                switch.insert_entry("In.right", right(0, mac=3, priority=priority))
-                switch.insert_entry("In.right", right(version))
-                switch.delete_entry("In.right", (Ternary(3, 3),), priority)
+                switch.table("In.right").delete((Ternary(MAC, MAC),), 1)
+                switch.table("In.right").insert(right(0, mac=3, priority=priority))
+                switch.table("In.right").insert(right(version))
+                switch.table("In.right").delete((Ternary(3, 3),), priority)
 
     result = run(flood, switch, tmp_path, change)
     assert result.answers > 1000

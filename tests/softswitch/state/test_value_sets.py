@@ -28,7 +28,7 @@ OPS, PAIRS = "Parse.ops", "Parse.pairs"
 @pytest.fixture(scope="module")
 def module_switch() -> Iterator[Switch]:
     with Switch(program("value_sets")) as made:
-        made.set_multicast_group(1, [(2, 1), (3, 2)])
+        made.multicast_groups.set(1, [(2, 1), (3, 2)])
         yield made
 
 
@@ -36,7 +36,7 @@ def module_switch() -> Iterator[Switch]:
 def switch(module_switch: Switch) -> Switch:
     """With empty value sets."""
     for name in module_switch.program.value_sets:
-        module_switch.set_value_set(name, [])
+        module_switch.value_set(name).set([])
     return module_switch
 
 
@@ -80,21 +80,21 @@ def record(version: int = 4, address: int = 1, port: int = 3, rest: int = 0) -> 
 
 
 def test_a_value_set_is_empty_at_first(switch: Switch) -> None:
-    assert switch.value_set(OPS) == ()
+    assert switch.value_set(OPS).members() == ()
     assert path(switch, 1) == 0
 
 
 def test_members_take_effect_and_are_replaced(switch: Switch) -> None:
-    switch.set_value_set(OPS, [(Exact(1),), (Exact(9),)])
+    switch.value_set(OPS).set([(Exact(1),), (Exact(9),)])
     assert [path(switch, op) for op in (0, 1, 8, 9)] == [0, IN_OPS, 0, IN_OPS]
-    switch.set_value_set(OPS, [(Exact(8),)])
+    switch.value_set(OPS).set([(Exact(8),)])
     assert [path(switch, op) for op in (0, 1, 8, 9)] == [0, 0, IN_OPS, 0]
-    assert switch.value_set(OPS) == ((Exact(8),),)
+    assert switch.value_set(OPS).members() == ((Exact(8),),)
 
 
 def test_every_field_of_a_member_counts_without_its_padding(switch: Switch) -> None:
-    switch.set_value_set(OPS, [(Exact(1),)])
-    switch.set_value_set(PAIRS, [(Exact(0x12), Exact(0x345)), (Exact(0x13), Exact(0))])
+    switch.value_set(OPS).set([(Exact(1),)])
+    switch.value_set(PAIRS).set([(Exact(0x12), Exact(0x345)), (Exact(0x13), Exact(0))])
     both = IN_OPS | IN_PAIRS | LOOK
     ahead = record()
     assert path(switch, 1, 0x12, 0x345, ahead) == both
@@ -105,14 +105,14 @@ def test_every_field_of_a_member_counts_without_its_padding(switch: Switch) -> N
 
 
 def test_every_bit_of_the_key_counts_unless_the_program_masks_it(switch: Switch) -> None:
-    switch.set_value_set(OPS, [(Exact(0xF1),)])
+    switch.value_set(OPS).set([(Exact(0xF1),)])
     assert [op for op in range(256) if path(switch, op) & IN_OPS] == [0xF1]
     root = raw("value_sets")
     states = {state["name"]: state for state in root["parsers"][0]["parse_states"]}
     [case] = [each for each in states["start"]["transitions"] if each["value"] == OPS]
     case["mask"] = "0x8f"
     with Switch(load_program(json.dumps(root).encode())) as masked:
-        masked.set_value_set(OPS, [(Exact(0xF1),)])
+        masked.value_set(OPS).set([(Exact(0xF1),)])
         found = [op for op in range(256) if path(masked, op) & IN_OPS]
     assert found == [0x81 | high << 4 for high in range(8)]
 
@@ -130,8 +130,8 @@ def test_every_bit_of_the_key_counts_unless_the_program_masks_it(switch: Switch)
     ],
 )
 def test_all_kinds_of_matches(switch: Switch, match: Match, inside: list[int], outside: list[int]) -> None:
-    switch.set_value_set(OPS, [(Exact(1),)])
-    switch.set_value_set(PAIRS, [(Exact(1), Exact(0xABC)), (Exact(2), match)])
+    switch.value_set(OPS).set([(Exact(1),)])
+    switch.value_set(PAIRS).set([(Exact(1), Exact(0xABC)), (Exact(2), match)])
     for y in inside:
         assert path(switch, 1, 2, y, record()) & IN_PAIRS, y
     for y in outside:
@@ -139,17 +139,17 @@ def test_all_kinds_of_matches(switch: Switch, match: Match, inside: list[int], o
 
 
 def refused(switch: Switch, name: str, members: list[tuple[Match, ...]]) -> Code:
-    before = switch.value_set(name) if name in switch.program.value_sets else ()
+    before = switch.value_set(name).members() if name in switch.program.value_sets else ()
     with pytest.raises(ControlError) as caught:
-        switch.set_value_set(name, members)
+        switch.value_set(name).set(members)
     assert name in switch.program.value_sets or caught.value.code == Code.NOT_FOUND
     if before:
-        assert switch.value_set(name) == before
+        assert switch.value_set(name).members() == before
     return caught.value.code
 
 
 def test_wrong_members_are_refused_and_change_nothing(switch: Switch) -> None:
-    switch.set_value_set(OPS, [(Exact(1),)])
+    switch.value_set(OPS).set([(Exact(1),)])
     assert refused(switch, OPS, [(Exact(256),)]) == Code.INVALID_ARGUMENT
     assert refused(switch, OPS, [(Exact(1), Exact(1))]) == Code.INVALID_ARGUMENT
     assert refused(switch, OPS, [(Range(5, 4),)]) == Code.INVALID_ARGUMENT
@@ -250,7 +250,7 @@ def test_looking_beyond_the_packet_and_verifying(switch: Switch) -> None:
 
 @pytest.mark.parametrize(("x", "problem", "gone"), [(16, 0, 2), (12, INVALID, 0), (80, TOO_SHORT, 0)])
 def test_advancing_by_what_the_packet_says(switch: Switch, x: int, problem: int, gone: int) -> None:
-    switch.set_value_set("Parse.nobody", [(Exact(0xC0),)])
+    switch.value_set("Parse.nobody").set([(Exact(0xC0),)])
     [(report, rest)] = reports(switch, start(0xC0, x) + b"abcdefgh")
     assert (report.path, report.problem, rest) == (SKIP, problem, start(0xC0, x) + b"abcdefgh"[gone:])
 

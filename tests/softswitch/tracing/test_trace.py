@@ -18,8 +18,8 @@ from tests.softswitch.state.test_action_profiles import frame as profiled
 from tests.softswitch.test_cli import run
 from tests.softswitch.test_fuzz import CORPUS
 from weir.softswitch.codegen.module import generate
-from weir.softswitch.dataplane.queueing import Queueing
 from weir.softswitch.program.loader import load_program
+from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.state.entry import ByGroup, ByMember, Entry, Exact, Lpm, Member, Optional, Range, Ternary
 from weir.softswitch.switch import Switch
 from weir.softswitch.tracing.events import Applied, Event, Executed, FrameIn, FrameOut, Turn
@@ -39,9 +39,9 @@ def trace(switch: Switch, frame: bytes, port: int = 5) -> str:
 @pytest.fixture(scope="module")
 def traffic() -> Iterator[Switch]:
     with Switch(program("traffic")) as switch:
-        switch.set_multicast_group(3, [(1, 7), (2, 8)])
-        switch.set_multicast_group(4, [])
-        switch.set_clone_session(3, [(4, 4)])
+        switch.multicast_groups.set(3, [(1, 7), (2, 8)])
+        switch.multicast_groups.set(4, [])
+        switch.clone_sessions.set(3, [(4, 4)])
         yield switch
 
 
@@ -99,12 +99,12 @@ def test_copies_and_second_rounds(traffic: Switch) -> None:
 
 def test_lookups_show_keys_and_entries() -> None:
     with Switch(program("matching")) as switch:
-        switch.insert_entry(
-            "In.exact_", Entry((Exact(0x0A0B0C0D0E0F), Exact(5), Exact(1)), "In.number", (77,))
+        switch.table("In.exact_").insert(
+            Entry((Exact(0x0A0B0C0D0E0F), Exact(5), Exact(1)), "In.number", (77,))
         )
         acl = Entry((Ternary(0, 0), Range(1, 3), Optional(None)), "In.number", (7,), 9)
-        switch.insert_entry("In.acl", acl)
-        switch.insert_entry("In.routes6", Entry((Lpm(2, 128),), "In.wide", (1 << 100,)))
+        switch.table("In.acl").insert(acl)
+        switch.table("In.routes6").insert(Entry((Lpm(2, 128),), "In.wide", (1 << 100,)))
 
         def query(table: int, low: int) -> bytes:
             return pack([(table, 8), (0x0A0B0C0D0E0F, 48), (1, 32), (2, 128), (1, 16), (low, 4), (0, 4)])
@@ -152,12 +152,12 @@ def test_long_actions_are_shortened_unless_all_is_wanted() -> None:
 
 def test_what_waits_in_a_queue() -> None:
     with Switch(program("queues")) as switch:
-        switch.set_queueing(PORT, Queueing(rate_bps=8 * 10**6, depth_packets=1))
-        switch.start_trace()
+        switch.queues(PORT).set(Queueing(rate_bps=8 * 10**6, depth_packets=1))
+        switch.recorder.start()
         for _ in range(3):
             switch.process(1, order(priority=2, length=100), SECOND)
         switch.step(2 * SECOND)
-        shown = text(switch, switch.read_trace()[0]).splitlines()
+        shown = text(switch, switch.recorder.read()[0]).splitlines()
     titles = [line for line in shown if line.startswith("#")]
     assert titles == [
         "#1 in port 1, 54 bytes",
@@ -173,20 +173,20 @@ def test_what_waits_in_a_queue() -> None:
 
 def test_only_some_frames_are_traced() -> None:
     with Switch(program("traffic")) as switch:
-        switch.start_trace(ports=[7, 9], frames=3)
+        switch.recorder.start(ports=[7, 9], frames=3)
         for port in (1, 7, 8, 9, 7, 7, 9):
             switch.process(port, ordered(1, 2), 0)
-        events, lost = switch.read_trace()
+        events, lost = switch.recorder.read()
         assert [event.port for event in events if isinstance(event, FrameIn)] == [7, 9, 7]
-        assert (lost, switch.read_trace()) == (0, ([], 0))
-        switch.stop_trace()
-        assert switch.read_trace() == ([], 0)
+        assert (lost, switch.recorder.read()) == (0, ([], 0))
+        switch.recorder.stop()
+        assert switch.recorder.read() == ([], 0)
         assert switch.statistics().packets_out == 7
 
 
 def test_what_nobody_reads_is_counted_and_whole_packets_remain() -> None:
     with Switch(program("traffic")) as switch:
-        switch.start_trace()
+        switch.recorder.start()
         frames = 0
         while True:
             for _ in range(1000):
@@ -194,14 +194,14 @@ def test_what_nobody_reads_is_counted_and_whole_packets_remain() -> None:
             frames += 1000
             if frames >= 8000:
                 break
-        events, lost = switch.read_trace()
+        events, lost = switch.recorder.read()
         numbers = [event.number for event in events if isinstance(event, FrameIn)]
         assert lost > 0
         assert len(numbers) + lost == frames
         assert numbers == list(range(1, len(numbers) + 1))
         assert sum(isinstance(event, FrameOut) for event in events) == len(numbers), "no packet is cut short"
         switch.process(1, ordered(1, 2), 0)
-        (event, *_), lost = switch.read_trace()
+        (event, *_), lost = switch.recorder.read()
         assert (event, lost) == (FrameIn(frames + 1, 1, 11, 0), 0)
 
 
@@ -211,11 +211,11 @@ def test_traced_packets_are_treated_alike(name: str) -> None:
     rng = random.Random(1)
     with Switch(program(name)) as plain, Switch(program(name)) as traced:
         for switch in (plain, traced):
-            switch.set_multicast_group(3, [(1, 1), (2, 2), (600, 3)])
-            switch.set_clone_session(3, [(4, 4), (5, 5)], packet_length=30)
+            switch.multicast_groups.set(3, [(1, 1), (2, 2), (600, 3)])
+            switch.clone_sessions.set(3, [(4, 4), (5, 5)], packet_length=30)
         for now in range(400):
             if now % 50 == 0:
-                traced.stop_trace() if now % 150 == 100 else traced.start_trace()
+                traced.recorder.stop() if now % 150 == 100 else traced.recorder.start()
             frame = bytearray(rng.choice(CORPUS[name]) + rng.randbytes(rng.randrange(9)))
             frame[rng.randrange(len(frame))] = rng.randrange(256)
             port = rng.randrange(512)
@@ -223,31 +223,31 @@ def test_traced_packets_are_treated_alike(name: str) -> None:
                 frame.hex()
             )
         assert plain.statistics() == traced.statistics()
-        assert text(traced, traced.read_trace()[0], full=True)
+        assert text(traced, traced.recorder.read()[0], full=True)
         for register, about in plain.program.registers.items():
             for index in range(min(about.size, 50)):
-                assert plain.read_register(register, index) == traced.read_register(register, index)
+                assert plain.register(register).read(index) == traced.register(register).read(index)
 
 
 def test_what_waits_goes_on_alike_when_tracing_begins_or_ends() -> None:
     rng = random.Random(2)
     with Switch(program("queues")) as plain, Switch(program("queues")) as traced:
         for switch in (plain, traced):
-            switch.set_multicast_group(PORT, [(PORT, 1), (4, 2)])
-            switch.set_clone_session(1, [(4, 4)])
-            switch.set_queueing(PORT, Queueing(rate_bps=10**6, depth_packets=5))
-            switch.set_queueing(4, Queueing(rate_pps=1000))
+            switch.multicast_groups.set(PORT, [(PORT, 1), (4, 2)])
+            switch.clone_sessions.set(1, [(4, 4)])
+            switch.queues(PORT).set(Queueing(rate_bps=10**6, depth_packets=5))
+            switch.queues(4).set(Queueing(rate_pps=1000))
         turns = 0
         for now in range(0, SECOND // 5, SECOND // 1000):
             if rng.random() < 0.1:
-                turns += sum(isinstance(event, Turn) for event in traced.read_trace()[0])
-                traced.start_trace(frames=rng.randrange(9))
+                turns += sum(isinstance(event, Turn) for event in traced.recorder.read()[0])
+                traced.recorder.start(frames=rng.randrange(9))
             elif rng.random() < 0.05:
-                traced.stop_trace()
+                traced.recorder.stop()
             frame = order(what=rng.choice((0, MULTICAST, 4, 8, 16)), priority=rng.randrange(8), length=200)
             assert plain.process(1, frame, now) == traced.process(1, frame, now)
         assert plain.step(9 * SECOND) == traced.step(9 * SECOND)
-        assert plain.queue_statistics(PORT) == traced.queue_statistics(PORT)
+        assert plain.queues(PORT).statistics() == traced.queues(PORT).statistics()
         assert turns > 10
 
 
@@ -274,11 +274,10 @@ def test_the_command_writes_a_trace(tmp_path: Path) -> None:
 
 def test_what_an_action_profile_chose() -> None:
     with Switch(program("profiles")) as switch:
-        profiles = switch.profiles
-        profiles.insert_member("In.shared", number(1, 11))
-        profiles.insert_member("In.by_value", Member(2, "In.wide", (1 << 100,)))
-        profiles.insert_group("In.by_value", group(1, m2=1))
-        switch.insert_entry("In.first", Entry((Exact(7),), via=ByMember(1)))
+        switch.profile("In.shared").insert_member(number(1, 11))
+        switch.profile("In.by_value").insert_member(Member(2, "In.wide", (1 << 100,)))
+        switch.profile("In.by_value").insert_group(group(1, m2=1))
+        switch.table("In.first").insert(Entry((Exact(7),), via=ByMember(1)))
         point(switch, ByGroup(1), ip=7)
         point(switch, ByMember(2), ip=8)
         assert "first(hdr.query.ip=0.0.0.7) hit #0 → member → number(value=11)" in trace(

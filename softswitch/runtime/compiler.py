@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a loaded program to a loaded native library.
 
-Both steps are cached on disk, by content: the C text by the program and this package's own sources, the
-compiled library (native.build) by the C text, so that a second start only reads files.
+Both steps are cached on disk, by content: the C text by the program and the generator's own sources, the
+compiled library (weir.native.build) by the C text, so that a second start only reads files.
 """
 
 import functools
@@ -12,10 +12,13 @@ from typing import Final
 
 from weir.native.build import cache_dir, load_library
 from weir.native.files import write_atomically
-from weir.softswitch.bindings import Library
 from weir.softswitch.program.types import Program
+from weir.softswitch.runtime.bindings import Library
 
-RUNTIME: Final = Path(__file__).parent / "runtime"
+RUNTIME: Final = Path(__file__).parent
+"""Folder of the C that every program is compiled with."""
+
+_GENERATOR: Final = ("errors.py", "program", "codegen")  # what decides the C text, beside the program
 # Generated code views register cells and packet bytes through pointers of several types.
 _FLAGS: Final = ("-fno-strict-aliasing",)
 
@@ -24,13 +27,13 @@ _TRACED: Final = ("-O1",)  # code with tracepoints is long and need not be fast
 
 
 def load_switch_library(program: Program, *, trace: bool = False) -> Library:
-    """Generates, compiles (or finds in the cache) and loads the code of a program.
+    """Generate, compile (or find in the cache) and load the code of a program.
 
-    With `trace`, its code with tracepoints, for `Library.start_trace` of the plain one.
+    With `trace`, its code with tracepoints, for `NativeSwitch.start_trace` of the plain one.
 
     Raises:
         UnsupportedConstruct: the program computes something this switch cannot.
-        native.build.NoCompilerError, native.build.CompileError: see native.build.
+        weir.native.NoCompilerError, weir.native.CompileError: see weir.native.build.
     """
     return _load(_text(program, trace), _FLAGS + _TRACED if trace else _FLAGS)
 
@@ -50,9 +53,8 @@ def _text(program: Program, trace: bool) -> str:
     try:
         return path.read_text()
     except OSError:
-        from weir.softswitch.codegen.module import (
-            generate,  # which takes its time, and only a first start needs
-        )
+        # Its import takes its time, and only a first start needs it.
+        from weir.softswitch.codegen.module import generate
 
         text = generate(program, trace)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -60,11 +62,16 @@ def _text(program: Program, trace: bool) -> str:
     return text
 
 
+def generator_sources() -> list[Path]:
+    """Return the sources that decide what C text a program becomes: whole rooms, whatever is in them."""
+    package = RUNTIME.parent
+    rooms = (package / name for name in _GENERATOR)
+    return sorted(path for room in rooms for path in (room.rglob("*.py") if room.is_dir() else [room]))
+
+
 @functools.cache
 def _generator() -> str:
-    """Hash of the sources that decide what C text a program becomes."""
-    package = Path(__file__).parent
     digest = hashlib.sha256()
-    for path in sorted([*(package / "program").glob("*.py"), *(package / "codegen").glob("*.py")]):
+    for path in generator_sources():
         digest.update(path.read_bytes())
     return digest.hexdigest()
