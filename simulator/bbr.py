@@ -24,7 +24,7 @@ _RTT_PROBE = SECOND // 5
 
 
 class Bbr:
-    """See the module. States: startup, drain, cycle, and now and then a look at the empty path's time."""
+    """BBR. States: startup, drain, cycle, and now and then a look at the empty path's time."""
 
     ecn = False
 
@@ -49,11 +49,11 @@ class Bbr:
 
     @property
     def rate(self) -> float:
-        """Return what the path can carry, bytes per nanosecond; 0: unknown."""
+        """Return the rate that the path can carry, in bytes per nanosecond; 0: unknown."""
         return self._rates[0][1] if self._rates else 0.0
 
     def on_ack(self, ack: Ack) -> None:
-        """See Congestion."""
+        """Do as ``Congestion`` says."""
         begins = self._measure(ack)
         self._look_if_full(ack, begins)
         if self._state == "cycle":
@@ -66,7 +66,7 @@ class Bbr:
         self._set_window(ack)
 
     def _measure(self, ack: Ack) -> bool:
-        """Take the rate in; whether a new round trip has begun."""
+        """Take the rate in; return whether a new round trip has begun."""
         if not ack.delivered:
             return False
         begins = ack.prior >= self._round_end
@@ -83,7 +83,7 @@ class Bbr:
         return begins
 
     def _look_if_full(self, ack: Ack, begins: bool) -> None:
-        """Startup ends when the rate has not grown by a quarter for three rounds; then its queue drains."""
+        """End startup when the rate has not grown by a quarter for three rounds; then its queue drains."""
         if begins and not self._full and not ack.idle:
             if self.rate >= 1.25 * self._full_rate:
                 self._full_rate, self._full_rounds = self.rate, 0
@@ -100,7 +100,7 @@ class Bbr:
         self._gain = _CYCLE[2]
 
     def _turn(self, ack: Ack) -> None:
-        """A phase lasts a round trip; that above the rate until it shows, that below until it is made up."""
+        """Go to the next phase after a round trip, once sending above or below the rate has shown."""
         over = ack.now - self._phase_began > (self._min_rtt or 0)
         if self._gain > 1:
             over = over and (bool(ack.lost) or ack.in_flight >= self._product(self._gain))
@@ -111,7 +111,7 @@ class Bbr:
             self._gain = _CYCLE[self._phase]
 
     def _mind_rtt(self, ack: Ack) -> None:
-        """The least time is forgotten after ten seconds; then nearly nothing is sent for 200 ms."""
+        """Forget the least time after ten seconds; then send nearly nothing for 200 ms."""
         stale = self._min_rtt is not None and ack.now > self._min_rtt_at + _RTT_LASTS
         if ack.rtt is not None and (self._min_rtt is None or ack.rtt <= self._min_rtt or stale):
             self._min_rtt, self._min_rtt_at = ack.rtt, ack.now
@@ -130,7 +130,7 @@ class Bbr:
                     self._state, self._gain = "startup", _HIGH_GAIN
 
     def _product(self, gain: float) -> float:
-        """``gain`` times the bytes that fill the path."""
+        """Return ``gain`` times the bytes that fill the path."""
         if self._min_rtt is None:
             return self._initial
         return gain * self.rate * self._min_rtt + _QUANTA
@@ -149,18 +149,18 @@ class Bbr:
         self.window = min(window, float(_LEAST_WINDOW)) if self._state == "probe" else window
 
     def on_loss(self, in_flight: int, lost: int, sent: int) -> None:
-        """See Congestion. For one round trip as much is sent as arrives."""
+        """Begin recovery; for one round trip as much is sent as arrives."""
         self._saved = self.window
         self._recovering = self._conserve = True
         self.window = float(in_flight + MSS)
 
     def on_recovered(self) -> None:
-        """See Congestion."""
+        """Do as ``Congestion`` says."""
         self._recovering = self._conserve = False
         self.window = max(self.window, self._saved)
 
     def on_timeout(self, *, again: bool) -> None:
-        """See Congestion."""
+        """Do as ``Congestion`` says."""
         if not self._recovering:
             self._saved = self.window
         self._recovering, self._conserve = True, False
@@ -168,8 +168,8 @@ class Bbr:
         self.window = float(MSS)
 
     def on_idle(self) -> None:
-        """See Congestion: its model of the path stays."""
+        """Keep the model of the path."""
 
     def undo(self) -> None:
-        """See Congestion."""
+        """Do as ``Congestion`` says."""
         self.on_recovered()

@@ -9,7 +9,7 @@ SECOND = 1_000_000_000
 
 
 class StuckError(AssertionError):
-    """What was waited for did not happen within the virtual time it was given."""
+    """Something that was waited for did not happen within the virtual time it was given."""
 
 
 class Engine(Protocol):
@@ -17,14 +17,14 @@ class Engine(Protocol):
 
     @property
     def next(self) -> int:
-        """Return time of what happens next in there; beyond all times when nothing will."""
+        """Return the time of what happens next in there; beyond all times when nothing will."""
 
     @property
     def now(self) -> int:
-        """Return time of what happened last in there."""
+        """Return the time of what happened last in there."""
 
     def run(self, until: int) -> list[tuple[Callable[[bytes], None], bytes]]:
-        """Let things happen up to ``until``, or until some come out: whom to call with what, at ``now``."""
+        """Let things happen up to ``until``, or until some come out; return whom to call with what."""
 
 
 class Clock:
@@ -58,7 +58,7 @@ class Clock:
         return True
 
     def run(self, until: int, stop: Callable[[], bool]) -> bool:
-        """Run actions until ``stop()`` holds (asked after each one); whether it did by the time ``until``."""
+        """Run actions until ``stop()`` holds, asked after each one; return whether it did by ``until``."""
         queue, pop, engine = self._queue, heapq.heappop, self.engine
         while not stop():
             first = queue[0][0] if queue else until + 1

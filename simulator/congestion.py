@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much TCP may have under way: DCTCP (RFC 8257) and CUBIC (RFC 9438); BBR is in `weir.simulator.bbr`.
+"""TCP's congestion control: DCTCP (RFC 8257) and CUBIC (RFC 9438); BBR is in `weir.simulator.bbr`.
 
 `weir.simulator.tcp.Sender` finds out what arrived and what got lost, and tells it here; the answer is a
 window in bytes, and for some a pace. DCTCP is what data centres with marking switches run, CUBIC Linux's
@@ -18,7 +18,7 @@ Algorithm = Literal["dctcp", "cubic", "bbr"]
 
 @dataclass(slots=True)
 class Ack:
-    """What one acknowledgement told. Bytes, and nanoseconds.
+    """News from one acknowledgement, in bytes and nanoseconds.
 
     rtt: None where it is not known which copy arrived. rate: of delivery, bytes per nanosecond, over one
     round trip; None: too short to tell. idle: the application had too little to send then. prior: what had
@@ -48,29 +48,29 @@ class Ack:
 
 
 class Congestion(Protocol):
-    """What a sender asks and tells."""
+    """Congestion control as a sender sees it."""
 
     window: float  # bytes that may be in flight
     pacing: float | None  # bytes per nanosecond; None: as fast as the link takes them
     ecn: bool  # packets may be marked instead of dropped
 
     def on_ack(self, ack: Ack) -> None:
-        """After every acknowledgement."""
+        """Take in an acknowledgement."""
 
     def on_loss(self, in_flight: int, lost: int, sent: int) -> None:
-        """Recovery begins: ``lost`` bytes are to be sent again, ``in_flight`` are left under way."""
+        """Begin recovery: ``lost`` bytes are to be sent again, ``in_flight`` are left under way."""
 
     def on_recovered(self) -> None:
-        """All that was under way when recovery began has arrived."""
+        """End recovery: all that was under way when it began has arrived."""
 
     def on_timeout(self, *, again: bool) -> None:
-        """All that was under way counts as lost. again: nothing has arrived since the last time."""
+        """Count all that was under way as lost. again: nothing has arrived since the last time."""
 
     def on_idle(self) -> None:
-        """There was nothing to send for long."""
+        """Take in that there was nothing to send for long."""
 
     def undo(self) -> None:
-        """Nothing had been lost when recovery last began."""
+        """Take back the last recovery: nothing had been lost when it began."""
 
 
 class LossBased:
@@ -95,11 +95,11 @@ class LossBased:
         raise NotImplementedError
 
     def grow(self, ack: Ack) -> None:
-        """Congestion avoidance."""
+        """Grow the window in congestion avoidance."""
         raise NotImplementedError
 
     def on_ack(self, ack: Ack) -> None:
-        """See Congestion."""
+        """Do as ``Congestion`` says."""
         if ack.recovering:
             if ack.delivered:
                 self._reduce(ack)
@@ -110,7 +110,7 @@ class LossBased:
                 self.grow(ack)
 
     def _reduce(self, ack: Ack) -> None:
-        """Let out in proportion to what arrives, so that the window is down when recovery ends."""
+        """Let packets out in proportion to what arrives, so that the window is down when recovery ends."""
         self._delivered += ack.delivered
         out = ack.sent - self._sent
         if ack.in_flight > self.ssthresh:
@@ -121,7 +121,7 @@ class LossBased:
         self.window = float(ack.in_flight + max(room, 0 if out else MSS))
 
     def on_loss(self, in_flight: int, lost: int, sent: int) -> None:
-        """See Congestion."""
+        """Do as ``Congestion`` says."""
         self._saved = (self.window, self.ssthresh)
         self.ssthresh = max(self.reduced(), 2.0 * MSS)
         self._flight, self._delivered, self._sent = in_flight + lost, 0, sent
@@ -129,13 +129,13 @@ class LossBased:
         self._reducing = True
 
     def on_recovered(self) -> None:
-        """See Congestion."""
+        """Do as ``Congestion`` says."""
         if self._reducing:
             self.window = self.ssthresh
         self._reducing = False
 
     def on_timeout(self, *, again: bool) -> None:
-        """See Congestion."""
+        """Do as ``Congestion`` says."""
         if not (again or self._reducing):
             self._saved = (self.window, self.ssthresh)
             self.ssthresh = max(self.reduced(), 2.0 * MSS)
@@ -143,11 +143,11 @@ class LossBased:
         self.window = float(MSS)
 
     def on_idle(self) -> None:
-        """See Congestion."""
+        """Do as ``Congestion`` says."""
         self.window = min(self.window, self._initial)
 
     def undo(self) -> None:
-        """See Congestion."""
+        """Do as ``Congestion`` says."""
         self._reducing = False
         self.window = max(self.window, self._saved[0])
         self.ssthresh = max(self.ssthresh, self._saved[1])
@@ -170,15 +170,15 @@ class Dctcp(LossBased):
         self._cut_end = -1  # marks cut a window at most once: not before this is acknowledged
 
     def reduced(self) -> float:
-        """See LossBased."""
+        """Do as ``LossBased`` says."""
         return self.window / 2
 
     def grow(self, ack: Ack) -> None:
-        """See LossBased."""
+        """Do as ``LossBased`` says."""
         self.window += MSS * ack.delivered / self.window
 
     def on_ack(self, ack: Ack) -> None:
-        """See Congestion."""
+        """Do as ``Congestion`` says."""
         self._measured += ack.delivered
         self._marked += ack.delivered if ack.marked else 0
         if self._measured and ack.acknowledged > self._alpha_end:
@@ -208,14 +208,14 @@ class Cubic(LossBased):
         self._min_rtt = SECOND
 
     def reduced(self) -> float:
-        """See LossBased. A window that did not reach the last one leaves room for others."""
+        """Return the window after a loss; one that did not reach the last one leaves room for others."""
         segments = self.window / MSS
         self._most = segments * (1 + self.beta) / 2 if segments < self._most else segments
         self._since = None
         return self.window * self.beta
 
     def grow(self, ack: Ack) -> None:
-        """See LossBased."""
+        """Do as ``LossBased`` says."""
         segments, arrived = self.window / MSS, ack.delivered / MSS
         if self._since is None:
             self._since, self._reno = ack.now, segments
@@ -229,12 +229,12 @@ class Cubic(LossBased):
         self.window = max(segments, self._reno) * MSS
 
     def on_ack(self, ack: Ack) -> None:
-        """See Congestion."""
+        """Do as ``Congestion`` says."""
         if ack.rtt is not None:
             self._min_rtt = min(self._min_rtt, ack.rtt)
         super().on_ack(ack)
 
     def on_idle(self) -> None:
-        """See Congestion."""
+        """Do as ``Congestion`` says."""
         super().on_idle()
         self._since = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller would write into a switch for a job, written through the switch's own interface."""
+"""The controller's entries for a job, written through the switch's own interface."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ AGGREGATION = Endpoint("02:00:00:00:00:fe", "10.0.0.254")
 
 
 def host_addresses(number: int) -> Addresses:
-    """Addresses of host ``number`` (from 1), behind switch port ``number``."""
+    """Return the addresses of host ``number`` (from 1), behind switch port ``number``."""
     return Addresses(Endpoint(f"02:00:00:00:00:{number:02x}", f"10.0.0.{number}"), AGGREGATION)
 
 
@@ -34,7 +34,7 @@ class Job:
     group: int
 
     def entries(self) -> list[tuple[str, Entry]]:
-        """(table, entry) for every entry of this job."""
+        """Return (table, entry) for every entry of this job."""
         written = []
         for worker, port in enumerate(self.ports):
             written.append(
@@ -76,7 +76,7 @@ class Job:
 
 
 def aggregation(headroom: int = 0xFFFF) -> tuple[str, Entry]:
-    """(table, entry) that makes a switch aggregate what is sent to AGGREGATION.
+    """Return (table, entry) that makes a switch aggregate what is sent to AGGREGATION.
 
     ``headroom``: by how many bytes it may lengthen a packet.
     """
@@ -90,7 +90,7 @@ def install(switch: Switch, state: SwitchState) -> None:
 
 
 def apply(switch: Switch, batches: Sequence[Batch]) -> None:
-    """Carry out what the controller would write, in its order."""
+    """Write what the controller would write, in its order."""
     for update in chain.from_iterable(batches):
         if isinstance(update, GroupUpdate):
             if update.verb is Verb.DELETE:

@@ -18,7 +18,7 @@ _CSRC: Final = Path(__file__).resolve().parent / "csrc"
 
 
 class Target(IntEnum):
-    """Where a switch's port leads: C ``target``."""
+    """Kind of place that a switch's port leads to: C ``target``."""
 
     TO_SWITCH = 1
     TO_HOST = 2
@@ -78,24 +78,24 @@ class Fabric:
 
     @property
     def next(self) -> int:
-        """Return time of what happens next; 2^64 - 1 when nothing will."""
+        """Return the time of what happens next; 2^64 - 1 when nothing will."""
         time: int = self._state.next
         return time
 
     @property
     def now(self) -> int:
-        """Return time of what happened last."""
+        """Return the time of what happened last."""
         time: int = self._state.now
         return time
 
     @property
     def events(self) -> int:
-        """Return how much has happened."""
+        """Return how many events there have been."""
         count: int = self._state.events
         return count
 
     def receiver(self, receive: Callable[[bytes], None]) -> int:
-        """Return the number of somebody whom frames are given to."""
+        """Return the number of a new receiver of frames."""
         self._receivers.append(receive)
         return len(self._receivers) - 1
 
@@ -110,23 +110,23 @@ class Fabric:
         rate_bps: int | None = None,
         delay: int = 0,
     ) -> None:
-        """What switch ``node`` sends by ``port`` goes ``there``: a switch and its port, or a receiver."""
+        """Lead port ``port`` of switch ``node`` to ``there``: a switch and its port, or a receiver."""
         _library().fabric_attach(self._handle, node, port, target, there, there_port, rate_bps or 0, delay)
 
     def set_down(self, node: int) -> None:
-        """Switch ``node`` takes in and sends nothing from now on."""
+        """Let switch ``node`` take in and send nothing from now on."""
         _library().fabric_set_down(self._handle, node, 1)
 
     def arrive(self, time: int, node: int, port: int, frame: bytes) -> None:
-        """A frame arrives at a switch's port at ``time``, which is not past."""
+        """Let a frame arrive at a switch's port at ``time``, which is not past."""
         self._c_arrive(self._handle, time, node, port, frame, len(frame))
 
     def reach(self, time: int, receiver: int, frame: bytes) -> None:
-        """A frame reaches a receiver at ``time``, which is not past."""
+        """Let a frame reach a receiver at ``time``, which is not past."""
         self._c_arrive(self._handle, time, receiver, _NO_PORT, frame, len(frame))
 
     def run(self, until: int) -> list[tuple[Callable[[bytes], None], bytes]]:
-        """Let things happen up to ``until``, or until something comes out: who gets it, and the frame."""
+        """Let things happen up to ``until``, or until frames come out; return them and their receivers."""
         count = self._c_run(self._handle, until)
         if count < 0:
             raise MemoryError("no memory for the frames of a network")

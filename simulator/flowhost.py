@@ -46,7 +46,7 @@ class FlowHost:
         self.mux.add(flow, peer)
 
     def receive(self, frame: bytes) -> None:
-        """A frame arrived from the link."""
+        """Take in a frame that arrived from the link."""
         arrival = unwrap(frame, self._address, self._mac)
         if arrival is not None:
             self.mux.on_packet(arrival.payload, self._clock.now, arrival.traffic_class, arrival.source)

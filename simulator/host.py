@@ -50,7 +50,7 @@ class Host:
             self._start_next()
 
     def receive(self, frame: bytes) -> None:
-        """A frame arrived from the link."""
+        """Take in a frame that arrived from the link."""
         datagram = self._framer.unwrap(frame)
         if datagram is not None:
             self.transport.on_packet(datagram.payload, self._clock.now, datagram.traffic_class)

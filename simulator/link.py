@@ -12,7 +12,7 @@ from weir.simulator.clock import SECOND, Clock
 
 @dataclass(frozen=True)
 class Faults:
-    """What a link does to each frame. Probabilities are of one frame, times in nanoseconds.
+    """Faults of a link. Probabilities are of one frame, times in nanoseconds.
 
     delay: always; jitter: up to so much more, drawn for each frame (so frames overtake each other).
     loss: dropped. duplicate: delivered twice. late: held back by up to ``lateness``, which may be longer than
@@ -54,7 +54,10 @@ class Link:
         *,
         carry: Callable[[int, bytes], None] | None = None,
     ) -> None:
-        """deliver: takes a frame when it arrives. carry: instead, takes it at once, and when it arrives."""
+        """Make a link.
+
+        deliver: takes a frame when it arrives. carry: instead, takes it at once, and when it arrives.
+        """
         if carry is None:
             if deliver is None:
                 raise ValueError("a link needs to know who takes its frames: deliver or carry")
@@ -67,7 +70,7 @@ class Link:
 
     @property
     def faults(self) -> Faults:
-        """Return what it does to frames."""
+        """Return the faults of the link."""
         return self._faults
 
     @faults.setter
@@ -87,7 +90,7 @@ class Link:
 
     @property
     def tap(self) -> Callable[[int, bytes], None] | None:
-        """Return who sees the frames, and their times."""
+        """Return the function that sees the frames and their times."""
         return self._tap
 
     @tap.setter
@@ -101,7 +104,7 @@ class Link:
         return not (self._down or self._tap is not None or self._faults.random)
 
     def duration(self, frame: bytes) -> int:
-        """Return nanoseconds from the frame's first bit to its last (no preamble or gap between frames)."""
+        """Return the nanoseconds from a frame's first bit to its last (no preamble, no gap)."""
         return 0 if self.rate_bps is None else len(frame) * 8 * SECOND // self.rate_bps
 
     def send(self, frame: bytes) -> None:
@@ -130,7 +133,7 @@ class Link:
         return frame
 
     def _hold(self) -> int:
-        """By how much this frame comes later than others."""
+        """Return by how much this frame comes later than others."""
         faults, hold = self._faults, 0
         if faults.jitter:
             hold += self._random.randrange(faults.jitter)

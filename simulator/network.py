@@ -144,7 +144,7 @@ class Network:
         return Random(f"{self._seed} {what}")
 
     def _into(self, switch: str, port: int) -> Callable[[int, bytes], None]:
-        """Return what lets frames arrive at a switch."""
+        """Return a function that lets frames arrive at a switch."""
         fabric, number = self._fabric, self.nodes[switch].number
         return lambda time, frame: fabric.arrive(time, number, port, frame)
 
@@ -155,7 +155,7 @@ class Network:
         return link
 
     def _attach(self, switch: str, port: int, name: str, spec: LinkSpec, there: Station | End) -> None:
-        """A link from a switch's port. The fabric carries frames on it by itself while it is clean."""
+        """Attach a link to a switch's port. The fabric carries frames on it by itself while it is clean."""
         node, fabric = self.nodes[switch], self._fabric
         if isinstance(there, Station):
             target, number, there_port = Target.TO_HOST, fabric.receiver(there.receive), 0
@@ -185,11 +185,11 @@ class Network:
             node.switch.queues(port).set(replace(self._queueing, rate_bps=spec.rate_bps))
 
     def link(self, here: str, there: str) -> Link:
-        """Return the way from one switch or host to its neighbour."""
+        """Return the link from one switch or host to its neighbour."""
         return self._links[here, there]
 
     def links(self) -> dict[tuple[str, str], Link]:
-        """Return all ways, by (from, to)."""
+        """Return all links, by (from, to)."""
         return dict(self._links)
 
     def program(self, topology: Topology | None = None) -> None:
@@ -215,7 +215,7 @@ class Network:
             self._held[switch.name] = desired
 
     def kill(self, switch: str) -> None:
-        """The switch is gone, with what it holds; the controller has not noticed yet (`program`)."""
+        """Take a switch away, with what it holds; the controller has not noticed yet (`program`)."""
         self._down.add(switch)
         self._fabric.set_down(self.nodes[switch].number)
         for ends, link in self._links.items():
@@ -297,12 +297,12 @@ class Network:
     # -- time --------------------------------------------------------------------------------------
 
     def run(self, until: Callable[[], bool], limit: float = 600.0) -> None:
-        """Until that holds. Raises StuckError after ``limit`` virtual seconds."""
+        """Run until that holds. Raises StuckError after ``limit`` virtual seconds."""
         if not self.clock.run(self.clock.now + round(limit * SECOND), until):
             raise StuckError(self._describe())
 
     def run_for(self, seconds: float) -> None:
-        """That much virtual time."""
+        """Run for that much virtual time."""
         end = self.clock.now + round(seconds * SECOND)
         self.clock.run(end, lambda: False)
         self.clock.now = end

@@ -62,7 +62,7 @@ class Nic:
         self._next()
 
     def _next(self) -> None:
-        """The link is free: send the next frame and come back when it is free again."""
+        """Send the next frame, as the link is free, and come back when it is free again."""
         clock, link = self._clock, self._link
         while self._waiting:
             frame = self._take()

@@ -69,7 +69,7 @@ class Rack:
             host.submit(one)
 
     def run(self, limit: float = 600.0) -> None:
-        """Until every host is done. Raises StuckError after ``limit`` virtual seconds."""
+        """Run until every host is done. Raises StuckError after ``limit`` virtual seconds."""
         end = self.clock.now + round(limit * SECOND)
         while not all(host.idle for host in self.hosts):
             if not self.clock.step() or self.clock.now > end:

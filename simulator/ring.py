@@ -31,7 +31,7 @@ class Ring:
         return [member.to_right for member in self._members]
 
     def reduce(self, rank: int, length: int, done: Callable[[], None]) -> None:
-        """Host ``rank`` begins to all-reduce ``length`` bytes, as all must; ``done``: it has the result."""
+        """Begin to all-reduce ``length`` bytes at host ``rank``, as all must; ``done``: it has the result."""
         self._members[rank].begin(length, done)
 
 

@@ -35,7 +35,7 @@ class Station:
         self._handlers[key] = handler
 
     def open_any(self, protocol: int, handler: Callable[[bytes], None]) -> int:
-        """Open a port that has not been used for long; its number."""
+        """Open a port that has not been used for long, and return its number."""
         while True:
             self._port = self._port + 1 if self._port < 0xFFFF else _FIRST_PORT
             if protocol << 16 | self._port not in self._handlers:
@@ -43,7 +43,7 @@ class Station:
                 return self._port
 
     def close(self, protocol: int, port: int) -> None:
-        """Frames for this port are for nobody from now on."""
+        """Close a port: frames for it are for nobody from now on."""
         del self._handlers[protocol << 16 | port]
 
     def send(self, frame: bytes) -> None:
@@ -55,7 +55,7 @@ class Station:
         self._nic.serve(source)
 
     def receive(self, frame: bytes) -> None:
-        """A frame arrived from the link."""
+        """Give a frame that arrived from the link to whoever has its port."""
         handler = None
         if frame[12:14] == _IPV4 and frame[14] == 0x45 and len(frame) >= 38:
             handler = self._handlers.get(frame[23] << 16 | frame[36] << 8 | frame[37])

@@ -31,11 +31,11 @@ class Port(Protocol):
 
     @property
     def mac(self) -> bytes:
-        """Of the host."""
+        """Return the host's address."""
 
     @property
     def ip(self) -> int:
-        """Of the host."""
+        """Return the host's address."""
 
     def send(self, frame: bytes) -> None:
         """Send a frame when its turn comes."""
@@ -44,10 +44,10 @@ class Port(Protocol):
         """Let a source send when the link is free."""
 
     def open_any(self, protocol: int, handler: Callable[[bytes], None]) -> int:
-        """Get the frames for a port of one's own; its number."""
+        """Open a port of one's own for ``handler``, and return its number."""
 
     def close(self, protocol: int, port: int) -> None:
-        """Get no more of them."""
+        """Close a port."""
 
 
 class _Frames:
@@ -78,7 +78,7 @@ class _Frames:
     def _make(
         self, sequence: int, acknowledgement: int, flags: int, options: bytes = b"", length: int = 0
     ) -> bytes:
-        """With correct checksums and ``length`` zeros."""
+        """Return a frame with correct checksums and ``length`` zeros."""
         sequence %= _WRAP
         acknowledgement %= _WRAP
         offset = _DATA_OFFSET + (len(options) << 2)  # in words, in the upper half of the byte
@@ -134,7 +134,7 @@ class Stream:
         macs: tuple[bytes, bytes],
         config: TcpConfig | None = None,
     ) -> None:
-        """macs: where each side sends its frames to, the sending one first."""
+        """Open both ends. macs: where each side sends its frames to, the sending one first."""
         self._clock, self._sending, self._receiving = clock, sending, receiving
         here = sending.open_any(PROTOCOL, self.on_acknowledgement)
         there = receiving.open_any(PROTOCOL, self.on_data)
@@ -154,12 +154,12 @@ class Stream:
         self._serve()
 
     def close(self) -> None:
-        """Nobody listens at either end any more."""
+        """Close both ends: nobody listens any more."""
         self._sending.close(PROTOCOL, self._ports[0])
         self._receiving.close(PROTOCOL, self._ports[1])
 
     def next_frame(self, now: int) -> bytes | None:
-        """For the interface of the sending host."""
+        """Return the next frame, when the interface of the sending host asks."""
         segment = self.sender.segment(now)
         if segment is None:
             self._served = False
@@ -167,7 +167,7 @@ class Stream:
         return None if segment is None else self._data.data(*segment)
 
     def on_data(self, frame: bytes) -> None:
-        """A frame of this stream arrived at the receiving host."""
+        """Take in a frame of this stream at the receiving host."""
         (total,) = struct.unpack_from(">H", frame, 16)
         (wire,) = struct.unpack_from(">I", frame, 38)
         receiver = self.receiver
@@ -178,7 +178,7 @@ class Stream:
             self.on_bytes(receiver.expected)
 
     def on_acknowledgement(self, frame: bytes) -> None:
-        """An acknowledgement of this stream arrived at the sending host."""
+        """Take in an acknowledgement of this stream at the sending host."""
         _, wire, offset, flags = _ANSWER.unpack_from(frame, 38)
         sender = self.sender
         base, was_done = sender.acknowledged, sender.done

@@ -60,7 +60,7 @@ class Receiver:
         self._again: Range | None = None  # what arrived last, if it had arrived before
 
     def on_segment(self, start: int, length: int) -> bool:
-        """Return a segment arrived; whether the stream has grown."""
+        """Take in a segment that arrived; return whether the stream has grown."""
         end, self._again = start + length, None
         if end <= self.expected or any(first <= start and end <= last for first, last in self._ahead):
             self._again = (start, end)
@@ -81,9 +81,7 @@ class Receiver:
         return True
 
     def blocks(self) -> list[Range]:
-        """Return what to acknowledge selectively now: a duplicate first (RFC 2883), then what has grown
-        last.
-        """
+        """Return the ranges to acknowledge selectively: a duplicate first (RFC 2883), then what grew last."""
         if self._again is None:
             return self._ahead[:SACK_BLOCKS]
         return [self._again, *self._ahead[: SACK_BLOCKS - 1]]
@@ -133,7 +131,7 @@ class _RoundTrip:
         self._variance = 0.0
 
     def measure(self, sample: int) -> None:
-        """RFC 6298."""
+        """Take in a round trip, as RFC 6298 has it."""
         self.least = sample if self.least is None else min(self.least, sample)
         if self.smooth is None:
             self.smooth, self._variance = float(sample), sample / 2
@@ -142,7 +140,7 @@ class _RoundTrip:
             self.smooth += (sample - self.smooth) / 8
 
     def timeout(self, config: TcpConfig, backoff: int) -> int:
-        """When to take for lost what is not acknowledged."""
+        """Return when to take for lost what is not acknowledged."""
         base = config.min_rto if self.smooth is None else self.smooth + 4 * self._variance
         return min(max(round(base), config.min_rto) << min(backoff, 16), config.max_rto)
 
@@ -207,7 +205,7 @@ class Sender:
     # -- sending ---------------------------------------------------------------------------------------
 
     def segment(self, now: int) -> Range | None:
-        """(start, length) of the segment to send now; None when there is nothing to send or no room."""
+        """Return (start, length) of the segment to send now; None when there is none, or no room."""
         self.held = None
         if self._probe_due:
             self._probe_due = False
@@ -230,7 +228,7 @@ class Sender:
         return self._send(self._by_start[self._lost[0]] if self._lost else self._cut(), now)
 
     def _probe(self) -> _Segment | None:
-        """Something new, or the last segment again."""
+        """Return something new to send as a probe, or the last segment again."""
         self._probe_again = self.next >= self.size
         if self._probe_again and not (self._segments and self._segments[-1].state is _State.FLYING):
             return None
@@ -271,7 +269,7 @@ class Sender:
         return start, length
 
     def _leave(self, segment: _Segment) -> None:
-        """It is neither in flight nor waits to be sent again any more."""
+        """Forget a segment that was in flight or waited to be sent again."""
         if segment.state is _State.FLYING:
             del self._flying[segment.start]
             self.in_flight -= segment.end - segment.start
@@ -281,8 +279,10 @@ class Sender:
     # -- acknowledgements ------------------------------------------------------------------------------
 
     def on_acknowledgement(self, position: int, marked: bool, now: int, blocks: Sequence[Range] = ()) -> None:
-        """All before ``position`` has arrived, and ``blocks`` of what follows, or first of all what arrived
-        twice. ``marked``: the segment that caused this met congestion.
+        """Take in an acknowledgement: all before ``position`` has arrived.
+
+        blocks: of what follows, what arrived, too; first of all, perhaps, what arrived twice. marked: the
+        segment that caused this met congestion.
         """
         if position > self.next:
             return
@@ -313,7 +313,7 @@ class Sender:
         self._set_deadline(now)
 
     def _take(self, position: int, blocks: Sequence[Range]) -> list[_Segment]:
-        """Return the segments that this is the first news of. Those acknowledged in order are forgotten."""
+        """Return the segments that this is the first news of, and forget those acknowledged in order."""
         news, segments = [], self._segments
         while segments and segments[0].end <= position:
             segment = segments.popleft()
@@ -335,7 +335,7 @@ class Sender:
         return news
 
     def _credit(self, news: Sequence[_Segment], ack: Ack) -> None:
-        """What arrived tells about times, order and rate."""
+        """Take in what segments that arrived tell about times, order and rate."""
         latest = None
         for segment in news:
             ack.delivered += segment.end - segment.start
@@ -362,7 +362,7 @@ class Sender:
                 ack.rate = (self._delivered - latest.delivered) / interval
 
     def _on_duplicate(self) -> None:
-        """A segment arrived twice: it was late, not lost. Be more patient, once a round trip."""
+        """Be more patient, once a round trip, as a segment arrived twice: it was late, not lost."""
         if self._probed is not None and self._probe_again:
             self._probed = None  # it was the probe
             return
@@ -378,7 +378,7 @@ class Sender:
                 self.congestion.undo()
 
     def _end_probe(self, twice: bool) -> None:
-        """If what came after the probe has arrived, and the probe not twice, it had repaired a loss."""
+        """End the probe when what came after it has arrived; one that came once had repaired a loss."""
         if self._probed is None or self.acknowledged < self._probed + self._probe_again:
             return
         self._probed = None
@@ -425,7 +425,7 @@ class Sender:
         return self._times.timeout(self.config, self._backoff)
 
     def _set_deadline(self, now: int) -> None:
-        """There is one timer: for late segments, else for the tail's probe, else for the time-out."""
+        """Set the one timer: for late segments, else for the tail's probe, else for the time-out."""
         self._probe_at = None
         if not self._flying:
             self.deadline = self._reorder_at = None
@@ -439,7 +439,7 @@ class Sender:
                 self.deadline = self._probe_at = at
 
     def on_timer(self, now: int) -> None:
-        """The deadline is past."""
+        """Do what is due, if the deadline is past."""
         if self.deadline is None or now < self.deadline:
             return
         if self._reorder_at is not None and now >= self._reorder_at:
@@ -455,7 +455,7 @@ class Sender:
         self._set_deadline(now)
 
     def _on_timeout(self, now: int) -> None:
-        """Nothing is heard: take all for lost and begin again with one segment."""
+        """Take all for lost, as nothing is heard, and begin again with one segment."""
         self.timeouts += 1
         self.congestion.on_timeout(again=self._backoff > 0)
         self._backoff += 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a congested device does to a frame on its way: cuts off its lanes, or marks it."""
+"""Treatment of frames by a congested device: their lanes are cut off, or they are marked."""
 
 import struct
 from typing import Final

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Weir puts on the wire: constants, header layouts, packet types and switch events.
+"""Definition of Weir's packets: constants, header layouts, packet types and switch events.
 
 Everything else that needs one of these facts is generated from this module (``python -m
 weir.wire.generate``): the P4 headers (``p4src/include/wire.p4``), the C header
@@ -47,7 +47,7 @@ SPINE_CLASSES: Final = 16  # a rack sends slot s to the spine of class s mod SPI
 
 
 class PacketType(IntEnum):
-    """What a packet is: what a worker sends, what the switch answers."""
+    """Type of a packet: of a worker's, or of the switch's answers."""
 
     CONTRIBUTION = 1
     RESULT = 2
@@ -55,7 +55,7 @@ class PacketType(IntEnum):
 
 
 class FlowType(IntEnum):
-    """What a flow packet is: chunk and probe from who sends a tensor, bitmap and stop from who receives it.
+    """Type of a flow packet: chunk and probe come from a tensor's sender, bitmap and stop from its receiver.
 
     The sender confirms a stop with a stop.
     """
@@ -67,7 +67,7 @@ class FlowType(IntEnum):
 
 
 class Flag(IntFlag):
-    """What happened, or may happen, to a packet on its way. The other four bits are zero, else it is refused.
+    """Flags: what happened, or may happen, to a packet on its way. The other four bits must be zero.
 
     PROTECTED: the sender gives up nothing; without its lanes (or data) the packet does not count.
     TRIMMED: a switch cut off the lanes (or data).
@@ -82,7 +82,7 @@ class Flag(IntFlag):
 
 
 class Op(IntEnum):
-    """How lanes are combined. All are over unsigned 32-bit lanes with identity 0.
+    """Operator that combines lanes. All are over unsigned 32-bit lanes with identity 0.
 
     ADD wraps modulo 2^32 (so it also sums two's complement numbers). That 0 is the identity of all three
     is what makes "skip a zero block" right for each of them.
@@ -94,7 +94,7 @@ class Op(IntEnum):
 
 
 class Event(IntEnum):
-    """What the switch decided about a packet: the index of its counter. One is counted at every branch."""
+    """Decision of the switch about a packet: the index of its counter. One is counted at every branch."""
 
     CONTRIBUTION = 0
     ROUND_COMPLETE = 1
@@ -153,7 +153,7 @@ EVENT_HELP: Final[dict[Event, str]] = {
 
 
 class Treatment(IntEnum):
-    """What a queue did to a packet: counted at TREATMENT << 3 | queue in the pipelines' ``treatments``."""
+    """Treatment of a packet by a queue: counted at TREATMENT << 3 | queue in ``treatments``."""
 
     QUEUED = 0
     TRIMMED = 1
@@ -162,7 +162,7 @@ class Treatment(IntEnum):
 
 
 class SprayMode(IntEnum):
-    """How Weir's packets choose among equal-cost paths. All other traffic keeps to its flow's path (HASH)."""
+    """Choice of Weir's packets among equal-cost paths. All other traffic keeps to its flow's path (HASH)."""
 
     HASH = 0
     ROUND_ROBIN = 1
@@ -189,7 +189,7 @@ class Header:
 
     @property
     def size(self) -> int:
-        """Return length in bytes."""
+        """Return the length in bytes."""
         return sum(field.bits for field in self.fields) // 8
 
 
@@ -260,12 +260,12 @@ HEADERS: Final = (WEIR, COLUMN, FLOW)
 
 
 def dscp(layer: int) -> int:
-    """DSCP of a layer class: CS6 for the front layers down to CS1 for the back ones."""
+    """Return the DSCP of a layer class: CS6 for the front layers down to CS1 for the back ones."""
     if not 0 <= layer < LAYER_CLASSES:
         raise ValueError(f"layer class {layer} is not in 0..{LAYER_CLASSES - 1}")
     return 8 * (LAYER_CLASSES - layer)
 
 
 def columns(block_log2: int) -> int:
-    """Return number of columns fused in one packet at this block size."""
+    """Return the number of columns fused in one packet at this block size."""
     return SLOT_LANES >> block_log2

@@ -75,7 +75,7 @@ def p4() -> str:
 
 
 def _p4_name(name: str) -> str:
-    """`type` is a keyword of P4-16."""
+    """Return a field's name in P4-16, where `type` is a keyword."""
     return "kind" if name == "type" else name
 
 
@@ -206,7 +206,7 @@ OUTPUTS: Final[dict[str, Callable[[], str]]] = {
 
 
 def stale() -> list[str]:
-    """Paths of generated files that differ from what the definition says."""
+    """Return the paths of generated files that differ from what the definition says."""
     return [p for p, make in OUTPUTS.items() if not (ROOT / p).exists() or (ROOT / p).read_text() != make()]
 
 

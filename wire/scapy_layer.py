@@ -50,13 +50,13 @@ def _fields(header: d.Header) -> list[Any]:
 
 
 def _column_count(weir: Any) -> int:
-    """Return columns that follow a header, or none when its block size makes no sense."""
+    """Return the number of columns that follow a header, or none when its block size makes no sense."""
     known = d.MIN_BLOCK_LOG2 <= weir.block_log2 <= d.MAX_BLOCK_LOG2
     return d.columns(weir.block_log2) if known else 0
 
 
 def _lane_count(weir: Any) -> int:
-    """Return lanes that follow the columns."""
+    """Return the number of lanes that follow the columns."""
     return d.GROUP_LANES * int(weir.groups).bit_count()
 
 
@@ -67,7 +67,7 @@ class WeirColumn(Packet):  # type: ignore[misc]
     fields_desc: ClassVar[list[Any]] = _fields(d.COLUMN)
 
     def extract_padding(self, s: bytes) -> tuple[bytes, bytes]:
-        """Return what follows belongs to the list, not to this column."""
+        """Return what follows as the list's, not this column's."""
         return b"", s
 
 

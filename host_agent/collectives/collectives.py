@@ -37,7 +37,7 @@ class Collectives:
         _assign(tensor, self._reduced("all_reduce", tensor, tensor, op))
 
     def reduce(self, tensor: torch.Tensor, root: int, op: RedOpType = dist.ReduceOp.SUM) -> None:
-        """Overwrite the root's ``tensor`` by the reduction; leaves the others' as they are."""
+        """Overwrite the root's ``tensor`` by the reduction; leave the others' as they are."""
         total = self._reduced("reduce", tensor, tensor.clone(), op)
         if self.communicator.rank == root:
             _assign(tensor, total)
@@ -54,7 +54,7 @@ class Collectives:
     def reduce_scatter_single(
         self, output: torch.Tensor, whole: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM
     ) -> None:
-        """``reduce_scatter`` with the inputs laid one after another in ``whole``."""
+        """Do ``reduce_scatter`` with the inputs laid one after another in ``whole``."""
         self.reduce_scatter(output, self._parts("reduce_scatter_single", whole, output), op)
 
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
@@ -67,7 +67,7 @@ class Collectives:
         data_movement.all_gather(self.communicator, outputs, own)
 
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor) -> None:
-        """``all_gather`` with the outputs laid one after another in ``output``."""
+        """Do ``all_gather`` with the outputs laid one after another in ``output``."""
         flat = torch.empty(output.numel(), dtype=output.dtype)
         data_movement.all_gather(self.communicator, self._parts("all_gather_single", flat, own), own)
         _assign(output, flat)
@@ -95,7 +95,7 @@ class Collectives:
         output_splits: Sequence[int] = (),
         input_splits: Sequence[int] = (),
     ) -> None:
-        """``all_to_all`` along dimension 0; splits are row counts per rank, equal ones when empty."""
+        """Do ``all_to_all`` along dimension 0; splits are row counts per rank, equal ones when empty."""
         gathered = torch.empty(output.shape, dtype=output.dtype)
         outputs = self._rows("output", gathered, output_splits)
         self.all_to_all(outputs, self._rows("input", whole, input_splits))
@@ -117,7 +117,7 @@ class Collectives:
         return torch.view_as_complex(total.view(-1, 2)) if tensor.is_complex() else total
 
     def _parts(self, what: str, whole: torch.Tensor, part: torch.Tensor) -> list[torch.Tensor]:
-        """``whole``, flattened, cut into one part per rank."""
+        """Return ``whole``, flattened, cut into one part per rank."""
         if whole.dtype != part.dtype or whole.numel() != part.numel() * self.communicator.size:
             raise ValueError(
                 f"{what}: a {describe(whole)} is not {self.communicator.size} times "
@@ -130,7 +130,7 @@ class Collectives:
         )
 
     def _rows(self, what: str, whole: torch.Tensor, splits: Sequence[int]) -> list[torch.Tensor]:
-        """``whole`` cut along dimension 0 into one part per rank."""
+        """Return ``whole`` cut along dimension 0 into one part per rank."""
         size = self.communicator.size
         rows = whole.shape[0] if whole.dim() else 0
         if not splits:

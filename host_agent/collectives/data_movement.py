@@ -15,7 +15,7 @@ from weir.wire.definition import Op
 
 
 def place(sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Lane offsets of parts of ``sizes`` bytes laid one after another, and the lanes of all of them."""
+    """Return the lane offsets of parts of ``sizes`` bytes, one after another, and the number of all lanes."""
     offsets, total = [], 0
     for size in sizes:
         offsets.append(total)

@@ -33,7 +33,7 @@ def lanes_for(nbytes: int) -> int:
 
 
 def byte_count(tensor: torch.Tensor) -> int:
-    """Return bytes of the tensor's values, whatever its strides."""
+    """Return how many bytes the tensor's values take, whatever its strides."""
     return tensor.numel() * tensor.element_size()
 
 
@@ -74,7 +74,7 @@ def narrow(lanes: Lanes, dtype: torch.dtype) -> torch.Tensor:
 
 
 def ordered_keys(flat: torch.Tensor, *, nan_highest: bool = True) -> Lanes:
-    """Order-preserving map of values of at most 32 bits to lanes; NaN is above (or below) every number.
+    """Map values of at most 32 bits to lanes, preserving order; NaN is above (or below) every number.
 
     Floats go through float32, which holds float16 and bfloat16 exactly. Sign-magnitude becomes unsigned by
     the usual flip: negative numbers complement all bits, others set the top bit.
@@ -96,7 +96,7 @@ def from_ordered_keys(keys: Lanes, dtype: torch.dtype) -> torch.Tensor:
 
 
 def ordered_keys64(flat: torch.Tensor, *, nan_highest: bool = True) -> Keys64:
-    """``ordered_keys`` for int64 and float64."""
+    """Do ``ordered_keys`` for int64 and float64."""
     if flat.dtype == torch.float64:
         bits = canonical_nan(flat, positive=nan_highest).numpy().view(np.uint64)
         negative = (bits & _SIGN64) != 0
@@ -124,6 +124,6 @@ def canonical_nan(flat: torch.Tensor, *, positive: bool) -> torch.Tensor:
 
 
 def describe(tensor: torch.Tensor) -> str:
-    """Return a tensor in an error message: dtype and shape."""
+    """Return a tensor's description for an error message: dtype and shape."""
     dtype: Any = tensor.dtype
     return f"{str(dtype).removeprefix('torch.')} tensor of shape {tuple(tensor.shape)}"

@@ -81,7 +81,7 @@ class Contribution:
         return replace(self, lanes=lanes), report
 
     def places(self) -> npt.NDArray[np.uint32] | None:
-        """For each of the packets' blocks in ``lanes``, which one of the vector it is; None: the same."""
+        """Return which block of the vector each packet block in ``lanes`` is; None: the same one."""
         if self.rows is None:
             return None
         parts = np.arange(self.block // self.packet, dtype=np.uint32)
@@ -89,7 +89,7 @@ class Contribution:
         return found
 
     def occupied(self) -> npt.NDArray[np.bool_]:
-        """For each of the packets' blocks in ``lanes``, whether it is sent: it is not zero here."""
+        """Return for each packet block in ``lanes`` whether it is sent: it is not zero here."""
         return np.asarray(self.lanes.reshape(-1, self.packet).any(axis=1))
 
     def values(self) -> npt.NDArray[np.float32]:
@@ -112,7 +112,7 @@ class Contribution:
 
 
 def give_back(flat: npt.NDArray[Any], blocks: npt.NDArray[np.integer[Any]], block: int) -> None:
-    """Zeroes ``blocks`` of ``flat``, a whole number of blocks: what no result included is not delivered."""
+    """Zero ``blocks`` of ``flat``, a whole number of blocks: what no result included is not delivered."""
     flat.reshape(-1, block)[blocks] = 0
 
 
@@ -127,7 +127,7 @@ def encode(
     dense: bool = False,
     notes: Lanes = NO_NOTES,
 ) -> Contribution:
-    """Agrees with all workers on the scale of every block and puts ``values`` to it.
+    """Agree with all workers on the scale of every block, and put ``values`` to it.
 
     Where many blocks are zero on all workers, the lanes are of the others alone. They are in memory that the
     next call takes again. NonFiniteError on every worker when any value is NaN or infinite; ``name``
@@ -158,7 +158,7 @@ def sum_float32(communicator: Communicator, values: npt.NDArray[np.float32], nam
 
 
 def sum_float64(communicator: Communicator, values: npt.NDArray[np.float64], name: Namer) -> None:
-    """``sum_float32`` for float64: three limb lanes a value."""
+    """Do ``sum_float32`` for float64: three limb lanes a value."""
     block = fitting_block(values.size)
     exponents = limbs.exponents64(values, block)
     rows = _occupied(communicator, exponents)

@@ -162,7 +162,7 @@ class _Member(Communicator):
     def reduce_lanes(
         self, lanes: Lanes, op: Op, block: int = SLOT_LANES, service: ServiceClass = LOSSLESS
     ) -> ReduceReport:
-        """See Communicator."""
+        """Reduce as ``Communicator.reduce_lanes``."""
         return self._group.reduce(_Call(self.rank, lanes, op, block, service))
 
 

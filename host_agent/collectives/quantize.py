@@ -47,7 +47,7 @@ def block_count(count: int, block: int) -> int:
 
 
 def headroom(workers: int) -> int:
-    """Return bits kept free so that the sum over ``workers`` workers fits: ceil(log2 workers)."""
+    """Return how many bits stay free so that the sum over ``workers`` workers fits: ceil(log2 workers)."""
     if not 1 <= workers <= MAX_WORKERS:
         raise ValueError(f"headroom is for 1 to {MAX_WORKERS} workers, not {workers}")
     return (workers - 1).bit_length()
@@ -102,7 +102,7 @@ def from_fixed(lanes: Fixed, exps: Exponents, block: int, workers: int, out: Flo
 
 
 def to_fixed_rows(x: Floats, rows: Rows, exps: Exponents, block: int, workers: int, out: Fixed) -> Fixed:
-    """``to_fixed`` of the blocks ``rows`` of ``x`` alone, packed into ``out``, which it returns.
+    """Do ``to_fixed`` for the blocks ``rows`` of ``x`` alone, packed into ``out``, and return that.
 
     rows: uint32, indexes of blocks. exps: of these blocks. out: int32, a whole block for each of them.
     """
@@ -123,9 +123,7 @@ def to_fixed_rows(x: Floats, rows: Rows, exps: Exponents, block: int, workers: i
 def from_fixed_rows(
     lanes: Fixed, rows: Rows, exps: Exponents, block: int, workers: int, out: Floats
 ) -> Floats:
-    """Return the inverse of ``to_fixed_rows``: overwrites the blocks ``rows`` of ``out``, which it
-    returns.
-    """
+    """Overwrite the blocks ``rows`` of ``out`` by what ``to_fixed_rows`` encoded, and return ``out``."""
     engine.library().weir_from_fixed_rows(
         sized(lanes, "lanes", rows.size * block, np.int32),
         out.size,
@@ -150,7 +148,7 @@ def _rows_address(rows: Rows, count: int, block: int) -> int:
 
 
 def not_finite_blocks(exps: Exponents) -> npt.NDArray[np.intp]:
-    """Indexes of the blocks in which some worker has a NaN or an infinity."""
+    """Return the indexes of the blocks in which some worker has a NaN or an infinity."""
     return np.flatnonzero(exps >= NOT_FINITE)
 
 

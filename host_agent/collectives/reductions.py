@@ -35,7 +35,7 @@ def all_reduce(communicator: Communicator, flat: torch.Tensor, op: RedOpType, na
 
 
 def check_supported(op: RedOpType, dtype: torch.dtype) -> None:
-    """TypeError unless ``all_reduce`` can do this."""
+    """Raise TypeError unless ``all_reduce`` can do this."""
     if op not in _REDUCTIONS:
         raise TypeError(f"the weir backend has no reduction {op}; it has {', '.join(map(str, _REDUCTIONS))}")
     if dtype not in dtypes.REDUCIBLE:
@@ -89,7 +89,7 @@ def _minimum(communicator: Communicator, flat: torch.Tensor, _name: Namer) -> to
 
 
 def _max64(communicator: Communicator, keys: dtypes.Keys64) -> dtypes.Keys64:
-    """Maximum of 64-bit keys in two phases: high halves, then low halves of those that tie for it."""
+    """Return the maximum of 64-bit keys: of the high halves, then of the low halves that tie for it."""
     high = (keys >> np.uint64(32)).astype(np.uint32)
     low = keys.astype(np.uint32)
     mine = high.copy()
@@ -100,7 +100,7 @@ def _max64(communicator: Communicator, keys: dtypes.Keys64) -> dtypes.Keys64:
 
 
 def _product(communicator: Communicator, flat: torch.Tensor, _name: Namer) -> torch.Tensor:
-    """Gather every worker's values and multiplies them here, in rank order; narrow floats in float32."""
+    """Gather every worker's values and multiply them here, in rank order; narrow floats in float32."""
     wide = torch.float32 if flat.dtype in FLOATS and flat.dtype != torch.float64 else flat.dtype
     return _fold(communicator, flat, lambda a, b: torch.mul(a.to(wide), b)).to(flat.dtype)
 
@@ -111,12 +111,12 @@ def _bit_or(communicator: Communicator, flat: torch.Tensor, _name: Namer) -> tor
 
 
 def _bit_and(communicator: Communicator, flat: torch.Tensor, name: Namer) -> torch.Tensor:
-    """De Morgan: a and b = not (not a or not b)."""
+    """Return the conjunction by De Morgan's law: a and b = not (not a or not b)."""
     return torch.bitwise_not(_bit_or(communicator, torch.bitwise_not(flat), name))
 
 
 def _bit_xor(communicator: Communicator, flat: torch.Tensor, _name: Namer) -> torch.Tensor:
-    """Gathered and folded here: no lane operator of the network gives parity."""
+    """Gather and fold here: no lane operator of the network gives parity."""
     return _fold(communicator, flat, torch.bitwise_xor)
 
 

@@ -46,7 +46,7 @@ Bits = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What every packet of a tensor says: fields as in `weir.wire.definition.FLOW`."""
+    """Fields of every packet of a tensor, as in `weir.wire.definition.FLOW`."""
 
     flow: int
     worker: int
@@ -89,7 +89,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What may go missing of a tensor: per account its lanes, and how many of them need not arrive."""
+    """Loss budget of a tensor: per account its lanes, and how many of them need not arrive."""
 
     lanes: tuple[int, ...]
     budgets: tuple[int, ...]
@@ -121,7 +121,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Bitmap:
-    """What the receiver has: bit i of ``bits`` is chunk ``first`` + i, up to the tensor's last.
+    """Chunks that the receiver has: bit i of ``bits`` is chunk ``first`` + i, up to the tensor's last.
 
     answers: the number of the probe this answers, 0 when nobody asked. congested: what is new here met
     congestion. trimmed: the bits are of chunks that arrived without their data. ``bits`` None: a switch cut

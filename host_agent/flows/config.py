@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both ends of a flow agree on before its first packet."""
+"""Settings of a flow, on which both ends agree before its first packet."""
 
 import secrets
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class FlowConfig:
             )
 
     def chunks(self, lanes: int) -> int:
-        """Return chunks of a tensor of so many lanes."""
+        """Return how many chunks a tensor of so many lanes has."""
         return -(-lanes // self.chunk_lanes)
 
 

@@ -20,7 +20,7 @@ _IP_AT, _UDP_AT = 14, 34
 
 
 class Address(NamedTuple):
-    """Where a host's flows are: dotted IPv4 address and UDP port."""
+    """Address of a host's flows: dotted IPv4 address and UDP port."""
 
     ip: str
     port: int = FLOW_PORT

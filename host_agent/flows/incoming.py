@@ -52,7 +52,7 @@ class Delivery:
         return self.account.lanes == self.values.size
 
     def lanes_received(self) -> Bits:
-        """Per lane, whether it came."""
+        """Return for each lane whether it came."""
         return np.repeat(self.received, self.chunk_lanes)[: self.values.size]
 
     def onto(self, previous: Floats) -> Floats:
@@ -93,11 +93,11 @@ class Incoming:
 
     @property
     def layer(self) -> int:
-        """Layer class, the same in every packet of a tensor."""
+        """Return the layer class, the same in every packet of a tensor."""
         return self._head.layer
 
     def on_chunk(self, chunk: Chunk, congested: bool) -> tuple[FlowVerdict, list[bytes]]:
-        """Take in a chunk; the bitmaps to send."""
+        """Take in a chunk; return its verdict and the bitmaps to send."""
         index, length = chunk.index, len(chunk.data)
         if not chunk.trimmed and not self._fits(index, length):
             return FlowVerdict.BAD_LENGTH, []
@@ -213,7 +213,7 @@ class Incoming:
         return self._tell_news() if self._new >= self._config.ack_every else []
 
     def _tell_news(self) -> list[bytes]:
-        """Bitmaps of what arrived since the last ones."""
+        """Return bitmaps of what arrived since the last ones."""
         if not self._new:
             return []
         told = self._tell_trimmed()

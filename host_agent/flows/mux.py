@@ -82,7 +82,7 @@ class FlowMux(Generic[Peer]):
         return Addressed(peer, datagram)
 
     def poll(self, now: int, limit: int | None = None) -> tuple[list[Addressed[Peer]], int | None]:
-        """At most ``limit`` packets to send now, and when to poll again if nothing arrives.
+        """Return at most ``limit`` packets to send now, and when to poll again if nothing arrives.
 
         A driver that looks for arrivals between short polls keeps the order of urgency up to date.
         """
@@ -102,7 +102,7 @@ class FlowMux(Generic[Peer]):
         )
 
     def waiting(self) -> list[str]:
-        """In words, what each sender with unsettled tensors waits for."""
+        """Describe what each sender with unsettled tensors waits for."""
         return [
             f"flow {number:#010x} to {peer} waits for tensors {flow.waiting()}"
             for number, (flow, peer) in self._flows.items()
@@ -110,7 +110,7 @@ class FlowMux(Generic[Peer]):
         ]
 
     def refused(self) -> dict[FlowVerdict, int]:
-        """Return packets refused here or by a flow, by reason."""
+        """Return how many packets were refused here or by a flow, by reason."""
         total = self.verdicts.copy()
         for flow, _ in self._flows.values():
             total.update(flow.verdicts)

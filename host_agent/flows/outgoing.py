@@ -32,7 +32,7 @@ _REMEMBERED: Final = 64
 
 
 class Place(IntEnum):
-    """Where a chunk is, as far as its sender knows. MISSING: lost, and its account can do without it."""
+    """Place of a chunk, as far as its sender knows. MISSING: lost, and its account can do without it."""
 
     UNSENT = 0
     UNDER_WAY = 1
@@ -46,7 +46,7 @@ _UNSENT, _UNDER_WAY, _RECEIVED, _MISSING, _TO_RESEND = (int(place) for place in 
 
 @dataclass(frozen=True)
 class News:
-    """What a packet told: chunks whose fate became known, those of them that met congestion."""
+    """News from a packet: chunks whose fate became known, and those of them that met congestion."""
 
     settled: int = 0
     marked: int = 0
@@ -134,7 +134,7 @@ class Outgoing:
         return not (self.unsent or self.to_resend)
 
     def ask_again_at(self, patience: int) -> int | None:
-        """When to ask again although the latest probe was answered; None when there is nothing to ask.
+        """Return when to ask again although the latest probe was answered; None when there is nothing to ask.
 
         Everything was sent, and the receiver does not stop: either chunks are on their way still, and those
         that do not come within ``patience`` are lost, or it was asked too early.
@@ -242,13 +242,13 @@ class Outgoing:
         return self._final if self._covered.all() else None
 
     def missing(self, delivered: Bits) -> npt.NDArray[np.int64]:
-        """Return lanes per account that are not in these chunks."""
+        """Return how many lanes of each account are not in these chunks."""
         lanes = np.zeros_like(self.budgets)
         np.add.at(lanes, self._accounts[~delivered], self._lanes[~delivered])
         return lanes
 
     def account(self, chunks: Bits) -> Account:
-        """Return lanes of these chunks and the sum of their bit patterns."""
+        """Return the number of lanes of these chunks and the sum of their bit patterns."""
         words = self._words(chunks)
         return Account(words.size, int(words.view(np.int32).sum(dtype=np.int64)))
 
@@ -275,12 +275,12 @@ class Outgoing:
         return Chunk(head, index, int(self._accounts[index]), data, protected)
 
     def _ask_if_latest(self, answers: int) -> None:
-        """An answer came without its data: ask again at once, unless a later question is under way."""
+        """Ask again at once, as an answer came without its data, unless a later question is under way."""
         if answers and answers == self.probes:
             self.ask_at_once = True
 
     def _receive(self, indexes: npt.NDArray[np.intp]) -> int:
-        """These chunks arrived: refund what was reserved or missing. How many of them were under way."""
+        """Refund what was reserved or missing for chunks that arrived; return how many were under way."""
         under_way = 0
         for index in indexes.tolist():
             place, account, lanes = self._places[index], self._accounts[index], self._lanes[index]
@@ -296,7 +296,7 @@ class Outgoing:
         return under_way
 
     def _lose(self, indexes: npt.NDArray[np.intp]) -> int:
-        """These chunks are lost: each is missing while its account has room, else it is sent again."""
+        """Take chunks for lost: each is missing while its account has room, else it is sent again."""
         for index in indexes.tolist():
             account, lanes = self._accounts[index], self._lanes[index]
             if self._may_be_lost[index]:
@@ -323,7 +323,7 @@ def _per_chunk(
 
 
 def _budgets(service: ServiceClass, accounts: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:
-    """Return lanes that may go missing per account; one of 0 lanes stands for every account of a lossless
+    """Return how many lanes may go missing per account; one of 0 lanes stands for every account of a lossless
     tensor.
     """
     if service.budgets.size == 0:

@@ -68,11 +68,11 @@ class FlowReceiver:
 
     @property
     def deadline(self) -> None:
-        """Never: whoever waits for an answer asks again."""
+        """Return None: it has no timers, as whoever waits for an answer asks again."""
         return None
 
     def urgency(self, now: int) -> int | None:
-        """DSCP of the packet that would be sent next; None when there is none."""
+        """Return the DSCP of the packet that would be sent next; None when there is none."""
         return RELIABLE_DSCP if self._answers else None
 
     def next(self, now: int) -> Datagram | None:
@@ -85,7 +85,7 @@ class FlowReceiver:
         return Datagram(payload, RELIABLE_CLASS)
 
     def deliveries(self) -> list[Delivery]:
-        """Return tensors delivered since the last call, in the order in which they were stopped."""
+        """Return the tensors delivered since the last call, in the order in which they were stopped."""
         delivered, self._deliveries = self._deliveries, []
         return delivered
 

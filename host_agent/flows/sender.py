@@ -37,7 +37,7 @@ from weir.wire.definition import ECT, NOT_ECT, RELIABLE_DSCP, dscp
 
 @dataclass(frozen=True)
 class Settlement:
-    """What became of one tensor, as both ends know it.
+    """Fate of one tensor, as both ends know it.
 
     delivered: chunks that the receiver has and used. entered = kept + returned, exactly: lanes, and the sums
     of their bit patterns. missing, budgets: lanes per account. trimmed: chunks that came without their data;
@@ -68,7 +68,7 @@ class Settlement:
         return self.returned.lanes == 0
 
     def posting(self, step: int, bucket: str) -> Posting:
-        """Return what this means for the ledger."""
+        """Return the settlement as an entry of the ledger."""
         missing, budgets = (tuple(lanes.tolist()) for lanes in (self.missing, self.budgets))
         return Posting(step, bucket, Direction.UP, self.entered, self.kept, self.returned, missing, budgets)
 
@@ -97,7 +97,7 @@ _SILENCE: Final = 3
 
 
 class _Step(Enum):
-    """What to send next."""
+    """Kinds of packet to send next."""
 
     CONTROL = 0
     TIMER = 1
@@ -131,7 +131,7 @@ class FlowSender:
         self._earliest: int | None = None  # of the deadlines then
 
     def submit(self, values: Floats, service: ServiceClass = LOSSLESS, number: int | None = None) -> int:
-        """Send a vector of float32; its number. It is copied.
+        """Send a vector of float32, which is copied, and return its number.
 
         service: its layer class, and per chunk (``config.chunk_lanes`` lanes) its magnitude class and
         account; budgets in lanes. number: for senders whose tensors do not become ready in order; each
@@ -159,12 +159,12 @@ class FlowSender:
         return not self._tensors and not self._control
 
     def settlements(self) -> list[Settlement]:
-        """Those reached since the last call, in order."""
+        """Return the settlements reached since the last call, in order."""
         settled, self._settlements = self._settlements, []
         return settled
 
     def waiting(self) -> list[int]:
-        """Numbers of the tensors that are not settled."""
+        """Return the numbers of the tensors that are not settled."""
         return sorted(self._tensors)
 
     def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> FlowVerdict:
@@ -184,12 +184,12 @@ class FlowSender:
 
     @property
     def deadline(self) -> int | None:
-        """When a question will have been unanswered for too long."""
+        """Return when a question will have been unanswered for too long."""
         times = [self._wake(self._tensors[number]) for _, number in self._open]
         return min((time for time in times if time is not None), default=None)
 
     def urgency(self, now: int) -> int | None:
-        """DSCP of the packet that would be sent next; None when there is none."""
+        """Return the DSCP of the packet that would be sent next; None when there is none."""
         chosen = self._choose(now)
         return None if chosen is None else chosen[0]
 
@@ -225,7 +225,7 @@ class FlowSender:
         return Datagram(payload, code << 2 | ecn)
 
     def _choose(self, now: int) -> tuple[int, _Step, Outgoing | None] | None:
-        """(DSCP, what, of which tensor) to send next."""
+        """Return (DSCP, kind, tensor) of the packet to send next."""
         if not self._fresh or (self._earliest is not None and self._earliest <= now):
             self._chosen, self._earliest, self._fresh = self._find(now), self.deadline, True
         return self._chosen
@@ -263,7 +263,7 @@ class FlowSender:
         return None
 
     def _wake(self, tensor: Outgoing) -> int | None:
-        """When to ask about a tensor although nothing arrived."""
+        """Return when to ask about a tensor although nothing arrived."""
         again = tensor.ask_again_at(self.round_trip.patience)
         return tensor.deadline if again is None else again
 

@@ -105,7 +105,7 @@ class _Sum:
         self._missing = [0] * workers
 
     def add(self, worker: int, delivery: Delivery) -> None:
-        """One worker's vector."""
+        """Add one worker's vector, when its turn comes."""
         if _shape(delivery) != self._shape:
             raise PushMismatchError(
                 f"tensor {delivery.tensor}: worker {delivery.worker} pushed (lanes, lanes in a chunk, layer) "
@@ -157,7 +157,7 @@ class ParameterServer:
             mux.add(sender, peer)
 
     def advance(self) -> list[Aggregate]:
-        """Add what was delivered, and send what is complete; the sums completed by this.
+        """Add what was delivered, send what is complete, and return the sums completed by this.
 
         Raises PushMismatchError when workers push different tensors under one number.
         """
@@ -176,7 +176,7 @@ class ParameterServer:
         return aggregates
 
     def settlements(self) -> list[list[Settlement]]:
-        """Per worker, how its pulls ended since the last call."""
+        """Return for each worker how its pulls ended since the last call."""
         return [sender.settlements() for sender in self.senders]
 
     @property

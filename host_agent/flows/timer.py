@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long to wait for an answer: round trips and time-out as in RFC 6298."""
+"""Time to wait for an answer: round trips and time-out as in RFC 6298."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ class RoundTrip:
         self._smoothed = self._variation = 0
 
     def sample(self, elapsed: int) -> None:
-        """An answer took so long."""
+        """Take in how long an answer took."""
         if not self._smoothed:
             self._smoothed, self._variation = max(elapsed, 1), elapsed // 2
         else:
@@ -36,7 +36,7 @@ class RoundTrip:
 
     @property
     def patience(self) -> int:
-        """For how long a packet may be overtaken, on a slower path, by packets sent after it."""
+        """Return for how long a packet may be overtaken, on a slower path, by packets sent after it."""
         return self._smoothed + 2 * self._variation if self._smoothed else self._rto
 
     @property

@@ -118,7 +118,7 @@ class UdpFlows:
         self.close()
 
     def _send(self) -> float:
-        """Send a batch; how long to wait for arrivals before the next, in seconds."""
+        """Send a batch; return how long to wait for arrivals before the next, in seconds."""
         packets, deadline = self.mux.poll(time.monotonic_ns(), _BATCH)
         for peer, (payload, traffic_class) in packets:
             ancillary = [(*_TOS_MESSAGE, struct.pack("i", traffic_class))]
@@ -131,7 +131,7 @@ class UdpFlows:
         return min(max(deadline - time.monotonic_ns(), 0) / 1e9, _SLICE_S)
 
     def _on_send_error(self, error: OSError) -> None:
-        """A packet that did not go is a lost one, and its sender's timer knows what to do."""
+        """Count a packet that did not go as lost: its sender's timer knows what to do."""
         self.lost_errors += 1
         if error.errno in {errno.EAGAIN, errno.ENOBUFS}:
             select.select([], [self._socket], [], _RETRY_S)
@@ -141,7 +141,7 @@ class UdpFlows:
             ) from error
 
     def _receive(self, wait_s: float) -> bool:
-        """Take in what is there, waiting at most so long for the first packet. Whether there was any."""
+        """Take in what is there, waiting at most so long for a first packet; return whether one came."""
         if not select.select([self._socket], [], [], wait_s)[0]:
             return False
         arrived = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a flow packet that arrives."""
+"""Fates of flow packets that arrive."""
 
 from collections import Counter
 from enum import IntEnum
@@ -44,5 +44,5 @@ Verdicts = Counter[FlowVerdict]
 
 
 def refusals(verdicts: Verdicts) -> dict[FlowVerdict, int]:
-    """Those of the counts that are of refused packets."""
+    """Return those of the counts that are of refused packets."""
     return {verdict: n for verdict, n in verdicts.items() if n and verdict.refused}

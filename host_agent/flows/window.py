@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many chunks of a flow may be under way: DCTCP's rule (Alizadeh et al., SIGCOMM 2010) on chunks."""
+"""Congestion window of a flow: DCTCP's rule (Alizadeh et al., SIGCOMM 2010) on chunks."""
 
 from typing import Final
 
@@ -31,11 +31,11 @@ class Window:
 
     @property
     def chunks(self) -> int:
-        """Return chunks that may be under way."""
+        """Return how many chunks may be under way."""
         return int(self._chunks) if self.enabled else MAX_WINDOW
 
     def on_settled(self, chunks: int, marked: int) -> None:
-        """The fate of so many chunks became known, of which ``marked`` met congestion."""
+        """Take in that the fate of so many chunks became known, of which ``marked`` met congestion."""
         if self._starting:
             if marked:
                 self._starting = False
@@ -48,7 +48,7 @@ class Window:
             self._end_round_trip()
 
     def on_silence(self) -> None:
-        """Several questions in a row stayed unanswered: halve, as nothing tells how full the network is."""
+        """Halve the window: several questions in a row stayed unanswered, so nothing tells of the network."""
         self._starting = False
         self._shrink(0.5)
         self._begin_round_trip()

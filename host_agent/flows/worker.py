@@ -55,7 +55,7 @@ class ServerClient:
         mux.add(self.receiver, server)
 
     def push(self, values: Floats, service: ServiceClass = LOSSLESS, previous: Floats | None = None) -> int:
-        """Push a vector of float32 (copied); its number.
+        """Push a vector of float32, which is copied, and return its number.
 
         previous: what a lane keeps when the pulled value of it is lost, not to be changed until then; zeros
         when not given, which is right only for what the server pulls without loss.
@@ -70,7 +70,7 @@ class ServerClient:
         return self.sender.idle and self._previous.keys() <= self._ready() and not self.receiver.urgency(0)
 
     def results(self) -> list[PullResult]:
-        """Return round trips completed since the last call, by number."""
+        """Return the round trips completed since the last call, by number."""
         results = []
         for number in sorted(self._ready()):
             delivery, previous = self._pulled.pop(number), self._previous.pop(number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a state machine hands to its driver: a UDP payload and the class it is to travel in."""
+"""A UDP payload and the traffic class it is to travel in: the state machines' output."""
 
 from typing import Final, NamedTuple
 

@@ -14,7 +14,7 @@ from weir.wire.definition import UDP_PORT
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where one side of a job's traffic is. mac: six octets in hexadecimal, colons between; ip: dotted."""
+    """One side's address of a job's traffic. mac: six octets in hexadecimal, colons between; ip: dotted."""
 
     mac: str
     ip: str
@@ -35,7 +35,7 @@ class Addresses:
     switch: Endpoint
 
     def native(self) -> engine.Addresses:
-        """For the C side."""
+        """Return the C side's view of them."""
         macs = (mac_bytes(end.mac) for end in (self.host, self.switch))
         return engine.Addresses(
             *((ctypes.c_uint8 * 6)(*mac) for mac in macs),

@@ -33,7 +33,7 @@ class ConservationError(AssertionError):
 
 @dataclass(frozen=True)
 class Posting:
-    """What happened to one bucket in one step and direction.
+    """One bucket's account of one step and direction.
 
     missing, budget: per account of its loss budget the lanes that were given back, and how many might have
     been; both empty when none might.
@@ -76,7 +76,7 @@ class Balance:
     budget: int = 0
 
     def plus(self, posting: Posting) -> "Balance":
-        """These sums with one more posting."""
+        """Return these sums with one more posting."""
         return Balance(
             self.postings + 1,
             self.entered + posting.entered,
@@ -87,7 +87,7 @@ class Balance:
 
 
 def posting(step: int, bucket: str, direction: Direction, report: ReduceReport) -> Posting:
-    """Return what a reduce's report means for the ledger.
+    """Return a reduce's report as an entry of the ledger.
 
     Down, whatever a result brought has been applied: nothing is ever returned.
     """
@@ -125,11 +125,11 @@ class Ledger:
         return entry
 
     def balances(self) -> dict[tuple[str, Direction], Balance]:
-        """By bucket and direction."""
+        """Return the balances by bucket and direction."""
         return dict(self._balances)
 
     def total(self, direction: Direction) -> Balance:
-        """Over all buckets."""
+        """Return the balance of all buckets."""
         total = Balance()
         for (_, of), balance in self._balances.items():
             if of is direction:

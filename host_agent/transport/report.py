@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reduce did: packets, bytes, and where every lane that entered it went."""
+"""Reports of reduces: packets, bytes, and where every lane that entered went."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ FRAME_OVERHEAD: Final = 42
 
 
 class Verdict(IntEnum):
-    """What became of a payload that arrived (``enum weir_verdict``). From SHORT on: refused, no effect."""
+    """Fate of a payload that arrived (``enum weir_verdict``). From SHORT on: refused, no effect."""
 
     ACCEPTED = 0
     STALE = 1
@@ -44,7 +44,7 @@ class Verdict(IntEnum):
 
     @property
     def refused(self) -> bool:
-        """Return whether the payload was of no use: neither applied or obeyed, nor a harmless duplicate."""
+        """Return whether the payload was of no use: neither applied nor obeyed, nor a harmless duplicate."""
         return self >= Verdict.SHORT
 
 
@@ -107,7 +107,7 @@ class ReduceReport(TransportCounters):
 
     @property
     def blocks_skipped(self) -> int:
-        """Return blocks of which this worker sent nothing, because they were zero here."""
+        """Return the number of blocks of which this worker sent nothing, because they were zero here."""
         return self.blocks - self.blocks_sent
 
     @property

@@ -124,7 +124,7 @@ class SlotTransport:
 
     @property
     def handle(self) -> int:
-        """Return address of the C ``weir_transport``, for native drivers; valid until ``close``."""
+        """Return the address of the C ``weir_transport``, for native drivers; valid until ``close``."""
         if self._handle is None:
             raise ValueError("the transport is closed")
         return self._handle
@@ -180,7 +180,7 @@ class SlotTransport:
 
     @property
     def rounds(self) -> int:
-        """Slot rounds completed since the reduce began: it grows as long as there is progress."""
+        """Return the slot rounds completed since the reduce began: they grow as long as there is progress."""
         return int(self._lib.weir_transport_report(self.handle).contents.rounds)
 
     @property
@@ -190,17 +190,17 @@ class SlotTransport:
 
     @property
     def window(self) -> int:
-        """Return slots that may be open at once, as marks of congestion have it."""
+        """Return the number of slots that may be open at once, as marks of congestion have it."""
         return int(self._lib.weir_transport_window(self.handle))
 
     def waiting(self) -> list[tuple[int, int]]:
-        """(slot, round) of every slot that has not its last result."""
+        """Return (slot, round) of every slot that does not have its last result yet."""
         slots, rounds = ((ctypes.c_uint32 * self.config.slots)() for _ in range(2))
         found = self._lib.weir_transport_waiting(self.handle, slots, rounds, self.config.slots)
         return list(zip(slots[:found], rounds[:found], strict=True))
 
     def report(self, seconds: float = 0.0) -> ReduceReport:
-        """Return what the current or last reduce did so far; ``seconds`` is the caller's own measurement."""
+        """Return the report of the current or last reduce; ``seconds`` is the caller's own measurement."""
         native = self._lib.weir_transport_report(self.handle).contents
         counts: dict[str, Any] = {name: getattr(native, name) for name in engine.Report.COUNTS}
         for name in engine.Report.ACCOUNTS:
