@@ -20,7 +20,7 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Plan:
-    """What is timed.
+    """The all-reduces to be timed.
 
     ``elements``: length of the float32 tensor; ``densities``: share of its 256-element blocks that are not
     zero, chosen at random by each rank (or the same on all with ``overlap``); ``repeats``: per backend.
@@ -37,7 +37,7 @@ class Plan:
 
 
 def tensor(plan: Plan, density: float, rank: int) -> torch.Tensor:
-    """Normal numbers in a ``density`` share of the blocks, zeros elsewhere."""
+    """Return normal numbers in a ``density`` share of the blocks, zeros elsewhere."""
     choice = torch.Generator().manual_seed(1 if plan.overlap else 1 + rank)
     values = torch.Generator().manual_seed(100 + rank)
     blocks = -(-plan.elements // BLOCK)

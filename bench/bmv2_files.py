@@ -25,7 +25,7 @@ _PATIENCE: Final = 120.0
 
 
 def with_entries(program: Path, table: str, entries: Sequence[Entry]) -> Any:
-    """BMv2 JSON in which a table has entries; the largest priority is the first."""
+    """Return BMv2 JSON in which a table has entries; the largest priority is the first."""
     root = json.loads(program.read_text())
     (found,) = (each for p in root["pipelines"] for each in p["tables"] if each["name"] == table)
     widths = [_width(root, *key["target"]) for key in found["key"]]
@@ -42,7 +42,7 @@ def with_entries(program: Path, table: str, entries: Sequence[Entry]) -> Any:
 
 
 def _width(root: Any, header: str, field: str) -> int:
-    """Hexadecimal digits of a field's bytes."""
+    """Return the number of hexadecimal digits of a field's bytes."""
     (kind,) = (each["header_type"] for each in root["headers"] if each["name"] == header)
     (fields,) = (each["fields"] for each in root["header_types"] if each["name"] == kind)
     (bits,) = (each[1] for each in fields if each[0] == field)
@@ -66,7 +66,8 @@ def _match(match: Match, width: int) -> dict[str, Any]:
 
 
 def rate(program: Any, frames: Sequence[bytes], ports: int, folder: Path) -> float:
-    """Return frames a second that leave; each frame comes in at port 1 and leaves at one of so many ports.
+    """Return the rate of frames that leave, per second; each comes in at port 1 and leaves at one of so many
+    ports.
 
     Raises RuntimeError when BMv2 does not say anything for long.
     """

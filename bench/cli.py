@@ -6,10 +6,16 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from weir.train import options
+
 if TYPE_CHECKING:
     from weir.train.config import Model
 
-app = typer.Typer(no_args_is_help=True, help="Measure Weir beside its peers: same run, same links, ratios.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Measure Weir beside its peers: same run, same links, ratios.",
+)
 
 _Number = TypeVar("_Number", int, float)
 
@@ -32,9 +38,9 @@ def switch(
     seconds: Annotated[float, typer.Option(help="Length of one repetition over AF_PACKET.")] = 3.0,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 5,
 ) -> None:
-    """The soft switch against BMv2 and a hand-written C aggregator: packets per second.
+    """Measure packets per second: the soft switch, BMv2 and a hand-written C aggregator.
 
-    In memory, and (as root) over AF_PACKET on veth pairs in network namespaces. BMv2 takes part when
+    They run in memory and, as root, over AF_PACKET on veth pairs in network namespaces. BMv2 takes part when
     simple_switch_grpc is on PATH.
     """
     from weir.bench.switch import run
@@ -50,13 +56,14 @@ def instructions(
             min=32,
             max=256,
             callback=_whole_blocks,
-            help="Lanes a packet, a multiple of 32; may be repeated. 64 and 256.",
+            help="Lanes a packet, a multiple of 32; may be given more than once. Default: 64 and 256.",
         ),
     ] = None,
 ) -> None:
-    """Instructions that a packet costs in the soft switch, by what they are for, counted by callgrind.
+    """Count the instructions that a packet costs in the soft switch, by what they are for.
 
-    And in the hand-written C aggregator. No other load disturbs this. Needs valgrind.
+    The same for the hand-written C aggregator. callgrind counts, so that no other load disturbs the figures;
+    it is part of valgrind.
     """
     from weir.bench.instructions import run
 
@@ -66,11 +73,14 @@ def instructions(
 @app.command()
 def start(
     sizes: Annotated[
-        str, typer.Option(help="How many times its actions Weir's program is to have, comma-separated.")
+        str,
+        typer.Option(
+            help="Sizes of the program, as multiples of the actions of Weir's own, comma-separated."
+        ),
     ] = "1,2,4,8",
     repeats: Annotated[int, typer.Option(min=1, help="Starts of each kind.")] = 3,
 ) -> None:
-    """Time from `weir switch` to the first packet: with an empty cache, again, and for larger programs."""
+    """Time a switch from start to first packet: with an empty cache, again, and with larger programs."""
     from weir.bench.start import run
 
     run(repeats, tuple(_numbers(int, sizes, "--sizes", 0, 64)))
@@ -85,11 +95,11 @@ def tables(
     ] = "10,100,1000,10000,100000",
     frames: Annotated[int, typer.Option(min=1000, help="Frames through BMv2 in a repetition.")] = 20_000,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 3,
-    plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-tables.png"),
+    plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-tables.png"),
 ) -> None:
-    """Lookups in large tables: a router and an access list against BMv2 in memory, and time by size.
+    """Measure lookups in large tables: a router and an access list beside BMv2's, and the time by size.
 
-    Also what `weir switch` holds in memory. BMv2 takes part when simple_switch is on PATH.
+    Also shows how much memory `weir switch` takes. BMv2 takes part when simple_switch is on PATH.
     """
     from weir.bench.tables import run
 
@@ -101,15 +111,18 @@ def allreduce(
     workers: Workers = 4,
     megabytes: Annotated[float, typer.Option(help="Size of the float32 tensor in MB.")] = 46.0,
     density: Annotated[
-        list[float] | None, typer.Option(help="Share of blocks that are not zero; may be repeated.")
+        list[float] | None,
+        typer.Option(
+            help="Share of blocks that are not zero; may be given more than once. Default: 1, 0.1, 0.01."
+        ),
     ] = None,
     rate: Annotated[str, typer.Option(help="Rate of the shaped links, as tc takes it.")] = "200mbit",
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 5,
-    overlap: Annotated[bool, typer.Option(help="All ranks have the same non-zero blocks.")] = False,
+    overlap: Annotated[bool, typer.Option(help="Give all ranks the same non-zero blocks.")] = False,
 ) -> None:
-    """All-reduce over Weir against Gloo: dense, 10 % and 1 % of blocks.
+    """Time all-reduce over Weir and over Gloo: dense, with 10 % and with 1 % of the blocks.
 
-    Over shared memory, and (as root) over shaped links between network namespaces.
+    It runs over shared memory and, as root, over shaped links between network namespaces.
     """
     from weir.bench.allreduce import run
 
@@ -118,14 +131,14 @@ def allreduce(
 
 @app.command()
 def accuracy(
-    model: Annotated[str, typer.Option(help="As for weir train.")] = "cnn",
+    model: options.Model = "cnn",
     workers: Workers = 4,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 4,
-    method: Annotated[str, typer.Option(help="As for weir train.")] = "dense",
-    density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
+    method: Annotated[str, typer.Option(help="A method: weir methods lists them.")] = "dense",
+    density: options.Density = 0.05,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
 ) -> None:
-    """Final accuracy of training over Weir against Gloo: the same seeds, both trained in full."""
+    """Compare the final accuracy of training over Weir and over Gloo: same seeds, both trained in full."""
     from weir.bench.accuracy import run
 
     run(model, workers, epochs, method, density, seeds)
@@ -133,19 +146,23 @@ def accuracy(
 
 @app.command()
 def cost(
-    models: Annotated[str, typer.Option(help="Comma-separated, as for weir train.")] = "mlp,cnn,lm",
+    models: Annotated[
+        str, typer.Option(help="Models, comma-separated: resnet18, cnn, mlp, lm.")
+    ] = "mlp,cnn,lm",
     densities: Annotated[
         str, typer.Option(help="Shares of the values that each worker chooses, comma-separated.")
     ] = "0.001,0.01,0.05,0.1",
     workers: Annotated[str, typer.Option(help="Numbers of workers, comma-separated.")] = "2,4,8,16",
     steps: Annotated[int, typer.Option(min=3, help="Steps recorded; the first third does not count.")] = 12,
-    processes: Annotated[int | None, typer.Option(min=1, help="Settings at a time; default: cores.")] = None,
-    plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-cost.png"),
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Settings at a time; default: one per core.")
+    ] = None,
+    plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-cost.png"),
 ) -> None:
-    """Communication cost on the same recorded gradients: OmniReduce, lists, and Weir's encodings and methods.
+    """Count the bytes that Weir, OmniReduce and lists of values send for the same recorded gradients.
 
-    Bytes on the wire in both directions, headers included, exact and without a network: no figure depends on
-    this machine.
+    The bytes are those on the wire in both directions, headers included. They are calculated exactly and
+    without a network: no figure depends on this machine.
     """
     from weir.bench.cost import run
     from weir.train.config import PRESETS
@@ -160,16 +177,16 @@ def cost(
 
 @app.command()
 def selection(
-    model: Annotated[str, typer.Option(help="As for weir train.")] = "resnet18",
+    model: options.Model = "resnet18",
     methods: Annotated[
-        str, typer.Option(help="Comma-separated: weir methods lists them.")
+        str, typer.Option(help="Methods, comma-separated: weir methods lists them.")
     ] = "dfs,topk,topk-block,exdyna,micro,deft",
-    density: Annotated[float, typer.Option(help="As for weir train.")] = 0.01,
+    density: options.Density = 0.01,
     workers: Workers = 2,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a worker's backward pass.")] = 32,
     steps: Annotated[int, typer.Option(min=2, help="Steps; the second half counts.")] = 24,
 ) -> None:
-    """Time to choose what is sent and how, as a share of the backward pass; one thread, the same run."""
+    """Time the choice of what is sent, as a share of the backward pass; one thread, the same run."""
     from weir.bench.selection import run
 
     run(_model(model), _sparsifiers(methods), density, workers, batch, steps)
@@ -177,16 +194,16 @@ def selection(
 
 @app.command()
 def density(
-    model: Annotated[str, typer.Option(help="As for weir train.")] = "cnn",
+    model: options.Model = "cnn",
     methods: Annotated[
-        str, typer.Option(help="Comma-separated: weir methods lists them.")
+        str, typer.Option(help="Methods, comma-separated: weir methods lists them.")
     ] = "exdyna,exdyna-published,micro,micro-published,deft,topk",
     target: Annotated[float, typer.Option(min=0, max=1, help="Density to aim at.")] = 0.001,
     workers: Workers = 8,
     steps: Annotated[int, typer.Option(min=2, help="Steps of a dense training.")] = 200,
-    plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-density.png"),
+    plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-density.png"),
 ) -> None:
-    """Density of the sum over a training, who sends it, and how long choosing takes: ExDyna's figures."""
+    """Follow the density of the sums, the balance among workers and the time to choose: ExDyna's figures."""
     from weir.bench.density import run
 
     run(_model(model), _sparsifiers(methods), target, workers, steps, plot)
@@ -223,7 +240,7 @@ def _numbers(kind: type[_Number], text: str, option: str, above: float, most: fl
 
 @app.command()
 def training(
-    model: Annotated[str, typer.Option(help="As for weir train.")] = "resnet18",
+    model: options.Model = "resnet18",
     workers: Workers = 4,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 3,
     max_steps: Annotated[int | None, typer.Option(min=1, help="Steps per epoch at most.")] = None,
@@ -233,36 +250,43 @@ def training(
     peers: Annotated[
         str, typer.Option(help="gloo: all-reduce; ps: a parameter server; both dense. Comma-separated.")
     ] = "gloo",
-    density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
-    topology: Annotated[str, typer.Option(help="As for weir train.")] = "leaf-spine-2x2",
-    links: Annotated[str, typer.Option(help="Rate of every link.")] = "100mbit",
-    loss: Annotated[float, typer.Option(help="Share of packets that every link loses.")] = 0.01,
-    background: Annotated[str, typer.Option(help="As for weir train.")] = "incast",
-    background_load: Annotated[float, typer.Option(help="As for weir train.")] = 0.5,
-    background_dscp: Annotated[int, typer.Option(help="As for weir train.")] = 0,
+    density: options.Density = 0.05,
+    topology: options.Topology = "leaf-spine-2x2",
+    links: options.Links = "100mbit",
+    loss: options.Loss = 0.01,
+    background: options.Background = "incast",
+    background_load: options.BackgroundLoad = 0.5,
+    background_dscp: options.BackgroundDscp = 0,
     loss_budget: Annotated[
-        float, typer.Option(help="Of another run of the first method that can have one; 0: no such run.")
+        float,
+        typer.Option(
+            help="Loss budget of one more run, of the first method that can have one; 0: no such run."
+        ),
     ] = 0.1,
     peer_minutes: Annotated[
-        float, typer.Option(help="After so much training a peer is cut short; the rest is calculated.")
+        float,
+        typer.Option(help="Minutes of training after which a peer is cut short; the rest is calculated."),
     ] = 10.0,
     evaluate_every: Annotated[
-        int | None, typer.Option(min=1, help="Steps between evaluations; by default once an epoch.")
+        int | None, typer.Option(min=1, help="Steps between evaluations; default: an epoch.")
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Accuracy to reach; by default the highest all complete runs do."),
+        typer.Option(
+            min=0, max=1, help="Accuracy to reach; default: the highest that all complete runs reach."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of parameters and of the order of the data.")] = 1,
-    virtual: Annotated[bool, typer.Option(help="First a step's all-reduce, in virtual time.")] = True,
-    train: Annotated[bool, typer.Option(help="Then the training itself, in real time.")] = True,
-    plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-training.png"),
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the parameters and of the order of the data.")
+    ] = 1,
+    virtual: Annotated[bool, typer.Option(help="Simulate a step's all-reduce, in virtual time.")] = True,
+    train: Annotated[bool, typer.Option(help="Run the training itself, in real time.")] = True,
+    plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-training.png"),
 ) -> None:
-    """Time to equal accuracy of Weir's methods, one also with a loss budget, and of dense peers.
+    """Time training to equal accuracy over bad links: Weir's methods, a loss budget, and dense peers.
 
-    First what one step waits for, in virtual time, then (as root: the hosts are network namespaces) the
-    training itself, all on the same bad links. It needs cores to spare: all switches and workers share this
-    machine.
+    First simulates what one step waits for; then, as root, trains in network namespaces; all on the same bad
+    links. The training needs cores to spare: all switches and workers share this machine.
     """
     from weir.bench.training import run
     from weir.bench.training_ways import PEERS
@@ -290,10 +314,13 @@ def training(
 def tail(
     load: Annotated[
         list[float] | None,
-        typer.Option(help="Share of the links between racks that the background takes; may be repeated."),
+        typer.Option(
+            help="Share of the links between racks that the background takes; may be given more than once. "
+            "Default: 0.7."
+        ),
     ] = None,
     setting: Annotated[
-        str, typer.Option(help="collectives: all-reduce; server: push and pull; or both.")
+        str, typer.Option(help="collectives (all-reduce), server (push and pull), or both.")
     ] = "both",
     loss: Annotated[
         float, typer.Option(min=0, max=1, help="Share of packets that links between racks lose.")
@@ -302,16 +329,20 @@ def tail(
     tensors: Annotated[int, typer.Option(min=1, help="Tensors in a run.")] = 100,
     kilobytes: Annotated[int, typer.Option(min=4, help="Size of a tensor in KiB.")] = 64,
     budget: Annotated[float, typer.Option(min=0, max=1, help="Share of lanes that may go missing.")] = 0.1,
-    min_rto: Annotated[float, typer.Option(min=0.1, help="Least time-out of all contenders, ms.")] = 10.0,
+    min_rto: Annotated[
+        float, typer.Option(min=0.1, help="Least retransmission timeout of all contenders, in ms.")
+    ] = 10.0,
     depth: Annotated[int, typer.Option(min=1, help="Packets that a switch queue holds.")] = 128,
     contenders: Annotated[str, typer.Option(help="Rows to measure, by their letters.")] = "abcde",
-    processes: Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: cores.")] = None,
-    plot: Annotated[Path, typer.Option(help="Where the PNG goes.")] = Path("runs/bench-tail.png"),
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
+    ] = None,
+    plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-tail.png"),
 ) -> None:
-    """Tensor completion times, mean and p99, of 16 workers in four racks under incast traffic (simulated).
+    """Simulate tensor completion times, mean and p99, of 16 workers in four racks under incast traffic.
 
-    A ring all-reduce or streams over DCTCP, against Weir step by step: hashed paths, spraying, priorities,
-    trimming with a loss budget.
+    Sets a ring all-reduce, or streams over DCTCP, beside Weir with one mechanism after the other: hashed
+    paths, spraying, priorities, trimming with a loss budget.
     """
     from weir.bench.tail import measure
     from weir.bench.tail_cases import CONTENDERS, SETTINGS, Scenario

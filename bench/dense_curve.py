@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How accurate dense synchronous training is after so many steps: found in one process, without a network.
+"""The accuracy of dense synchronous training by steps: found in one process, without a network.
 
 Several workers' gradients are averaged in memory. Whoever sums them over a network, densely and without
 loss, takes the same steps but for rounding; how long these take is another question.
@@ -15,7 +15,8 @@ from weir.train.task import accuracy, make_task, mean_loss
 
 
 def dense_curve(config: TrainConfig) -> Iterator[tuple[int, float]]:
-    """(steps taken, accuracy on held-out data), after each epoch and every ``config.evaluate_every`` steps.
+    """Return (steps taken, accuracy on held-out data), after each epoch and every ``config.evaluate_every``
+    steps.
 
     Like DDP's replicas, every worker has statistics of BatchNorm of its own, and all get the mean at each
     evaluation.

@@ -68,7 +68,7 @@ def run(lanes: Sequence[int]) -> None:
 
 
 def load(which: str, lanes: int, rounds: int) -> None:
-    """What runs under callgrind: rounds of every slot, through the soft switch or the C aggregator."""
+    """Run, under callgrind, rounds of every slot through the soft switch or the C aggregator."""
     packets = native.contributions(JOB, WORKERS, lanes)
     if which == "c":
         native.in_memory(native.Aggregator(JOB, WORKERS, SLOTS), packets, SLOTS, 1, 1 + rounds)
@@ -134,7 +134,7 @@ def read_callgrind(text: str) -> Counter[Place]:
 
 
 def _by_part(counts: Counter[Place], text: Sequence[str]) -> Counter[str]:
-    """Return instructions by what they are for. `text`: the generated program."""
+    """Return the number of instructions by what they are for. `text`: the generated program."""
     functions = _functions(text)
     parts: Counter[str] = Counter()
     for (file, line), count in counts.items():
@@ -151,7 +151,7 @@ def _by_part(counts: Counter[Place], text: Sequence[str]) -> Counter[str]:
 
 
 def _functions(text: Sequence[str]) -> list[str]:
-    """Return the function that each line is in."""
+    """Return the function of each line."""
     found, current = [], ""
     for line in text:
         if (start := re.match(r"(?:SW_INLINE|SW_HOT|static)\b.*?(\w+)\(", line)) and "=" not in line:

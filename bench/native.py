@@ -141,7 +141,7 @@ def frame_time(switch: NativeSwitch, frames: bytes, length: int, passes: int) ->
 
 @dataclass(frozen=True)
 class Rate:
-    """What the workers sent and received in ``seconds``."""
+    """The packets that the workers sent and received in ``seconds``."""
 
     sent: int
     received: int

@@ -194,7 +194,7 @@ def _connect(address: str, port: int) -> socket.socket:
 
 
 def main() -> None:
-    """As the command line says."""
+    """Serve or time what the command line says."""
     address, port, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     torch.set_num_threads(1)
     with socket.create_server((address, port)) as listener:

@@ -98,7 +98,7 @@ def _reached(control: Path, began: float, process: subprocess.Popen[bytes]) -> b
 
 
 def _passed(control: Path) -> int:
-    """Return frames that the program has seen."""
+    """Return the number of frames that the program has seen."""
     statistics = call(control, "ports")[0]["statistics"]
     return int(statistics["rx_packets"] - statistics["rx_drops"])
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How benchmarks print: medians and ratios of one run, with the command that made them."""
+"""The tables that benchmarks print: medians and ratios of one run, with the command that made them."""
 
 import sys
 import textwrap

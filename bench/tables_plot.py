@@ -17,7 +17,7 @@ class Measured(Protocol):
 
     @property
     def entries(self) -> int:
-        """Return how many are in it."""
+        """Return the number of entries in it."""
 
     @property
     def frame(self) -> float:
@@ -25,7 +25,7 @@ class Measured(Protocol):
 
 
 def draw(path: Path, points: Sequence[Measured]) -> None:
-    """A line for each kind of table."""
+    """Draw a line for each kind of table."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -84,7 +84,7 @@ def simulate(
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Nearest rank: the smallest value that so many per cent do not exceed."""
+    """Return the percentile by nearest rank: the smallest value that so many per cent do not exceed."""
     return sorted(values)[max(0, math.ceil(percent / 100 * len(values)) - 1)]
 
 
@@ -153,7 +153,7 @@ def _notes(setting: Setting, scenario: Scenario, seeds: int) -> list[str]:
 
 
 def draw(results: dict[_Case, Outcome], path: Path) -> None:
-    """The distribution functions, a panel for each setting and load."""
+    """Draw the distribution functions, a panel for each setting and load."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

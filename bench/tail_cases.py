@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``weir bench tail`` compares: contenders, and one run of one of them in the simulator.
+"""The contenders of ``weir bench tail``, and one run of one of them in the simulator.
 
 Two settings. Collectives: all workers all-reduce a tensor; Weir sums it in leaves and spines, its peer is a
 ring over DCTCP. Parameter server: workers push a tensor, cut into one shard per server, and pull the sums;
@@ -75,7 +75,7 @@ class Scenario:
 
     @property
     def names(self) -> tuple[list[str], list[str], list[str]]:
-        """Workers, servers and background hosts."""
+        """Return the names of workers, servers and background hosts."""
         per_rack = self.workers + 1 + self.others
         racks = [[f"h{rack * per_rack + i}" for i in range(1, per_rack + 1)] for rack in range(self.racks)]
         workers = [name for rack in racks for name in rack[: self.workers]]
@@ -84,7 +84,7 @@ class Scenario:
 
     @property
     def incast(self) -> Incast:
-        """Return the background that makes this load."""
+        """Return the background traffic that makes this load."""
         between_racks = self.racks * self.spines * self.rate
         return Incast(self.load * between_racks * MSS / (MSS + OVERHEAD), self.fan_in, self.burst)
 
@@ -181,7 +181,7 @@ def _topology(scenario: Scenario, qos: Qos) -> Topology:
 
 
 class _All:
-    """Whether all of some hosts are idle, asked after every event: so it only looks at one that was not."""
+    """A test that all of some hosts are idle. Asked after every event, it only looks at one that was not."""
 
     __slots__ = ("_hosts",)
 
@@ -195,7 +195,7 @@ class _All:
 
 
 class _Count:
-    """Whether something has happened so many times."""
+    """A test that something has happened so many times."""
 
     __slots__ = ("left",)
 
@@ -255,7 +255,7 @@ def _tree(
     arrays: list[npt.NDArray[np.uint32]] = []
 
     def check() -> None:
-        """That all replicas are the same, and exact where nothing may be lost."""
+        """Check that all replicas are the same, and exact where nothing may be lost."""
         for array in arrays:
             if not np.array_equal(array, arrays[0] if contender.trims else expected):
                 raise AssertionError("replicas differ")
@@ -343,7 +343,7 @@ def _flows(
     servers: list[str],
     outcome: Outcome,
 ) -> Begin:
-    """Weir's flows: bounded pushes, lossless pulls."""
+    """Run Weir's flows: bounded pushes, lossless pulls."""
     lanes = scenario.tensor // LANE // len(servers)
 
     def pair(server: int, worker: int) -> WorkerFlows:

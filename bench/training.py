@@ -122,7 +122,7 @@ def dense_steps(
 
 
 def _virtual(config: TrainConfig, budget: float) -> None:
-    """What one step waits for, free of this machine's load."""
+    """Measure what one step waits for, free of this machine's load."""
     from weir.train.task import make_task
 
     parameters = parameter_count(make_task(config).model)

@@ -25,7 +25,7 @@ def draw(
     target: float,
     config: TrainConfig,
 ) -> None:
-    """One curve a run; a run that was cut short has a dashed one, to where it would reach the target."""
+    """Draw one curve a run; where a run was cut short, a dashed one to where it would reach the target."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter

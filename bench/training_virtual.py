@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one training step waits for, in virtual time: the gradient's all-reduce on the same bad links.
+"""The all-reduce that one training step waits for, in virtual time, on the same bad links.
 
 The real switch program, the real entries and the real transport, in the simulator: what comes out depends on
 the seed and not on how busy this machine is. The peer is Gloo's ring of two segments a chunk over simulated
@@ -104,7 +104,7 @@ def _network(spec: NetworkSpec, workers: int) -> Iterator[tuple[Network, Plan]]:
 
 
 def _disturb(network: Network, plan: Plan) -> None:
-    """Bursts as ``weir.background`` sends them, on the virtual clock."""
+    """Send bursts as ``weir.background`` does, on the virtual clock."""
     spec = incast(plan)
     if spec is None:
         return

@@ -45,13 +45,13 @@ class Way:
 
     @property
     def dense(self) -> bool:
-        """Do it take the steps of dense synchronous training, but for rounding?"""
+        """Return whether it takes the steps of dense synchronous training, but for rounding."""
         return self.kind != "weir" or (self.config.method == "dense" and not self.config.lossy)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far a way to train came. ``counts``: what the switches counted meanwhile."""
+    """The result of a way to train. ``counts``: what the switches counted meanwhile."""
 
     way: Way
     record: RunRecord
@@ -59,12 +59,12 @@ class Outcome:
 
     @property
     def name(self) -> str:
-        """Return what the way is called."""
+        """Return the name of the way."""
         return self.way.name
 
     @property
     def complete(self) -> bool:
-        """Did it take all its steps in the time it had?"""
+        """Return whether it took all its steps in the time it had."""
         return self.record.status == "complete"
 
     @property
@@ -73,7 +73,7 @@ class Outcome:
         return median(step.seconds for step in self.record.steps[1:] or self.record.steps)
 
     def curve(self) -> list[tuple[float, float]]:
-        """(seconds of training, accuracy) at each evaluation; evaluating itself takes no time."""
+        """Return (seconds of training, accuracy) at each evaluation; evaluating itself takes no time."""
         return [
             (sum(step.seconds for step in self.record.steps[: e.step]), e.accuracy)
             for e in self.record.evaluations
@@ -165,7 +165,7 @@ class _Ticker:
         self._name, self._last = name, 0.0
 
     def tell(self, record: RunRecord, news: StepSummary) -> None:
-        """Where the run is, when it is time again."""
+        """Print how far the run is, when it is time again."""
         if time.monotonic() - self._last > _LINE_EVERY_S:
             self._last = time.monotonic()
             accuracy = "" if record.accuracy is None else f", accuracy {record.accuracy:.2%}"

@@ -32,7 +32,7 @@ class ServerExchange(Exchange):
         self.meter = TcpMeter()
 
     def sent(self) -> Sent:
-        """Everything."""
+        """Return that everything was sent."""
         return Sent()
 
     def finish(self, _inputs: Iterable[torch.Tensor]) -> None:

@@ -24,17 +24,21 @@ _ReadyFile = Annotated[
     typer.Option(help="Write a JSON file (address, pid) once agents can join; removed at the end."),
 ]
 _P4Dir = Annotated[Path | None, typer.Option(help="Compiled P4 programs; default: this installation's own.")]
-_TlsCert = Annotated[Path | None, typer.Option(help="Own certificate chain (PEM): serve TLS.")]
-_TlsKey = Annotated[Path | None, typer.Option(help="Key of the certificate (PEM).")]
+_TlsCert = Annotated[
+    Path | None, typer.Option(help="Certificate chain of the controller (PEM); with it, TLS is served.")
+]
+_TlsKey = Annotated[Path | None, typer.Option(help="Private key of the certificate (PEM).")]
 _TlsCa = Annotated[
-    Path | None, typer.Option(help="Authority that must have signed agents' certificates (PEM).")
+    Path | None, typer.Option(help="Authority that must have signed the agents' certificates (PEM).")
 ]
 _JoinTimeout = Annotated[float, typer.Option(min=0.1, help="Seconds a join waits for the other ranks.")]
 _Lease = Annotated[float, typer.Option(min=0.5, help="Seconds a member may be silent before it is lost.")]
 _SpineTimeout = Annotated[
     float, typer.Option(min=0.1, help="Seconds a spine may be out of reach before leaves send elsewhere.")
 ]
-_State = Annotated[Path | None, typer.Option(help="Remember running jobs in this file, over restarts.")]
+_State = Annotated[
+    Path | None, typer.Option(help="Remember running jobs in this file, so that they survive a restart.")
+]
 _Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every change of a switch.")]
 _Address = Annotated[
     str,
@@ -60,7 +64,7 @@ def controller(
 ) -> None:
     """Program the switches of a topology and let agents join jobs, until interrupted.
 
-    SIGHUP: read the topology file again; changes of its qos section are written to the switches at once.
+    On SIGHUP it reads the topology file again and writes changes of its qos section to the switches at once.
     """
     try:
         from weir.controller.daemon import STARTUP_ERRORS, run

@@ -33,7 +33,9 @@ class _Model(BaseModel):
 
 
 class Victim(_Model):
-    """Who is sent to, and by which MAC address it is reached from the sender (its own, or its gateway's)."""
+    """The receiver of bursts, and the MAC address by which the sender reaches it (its own, or its
+    gateway's).
+    """
 
     ip: str
     mac: str
@@ -50,7 +52,7 @@ class Sender(_Model):
 
 
 class Incast(_Model):
-    """What one process sends.
+    """The traffic that one process sends.
 
     senders: the background hosts that this process is. hosts: how many there are in all processes together.
     rate_bps: of a victim's link, in frame bytes; load: the share of it that the bursts take on average.
@@ -71,10 +73,10 @@ class Incast(_Model):
 
 
 class _Outlet(Protocol):
-    """Where one sender's frames to one victim go."""
+    """The way of one sender's frames to one victim."""
 
     def send(self, flow: int) -> bool:
-        """Return one frame; False when there was no room."""
+        """Send one frame; return False when there was no room."""
 
 
 class _ShmOutlet:
@@ -141,7 +143,7 @@ def open_outlets(spec: Incast) -> list[list[_Outlet]]:
 
 
 def one_burst(outlets: Sequence[Sequence[_Outlet]], victim: int, frames: int, flows: Iterator[int]) -> int:
-    """Return all senders' bursts to one victim, frame by frame in turn; how many frames found room."""
+    """Send all senders' bursts to one victim, frame by frame in turn; return how many frames found room."""
     sent = 0
     ready = [own[victim] for own in outlets if victim < len(own)]
     for _ in range(frames):
@@ -152,7 +154,9 @@ def one_burst(outlets: Sequence[Sequence[_Outlet]], victim: int, frames: int, fl
 
 
 def run(spec: Incast) -> None:
-    """Burst after burst, until the process is ended. A burst whose time was slept through is left out."""
+    """Send burst after burst, until the process is ended. A burst whose time was slept through is left
+    out.
+    """
     outlets = open_outlets(spec)
     victims = max(len(own) for own in outlets)
     step = spec.period_s / victims  # one victim after the other within a period

@@ -15,7 +15,7 @@ from weir.extras import MissingExtraError, require
 
 @dataclass(frozen=True)
 class _Command:
-    """Where a subcommand is, what ``weir --help`` says of it, and which extras it needs.
+    """A subcommand: its module, its line in ``weir --help``, and the extras it needs.
 
     ``target`` is a function or a Typer app.
     """
@@ -119,9 +119,9 @@ def _weir(
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
-    """Weir sums gradients inside the network: a P4 switch adds up what the workers of a training job send."""
+    """Sum gradients inside the network: a P4 switch adds up what the workers of a training job send."""
 
 
 def main() -> None:
-    """Entry point of the ``weir`` command."""
+    """Run the ``weir`` command."""
     app()

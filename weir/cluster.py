@@ -66,19 +66,21 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
-        """Return where everything lives, mode 0700. Raises ClusterError while the cluster does not run."""
+        """Return the directory of everything, mode 0700. Raises ClusterError while the cluster does not
+        run.
+        """
         if self._directory is None:
             raise ClusterError("the local cluster is not running: call start() first")
         return self._directory
 
     @property
     def controller(self) -> str:
-        """Return the controller's address, what WEIR_CONTROLLER is to say."""
+        """Return the controller's address, for WEIR_CONTROLLER."""
         return f"unix:{self.directory / 'controller.sock'}"
 
     @property
     def plan(self) -> Plan:
-        """Return who is where. Raises ClusterError while the cluster does not run."""
+        """Return the network as it was built. Raises ClusterError while the cluster does not run."""
         if self._plan is None:
             raise ClusterError("the local cluster is not running: call start() first")
         return self._plan
@@ -151,7 +153,7 @@ class LocalCluster:
                 raise ClusterError(f"the {_called(name)} died ({how_it_ended(status)}):\n{self._log(name)}")
 
     def lost_spines(self) -> dict[str, str]:
-        """Spines that have ended while others run: name -> how it ended."""
+        """Return the spines that have ended while others run: name -> how it ended."""
         spines = self._plan.spines if self._plan else ()
         return {
             name: how_it_ended(status)
@@ -175,7 +177,7 @@ class LocalCluster:
         return self.directory / ("ports" if self.network.shape.single else f"ports-{leaf}")
 
     def _start_switches(self, plan: Plan) -> None:
-        """All at once, then wait for each."""
+        """Start all switches at once, then wait for each."""
         tunnels = free_udp_ports(2 * len(plan.cables))
         ports = switch_ports(plan, lambda _host: "shm", iter(tunnels))
         for switch in plan.topology.switches:
@@ -197,7 +199,9 @@ class LocalCluster:
             self._spawn("background", "weir.background", [spec.model_dump_json()], ready=False)
 
     def _wait_for_program(self) -> None:
-        """Until all switches run their program. A problem that stays is an error long before the timeout."""
+        """Wait until all switches run their program. A problem that stays is an error long before the
+        timeout.
+        """
         from weir.agent_service.client import AgentClient
 
         began = seen = time.monotonic()
@@ -224,7 +228,7 @@ class LocalCluster:
         self._processes[name] = spawn(module, arguments, log=log, remove=self.directory)
 
     def _wait_until_ready(self, name: str) -> None:
-        """Until a process's ready file says that it serves."""
+        """Wait until a process's ready file says that it serves."""
         ready, process = self.directory / f"{name}.ready", self._processes[name]
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not ready.exists():
@@ -250,7 +254,7 @@ def local_cluster(
     pcap: Path | str | None = None,
     directory: Path | str | None = None,
 ) -> Iterator[LocalCluster]:
-    """Running switches and a controller for ``workers`` workers on this machine, stopped at the end.
+    """Run switches and a controller for ``workers`` workers on this machine; stop them at the end.
 
     Args:
         workers: how many can join, 1 to 32.
@@ -277,7 +281,7 @@ def local_cluster(
 
 
 def free_udp_ports(count: int) -> list[int]:
-    """That many different UDP ports of the loopback interface that nobody uses now."""
+    """Return that many different UDP ports of the loopback interface that nobody uses now."""
     with contextlib.ExitStack() as held:
         probes = [held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in range(count)]
         for probe in probes:

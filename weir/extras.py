@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is not in a plain ``pip install weir-ina``: which extra brings it, said before anything is started."""
+"""The packages that a plain ``pip install weir-ina`` lacks, and the extra that brings each."""
 
 import importlib.util
 from typing import Final

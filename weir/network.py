@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What network a local cluster is to build: its shape, its links, what goes wrong on them, who else is there.
+"""The network that a local cluster builds: its shape, its links, their faults, and background traffic.
 
 Also names what every part of it is called and on which ports it is, so that the cluster over shared memory
 and the one over network namespaces are the same network.
@@ -36,7 +36,7 @@ class Shape:
 
     @property
     def single(self) -> bool:
-        """Is it one switch?"""
+        """Return whether it is one switch."""
         return not self.spines
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ SINGLE: Final = Shape()
 
 
 def parse_shape(text: str) -> Shape:
-    """ "single" or "leaf-spine-RxS". Raises ValueError saying what would do."""
+    """Parse "single" or "leaf-spine-RxS". Raises ValueError saying what would do."""
     if text == "single":
         return SINGLE
     found = _SHAPE.fullmatch(text)
@@ -91,7 +91,7 @@ class NetworkSpec:
 
     @property
     def extra_hosts(self) -> int:
-        """Background hosts in each rack."""
+        """Return the number of background hosts in each rack."""
         return BACKGROUND_HOSTS if self.background != "none" else 0
 
     @property
@@ -127,16 +127,16 @@ class Plan:
 
     @property
     def spines(self) -> tuple[str, ...]:
-        """Return names of the spines."""
+        """Return the names of the spines."""
         return tuple(dict.fromkeys(cable.spine for cable in self.cables))
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """Return names of the switches that have hosts."""
+        """Return the names of the switches that have hosts."""
         return tuple(switch.name for switch in self.topology.switches if switch.name not in self.spines)
 
     def gateway(self, host: "Host") -> "tuple[str, str]":
-        """MAC and IP address through which a host reaches other racks: its leaf's own."""
+        """Return the MAC and IP address through which a host reaches other racks: its leaf's own."""
         own = self.topology.switch(host.switch).aggregation
         return own.mac, own.ip
 
@@ -180,7 +180,7 @@ def make_plan(
 
 
 def switch_ports(plan: Plan, attached: Callable[["Host"], str], udp: Iterator[int]) -> dict[str, list[str]]:
-    """Return what each soft switch is to be given as ``--port``, by its name.
+    """Return the ``--port`` options of each soft switch, by its name.
 
     attached: what a host's port is: "shm", or an interface. udp: free UDP ports, two for each cable.
     """
@@ -196,9 +196,7 @@ def switch_ports(plan: Plan, attached: Callable[["Host"], str], udp: Iterator[in
 
 
 def incast(plan: Plan, *, only: str | None = None) -> Incast | None:
-    """Return what a plan's background hosts are to send; None when it has none. ``only``: that host's
-    part.
-    """
+    """Return the traffic of a plan's background hosts; None when it has none. ``only``: that host's part."""
     if not plan.background or plan.spec.rate_bps is None:
         return None
     senders = tuple(
@@ -245,8 +243,8 @@ def _topology(
 
 
 def _losses(topology: "Topology", probability: float) -> list[dict[str, Any]]:
-    """Return every link loses packets once in each direction: where a switch sends, and where a host's come
-    in.
+    """Return the losses of all links, once in each direction: where a switch sends, and where a host's
+    packets come in.
     """
     if not probability:
         return []

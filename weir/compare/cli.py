@@ -18,13 +18,11 @@ def compare(
         str,
         typer.Option(
             metavar="NAMES",
-            help="Names with commas between, or all; weir methods lists them.",
+            help="Methods, comma-separated, or all; weir methods lists them.",
             rich_help_panel="Method",
         ),
     ] = DEFAULT_METHODS,
-    seeds: Annotated[
-        int, typer.Option(help="Trainings of each method, of which mean and spread are shown.")
-    ] = 1,
+    seeds: Annotated[int, typer.Option(help="Trainings of each method; mean and spread are shown.")] = 1,
     name: Annotated[
         str | None, typer.Option(help="Name of the folder, after the time; default: compare and the model.")
     ] = None,

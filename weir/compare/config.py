@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a comparison is told, checked before anything starts: the trainings it is made of."""
+"""The settings of a comparison, checked before anything starts: the trainings it is made of."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Comparison:
     name: str
 
     def __iter__(self) -> Iterator[tuple[str, int, TrainConfig]]:
-        """In the order of the runs: all methods with one seed, then with the next."""
+        """Yield the trainings in their order: all methods with one seed, then with the next."""
         for seed in self.seeds:
             for method in self.methods:
                 yield method, seed, self.trainings[method, seed]
@@ -39,7 +39,7 @@ class Comparison:
         return next(iter(self.trainings.values()))
 
     def as_json(self) -> dict[str, Any]:
-        """For config.json and compare.json."""
+        """Return the settings for config.json and compare.json."""
         first = self.seeds[0]
         return {
             "methods": {

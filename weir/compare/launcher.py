@@ -83,13 +83,13 @@ class _Session:
 
     @property
     def status(self) -> Status:
-        """Of the whole comparison."""
+        """Return the status of the whole comparison."""
         if self.interrupted:
             return "interrupted"
         return "failed" if self.problems else "complete"
 
     def run_all(self) -> None:
-        """All trainings, over one cluster."""
+        """Run all trainings, over one cluster."""
         try:
             self._progress.phase(starting_line(self.comparison.any))
             with start_place(self.comparison.any) as place:
@@ -106,7 +106,7 @@ class _Session:
                 self.runs[-1].record.status = "failed"
 
     def write_results(self) -> None:
-        """compare.json, compare.png, compare.html."""
+        """Write compare.json, compare.png and compare.html."""
         self._progress.phase("drawing")
         summary = summarize(self.comparison, self.runs, self.status, "\n".join(self.problems))
         write_json(self.folder / "compare.json", summary)
@@ -115,7 +115,7 @@ class _Session:
         write_page(self.folder / "compare.html", self.comparison, rows, self.folder / "compare.png")
 
     def _run(self, method: str, seed: int, config: TrainConfig, place: Place) -> None:
-        """One training, to its end or its failure."""
+        """Run one training, to its end or its failure."""
         record = RunRecord("weir", place.ranks, config.epochs)
         run = Run(method, seed, config, record)
         self.runs.append(run)

@@ -47,7 +47,7 @@ def _colours(comparison: Comparison) -> dict[str, str]:
 
 
 def _learning(axis: Any, rows: Sequence[Row], runs: Sequence[Run], colours: dict[str, str]) -> None:
-    """Training loss over the steps, mean over the seeds, smoothed."""
+    """Draw the training loss over the steps, mean over the seeds, smoothed."""
     for row in rows:
         records = [run.record for run in runs if run.method == row.method and run.record.steps]
         length = min(len(record.steps) for record in records)
@@ -66,7 +66,7 @@ def _smooth(values: Sequence[float]) -> list[float]:
 
 
 def _accuracy(axis: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:
-    """Accuracy against what it cost on the wire: up and to the left is better."""
+    """Draw accuracy against bytes on the wire: up and to the left is better."""
     known = sorted((row for row in rows if row.accuracy is not None), key=_megabytes)
     for place, row in enumerate(known):
         total = _megabytes(row)
@@ -88,12 +88,12 @@ def _accuracy(axis: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:
 
 
 def _megabytes(row: Row) -> float:
-    """Of both directions together."""
+    """Return the megabytes of both directions together."""
     return ((row.bytes_up or 0.0) + (row.bytes_down or 0.0)) / 1e6
 
 
 def _bytes(axis: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:
-    """Bytes of both directions as shares of dense."""
+    """Draw the bytes of both directions as shares of dense."""
     _pairs(
         axis,
         rows,
@@ -106,7 +106,7 @@ def _bytes(axis: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:
 
 
 def _density(axis: Any, rows: Sequence[Row], runs: Sequence[Run], colours: dict[str, str]) -> None:
-    """Share of the values that a worker sends, over the steps; the first seed's."""
+    """Draw the share of the values that a worker sends, over the steps; the first seed's."""
     for row in rows:
         record = next(run.record for run in runs if run.method == row.method and run.record.steps)
         values = [100 * step.density for step in record.steps]
@@ -153,7 +153,7 @@ def _pairs(
     parts: Sequence[_Part],
     words: Callable[[float], str],
 ) -> None:
-    """Two horizontal bars for each method, the second one lighter, each with its value."""
+    """Draw two horizontal bars for each method, the second one lighter, each with its value."""
     for place, row in enumerate(rows):
         for offset, (value, name), alpha in zip((-0.2, 0.2), parts, (1.0, _LIGHT), strict=True):
             if (length := value(row)) is None:
@@ -175,7 +175,7 @@ def _label(axis: Any, heading: str, y: str, x: str) -> None:
 
 
 def _plain(scale: Any) -> None:
-    """A logarithmic axis labelled 0.1, 0.2, 0.5, 1 ...."""
+    """Make an axis logarithmic, labelled 0.1, 0.2, 0.5, 1 ...."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     scale.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user sees while a comparison runs: the table as far as it goes; without a terminal plain lines."""
+"""The display of a comparison that runs: the table as far as it goes; without a terminal plain lines."""
 
 import time
 from collections.abc import Sequence
@@ -34,16 +34,16 @@ class Progress(Protocol):
     ) -> None: ...
 
     def phase(self, text: str) -> None:
-        """What goes on when nothing is trained; empty: no more."""
+        """Say what goes on while nothing is trained; empty: no more."""
 
     def begin(self, run: Run, runs: Sequence[Run]) -> None:
-        """A training starts, the last of ``runs``."""
+        """Show that a training starts, the last of ``runs``."""
 
     def show(self, record: RunRecord, news: StepSummary | Evaluated) -> None:
-        """It has got further."""
+        """Show that it has got further."""
 
     def ended(self, run: Run) -> None:
-        """It is over, well or not."""
+        """Show that it is over, well or not."""
 
 
 def make_progress(comparison: Comparison, console: Console) -> Progress:
@@ -68,17 +68,17 @@ class PlainLines:
         pass
 
     def phase(self, text: str) -> None:
-        """As a line."""
+        """Print a line."""
         if text:
             self._line(text)
 
     def begin(self, run: Run, runs: Sequence[Run]) -> None:
-        """As a line."""
+        """Print a line."""
         self._name = f"{run.method}, seed {run.seed}"
         self._line(f"training {len(runs)} of {self._total}: {self._name}")
 
     def show(self, record: RunRecord, news: StepSummary | Evaluated) -> None:
-        """A step is a line when none was printed lately; an evaluation is none."""
+        """Print a step when no line was printed lately; an evaluation never."""
         if isinstance(news, StepSummary) and time.monotonic() - self._last >= _LINE_EVERY_S:
             self._line(
                 f"{self._name}: step {news.step}/{record.total_steps}, loss {news.loss:.3f}, "
@@ -86,7 +86,7 @@ class PlainLines:
             )
 
     def ended(self, run: Run) -> None:
-        """As a line."""
+        """Print a line."""
         accuracy = run.record.accuracy
         reached = "" if accuracy is None else f", accuracy {percent(accuracy)}"
         self._line(f"{self._name}: {run.record.status}{reached}")
@@ -116,20 +116,20 @@ class LiveTable:
         self._live.stop()
 
     def phase(self, text: str) -> None:
-        """Beside a spinner below the table."""
+        """Show the text beside a spinner below the table."""
         self._phase.text = text
 
     def begin(self, run: Run, runs: Sequence[Run]) -> None:
-        """Another line of the table, or another training of a method."""
+        """Add a line to the table, or another training of a method."""
         if not self._runs:
             self._began = time.monotonic()
         self._runs = runs
 
     def show(self, record: RunRecord, news: StepSummary | Evaluated) -> None:
-        """Seen with the next redrawing."""
+        """Do nothing: it is seen with the next redrawing."""
 
     def ended(self, run: Run) -> None:
-        """Seen with the next redrawing."""
+        """Do nothing: it is seen with the next redrawing."""
 
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = (
@@ -145,7 +145,7 @@ class LiveTable:
         )  # fmt: skip
 
     def _bar(self) -> RenderableType:
-        """Return how far the training under way is, and all of them."""
+        """Return a bar: how far the training under way is, and all of them."""
         run = self._runs[-1]
         total = len(self._comparison.methods) * len(self._comparison.seeds)
         step, steps = len(run.record.steps), run.record.total_steps

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a comparison found: for each method, figures from all of its trainings."""
+"""The results of a comparison: for each method, figures from all of its trainings."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -58,16 +58,16 @@ class Row:
 
     @property
     def accuracy(self) -> float | None:
-        """Mean over the seeds."""
+        """Return the mean over the seeds."""
         return fmean(self.accuracies) if self.accuracies else None
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation over the seeds; None of a single one."""
+        """Return the standard deviation over the seeds; None of a single one."""
         return stdev(self.accuracies) if len(self.accuracies) > 1 else None
 
     def as_json(self) -> dict[str, Any]:
-        """For compare.json."""
+        """Return the row for compare.json."""
         return {**asdict(self), "accuracy": self.accuracy, "spread": self.spread}
 
 
@@ -79,7 +79,7 @@ def make_rows(comparison: Comparison, runs: Sequence[Run]) -> list[Row]:
 
 
 def dense_source(rows: Sequence[Row]) -> str:
-    """Return where the bytes of dense training come from, which shares are of."""
+    """Return the source of dense training's bytes, of which the shares are."""
     measured = any(row.method == DENSE and row.bytes_up is not None for row in rows)
     return "the method dense, measured" if measured else "all values in full packets, calculated"
 
@@ -157,7 +157,7 @@ def _dense(measured: Sequence[Run], runs: Sequence[Run]) -> tuple[float, float] 
 
 
 def _bytes_per_step(records: Sequence[RunRecord]) -> tuple[float | None, float | None]:
-    """Return what makes the replicas equal in the end is part of the steps' costs."""
+    """Return bytes up and down per step; those that make the replicas equal in the end are part of them."""
     steps = sum(len(record.steps) for record in records)
     if not steps:
         return None, None

@@ -113,7 +113,7 @@ def _on_two_lines(head: str) -> str:
 
 
 def title(comparison: Comparison) -> str:
-    """Return what was trained, in one line; its network, where it matters, in a second."""
+    """Describe the training in one line; its network, where it matters, in a second."""
     config, seeds = comparison.any, len(comparison.seeds)
     often = "1 seed" if seeds == 1 else f"{seeds} seeds"
     line = f"{config.model} on {config.data}, {workers(config.workers)}, {often}"

@@ -9,7 +9,7 @@ from rich.console import Console
 
 
 def _number(text: str) -> int:
-    """Decimal, or hexadecimal with 0x. Raises ValueError."""
+    """Parse a decimal number, or a hexadecimal one with 0x. Raises ValueError."""
     return int(text, 0)
 
 

@@ -64,7 +64,7 @@ class Round:
 
     @property
     def complete(self) -> bool:
-        """Return a result was seen."""
+        """Return whether a result was seen."""
         return bool(self.results)
 
     @property
@@ -100,11 +100,11 @@ class Trace:
 
     @property
     def rounds(self) -> list[Round]:
-        """In order of their first packet."""
+        """Return the rounds in the order of their first packets."""
         return list(self._rounds.values())
 
     def add(self, seen: Seen) -> None:
-        """One more frame."""
+        """Take in one more frame."""
         if seen.problem is not None:
             self.malformed.append((seen.time, seen.problem))
         elif seen.packet is None:

@@ -23,7 +23,7 @@ def train(
             rich_help_panel="Method",
         ),
     ] = DEFAULT_METHOD,
-    seed: Annotated[int, typer.Option(help="Of parameters and of the order of the data.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of the parameters and of the order of the data.")] = 1,
     reference: Annotated[
         bool, typer.Option(help="Train a second time over plain Gloo with the same seed, for comparison.")
     ] = True,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training run is told: model, data, method and sizes, checked before anything starts."""
+"""The settings of a training run: model, data, method and sizes, checked before anything starts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class Preset:
-    """What a model trains with when nobody says otherwise.
+    """The settings that a model trains with unless told otherwise.
 
     ``batch_size`` counts samples per worker and step: images, or for the language model lines of text.
     ``lr`` is for SGD without momentum: with error feedback a block's gradient arrives many steps old, all at
@@ -170,7 +170,7 @@ class TrainConfig(BaseModel):
 
     @property
     def sparsifier_options(self) -> "SparsifierOptions":
-        """Return what a sparsifier is told."""
+        """Return the options of the sparsifier."""
         from weir.host_agent.compression.sparsifiers import SparsifierOptions
 
         return SparsifierOptions(
@@ -209,12 +209,12 @@ class TrainConfig(BaseModel):
 
     @property
     def lossy(self) -> bool:
-        """May any of a gradient go missing?"""
+        """Return whether any of a gradient may go missing."""
         return self.loss_budget > 0 or self.loss_policy is not None
 
     @property
     def network_matters(self) -> bool:
-        """Is there anything between the workers beside one switch with perfect links?"""
+        """Return whether there is anything between the workers but one switch with perfect links."""
         network = self.network
         disturbed = network.rate_bps is not None or network.loss > 0  # background needs a rate
         return self.lossy or disturbed or not network.shape.single

@@ -53,7 +53,8 @@ class Dataset:
 
 @functools.cache
 def digits(size: int = IMAGE_SIZE) -> Dataset:
-    """scikit-learn's 1,797 handwritten digits (8x8, UCI), enlarged to ``size``: one in five is held out.
+    """Return scikit-learn's 1,797 handwritten digits (8x8, UCI), enlarged to ``size``; one in five is held
+    out.
 
     Images are float32 of shape (N, 1, size, size) with mean 0 and standard deviation 1.
     """
@@ -72,7 +73,7 @@ def digits(size: int = IMAGE_SIZE) -> Dataset:
 
 
 def _load_digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Pixels, shape (1797, 64), and which digit each is.
+    """Return pixels, shape (1797, 64), and the digit of each image.
 
     From the file that scikit-learn's load_digits reads, if it is where it has always been: to import
     scikit-learn takes every worker a second and more.
@@ -131,7 +132,9 @@ def share(samples: int, rank: int, workers: int, batch: int, seed: int, epoch: i
 
 
 def learning_rate(peak: float, step: int, steps: int, warm_up: int) -> float:
-    """Linear warm-up to ``peak`` over ``warm_up`` steps, then linear decay to a tenth at ``steps``."""
+    """Return the learning rate: linear warm-up to ``peak`` in ``warm_up`` steps, then linear decay to a
+    tenth.
+    """
     if step < warm_up:
         return peak * (step + 1) / warm_up
     return peak * (1 - 0.9 * (step - warm_up) / max(1, steps - warm_up))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user sees while training: a live table on a terminal, plain lines elsewhere."""
+"""The display of a training: a live table on a terminal, plain lines elsewhere."""
 
 import time
 from types import TracebackType
@@ -33,13 +33,13 @@ class Display(Protocol):
     ) -> None: ...
 
     def phase(self, text: str) -> None:
-        """What goes on when no step does: "starting the switch"."""
+        """Say what goes on while no step does: "starting the switch"."""
 
     def begin(self, record: RunRecord) -> None:
-        """A run starts; it is shown until the end."""
+        """Show a run that starts, until the end."""
 
     def show(self, record: RunRecord, news: StepSummary | Evaluated) -> None:
-        """A run has got further."""
+        """Show that a run has got further."""
 
 
 def make_display(config: TrainConfig, console: Console, *, quiet: bool = False) -> Display:
@@ -59,13 +59,13 @@ class Silence:
         pass
 
     def phase(self, text: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def begin(self, record: RunRecord) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def show(self, record: RunRecord, news: StepSummary | Evaluated) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class PlainLines(Silence):
@@ -80,16 +80,16 @@ class PlainLines(Silence):
         return self
 
     def phase(self, text: str) -> None:
-        """As a line."""
+        """Print a line."""
         if text:
             self._line(text)
 
     def begin(self, record: RunRecord) -> None:
-        """As a line."""
+        """Print a line."""
         self._line(f"{record.run}: run starts")
 
     def show(self, record: RunRecord, news: StepSummary | Evaluated) -> None:
-        """A step is a line when none was printed lately; an evaluation always is."""
+        """Print an evaluation, and a step when no line was printed lately."""
         if isinstance(news, Evaluated):
             self._line(
                 f"{record.run}: epoch {news.epoch}/{record.epochs}, step {news.step}: "
@@ -128,11 +128,11 @@ class LiveTable(Silence):
         self._live.stop()
 
     def phase(self, text: str) -> None:
-        """Beside a spinner below the table."""
+        """Show the text beside a spinner below the table."""
         self._phase.text = text  # Spinner.update leaves an old text alone when given an empty one
 
     def begin(self, record: RunRecord) -> None:
-        """One more column."""
+        """Add a column."""
         self._records.append(record)
 
     def _render(self) -> RenderableType:
@@ -155,7 +155,7 @@ def headline(config: TrainConfig) -> str:
 
 
 def runs_table(config: TrainConfig, records: list[RunRecord]) -> Table:
-    """Return how far each run is, and what its last step was like: a column per run."""
+    """Return a table with a column per run: how far it is, and figures of its last step."""
     table = Table(box=None, pad_edge=False, expand=True)
     table.add_column("", style="dim", no_wrap=True)
     for record in records:

@@ -94,7 +94,7 @@ class _Session:
         self._stack.close()
 
     def run_all(self, place: Place | None) -> None:
-        """The Weir run, then the reference; ``place``: a cluster that is there already."""
+        """Run Weir, then the reference; ``place``: a cluster that is there already."""
         try:
             if place is None:
                 self._display.phase(starting_line(self.config))
@@ -112,7 +112,7 @@ class _Session:
             self._ended("failed", str(error))
 
     def write_results(self) -> None:
-        """summary.json and report.png."""
+        """Write summary.json and report.png."""
         self._display.phase("writing the report")
         summary = {**summarize(self.config, self.records, self._switch_events), "status": self.status}
         summary["problem"] = self.problem or None
@@ -125,7 +125,7 @@ class _Session:
             self.records[-1].status = "interrupted" if status == "interrupted" else "failed"
 
     def _run(self, run: BackendName, place: Place) -> None:
-        """One run over the ranks of ``place``, to its end."""
+        """Run once over the ranks of ``place``, to the end."""
         record = RunRecord(run, place.ranks, self.config.epochs)
         self.records.append(record)
         self._display.phase("")
@@ -144,7 +144,7 @@ class _Session:
         )
 
     def _look(self, record: RunRecord, watch: NetworkWatch) -> None:
-        """Newest counts; says when a spine has died."""
+        """Take the newest counts; say when a spine has died."""
         before, record.counts = record.counts, watch.counts
         for name, how in (record.counts.dead if record.counts else {}).items():
             if before is None or name not in before.dead:

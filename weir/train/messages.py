@@ -29,7 +29,7 @@ class WireCounters:
 
     @classmethod
     def of(cls, counters: TransportCounters) -> "WireCounters":
-        """Return those of them that every transport has."""
+        """Return those counters that every transport has."""
         return cls(**{f.name: getattr(counters, f.name) for f in fields(cls)})
 
     def __add__(self, other: Self) -> "WireCounters":

@@ -105,7 +105,7 @@ class WordLm(nn.Module):
         nn.init.normal_(self.embedding.weight, std=0.1)
 
     def forward(self, words: Tensor) -> Tensor:
-        """Scores of the next word, shape (N, T, outputs), after words, shape (N, T), int64."""
+        """Return scores of the next word, shape (N, T, outputs), after words, shape (N, T), int64."""
         states, _ = self.lstm(self.embedding(words))
         scores: Tensor = self.head(states)
         return scores
@@ -117,7 +117,7 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def parameter_checksum(model: nn.Module) -> int:
-    """64 bits that differ, but for a freak, when any bit of any parameter differs (CRC-32 and a word sum).
+    """Return 64 bits that almost surely differ when any bit of any parameter differs: CRC-32 and a word sum.
 
     Cheap enough for every step: about 40 ms for ResNet-18.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of the network and of what it kept back: rows for the live display and for the summary."""
+"""The network in words, and what it kept back: rows for the live display and for the summary."""
 
 from weir.train.config import TrainConfig
 from weir.train.record import RunRecord
@@ -9,7 +9,9 @@ NOT_KNOWN = "–"
 
 
 def network_line(config: TrainConfig) -> str:
-    """Return what is between the workers, in one line; empty when it is one switch with perfect links."""
+    """Describe the network between the workers in one line; empty when it is one switch with perfect
+    links.
+    """
     if not config.network_matters:
         return ""
     if config.loss_policy:
@@ -20,7 +22,7 @@ def network_line(config: TrainConfig) -> str:
 
 
 def links_line(config: TrainConfig) -> str:
-    """Switches, links, and what disturbs them, in one line."""
+    """Describe switches, links, and what disturbs them, in one line."""
     parts = ["one switch" if config.network.shape.single else config.topology]
     if config.hosts == "namespaces":
         parts.append("hosts in network namespaces")
@@ -35,7 +37,7 @@ def links_line(config: TrainConfig) -> str:
 
 
 def network_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]]:
-    """Label and value of each; none when the network is one switch with perfect links.
+    """Return label and value of each row; none when the network is one switch with perfect links.
 
     The reference run has other links: all its values are dashes.
     """
@@ -60,7 +62,7 @@ def network_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]
 
 
 def _missing(record: RunRecord) -> str:
-    """Return what is missing beside what might have been: "0.31 % of at most 7.00 %"."""
+    """Return the missing share beside the largest allowed: "0.31 % of at most 7.00 %"."""
     done = record.delivery
     if not done.lanes:
         return NOT_KNOWN

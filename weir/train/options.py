@@ -26,7 +26,8 @@ MaxSteps = Annotated[
 EvaluateEvery = Annotated[
     int | None,
     typer.Option(
-        metavar="STEPS", help="Look at the held-out data after so many steps, too; default: after each epoch."
+        metavar="STEPS",
+        help="Evaluate on the held-out data every so many steps, too; default: after each epoch alone.",
     ),
 ]
 BatchSize = Annotated[int | None, typer.Option(help="Samples per worker and step; default: the model's own.")]
@@ -37,22 +38,24 @@ Encoding = Annotated[
     str | None,
     typer.Option(
         metavar="ENCODING",
-        help="How what is sent is written down: auto (planned from what it costs), dense, blocks:32 to "
+        help="Encoding of what is sent: auto (planned from what it costs), dense, blocks:32 to "
         "blocks:256 (zero blocks are skipped), shared-mask:1 to shared-mask:256 (the workers agree which "
-        "values anybody sends). Default: the method's own.",
+        "values any of them sends). Default: the method's own.",
         rich_help_panel=_METHOD,
     ),
 ]
 Density = Annotated[
     float,
     typer.Option(
-        help="Share of the values (or blocks) to send, above 0, at most 1, by methods that promise one.",
+        help="Share of the values (or blocks) to send, above 0, at most 1, with methods that send a share.",
         rich_help_panel=_METHOD,
     ),
 ]
 Threshold = Annotated[
     float,
-    typer.Option(help="threshold: the magnitude from which a value is sent.", rich_help_panel=_METHOD),
+    typer.Option(
+        help="For method threshold: the magnitude from which a value is sent.", rich_help_panel=_METHOD
+    ),
 ]
 Block = Annotated[
     int,
@@ -65,7 +68,7 @@ WarmupSteps = Annotated[
     int,
     typer.Option(
         metavar="STEPS",
-        help="First steps in which the density goes down to its target, from 0.25.",
+        help="First steps, in which the density goes down from 0.25 to its target.",
         rich_help_panel=_METHOD,
     ),
 ]
@@ -80,13 +83,16 @@ Exclude = Annotated[
 ]
 PowerSgdRank = Annotated[
     int,
-    typer.Option(metavar="RANK", help="powersgd: columns of the two thin matrices.", rich_help_panel=_METHOD),
+    typer.Option(
+        metavar="RANK", help="For method powersgd: columns of the two thin matrices.", rich_help_panel=_METHOD
+    ),
 ]
 GroupSize = Annotated[
     int | None,
     typer.Option(
         metavar="WORKERS",
-        help="ds-sync: workers that average their parameters together; default: the root of their number.",
+        help="For method ds-sync: workers that average their parameters together; default: the square root "
+        "of their number.",
         rich_help_panel=_METHOD,
     ),
 ]
@@ -94,7 +100,7 @@ SwaEpochs = Annotated[
     int,
     typer.Option(
         metavar="EPOCHS",
-        help="ds-sync: the result is the mean of the parameters after so many last epochs; 0: those of the "
+        help="For method ds-sync: average the parameters after so many last epochs; 0: take those of the "
         "last step.",
         rich_help_panel=_METHOD,
     ),
@@ -155,9 +161,9 @@ LossBudget = Annotated[
     float,
     typer.Option(
         metavar="P",
-        help="Share of a front layer's gradient that may be missing from its sum, rather than be waited "
-        "for; of back layers and of large values less, so of the whole less. What is missing is added to "
-        "the next step's. 0: nothing.",
+        help="Share of a front layer's gradient that may be missing from its sum rather than be waited for; "
+        "less of back layers and of large values, so less of the whole. What is missing is added to the next "
+        "step's. 0: nothing may be missing.",
         rich_help_panel=_NETWORK,
     ),
 ]
@@ -165,7 +171,7 @@ LossPolicy = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Budgets by layer and magnitude, as weir calibrate writes them; instead of --loss-budget.",
+        help="Loss budgets by layer and magnitude, as weir calibrate writes them, instead of --loss-budget.",
         rich_help_panel=_NETWORK,
     ),
 ]

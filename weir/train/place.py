@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a run's workers are: on this machine in a cluster of our own, or one rank of a job elsewhere.
+"""The place of a run's workers: on this machine in a cluster of our own, or one rank of a job elsewhere.
 
 On this machine they share memory with the switch, or each is in a network namespace of its own.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """Which ranks this launcher starts, and how they find the others.
+    """The ranks that this launcher starts, and how they find the others.
 
     ranks: those it starts, of ``size``. store: directory for the file through which they find each other,
     None when MASTER_ADDR and MASTER_PORT say where. replicas: who compares parameters. cluster: switches and

@@ -67,7 +67,7 @@ def delivery_json(delivery: Delivery) -> dict[str, int]:
 
 
 class RunRecord:
-    """Takes in messages; knows steps, evaluations and totals per worker.
+    """All that workers have said of a run: steps, evaluations and totals per worker.
 
     Attributes:
         steps: completed steps, in order.
@@ -117,7 +117,7 @@ class RunRecord:
 
     @property
     def accuracy(self) -> float | None:
-        """On the held-out set, when it was last evaluated."""
+        """Return the accuracy on the held-out set, as last evaluated."""
         return self.evaluations[-1].accuracy if self.evaluations else None
 
     @property

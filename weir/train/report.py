@@ -96,7 +96,7 @@ def _density(axis: Any, records: list[RunRecord]) -> None:
 
 
 def _network(missing: Any, packets: Any, config: TrainConfig, weir: RunRecord) -> None:
-    """What went missing, against the budget; and what happened to packets, each step."""
+    """Draw, for each step, the share that went missing against the budget, and what happened to packets."""
     at = [step.step for step in weir.steps]
     share = [100 * step.delivery.missing_share for step in weir.steps]
     budget = [100 * step.delivery.budget / max(1, step.delivery.lanes) for step in weir.steps]
@@ -145,7 +145,7 @@ def _label(axis: Any, title: str, unit: str, below: str = "step") -> None:
 
 
 def _plain_log_scale(axis: Any) -> None:
-    """A logarithmic axis labelled 0.1, 0.2, 0.5, 1 ..., from well below the lowest curve."""
+    """Make an axis logarithmic, labelled 0.1, 0.2, 0.5, 1 ..., from well below the lowest curve."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_yscale("log")

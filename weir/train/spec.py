@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the launcher hands a worker on its command line."""
+"""The settings that the launcher hands a worker on its command line."""
 
 from typing import Literal
 

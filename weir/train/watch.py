@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the switches counted, while a run goes: asked of the controller every other second by a thread."""
+"""The switches' counters while a run goes: a thread asks the controller for them every other second."""
 
 import threading
 from collections import Counter
@@ -43,7 +43,7 @@ class NetworkCounts:
         return {name: count / total if total else 0.0 for name, count in self.spines.items()}
 
     def as_json(self) -> dict[str, Any]:
-        """For summary.json."""
+        """Return the counts for summary.json."""
         return {**asdict(self), "spine_shares": self.shares}
 
 
@@ -68,7 +68,7 @@ class NetworkWatch:
 
     @property
     def counts(self) -> NetworkCounts | None:
-        """Return the newest there are; None when nothing was ever read."""
+        """Return the newest counts; None when nothing was ever read."""
         return self._counts
 
     def look(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker's process puts on the wire, measured where the bytes are: Weir's links, the kernel's TCP."""
+"""The bytes that a worker's process puts on the wire, measured in Weir's links and the kernel's TCP."""
 
 import contextlib
 import os

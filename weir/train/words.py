@@ -44,12 +44,12 @@ def workers(count: int) -> str:
 
 
 def ratio(ours: float, theirs: float) -> str:
-    """ours : theirs, as a factor: 0.06x; a dash when there is nothing to compare with."""
+    """Return ours : theirs as a factor, 0.06x; a dash when there is nothing to compare with."""
     return f"{ours / theirs:.2f}x" if theirs else "–"
 
 
 def training_line(config: TrainConfig) -> str:
-    """Return what is trained, and how its gradients are sent, in one line."""
+    """Describe the training, and how its gradients are sent, in one line."""
     return f"{config.model} on {config.data}, {workers(config.workers)}, {method_words(config)}"
 
 
