@@ -115,6 +115,7 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
         (pointer, POINTER(POINTER(c_uint32)), POINTER(POINTER(c_uint32))),
     ),
     "weir_drive": (c_int, (pointer, pointer, c_int64)),
+    "weir_shm_readdress": (None, (pointer, POINTER(Addresses))),
     "weir_shm_open": (pointer, (c_char_p, c_char_p, POINTER(Addresses))),
     "weir_udp_open": (pointer, (c_int,)),
     "weir_io_last_error": (c_int, (pointer,)),

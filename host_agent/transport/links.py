@@ -149,6 +149,10 @@ class ShmLink(_NativeLink):
             raise _cannot_open(path, port)
         super().__init__(io, f"shared-memory port {path}", "the switch does not run")
 
+    def readdress(self, addresses: Addresses) -> None:
+        """Send from and receive for these addresses from now on. Not while another thread drives."""
+        self._lib.weir_shm_readdress(self._io, addresses.native())
+
 
 def _cannot_open(path: Path, port: int) -> OSError:
     code = ctypes.get_errno()

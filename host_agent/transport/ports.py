@@ -28,8 +28,9 @@ class _Port:
 class PortShare:
     """One group's share of a port: a Link whose end is ``release``. With the last share goes the port."""
 
-    def __init__(self, port: _Port) -> None:
+    def __init__(self, port: _Port, addresses: Addresses | None = None) -> None:
         self._port = port
+        self._addresses = addresses
         self._released = False
 
     @property
@@ -39,6 +40,8 @@ class PortShare:
 
     def drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
         """See Link.drive. To be called from operations of the port's queue."""
+        if self._addresses is not None and isinstance(self._port.link, ShmLink):
+            self._port.link.readdress(self._addresses)  # groups have joined with addresses of their own
         self._port.link.drive(transport, timeout_s, abort)
 
     def close(self) -> None:
@@ -76,7 +79,7 @@ def share_memory(directory: Path | str, number: int, addresses: Addresses) -> Po
             link = ShmLink(*key, addresses)
             port = _shared[key] = _Port(link, OperationQueue(f"weir-port-{number}"), key)
         port.users += 1
-    return PortShare(port)
+    return PortShare(port, addresses)
 
 
 def own_socket(link: UdpLink, name: str) -> PortShare:

@@ -67,6 +67,12 @@ static void shm_close(weir_io *io)
     free(shm);
 }
 
+/* Send from and receive for these addresses from now on. */
+void weir_shm_readdress(weir_io *io, const weir_addresses *addresses)
+{
+    ((shm_io *)io)->addresses = *addresses;
+}
+
 /* Attach to a switch's port. NULL with errno set. */
 weir_io *weir_shm_open(const char *bell_path, const char *port_path, const weir_addresses *addresses)
 {

@@ -308,3 +308,28 @@ def interrupted() -> Any:
     except KeyboardInterrupt:
         return "interrupted"
     return "done"
+
+
+def sums_in_groups() -> list[list[float]]:
+    groups = [dist.new_group(ranks) for ranks in ([0, 1], [1, 2], None, [0, 1, 2])]
+    sums = []
+    for _ in range(2):  # groups take turns on the port
+        for group in [*groups, dist.group.WORLD]:
+            value = torch.full((300,), float(10 ** dist.get_rank()))
+            if dist.get_rank(group) >= 0:
+                dist.all_reduce(value, group=group)
+            sums.append(value.unique().tolist())
+    for group in reversed(groups):
+        if dist.get_rank(group) >= 0:
+            dist.destroy_process_group(group)
+    return sums
+
+
+def test_groups_of_ranks_that_found_each_other_by_themselves_add_up() -> None:
+    """No setting of the environment: as torchrun starts them."""
+    with World(SIZE) as world:
+        outcomes = world.run(sums_in_groups)
+    for rank, sums in enumerate(outcomes):
+        alone = [float(10**rank)]
+        expected = [[11.0] if rank < 2 else alone, [110.0] if rank else alone, [111.0], [111.0], [111.0]]
+        assert sums == 2 * expected
