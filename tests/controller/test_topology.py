@@ -221,3 +221,15 @@ def test_a_mistake_in_two_tiers_is_named(tmp_path: Path, old: str, new: str, say
 def test_what_cannot_be_numbered_is_refused(counts: tuple[int, int, int], says: str) -> None:
     with pytest.raises(TopologyError, match=says):
         leaf_spine(*counts)
+
+
+SAVED = Path(__file__).parent / "saved"
+
+
+@pytest.mark.parametrize(
+    "name", ["one-switch.yaml", "racks-with-classes.yaml", "tls.yaml", "local-cluster.json"]
+)
+def test_files_from_before_there_was_one_package_are_read_as_they_were(name: str) -> None:
+    """``read.json`` is what was made of each then."""
+    expected = json.loads((SAVED / "read.json").read_text())[Path(name).stem]
+    assert json.loads(load_topology(SAVED / name).model_dump_json()) == expected
