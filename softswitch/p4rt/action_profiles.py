@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from weir.p4runtime.schema import p4runtime_pb2
+from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.actions import decode_action, encode_action
 from weir.softswitch.p4rt.keys import Message, invalid
 from weir.softswitch.p4rt.p4info import ProfileInfo, TableInfo
@@ -108,7 +109,11 @@ def decode_via(pipeline: Pipeline, table: TableInfo, action: Message) -> Via:
         raise invalid(f"table {table.name} has an action profile: its entries have no action of their own")
     profile = pipeline.info.profile(table.profile)
     actions = []
-    for each in action.action_profile_action_set.action_profile_actions:
+    one_shot = action.action_profile_action_set
+    for name in ("action_selection_mode", "size_semantics"):
+        if getattr(one_shot, name):
+            raise ControlError(Code.UNIMPLEMENTED, f"{table.title}: {name} of a one-shot is not supported")
+    for each in one_shot.action_profile_actions:
         name, args = _action(pipeline, profile, each.action)
         actions.append(WeightedAction(name, args, each.weight, _watch(each, f"table {table.name}")))
     return ActionSet(tuple(actions))

@@ -12,15 +12,16 @@ def decode_action(pipeline: Pipeline, message: Message) -> tuple[ActionInfo, tup
     action = pipeline.info.action(message.action_id)
     given: dict[int, bytes] = {}
     for param in message.params:
-        if param.param_id in given:
-            raise invalid(f"action {action.name}: parameter {param.param_id} is given twice")
-        given[param.param_id] = param.value
+        number = param.param_id
+        if number in given:
+            raise invalid(f"action {action.name}: parameter {number} is given twice")
+        given[number] = param.value
     args = []
     for wanted in action.params:
-        where = f"action {action.name}, parameter {wanted.name}"
-        if wanted.id not in given:
-            raise invalid(f"{where} is missing")
-        args.append(decode(given.pop(wanted.id), wanted.bits, where))
+        value = given.pop(wanted.id, None)
+        if value is None:
+            raise invalid(f"action {action.name}, parameter {wanted.name} is missing")
+        args.append(decode(value, wanted.bits, "action ", action.name, ", parameter ", wanted.name))
     if given:
         raise invalid(f"action {action.name} has no parameter with id {min(given)}")
     return action, tuple(args)

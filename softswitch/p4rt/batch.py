@@ -11,6 +11,7 @@ from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt import entities, tables
 from weir.softswitch.p4rt.keys import Message, decode_key
 from weir.softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.p4rt.unknown import has_unknown
 
 _REQUEST: Final = p4runtime_pb2.WriteRequest
 _UPDATE: Final = p4runtime_pb2.Update
@@ -41,15 +42,16 @@ def apply(pipeline: Pipeline, request: Message) -> Results:
     UNIMPLEMENTED when the batch would fall between a frame's ingress and its egress.
     """
     updates = request.updates
+    write = entities.write_known if has_unknown(request) else entities.write
     if request.atomicity == _REQUEST.CONTINUE_ON_ERROR:
-        return [attempt(partial(entities.write, pipeline, each.type, each.entity)) for each in updates]
+        return [attempt(partial(write, pipeline, each.type, each.entity)) for each in updates]
     if request.atomicity not in (_REQUEST.ROLLBACK_ON_ERROR, _REQUEST.DATAPLANE_ATOMIC):
         raise ControlError(Code.INVALID_ARGUMENT, f"unknown atomicity {request.atomicity}")
     if request.atomicity == _REQUEST.ROLLBACK_ON_ERROR:
-        return _all_or_none(pipeline, updates)
+        return _all_or_none(pipeline, updates, write)
     with pipeline.switch.paused():
         _check_queues(pipeline, updates)
-        return _all_or_none(pipeline, updates)
+        return _all_or_none(pipeline, updates, write)
 
 
 def _check_queues(pipeline: Pipeline, updates: Sequence[Message]) -> None:
@@ -82,13 +84,13 @@ def _seen_at_egress(pipeline: Pipeline, entity: Message) -> bool | None:
     return pipeline.info.tables[table].name in pipeline.switch.program.egress.tables
 
 
-def _all_or_none(pipeline: Pipeline, updates: Sequence[Message]) -> Results:
+def _all_or_none(pipeline: Pipeline, updates: Sequence[Message], write: entities.Writer) -> Results:
     undo: list[tuple[int, Message]] = []
     for number, update in enumerate(updates):
 
         def step(update: Message = update) -> None:
             inverse = _inverse(pipeline, update)
-            entities.write(pipeline, update.type, update.entity)
+            write(pipeline, update.type, update.entity)
             undo.extend(inverse)
 
         error = attempt(step)

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from weir.p4runtime.schema import p4runtime_pb2
+from weir.p4runtime.schema import API_VERSION, p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt import (
     action_profiles,
@@ -70,10 +70,17 @@ def write(pipeline: Pipeline, update: int, entity: Message) -> None:
     if update not in _TYPES:
         raise invalid(f"the update's type is {update or 'not set'}")
     kind = _kind(entity)
-    message = getattr(entity, kind)
-    if has_unknown(message):
-        raise ControlError(Code.UNIMPLEMENTED, f"the {kind} has a field that is newer than P4Runtime 1.4.1")
-    _WRITERS[kind](pipeline, update, message)
+    _WRITERS[kind](pipeline, update, getattr(entity, kind))
+
+
+def write_known(pipeline: Pipeline, update: int, entity: Message) -> None:
+    """Do the same, unless the entity has a field that P4Runtime did not have yet: then raise ControlError."""
+    if has_unknown(entity):
+        raise ControlError(
+            Code.UNIMPLEMENTED,
+            f"the {entity.WhichOneof('entity')} has a field that is newer than P4Runtime {API_VERSION}",
+        )
+    write(pipeline, update, entity)
 
 
 def read(pipeline: Pipeline, entity: Message) -> Iterator[Message]:

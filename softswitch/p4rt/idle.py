@@ -17,9 +17,11 @@ def check_idle_fields(table: TableInfo, entry: Message) -> None:
     """Raise ControlError INVALID_ARGUMENT for idle fields that a TableEntry to be written may not have."""
     if entry.HasField("time_since_last_hit"):
         raise invalid(f"table {table.name}: time_since_last_hit can only be read")
-    if entry.idle_timeout_ns and not table.idle_timeout:
+    if not entry.idle_timeout_ns:
+        return
+    if not table.idle_timeout:
         raise invalid(f"table {table.name} has no idle timeout")
-    if entry.idle_timeout_ns and entry.is_default_action:
+    if entry.is_default_action:
         raise invalid(f"table {table.name}: a default action has no idle timeout")
     if entry.idle_timeout_ns < 0:
         raise invalid(f"table {table.name}: idle timeout {entry.idle_timeout_ns} is negative")

@@ -29,7 +29,7 @@ def invalid(message: str) -> ControlError:
     return ControlError(Code.INVALID_ARGUMENT, message)
 
 
-def _wildcard(field: FieldInfo, where: str) -> Match:
+def _wildcard(field: FieldInfo, what: str) -> Match:
     if field.match_type == _TYPES.LPM:
         return Lpm(0, 0)
     if field.match_type == _TYPES.TERNARY:
@@ -38,62 +38,82 @@ def _wildcard(field: FieldInfo, where: str) -> Match:
         return Range(0, (1 << field.bits) - 1)
     if field.match_type == _TYPES.OPTIONAL:
         return Optional(None)
-    raise invalid(f"{where} is missing: an exact field has no wildcard")
+    raise invalid(f"{_where(what, field)} is missing: an exact field has no wildcard")
 
 
-def _match(field: FieldInfo, message: Message, where: str) -> Match:
+def _where(what: str, field: FieldInfo) -> str:
+    return what + field.place
+
+
+def _exact(field: FieldInfo, part: Message, what: str) -> Match:
+    return Exact(decode(part.value, field.bits, what, field.place))
+
+
+def _optional(field: FieldInfo, part: Message, what: str) -> Match:
+    return Optional(decode(part.value, field.bits, what, field.place))
+
+
+def _lpm(field: FieldInfo, part: Message, what: str) -> Match:
+    value, length = decode(part.value, field.bits, what, field.place), part.prefix_len
+    if not 0 < length <= field.bits:
+        raise invalid(
+            f"{_where(what, field)}: prefix length {length} is not in 1..{field.bits} (leave 0 out)"
+        )
+    if value & ((1 << field.bits - length) - 1):
+        raise invalid(f"{_where(what, field)}: bits beyond the prefix are not zero")
+    return Lpm(value, length)
+
+
+def _ternary(field: FieldInfo, part: Message, what: str) -> Match:
+    value, mask = (decode(v, field.bits, what, field.place) for v in (part.value, part.mask))
+    if mask == 0:
+        raise invalid(f"{_where(what, field)}: mask 0 matches everything; leave the field out instead")
+    if value & ~mask:
+        raise invalid(f"{_where(what, field)}: bits outside the mask are not zero")
+    return Ternary(value, mask)
+
+
+def _range(field: FieldInfo, part: Message, what: str) -> Match:
+    low, high = (decode(v, field.bits, what, field.place) for v in (part.low, part.high))
+    if low > high:
+        raise invalid(f"{_where(what, field)}: low {low} is above high {high}")
+    if low == 0 and high == (1 << field.bits) - 1:
+        raise invalid(f"{_where(what, field)}: the range is everything; leave the field out instead")
+    return Range(low, high)
+
+
+_DECODERS: Final = {"exact": _exact, "optional": _optional, "lpm": _lpm, "ternary": _ternary, "range": _range}
+
+
+def _match(field: FieldInfo, message: Message, what: str) -> Match:
     kind = message.WhichOneof("field_match_type")
     if kind != _ONEOF.get(field.match_type):
         raise invalid(
-            f"{where} is matched as {kind}, but is {_ONEOF.get(field.match_type, 'of another kind')}"
+            f"{_where(what, field)} is matched as {kind}, "
+            f"but is {_ONEOF.get(field.match_type, 'of another kind')}"
         )
-    full = (1 << field.bits) - 1
-    part = getattr(message, kind)
-    if kind == "exact":
-        return Exact(decode(part.value, field.bits, where))
-    if kind == "optional":
-        return Optional(decode(part.value, field.bits, where))
-    if kind == "lpm":
-        value = decode(part.value, field.bits, where)
-        if not 0 < part.prefix_len <= field.bits:
-            raise invalid(f"{where}: prefix length {part.prefix_len} is not in 1..{field.bits} (leave 0 out)")
-        if value & (full >> part.prefix_len):
-            raise invalid(f"{where}: bits beyond the prefix are not zero")
-        return Lpm(value, part.prefix_len)
-    if kind == "ternary":
-        value, mask = (decode(v, field.bits, where) for v in (part.value, part.mask))
-        if mask == 0:
-            raise invalid(f"{where}: mask 0 matches everything; leave the field out instead")
-        if value & ~mask:
-            raise invalid(f"{where}: bits outside the mask are not zero")
-        return Ternary(value, mask)
-    low, high = (decode(v, field.bits, where) for v in (part.low, part.high))
-    if low > high:
-        raise invalid(f"{where}: low {low} is above high {high}")
-    if low == 0 and high == full:
-        raise invalid(f"{where}: the range is everything; leave the field out instead")
-    return Range(low, high)
+    return _DECODERS[kind](field, getattr(message, kind), what)
 
 
 def decode_key(table: TableInfo, entry: Message) -> tuple[Match, ...]:
     """Return the entry's key, one match per field in the table's order. Raises ControlError
     INVALID_ARGUMENT.
     """
-    return decode_matches(f"table {table.name}", table.fields, entry.match)
+    return decode_matches(table.title, table.fields, entry.match)
 
 
 def decode_matches(what: str, fields: Sequence[FieldInfo], messages: Iterable[Message]) -> tuple[Match, ...]:
     """FieldMatch messages as one match per field, in order. Raises ControlError INVALID_ARGUMENT."""
     given: dict[int, Message] = {}
     for message in messages:
-        if message.field_id in given:
-            raise invalid(f"{what}: field {message.field_id} is given twice")
-        given[message.field_id] = message
+        number = message.field_id
+        if number in given:
+            raise invalid(f"{what}: field {number} is given twice")
+        given[number] = message
     key: list[Match] = []
     for field in fields:
-        where = f"{what}, field {field.name}" if field.name else what
         found = given.pop(field.id, None)
-        key.append(_wildcard(field, where) if found is None else _match(field, found, where))
+        key.append(_wildcard(field, what) if found is None else _match(field, found, what))
     if given:
         raise invalid(f"{what} has no field with id {min(given)}")
     return tuple(key)

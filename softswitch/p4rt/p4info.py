@@ -3,9 +3,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from weir.p4runtime.schema import p4info_pb2
+from weir.p4runtime.schema import API_VERSION, p4info_pb2
 from weir.softswitch.errors import Code, ControlError, ProgramError, UnsupportedConstruct
 from weir.softswitch.p4rt.p4data import Encoder, encoder
 from weir.softswitch.program.loader import Program
@@ -40,6 +41,11 @@ class FieldInfo:
     match_type: int = 0
     type_name: str = ""
 
+    @cached_property
+    def place(self) -> str:
+        """Return how messages name a key field, behind the name of what has the key."""
+        return f", field {self.name}" if self.name else ""
+
 
 @dataclass(frozen=True)
 class ActionInfo:
@@ -65,7 +71,12 @@ class TableInfo:
     idle_timeout: bool
     profile: int  # its action profile's id, or 0
 
-    @property
+    @cached_property
+    def title(self) -> str:
+        """Return how messages name it."""
+        return f"table {self.name}"
+
+    @cached_property
     def prioritised(self) -> bool:
         """Return whether entries carry a priority."""
         return any(
@@ -191,6 +202,7 @@ class P4InfoIndex:
     def check_against(self, program: Program) -> None:
         """Raise ProgramError, naming the first difference, unless P4Info describes ``program``."""
         _check_ids(self.message)
+        _check_served(self.message)
         for table in self.tables.values():
             self._check_table(table, program)
         for header, fields in self.packet_headers.items():
@@ -337,6 +349,22 @@ def _check_ids(info: P4Info) -> None:
             _check_distinct(
                 [member.id for member in getattr(each, members)], f"{members} of {each.preamble.name}"
             )
+
+
+def _check_served(info: P4Info) -> None:
+    """Raise ProgramError for what this switch does not serve of a P4Info that is newer than P4Runtime 1.4."""
+    for profile in info.action_profiles:
+        if profile.weights_disallowed:
+            raise ProgramError(
+                f"P4Info: action profile {profile.preamble.name}: weights_disallowed is not supported"
+            )
+    for table in info.tables:
+        for ref in table.action_refs:
+            if ref.scope not in p4info_pb2.ActionRef.Scope.values():
+                raise ProgramError(
+                    f"P4Info: table {table.preamble.name} has an action of scope {ref.scope}, "
+                    f"which is newer than P4Runtime {API_VERSION}"
+                )
 
 
 def _check_distinct(ids: Sequence[int], what: str) -> None:

@@ -17,6 +17,8 @@ _INSTANCE_BITS = 16
 def _decode_replicas(messages: Iterable[Message], where: str) -> list[Replica]:
     replicas: list[Replica] = []
     for message in messages:
+        if message.backup_replicas:
+            raise ControlError(Code.UNIMPLEMENTED, f"{where}: backup_replicas are not supported")
         if message.WhichOneof("port_kind") == "port":
             port = decode(message.port, _PORT_BITS, f"{where}, replica port")
         else:

@@ -77,6 +77,8 @@ class P4RuntimeService:
 
     def Capabilities(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         """Return the API version."""
+        if request.device_id:
+            _answer(context, lambda: self._check_device(request.device_id))
         return p4runtime_pb2.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
 
     def StreamChannel(  # noqa: N802

@@ -2,7 +2,6 @@
 """P4Runtime's TableEntry (specification 9.1): checks and translation."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Final
 
 from weir.p4runtime.schema import p4runtime_pb2
@@ -84,28 +83,33 @@ def _write_entry(pipeline: Pipeline, table: TableInfo, update: int, entry: Messa
     check_priority(table, entry.priority)
     key = decode_key(table, entry)
     identity = (table.name, key, entry.priority)
-    switch = pipeline.switch
+    stored = pipeline.switch.table(table.name)
     if update == DELETE:
-        switch.table(table.name).delete(key, entry.priority)
-        pipeline.notes.pop(identity, None)
+        stored.delete(key, entry.priority)
+        if pipeline.notes:
+            pipeline.notes.pop(identity, None)
         return
     if update == MODIFY and not entry.HasField("action"):
-        written = switch.table(table.name).entry(key, entry.priority)
+        present = stored.entry(key, entry.priority)
+        action, args, via = present.action, present.args, present.via
     elif table.profile:
-        written = Entry(key, priority=entry.priority, via=decode_via(pipeline, table, entry.action))
+        action, args, via = "", (), decode_via(pipeline, table, entry.action)
     else:
-        written = Entry(key, *_table_action(pipeline, table, entry), entry.priority)
+        (action, args), via = _table_action(pipeline, table, entry), None
     meter = _meter_config(pipeline, table, entry)
-    written = replace(written, timeout_ns=entry.idle_timeout_ns, meter=meter)
+    written = Entry(key, action, args, entry.priority, entry.idle_timeout_ns, meter, via)
     if update == INSERT:
-        switch.table(table.name).insert(written)
+        stored.insert(written)
     else:
-        switch.table(table.name).modify(written)
-    pipeline.notes[identity] = EntryNotes(entry.controller_metadata, entry.metadata)
+        stored.modify(written)
+    if entry.controller_metadata or entry.metadata:
+        pipeline.notes[identity] = EntryNotes(entry.controller_metadata, entry.metadata)
+    elif pipeline.notes:
+        pipeline.notes.pop(identity, None)
     if entry.HasField("counter_data"):
-        switch.table(table.name).set_count(key, decode_count(entry.counter_data), entry.priority)
+        stored.set_count(key, decode_count(entry.counter_data), entry.priority)
     if entry.HasField("meter_counter_data"):
-        switch.table(table.name).clear_marked(key, entry.priority)
+        stored.clear_marked(key, entry.priority)
 
 
 def _write_default(pipeline: Pipeline, table: TableInfo, update: int, entry: Message) -> None:
@@ -212,7 +216,8 @@ def _encode_entry(pipeline: Pipeline, table: TableInfo, entry: Entry, wanted: Me
         encode_via(pipeline, entry.via, message.action)
     else:
         encode_action(pipeline, entry.action, entry.args, message.action.action)
-    _note(message, pipeline.notes.get((table.name, entry.key, entry.priority)))
+    if pipeline.notes:
+        _note(message, pipeline.notes.get((table.name, entry.key, entry.priority)))
     message.is_const = table.constant
     if wanted.HasField("counter_data") and table.counted:
         count = pipeline.switch.table(table.name).count(entry.key, entry.priority)

@@ -9,18 +9,17 @@ def encode(value: int) -> bytes:
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 
-def decode(data: bytes, bits: int, what: str) -> int:
+def decode(data: bytes, bits: int, *what: str) -> int:
     """Return the value of a byte string for a ``bit<bits>``; leading zeros are accepted.
 
-    Raises ControlError INVALID_ARGUMENT, naming ``what``, for an empty string or a value too large: the
-    specification says OUT_OF_RANGE here and INVALID_ARGUMENT in 9.1, and BMv2 goes by the latter.
+    Raises ControlError INVALID_ARGUMENT, naming ``what`` (parts of a name), for an empty string or a value
+    too large: the specification says OUT_OF_RANGE here and INVALID_ARGUMENT in 9.1, and BMv2 goes by that.
     """
-    if not data:
-        raise ControlError(Code.INVALID_ARGUMENT, f"{what}: an empty byte string is not a value")
     value = int.from_bytes(data, "big")
-    if value.bit_length() > bits:
-        raise ControlError(Code.INVALID_ARGUMENT, f"{what}: {value:#x} does not fit into bit<{bits}>")
-    return value
+    if data and not value >> bits:
+        return value
+    problem = f"{value:#x} does not fit into bit<{bits}>" if data else "an empty byte string is not a value"
+    raise ControlError(Code.INVALID_ARGUMENT, f"{''.join(what)}: {problem}")
 
 
 def encode_signed(pattern: int, bits: int) -> bytes:

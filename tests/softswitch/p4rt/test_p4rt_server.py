@@ -427,18 +427,6 @@ def test_a_clone_has_no_negative_length(switch: Controller) -> None:
     assert switch.refused("INSERT", packet_replication_engine_entry=bad)[0] == "INVALID_ARGUMENT"
 
 
-def test_what_a_newer_p4runtime_has_is_refused_not_left_out(switch: Controller) -> None:
-    """Backup replicas came with 1.5: a group without them would not be the one that was asked for."""
-    entry = switch.group(3, [(1, 1)])
-    replica = entry.multicast_group_entry.replicas[0]
-    backup = p4rt.Replica(port=b"\2", instance=1).SerializeToString()
-    replica.MergeFromString(bytes([4 << 3 | 2, len(backup)]) + backup)
-    assert switch.refused("INSERT", packet_replication_engine_entry=entry) == (
-        "UNIMPLEMENTED",
-        "the packet_replication_engine_entry has a field that is newer than P4Runtime 1.4.1",
-    )
-
-
 def test_groups_keep_their_metadata_and_form_of_port(switch: Controller) -> None:
     entry = switch.group(3, [], metadata=b"mine")
     entry.multicast_group_entry.replicas.add(port=b"\1", instance=4)
