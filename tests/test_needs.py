@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine lacks skips tests by name, and fails them when ``WEIR_REQUIRE`` names it."""
+"""Tests are skipped by name for want of a tool, and fail for want of one that ``WEIR_REQUIRE`` names."""
 
 import os
 import subprocess

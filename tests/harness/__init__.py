@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What packet-level tests share: a P4 target behind one interface, and frames of the protocol."""
+"""Tools that tests share: among others a P4 target behind one interface, and frames of the protocol."""

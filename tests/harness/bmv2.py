@@ -137,7 +137,7 @@ class Bmv2Target(Target):
         return sorted(seen)
 
     def _packet_ins(self, deadline: float) -> list[bytes]:
-        """Packet-ins up to the marker's."""
+        """Return the packet-ins up to the marker's."""
         frames: list[bytes] = []
         while True:
             try:

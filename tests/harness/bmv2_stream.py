@@ -65,7 +65,7 @@ class Bmv2Stream:
             raise
 
     def _wait_ready(self) -> None:
-        """The data plane starts a little after P4Runtime, and says so until then."""
+        """Wait for the data plane, which starts a little after P4Runtime and says so until then."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on a target: installs them, makes their frames, and says what each result must look like.
+"""Jobs on a target: their entries, their frames, and what each result must look like.
 
 Frames are made with scapy alone, so what a test expects owes nothing to the program under test.
 """
@@ -49,7 +49,7 @@ def ip_number(ip: str) -> int:
 
 
 def group_of(value: int) -> list[int]:
-    """32 lanes that differ from one another: value, value + 1, …"""
+    """Return 32 lanes that differ from one another: value, value + 1, …"""
     return [(value + lane) % 2**32 for lane in range(32)]
 
 
@@ -60,7 +60,7 @@ def flat(lanes: Lanes) -> list[int]:
 
 @dataclass(frozen=True)
 class Station:
-    """Where a worker lives: its switch port and addresses."""
+    """A worker's switch port and addresses."""
 
     port: int
     mac: str
@@ -86,7 +86,7 @@ class Job:
 
     @property
     def everyone(self) -> int:
-        """Mask of all workers."""
+        """Return the mask of all workers."""
         return (1 << len(self.stations)) - 1
 
     def contribution(self, worker: int, *, lanes: Lanes | None = None, **fields: Any) -> Ether:
@@ -122,7 +122,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Uplink:
-    """Where a rack's sums go: the spine, where this rack is worker `member`. Results come back there."""
+    """The spine that a rack's sums go to and results come from; the rack is its worker `member`."""
 
     job: Job
     spine: Station

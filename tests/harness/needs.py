@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What some tests need and a machine may lack, each named by a marker of that name."""
+"""Needs of some tests that a machine may lack, each with a marker of its name."""
 
 import functools
 import os

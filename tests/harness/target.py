@@ -68,7 +68,7 @@ Key = int | Lpm | Ternary | Range | Optional
 
 @dataclass(frozen=True)
 class Count:
-    """What a counter shows."""
+    """Packets and bytes that a counter has seen."""
 
     packets: int
     bytes: int
