@@ -107,6 +107,21 @@ def tables(
 
 
 @app.command()
+def p4runtime(
+    entries: Annotated[int, typer.Option(min=1, help="Entries of the table.")] = 10_000,
+    batch: Annotated[int, typer.Option(min=1, help="Updates in a Write.")] = 200,
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 5,
+) -> None:
+    """Entries written and read over P4Runtime: the soft switch against BMv2, entries per second.
+
+    BMv2 takes part when simple_switch_grpc is on PATH.
+    """
+    from weir.bench.p4runtime import run
+
+    run(entries, batch, repeats)
+
+
+@app.command()
 def allreduce(
     workers: Workers = 4,
     megabytes: Annotated[float, typer.Option(help="Size of the float32 tensor in MB.")] = 46.0,
