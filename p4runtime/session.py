@@ -53,6 +53,7 @@ class Session:
         stub: P4Runtime's calls, without a time limit.
         stream: the stream's gRPC call.
         primary: whether this controller may write.
+        highest: the largest election id of the controllers that the device knew of at its last news.
 
     Raises:
         SessionError: the device cannot be reached or does not speak P4Runtime.
@@ -75,6 +76,7 @@ class Session:
         self.election_id = election_id
         self.role = role
         self.primary = False
+        self.highest = 0
         self._ended = False
         self._follow = follow
         self._changed = changed
@@ -203,9 +205,10 @@ class Session:
 
     def _elected(self, update: Any) -> None:
         self.primary = update.status.code == Code.OK
+        self.highest = update.election_id.high << 64 | update.election_id.low
         self._answered.set()
         if self._follow and update.status.code == Code.NOT_FOUND:
-            self.claim((update.election_id.high << 64 | update.election_id.low) + 1)
+            self.claim(self.highest + 1)
         self._changed()
 
 

@@ -9,17 +9,19 @@ import importlib.util
 import os
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, NoReturn
 
 import typer
 
+from weir.agent_service.tls import TlsError, TlsFiles
 from weir.extras import MissingExtraError, require
+from weir.p4runtime.session import Session, SessionError
 from weir.softswitch.device import find_p4info
 
 SHELL: Final = "p4runtime-shell==0.0.6"
-_OBSERVER: Final = "0,1"  # the smallest election id there is: every controller may have the switch
-_WRITER: Final = f"{(1 << 64) - 1},0"  # larger than any controller's
+_OBSERVER: Final = 1  # the smallest election id there is: every controller may have the switch
 
 _Switch = Annotated[str | None, typer.Argument(help="A switch of the topology.")]
 _Topology = Annotated[Path | None, typer.Option(help="Topology file, YAML or JSON.")]
@@ -51,8 +53,14 @@ def shell(
     Nothing is pushed unless asked for, and whoever else controls the switch goes on: the shell reads. It may
     write where nobody else does, or with --write.
     """
-    arguments = _address(grpc, device_id) if topology is None else _of_topology(topology, switch)
-    arguments += ["--election-id", _WRITER if write else _OBSERVER]
+    if topology is not None:
+        target = _of_topology(topology, switch)
+    elif grpc is not None:
+        target = _Target(grpc, device_id)
+    else:
+        _fail("say which switch: SWITCH --topology FILE, or --grpc ADDRESS")
+    election = _larger_than_its_controllers(target) if write else _OBSERVER
+    arguments = [*target.arguments(), "--election-id", f"{election >> 64},{election & ((1 << 64) - 1)}"]
     if push is not None:
         p4info = find_p4info(push)
         if p4info is None:
@@ -77,13 +85,26 @@ def _advice(command: list[str]) -> str:
     )
 
 
-def _address(grpc: str | None, device_id: int) -> list[str]:
-    if grpc is None:
-        _fail("say which switch: SWITCH --topology FILE, or --grpc ADDRESS")
-    return ["--grpc-addr", grpc, "--device-id", str(device_id)]
+@dataclass(frozen=True)
+class _Target:
+    """A switch, as p4runtime-shell is told of it."""
+
+    grpc: str
+    device_id: int
+    tls: TlsFiles | None = None
+
+    def arguments(self) -> list[str]:
+        """Return p4runtime-shell's options."""
+        found = ["--grpc-addr", self.grpc, "--device-id", str(self.device_id)]
+        if self.tls is not None:
+            found.append("--ssl")
+            names = ("--cacert", "--cert", "--private-key")
+            for name, path in zip(names, (self.tls.ca, self.tls.cert, self.tls.key), strict=True):
+                found += [name, str(path)] if path else []
+        return found
 
 
-def _of_topology(path: Path, name: str | None) -> list[str]:
+def _of_topology(path: Path, name: str | None) -> _Target:
     try:
         require("a topology file", "controller")
         from weir.controller.topology import TopologyError, load_topology
@@ -95,12 +116,18 @@ def _of_topology(path: Path, name: str | None) -> list[str]:
     if name not in switches:
         _fail(f"{path} has no switch {name!r}, but {', '.join(switches)}")
     switch = switches[name]
-    arguments = _address(switch.grpc, switch.device_id)
-    if switch.tls is not None:
-        arguments += ["--ssl", "--cacert", str(switch.tls.ca)]
-        if switch.tls.cert is not None:
-            arguments += ["--cert", str(switch.tls.cert), "--private-key", str(switch.tls.key)]
-    return arguments
+    tls = None if switch.tls is None else TlsFiles(switch.tls.cert, switch.tls.key, switch.tls.ca)
+    return _Target(switch.grpc, switch.device_id, tls)
+
+
+def _larger_than_its_controllers(target: _Target) -> int:
+    """Return an election id with which the switch is taken over, whoever has it or had it last."""
+    try:
+        credentials = None if target.tls is None else target.tls.channel_credentials()
+        with Session(target.grpc, device_id=target.device_id, credentials=credentials) as session:
+            return session.highest + 1
+    except (SessionError, TlsError) as error:
+        _fail(f"{target.grpc} cannot be reached: {error}")
 
 
 def _fail(problem: str) -> NoReturn:

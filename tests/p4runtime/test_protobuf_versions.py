@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that speaks protobuf works with any of its versions, old and new.
+
+The oldest and the newest are tried on a few tests; ``WEIR_PROTOBUF=all`` tries all of them, on every test of
+P4Runtime and of the controller.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness.environments import libraries
+
+ROOT = Path(__file__).resolve().parents[2]
+ALL = os.environ.get("WEIR_PROTOBUF") == "all"
+VERSIONS = ("3.20.3", "4.25.9", "6.33.6", "7.36.2")
+FEW = (
+    "tests/softswitch/p4rt/test_p4rt_unknown.py",
+    "tests/softswitch/p4rt/test_p4rt_sessions.py",
+    "tests/controller/test_switch_client.py",
+    "tests/controller/test_service.py::test_everybody_gets_what_a_worker_needs_and_the_switch_is_programmed",
+)
+EVERY = ("tests/softswitch/p4rt", "tests/controller", "tests/agent_service")
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("version", VERSIONS if ALL else (VERSIONS[0], VERSIONS[-1]))
+def test_p4runtime_and_the_agent_service_with_protobuf(version: str) -> None:
+    path = os.pathsep.join([str(libraries(f"protobuf=={version}")), str(ROOT)])
+    variables = {**os.environ, "PYTHONPATH": path}
+    variables.pop("PYTEST_XDIST_WORKER", None)
+    shown = "import google.protobuf; print(google.protobuf.__version__)"
+    used = subprocess.run(
+        [sys.executable, "-c", shown], env=variables, capture_output=True, text=True, check=True
+    )
+    assert used.stdout.strip() == version
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *(EVERY if ALL else FEW)]
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
