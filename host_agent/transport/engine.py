@@ -55,7 +55,7 @@ class Config(Structure):
 
 
 class ServiceClass(Structure):
-    """``weir_tagging`` in transport.h."""
+    """``weir_service_class`` in transport.h."""
 
     _fields_ = (
         ("layer", c_uint32),

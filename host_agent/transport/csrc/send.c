@@ -124,7 +124,7 @@ static int expendable(weir_transport *t, slot_state *slot)
 static treatment first_treatment(weir_transport *t, slot_state *slot)
 {
     if (!slot->groups) return BARE;
-    return with_lanes(slot, 8 * (WEIR_LAYER_CLASSES - t->tagging.layer), expendable(t, slot));
+    return with_lanes(slot, 8 * (WEIR_LAYER_CLASSES - t->service.layer), expendable(t, slot));
 }
 
 /* A packet that was sent before. Lanes go out when they are asked for or the retransmission timeout is over,
@@ -150,10 +150,10 @@ static treatment next_treatment(weir_transport *t, slot_state *slot)
 static inline uint8_t magnitude_of(const weir_transport *t, const slot_state *slot)
 {
     uint8_t greatest = 0;
-    if (t->tagging.magnitudes)
+    if (t->service.magnitudes)
         for (uint32_t c = 0; c < t->columns; c++)
-            if (weir_column_sent(t, slot, c) && t->tagging.magnitudes[slot->block[c]] > greatest)
-                greatest = t->tagging.magnitudes[slot->block[c]];
+            if (weir_column_sent(t, slot, c) && t->service.magnitudes[slot->block[c]] > greatest)
+                greatest = t->service.magnitudes[slot->block[c]];
     return greatest;
 }
 
@@ -167,7 +167,7 @@ static uint32_t write_contribution(const weir_transport *t, uint32_t s, treatmen
     weir_put32(out + WEIR_WEIR_JOB_OFFSET, t->config.job);
     out[WEIR_WEIR_WORKER_OFFSET] = (uint8_t)t->config.worker;
     out[WEIR_WEIR_LAYER_OFFSET] =
-        (uint8_t)(t->tagging.layer << WEIR_WEIR_LAYER_SHIFT | magnitude_of(t, slot));
+        (uint8_t)(t->service.layer << WEIR_WEIR_LAYER_SHIFT | magnitude_of(t, slot));
     weir_put16(out + WEIR_WEIR_SLOT_OFFSET, (uint16_t)s);
     weir_put32(out + WEIR_WEIR_ROUND_OFFSET, slot->round);
     weir_put32(out + WEIR_WEIR_INCLUDED_OFFSET, 0);

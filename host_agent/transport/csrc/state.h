@@ -79,7 +79,7 @@ struct weir_transport {
     uint32_t *lanes;
     uint64_t count, blocks, streams;
     int heard; /* a result came: every worker is there */
-    weir_tagging tagging;
+    weir_service_class service;
     weir_budget budget;
 
     uint64_t *nonzero; /* bitmap of blocks */
@@ -120,7 +120,7 @@ static inline uint32_t weir_slot_shares(const weir_transport *t, const slot_stat
     uint32_t found = 0;
     for (uint32_t c = 0; c < t->columns; c++)
         if (weir_column_sent(t, slot, c) && weir_block_nonzero(t, slot->block[c])) {
-            uint32_t block = slot->block[c], account = t->tagging.accounts ? t->tagging.accounts[block] : 0;
+            uint32_t block = slot->block[c], account = t->service.accounts ? t->service.accounts[block] : 0;
             shares[found++] = (weir_share){account, weir_block_count(t, block)};
         }
     return found;

@@ -56,14 +56,14 @@ void weir_transport_free(weir_transport *t)
 
 /* ------------------------------------------------------------------------------------ beginning a reduce */
 
-static int check_tagging(const weir_tagging *tagging, uint32_t op, uint64_t blocks)
+static int check_service(const weir_service_class *service, uint32_t op, uint64_t blocks)
 {
-    if (tagging->layer >= WEIR_LAYER_CLASSES) return ERANGE;
-    if (tagging->budget_count && (op != WEIR_OP_ADD || !blocks || !tagging->budgets)) return EINVAL;
-    for (uint64_t block = 0; tagging->magnitudes && block < blocks; block++)
-        if (tagging->magnitudes[block] >= WEIR_MAGNITUDE_CLASSES) return ERANGE;
-    for (uint64_t block = 0; tagging->budget_count && tagging->accounts && block < blocks; block++)
-        if (tagging->accounts[block] >= tagging->budget_count) return ERANGE;
+    if (service->layer >= WEIR_LAYER_CLASSES) return ERANGE;
+    if (service->budget_count && (op != WEIR_OP_ADD || !blocks || !service->budgets)) return EINVAL;
+    for (uint64_t block = 0; service->magnitudes && block < blocks; block++)
+        if (service->magnitudes[block] >= WEIR_MAGNITUDE_CLASSES) return ERANGE;
+    for (uint64_t block = 0; service->budget_count && service->accounts && block < blocks; block++)
+        if (service->accounts[block] >= service->budget_count) return ERANGE;
     return 0;
 }
 
@@ -120,19 +120,19 @@ static void open_slots(weir_transport *t)
 }
 
 int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,
-                         const weir_tagging *tagging)
+                         const weir_service_class *service)
 {
-    static const weir_tagging lossless;
+    static const weir_service_class lossless;
     if (t->active) return EBUSY;
     if (op < WEIR_OP_ADD || op > WEIR_OP_OR || block_log2 < WEIR_MIN_BLOCK_LOG2 ||
         block_log2 > WEIR_MAX_BLOCK_LOG2 || (!lanes && count))
         return EINVAL;
     uint64_t block = 1u << block_log2, blocks = count / block + (count % block != 0);
     if (blocks >= WEIR_NO_BLOCK) return EFBIG;
-    if (!tagging) tagging = &lossless;
-    int error = check_tagging(tagging, op, blocks);
+    if (!service) service = &lossless;
+    int error = check_service(service, op, blocks);
     if (!error) error = reserve_bitmap(t, blocks);
-    if (!error) error = weir_budget_open(&t->budget, tagging->budgets, tagging->budget_count);
+    if (!error) error = weir_budget_open(&t->budget, service->budgets, service->budget_count);
     if (error) return error;
     memset(&t->report, 0, sizeof t->report);
     t->op = op;
@@ -143,7 +143,7 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     t->lanes = lanes;
     t->count = count;
     t->blocks = t->report.blocks = blocks;
-    t->tagging = *tagging;
+    t->service = *service;
     t->returned = 0;
     t->heard = 0;
     t->earliest = WEIR_NEVER;

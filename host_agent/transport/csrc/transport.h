@@ -65,7 +65,7 @@ typedef struct {
     const uint16_t *accounts;  /* per block: index into budgets; NULL: all 0 */
     const uint64_t *budgets;   /* per account: lanes of non-zero blocks that no result need include */
     uint32_t budget_count;     /* 0: nothing may go missing */
-} weir_tagging;
+} weir_service_class;
 
 /* One account of a reduce's loss budget: reserved + missing <= limit at all times. */
 typedef struct {
@@ -99,11 +99,11 @@ weir_transport *weir_transport_new(const weir_config *config);
 void weir_transport_free(weir_transport *t);
 
 /* Begin to reduce `count` lanes in place; they belong to the transport until it is done. With no lanes it is
- * a barrier. `tagging` may be NULL: front layer, lossless. Budgets are for ADD of some lanes only. Returns 0, or
+ * a barrier. `service` may be NULL: front layer, lossless. Budgets are for ADD of some lanes only. Returns 0, or
  * an errno: EBUSY (the last reduce is not done), EINVAL, ERANGE (an account without a budget, a class that does
  * not exist), EFBIG, ENOMEM. */
 int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,
-                         const weir_tagging *tagging);
+                         const weir_service_class *service);
 
 /* Write the next packet that is due into `out` (WEIR_MAX_PAYLOAD bytes), and the traffic class byte it must
  * travel with (DSCP << 2 | ECN). Returns its length, 0 for none. */
