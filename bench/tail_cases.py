@@ -23,7 +23,7 @@ from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.server import ParameterServer, ServerConfig, WorkerFlows, bounded
 from weir.host_agent.flows.worker import ServerClient
 from weir.host_agent.transport.service_class import ServiceClass
-from weir.simulator.background import Background, Incast
+from weir.simulator.background import Background, IncastBursts
 from weir.simulator.clock import SECOND
 from weir.simulator.host import Host, Work
 from weir.simulator.link import Faults
@@ -83,10 +83,10 @@ class Scenario:
         return workers, servers, [name for rack in racks for name in rack[self.workers + 1 :]]
 
     @property
-    def incast(self) -> Incast:
+    def incast(self) -> IncastBursts:
         """Return the background traffic that makes this load."""
         between_racks = self.racks * self.spines * self.rate
-        return Incast(self.load * between_racks * MSS / (MSS + OVERHEAD), self.fan_in, self.burst)
+        return IncastBursts(self.load * between_racks * MSS / (MSS + OVERHEAD), self.fan_in, self.burst)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from weir.simulator.tcp import TcpConfig
 
 
 @dataclass(frozen=True)
-class Incast:
+class IncastBursts:
     """Bursts come as a Poisson process: at one time ``fan_in`` senders in other racks each begin to send
     ``length`` bytes to the same receiver, all drawn at random.
 
@@ -29,12 +29,12 @@ class Incast:
 
 
 class Background:
-    """Incast traffic between the hosts of a network, from now until ``stop``."""
+    """IncastBursts traffic between the hosts of a network, from now until ``stop``."""
 
     def __init__(
         self,
         network: Network,
-        incast: Incast,
+        incast: IncastBursts,
         *,
         senders: Sequence[str],
         receivers: Sequence[str],

@@ -24,7 +24,7 @@ def host_addresses(number: int) -> Addresses:
 
 
 @dataclass(frozen=True)
-class Job:
+class SwitchJob:
     """A job on one switch: worker w is the host on port ``ports[w]``. ``group`` is its multicast group."""
 
     job: int

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from weir.host_agent.transport.slot_transport import TransportConfig
 from weir.simulator.clock import SECOND, Clock, StuckError
-from weir.simulator.entries import Job, host_addresses
+from weir.simulator.entries import SwitchJob, host_addresses
 from weir.simulator.host import Host, Work
 from weir.simulator.link import Faults, Link
 from weir.softswitch.switch import Switch
@@ -48,7 +48,7 @@ class Rack:
     ) -> None:
         self.clock = Clock()
         self._switch = switch
-        self._job = Job(job, range(1, workers + 1), slot_base, slots, group)
+        self._job = SwitchJob(job, range(1, workers + 1), slot_base, slots, group)
         self._job.install(switch)
         random = Random(seed)
         self.hosts: list[Host] = []

@@ -19,7 +19,7 @@ class Ring:
     """A persistent stream from each host to its right neighbour; all-reduces are done one after another."""
 
     def __init__(self, network: Network, hosts: Sequence[str], config: TcpConfig | None = None) -> None:
-        self._members = [_Member(len(hosts)) for _ in hosts]
+        self._members = [_RingHost(len(hosts)) for _ in hosts]
         for left, member in enumerate(self._members):
             right = (left + 1) % len(hosts)
             member.to_right = network.stream(hosts[left], hosts[right], config)
@@ -35,7 +35,7 @@ class Ring:
         self._members[rank].begin(length, done)
 
 
-class _Member:
+class _RingHost:
     """One host: counts segments in, and lets as many out."""
 
     def __init__(self, size: int) -> None:

@@ -35,7 +35,7 @@ from weir.host_agent.transport.frames import Framer
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.p4src import PROGRAM
-from weir.simulator.background import Background, Incast
+from weir.simulator.background import Background, IncastBursts
 from weir.simulator.entries import aggregation, host_addresses
 from weir.simulator.host import Host, Work
 from weir.simulator.link import Faults, Link
@@ -187,7 +187,7 @@ def two_tiers(digest: Digest) -> None:
             digest.watch(f"{here} > {there}", one)
         job = network.admit(["h1", "h2", "h4", "h5", "h7", "h8"], slots=16, initial_rto=0.02, min_rto=0.01)
         names = ["h3", "h6", "h9"]
-        incast = Incast(100_000_000, fan_in=2, length=20_000)
+        incast = IncastBursts(100_000_000, fan_in=2, length=20_000)
         background = Background(network, incast, senders=names, receivers=names, seed=5)
         service = ServiceClass(layer=2, budgets=np.array([20 * 256], np.uint64))
         for step in range(3):

@@ -71,7 +71,7 @@ class InMemoryGroup:
     """
 
     def __init__(self, size: int, loss: Loss | None = None) -> None:
-        self.communicators = [_Member(self, rank, size) for rank in range(size)]
+        self.communicators = [_InMemoryCommunicator(self, rank, size) for rank in range(size)]
         self._loss = loss
         self._round = _Round()
         self._turns: list[threading.Semaphore] = []
@@ -152,7 +152,7 @@ class InMemoryGroup:
         this.done = True
 
 
-class _Member(Communicator):
+class _InMemoryCommunicator(Communicator):
     """One worker of a group in memory."""
 
     def __init__(self, group: InMemoryGroup, rank: int, size: int) -> None:

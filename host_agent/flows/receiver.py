@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from weir.host_agent.flows.codec import Bitmap, Chunk, FlowPacket, Head, Probe, decode
 from weir.host_agent.flows.config import FlowConfig
-from weir.host_agent.flows.incoming import Delivery, Incoming
+from weir.host_agent.flows.inbound import Delivery, InboundTensor
 from weir.host_agent.flows.verdict import FlowVerdict, Verdicts
 from weir.host_agent.transport.datagram import RELIABLE_CLASS, Datagram
 from weir.host_agent.transport.report import FRAME_OVERHEAD
@@ -45,7 +45,7 @@ class FlowReceiver:
         self.config = config
         self.verdicts: Verdicts = Counter()
         self.counts = ReceiverCounts()
-        self._tensors: dict[int, Incoming] = {}
+        self._tensors: dict[int, InboundTensor] = {}
         self._highest = 0  # greatest tensor number seen
         self._lowest = 1  # every tensor below is stopped
         self._answers: deque[bytes] = deque()
@@ -117,7 +117,7 @@ class FlowReceiver:
         if tensor is None:
             if (head.count - 1) * self.config.chunk_lanes >= self.config.max_lanes:
                 return FlowVerdict.BAD_COUNT
-            tensor = Incoming(self.config, head)
+            tensor = InboundTensor(self.config, head)
         if isinstance(packet, Chunk):
             verdict, answers = tensor.on_chunk(packet, congested)
             self.counts.marked += congested and verdict is FlowVerdict.ACCEPTED
@@ -133,14 +133,14 @@ class FlowReceiver:
                 self._lowest += 1
         return verdict
 
-    def _on_confirmation(self, tensor: Incoming | None) -> FlowVerdict:
+    def _on_confirmation(self, tensor: InboundTensor | None) -> FlowVerdict:
         if tensor is None or not tensor.stopped:
             return FlowVerdict.BAD_TENSOR
         verdict = FlowVerdict.DUPLICATE if tensor.confirmed else FlowVerdict.ACCEPTED
         tensor.confirmed = True
         return verdict
 
-    def _keep(self, head: Head, tensor: Incoming) -> None:
+    def _keep(self, head: Head, tensor: InboundTensor) -> None:
         """Remember a tensor, and forget those whose end its sender must know by now."""
         self._tensors[head.tensor] = tensor
         if head.tensor > self._highest:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from weir.host_agent.flows.codec import Bitmap, Bits, FlowPacket, Stop, decode
 from weir.host_agent.flows.config import FlowConfig
-from weir.host_agent.flows.outgoing import Floats, News, Outgoing
+from weir.host_agent.flows.outbound import Floats, OutboundTensor, Progress
 from weir.host_agent.flows.timer import RoundTrip
 from weir.host_agent.flows.verdict import FlowVerdict, Verdicts
 from weir.host_agent.flows.window import Window
@@ -60,7 +60,7 @@ class Settlement:
     timeouts: int
     began: int
     ended: int
-    _outgoing: Outgoing
+    _tensor: OutboundTensor
 
     @property
     def complete(self) -> bool:
@@ -74,7 +74,7 @@ class Settlement:
 
     def residual(self) -> Floats:
         """Return the values that were not delivered, zero elsewhere."""
-        return self._outgoing.values(~self.delivered)
+        return self._tensor.values(~self.delivered)
 
 
 @dataclass
@@ -118,7 +118,7 @@ class FlowSender:
         self.counts = SenderCounts()
         self.verdicts: Verdicts = Counter()
         self.round_trip = RoundTrip(config)
-        self._tensors: dict[int, Outgoing] = {}  # submitted, not settled
+        self._tensors: dict[int, OutboundTensor] = {}  # submitted, not settled
         self._open: list[tuple[int, int]] = []  # (layer, number) of those under way, in order of urgency
         self._lowest = 1  # every tensor below is settled
         self._ended: set[int] = set()  # settled tensors from _lowest on
@@ -126,7 +126,7 @@ class FlowSender:
         self._control: deque[bytes] = deque()
         self._settlements: list[Settlement] = []
         self._silent_until = 0  # before then, further silence is the same silence
-        self._chosen: tuple[int, _Step, Outgoing | None] | None = None  # what to send next, while ...
+        self._chosen: tuple[int, _Step, OutboundTensor | None] | None = None  # what to send next, while ...
         self._fresh = False  # ... nothing happened since, and no deadline has come
         self._earliest: int | None = None  # of the deadlines then
 
@@ -147,7 +147,7 @@ class FlowSender:
             raise ValueError(f"tensor {number} was submitted before")
         if number > 0xFFFFFFFF:
             raise ValueError("a flow carries fewer than 2^32 tensors: open another one")
-        self._tensors[number] = Outgoing(self.config, number, values, service)
+        self._tensors[number] = OutboundTensor(self.config, number, values, service)
         self._last = max(self._last, number)
         self._fresh = False
         self._open_more()
@@ -224,13 +224,13 @@ class FlowSender:
         counts.bytes += FRAME_OVERHEAD + len(payload)
         return Datagram(payload, code << 2 | ecn)
 
-    def _choose(self, now: int) -> tuple[int, _Step, Outgoing | None] | None:
+    def _choose(self, now: int) -> tuple[int, _Step, OutboundTensor | None] | None:
         """Return (DSCP, kind, tensor) of the packet to send next."""
         if not self._fresh or (self._earliest is not None and self._earliest <= now):
             self._chosen, self._earliest, self._fresh = self._find(now), self.deadline, True
         return self._chosen
 
-    def _find(self, now: int) -> tuple[int, _Step, Outgoing | None] | None:
+    def _find(self, now: int) -> tuple[int, _Step, OutboundTensor | None] | None:
         if self._control:
             return RELIABLE_DSCP, _Step.CONTROL, None
         tensors = [self._tensors[number] for _, number in self._open]
@@ -262,12 +262,12 @@ class FlowSender:
                 return code, _Step.ASK, tensor
         return None
 
-    def _wake(self, tensor: Outgoing) -> int | None:
+    def _wake(self, tensor: OutboundTensor) -> int | None:
         """Return when to ask about a tensor although nothing arrived."""
         again = tensor.ask_again_at(self.round_trip.patience)
         return tensor.deadline if again is None else again
 
-    def _count_silence(self, tensor: Outgoing, now: int) -> None:
+    def _count_silence(self, tensor: OutboundTensor, now: int) -> None:
         tensor.timeouts += 1
         tensor.timeouts_in_a_row += 1
         self.counts.timeouts += 1
@@ -296,26 +296,26 @@ class FlowSender:
             return FlowVerdict.BAD_CLASS
         if packet.answers > tensor.probes:
             return FlowVerdict.BAD_INDEX
-        news = tensor.on_bitmap(packet) if isinstance(packet, Bitmap) else tensor.on_stop(packet)
-        if isinstance(news, FlowVerdict) and news.refused:
-            return news
+        progress = tensor.on_bitmap(packet) if isinstance(packet, Bitmap) else tensor.on_stop(packet)
+        if isinstance(progress, FlowVerdict) and progress.refused:
+            return progress
         if packet.answers and packet.answers == tensor.probes and not tensor.sampled:
             tensor.sampled = True
             self.round_trip.sample(now - tensor.probed_at)
         tensor.timeouts_in_a_row = 0
         tensor.deadline = now + self.round_trip.timeout() if tensor.awaits_answer else None
-        if isinstance(news, FlowVerdict):
-            return news
+        if isinstance(progress, FlowVerdict):
+            return progress
         if tensor.stopped is not None:
-            news = News(news.settled + tensor.under_way, news.marked)
+            progress = Progress(progress.settled + tensor.under_way, progress.marked)
             self._settle(tensor, tensor.stopped, packet.answers, now)
-        self.counts.marked += news.marked
-        if not news.settled:
+        self.counts.marked += progress.marked
+        if not progress.settled:
             return FlowVerdict.ACCEPTED if tensor.stopped is not None else FlowVerdict.DUPLICATE
-        self.window.on_settled(news.settled, news.marked)
+        self.window.on_settled(progress.settled, progress.marked)
         return FlowVerdict.ACCEPTED
 
-    def _settle(self, tensor: Outgoing, delivered: Bits, answers: int, now: int) -> None:
+    def _settle(self, tensor: OutboundTensor, delivered: Bits, answers: int, now: int) -> None:
         settlement = Settlement(
             tensor=tensor.number,
             layer=tensor.layer,
@@ -332,7 +332,7 @@ class FlowSender:
             timeouts=tensor.timeouts,
             began=now if tensor.began is None else tensor.began,
             ended=now,
-            _outgoing=tensor,
+            _tensor=tensor,
         )
         self._settlements.append(settlement)
         self.counts.trimmed += tensor.trimmed

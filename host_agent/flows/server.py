@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.flows.config import FlowConfig
-from weir.host_agent.flows.incoming import Delivery
+from weir.host_agent.flows.inbound import Delivery
 from weir.host_agent.flows.mux import FlowMux, Peer
-from weir.host_agent.flows.outgoing import Floats
+from weir.host_agent.flows.outbound import Floats
 from weir.host_agent.flows.receiver import FlowReceiver
 from weir.host_agent.flows.sender import FlowSender, Settlement
 from weir.host_agent.transport.service_class import ServiceClass

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weir.host_agent.flows.incoming import Delivery
+from weir.host_agent.flows.inbound import Delivery
 from weir.host_agent.flows.mux import FlowMux, Peer
-from weir.host_agent.flows.outgoing import Floats
+from weir.host_agent.flows.outbound import Floats
 from weir.host_agent.flows.receiver import FlowReceiver
 from weir.host_agent.flows.sender import FlowSender, Settlement
 from weir.host_agent.flows.server import WorkerFlows

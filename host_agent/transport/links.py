@@ -35,7 +35,7 @@ class Aborted(RuntimeError):  # noqa: N818
     """A reduce was given up because its abort event was set."""
 
 
-class _Outcome(IntEnum):
+class _DriveResult(IntEnum):
     DONE = 0
     RUNNING = 1
     ERROR = 2
@@ -79,10 +79,10 @@ class _NativeLink:
     def _drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
         rounds, since = -1, 0.0
         while not abort.is_set():
-            outcome = self._lib.weir_drive(self._io, transport.handle, round(SLICE_S * 1e9))
-            if outcome == _Outcome.DONE:
+            result = self._lib.weir_drive(self._io, transport.handle, round(SLICE_S * 1e9))
+            if result == _DriveResult.DONE:
                 return
-            if outcome == _Outcome.ERROR:
+            if result == _DriveResult.ERROR:
                 raise self._failure()
             if transport.rounds != rounds:
                 rounds, since = transport.rounds, time.monotonic()

@@ -21,7 +21,7 @@ from weir.host_agent.flows.frames import Address
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
-from weir.simulator.background import Background, Incast
+from weir.simulator.background import Background, IncastBursts
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
@@ -114,7 +114,7 @@ def story(seed: int, path: Path) -> bytes:
             trace.attach(f"{here} > {there}", link)
         job = network.admit(["h1", "h2", "h4", "h5"], slots=8, initial_rto=0.02, min_rto=0.01)
         hosts = ["h3", "h6"]
-        incast = Incast(200_000_000, fan_in=1, length=20_000)
+        incast = IncastBursts(200_000_000, fan_in=1, length=20_000)
         Background(network, incast, senders=hosts, receivers=hosts, seed=seed)
         submit(job, vectors(1, 4, 20))
         network.run(lambda: job.idle, limit=10)
@@ -136,7 +136,7 @@ def test_who_looks_changes_nothing(tmp_path: Path) -> None:
             for ends, link in network.links().items() if traced else ():
                 trace.attach(" > ".join(ends), link)
             job = network.admit(everybody(topology), slots=64, initial_rto=0.02, min_rto=0.01)
-            incast = Incast(1_500_000_000, fan_in=3, length=40_000)
+            incast = IncastBursts(1_500_000_000, fan_in=3, length=40_000)
             Background(network, incast, senders=everybody(topology), receivers=everybody(topology), seed=1)
             after = submit(job, vectors(1, 6, 100))
             network.run(lambda: job.idle, limit=10)

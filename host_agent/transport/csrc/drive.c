@@ -21,7 +21,7 @@ static void sleep_until_due(weir_io *io, const weir_transport *t, int64_t now, i
     if (due > now) io->wait(io, due - now);
 }
 
-enum weir_outcome weir_drive(weir_io *io, weir_transport *t, int64_t slice_ns)
+enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_ns)
 {
     int64_t now = monotonic_ns(), end = now + slice_ns;
     while (!weir_transport_done(t)) {

@@ -24,12 +24,12 @@ struct weir_io {
     int last_error; /* an errno that was taken for a lost packet, for error messages */
 };
 
-/* Mirrored by host_agent.links._Outcome. */
-enum weir_outcome { WEIR_DRIVE_DONE, WEIR_DRIVE_RUNNING, WEIR_DRIVE_ERROR };
+/* Mirrored by weir.host_agent.transport.links._DriveResult. */
+enum weir_drive_result { WEIR_DRIVE_DONE, WEIR_DRIVE_RUNNING, WEIR_DRIVE_ERROR };
 
 /* Run until the reduce is done, `slice_ns` is over (RUNNING: the caller looks around and calls again), or
  * the carrier failed (ERROR, errno says how). */
-enum weir_outcome weir_drive(weir_io *io, weir_transport *t, int64_t slice_ns);
+enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_ns);
 
 int weir_io_last_error(const weir_io *io);
 void weir_io_close(weir_io *io);

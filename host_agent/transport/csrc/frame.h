@@ -9,7 +9,7 @@
 #include "lanes.h"
 #include "transport.h"
 
-/* Addresses as numbers. Mirrored by host_agent.frames._Addresses. */
+/* Addresses as numbers. Mirrored by weir.host_agent.transport.engine.Addresses. */
 typedef struct {
     uint8_t host_mac[6], switch_mac[6];
     uint32_t host_ip, switch_ip;

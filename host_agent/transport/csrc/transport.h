@@ -18,7 +18,8 @@
 #define WEIR_FRAME_OVERHEAD 42u /* Ethernet, IPv4 and UDP headers: counted in all byte figures */
 #define WEIR_NEVER INT64_MAX    /* a deadline that does not come */
 
-/* What became of a payload. Mirrored by host_agent.report.Verdict; verdicts from SHORT on are refusals. */
+/* What became of a payload. Mirrored by weir.host_agent.transport.report.Verdict; from SHORT on they are
+ * refusals. */
 enum weir_verdict {
     WEIR_ACCEPTED,
     WEIR_STALE,   /* of a round that is over: a duplicate */
@@ -74,7 +75,8 @@ typedef struct {
     uint64_t missing;  /* lanes given back */
 } weir_account;
 
-/* What one reduce did so far: reset when it begins. host_agent.transport.counters says what its counters are. */
+/* What one reduce did so far: reset when it begins. TransportCounters in counters.py says what is
+ * counted. */
 typedef struct {
     uint64_t blocks, blocks_sent; /* all blocks of the vector; those of which this worker sent lanes */
     uint64_t rounds;              /* slot rounds completed */

@@ -15,7 +15,7 @@ from weir.host_agent.transport.links import Link, ShmLink, UdpLink
 from weir.host_agent.transport.reducer import Reducer
 from weir.host_agent.transport.slot_transport import TransportConfig
 from weir.p4src import PROGRAM
-from weir.simulator.entries import Job, aggregation, host_addresses
+from weir.simulator.entries import SwitchJob, aggregation, host_addresses
 from weir.softswitch.dataplane.ports import PortLoop
 from weir.softswitch.switch import Switch
 
@@ -26,7 +26,7 @@ _jobs = count(1)
 @contextlib.contextmanager
 def switch_with_job(workers: int, slots: int) -> Iterator[tuple[Switch, int]]:
     """Yield a switch that aggregates for one job, and the job's id."""
-    job = Job(next(_jobs), range(1, workers + 1), slot_base=0, slots=slots, group=1)
+    job = SwitchJob(next(_jobs), range(1, workers + 1), slot_base=0, slots=slots, group=1)
     with Switch(PROGRAM) as switch:
         table, entry = aggregation()
         switch.table(table).insert(entry)

@@ -64,7 +64,7 @@ class Delivery:
         return np.where(self.lanes_received(), self.values, previous)
 
 
-class Incoming:
+class InboundTensor:
     """A tensor's chunks, from the first packet about it to the stop.
 
     The receiver decides once, when it is asked after everything was sent and nothing is on its way any more:

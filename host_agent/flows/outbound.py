@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One tensor on its way out: where each chunk is, and what its accounts can still do without."""
+"""One tensor on its way out: the state of each chunk, and what its accounts can still do without."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -31,8 +31,8 @@ _REMEMBERED: Final = 64
 """Probes whose answers still tell what is lost; older ones only tell what came."""
 
 
-class Place(IntEnum):
-    """Place of a chunk, as far as its sender knows. MISSING: lost, and its account can do without it."""
+class ChunkState(IntEnum):
+    """State of a chunk, as far as its sender knows. MISSING: lost, and its account can do without it."""
 
     UNSENT = 0
     UNDER_WAY = 1
@@ -41,21 +41,18 @@ class Place(IntEnum):
     TO_RESEND = 4
 
 
-_UNSENT, _UNDER_WAY, _RECEIVED, _MISSING, _TO_RESEND = (int(place) for place in Place)
+_UNSENT, _UNDER_WAY, _RECEIVED, _MISSING, _TO_RESEND = (int(state) for state in ChunkState)
 
 
 @dataclass(frozen=True)
-class News:
-    """News from a packet: chunks whose fate became known, and those of them that met congestion."""
+class Progress:
+    """Chunks whose fate a packet made known, and those of them that met congestion."""
 
     settled: int = 0
     marked: int = 0
 
 
-NO_NEWS: Final = News()
-
-
-class Outgoing:
+class OutboundTensor:
     """A tensor's chunks, from ``submit`` to the receiver's stop.
 
     Of every account, reserved + missing <= budget always holds: chunks that may be lost are reserved for when
@@ -80,7 +77,7 @@ class Outgoing:
         self.terms = Terms(tuple(totals.tolist()), tuple(self.budgets.tolist()))
         self.entered = self.account(np.ones(self.count, np.bool_))
 
-        self._places = np.zeros(self.count, np.uint8)
+        self._states = np.zeros(self.count, np.uint8)
         self._epochs = np.zeros(self.count, np.uint32)  # probes sent before the chunk's latest copy
         self._may_be_lost = np.zeros(self.count, np.bool_)  # sent so, once: reserved
         self._again = np.zeros(self.count, np.bool_)  # sent more than once
@@ -115,7 +112,7 @@ class Outgoing:
     @property
     def to_resend(self) -> bool:
         """Return whether lost chunks wait to be sent again."""
-        while self._resend and self._places[self._resend[0]] != _TO_RESEND:
+        while self._resend and self._states[self._resend[0]] != _TO_RESEND:
             self._resend.popleft()
         return bool(self._resend)
 
@@ -176,8 +173,8 @@ class Outgoing:
         self._old_then.pop(self.probes - _REMEMBERED, None)
         final = not self.unsent and (waited or not self.under_way)
         self.unprobed = self.ask_at_once = self.sampled = False
-        places = self._places
-        while self._low < self._next and places[self._low] == _RECEIVED:
+        states = self._states
+        while self._low < self._next and states[self._low] == _RECEIVED:
             self._low += 1
         first = min(self._low, self.count - 1)
         end = max(self._next, first + 1)
@@ -188,33 +185,33 @@ class Outgoing:
         """Tell the receiver that its stop came."""
         return Stop(self._head, answers, 0, None)
 
-    def on_bitmap(self, packet: Bitmap) -> News | FlowVerdict:
+    def on_bitmap(self, packet: Bitmap) -> Progress | FlowVerdict:
         """Take in what the receiver has. Whatever its age, it can only tell more."""
         if packet.bits is None:
             self._ask_if_latest(packet.answers)
             return FlowVerdict.TRIMMED
         span = slice(packet.first, packet.first + packet.bits.size)
-        places = self._places[span]
-        if (packet.bits & (places == _UNSENT)).any():
+        states = self._states[span]
+        if (packet.bits & (states == _UNSENT)).any():
             return FlowVerdict.BAD_BITMAP
         if packet.trimmed:
             # A repeat is not given up by an old report of its first copy.
-            lost = packet.bits & (places == _UNDER_WAY) & ~self._again[span]
+            lost = packet.bits & (states == _UNDER_WAY) & ~self._again[span]
             count = self._lose(packet.first + np.flatnonzero(lost))
             self.trimmed += count
-            return News(count, count)
-        settled = received = self._receive(packet.first + np.flatnonzero(packet.bits & (places != _RECEIVED)))
+            return Progress(count, count)
+        settled = received = self._receive(packet.first + np.flatnonzero(packet.bits & (states != _RECEIVED)))
         if packet.answers:
             old = self._epochs[span] < self._old_then.get(packet.answers, 0)
-            lost = (self._places[span] == _UNDER_WAY) & old & ~packet.bits
+            lost = (self._states[span] == _UNDER_WAY) & old & ~packet.bits
             settled += self._lose(packet.first + np.flatnonzero(lost))
             if packet.answers == self.unanswered:
                 self._parts.discard(packet.first)
                 if not self._parts:
                     self.unanswered = 0
-        return News(settled, received if packet.congested else 0)
+        return Progress(settled, received if packet.congested else 0)
 
-    def on_stop(self, packet: Stop) -> News | FlowVerdict:
+    def on_stop(self, packet: Stop) -> Progress | FlowVerdict:
         """Take in a part of the final word; see ``stopped``."""
         if packet.cut:
             self._ask_if_latest(packet.answers)
@@ -222,9 +219,9 @@ class Outgoing:
         first = packet.first
         bits = np.ones(self.count, np.bool_) if packet.bits is None else packet.bits
         span = slice(first, first + bits.size)
-        places = self._places[span]
+        states = self._states[span]
         # What it once had, it has; what was never sent, it cannot have.
-        if (bits & (places == _UNSENT)).any() or (~bits & (places == _RECEIVED)).any():
+        if (bits & (states == _UNSENT)).any() or (~bits & (states == _RECEIVED)).any():
             return FlowVerdict.BAD_BITMAP
         final = self._final.copy()
         final[span] = bits
@@ -233,8 +230,8 @@ class Outgoing:
         if covered.all() and (self.missing(final) > self.budgets).any():
             return FlowVerdict.BEYOND_BOUND
         self._final, self._covered = final, covered
-        received = self._receive(first + np.flatnonzero(bits & (places != _RECEIVED)))
-        return News(received, received if packet.congested else 0)
+        received = self._receive(first + np.flatnonzero(bits & (states != _RECEIVED)))
+        return Progress(received, received if packet.congested else 0)
 
     @property
     def stopped(self) -> Bits | None:
@@ -263,7 +260,7 @@ class Outgoing:
         return np.frombuffer(self._wire, ">u4")[np.repeat(chunks, self._lanes)].astype(np.uint32)
 
     def _chunk(self, index: int, now: int, protected: bool) -> Chunk:
-        self._places[index] = _UNDER_WAY
+        self._states[index] = _UNDER_WAY
         self._epochs[index] = self.probes
         self.under_way += 1
         self.unprobed = True
@@ -283,15 +280,15 @@ class Outgoing:
         """Refund what was reserved or missing for chunks that arrived; return how many were under way."""
         under_way = 0
         for index in indexes.tolist():
-            place, account, lanes = self._places[index], self._accounts[index], self._lanes[index]
-            if place == _UNDER_WAY:
+            state, account, lanes = self._states[index], self._accounts[index], self._lanes[index]
+            if state == _UNDER_WAY:
                 under_way += 1
-            if place == _MISSING:
+            if state == _MISSING:
                 self._missing[account] -= lanes
             elif self._may_be_lost[index]:
                 self._reserved[account] -= lanes
                 self._may_be_lost[index] = False
-            self._places[index] = _RECEIVED
+            self._states[index] = _RECEIVED
         self.under_way -= under_way
         return under_way
 
@@ -304,9 +301,9 @@ class Outgoing:
                 self._may_be_lost[index] = False
             if self._reserved[account] + self._missing[account] + lanes <= self.budgets[account]:
                 self._missing[account] += lanes
-                self._places[index] = _MISSING
+                self._states[index] = _MISSING
             else:
-                self._places[index] = _TO_RESEND
+                self._states[index] = _TO_RESEND
                 self._resend.append(index)
         self.under_way -= len(indexes)
         return len(indexes)
