@@ -16,11 +16,12 @@ from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.dataplane.port_spec import Interface, Pcap, PortSpec, Shm, Tunnel
 from weir.softswitch.dataplane.ports import PortError, PortLoop
 from weir.softswitch.dataplane.shm_directory import ShmDirectory
-from weir.softswitch.errors import Code, ControlError, ProgramError
+from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.failures import Failures
 from weir.softswitch.p4rt.pipeline import PipelineStore
 from weir.softswitch.p4rt.server import P4RuntimeServer, Tls
 from weir.softswitch.p4rt.service import P4RuntimeService
+from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.program.loader import Program
 from weir.softswitch.switch import Switch
 from weir.softswitch.tracing.tracer import Tracer, Tracing

@@ -22,8 +22,8 @@ from weir.softswitch.dataplane.pcap import CaptureError, play
 from weir.softswitch.dataplane.port_spec import Pcap, PortSpec
 from weir.softswitch.dataplane.ports import Directions, PortError
 from weir.softswitch.device import Device
-from weir.softswitch.errors import ProgramError
 from weir.softswitch.p4rt.server import ServerError, Tls
+from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.runtime.queueing import QueueStatistics
 from weir.softswitch.tracing.tracer import Tracing
 

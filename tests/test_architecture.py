@@ -19,6 +19,8 @@ _HOST_AGENT: Final = " ".join(
     f"weir.host_agent.{room}" for room in ("transport", "collectives", "compression", "flows", "torch")
 )
 
+_PROGRAM_TO_RUNTIME: Final = "weir.softswitch.codegen weir.softswitch.program weir.softswitch.runtime"
+
 # The rooms, each with what it may import besides itself. A module is in the room with the longest name that
 # its own begins with; "weir" is the façade: what is in no other room.
 ROOMS: Final[Mapping[str, frozenset[str]]] = {
@@ -30,7 +32,26 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.protobuf": "",
         "weir.agent_service": "weir.protobuf",
         "weir.p4runtime": "weir.protobuf",
-        "weir.softswitch": "weir.native weir.p4runtime weir.protobuf",
+        "weir.softswitch.errors": "weir.p4runtime",
+        "weir.softswitch.failures": "",
+        "weir.softswitch.program": "",
+        "weir.softswitch.codegen": "weir.softswitch.program",
+        "weir.softswitch.runtime": "weir.native weir.softswitch.codegen weir.softswitch.program",
+        "weir.softswitch.state": f"weir.softswitch.errors {_PROGRAM_TO_RUNTIME}",
+        "weir.softswitch.tracing": f"weir.softswitch.state {_PROGRAM_TO_RUNTIME}",
+        "weir.softswitch.dataplane": "weir.native weir.softswitch.runtime",
+        "weir.softswitch.switch": f"weir.softswitch.errors weir.softswitch.state weir.softswitch.tracing "
+        f"{_PROGRAM_TO_RUNTIME}",
+        "weir.softswitch.p4rt": "weir.native weir.p4runtime weir.protobuf weir.softswitch.errors "
+        "weir.softswitch.program weir.softswitch.state weir.softswitch.switch",
+        "weir.softswitch.device": "weir.p4runtime weir.softswitch.dataplane weir.softswitch.errors "
+        "weir.softswitch.failures weir.softswitch.p4rt weir.softswitch.program weir.softswitch.switch "
+        "weir.softswitch.tracing",
+        "weir.softswitch.control": "weir.native weir.softswitch.dataplane weir.softswitch.device "
+        "weir.softswitch.errors weir.softswitch.program weir.softswitch.runtime weir.softswitch.tracing",
+        "weir.softswitch": "weir.native weir.softswitch.control weir.softswitch.dataplane "
+        "weir.softswitch.device weir.softswitch.errors weir.softswitch.p4rt weir.softswitch.program "
+        "weir.softswitch.runtime weir.softswitch.tracing",
         "weir.controller": "weir.agent_service weir.native weir.p4runtime weir.p4src weir.protobuf weir.wire",
         "weir.host_agent": "",
         "weir.host_agent.transport": "weir.native weir.wire",
@@ -40,20 +61,28 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.host_agent.torch": "weir.agent_service weir.host_agent.collectives weir.host_agent.compression "
         "weir.host_agent.transport weir.wire",
         "weir.simulator": "weir.controller weir.host_agent.flows weir.host_agent.transport weir.native "
-        "weir.p4src weir.softswitch weir.wire",
+        "weir.p4src weir.softswitch.program weir.softswitch.runtime weir.softswitch.state "
+        "weir.softswitch.switch weir.wire",
         "weir": f"weir.agent_service weir.controller {_HOST_AGENT} weir.native weir.p4runtime weir.protobuf "
-        "weir.softswitch weir.wire",
+        "weir.softswitch weir.softswitch.device weir.softswitch.runtime weir.wire",
         "weir.bench": f"weir weir.agent_service weir.controller {_HOST_AGENT} weir.native weir.p4runtime "
-        "weir.p4src weir.protobuf weir.simulator weir.softswitch weir.wire",
+        "weir.p4src weir.protobuf weir.simulator weir.softswitch weir.softswitch.control "
+        "weir.softswitch.dataplane weir.softswitch.state weir.softswitch.switch weir.wire "
+        f"{_PROGRAM_TO_RUNTIME}",
     }.items()
 }
 
-# Packages that a room must do without, so that it can be installed, or reasoned about, without them.
+# Packages that a room, and what is in it, must do without, so that it can be installed, or reasoned about,
+# without them.
 WITHOUT: Final = {
     "weir.native": {"grpc", "p4", "pydantic", "torch"},
     "weir.wire": {"grpc", "numpy", "p4", "pydantic", "torch"},
     "weir.agent_service": {"numpy", "p4", "pydantic", "torch", "typer"},
     "weir.softswitch": {"torch"},
+    **{
+        f"weir.softswitch.{room}": {"google", "grpc", "p4", "pydantic", "typer"}
+        for room in ("program", "codegen", "runtime", "state", "dataplane", "tracing", "switch")
+    },
     "weir.controller": {"numpy", "torch"},
     "weir.host_agent.transport": {"grpc", "p4", "pydantic", "torch", "typer", "yaml"},
     "weir.host_agent.collectives": {"grpc", "p4", "pydantic", "typer", "yaml"},
@@ -118,9 +147,15 @@ def test_rooms_do_without_what_they_must_do_without() -> None:
         f"{module} imports {other}"
         for module in modules()
         for other in imports(module)
-        if other.partition(".")[0] in WITHOUT.get(room(module), ())
+        for place, missing in WITHOUT.items()
+        if f"{module}.".startswith(f"{place}.") and other.partition(".")[0] in missing
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_circles_of_rooms() -> None:
+    circles = [part for part in _components(ROOMS) if len(part) > 1]
+    assert not circles, circles
 
 
 def test_no_circles() -> None:

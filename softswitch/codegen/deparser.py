@@ -8,16 +8,16 @@ from weir.softswitch.codegen.headers import Bits, joined, store_bits, store_next
 from weir.softswitch.codegen.layout import Layout
 from weir.softswitch.codegen.statements import StatementWriter, word_assignment
 from weir.softswitch.codegen.tracepoints import Tracepoints
-from weir.softswitch.errors import UnsupportedConstruct
-from weir.softswitch.program.ir import (
+from weir.softswitch.program.calculations import (
     Algorithm,
     Calculation,
     CalculationInput,
-    FieldRef,
     InputConst,
     InputField,
     InputHeader,
 )
+from weir.softswitch.program.errors import UnsupportedConstruct
+from weir.softswitch.program.ir import FieldRef
 from weir.softswitch.program.types import Checksum, HeaderType
 
 

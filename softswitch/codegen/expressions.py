@@ -12,7 +12,7 @@ from collections.abc import Callable
 from weir.softswitch.codegen.layout import Layout, storage_bits
 from weir.softswitch.codegen.ranges import Interval, Ranges, of_width
 from weir.softswitch.codegen.wide import WIDE, WideCompiler, extended, wide_literal
-from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.errors import UnsupportedConstruct
 from weir.softswitch.program.ir import (
     Binary,
     BoolConst,

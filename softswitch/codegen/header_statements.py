@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from weir.softswitch.codegen.expressions import Compiler
 from weir.softswitch.codegen.layout import Layout
 from weir.softswitch.codegen.usage import columns, sibling_stacks, siblings
-from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.errors import UnsupportedConstruct
 from weir.softswitch.program.ir import (
     Assign,
     CopyHeader,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.errors import UnsupportedConstruct
 from weir.softswitch.program.types import Action, MatchKind, Program, Table
 
 MAX_KEY_WORDS: Final = 64  # SW_MAX_KEY_WORDS in runtime/lookup.h

@@ -26,8 +26,9 @@ from weir.softswitch.codegen.pipeline import PipelineWriter
 from weir.softswitch.codegen.tracepoints import Tracepoints
 from weir.softswitch.codegen.traffic import TrafficWriter
 from weir.softswitch.codegen.usage import outside_actions, pipeline_actions, statement_fields
-from weir.softswitch.errors import ProgramError, UnsupportedConstruct
-from weir.softswitch.program.ir import Calculation, CrcParameters, FieldRef
+from weir.softswitch.program.calculations import Calculation, CrcParameters
+from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.program.ir import FieldRef
 from weir.softswitch.program.types import Action, MatchKind, Program
 
 _KINDS = {

@@ -4,7 +4,7 @@
 from dataclasses import dataclass
 
 from weir.softswitch.codegen.layout import Layout
-from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.errors import UnsupportedConstruct
 from weir.softswitch.program.ir import (
     Binary,
     BoolConst,

@@ -7,7 +7,7 @@ from weir.softswitch.codegen.expressions import Compiler, literal, register_arra
 from weir.softswitch.codegen.header_statements import HeaderStatement, HeaderStatementWriter
 from weir.softswitch.codegen.layout import Layout, Slot, is_temporary
 from weir.softswitch.codegen.wide import extended
-from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.errors import UnsupportedConstruct
 from weir.softswitch.program.ir import (
     Assert,
     Assign,

@@ -5,12 +5,12 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
+from weir.softswitch.program.calculations import Calculation, InputField
 from weir.softswitch.program.ir import (
     Advance,
     Assert,
     Assign,
     Binary,
-    Calculation,
     Clone,
     CopyHeader,
     CopyStack,
@@ -25,7 +25,6 @@ from weir.softswitch.program.ir import (
     FieldRef,
     Hash,
     HeaderRef,
-    InputField,
     Jump,
     LogMessage,
     Lvalue,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from weir.softswitch.codegen.expressions import literal
 from weir.softswitch.codegen.layout import Layout
-from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.errors import UnsupportedConstruct
 from weir.softswitch.program.types import Transition
 
 MAX_ELEMENT_BITS = 128

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from weir.softswitch.codegen.layout import Layout
 from weir.softswitch.codegen.ranges import Interval, of_width
-from weir.softswitch.errors import UnsupportedConstruct
+from weir.softswitch.program.errors import UnsupportedConstruct
 from weir.softswitch.program.ir import (
     Binary,
     Const,

@@ -33,7 +33,7 @@ from weir.softswitch.dataplane.port_spec import Pcap, parse_limits, parse_port
 from weir.softswitch.dataplane.ports import Capture, Directions, PortError, PortState
 from weir.softswitch.device import Device
 from weir.softswitch.errors import ControlError
-from weir.softswitch.program.ir import CrcParameters
+from weir.softswitch.program.calculations import CrcParameters
 from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.tracing.tracer import Tracing
 

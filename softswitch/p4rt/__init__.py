@@ -3,4 +3,5 @@
 
 `server` opens the gRPC port, `service` answers its calls, `arbitration` decides who may write, `pipeline`
 holds the loaded programs, `entities` dispatches reads and writes to one module per kind of entity.
+Knows a `Switch` and its state.
 """

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from weir.p4runtime.schema import p4data_pb2
-from weir.softswitch.errors import UnsupportedConstruct
 from weir.softswitch.p4rt.values import encode, encode_signed
+from weir.softswitch.program.errors import UnsupportedConstruct
 
 Message = Any
 Encoder = Callable[[Iterator[int]], Message]

@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import Any, Final, TypeVar
 
 from weir.p4runtime.schema import API_VERSION, p4info_pb2
-from weir.softswitch.errors import Code, ControlError, ProgramError, UnsupportedConstruct
+from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.p4data import Encoder, encoder
+from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.loader import Program
 from weir.softswitch.program.types import Counter, MatchKind, Meter, Register
 from weir.softswitch.state.action_profiles import ProfileLimits

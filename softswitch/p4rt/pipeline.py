@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from weir import native
 from weir.p4runtime.schema import p4runtime_pb2
-from weir.softswitch.errors import Code, ControlError, ProgramError
+from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.digests import DigestLists
 from weir.softswitch.p4rt.p4info import P4InfoIndex
+from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.program.loader import Program, load_program
 from weir.softswitch.state.entry import Match
 from weir.softswitch.switch import Switch

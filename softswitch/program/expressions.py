@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeGuard
 
-from weir.softswitch.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.headers import Headers
 from weir.softswitch.program.ir import (
     Binary,

@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from weir.softswitch.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.json import Json, checked, member, number, objects, text
 from weir.softswitch.program.types import MAX_WIDTH, FieldType, Header, HeaderType, Stack, UnionStack
 

@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from weir.softswitch.errors import ProgramError
+from weir.softswitch.program.errors import ProgramError
 
 Json = Any
 

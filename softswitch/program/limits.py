@@ -4,7 +4,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from weir.softswitch.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.types import Program
 
 _HEADER_BITS: Final = 8 * 2040  # as long as a frame can be

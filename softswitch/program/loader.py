@@ -11,20 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from weir.softswitch.errors import ProgramError, UnsupportedConstruct
-from weir.softswitch.program.expressions import ExpressionReader
-from weir.softswitch.program.headers import read_headers
-from weir.softswitch.program.ir import (
+from weir.softswitch.program.calculations import (
     Algorithm,
     Calculation,
     CalculationInput,
     CrcParameters,
-    FieldRef,
     InputConst,
     InputField,
     InputHeader,
-    Statement,
 )
+from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.program.expressions import ExpressionReader
+from weir.softswitch.program.headers import read_headers
+from weir.softswitch.program.ir import FieldRef, Statement
 from weir.softswitch.program.json import Json, checked, hexstr, member, number, objects, pair, text
 from weir.softswitch.program.limits import check_limits
 from weir.softswitch.program.notify import read_digest, read_meter

@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from weir.softswitch.errors import ProgramError
+from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.program.json import Json
 
 _LONGEST: Final = 160

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from weir.softswitch.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.ir import FieldRef
 from weir.softswitch.program.json import Json, number, objects, text
 from weir.softswitch.program.types import DigestList, Meter

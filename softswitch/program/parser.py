@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 
-from weir.softswitch.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.expressions import ExpressionReader
 from weir.softswitch.program.headers import Headers
 from weir.softswitch.program.ir import (

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection
 from typing import Final
 
-from weir.softswitch.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.expressions import (
     ExpressionReader,
     HeaderName,

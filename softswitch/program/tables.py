@@ -4,7 +4,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from weir.softswitch.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.expressions import ExpressionReader
 from weir.softswitch.program.ir import FieldRef, Valid
 from weir.softswitch.program.json import Json, checked, hexstr, member, number, objects, text

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from weir.softswitch.program.ir import Calculation, Expr, FieldRef, ParserOp, Statement, Valid
+from weir.softswitch.program.calculations import Calculation
+from weir.softswitch.program.ir import Expr, FieldRef, ParserOp, Statement, Valid
 from weir.softswitch.program.source import Source
 
 DROP_PORT: Final = 511

@@ -18,7 +18,7 @@ from weir.softswitch.runtime.bindings import Library
 RUNTIME: Final = Path(__file__).parent
 """Folder of the C that every program is compiled with."""
 
-_GENERATOR: Final = ("errors.py", "program", "codegen")  # what decides the C text, beside the program
+_GENERATOR: Final = ("program", "codegen")  # the rooms that decide the C text
 # Generated code views register cells and packet bytes through pointers of several types.
 _FLAGS: Final = ("-fno-strict-aliasing",)
 
@@ -64,9 +64,7 @@ def _text(program: Program, trace: bool) -> str:
 
 def generator_sources() -> list[Path]:
     """Return the sources that decide what C text a program becomes: whole rooms, whatever is in them."""
-    package = RUNTIME.parent
-    rooms = (package / name for name in _GENERATOR)
-    return sorted(path for room in rooms for path in (room.rglob("*.py") if room.is_dir() else [room]))
+    return sorted(path for room in _GENERATOR for path in (RUNTIME.parent / room).rglob("*.py"))
 
 
 @functools.cache

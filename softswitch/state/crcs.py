@@ -2,7 +2,7 @@
 """Custom CRCs: calculations whose parameters change while the program runs."""
 
 from weir.softswitch.errors import Code, ControlError
-from weir.softswitch.program.ir import CrcParameters
+from weir.softswitch.program.calculations import CrcParameters
 from weir.softswitch.program.types import Program
 from weir.softswitch.runtime.bindings import NativeSwitch, exclusive
 

@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir switch --trace``: what a running switch records, printed while it runs, whatever program it has."""
+"""``weir switch --trace``: print what a switch records while it runs, whatever program it has."""
 
 import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final, Protocol, TextIO
 
-from weir.softswitch.switch import Switch
-from weir.softswitch.tracing.packets import TraceText, print_trace
+from weir.softswitch.program.types import Program
+from weir.softswitch.tracing.printing import TraceText, print_trace
+from weir.softswitch.tracing.recorder import Recorder
 
 _INTERVAL: Final = 0.05  # seconds between looks at what was recorded
+
+
+class Recorded(Protocol):
+    """A switch, as far as a trace needs it."""
+
+    program: Program
+    recorder: Recorder
 
 
 @dataclass(frozen=True)
@@ -40,12 +48,12 @@ class Tracer:
     Raises OSError (the file), and what compiling a program raises (see native.build).
     """
 
-    def __init__(self, wanted: Tracing, switch: Switch | None) -> None:
+    def __init__(self, wanted: Tracing, switch: Recorded | None) -> None:
         self._wanted = wanted
         self._out: TextIO = sys.stderr if wanted.file is None else wanted.file.open("w")
         self._lock = threading.Lock()
-        self._switch: Switch | None = None
-        self._prepared: Switch | None = None
+        self._switch: Recorded | None = None
+        self._prepared: Recorded | None = None
         self._text: TraceText | None = None
         self._stopping = threading.Event()
         if switch is not None:
@@ -53,13 +61,13 @@ class Tracer:
         self._thread = threading.Thread(target=self._watch, name="trace")
         self._thread.start()
 
-    def prepare(self, switch: Switch) -> None:
+    def prepare(self, switch: Recorded) -> None:
         """Let a switch record from its first frame on; it need not take over at all."""
         self._prepared = switch
         switch.recorder.start(self._wanted.ports, self._wanted.frames)
 
-    def follow(self, switch: Switch) -> None:
-        """Another switch has taken over; the old one is still open."""
+    def follow(self, switch: Recorded) -> None:
+        """Go on with the switch that has taken over; the old one is still open."""
         if switch is not self._prepared:
             self.prepare(switch)
         with self._lock:
@@ -67,7 +75,7 @@ class Tracer:
             self._switch, self._text = switch, TraceText(switch.program, full=self._wanted.full)
 
     def close(self) -> None:
-        """Print the rest and lets the switch record no more."""
+        """Print the rest and let the switch record no more."""
         self._stopping.set()
         self._thread.join()
         with self._lock:

@@ -8,7 +8,8 @@ from tests.conformance.cases import Compiled
 from tests.harness.bmv2_stream import Bmv2Stream
 from tests.harness.soft import entry_key
 from tests.harness.target import Key
-from weir.softswitch.errors import ControlError, ProgramError
+from weir.softswitch.errors import ControlError
+from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.state.entry import Entry
 from weir.softswitch.switch import Switch
 

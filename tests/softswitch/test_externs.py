@@ -13,8 +13,9 @@ from tests.softswitch.programs import one, pack, raw, unpack
 from tests.softswitch.state.test_state import checksum, crc16
 from tests.softswitch.test_expressions import edges
 from tests.softswitch.tracing.test_trace import trace
-from weir.softswitch.errors import Code, ControlError, ProgramError
-from weir.softswitch.program.ir import CrcParameters
+from weir.softswitch.errors import Code, ControlError
+from weir.softswitch.program.calculations import CrcParameters
+from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.program.loader import Program, load_program
 from weir.softswitch.program.messages import message_parts
 from weir.softswitch.state.entry import Entry, Exact, Lpm, Ternary

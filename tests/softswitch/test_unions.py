@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.softswitch.programs import one, program, raw
-from weir.softswitch.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.switch import Switch
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.softswitch.programs import pack, program, raw
-from weir.softswitch.errors import ProgramError
+from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.switch import Switch
 

@@ -19,7 +19,7 @@ from weir.softswitch.control.client import CallFailedError, call
 from weir.softswitch.control.operations import Operations
 from weir.softswitch.control.server import ControlServer
 from weir.softswitch.device import Device
-from weir.softswitch.program.ir import CrcParameters
+from weir.softswitch.program.calculations import CrcParameters
 
 PROGRAM = FOLDER / "externs.json"
 PORT = 1  # where the program answers

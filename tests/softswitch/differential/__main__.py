@@ -22,7 +22,7 @@ from tests.softswitch.differential.play import DeadlyFramesError, Played, on_bmv
 from tests.softswitch.differential.recording import Recording, digest, path_of, save
 from tests.softswitch.differential.scenario import Scenario, ScenarioMaker
 from tests.softswitch.differential.subjects import OURS, WEIR, Subject, compiled
-from weir.softswitch.errors import ProgramError
+from weir.softswitch.program.errors import ProgramError
 
 _SHOWN = 3  # differences of one round
 _DEATHS = 12  # of BMv2 in one round

@@ -14,7 +14,7 @@ from typing import Final
 
 from tests.softswitch.fuzzing.mutation import Mutator
 from weir.softswitch.codegen.module import generate
-from weir.softswitch.errors import ProgramError
+from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.program.loader import load_program
 
 PATIENCE: Final = 20.0  # seconds for one program; Weir's takes one

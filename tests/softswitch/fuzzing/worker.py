@@ -18,7 +18,7 @@ from tests.softswitch.differential.frames import FrameMaker
 from tests.softswitch.differential.vocabulary import Vocabulary
 from tests.softswitch.fuzzing.control import PORTS, RandomControl
 from weir.native.build import CompileError
-from weir.softswitch.errors import ProgramError
+from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.runtime.bindings import EMIT
 from weir.softswitch.switch import Switch

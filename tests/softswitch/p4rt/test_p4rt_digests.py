@@ -17,12 +17,13 @@ from tests.softswitch.state.test_digests import LEARN, PAIR
 from tests.softswitch.state.test_meters import order
 from weir.p4runtime.schema import p4info_pb2, p4types_pb2
 from weir.p4runtime.schema import p4runtime_pb2 as p4rt
-from weir.softswitch.errors import Code, ControlError, ProgramError, UnsupportedConstruct
+from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.digests import DigestLists
 from weir.softswitch.p4rt.notifications import Notifications
 from weir.softswitch.p4rt.p4data import encoder
 from weir.softswitch.p4rt.p4info import P4InfoIndex
 from weir.softswitch.p4rt.sessions import Stream
+from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.state.digests import Digest
 

@@ -26,8 +26,8 @@ from tests.softswitch.state.test_meters import (
 )
 from weir.p4runtime.schema import p4info_pb2
 from weir.p4runtime.schema import p4runtime_pb2 as p4rt
-from weir.softswitch.errors import ProgramError
 from weir.softswitch.p4rt.p4info import P4InfoIndex
+from weir.softswitch.program.errors import ProgramError
 
 BURSTS = p4rt.MeterConfig(cir=0, cburst=2, pir=0, pburst=5)
 HUGE = p4rt.MeterConfig(cir=10**12, cburst=2**32 - 1, pir=10**12, pburst=2**32 - 1)

@@ -13,8 +13,8 @@ from tests.softswitch.programs import FOLDER, program
 from weir.p4runtime.schema import p4info_pb2
 from weir.p4runtime.schema import p4runtime_pb2 as p4rt
 from weir.softswitch.device import Device
-from weir.softswitch.errors import ProgramError
 from weir.softswitch.p4rt.p4info import P4InfoIndex
+from weir.softswitch.program.errors import ProgramError
 
 TYPES = FOLDER / "types.json"
 TYPES_INFO = FOLDER / "types.p4info.txtpb"

@@ -13,7 +13,7 @@ import pytest
 from tests.softswitch.fuzzing.loader import SpoiledPrograms, outcome
 from tests.softswitch.programs import FOLDER, NAMES, program, raw
 from weir.softswitch.codegen.module import generate
-from weir.softswitch.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.loader import load_program
 
 Spoil = Callable[[Any], object]

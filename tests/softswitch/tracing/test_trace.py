@@ -23,7 +23,7 @@ from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.state.entry import ByGroup, ByMember, Entry, Exact, Lpm, Member, Optional, Range, Ternary
 from weir.softswitch.switch import Switch
 from weir.softswitch.tracing.events import Applied, Event, Executed, FrameIn, FrameOut, Turn
-from weir.softswitch.tracing.packets import TraceText, print_trace
+from weir.softswitch.tracing.printing import TraceText, print_trace
 
 
 def text(switch: Switch, events: Sequence[Event], *, full: bool = False) -> str:

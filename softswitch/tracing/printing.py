@@ -45,7 +45,7 @@ from weir.softswitch.tracing.events import (
     Tested,
     Turn,
 )
-from weir.softswitch.tracing.text import (
+from weir.softswitch.tracing.notation import (
     arguments_text,
     expression_text,
     header_text,
