@@ -162,7 +162,7 @@ def _percent(share: float) -> str:
 
 
 def _summary(found: Sequence[Measured]) -> None:
-    """What the tables mean, and what they come to."""
+    """Print what the tables mean, and what they come to."""
     lines = [
         "cost: bytes on the wire of all workers, up and down, every header from Ethernet up; down counts "
         "once for each worker; no acknowledgements, nothing sent again",

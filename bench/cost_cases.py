@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each way to send the same recorded gradients puts on the wire, in one setting of ``weir bench cost``.
+"""Bytes on the wire of each way to send the same recorded gradients, in one setting of ``weir bench cost``.
 
 The first group has the same elements to send, each worker's top-k; they differ in how these are written down:
 

@@ -142,6 +142,13 @@ def test_rooms_know_what_they_may_know() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_encodings_do_not_know_the_sparsifiers_that_stand_above_them() -> None:
+    encodings = [module for module in modules() if module.startswith("weir.host_agent.compression.encodings")]
+    known = {other for module in encodings for other in imports(module)}
+    assert "weir.host_agent.compression.bucket_layout" in known
+    assert not {other for other in known if other.startswith("weir.host_agent.compression.sparsifiers")}
+
+
 def test_rooms_do_without_what_they_must_do_without() -> None:
     wrong = [
         f"{module} imports {other}"

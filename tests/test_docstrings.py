@@ -13,8 +13,11 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDERS: Final = (
     "host_agent/transport",
     "host_agent/collectives",
+    "host_agent/compression",
     "host_agent/flows",
+    "host_agent/torch",
     "simulator",
+    "weir/calibrate",
     "wire",
 )
 

@@ -19,7 +19,7 @@ Kind = Literal["sparsifier", "parameter averaging", "low rank"]
 
 @dataclass(frozen=True)
 class Method:
-    """What is said of a method.
+    """A method, as it is listed.
 
     kind: how it is run, see ``weir.train.backends``. promises_density: whether what it sends is a share that
     was asked for. uses: the settings of ``weir train`` that it reads. encoding: how what is sent is written

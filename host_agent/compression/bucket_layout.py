@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where each parameter's gradient lies in a bucket, and in the vector that is made of it.
+"""Layouts: where each parameter's gradient lies in a bucket, and in the vector that is made of it.
 
 In the vector each parameter starts on a multiple of ``align`` elements of its own. So what is chosen, scaled
 and summed for a parameter depends on that parameter alone, not on which bucket DDP put it in: DDP rebuilds
@@ -150,7 +150,7 @@ class BucketLayout:
 
 @dataclass(frozen=True)
 class Span:
-    """Where a parameter lies in the gradient of the whole model.
+    """The place of a parameter in the gradient of the whole model.
 
     start: its first element, counted over all parameters in the module's order, which DDP's buckets do not
     change; length: its elements; total: those of the model.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How important a part of a gradient is: its layer class, and the magnitude class of each of its blocks.
+"""The importance of a part of a gradient: its layer class, and the magnitude class of each of its blocks.
 
 The layer class says how soon the next forward pass needs the parameter: it decides which of the network's
 queues a bucket's packets wait in. The magnitude class says how much the block contributes: together they
@@ -76,7 +76,7 @@ class LayerClasses:
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """What the classifier found in one vector. classes: of each block; quartiles: to be adopted, by name."""
+    """The classifier's findings in one vector. classes: of each block; quartiles: to be adopted, by name."""
 
     classes: npt.NDArray[np.uint8]
     quartiles: Mapping[str, npt.NDArray[np.float32]]

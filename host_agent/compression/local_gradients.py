@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker does with its own gradients before and after they are summed, whatever sums them.
+"""A worker's own part of the gradient step: before and after gradients are summed, whatever sums them.
 
-The DDP hook sums over a switch; ``weir calibrate`` sums in memory and loses blocks on purpose. Between
-``prepare`` and ``settle`` either decides what is delivered; the rest becomes the residual here.
+Between ``prepare`` and ``settle`` the exchange decides what is delivered; the rest becomes the residual here.
 """
 
 import time

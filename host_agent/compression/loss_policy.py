@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much of a gradient may go missing in one step: a budget by layer class and magnitude class.
+"""Loss policies: how much of a gradient may go missing in a step, by layer class and magnitude class.
 
 A block that goes missing counts as zero in the sum of that step, and its owner adds it to its next gradient
 (error feedback). The average is not rescaled by the number of workers that were included: the others would
@@ -41,7 +41,7 @@ class LossPolicyError(ValueError):
 
 @dataclass(frozen=True)
 class Accounts:
-    """What may go missing of one vector. of_block: each block's account; budgets: lanes, by account.
+    """The lanes of one vector that may go missing. of_block: each block's account; budgets: by account.
 
     There are MAGNITUDE_CLASSES accounts for every parameter, in the order of the layout.
     """

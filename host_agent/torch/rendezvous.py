@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the ranks of a process group find one controller and one job: through torch's store.
+"""The rendezvous of a process group: its ranks find one controller and one job through torch's store.
 
 Rank 0 decides and publishes; the others read. Where no controller is named and all ranks are on one machine,
 rank 0 has a switch and a controller started for them: how, it is told by whoever registered the backend.
@@ -44,7 +44,7 @@ class RendezvousError(RuntimeError):
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """What all ranks of a group agree on.
+    """The controller and the job that all ranks of a group agree on.
 
     controller: its address. job: the job's name there. token: the job's secret.
     hosts: by global rank, the host names of a local cluster; empty when each rank knows its own.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a calibration is told, checked before anything starts."""
+"""The settings of a calibration, checked before anything starts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ QUICK_GRID: Final = (0.1, 0.4, 0.9)
 
 @dataclass(frozen=True)
 class Length:
-    """How long a model is trained: until its accuracy hardly rises any more, or as near as minutes allow."""
+    """The length of a training: until accuracy hardly rises any more, or as near as minutes allow."""
 
     epochs: int
     max_steps: int | None = None

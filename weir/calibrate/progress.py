@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user sees while a calibration runs: a bar with the time left, and a line for each finding.
+"""Progress of a calibration, for a user: a bar with the time left, and a line for each finding.
 
 Where there is no terminal, a line now and then instead of the bar.
 """

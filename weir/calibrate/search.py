@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a model, and the search for the largest share that it can miss."""
+"""The questions asked of a model, and the search for the largest share that it can miss."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a run's gradients are exchanged: a method over the switch, or plain Gloo for reference."""
+"""The ways to exchange a run's gradients: a method over the switch, or plain Gloo for reference."""
 
 import contextlib
 from abc import ABC, abstractmethod

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long gradients are under way: a communication hook around another one.
+"""The time that gradients are under way: a communication hook around another one.
 
 This module must not postpone the evaluation of annotations: DDP looks at the hook's.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reduce, and the exchange of a bucket, puts on the wire: exactly, from who has which blocks.
+"""The bytes that a reduce, and the exchange of a bucket, put on the wire: exactly, from who has which blocks.
 
-Bytes count all headers from Ethernet up, in both directions (host_agent.report). Nothing may be lost or sent
-again: then the slot protocol (docs/protocol.md) leaves no choice. The blocks of a vector are dealt to K
+Bytes count all headers from Ethernet up, in both directions (``transport.report``). Nothing may be lost or
+sent again: then the slot protocol (docs/protocol.md) leaves no choice. The blocks of a vector are dealt to K
 streams, as many as the slots in use have columns; stream k holds blocks k, k + K, ... A stream asks for its
 first block by convention, then for each that some worker has. A slot's rounds are those of its busiest
 column; every worker sends one packet in each and gets one back. Lanes are in them for blocks that the worker
@@ -40,7 +40,7 @@ _WIDER: Final = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 @dataclass(frozen=True)
 class WireCost:
-    """What one or more reduces put on the wire.
+    """The packets and bytes of one or more reduces.
 
     packets: that each worker sends, and gets as many. up: bytes that each worker sends. down: bytes that each
     gets, the same for all. payload: of all of them, bytes of lanes, in so many blocks.
@@ -138,7 +138,7 @@ def by_block(flags: Flags, block: int) -> Flags:
 
 
 class Occupancy:
-    """Where each worker sends something of one parameter. sent: bool[workers, length]."""
+    """The elements of one parameter that each worker sends. sent: bool[workers, length]."""
 
     def __init__(self, sent: Flags) -> None:
         self.workers, self.length = sent.shape
@@ -239,7 +239,7 @@ def _asked(packed: Flags) -> tuple[Flags | None, Flags]:
     """Return the bitmap of a vector without masks, by lanes (None: nobody asks), and what is then sent, by 32
     lanes.
 
-    The same decisions as in host_agent.float_sum.
+    The same decisions as in ``collectives.float_sum``.
     """
     units = by_block(packed, SCALE_BLOCK // GROUP_LANES)
     blocks = units.shape[1]

@@ -132,7 +132,7 @@ class Encoder:
 
 
 class Proposal:
-    """What this worker would send of a bucket, before it knows of the others.
+    """One worker's choice of a bucket as masks, before it knows of the others'.
 
     elements: that are not zero. seconds: that it took to find them.
     """

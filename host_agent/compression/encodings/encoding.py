@@ -17,7 +17,7 @@ Kind = Literal["auto", "dense", "blocks", "shared-mask"]
 
 @dataclass(frozen=True)
 class Encoding:
-    """How one parameter is written down.
+    """The form in which one parameter is written down.
 
     Attributes:
         mask_block: elements per bit of the mask that the workers agree on, one of MASK_SIZES; only blocks of
@@ -84,7 +84,7 @@ def _size(text: str, size: str, known: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True)
 class EncodingPlan:
-    """How one bucket is written down; the same on every worker.
+    """The encoding of one bucket; the same on every worker.
 
     Attributes:
         encodings: by parameter.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an encoding would cost, predicted from counts that all workers know.
+"""Predictions of what an encoding would cost, from counts that all workers know.
 
 Counts do not say where blocks are, so this is an estimate where
 ``weir.host_agent.compression.encodings.cost`` is exact; it is made with operations that IEEE 754 rounds in
@@ -45,7 +45,7 @@ class JobSize:
 
 @dataclass(frozen=True)
 class Counts:
-    """What is known of one parameter.
+    """The counts of one parameter.
 
     union: blocks of 2^k elements that some worker had, k from 0 to 17. shares: of those of 2^k elements, the
     share that one worker had, on average, k from 0 to 8. mask: in use when they were counted. packed: of the

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What OmniReduce puts on the wire for the same gradients, as its open code sends them.
+"""OmniReduce's bytes on the wire for the same gradients, as its open code sends them.
 
 Fei et al., "Efficient Sparse Collective Communication and its application to Accelerate Distributed Deep
 Learning", SIGCOMM 2021; sands-lab/omnireduce, ``omnireduce-RDMA`` without GPUDirect (``direct_memory = 0``).

@@ -88,7 +88,7 @@ class _Table:
 
 @dataclass(frozen=True)
 class _Parameter:
-    """What is known and decided of a parameter.
+    """The counts of a parameter, and what was decided of it.
 
     mask: the one it has, or is to have next. wait: steps until it is counted again; period: from then to the
     next time.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many blocks of a vector are not empty, at 1, 2, 4, ... elements to a block, in one pass.
+"""Counts of the blocks of a vector that are not empty, at 1, 2, 4, ... elements to a block, in one pass.
 
 A block of 2k elements is not empty when one of its two halves is: each level follows from the one below,
 which is half as long. Eight bytes that are 0 or 1 are also one 64-bit number, so three levels are counted by

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the workers agreed to send of one bucket: from its vector to a shorter, packed one and back."""
+"""The part of a bucket that the workers agreed to send: from its vector to a packed one and back."""
 
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparsifiers: which part of a gradient is sent. One module each; registered by name."""
+"""Sparsifiers: which part of a gradient is sent. One module each; registered by name.
+
+May know: bucket layouts, and of the encodings what they cost. Knows nothing of communicators.
+"""
 
 from weir.host_agent.compression.bucket_layout import Span
 from weir.host_agent.compression.sparsifiers.base import (

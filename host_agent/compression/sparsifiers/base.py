@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a sparsifier is: it decides which part of a gradient travels now and which waits."""
+"""The base of all sparsifiers, which decide which part of a gradient travels now and which waits."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -25,7 +25,7 @@ MOST_FAVOUR: Final = 1.5
 they are held against it: with more, hardly a byte less was sent, of less energy."""
 
 MEMORY: Final = 0.8
-"""What was seen one step earlier counts so much less."""
+"""The weight of a step in what is known, against the step after it."""
 
 _PRIOR: Final = 16.0  # elements
 _WORD: Final = 32
@@ -149,7 +149,7 @@ class Dfs(Sparsifier):
 
 @dataclass(frozen=True)
 class _Known:
-    """What all workers know of a parameter.
+    """All workers' knowledge of a parameter.
 
     size: of its blocks. chosen, travelled: elements that the workers chose, added up, and those in the unions
     of it; over the last steps, the latest counting most.

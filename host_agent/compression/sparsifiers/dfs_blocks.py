@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DFS does with the blocks of one parameter: how much they hold, and which are worth their wire.
+"""The blocks of one parameter, as DFS sees them: how much they hold, and which are worth their wire.
 
 Vectors are cut into blocks of ``size`` elements, a power of two, from their start; the last one may be
 shorter. Nothing here sorts a whole vector: a sample tells from which magnitude on something comes into

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ExDyna and MiCRO share: every worker chooses in a part of its own, by one threshold that is steered.
+"""The base of ExDyna and MiCRO: every worker chooses in its own part, by one threshold that is steered.
 
 The whole model's gradient is cut in as many partitions as there are workers. In step t worker r chooses in
 partition (t + r) mod N, so no element is chosen twice, the union is no larger than the sum of the workers'
@@ -53,7 +53,7 @@ def corrected_factor(ratio: float) -> float:
 
 @dataclass(frozen=True)
 class Seen:
-    """What was observed of a parameter: how much was sent of it, and perhaps the sums' magnitudes."""
+    """One observation of a parameter: how much was sent of it, and perhaps the sums' magnitudes."""
 
     span: Span
     counts: torch.Tensor
@@ -146,7 +146,7 @@ class Exclusive(Sparsifier):
             self.threshold = self.threshold * corrected_factor(aim) if _LOST[0] < ratio < _LOST[1] else None
 
     def learn(self, seen: Sequence[Seen], sent: int) -> None:
-        """What else is to be learnt of a step in which ``sent`` elements were sent."""
+        """Learn what else there is to learn of a step in which ``sent`` elements were sent."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the step, the threshold, and what is owed."""

@@ -46,11 +46,14 @@ class DsSync:
     Args:
         model: the same on every rank. Load a checkpoint after making this. Of a DistributedDataParallel, the
             module inside it is averaged, and its own summing of gradients ends (as under ``no_sync``).
-        group_size, seed, local_rounds, shuffles: see Schedule. local_rounds None: 2 when there are racks,
-        else 1.
+        group_size: how large groups may be, see Schedule.
+        seed: which worker is where.
         racks: for each rank, its rack; None: as the controller knows it, with the backend "weir".
+        local_rounds: how often the racks average by themselves in a cycle; None: 2 when there are racks,
+            else 1.
+        shuffles: how many crossings there may be, see Schedule.
         may_contend: ranks that ``step`` may be told are contended; the groups without them are made ahead,
-        too.
+            too.
 
     Raises:
         ValueError: arguments that do not fit, or not the same on every rank.
@@ -74,7 +77,7 @@ class DsSync:
         self.model = model
         self.round = 0
         self.identical = False
-        """Whether all replicas have the same bits: at first, after ``finish``, after a round of one group."""
+        """True while replicas have the same bits: at first, after ``finish``, after a round of one group."""
         self._settings = (group_size, seed, local_rounds, shuffles, tuple(sorted(may_contend)))
         self._own: dict[tuple[int, ...], dist.ProcessGroup] = {}
         self._vectors = Vectors([*model.parameters(), *_float_buffers(model)])

@@ -25,7 +25,7 @@ class NoSlotsError(RuntimeError):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker is. switch: that it is on, which is its rack; empty: unknown."""
+    """A worker's place in the network. switch: that it is on, which is its rack; empty: unknown."""
 
     switch: str = ""
 

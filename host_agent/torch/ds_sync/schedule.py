@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who averages with whom in which round of DS-Sync (divide-and-shuffle synchronisation; arXiv 2007.03298).
+"""The schedule of DS-Sync, divide-and-shuffle synchronisation (arXiv 2007.03298): who averages with whom.
 
 The workers are blocks within blocks. In the simplest case they are the rows of a grid, and rounds alternate:
 the groups of one are the rows, those of the next a *crossing* of the rows, groups with members of every row
@@ -84,14 +84,12 @@ class Schedule:
             groups. None: two levels, as near to a square as there are divisors for it; three workers or fewer
             are one group.
         seed: which worker is where.
-        racks: for each worker, the rack it is in. Then each rack is a block by itself, so that only rounds of
-        the
-            last level leave racks. Makes no difference if there is one rack, or one worker in each.
+        racks: for each worker, the rack it is in. Each rack is then a block by itself, so that only rounds
+            of the last level leave racks. Makes no difference if there is one rack, or one worker in each.
         local_rounds: how often the levels before the last are gone through in a cycle: with racks, how much
             rarer the rounds are that cross the network between them.
         shuffles: how many crossings of a level there may be; None: as many as it takes until all have met.
-        With
-            fewer there are fewer groups to set up, and some pairs meet through others only.
+            With fewer there are fewer groups to set up, and some pairs meet through others only.
 
     Raises:
         ValueError: an argument that makes no sense, or not together with the others.
