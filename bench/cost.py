@@ -82,7 +82,7 @@ def measure_all(
 
 
 def _measured(todo: list[tuple[Setting, Recording]], processes: int) -> Iterator[Measured]:
-    """In any order; one at a time in this process."""
+    """Yield what was measured, in any order; with one process, in this one."""
     if processes == 1:
         yield from itertools.starmap(measure, todo)
         return
@@ -130,7 +130,7 @@ def _print(model: str, found: Sequence[Measured]) -> None:
 
 
 def _overview(found: Sequence[Measured]) -> None:
-    """The main comparisons of all settings in one table."""
+    """Show the main comparisons of all settings in one table."""
     workers = list(dict.fromkeys(one.setting.workers for one in found))
     rows: dict[str, list[str]] = {}
     for one in found:

@@ -59,7 +59,7 @@ class Bytes:
 
     @property
     def total(self) -> int:
-        """In both directions, headers included."""
+        """Return the bytes in both directions, headers included."""
         return self.up + self.down
 
     def __add__(self, other: "Bytes") -> "Bytes":

@@ -36,7 +36,7 @@ class Point:
 
     @classmethod
     def of(cls, sent: ReplayedStep) -> "Point":
-        """From what the workers chose."""
+        """Return the figures of what the workers chose."""
         chosen = np.concatenate(sent.chosen, axis=1)
         counts = np.count_nonzero(chosen, axis=1) / chosen.shape[1]
         union = int(np.count_nonzero(chosen.any(axis=0))) / chosen.shape[1]
@@ -102,7 +102,7 @@ def _rows(name: str, points: Sequence[Point], density: float) -> list[tuple[str,
 
 
 def _draw(path: Path, found: dict[str, list[Point]], density: float, model: Model, workers: int) -> None:
-    """Density of the sum over the steps, and load imbalance."""
+    """Draw the density of the sum over the steps, and load imbalance."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -27,12 +27,12 @@ class Segment:
 
     @property
     def in_bucket(self) -> slice:
-        """Its elements of the bucket."""
+        """Return its elements of the bucket."""
         return slice(self.bucket_start, self.bucket_start + self.length)
 
     @property
     def in_vector(self) -> slice:
-        """Its elements of the vector, padding left out."""
+        """Return its elements of the vector, padding left out."""
         return slice(self.vector_start, self.vector_start + self.length)
 
 
@@ -104,7 +104,7 @@ class BucketLayout:
 
     @cached_property
     def owners(self) -> npt.NDArray[np.intp]:
-        """For each block of the vector, the index of the segment it is of."""
+        """Return the index of the segment that each block of the vector is of."""
         counts = [-(-segment.length // self.align) for segment in self.segments]
         return np.repeat(
             np.arange(len(counts)), np.array(counts, np.intp) * (self.align // self.packet_block)
@@ -112,7 +112,7 @@ class BucketLayout:
 
     @cached_property
     def block_lengths(self) -> torch.Tensor:
-        """For each block, how many of its lanes are elements, 1 where all are padding; float32."""
+        """Return how many lanes of each block are elements, 1 where all are padding; float32."""
         lengths = torch.full((self.length // self.packet_block,), float(self.packet_block))
         for segment in self.segments:
             blocks = self.blocks_of(segment)
@@ -137,7 +137,7 @@ class BucketLayout:
             bucket[segment.in_bucket] = vector[segment.in_vector]
 
     def describe(self, index: int) -> str:
-        """In an error message: what element ``index`` of the vector is."""
+        """Say in an error message what element ``index`` of the vector is."""
         owner = self.segments[0]
         for segment in self.segments:
             if segment.vector_start <= index:

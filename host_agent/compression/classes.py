@@ -55,7 +55,7 @@ class LayerClasses:
 
     @classmethod
     def of(cls, module: torch.nn.Module) -> "LayerClasses":
-        """Those of the module's parameters that are trained."""
+        """Return the classes of the module's parameters that are trained."""
         named = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
         classes = layer_classes([size for _, size in named])
         return cls({name: found for (name, _), found in zip(named, classes, strict=True)})
@@ -130,7 +130,7 @@ class MagnitudeClassifier:
 def _quartiles(
     layout: BucketLayout, means: npt.NDArray[np.float32]
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Per tensor: its quartiles, a row each, and whether it has a block that is not zero.
+    """Return each tensor's quartiles, a row each, and whether it has a block that is not zero.
 
     They are three of its means: a quarter, a half, three quarters of those that are not zero are below them.
     """

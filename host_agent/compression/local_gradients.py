@@ -40,9 +40,13 @@ class Choice:
 class LocalGradients:
     """One worker's sparsifier, residuals and magnitude classes, from step to step.
 
-    error_feedback: keep what is not delivered for the next step. Where everything is sent and nothing may be
-    lost there is nothing to keep. exclude: patterns (fnmatch) of parameter names whose gradients are sent
-    whole, such as ``"*.bias"``; ``"1d"`` stands for every parameter of one dimension: biases, norms.
+    Args:
+        sparsifier: chooses what is sent.
+        policy: how much of it may go missing.
+        error_feedback: keep what is not delivered for the next step. Where everything is sent and nothing may
+            be lost there is nothing to keep.
+        exclude: patterns (fnmatch) of parameter names whose gradients are sent whole, such as ``"*.bias"``;
+            ``"1d"`` stands for every parameter of one dimension: biases, norms.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class LocalGradients:
         self.classifier = None if policy.lossless else MagnitudeClassifier()
 
     def join(self, module: torch.nn.Module, rank: int, workers: int) -> None:
-        """Whose gradients these are, and this worker's place in its group; again when either has changed."""
+        """Take the module's parameters and a place in a group; again when either has changed."""
         self.spans = spans_of(module)
         self.sparsifier.join(rank, workers)
 
@@ -136,7 +140,7 @@ class LocalGradients:
                 self.sparsifier.observe(total[place], union[place], self.spans[segment.name])
 
     def end_step(self) -> None:
-        """After every bucket of a step has been settled and observed."""
+        """End a step, of which every bucket has been settled and observed."""
         self.sparsifier.end_step()
 
     @property

@@ -53,10 +53,11 @@ class Accounts:
 class LossPolicy(BaseModel):
     """The shares, 0 to 1, that may go missing; frozen.
 
-    budgets: of the blocks of one magnitude class in one tensor, a row for each layer class from the front to
-    the back, in it a share for each magnitude class from the smallest to the largest. tensor: of a whole
-    tensor, by layer class; whatever the budgets say, no tensor loses more. calibration: how the numbers were
-    found, for people; ignored.
+    Args:
+        budgets: of the blocks of one magnitude class in one tensor: a row for each layer class from the front
+            to the back, in it a share for each magnitude class from the smallest to the largest.
+        tensor: of a whole tensor, by layer class; whatever the budgets say, no tensor loses more.
+        calibration: how the numbers were found, for people; ignored.
 
     Example::
 
@@ -98,7 +99,7 @@ class LossPolicy(BaseModel):
 
     @classmethod
     def from_budget(cls, p: float) -> Self:
-        """At most the share ``p`` of a tensor in the front layers, less towards the back (LAYER_SHAPE).
+        """Allow at most the share ``p`` of a tensor in the front layers, less towards the back (LAYER_SHAPE).
 
         Within a tensor small blocks may lose more than large ones (MAGNITUDE_SHAPE). 0: lossless.
         """

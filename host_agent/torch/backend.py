@@ -31,10 +31,11 @@ BACKEND = "weir"
 
 @dataclass(frozen=True)
 class GroupOptions:
-    """What a group may ask for: ``new_group(ranks, backend="weir", pg_options=GroupOptions(slots=16))``.
+    """Options of a group: ``new_group(ranks, backend="weir", pg_options=GroupOptions(slots=16))``.
 
-    slots: how many of the switch's slots its job is to have, 0: a share of what is free. Who makes many
-    groups at once divides the slots among them. The same on all ranks of the group.
+    Args:
+        slots: how many of the switch's slots the group's job is to have; 0: a share of what is free. Divide
+            them where many groups are made at once. The same on all ranks of the group.
     """
 
     slots: int = 0
@@ -129,13 +130,13 @@ class WeirProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single(
         self, output: torch.Tensor, whole: torch.Tensor, opts: Any = None
     ) -> QueuedWork:
-        """``reduce_scatter`` of one tensor that holds all parts."""
+        """Do a ``reduce_scatter`` of one tensor that holds all parts."""
         return self.reduce_scatter_single_coalesced([output], [whole], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_single_coalesced(self, outputs: Any, wholes: Any, opts: Any = None) -> QueuedWork:
-        """``reduce_scatter_single`` of several."""
+        """Do several ``reduce_scatter_single``."""
         op = _operator(opts)
 
         def run(outputs: Any, wholes: Any) -> None:
@@ -168,7 +169,7 @@ class WeirProcessGroup(dist.ProcessGroup):
         return self._queue(opts, run, outputs, inputs)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
-        """``allgather`` with the lists transposed: ``outputs[r][i]`` gets rank r's ``inputs[i]``."""
+        """Do an ``allgather`` with the lists transposed: ``outputs[r][i]`` gets rank r's ``inputs[i]``."""
 
         def run(outputs: Any, inputs: Any) -> None:
             for own, parts in zip(inputs, zip(*outputs, strict=True), strict=True):
@@ -177,13 +178,13 @@ class WeirProcessGroup(dist.ProcessGroup):
         return self._queue(opts, run, outputs, inputs)
 
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor, opts: Any = None) -> QueuedWork:
-        """``allgather`` into one tensor that holds all parts."""
+        """Do an ``allgather`` into one tensor that holds all parts."""
         return self.all_gather_single_coalesced([output], [own], opts)
 
     _allgather_base = all_gather_single
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> QueuedWork:
-        """``all_gather_single`` of several."""
+        """Do several ``all_gather_single``."""
 
         def run(outputs: Any, inputs: Any) -> None:
             for output, own in zip(outputs, inputs, strict=True):
@@ -225,7 +226,7 @@ class WeirProcessGroup(dist.ProcessGroup):
         input_split_sizes: Sequence[int] = (),
         opts: Any = None,
     ) -> QueuedWork:
-        """``alltoall`` along dimension 0 of one tensor."""
+        """Do an ``alltoall`` along dimension 0 of one tensor."""
 
         def run(outputs: Any, wholes: Any) -> None:
             self.collectives.all_to_all_single(outputs[0], wholes[0], output_split_sizes, input_split_sizes)
@@ -239,15 +240,15 @@ class WeirProcessGroup(dist.ProcessGroup):
         return self._queue(opts, lambda *_: self.collectives.barrier(), [], [])
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> QueuedWork:  # noqa: N803
-        """Not a collective: refused."""
+        """Refuse what is not a collective."""
         raise NotImplementedError(_NO_POINT_TO_POINT)
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> QueuedWork:  # noqa: N803
-        """Not a collective: refused."""
+        """Refuse what is not a collective."""
         raise NotImplementedError(_NO_POINT_TO_POINT)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> QueuedWork:
-        """Not a collective: refused."""
+        """Refuse what is not a collective."""
         raise NotImplementedError(_NO_POINT_TO_POINT)
 
     # The group itself.
@@ -257,7 +258,7 @@ class WeirProcessGroup(dist.ProcessGroup):
         return BACKEND
 
     def getRank(self) -> int:  # noqa: N802
-        """This process's rank in the group."""
+        """Return this process's rank in the group."""
         return self.rank()
 
     def getSize(self) -> int:  # noqa: N802
@@ -269,7 +270,7 @@ class WeirProcessGroup(dist.ProcessGroup):
 
     @property
     def group_name(self) -> str:
-        """Torch's name for the group."""
+        """Return torch's name for the group."""
         return self._group_name
 
     def _set_group_desc(self, desc: str) -> None:
@@ -277,7 +278,7 @@ class WeirProcessGroup(dist.ProcessGroup):
 
     @property
     def group_desc(self) -> str:
-        """Torch's description of the group."""
+        """Return torch's description of the group."""
         return self._group_desc
 
     def set_timeout(self, timeout: timedelta) -> None:

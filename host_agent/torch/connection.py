@@ -194,13 +194,14 @@ class Connection(Communicator):
             _stop_when_unused(self._cluster)
 
     def _stopped(self, reason: str) -> None:
-        """From the client's thread: the controller ended the job."""
+        """Abort, from the client's thread: the controller ended the job."""
         self._reducer.abort(f"the job was stopped: {reason}")
 
     def _member_left(self, _rank: int, reason: str) -> None:
-        """From the client's thread: another rank left cleanly, so it had the results of all it took part in.
+        """Abort after a while, from the client's thread: another rank left cleanly.
 
-        Everybody's contributions to those were in then. What is still not done after a while, it never began.
+        It had the results of all it took part in, so everybody's contributions to those were in. A
+        reduction that is not done after a while is one that it never began.
         """
         timer = threading.Timer(
             _GRACE_S, self._reducer.abort, [f"{reason}; no collective can complete without it"]
@@ -219,7 +220,10 @@ class Connection(Communicator):
 
 
 def _stop_when_unused(cluster: rendezvous.LocalCluster) -> None:
-    """Its jobs are other processes' now: one that dies or goes silent costs its job, so this ends."""
+    """Stop a cluster when it has no jobs left.
+
+    They are other processes' now: one that dies or goes silent costs its job, so this comes to an end.
+    """
     try:
         while cluster.status().jobs:
             time.sleep(_POLL_S)

@@ -36,25 +36,35 @@ _COUNTED = (*(name for name in COUNTERS if name not in _OF_THE_VALUES), "missing
 
 
 class HookState:
-    """What ``hook`` needs from step to step: the method, its settings, every parameter's residual.
+    """The state of ``hook`` from step to step: the method, its settings, every parameter's residual.
 
     Packets carry the layer class of their bucket, so that what the next forward pass needs first is summed
     first where the network is congested.
 
-    module: the DDP module the hook is registered on (or any module that holds the parameters); it gives the
-    names that errors and checkpoints use. process_group: a "weir" group, by default the module's, else the
-    default group. sparsifier: a registered name, or an object. density, threshold, block: its options.
-    encoding: how what it chose is written down (``weir.host_agent.compression.encodings.parse_rule``), by
-    default what the sparsifier says, mostly "auto". loss_policy: how much of each gradient may go missing in
-    a step rather than be waited for: a share from 0 to 1, a LossPolicy, or the path of a file with one; 0,
-    the default: nothing. error_feedback: keep what is not delivered for the next step (dense and without loss
-    there is nothing to keep). warmup_steps: over that many first steps the density goes down to its target.
-    exclude: parameters that are sent whole: name patterns (fnmatch), or "1d" for all of one dimension. seed:
-    of what a sparsifier draws at random, the same on all ranks.
-
     A residual is this rank's own: save ``state_dict()`` on every rank, beside the model. When the group has
     changed, ``bind`` on all its ranks: they go on from the state of the one that has made most steps, and a
     rank that has just joined starts without residuals.
+
+    Args:
+        module: the DDP module that the hook is registered on, or any module that holds the parameters; errors
+            and checkpoints use its names for them.
+        process_group: a "weir" group; by default the module's, else the default group.
+        sparsifier: a registered name, or an object.
+        density, threshold, block: the sparsifier's options, see SparsifierOptions.
+        encoding: how the chosen elements are written down: "auto", "dense", "blocks:B" or "shared-mask:M";
+            by default as the sparsifier says, mostly "auto".
+        loss_policy: how much of each gradient may go missing in a step rather than be waited for: a share
+            from 0 to 1, a LossPolicy, or the path of a file with one; by default nothing.
+        error_feedback: keep what is not delivered for the next step (dense and without loss there is nothing
+            to keep).
+        warmup_steps: over that many first steps the density goes down to its target.
+        exclude: parameters that are sent whole: name patterns (fnmatch), or "1d" for all of one dimension.
+        seed: of what a sparsifier draws at random, the same on all ranks.
+
+    Raises:
+        TypeError: the group is not one of the weir backend.
+        ValueError: no such sparsifier or encoding, an option out of range, or an encoding that does not fit
+            the sparsifier.
 
     Example::
 
@@ -215,7 +225,7 @@ class HookState:
 
 
 def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """Return the hook to register: ``ddp.register_comm_hook(state, weir.torch.hook)``.
+    """Sum a bucket's gradients; to be registered by ``ddp.register_comm_hook(state, weir.torch.hook)``.
 
     Gradients may be float16, bfloat16 or float32. A NaN or infinity raises NonFiniteError on every rank
     and names the parameter; nothing hangs and the group stays usable.
@@ -224,7 +234,7 @@ def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Ten
     if buffer.dtype not in _HOOKABLE:
         raise TypeError(
             f"weir.torch.hook sums gradients in float32, these are {buffer.dtype}: "
-            "train without the hook, which the weir backend sums them in 64 bits"
+            "train without the hook, and the weir backend sums them in 64 bits"
         )
     layout, last = state.layout_of(bucket), bucket.is_last()
     work = state.group.submit(lambda: state.exchange(layout, buffer, last), devices=devices_of(buffer))

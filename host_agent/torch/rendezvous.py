@@ -155,6 +155,6 @@ def _require_one_machine(store: Store, attempt: str, size: int, timeout: timedel
 
 
 def _machine() -> str:
-    """This machine's name, and what tells it from another of that name."""
+    """Return this machine's name, and what tells it from another of that name."""
     boot = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
     return f"{socket.gethostname()} {boot}"

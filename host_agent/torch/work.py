@@ -67,7 +67,7 @@ class QueuedWork(Work):
         return self._future
 
     def synchronize(self) -> None:
-        """``wait``, for callers that know only this name."""
+        """Wait; for callers that know only this name."""
         self.wait()
 
 

@@ -62,7 +62,7 @@ class RunProgress:
         self._say_so()
 
     def found(self, finding: Finding, spared: int) -> None:
-        """Print what was found, and shortens the bar."""
+        """Print what was found, and shorten the bar."""
         self._progress.update(self._task, advance=spared)
         self._say_so()
         share = f"{finding.tolerated:.0%} tolerated" if finding.tolerated else "nothing tolerated"
@@ -70,7 +70,7 @@ class RunProgress:
         self._console.print(f"{name_of(finding)}: {share}{beyond}", highlight=False)
 
     def _say_so(self) -> None:
-        """Without a terminal: how far it is, in steps of a tenth."""
+        """Say how far it is, where there is no terminal, in steps of a tenth."""
         task = self._progress.tasks[self._task]
         reached = int(_LINES * task.completed / task.total) if task.total else 0
         if not self._console.is_terminal and reached > self._said:

@@ -79,7 +79,7 @@ def _share(p: float) -> str:
 
 
 def draw(path: Path, done: Calibration) -> None:
-    """The findings as a picture: random loss, by layer class, by magnitude class."""
+    """Draw the findings: random loss, by layer class, by magnitude class."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -100,7 +100,7 @@ def draw(path: Path, done: Calibration) -> None:
 
 
 def _curves(axis: Any, done: Calibration) -> None:
-    """Points lost against the share of blocks lost, wherever all classes lose."""
+    """Draw points lost against the share of blocks lost, wherever all classes lose."""
     styles = {
         True: (_BLUE, "sent again with the next step"),
         False: (_ORANGE, "not sent again"),
@@ -118,7 +118,7 @@ def _curves(axis: Any, done: Calibration) -> None:
 
 
 def _bars(axis: Any, kind: str, title: str, order: str, done: Calibration) -> None:
-    """One bar for each class, and how much of the class there is."""
+    """Draw a bar for each class, and how much of the class there is."""
     findings = [f for f in done.findings if f.question.kind == kind]
     places = range(len(findings))
     axis.bar(places, [100.0 for _ in findings], color=_BLUE, alpha=0.15, label="too much, or not tried")

@@ -25,13 +25,13 @@ class Listener(Protocol):
     """Hears how a calibration goes; from several threads."""
 
     def expect(self, runs: int) -> None:
-        """So many more training runs may have to be made."""
+        """Hear that so many more training runs may have to be made."""
 
     def ran(self, question: Question | None, p: float, outcome: TrialOutcome) -> None:
-        """A run is over; question None: a lossless one."""
+        """Hear that a run is over; question None: a lossless one."""
 
     def found(self, finding: Finding, spared: int) -> None:
-        """A search is over; so many of the runs that were expected need not be made."""
+        """Hear that a search is over; so many of the runs that were expected need not be made."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _longest(grid: tuple[float, ...]) -> int:
 
 
 def _begin_process() -> None:
-    """One thread, the processes are parallel enough; an interrupt is the parent's to handle."""
+    """Keep to one thread, the processes are parallel enough, and leave interrupts to the parent."""
     import torch
 
     torch.set_num_threads(1)
@@ -133,5 +133,5 @@ def _begin_process() -> None:
 
 
 def mean_accuracy(accuracies: tuple[float, ...]) -> float:
-    """In per cent."""
+    """Return the mean in per cent."""
     return 100 * fmean(accuracies)

@@ -18,7 +18,7 @@ Table = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class Question:
-    """Which blocks are lost.
+    """A question: the blocks that are lost.
 
     index: of the class. shape: what a share of 1 means for each class. error_feedback: whether what is lost
     is sent again with the next step.
@@ -31,7 +31,7 @@ class Question:
 
     @property
     def name(self) -> str:
-        """For tables."""
+        """Return its name in tables."""
         name = f"{self.kind} {self.index}" if self.kind in {"layer", "magnitude"} else self.kind
         return name if self.error_feedback else name + NOT_SENT_AGAIN
 
@@ -42,7 +42,7 @@ class Question:
 
 
 def questions(layer_classes: Sequence[int], error_feedback: bool = True) -> Iterator[Question]:
-    """Loss of all blocks, with and without error feedback; of each layer class; of each magnitude class."""
+    """Yield loss of all blocks, with and without error feedback, of each layer and magnitude class."""
     again = error_feedback
     everything = _table(lambda _layer, _magnitude: True)
     yield Question("all", 0, everything)
@@ -79,7 +79,7 @@ class Measurement:
 
     @classmethod
     def of(cls, p: float, outcomes: Sequence[TrialOutcome], lossless: Sequence[float]) -> "Measurement":
-        """From the outcomes of the same seeds with this share, and the accuracies without loss.
+        """Return what the outcomes of the same seeds with this share mean, by the accuracies without loss.
 
         A seed gives parameters and an order of the data; both runs share its luck, so it must not count.
         """
@@ -106,7 +106,7 @@ class Finding:
         return next((m for m in self.measurements if m.p == self.tolerated), None)
 
     def as_json(self) -> dict[str, Any]:
-        """For the calibration record in a policy file."""
+        """Return the finding for the calibration record in a policy file."""
         return {
             "lost": self.question.kind,
             "class": self.question.index,

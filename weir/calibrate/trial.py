@@ -44,7 +44,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """accuracy: on held-out data, 0 to 1. lost: share of all blocks that were lost."""
+    """The end of a run. accuracy: on held-out data, 0 to 1. lost: share of all blocks that were lost."""
 
     accuracy: float
     lost: float
@@ -106,7 +106,7 @@ class _Training:
         return self.workers[rank].lose(self._shares[service.accounts])
 
     def run(self) -> None:
-        """All epochs."""
+        """Train all epochs."""
         config, samples = self.config, len(self.task.data.train)
         step = 0
         for epoch in range(1, config.epochs + 1):
@@ -149,7 +149,7 @@ class _Training:
 
 
 def run(trial: Trial) -> TrialOutcome:
-    """Train from the seed's parameters to the end, and measures."""
+    """Train from the seed's parameters to the end, and measure."""
     training = _Training(trial, make_task(trial.train))
     training.run()
     blocks = sum(worker.blocks for worker in training.workers)

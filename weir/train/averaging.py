@@ -24,22 +24,22 @@ class AveragingExchange(Exchange):
         self.meter = WeirMeter(self._averager.connections)
 
     def stepped(self) -> None:
-        """This round's average."""
+        """Make this round's average."""
         self._averager.step()
 
     @contextlib.contextmanager
     def measured(self, model: nn.Module) -> Iterator[None]:
-        """With the mean of all replicas."""
+        """Give the model the mean of all replicas while the block runs."""
         with self._averager.averaged():
             yield
 
     def epoch_ended(self, left: int) -> None:
-        """The parameters after the last epochs go into the final mean."""
+        """Take the parameters after the last epochs into the final mean."""
         if left < self._collected_epochs:
             self._averager.collect()
 
     def finish(self, batches: Iterable[Tensor]) -> None:
-        """The mean of all workers' parameters, and of those of the last epochs if so configured."""
+        """Take the mean of all workers' parameters, and of those of the last epochs if so configured."""
         self._averager.finish(batches if self._collected_epochs else None)
 
     def sent(self) -> Sent:

@@ -18,7 +18,7 @@ from weir.train.wirebytes import Meter, TcpMeter
 
 
 class Exchange(ABC):
-    """What replicas tell each other, and what that costs.
+    """A way for replicas to tell each other their gradients, or parameters, and what that costs.
 
     hook, state: the communication hook to register, if any, and its state. meter: counts its traffic.
     in_step: the replicas are equal after every step, not after the last one alone.
@@ -30,17 +30,17 @@ class Exchange(ABC):
     in_step = True
 
     def stepped(self) -> None:  # noqa: B027 may do nothing
-        """Called after each of the optimizer's steps."""
+        """Do what is to be done after each of the optimizer's steps."""
 
     def epoch_ended(self, left: int) -> None:  # noqa: B027 may do nothing
-        """Called after each epoch; ``left``: how many there are to come."""
+        """Do what is to be done after each epoch; ``left``: how many there are to come."""
 
     def finish(self, batches: Iterable[Tensor]) -> None:  # noqa: B027 may do nothing
-        """Called when all is done: makes the replicas equal. batches: inputs of this worker's last epoch."""
+        """Make the replicas equal when all is done. batches: inputs of this worker's last epoch."""
 
     @contextlib.contextmanager
     def measured(self, model: nn.Module) -> Iterator[None]:
-        """While the block runs every rank's ``model`` is the one to be evaluated."""
+        """Make every rank's ``model`` the one to be evaluated while the block runs."""
         average_buffers(model)
         yield
 
@@ -74,7 +74,7 @@ class GlooExchange(Exchange):
         self.meter = TcpMeter()
 
     def sent(self) -> Sent:
-        """Everything."""
+        """Return that everything was sent."""
         return Sent()
 
 
@@ -101,7 +101,7 @@ class SparseExchange(Exchange):
         self.meter = WeirMeter([self.state.group.connection])
 
     def sent(self) -> Sent:
-        """As the hook counted the last step."""
+        """Return what the hook counted in the last step."""
         last = self.state.last_step
         assert last is not None, "a step was taken"
         fills = self.state.exchanger.gradients.sparsifier.fills_union
@@ -117,7 +117,7 @@ class SparseExchange(Exchange):
         )
 
     def delivery(self) -> Delivery:
-        """As the hook counted the last step."""
+        """Return what the hook counted in the last step."""
         last = self.state.last_step
         assert last is not None, "a step was taken"
         return Delivery(last.counters, last.entered.lanes, last.missing, last.budget)

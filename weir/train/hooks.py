@@ -26,14 +26,14 @@ class CommunicationClock:
         self._total = 0.0
 
     def start(self) -> None:
-        """One more bucket is under way."""
+        """Count one more bucket as under way."""
         with self._lock:
             if self._open == 0:
                 self._since = time.perf_counter()
             self._open += 1
 
     def stop(self) -> None:
-        """One of them arrived."""
+        """Count one of them as arrived."""
         with self._lock:
             self._open -= 1
             if self._open == 0:
@@ -42,7 +42,7 @@ class CommunicationClock:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Something is under way while the block runs."""
+        """Count something as under way while the block runs."""
         self.start()
         try:
             yield
@@ -61,7 +61,7 @@ class CommunicationClock:
 
 
 def timed(hook: BucketHook, clock: CommunicationClock) -> BucketHook:
-    """``hook`` with the time from each bucket's start to its arrival on ``clock``."""
+    """Return ``hook`` with the time from each bucket's start to its arrival on ``clock``."""
 
     def timed_hook(state: Any, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         clock.start()

@@ -70,7 +70,7 @@ class LowRankExchange(Exchange):
         self._counted = 0, 0
 
     def hook(self, state: PowerSGDState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """torch's hook, from beginning to end in the group's thread, beside the backward pass."""
+        """Run torch's hook, from beginning to end in the group's thread, beside the backward pass."""
 
         def run() -> torch.Tensor:
             return powerSGD_hook(state, bucket).wait()

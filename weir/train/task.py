@@ -36,7 +36,7 @@ def make_task(config: TrainConfig) -> Task:
 
 
 def mean_loss(scores: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy over all targets: images, or words of all lines. Class scores are the last dimension."""
+    """Return the cross-entropy over all targets, images or words; class scores are the last dimension."""
     return functional.cross_entropy(scores.flatten(0, -2), targets.flatten())
 
 
@@ -68,12 +68,12 @@ def _measure(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[float, 
 
 
 def accuracy(model: nn.Module, held_out: Split) -> float:
-    """Share of right answers on the held-out set, found in this process alone."""
+    """Return the share of right answers on the held-out set, found in this process alone."""
     return _measure(model, held_out.inputs, held_out.targets)[1] / held_out.targets.numel()
 
 
 def evaluate(model: nn.Module, held_out: Split, rank: int, workers: int) -> tuple[float, float]:
-    """Mean loss and share of right answers on the held-out set; each rank does a part, all get the whole."""
+    """Return mean loss and share of right answers on the held-out set, of which each rank does a part."""
     targets = held_out.targets[rank::workers]
     loss, right = _measure(model, held_out.inputs[rank::workers], targets)
     # Whole numbers are summed exactly by every backend: the loss travels in millionths.

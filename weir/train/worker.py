@@ -114,7 +114,7 @@ class _Training:
         self.traffic = self.exchange.meter.read()
 
     def run(self) -> None:
-        """All epochs."""
+        """Train all epochs."""
         self.send(
             Ready(
                 rank=self.rank,
@@ -143,7 +143,7 @@ class _Training:
         return every is not None and self.step % every == 0
 
     def _evaluate(self, epoch: int, checksum: int | None = None) -> None:
-        """On the held-out data; a checksum says that training is over."""
+        """Evaluate on the held-out data; a checksum says that training is over."""
         finishing = self._traffic()
         with self.exchange.measured(self.task.model):
             loss, accuracy = evaluate(self.task.model, self.task.data.test, self.rank, self.workers)
@@ -201,7 +201,7 @@ class _Training:
         return step
 
     def _checksum(self) -> int:
-        """Of the parameters, which are now equal on all ranks; compared here if no launcher hears all."""
+        """Return the checksum of the parameters, equal on all ranks; compare it if no launcher hears all."""
         checksum = parameter_checksum(self.task.model)
         if self.spec.replicas == "group":
             self._compare(checksum)

@@ -124,7 +124,7 @@ def reduce_cost(occupied: Flags, packet_block: int, slots: int, *, fill: bool = 
 
 
 def by_block(flags: Flags, block: int) -> Flags:
-    """bool[workers, n] to bool[workers, blocks]: which blocks (a power of two) have one that is set."""
+    """Return bool[workers, blocks] of bool[workers, n]: which blocks (a power of two) have one set."""
     while block > 1:
         step = min(block, 8)
         if lacking := -flags.shape[1] % step:
@@ -146,7 +146,7 @@ class Occupancy:
         self._packed: dict[int | None, Flags] = {}
 
     def at(self, size: int) -> Flags:
-        """bool[workers, blocks] for blocks of ``size`` elements, a power of two; the last may be partial."""
+        """Return bool[workers, blocks] for blocks of ``size`` elements, a power of two, from the start."""
         if size not in self._levels:
             below = max(known for known in self._levels if known < size)
             self._levels[size] = by_block(self._levels[below], size // below)
@@ -171,7 +171,7 @@ class Occupancy:
         return _padded(rows.reshape(self.workers, -1), SCALE_BLOCK // GROUP_LANES)
 
     def filled(self, mask_block: int | None) -> Flags:
-        """``packed`` when every worker sends all that is selected."""
+        """Return what ``packed`` is when every worker sends all that is selected."""
         packed = self.packed(mask_block)
         return np.broadcast_to(packed.any(axis=0), packed.shape)
 
@@ -254,7 +254,7 @@ def _asked(packed: Flags) -> tuple[Flags | None, Flags]:
 
 
 def _scales(packed: Flags, counters: int) -> Flags:
-    """By 32 lanes: exponents, and right behind them each worker's counters in lanes of its own."""
+    """Return, by 32 lanes, exponents, and behind them each worker's counters in lanes of its own."""
     workers = len(packed)
     own = np.repeat(np.eye(workers, dtype=np.bool_), counters, axis=1)
     exponents = by_block(packed, SCALE_BLOCK // GROUP_LANES)

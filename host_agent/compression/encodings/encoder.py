@@ -66,7 +66,7 @@ class Encoder:
         self._learns = self._prescribed is None or self._prescribed.mask_block is not None
 
     def join(self, workers: int, slots: int) -> None:
-        """The group that the buckets are summed over; again when it has changed."""
+        """Take note of the group that the buckets are summed over; again when it has changed."""
         self._planner.resize(workers, slots)
 
     def plan(self, layout: BucketLayout, spans: Mapping[str, Span], excluded: Excluded) -> EncodingPlan:
@@ -119,7 +119,7 @@ class Encoder:
             self._planner.observe(selection.whole, selection.plan, total, told)
 
     def end_step(self) -> None:
-        """After the last bucket of a step."""
+        """End a step, after its last bucket."""
         self._planner.end_step()
 
     def state_dict(self) -> dict[str, Any]:

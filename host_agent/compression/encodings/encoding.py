@@ -36,7 +36,7 @@ DENSE: Final = Encoding()
 
 @dataclass(frozen=True)
 class EncodingRule:
-    """Which encodings may be used. size: of "blocks" and "shared-mask", elements per bit of the mask."""
+    """The encodings that may be used. size: of "blocks" and "shared-mask", elements per bit of the mask."""
 
     kind: Kind = "auto"
     size: int | None = None

@@ -66,7 +66,7 @@ class Counts:
         return min(self.union[-1], -(-self.length // size))
 
     def share(self, mask_block: int | None, packet_block: int) -> float:
-        """Of the packed vector's blocks of so many lanes, the share that one worker has."""
+        """Return the share of the packed vector's blocks of so many lanes that one worker has."""
         if mask_block is None or packet_block <= mask_block:
             return self.shares[packet_block.bit_length() - 1]
         if mask_block == self.mask_block:
@@ -161,7 +161,7 @@ def full_bytes(lanes: float, packet_block: int, workers: int) -> float:
 
 
 def scales_of(counts: Counts, mask_block: int | None) -> float:
-    """Exponents that are sent of a parameter."""
+    """Return how many exponents are sent of a parameter."""
     if mask_block is not None:
         return float(-(-counts.blocks(mask_block) * mask_block // SCALE_BLOCK))
     return min(-(-counts.length // SCALE_BLOCK), GROUP_LANES * counts.blocks(SCALE_BLOCK * GROUP_LANES))

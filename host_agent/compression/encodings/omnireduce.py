@@ -56,7 +56,7 @@ class Cost:
 
     @property
     def total(self) -> int:
-        """In both directions."""
+        """Return the bytes in both directions."""
         return self.up + self.down
 
 
@@ -117,7 +117,7 @@ def _thread(part: Flags, slots: int) -> tuple[npt.NDArray[np.int64], npt.NDArray
 
 
 def _bytes(blocks: npt.NDArray[np.int64], block: int) -> int:
-    """Of messages with so many blocks; those with none are not sent."""
+    """Return the bytes of messages with so many blocks; those with none are not sent."""
     payload = blocks[blocks > 0] * (block * _VALUE + _OFFSET)
     packets = -(-payload // _MTU)
     return int((payload + packets * _PACKET + _MESSAGE).sum())

@@ -60,18 +60,18 @@ class _Table:
         self._bytes: dict[int | None, float] = {}
 
     def lanes(self, mask_block: int | None, packet_block: int) -> PackedBlocks:
-        """Of the packed vector."""
+        """Return the parameter's blocks of the packed vector."""
         key = mask_block, packet_block
         if key not in self._lanes:
             self._lanes[key] = forecast.lanes_of(self._counts, mask_block, packet_block, self._job.workers)
         return self._lanes[key]
 
     def scales(self, mask_block: int | None) -> float:
-        """Exponents."""
+        """Return the parameter's exponents."""
         return forecast.scales_of(self._counts, mask_block)
 
     def words(self, mask_block: int) -> MaskWords:
-        """Of the mask tree."""
+        """Return the parameter's words of the mask tree."""
         if mask_block not in self._words:
             self._words[mask_block] = forecast.words_of(self._counts, mask_block)
         return self._words[mask_block]
@@ -118,7 +118,7 @@ class Planner:
         self.resize(workers, slots)
 
     def resize(self, workers: int, slots: int) -> None:
-        """The group's size and how many slots its job has. Masks stay until the next step has ended."""
+        """Take the group's size and its job's slots. Masks stay until the next step has ended."""
         self._workers, self._slots = workers, slots
         self._retabulate(self._parameters)
 
@@ -164,7 +164,7 @@ class Planner:
             self._observed[segment.name] = self._counts(segment, mask_block, union, counted, len(counts))
 
     def end_step(self) -> None:
-        """Every bucket of the step has been observed."""
+        """End a step, of which every bucket has been observed."""
         before = self._tables
         parameters = {
             name: replace(known, wait=0 if self._has_changed(name) else known.wait - 1)
@@ -198,7 +198,7 @@ class Planner:
         return name not in self._parameters or self._parameters[name].wait <= 0
 
     def _watch(self, layout: BucketLayout, total: torch.Tensor) -> None:
-        """Between two counts: how many elements the union has now."""
+        """Count, between two counts of everything, how many elements the union has now."""
         watched = [
             segment
             for segment in layout
@@ -226,7 +226,7 @@ class Planner:
     def _counts(
         self, segment: Segment, mask_block: int | None, union: list[int], counted: list[int], workers: int
     ) -> Counts:
-        """From the union's counts and the sums of all workers' counts of their packed vectors."""
+        """Return the counts that follow from the union's and from those of all workers' packed vectors."""
         known = self._parameters.get(segment.name)
         fine = pyramid.LEVELS if mask_block is None else mask_block.bit_length()
         shares = [_share(n, workers * blocks) for n, blocks in zip(counted[:fine], union[:fine], strict=True)]
@@ -312,7 +312,7 @@ class Planner:
         return DENSE if known is None else Encoding(known.mask_block)
 
     def _table(self, segment: Segment) -> _Table:
-        """Of a parameter that was never counted: as if everything were sent."""
+        """Return a parameter's table; where it was never counted, as if everything were sent."""
         return self._tables.get(segment.name) or _Table(_everything(segment.length), self._job)
 
     def _cheapest(

@@ -47,7 +47,7 @@ def counts_torch(vector: torch.Tensor, levels: int) -> torch.Tensor:
 
 
 def _flags(vector: torch.Tensor) -> torch.Tensor:
-    """Per element whether it is not zero, uint8; padded with zeros to a multiple of eight."""
+    """Return for each element whether it is not zero, uint8; padded with zeros to a multiple of eight."""
     length = vector.numel()
     padded = max(1, -(-length // 8)) * 8
     if vector.dtype == torch.bool and padded == length and vector.storage_offset() % 8 == 0:

@@ -29,7 +29,7 @@ class Part:
 
     @property
     def in_packed(self) -> slice:
-        """Its elements of the packed vector, in whole blocks."""
+        """Return its elements of the packed vector, in whole blocks."""
         start = self.target.vector_start
         return slice(start, start + -(-self.target.length // self.mask_block) * self.mask_block)
 
@@ -62,7 +62,7 @@ class Part:
         return True
 
     def pack_torch(self, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """``pack`` on any device."""
+        """Do what ``pack`` does, on any device."""
         if self.words is None:
             part[:] = whole
         else:
@@ -70,7 +70,7 @@ class Part:
             part[:] = padded.view(-1, self.mask_block)[self._rows(whole.device)].view(-1)
 
     def unpack_torch(self, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """``unpack`` on any device."""
+        """Do what ``unpack`` does, on any device."""
         if self.words is None:
             whole[:] = part
         else:
@@ -79,7 +79,7 @@ class Part:
             whole[:] = padded[: whole.numel()]
 
     def subtract_torch(self, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """``subtract`` on any device."""
+        """Do what ``subtract`` does, on any device."""
         if self.words is None:
             whole -= part
         else:
@@ -107,7 +107,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which elements of a bucket's vector travel, the same on all workers.
+    """The elements of a bucket's vector that travel, the same on all workers.
 
     whole: layout of the vector. layout: of the packed one: the same parameters, of each only what is
     selected; its blocks are those of the packets. Where every parameter is sent whole, both vectors are one.
@@ -181,7 +181,7 @@ class Selection:
         return union
 
     def describe(self, index: int) -> str:
-        """In an error message: what element ``index`` of the packed vector is."""
+        """Say in an error message what element ``index`` of the packed vector is."""
         found = self.parts[0]
         for part in self.parts:
             if part.target.length and part.target.vector_start <= index:

@@ -43,7 +43,7 @@ def write_mask(vector: torch.Tensor, mask_block: int, words: Lanes) -> int:
 
 
 def write_mask_torch(vector: torch.Tensor, mask_block: int, words: Lanes) -> int:
-    """``write_mask`` on the vector's device: only the words, and the count, leave it."""
+    """Do what ``write_mask`` does on the vector's device: only the words, and the count, leave it."""
     chosen = vector != 0
     padded = torch.nn.functional.pad(chosen, (0, words.size * WORD_BITS * mask_block - chosen.numel()))
     bits = padded.view(-1, mask_block).any(dim=1).view(-1, 8)
@@ -85,7 +85,7 @@ def _summary(words: Lanes) -> Lanes:
 
 
 def _check_words(words: npt.NDArray[Any], length: int, mask_block: int) -> None:
-    """The C side reads and writes as many words as the vector needs."""
+    """Refuse words that are not as many as the vector needs, which the C side reads and writes."""
     engine.contiguous(words, "words", np.uint32)
     if words.size != words_for(length, mask_block):
         raise ValueError(

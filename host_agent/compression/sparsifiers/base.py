@@ -17,11 +17,17 @@ WARMUP_DENSITY: Final = 0.25
 class SparsifierOptions:
     """The settings every sparsifier may read; each reads those it knows.
 
-    density: fraction kept, in (0, 1]. threshold: magnitude from which an element is kept, at least 0.
-    block: lanes in one block, 32, 64, 128 or 256. warmup_steps: over so many first steps the density goes
-    down to its target, from WARMUP_DENSITY. seed: of whatever is drawn at random; the same on every worker.
-    energy: instead of a density, the share of a gradient's energy (its sum of squares) that may wait, at
-    least 0 and below 1; None: by density.
+    Args:
+        density: fraction kept, above 0 and at most 1.
+        threshold: magnitude from which an element is kept, at least 0.
+        block: elements in a block, of methods that choose whole blocks: 32, 64, 128 or 256.
+        warmup_steps: over so many first steps the density goes down to its target, from WARMUP_DENSITY.
+        seed: of whatever is drawn at random; the same on every worker.
+        energy: instead of a density, the share of a gradient's energy (its sum of squares) that may wait, at
+            least 0 and below 1; None: by density.
+
+    Raises:
+        ValueError: an option out of range.
     """
 
     density: float = 0.05
@@ -95,7 +101,7 @@ class Sparsifier(ABC):
         self.rank, self.workers = 0, 1
 
     def join(self, rank: int, workers: int) -> None:
-        """This worker's place in the group, before the first step and whenever the group has changed."""
+        """Take a place in the group: before the first step and whenever the group has changed."""
         self.rank, self.workers = rank, workers
 
     @property
@@ -137,7 +143,7 @@ class Sparsifier(ABC):
         """
 
     def end_step(self) -> None:
-        """The step is over: every parameter's sum has been observed."""
+        """End a step, in which every parameter's sum has been observed."""
         self.step += 1
 
     def state_dict(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class Piece:
 
     @property
     def length(self) -> int:
-        """Elements."""
+        """Return how many elements it has."""
         return self.last - self.first
 
 
@@ -163,7 +163,7 @@ def _pieces(span: Span, workers: int) -> list[Piece]:
 
 
 def _proportional(norms: list[float], sizes: list[int], total: float) -> list[float]:
-    """``total`` elements divided in proportion to norms, to no layer more than its size."""
+    """Divide ``total`` elements in proportion to norms, to no layer more than its size."""
     counts, left, weight = [0.0] * len(norms), total, sum(norms)
     for number in sorted(range(len(norms)), key=lambda n: norms[n] / sizes[n], reverse=True):
         counts[number] = min(float(sizes[number]), left * norms[number] / max(weight, _LEAST))

@@ -20,7 +20,7 @@ _LARGEST: Final = float(torch.finfo(torch.float32).max)
 
 
 def keep_from(values: torch.Tensor, threshold: float) -> torch.Tensor:
-    """``values`` (float32) where ``|x| >= threshold`` or x is NaN, zero elsewhere; one pass, a new tensor.
+    """Return ``values`` (float32) where ``|x| >= threshold`` or x is NaN, zero elsewhere; a new tensor.
 
     An infinite or NaN threshold keeps infinities and NaNs alone.
     """
@@ -33,12 +33,12 @@ def keep_from(values: torch.Tensor, threshold: float) -> torch.Tensor:
 
 
 def keep_non_finite(values: torch.Tensor) -> torch.Tensor:
-    """``values`` (float32) where they are infinite or NaN, zero elsewhere."""
+    """Return ``values`` (float32) where they are infinite or NaN, zero elsewhere."""
     return torch.nn.functional.hardshrink(values, _LARGEST)
 
 
 def keep_largest(values: torch.Tensor, count: int) -> torch.Tensor:
-    """``values`` (flat float32) with all but the ``count`` largest magnitudes set to zero, in a new tensor.
+    """Return ``values`` (flat float32) with all but the ``count`` largest magnitudes zero, a new tensor.
 
     Of equal magnitudes the first are kept. What is not finite is kept in any case, beyond the count, too.
     """
@@ -81,7 +81,7 @@ def _select(scores: torch.Tensor, count: int) -> tuple[float, int]:
 
 
 def _among(scores: torch.Tensor, count: int, above: int) -> tuple[float, int]:
-    """As ``_select``, of ``above`` scores and of these, which are all the others that matter."""
+    """Select as ``_select`` does, of ``above`` scores and of these, which are all the others that matter."""
     rank = count - above
     value = float(torch.kthvalue(scores, scores.numel() - rank + 1).values)
     return value, 0 if math.isnan(value) else int(torch.count_nonzero(scores >= value)) - rank
@@ -106,7 +106,7 @@ def _bracket(scores: torch.Tensor, count: int) -> tuple[float, float]:
 
 
 def _where(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """``values[mask]`` in any order, for masks with few bits set."""
+    """Return ``values[mask]`` in any order, for masks with few bits set."""
     return values[positions(mask)]
 
 
@@ -123,7 +123,7 @@ def positions(mask: torch.Tensor) -> torch.Tensor:
 
 
 def rounded(expected: float, step: int, place: float = 0.0) -> int:
-    """``expected``, a number of things to keep, as a whole number: rounded up in some steps, down in others.
+    """Return ``expected``, how much to keep, as a whole number: rounded up in some steps, down in others.
 
     Rounding up always would send several times too much of a model with many small parameters, rounding down
     would never send anything of these. Here the mean over steps is ``expected``. place: the sum of what is

@@ -84,13 +84,13 @@ class Dfs(Sparsifier):
         return self.density / max(1.0, self._of(span).spread * self.workers)
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """Whole blocks of ``gradient``, and what is not finite."""
+        """Return whole blocks of ``gradient``, and what is not finite."""
         sent = torch.empty_like(gradient)
         self.encode_into(gradient, span, sent)
         return sent
 
     def encode_into(self, gradient: torch.Tensor, span: Span, out: torch.Tensor) -> None:
-        """The same, to memory that is there already."""
+        """Write what ``encode`` returns to memory that is there already."""
         size, count = self.mask_block_of(span), self._quota(span)
         lengths, favour = norms(gradient, size), self._favour(span)
         if self.options.energy is not None:
@@ -132,7 +132,7 @@ class Dfs(Sparsifier):
         )
 
     def end_step(self) -> None:
-        """From now on what was found in this step counts."""
+        """End a step: from now on what was found in it counts."""
         self._known = {**self._known, **self._found}
         self._found = {}
         super().end_step()

@@ -138,7 +138,7 @@ class Exclusive(Sparsifier):
             self._steer(ratio)
 
     def _steer(self, ratio: float) -> None:
-        """The corrected rule; what was sent too little or too much in the last steps moves the target."""
+        """Apply the corrected rule: what was sent too little or too much in the past moves the target."""
         most = _HORIZON / 4
         self._owed = min(max(self._owed + 1.0 - ratio, -most), most)
         aim = ratio / (1.0 + self._owed / _HORIZON)

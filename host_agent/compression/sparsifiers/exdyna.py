@@ -66,7 +66,7 @@ class ExDyna(_Counted):
         self._edges: tuple[int, list[int]] | None = None  # the number of workers, and the edges for it
 
     def edges(self, total: int) -> Sequence[int]:
-        """Parts that were chosen equally much in; equal parts at first."""
+        """Return parts in which equally much was chosen; equal parts at first."""
         if self._weights is None:
             return [number * total // self.workers for number in range(self.workers + 1)]
         if self._edges is None or self._edges[0] != self.workers:
@@ -125,13 +125,13 @@ class ExDynaPublished(_Counted):
         self._blocks: list[int] = []  # of each partition
 
     def _fit(self) -> None:
-        """A group of another size begins with equal partitions."""
+        """Begin with equal partitions in a group of another size."""
         if len(self._blocks) != self.workers:
             more = _BLOCKS % self.workers
             self._blocks = [_BLOCKS // self.workers + (number < more) for number in range(self.workers)]
 
     def edges(self, total: int) -> Sequence[int]:
-        """Run of blocks."""
+        """Return the runs of blocks."""
         self._fit()
         return [-(-edge * total // _BLOCKS) for edge in itertools.accumulate(self._blocks, initial=0)]
 

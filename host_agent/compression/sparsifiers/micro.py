@@ -20,7 +20,7 @@ class Micro(Exclusive):
     reference = "Yoon and Oh, HiPC 2023"
 
     def edges(self, total: int) -> Sequence[int]:
-        """Equal parts."""
+        """Return equal parts."""
         return [number * total // self.workers for number in range(self.workers + 1)]
 
 

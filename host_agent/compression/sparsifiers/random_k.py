@@ -28,7 +28,7 @@ class RandomK(Sparsifier):
     mask_block = 1
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """About ``density * length`` elements of ``gradient``, and what is not finite."""
+        """Return about ``density * length`` elements of ``gradient``, and what is not finite."""
         kept = rounded(self.density * span.length, self.step, self.density * span.start)
         drawn = self._draw(kept, span).to(gradient.device)
         sent = keep_non_finite(gradient)
@@ -36,7 +36,7 @@ class RandomK(Sparsifier):
         return sent
 
     def _draw(self, count: int, span: Span) -> torch.Tensor:
-        """``count`` places of ``span``, ascending; drawn on the CPU, so that all devices have the same."""
+        """Draw ``count`` places of ``span``, ascending; on the CPU, so that all devices have the same."""
         mixed = np.random.SeedSequence([self.options.seed, self.step, span.start]).generate_state(1)
         generator = torch.Generator().manual_seed(int(mixed[0]))
         edges = torch.arange(count + 1) * span.length // max(count, 1)

@@ -24,6 +24,6 @@ class TopK(Sparsifier):
     reference = "Aji and Heafield, EMNLP 2017"
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """About ``density * length`` elements of ``gradient``, and what is not finite."""
+        """Return about ``density * length`` elements of ``gradient``, and what is not finite."""
         kept = rounded(self.density * span.length, self.step, self.density * span.start)
         return keep_largest(gradient, kept)

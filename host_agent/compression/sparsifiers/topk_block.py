@@ -25,7 +25,7 @@ class TopKBlock(Sparsifier):
     uses = ("density", "block")
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        """About ``density * blocks`` blocks of ``gradient``, and those with anything that is not finite."""
+        """Return about ``density * blocks`` blocks, and those with anything that is not finite."""
         block = self.options.block
         whole, rest = divmod(gradient.numel(), block)
         body, tail = gradient[: whole * block].view(whole, block), gradient[whole * block :]

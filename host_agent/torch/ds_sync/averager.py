@@ -191,7 +191,7 @@ class DsSync:
 
     @property
     def connections(self) -> list[Connection]:
-        """This rank's jobs on the switch, the default group's first: where traffic is counted."""
+        """Return this rank's jobs on the switch, the default group's first: where traffic is counted."""
         groups = dict.fromkeys([dist.group.WORLD, *self._own.values()])
         return [group.connection for group in groups if isinstance(group, WeirProcessGroup)]
 
@@ -202,7 +202,7 @@ class DsSync:
         return {"round": self.round, "collected": self._collected, "mean": [v.clone() for v in self._mean]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from a rank's state: bit by bit, with the same model, optimizer, arguments and ranks."""
+        """Continue from a rank's state, bit by bit: with the same model, optimizer, arguments and ranks."""
         self.round, self._collected = state["round"], state["collected"]
         self._mean = [vector.clone() for vector in state["mean"]]
         self.identical = False

@@ -28,7 +28,7 @@ _POLYNOMIALS: Final = {2: 0b11, 4: 0b111, 8: 0b1011, 16: 0b10011}
 
 
 def crossings(blocks: Blocks, generator: random.Random) -> list[Crossing]:
-    """Crossings in which every two members of different blocks meet at least once, in few.
+    """Return few crossings in which every two members of different blocks meet at least once.
 
     Parts are as many as the smallest block has members. Of larger blocks a part may have two members and
     more, evenly spread. Only ``generator.random`` is used: its numbers are the same in every version of
@@ -49,7 +49,7 @@ def shuffled(members: Iterable[T], generator: random.Random) -> list[T]:
 
 
 def _completed(first: Iterable[Crossing], blocks: Blocks, generator: random.Random) -> list[Crossing]:
-    """Those of ``first`` in which some pair meets for the first time, and as many more as it takes."""
+    """Return those of ``first`` in which some pair meets for the first time, and as many more as it takes."""
     missing: _Missing = {
         member: {other for block in blocks if block is not members for other in block}
         for members in blocks
@@ -77,7 +77,7 @@ def _lines(blocks: Blocks) -> Iterable[Crossing]:
 
 
 def _line(size: int, slope: int, row: int, column: int) -> int:
-    """column + slope * row among ``size`` elements: of a field where that is easy, else modulo ``size``."""
+    """Return column + slope * row among ``size`` elements: of a field where that is easy, else modulo."""
     if size not in _POLYNOMIALS:
         return (column + slope * row) % size
     product, row = 0, row % size
@@ -130,7 +130,7 @@ def _news(crossing: Crossing, missing: _Missing) -> int:
 
 
 def _meet(crossing: Crossing, missing: _Missing) -> int:
-    """Strikes the pairs of a crossing off; how many there were."""
+    """Strike the pairs of a crossing off; return how many there were."""
     news = _news(crossing, missing)
     for part in crossing:
         for a, b in combinations(part, 2):

@@ -31,7 +31,7 @@ class Place:
 
     @classmethod
     def own(cls) -> "Place":
-        """This process's, as the controller told its default group."""
+        """Return this process's, as the controller told its default group."""
         world = dist.group.WORLD
         return cls(world.connection.membership.switch_name) if isinstance(world, WeirProcessGroup) else cls()
 
@@ -60,7 +60,7 @@ def make_groups(memberships: Sequence[Ranks], places: Sequence[Place]) -> dict[R
 
 
 def _slots_each(world: WeirProcessGroup, memberships: Sequence[Ranks], places: Sequence[Place]) -> int:
-    """As rank 0 finds the switches, told to all."""
+    """Return the slots of each group as rank 0 finds the switches, told to all."""
     answer: list[object] = [None]
     if dist.get_rank() == 0:
         switches = [frozenset(places[rank].switch for rank in ranks) for ranks in memberships]

@@ -47,7 +47,7 @@ class Group:
 
     @property
     def equal(self) -> bool:
-        """Is it the plain mean?"""
+        """Return whether it is the plain mean."""
         return len(set(self.weights)) == 1
 
     def weight(self, rank: int) -> Fraction:
@@ -137,7 +137,7 @@ class Schedule:
 
     @property
     def longest_wait(self) -> int:
-        """``period`` for contended workers, too: in any so many rounds they meet everybody."""
+        """Return the period of contended workers: in any so many rounds they, too, meet everybody."""
         return self.period * (EXCUSED + 1)
 
     def partition(self, number: int, contended: Collection[int] = ()) -> Partition:
@@ -274,7 +274,7 @@ def _crossing_group(part: Sequence[int], blocks: Sequence[Sequence[int]], whole:
 
 
 def _cut(ranks: Sequence[int], count: int) -> list[Sequence[int]]:
-    """``count`` parts one after another, of sizes that differ by one at most, the larger first."""
+    """Cut into ``count`` parts one after another, of sizes that differ by one at most, the larger first."""
     small, extra = divmod(len(ranks), count)
     edges = [small * number + min(number, extra) for number in range(count + 1)]
     return [ranks[start:end] for start, end in pairwise(edges)]
