@@ -52,17 +52,17 @@ class Contribution:
     """One worker's part of a float32 sum: fixed-point lanes, and the scale that all workers agreed on.
 
     rows: which blocks of the vector the lanes and exponents are of, the same on every worker; None: all of
-    them. The others are zero on every worker. count: values of the vector. block: lanes that share an
-    exponent. packet: lanes in a block of the packets, the unit of what is skipped and lost; it divides
-    ``block``.
+    them. The others are zero on every worker. count: values of the vector. scale_block: lanes that
+    share an exponent. packet_block: lanes in a block of the packets, the unit of what is skipped and lost; it
+    divides ``scale_block``.
     """
 
     lanes: npt.NDArray[np.int32]
     exponents: Lanes
     rows: quantize.Rows | None
     count: int
-    block: int
-    packet: int
+    scale_block: int
+    packet_block: int
     workers: int
 
     def add(
@@ -75,22 +75,22 @@ class Contribution:
         arrays are of the packets' blocks in ``lanes``.
         """
         lanes = self.lanes.copy() if keep else self.lanes
-        report = communicator.reduce_lanes(lanes.view(np.uint32), Op.ADD, self.packet, service)
+        report = communicator.reduce_lanes(lanes.view(np.uint32), Op.ADD, self.packet_block, service)
         if keep and report.given_back.blocks.size:
-            give_back(self.lanes, report.given_back.blocks, self.packet)
+            give_back(self.lanes, report.given_back.blocks, self.packet_block)
         return replace(self, lanes=lanes), report
 
     def places(self) -> npt.NDArray[np.uint32] | None:
-        """Return which block of the vector each packet block in ``lanes`` is; None: the same one."""
+        """Return which packet block of the vector each one in ``lanes`` is; None: the same one."""
         if self.rows is None:
             return None
-        parts = np.arange(self.block // self.packet, dtype=np.uint32)
+        parts = np.arange(self.scale_block // self.packet_block, dtype=np.uint32)
         found: npt.NDArray[np.uint32] = (self.rows[:, np.newaxis] * np.uint32(parts.size) + parts).reshape(-1)
         return found
 
     def occupied(self) -> npt.NDArray[np.bool_]:
         """Return for each packet block in ``lanes`` whether it is sent: it is not zero here."""
-        return np.asarray(self.lanes.reshape(-1, self.packet).any(axis=1))
+        return np.asarray(self.lanes.reshape(-1, self.packet_block).any(axis=1))
 
     def values(self) -> npt.NDArray[np.float32]:
         """Return the vector that the lanes stand for.
@@ -104,51 +104,64 @@ class Contribution:
 
     def write(self, vector: npt.NDArray[np.float32]) -> None:
         """Overwrite the blocks of ``vector`` that the lanes are of."""
-        scale = self.exponents, self.block, self.workers
+        scale = self.exponents, self.scale_block, self.workers
         if self.rows is None:
             quantize.from_fixed(self.lanes, *scale, out=vector)
         else:
             quantize.from_fixed_rows(self.lanes, self.rows, *scale, out=vector)
 
 
-def give_back(flat: npt.NDArray[Any], blocks: npt.NDArray[np.integer[Any]], block: int) -> None:
+def give_back(flat: npt.NDArray[Any], blocks: npt.NDArray[np.integer[Any]], packet_block: int) -> None:
     """Zero ``blocks`` of ``flat``, a whole number of blocks: what no result included is not delivered."""
-    flat.reshape(-1, block)[blocks] = 0
+    flat.reshape(-1, packet_block)[blocks] = 0
 
 
 def encode(
     communicator: Communicator,
     values: npt.NDArray[np.float32],
     name: Namer,
-    block: int,
+    scale_block: int,
     service: ServiceClass = LOSSLESS,
     *,
-    packet: int | None = None,
+    packet_block: int | None = None,
     dense: bool = False,
     notes: Lanes = NO_NOTES,
 ) -> Contribution:
     """Agree with all workers on the scale of every block, and put ``values`` to it.
 
     Where many blocks are zero on all workers, the lanes are of the others alone. They are in memory that the
-    next call takes again. NonFiniteError on every worker when any value is NaN or infinite; ``name``
-    describes it by flat index. service: the layer class of the packets; without budgets. packet: lanes in a
-    block of the packets, by default those that share a scale. dense: hardly any block is zero on all workers,
-    so they do not ask each other which. notes: lanes that travel with the scales; becomes their maximum over
-    all workers.
+    next call takes again.
+
+    Args:
+        communicator: of all workers, which make the same call.
+        values: float32, flat; they stay as they are.
+        name: describes a value by flat index, for errors.
+        scale_block: lanes that share a scale.
+        service: the layer class of the packets; without budgets.
+        packet_block: lanes in a block of the packets, by default those that share a scale.
+        dense: hardly any block is zero on all workers, so they do not ask each other which.
+        notes: lanes that travel with the scales, and become their maximum over all workers.
+
+    Raises:
+        NonFiniteError: some value of some worker is NaN or infinite; on every worker.
     """
-    exponents = quantize.exponents(values, block)
+    exponents = quantize.exponents(values, scale_block)
     rows = None if dense else _occupied(communicator, exponents, service)
     shared = _agree(communicator, exponents, rows, quantize.NOT_FINITE, values, name, service, notes)
     if rows is not None and rows.size <= exponents.size * WORTH_SELECTING:
-        lanes = communicator.scratch.take(rows.size * block)
-        quantize.to_fixed_rows(values, rows, shared, block, communicator.size, out=lanes)
-        return Contribution(lanes, shared, rows, values.size, block, packet or block, communicator.size)
+        lanes = communicator.scratch.take(rows.size * scale_block)
+        quantize.to_fixed_rows(values, rows, shared, scale_block, communicator.size, out=lanes)
+        return Contribution(
+            lanes, shared, rows, values.size, scale_block, packet_block or scale_block, communicator.size
+        )
     if rows is not None:
         exponents[rows] = shared
         shared = exponents
     lanes = communicator.scratch.take(values.size)
-    quantize.to_fixed(values, shared, block, communicator.size, out=lanes)
-    return Contribution(lanes, shared, None, values.size, block, packet or block, communicator.size)
+    quantize.to_fixed(values, shared, scale_block, communicator.size, out=lanes)
+    return Contribution(
+        lanes, shared, None, values.size, scale_block, packet_block or scale_block, communicator.size
+    )
 
 
 def sum_float32(communicator: Communicator, values: npt.NDArray[np.float32], name: Namer) -> None:
@@ -159,16 +172,16 @@ def sum_float32(communicator: Communicator, values: npt.NDArray[np.float32], nam
 
 def sum_float64(communicator: Communicator, values: npt.NDArray[np.float64], name: Namer) -> None:
     """Do ``sum_float32`` for float64: three limb lanes a value."""
-    block = fitting_block(values.size)
-    exponents = limbs.exponents64(values, block)
+    scale_block = fitting_block(values.size)
+    exponents = limbs.exponents64(values, scale_block)
     rows = _occupied(communicator, exponents)
     shared = _agree(communicator, exponents, rows, limbs.NOT_FINITE64, values, name)
     if rows is None:
         exponents = shared
     else:
         exponents[rows] = shared
-    lanes = limbs.split_float64(values, exponents, block)
-    values[:] = limbs.join_float64(communicator.reduce(lanes, Op.ADD), exponents, block)
+    lanes = limbs.split_float64(values, exponents, scale_block)
+    values[:] = limbs.join_float64(communicator.reduce(lanes, Op.ADD), exponents, scale_block)
 
 
 def _agree(

@@ -49,18 +49,18 @@ def join_int64(lanes: Limbs) -> npt.NDArray[np.int64]:
     return x
 
 
-def exponents64(x: npt.NDArray[np.float64], block: int) -> Exponents:
+def exponents64(x: npt.NDArray[np.float64], scale_block: int) -> Exponents:
     """Return the biased exponent of the largest magnitude in each block: uint32[block_count].
 
     0 for an all-zero block, NOT_FINITE64 for one with NaN or infinity.
     """
     address = engine.contiguous(x, "x", np.float64)
-    found = np.empty(block_count(x.size, block), np.uint32)
-    engine.library().weir_exponents64(address, x.size, block, found.ctypes.data)
+    found = np.empty(block_count(x.size, scale_block), np.uint32)
+    engine.library().weir_exponents64(address, x.size, scale_block, found.ctypes.data)
     return found
 
 
-def split_float64(x: npt.NDArray[np.float64], exps: Exponents, block: int) -> Limbs:
+def split_float64(x: npt.NDArray[np.float64], exps: Exponents, scale_block: int) -> Limbs:
     """Return the limbs of floats, with the exponents that all workers agreed on: uint32[3, x.size].
 
     Raises ValueError when some block holds a value too large for its exponent.
@@ -69,23 +69,23 @@ def split_float64(x: npt.NDArray[np.float64], exps: Exponents, block: int) -> Li
     too_large = engine.library().weir_split_float64(
         engine.contiguous(x, "x", np.float64),
         x.size,
-        block,
-        exponents_address(exps, x.size, block),
+        scale_block,
+        exponents_address(exps, x.size, scale_block),
         lanes.ctypes.data,
     )
     check_exponents(too_large, exps)
     return lanes
 
 
-def join_float64(lanes: Limbs, exps: Exponents, block: int) -> npt.NDArray[np.float64]:
+def join_float64(lanes: Limbs, exps: Exponents, scale_block: int) -> npt.NDArray[np.float64]:
     """Return the floats that (sums of) limbs stand for; NaN throughout blocks of exponent NOT_FINITE64."""
     count = _count(lanes)
     x = np.empty(count, np.float64)
     engine.library().weir_join_float64(
         sized(lanes, "lanes", LIMBS * count, np.uint32),
         count,
-        block,
-        exponents_address(exps, count, block),
+        scale_block,
+        exponents_address(exps, count, scale_block),
         x.ctypes.data,
     )
     return x

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Block floating point: float32 vectors as 32-bit integers that a switch can add.
 
-A block of lanes shares one exponent e, the greatest of its values' *biased* exponents over all workers (the
-MAX operator agrees on it), so |x| < 2^E with E = e - 126. Subnormal values count as exponent 1; 0 says that
-the block is all zero, 255 that it holds a NaN or an infinity, on some worker.
+A *scale block* of lanes shares one exponent e, the greatest of its values' *biased* exponents over all
+workers (the MAX operator agrees on it), so |x| < 2^E with E = e - 126. Subnormal values count as exponent 1;
+0 says that the block is all zero, 255 that it holds a NaN or an infinity, on some worker.
 
 *Encoding* for n workers, h = ceil(log2 n): q = round(x / u), to nearest, ties to even, with the quantum
 u = 2^(E + h - 31). Division by a power of two is exact, so the rounding is the only error:
@@ -41,9 +41,9 @@ Rows = npt.NDArray[np.uint32]
 NOT_FINITE = 255
 
 
-def block_count(count: int, block: int) -> int:
+def block_count(count: int, scale_block: int) -> int:
     """Return how many blocks ``count`` lanes make; the last may be partial."""
-    return -(-count // block)
+    return -(-count // scale_block)
 
 
 def headroom(workers: int) -> int:
@@ -53,18 +53,18 @@ def headroom(workers: int) -> int:
     return (workers - 1).bit_length()
 
 
-def exponents(x: Floats, block: int) -> Exponents:
+def exponents(x: Floats, scale_block: int) -> Exponents:
     """Return the biased exponent of the largest magnitude in each block of the flattened ``x``.
 
     Returns uint32[block_count]: 0 for an all-zero block, NOT_FINITE for one with NaN or infinity.
     """
     address = engine.contiguous(x, "x", np.float32)
-    found = np.empty(block_count(x.size, block), np.uint32)
-    engine.library().weir_exponents(address, x.size, block, found.ctypes.data)
+    found = np.empty(block_count(x.size, scale_block), np.uint32)
+    engine.library().weir_exponents(address, x.size, scale_block, found.ctypes.data)
     return found
 
 
-def to_fixed(x: Floats, exps: Exponents, block: int, workers: int, out: Fixed | None = None) -> Fixed:
+def to_fixed(x: Floats, exps: Exponents, scale_block: int, workers: int, out: Fixed | None = None) -> Fixed:
     """Encode ``x`` with the exponents that all workers agreed on.
 
     Returns int32 lanes of x's shape, in ``out`` if given (it must not overlap x). Blocks of exponent 0 or
@@ -75,8 +75,8 @@ def to_fixed(x: Floats, exps: Exponents, block: int, workers: int, out: Fixed | 
     too_large = engine.library().weir_to_fixed(
         engine.contiguous(x, "x", np.float32),
         x.size,
-        block,
-        exponents_address(exps, x.size, block),
+        scale_block,
+        exponents_address(exps, x.size, scale_block),
         headroom(workers),
         sized(out, "out", x.size, np.int32),
     )
@@ -84,7 +84,9 @@ def to_fixed(x: Floats, exps: Exponents, block: int, workers: int, out: Fixed | 
     return out
 
 
-def from_fixed(lanes: Fixed, exps: Exponents, block: int, workers: int, out: Floats | None = None) -> Floats:
+def from_fixed(
+    lanes: Fixed, exps: Exponents, scale_block: int, workers: int, out: Floats | None = None
+) -> Floats:
     """Decode sums of ``workers`` workers' lanes; NaN throughout blocks of exponent NOT_FINITE.
 
     Returns float32 of the lanes' shape, in ``out`` if given (it must not overlap lanes).
@@ -93,15 +95,17 @@ def from_fixed(lanes: Fixed, exps: Exponents, block: int, workers: int, out: Flo
     engine.library().weir_from_fixed(
         engine.contiguous(lanes, "lanes", np.int32),
         lanes.size,
-        block,
-        exponents_address(exps, lanes.size, block),
+        scale_block,
+        exponents_address(exps, lanes.size, scale_block),
         headroom(workers),
         sized(out, "out", lanes.size, np.float32),
     )
     return out
 
 
-def to_fixed_rows(x: Floats, rows: Rows, exps: Exponents, block: int, workers: int, out: Fixed) -> Fixed:
+def to_fixed_rows(
+    x: Floats, rows: Rows, exps: Exponents, scale_block: int, workers: int, out: Fixed
+) -> Fixed:
     """Do ``to_fixed`` for the blocks ``rows`` of ``x`` alone, packed into ``out``, and return that.
 
     rows: uint32, indexes of blocks. exps: of these blocks. out: int32, a whole block for each of them.
@@ -109,26 +113,26 @@ def to_fixed_rows(x: Floats, rows: Rows, exps: Exponents, block: int, workers: i
     too_large = engine.library().weir_to_fixed_rows(
         engine.contiguous(x, "x", np.float32),
         x.size,
-        block,
-        _rows_address(rows, x.size, block),
+        scale_block,
+        _rows_address(rows, x.size, scale_block),
         rows.size,
         sized(exps, "exps", rows.size, np.uint32),
         headroom(workers),
-        sized(out, "out", rows.size * block, np.int32),
+        sized(out, "out", rows.size * scale_block, np.int32),
     )
     check_exponents(too_large, exps)
     return out
 
 
 def from_fixed_rows(
-    lanes: Fixed, rows: Rows, exps: Exponents, block: int, workers: int, out: Floats
+    lanes: Fixed, rows: Rows, exps: Exponents, scale_block: int, workers: int, out: Floats
 ) -> Floats:
     """Overwrite the blocks ``rows`` of ``out`` by what ``to_fixed_rows`` encoded, and return ``out``."""
     engine.library().weir_from_fixed_rows(
-        sized(lanes, "lanes", rows.size * block, np.int32),
+        sized(lanes, "lanes", rows.size * scale_block, np.int32),
         out.size,
-        block,
-        _rows_address(rows, out.size, block),
+        scale_block,
+        _rows_address(rows, out.size, scale_block),
         rows.size,
         sized(exps, "exps", rows.size, np.uint32),
         headroom(workers),
@@ -137,12 +141,12 @@ def from_fixed_rows(
     return out
 
 
-def _rows_address(rows: Rows, count: int, block: int) -> int:
+def _rows_address(rows: Rows, count: int, scale_block: int) -> int:
     """Return the address of ``rows``, checked to be blocks of a vector of ``count``."""
     address = engine.contiguous(rows, "rows", np.uint32)
-    if rows.size and int(rows.max()) >= block_count(count, block):
+    if rows.size and int(rows.max()) >= block_count(count, scale_block):
         raise ValueError(
-            f"row {rows.max()} is beyond the {block_count(count, block)} blocks of {count} lanes"
+            f"row {rows.max()} is beyond the {block_count(count, scale_block)} blocks of {count} lanes"
         )
     return address
 
@@ -152,12 +156,12 @@ def not_finite_blocks(exps: Exponents) -> npt.NDArray[np.intp]:
     return np.flatnonzero(exps >= NOT_FINITE)
 
 
-def error_bound(exps: Exponents, block: int, workers: int, count: int) -> npt.NDArray[np.float64]:
+def error_bound(exps: Exponents, scale_block: int, workers: int, count: int) -> npt.NDArray[np.float64]:
     """Return the bound derived above, per element: n u / 2, before the final rounding to float32.
     float64[count].
     """
     quantum = np.ldexp(1.0, exps.astype(np.int32) - 126 + headroom(workers) - 31)
-    return np.repeat(np.where(exps == 0, 0.0, workers * quantum / 2), block)[:count]
+    return np.repeat(np.where(exps == 0, 0.0, workers * quantum / 2), scale_block)[:count]
 
 
 def check_exponents(too_large: int, exps: Exponents) -> None:
@@ -169,9 +173,9 @@ def check_exponents(too_large: int, exps: Exponents) -> None:
         )
 
 
-def exponents_address(exps: Exponents, count: int, block: int) -> int:
+def exponents_address(exps: Exponents, count: int, scale_block: int) -> int:
     """Return the address of ``exps``, checked to have one exponent per block of ``count`` lanes."""
-    return sized(exps, "exps", block_count(count, block), np.uint32)
+    return sized(exps, "exps", block_count(count, scale_block), np.uint32)
 
 
 def sized(array: npt.NDArray[np.generic], what: str, size: int, dtype: type[np.generic]) -> int:

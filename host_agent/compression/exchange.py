@@ -165,7 +165,7 @@ class GradientExchange:
             selection.describe,
             SCALE_BLOCK,
             service,
-            packet=plan.packet_block,
+            packet_block=plan.packet_block,
             dense=not selection.everything,
             notes=notes,
         )
