@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from rich.console import Console
 
-from weir.bench.allreduce_worker import Plan
+from weir.bench.allreduce_worker import AllreduceSpec
 from weir.bench.table import show, spread
 from weir.child import end, log_tail, spawn
 from weir.cluster import local_cluster
@@ -36,7 +36,7 @@ def run(
 ) -> None:
     """Measure and print; links only where namespaces are to be had, and said if not."""
     reason = gain_root()
-    plan = Plan(round(megabytes * 1e6 / 4), densities, repeats, overlap)
+    spec = AllreduceSpec(round(megabytes * 1e6 / 4), densities, repeats, overlap)
     notes = [
         "time of a repetition: the slowest rank's; blocks of 256, "
         + ("the same on all ranks" if overlap else "chosen at random by each rank")
@@ -50,7 +50,7 @@ def run(
     for where, setting in settings.items():
         console.print(f"{where} ...")
         with setting as start:
-            seconds = measure(workers, plan, start)
+            seconds = measure(workers, spec, start)
         rows += [_row(where, density, times) for density, times in seconds.items()]
     show(
         f"All-reduce of {megabytes:g} MB of float32, {workers} workers",
@@ -84,8 +84,8 @@ def _links(workers: int, rate: str) -> Iterator[Start]:
         yield lambda rank: (cluster.lab.at_host(rank), cluster.environment(rank))
 
 
-def measure(workers: int, plan: Plan, start: Start) -> Seconds:
-    """Run the plan on ``workers`` processes; of each repetition, the slowest rank's time.
+def measure(workers: int, spec: AllreduceSpec, start: Start) -> Seconds:
+    """Run the spec on ``workers`` processes; of each repetition, the slowest rank's time.
 
     Raises RuntimeError with what a failed rank said.
     """
@@ -94,7 +94,7 @@ def measure(workers: int, plan: Plan, start: Start) -> Seconds:
         folder = Path(name)
         processes: list[subprocess.Popen[bytes]] = []
         try:
-            processes += (_rank(rank, workers, plan, start, folder, port) for rank in range(workers))
+            processes += (_rank(rank, workers, spec, start, folder, port) for rank in range(workers))
             for rank, process in enumerate(processes):
                 if process.wait(TIMEOUT_S):
                     raise RuntimeError(f"rank {rank} failed:\n{log_tail(folder / f'{rank}.log')}")
@@ -118,14 +118,14 @@ def _free_port() -> int:
 
 
 def _rank(
-    rank: int, workers: int, plan: Plan, start: Start, folder: Path, port: int
+    rank: int, workers: int, spec: AllreduceSpec, start: Start, folder: Path, port: int
 ) -> subprocess.Popen[bytes]:
     prefix, environment = start(rank)
     rendezvous = {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_PORT": str(port)}
     with (folder / f"{rank}.json").open("wb") as out:
         return spawn(
             "weir.bench.allreduce_worker",
-            [plan.json()],
+            [spec.json()],
             log=folder / f"{rank}.log",
             environment={**environment, **rendezvous},
             stdout=out,

@@ -2,7 +2,7 @@
 """One rank of ``weir bench allreduce``: times the same all-reduce over Gloo and over Weir, taking turns.
 
 Started with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and Weir's variables; arguments: a JSON
-``Plan``. Prints one JSON line: seconds per repetition, by density and backend.
+``AllreduceSpec``. Prints one JSON line: seconds per repetition, by density and backend.
 """
 
 import json
@@ -19,7 +19,7 @@ BLOCK = 256
 
 
 @dataclass(frozen=True)
-class Plan:
+class AllreduceSpec:
     """The all-reduces to be timed.
 
     ``elements``: length of the float32 tensor; ``densities``: share of its 256-element blocks that are not
@@ -32,19 +32,19 @@ class Plan:
     overlap: bool = False
 
     def json(self) -> str:
-        """Return the plan as a command-line argument."""
+        """Return the spec as a command-line argument."""
         return json.dumps(asdict(self))
 
 
-def tensor(plan: Plan, density: float, rank: int) -> torch.Tensor:
+def tensor(spec: AllreduceSpec, density: float, rank: int) -> torch.Tensor:
     """Return normal numbers in a ``density`` share of the blocks, zeros elsewhere."""
-    choice = torch.Generator().manual_seed(1 if plan.overlap else 1 + rank)
+    choice = torch.Generator().manual_seed(1 if spec.overlap else 1 + rank)
     values = torch.Generator().manual_seed(100 + rank)
-    blocks = -(-plan.elements // BLOCK)
+    blocks = -(-spec.elements // BLOCK)
     keep = torch.zeros(blocks)
     keep[torch.randperm(blocks, generator=choice)[: max(1, round(density * blocks))]] = 1
     data = torch.randn(blocks, BLOCK, generator=values) * keep[:, None]
-    return data.flatten()[: plan.elements].clone()
+    return data.flatten()[: spec.elements].clone()
 
 
 def timed(source: torch.Tensor, group: dist.ProcessGroup) -> tuple[float, torch.Tensor]:
@@ -57,18 +57,18 @@ def timed(source: torch.Tensor, group: dist.ProcessGroup) -> tuple[float, torch.
 
 
 def main() -> None:
-    """Run the plan on the command line."""
+    """Run the spec on the command line."""
     raw = json.loads(sys.argv[1])
-    plan = Plan(raw["elements"], tuple(raw["densities"]), raw["repeats"], raw["overlap"])
+    spec = AllreduceSpec(raw["elements"], tuple(raw["densities"]), raw["repeats"], raw["overlap"])
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
         groups = {"gloo": dist.group.WORLD, "weir": dist.new_group(backend="weir")}
         seconds: dict[str, dict[str, list[float]]] = {}
-        for density in plan.densities:
-            source = tensor(plan, density, dist.get_rank())
+        for density in spec.densities:
+            source = tensor(spec, density, dist.get_rank())
             times: dict[str, list[float]] = {name: [] for name in groups}
-            for repeat in range(plan.repeats + 1):
+            for repeat in range(spec.repeats + 1):
                 results = {}
                 for name, group in groups.items():
                     assert group is not None

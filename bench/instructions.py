@@ -78,10 +78,10 @@ def load(which: str, lanes: int, rounds: int) -> None:
         native.in_memory(switch, packets, SLOTS, 1, 1 + rounds)
 
 
-Place = tuple[str, int]  # file, line
+SourceLine = tuple[str, int]  # file, line
 
 
-def _per_packet(which: str, lanes: int) -> Counter[Place]:
+def _per_packet(which: str, lanes: int) -> Counter[SourceLine]:
     """Return instructions of a packet by source line."""
     console.print(f"counting: {which}, {lanes} lanes")
     short, long = (_count(which, lanes, rounds) for rounds in (SHORT, LONG))
@@ -95,7 +95,7 @@ def _ours(file: str) -> bool:
     return any(part in file for part in ("program.c", "softswitch/runtime/", "bench/csrc/aggregator.c"))
 
 
-def _count(which: str, lanes: int, rounds: int) -> Counter[Place]:
+def _count(which: str, lanes: int, rounds: int) -> Counter[SourceLine]:
     with tempfile.TemporaryDirectory(prefix="weir-count-") as folder:
         out = Path(folder) / "callgrind.out"
         call = f"from weir.bench.instructions import load; load({which!r}, {lanes}, {rounds})"
@@ -109,10 +109,10 @@ def _count(which: str, lanes: int, rounds: int) -> Counter[Place]:
         return read_callgrind(out.read_text())
 
 
-def read_callgrind(text: str) -> Counter[Place]:
+def read_callgrind(text: str) -> Counter[SourceLine]:
     """Return each source line's own cost in a profile (callgrind's format, without instruction addresses)."""
     names: dict[str, str] = {}
-    counts: Counter[Place] = Counter()
+    counts: Counter[SourceLine] = Counter()
     file, line, of_call = "", 0, False
     for row in text.splitlines():
         if found := re.match(r"(fl|fi|fe|cfi|cfl)=\((\d+)\)(?: (.*))?$", row):
@@ -133,7 +133,7 @@ def read_callgrind(text: str) -> Counter[Place]:
     return counts
 
 
-def _by_part(counts: Counter[Place], text: Sequence[str]) -> Counter[str]:
+def _by_part(counts: Counter[SourceLine], text: Sequence[str]) -> Counter[str]:
     """Return the number of instructions by what they are for. `text`: the generated program."""
     functions = _functions(text)
     parts: Counter[str] = Counter()

@@ -58,7 +58,7 @@ FLOWS: Final = Case("flows (exact)", P4 / "flows.json", "In.flows", _flow_entrie
 
 
 @dataclass(frozen=True)
-class Point:
+class LookupTime:
     """Nanoseconds a frame through the soft switch, and microseconds to insert an entry."""
 
     case: str
@@ -83,7 +83,7 @@ def run(
     _memory()
 
 
-def measure(case: Case, size: int, passes: int = 100) -> Point:
+def measure(case: Case, size: int, passes: int = 100) -> LookupTime:
     """Return one table of so many entries; the fastest pass, for another process takes time and cache."""
     entries = case.entries(size, 1)
     with Switch(case.program) as switch:
@@ -94,7 +94,7 @@ def measure(case: Case, size: int, passes: int = 100) -> Point:
         data = b"".join(packet.frame(LENGTH) for packet in case.packets(entries, FRAMES, 2))
         times = [native.frame_time(switch, data, LENGTH, 1)[0] for _ in range(passes)]
     console.print(f"{case.name}, {size} entries: {min(times):.0f} ns")
-    return Point(case.name, size, min(times), 1e6 * insert / size)
+    return LookupTime(case.name, size, min(times), 1e6 * insert / size)
 
 
 # -- against BMv2 ------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from weir.bench.table import command_line
 
 
 class Measured(Protocol):
-    """weir.bench.tables.Point."""
+    """weir.bench.tables.LookupTime."""
 
     @property
     def case(self) -> str:

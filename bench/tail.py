@@ -16,7 +16,7 @@ from statistics import mean
 from rich.console import Console
 
 from weir.bench.table import show
-from weir.bench.tail_cases import CONTENDERS, Contender, Outcome, Scenario, Setting, run
+from weir.bench.tail_cases import CONTENDERS, Contender, Scenario, Setting, TailResult, run
 
 console = Console(stderr=True)
 
@@ -57,10 +57,10 @@ def simulate(
     scenario: Scenario,
     contenders: Iterable[Contender],
     processes: int | None,
-) -> dict[_Case, Outcome]:
+) -> dict[_Case, TailResult]:
     """Return all runs, several at a time; the seeds of a case put together."""
     cases = [_Case(s, load, c) for s in settings for load in loads for c in contenders]
-    results = {case: Outcome() for case in cases}
+    results = {case: TailResult() for case in cases}
     todo = [(case, seed) for seed in seeds for case in cases]
     with ProcessPoolExecutor(min(len(todo), processes or os.cpu_count() or 1)) as pool:
         runs = {}
@@ -92,7 +92,7 @@ def _is(case: _Case, setting: Setting, load: float) -> bool:
     return (case.setting, case.load) == (setting, load)
 
 
-def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Contender, Outcome]) -> None:
+def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Contender, TailResult]) -> None:
     tails = {contender.name[0]: percentile(outcome.times, 99) for contender, outcome in results.items()}
     rows = []
     for contender, outcome in results.items():
@@ -152,7 +152,7 @@ def _notes(setting: Setting, scenario: Scenario, seeds: int) -> list[str]:
     ]
 
 
-def draw(results: dict[_Case, Outcome], path: Path) -> None:
+def draw(results: dict[_Case, TailResult], path: Path) -> None:
     """Draw the distribution functions, a panel for each setting and load."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -120,7 +120,7 @@ CONTENDERS: Final = (
 
 
 @dataclass
-class Outcome:
+class TailResult:
     """times: of each tensor, in seconds. background: of its flows. counts: what the hosts counted, summed."""
 
     times: list[float] = field(default_factory=list)
@@ -131,7 +131,7 @@ class Outcome:
 Begin = Callable[[int], Callable[[], bool]]  # begins a tensor; the answer tells whether it is done
 
 
-def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -> Outcome:
+def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -> TailResult:
     """Return one run in virtual time."""
     gc.set_threshold(100_000, 50, 50)  # of many frames and events none is a cycle: a fifth of the time
     workers, servers, others = scenario.names
@@ -142,7 +142,7 @@ def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -
         queueing=Queueing(depth_packets=scenario.depth),
         host_priorities=contender.priorities,
     ) as network:
-        outcome = Outcome()
+        outcome = TailResult()
         tcp = TcpConfig(min_rto=round(scenario.min_rto * SECOND))
         if setting == "collectives":
             begin = (_tree if contender.weir else _ring)(network, contender, scenario, seed, workers, outcome)
@@ -213,7 +213,7 @@ class _Count:
 
 
 def _ring(
-    network: Network, _: Contender, scenario: Scenario, _seed: int, workers: list[str], outcome: Outcome
+    network: Network, _: Contender, scenario: Scenario, _seed: int, workers: list[str], outcome: TailResult
 ) -> Begin:
     ring = Ring(network, workers, TcpConfig(min_rto=round(scenario.min_rto * SECOND)))
 
@@ -233,7 +233,7 @@ def _tree(
     scenario: Scenario,
     seed: int,
     workers: list[str],
-    outcome: Outcome,
+    outcome: TailResult,
 ) -> Begin:
     """Return a float tensor as `collectives.float_sum` has it: an exponent per block (MAX), then lanes
     (ADD).
@@ -291,7 +291,7 @@ def _streams(
     tcp: TcpConfig,
     workers: list[str],
     servers: list[str],
-    outcome: Outcome,
+    outcome: TailResult,
 ) -> Begin:
     """Return every worker a stream to and from every server, which answers when it has all pushes of a
     shard.
@@ -341,7 +341,7 @@ def _flows(
     scenario: Scenario,
     workers: list[str],
     servers: list[str],
-    outcome: Outcome,
+    outcome: TailResult,
 ) -> Begin:
     """Run Weir's flows: bounded pushes, lossless pulls."""
     lanes = scenario.tensor // LANE // len(servers)
@@ -410,6 +410,6 @@ def _flows(
     return begin
 
 
-def _tell_streams(outcome: Outcome, streams: Sequence[Stream]) -> None:
+def _tell_streams(outcome: TailResult, streams: Sequence[Stream]) -> None:
     outcome.counts["timeouts"] = sum(stream.sender.timeouts for stream in streams)
     outcome.counts["retransmissions"] = sum(stream.sender.retransmissions for stream in streams)

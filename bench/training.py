@@ -16,7 +16,7 @@ from weir.bench.dense_curve import dense_curve
 from weir.bench.table import show
 from weir.bench.training_plot import draw
 from weir.bench.training_virtual import Reduced
-from weir.bench.training_ways import PEERS, Kind, Outcome, Way, train
+from weir.bench.training_ways import PEERS, Kind, Way, WayResult, train
 from weir.methods import find_method
 from weir.netns.cluster import network_cluster
 from weir.netns.namespace import gain_root
@@ -54,7 +54,7 @@ def run(
     if reason is not None:
         console.print(f"not trained: {reason}")
         return
-    outcomes: list[Outcome] = []
+    outcomes: list[WayResult] = []
     for way in reversed(ways(configs, peers, budget, 60 * peer_minutes)):
         console.print(f"{way.name} ...")
         with network_cluster(way.config.workers, network=way.config.network) as cluster:
@@ -73,7 +73,7 @@ def ways(configs: Sequence[TrainConfig], peers: Sequence[Kind], budget: float, l
     return found
 
 
-def report(outcomes: Sequence[Outcome], config: TrainConfig, target: float | None, plot: Path) -> None:
+def report(outcomes: Sequence[WayResult], config: TrainConfig, target: float | None, plot: Path) -> None:
     """Print and draw what came out."""
     if target is None:
         target = min(max(e.accuracy for e in o.record.evaluations) for o in outcomes if o.complete)
@@ -84,7 +84,7 @@ def report(outcomes: Sequence[Outcome], config: TrainConfig, target: float | Non
     Console().print(f"drawn: {plot}", style="dim", highlight=False)
 
 
-def time_to(target: float, outcome: Outcome, dense_steps: int | None) -> float | None:
+def time_to(target: float, outcome: WayResult, dense_steps: int | None) -> float | None:
     """Return seconds of training to an accuracy of ``target``; None where that is not reached, or not known.
 
     dense_steps: how many steps dense training takes to it. A dense run that was cut short before takes as
@@ -98,7 +98,7 @@ def time_to(target: float, outcome: Outcome, dense_steps: int | None) -> float |
 
 
 def dense_steps(
-    target: float, outcomes: Sequence[Outcome], curve: Callable[[], Iterator[tuple[int, float]]]
+    target: float, outcomes: Sequence[WayResult], curve: Callable[[], Iterator[tuple[int, float]]]
 ) -> tuple[int | None, str]:
     """Return steps that dense training takes to an accuracy, and how that is known ("" where nobody needs
     it).
@@ -161,7 +161,7 @@ def _virtual(config: TrainConfig, budget: float) -> None:
 
 
 def _print(
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[WayResult],
     reached: Mapping[str, float | None],
     target: float,
     source: str,
@@ -208,7 +208,7 @@ def _ratio(theirs: float | None, ours: float | None) -> str:
     return "–" if theirs is None or ours is None else f"{theirs / ours:.2f}"
 
 
-def _savings(outcomes: Sequence[Outcome], reached: Mapping[str, float | None]) -> list[str]:
+def _savings(outcomes: Sequence[WayResult], reached: Mapping[str, float | None]) -> list[str]:
     """Return how much less time each of Weir's ways takes than each peer."""
     notes = []
     for peer in (o for o in outcomes if o.way.kind != "weir"):
@@ -223,7 +223,7 @@ def _savings(outcomes: Sequence[Outcome], reached: Mapping[str, float | None]) -
     return notes
 
 
-def _counted(outcome: Outcome) -> str:
+def _counted(outcome: WayResult) -> str:
     """Return what workers and switches counted."""
     record, counts, done = outcome.record, outcome.counts, outcome.record.delivery
     mean, steps = record.mean_traffic, max(1, len(record.steps))

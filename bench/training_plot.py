@@ -12,7 +12,7 @@ from weir.train.netrows import links_line
 from weir.train.words import duration
 
 if TYPE_CHECKING:
-    from weir.bench.training_ways import Outcome
+    from weir.bench.training_ways import WayResult
 
 _PEERS: Final = ("#888888", "#bbbbbb")
 _WEIR: Final = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b", "#e377c2", "#17becf")
@@ -20,7 +20,7 @@ _WEIR: Final = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#8c564b"
 
 def draw(
     path: Path,
-    outcomes: "Sequence[Outcome]",
+    outcomes: "Sequence[WayResult]",
     reached: Mapping[str, float | None],
     target: float,
     config: TrainConfig,

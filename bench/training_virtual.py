@@ -18,7 +18,7 @@ import numpy as np
 from weir.agent_service import MOST_SLOTS
 from weir.background import FLOWS, frame
 from weir.host_agent.transport.service_class import ServiceClass
-from weir.network import NetworkSpec, Plan, incast, make_plan
+from weir.network import NetworkPlan, NetworkSpec, incast, make_plan
 from weir.simulator.congestion import Algorithm
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
@@ -94,7 +94,7 @@ def _service(blocks: int, budget: float) -> ServiceClass:
 
 
 @contextmanager
-def _network(spec: NetworkSpec, workers: int) -> Iterator[tuple[Network, Plan]]:
+def _network(spec: NetworkSpec, workers: int) -> Iterator[tuple[Network, NetworkPlan]]:
     """Yield the network of ``spec`` with its background traffic, in virtual time."""
     plan = make_plan(spec, workers, grpc=lambda name: f"unix:/{name}")
     link = LinkSpec(spec.rate_bps, Faults(delay=DELAY_NS))  # what is lost is lost in the switches
@@ -103,7 +103,7 @@ def _network(spec: NetworkSpec, workers: int) -> Iterator[tuple[Network, Plan]]:
         yield network, plan
 
 
-def _disturb(network: Network, plan: Plan) -> None:
+def _disturb(network: Network, plan: NetworkPlan) -> None:
     """Send bursts as ``weir.background`` does, on the virtual clock."""
     spec = incast(plan)
     if spec is None:

@@ -50,7 +50,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class WayResult:
     """The result of a way to train. ``counts``: what the switches counted meanwhile."""
 
     way: Way
@@ -88,7 +88,7 @@ class Outcome:
         return next((e.step for e in self.record.evaluations if e.accuracy >= target), None)
 
 
-def train(way: Way, cluster: NetworkCluster) -> Outcome:
+def train(way: Way, cluster: NetworkCluster) -> WayResult:
     """Return one run to its end, or until its time is over.
 
     Raises RuntimeError with what a failed worker said.
@@ -118,7 +118,7 @@ def train(way: Way, cluster: NetworkCluster) -> Outcome:
                     break
             else:
                 record.status = "complete"
-    return Outcome(way, record, _counts(cluster))
+    return WayResult(way, record, _counts(cluster))
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class Sender(_Model):
     port: int = 0
 
 
-class Incast(_Model):
+class IncastSpec(_Model):
     """The traffic that one process sends.
 
     senders: the background hosts that this process is. hosts: how many there are in all processes together.
@@ -130,7 +130,7 @@ def frame(sender: Sender, victim: Victim, dscp: int, flow: int) -> bytes:
     )
 
 
-def open_outlets(spec: Incast) -> list[list[_Outlet]]:
+def open_outlets(spec: IncastSpec) -> list[list[_Outlet]]:
     """Return each sender's outlets, one a victim."""
     found: list[list[_Outlet]] = []
     for sender in spec.senders:
@@ -153,7 +153,7 @@ def one_burst(outlets: Sequence[Sequence[_Outlet]], victim: int, frames: int, fl
     return sent
 
 
-def run(spec: Incast) -> None:
+def run(spec: IncastSpec) -> None:
     """Send burst after burst, until the process is ended. A burst whose time was slept through is left
     out.
     """
@@ -169,4 +169,4 @@ def run(spec: Incast) -> None:
 
 
 if __name__ == "__main__":
-    run(Incast.model_validate_json(sys.argv[1]))
+    run(IncastSpec.model_validate_json(sys.argv[1]))

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from weir.child import end, how_it_ended, log_tail, spawn
 from weir.extras import require
-from weir.network import LOOPBACK, NetworkSpec, Plan, incast, make_plan, switch_ports
+from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports
 from weir.wire.definition import MAX_WORKERS
 
 _START_TIMEOUT_S: Final = 240.0  # the first start compiles the switch program to native code
@@ -61,7 +61,7 @@ class LocalCluster:
         self._pcap = None if pcap is None else Path(pcap).absolute()
         self._parent = directory
         self._directory: Path | None = None
-        self._plan: Plan | None = None
+        self._plan: NetworkPlan | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -79,7 +79,7 @@ class LocalCluster:
         return f"unix:{self.directory / 'controller.sock'}"
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> NetworkPlan:
         """Return the network as it was built. Raises ClusterError while the cluster does not run."""
         if self._plan is None:
             raise ClusterError("the local cluster is not running: call start() first")
@@ -176,7 +176,7 @@ class LocalCluster:
         """Return the directory of a leaf's shared-memory ports; of one switch alone, ``ports``."""
         return self.directory / ("ports" if self.network.shape.single else f"ports-{leaf}")
 
-    def _start_switches(self, plan: Plan) -> None:
+    def _start_switches(self, plan: NetworkPlan) -> None:
         """Start all switches at once, then wait for each."""
         tunnels = free_udp_ports(2 * len(plan.cables))
         ports = switch_ports(plan, lambda _host: "shm", iter(tunnels))
@@ -193,7 +193,7 @@ class LocalCluster:
         for switch in plan.topology.switches:
             self._wait_until_ready(switch.name)
 
-    def _start_background(self, plan: Plan) -> None:
+    def _start_background(self, plan: NetworkPlan) -> None:
         spec = incast(plan)
         if spec is not None:
             self._spawn("background", "weir.background", [spec.model_dump_json()], ready=False)

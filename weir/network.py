@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from weir.background import Incast, Sender, Victim
+from weir.background import IncastSpec, Sender, Victim
 from weir.wire.definition import MAX_WORKERS
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Cable:
 
 
 @dataclass(frozen=True)
-class Plan:
+class NetworkPlan:
     """A network with names: the topology for the controller, and who is who in it.
 
     workers: the host of each rank. background: hosts that disturb them. victims: whom they send to, one
@@ -148,7 +148,7 @@ def make_plan(
     grpc: Callable[[str], str],
     shm: Callable[[str], str] | None = None,
     target: "Target" = "soft",
-) -> Plan:
+) -> NetworkPlan:
     """Name everything of a network for ``workers`` workers, spread over the racks in order of rank.
 
     grpc: switch name -> P4Runtime address. shm: leaf name -> directory of its shared-memory ports. Raises
@@ -169,7 +169,7 @@ def make_plan(
         for leaf in range(1, racks + 1)
         for spine in range(1, spec.shape.spines + 1)
     )
-    return Plan(
+    return NetworkPlan(
         spec=spec,
         topology=topology,
         workers=tuple(host for hosts in own for host in hosts),
@@ -179,7 +179,9 @@ def make_plan(
     )
 
 
-def switch_ports(plan: Plan, attached: Callable[["Host"], str], udp: Iterator[int]) -> dict[str, list[str]]:
+def switch_ports(
+    plan: NetworkPlan, attached: Callable[["Host"], str], udp: Iterator[int]
+) -> dict[str, list[str]]:
     """Return the ``--port`` options of each soft switch, by its name.
 
     attached: what a host's port is: "shm", or an interface. udp: free UDP ports, two for each cable.
@@ -195,7 +197,7 @@ def switch_ports(plan: Plan, attached: Callable[["Host"], str], udp: Iterator[in
     return ports
 
 
-def incast(plan: Plan, *, only: str | None = None) -> Incast | None:
+def incast(plan: NetworkPlan, *, only: str | None = None) -> IncastSpec | None:
     """Return the traffic of a plan's background hosts; None when it has none. ``only``: that host's part."""
     if not plan.background or plan.spec.rate_bps is None:
         return None
@@ -213,7 +215,7 @@ def incast(plan: Plan, *, only: str | None = None) -> Incast | None:
         for host in plan.background
         if only in (None, host.name)
     )
-    return Incast(
+    return IncastSpec(
         senders=senders,
         hosts=len(plan.background),
         rate_bps=plan.spec.rate_bps,

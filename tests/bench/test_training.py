@@ -10,7 +10,7 @@ from tests.weir.test_record import step
 from weir.bench import training_virtual
 from weir.bench.dense_curve import dense_curve
 from weir.bench.training import dense_steps, report, time_to, ways
-from weir.bench.training_ways import Outcome, Way
+from weir.bench.training_ways import Way, WayResult
 from weir.calibrate.trial import Trial
 from weir.calibrate.trial import run as run_trial
 from weir.host_agent.compression.loss_policy import LossPolicy
@@ -31,7 +31,7 @@ DENSE, SPARSE = Way("Weir, dense", "weir", CONFIGS["dense"]), Way("Weir, topk", 
 GLOO, SERVER = Way("Gloo", "gloo", CONFIGS["dense"]), Way("PS", "ps", CONFIGS["dense"])
 
 
-def outcome(way: Way, step_s: float, accuracies: list[float], *, complete: bool = True) -> Outcome:
+def outcome(way: Way, step_s: float, accuracies: list[float], *, complete: bool = True) -> WayResult:
     """Return a run with an evaluation after every second step."""
     record = RunRecord("weir" if way.kind == "weir" else "gloo", [0], epochs=3)
     record.add(Ready(rank=0, parameters=1000, steps_per_epoch=2, samples=4, traffic_source=""))
@@ -40,7 +40,7 @@ def outcome(way: Way, step_s: float, accuracies: list[float], *, complete: bool 
     for number, accuracy in enumerate(accuracies, 1):
         record.add(Evaluated(0, number, 1.0, accuracy, step=2 * number))
     record.status = "complete" if complete else "interrupted"
-    return Outcome(way, record, NetworkCounts())
+    return WayResult(way, record, NetworkCounts())
 
 
 def no_curve() -> Iterator[tuple[int, float]]:

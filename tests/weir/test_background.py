@@ -8,7 +8,7 @@ import pytest
 from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
-from weir.background import FLOWS, FRAME_BYTES, Incast, Sender, Victim, frame, one_burst, open_outlets
+from weir.background import FLOWS, FRAME_BYTES, IncastSpec, Sender, Victim, frame, one_burst, open_outlets
 from weir.native.ring import SWITCH, ShmPort
 
 VICTIMS = (
@@ -40,7 +40,7 @@ def test_a_frame_is_a_full_udp_packet_that_says_its_class(dscp: int) -> None:
 
 
 def test_the_mean_load_on_a_victims_link_is_what_was_asked_for() -> None:
-    spec = Incast(senders=(sender(),), hosts=4, rate_bps=10**8, load=0.25, burst=16)
+    spec = IncastSpec(senders=(sender(),), hosts=4, rate_bps=10**8, load=0.25, burst=16)
     bits = spec.hosts * spec.burst * FRAME_BYTES * 8
     assert bits / spec.period_s == pytest.approx(0.25e8)
 
@@ -48,7 +48,7 @@ def test_the_mean_load_on_a_victims_link_is_what_was_asked_for() -> None:
 def test_a_burst_comes_from_all_hosts_and_what_finds_no_room_is_lost(tmp_path: Path) -> None:
     ends = [ShmPort(tmp_path, number, SWITCH) for number in (1, 2)]
     senders = tuple(sender(tmp_path, number) for number in (1, 2))
-    outlets = open_outlets(Incast(senders=senders, hosts=2, rate_bps=10**8))
+    outlets = open_outlets(IncastSpec(senders=senders, hosts=2, rate_bps=10**8))
     flows = itertools.cycle(range(FLOWS))
     assert one_burst(outlets, 1, 3, flows) == 6
     for end in ends:

@@ -3,12 +3,12 @@
 
 import pytest
 
-from weir.network import NetworkSpec, Plan, Shape, incast, make_plan, parse_shape, switch_ports
+from weir.network import NetworkPlan, NetworkSpec, Shape, incast, make_plan, parse_shape, switch_ports
 
 TWO_BY_TWO = NetworkSpec(parse_shape("leaf-spine-2x2"), rate_bps=10**8, loss=0.01, background="incast")
 
 
-def plan(spec: NetworkSpec, workers: int = 4) -> Plan:
+def plan(spec: NetworkSpec, workers: int = 4) -> NetworkPlan:
     return make_plan(spec, workers, grpc=lambda name: f"unix:/run/{name}", shm=lambda leaf: f"/shm/{leaf}")
 
 

@@ -17,10 +17,10 @@ from weir.compare.progress import Progress, make_progress
 from weir.compare.results import Run, make_rows, summarize
 from weir.compare.view import result_view
 from weir.train.config import TrainConfig
+from weir.train.deployment import Deployment, deploy, joined_deployment, starting_line
 from weir.train.folder import make_folder, write_json
 from weir.train.launcher import EXIT_STATUS, USAGE
 from weir.train.messages import Evaluated
-from weir.train.place import Place, joined_place, start_place, starting_line
 from weir.train.record import ReplicasDifferError, RunRecord, Status, StepSummary
 from weir.train.running import WorkerError, interruptible, run_workers
 from weir.train.spec import WorkerSpec
@@ -34,7 +34,7 @@ def compare(comparison: Comparison, console: Console) -> int:
     A training that fails is noted, and the next one begins; only without a cluster there is no next. Ctrl-C
     ends everything and still writes what there is.
     """
-    if joined_place() is not None:
+    if joined_deployment() is not None:
         console.print(_STARTED_BY_OTHERS, style="red", markup=False, soft_wrap=True)
         return USAGE
     try:
@@ -92,10 +92,10 @@ class _Session:
         """Run all trainings, over one cluster."""
         try:
             self._progress.phase(starting_line(self.comparison.any))
-            with start_place(self.comparison.any) as place:
+            with deploy(self.comparison.any) as deployment:
                 self._progress.phase("")
                 for method, seed, config in self.comparison:
-                    self._run(method, seed, config, place)
+                    self._run(method, seed, config, deployment)
         except KeyboardInterrupt:
             self.interrupted = True
             if self.runs and self.runs[-1].record.status == "running":
@@ -114,24 +114,24 @@ class _Session:
         draw(self.folder / "compare.png", self.comparison, rows, self.runs)
         write_page(self.folder / "compare.html", self.comparison, rows, self.folder / "compare.png")
 
-    def _run(self, method: str, seed: int, config: TrainConfig, place: Place) -> None:
+    def _run(self, method: str, seed: int, config: TrainConfig, deployment: Deployment) -> None:
         """Run one training, to its end or its failure."""
-        record = RunRecord("weir", place.ranks, config.epochs)
+        record = RunRecord("weir", deployment.ranks, config.epochs)
         run = Run(method, seed, config, record)
         self.runs.append(run)
         self._progress.begin(run, self.runs)
         name = f"{method}-{seed}"
-        spec = WorkerSpec(config=config, backend="weir", init_method=place.init_method(name))
+        spec = WorkerSpec(config=config, backend="weir", init_method=deployment.init_method(name))
         marks = {"method": method, "seed": seed}
 
         def news(record: RunRecord, news: StepSummary | Evaluated) -> None:
             self._take(marks, record, news)
 
         try:
-            run_workers(spec, place, record, self.folder / "logs" / name, news)
+            run_workers(spec, deployment, record, self.folder / "logs" / name, news)
         except (WorkerError, ReplicasDifferError) as error:
             record.status, run.problem = "failed", str(error)
-            place.check()
+            deployment.check()
         self._progress.ended(run)
 
     def _take(self, marks: Mapping[str, object], record: RunRecord, news: StepSummary | Evaluated) -> None:

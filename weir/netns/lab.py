@@ -19,7 +19,7 @@ from weir.controller.wiring import Host, Target
 from weir.netns.namespace import Namespace, NamespaceError
 from weir.netns.netlink import NetlinkError, TokenBucket
 from weir.netns.offloads import offloads_off
-from weir.network import NetworkSpec, Plan, make_plan
+from weir.network import NetworkPlan, NetworkSpec, make_plan
 from weir.softswitch.runtime.queueing import parse_rate
 
 _GRPC_PORT: Final = 9559  # and up, within the switches' own namespace
@@ -31,7 +31,7 @@ class Lab:
     """A made set of namespaces: ``switch`` and one per host, with the switch's interface for each host."""
 
     switch: Namespace
-    plan: Plan
+    plan: NetworkPlan
     namespaces: tuple[Namespace, ...]
     interfaces: tuple[str, ...]
 
@@ -112,7 +112,7 @@ def bridged_lab(workers: int, *, rate: str | None = None) -> Iterator[Lab]:
         yield made
 
 
-def _plan(workers: int, switch: Target, network: NetworkSpec) -> Plan:
+def _plan(workers: int, switch: Target, network: NetworkSpec) -> NetworkPlan:
     """Name everything; switches serve P4Runtime within their own namespace."""
     addresses: dict[str, str] = {}
 
@@ -123,7 +123,7 @@ def _plan(workers: int, switch: Target, network: NetworkSpec) -> Plan:
 
 
 @contextlib.contextmanager
-def _hosts(plan: Plan) -> Iterator[Lab]:
+def _hosts(plan: NetworkPlan) -> Iterator[Lab]:
     """Yield the namespaces of a plan, not joined yet."""
     with contextlib.ExitStack() as stack:
         try:

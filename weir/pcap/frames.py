@@ -20,7 +20,7 @@ class CaptureError(ValueError):
 
 
 @dataclass(frozen=True)
-class Seen:
+class CapturedFrame:
     """One frame of the capture. Exactly one of ``packet`` and ``problem`` is set for a Weir frame, and
     neither for any other.
 
@@ -34,7 +34,7 @@ class Seen:
     problem: str | None = None
 
 
-def read_frames(path: Path) -> Iterator[Seen]:
+def read_frames(path: Path) -> Iterator[CapturedFrame]:
     """Yield all frames in order. Raises CaptureError when the file is no capture or cannot be opened."""
     from scapy.error import Scapy_Exception
     from scapy.utils import RawPcapReader
@@ -47,7 +47,9 @@ def read_frames(path: Path) -> Iterator[Seen]:
         for frame, about in reader:
             name = getattr(about, "ifname", None) or b""
             packet, problem = _weir(frame)
-            yield Seen(_time(reader, about), name.decode(errors="replace"), len(frame), packet, problem)
+            yield CapturedFrame(
+                _time(reader, about), name.decode(errors="replace"), len(frame), packet, problem
+            )
 
 
 def _time(reader: Any, about: Any) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.transport.codec import Packet
-from weir.pcap.frames import Seen
+from weir.pcap.frames import CapturedFrame
 from weir.wire.definition import GROUP_LANES, NO_BLOCK, SLOT_LANES, Op, PacketType
 
 _Lanes = npt.NDArray[np.uint32]
@@ -91,7 +91,7 @@ class Trace:
         self.malformed: list[tuple[float, str]] = []
 
     @classmethod
-    def of(cls, frames: Iterable[Seen]) -> "Trace":
+    def of(cls, frames: Iterable[CapturedFrame]) -> "Trace":
         """Return the trace of all these frames."""
         trace = cls()
         for seen in frames:
@@ -103,7 +103,7 @@ class Trace:
         """Return the rounds in the order of their first packets."""
         return list(self._rounds.values())
 
-    def add(self, seen: Seen) -> None:
+    def add(self, seen: CapturedFrame) -> None:
         """Take in one more frame."""
         if seen.problem is not None:
             self.malformed.append((seen.time, seen.problem))
@@ -112,7 +112,7 @@ class Trace:
         else:
             self._add_packet(seen, seen.packet)
 
-    def _add_packet(self, seen: Seen, packet: Packet) -> None:
+    def _add_packet(self, seen: CapturedFrame, packet: Packet) -> None:
         key = (packet.job, packet.slot, packet.round)
         found = self._rounds.get(key)
         if found is None:
@@ -123,13 +123,13 @@ class Trace:
         else:
             self._add_result(found, seen, packet)
 
-    def _add_contribution(self, found: Round, seen: Seen, packet: Packet) -> None:
+    def _add_contribution(self, found: Round, seen: CapturedFrame, packet: Packet) -> None:
         noted = _note(seen, packet, found.contributions)
         found.contributions.append(noted)
         if noted.copy == 1 and not found.complete:
             found.lanes[packet.worker] = _lanes(packet)
 
-    def _add_result(self, found: Round, seen: Seen, packet: Packet) -> None:
+    def _add_result(self, found: Round, seen: CapturedFrame, packet: Packet) -> None:
         found.results.append(_note(seen, packet, found.results))
         lanes = _lanes(packet)
         if found.result is None:
@@ -145,7 +145,7 @@ class Trace:
             found.wrong.append(f"the result for worker {packet.worker} differs from that for {first.worker}")
 
 
-def _note(seen: Seen, packet: Packet, before: list[PacketSeen]) -> PacketSeen:
+def _note(seen: CapturedFrame, packet: Packet, before: list[PacketSeen]) -> PacketSeen:
     per_column = (1 << packet.block_log2) // GROUP_LANES
     columns = tuple(
         ColumnSeen(

@@ -14,10 +14,10 @@ from weir.cluster import ClusterError
 from weir.netns import NamespaceError
 from weir.network import NetworkSpec
 from weir.train.config import TrainConfig
+from weir.train.deployment import Deployment, deploy, deploy_reference, joined_deployment, starting_line
 from weir.train.display import Display, make_display
 from weir.train.folder import make_folder, write_json
 from weir.train.messages import Evaluated
-from weir.train.place import Place, joined_place, start_place, start_reference, starting_line
 from weir.train.record import ReplicasDifferError, RunRecord, StepSummary
 from weir.train.report import write_report
 from weir.train.running import WorkerError, interruptible, run_workers
@@ -37,17 +37,17 @@ def train(config: TrainConfig, console: Console) -> int:
     writes something. Otherwise it starts a cluster and all workers on this machine. Ctrl-C ends everything
     and still writes what there is.
     """
-    place = joined_place()
-    if place is not None and config.network != NetworkSpec():
+    deployment = joined_deployment()
+    if deployment is not None and config.network != NetworkSpec():
         console.print(
             "weir train: --topology, --links, --loss and --background build a network on this machine; "
             "this worker (RANK is set) joins one that is there",
             style="red", markup=False, soft_wrap=True,
         )  # fmt: skip
         return USAGE
-    if place is not None:
-        config = config.model_copy(update={"workers": place.size})
-    leader = place is None or 0 in place.ranks
+    if deployment is not None:
+        config = config.model_copy(update={"workers": deployment.size})
+    leader = deployment is None or 0 in deployment.ranks
     try:
         session = _Session(config, make_display(config, console, quiet=not leader), leader=leader)
     except OSError as error:
@@ -57,7 +57,7 @@ def train(config: TrainConfig, console: Console) -> int:
         return EXIT_STATUS["failed"]
     with session:
         with interruptible():
-            session.run_all(place)
+            session.run_all(deployment)
         session.write_results()
     if leader:
         console.print(summary_view(config, session.records))
@@ -93,18 +93,22 @@ class _Session:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
-    def run_all(self, place: Place | None) -> None:
-        """Run Weir, then the reference; ``place``: a cluster that is there already."""
+    def run_all(self, deployment: Deployment | None) -> None:
+        """Run Weir, then the reference; ``deployment``: a cluster that is there already."""
         try:
-            if place is None:
+            if deployment is None:
                 self._display.phase(starting_line(self.config))
-                with start_place(self.config) as own:
+                with deploy(self.config) as own:
                     self._run("weir", own)
                     self._switch_events = own.switch_events()
             else:
-                self._run("weir", place)
+                self._run("weir", deployment)
             if self.config.reference:
-                with contextlib.nullcontext(place) if place else start_reference(self.config) as there:
+                with (
+                    contextlib.nullcontext(deployment)
+                    if deployment
+                    else deploy_reference(self.config) as there
+                ):
                     self._run("gloo", there)
         except KeyboardInterrupt:
             self._ended("interrupted", "")
@@ -124,19 +128,22 @@ class _Session:
         if self.records and self.records[-1].status == "running":
             self.records[-1].status = "interrupted" if status == "interrupted" else "failed"
 
-    def _run(self, run: BackendName, place: Place) -> None:
-        """Run once over the ranks of ``place``, to the end."""
-        record = RunRecord(run, place.ranks, self.config.epochs)
+    def _run(self, run: BackendName, deployment: Deployment) -> None:
+        """Run once over the ranks of ``deployment``, to the end."""
+        record = RunRecord(run, deployment.ranks, self.config.epochs)
         self.records.append(record)
         self._display.phase("")
         self._display.begin(record)
         spec = WorkerSpec(
-            config=self.config, backend=run, init_method=place.init_method(run), replicas=place.replicas
+            config=self.config,
+            backend=run,
+            init_method=deployment.init_method(run),
+            replicas=deployment.replicas,
         )
         watched = run == "weir" and self.config.network_matters  # there is more to see than one switch
         run_workers(
             spec,
-            place,
+            deployment,
             record,
             self.folder / "logs" / run,
             self._news,

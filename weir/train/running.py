@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One training run: workers are started on a place, listened to until they are done, and ended."""
+"""One training run: workers are started on a deployment, listened to until they are done, and ended."""
 
 import contextlib
 import signal
@@ -10,8 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final, NoReturn
 
+from weir.train.deployment import Deployment
 from weir.train.messages import Evaluated, Failed
-from weir.train.place import Place
 from weir.train.record import RunRecord, StepSummary
 from weir.train.spec import WorkerSpec
 from weir.train.watch import NetworkWatch
@@ -29,32 +29,37 @@ class WorkerError(RuntimeError):
 
 def run_workers(
     spec: WorkerSpec,
-    place: Place,
+    deployment: Deployment,
     record: RunRecord,
     logs: Path,
     news: News,
     look: Callable[[NetworkWatch], None] | None = None,
 ) -> None:
-    """Train as ``spec`` says with the ranks of ``place``, to the end.
+    """Train as ``spec`` says with the ranks of ``deployment``, to the end.
 
     record: takes in what they say; it is complete when this returns. logs: folder for what they print. news:
     is told each step and each evaluation. look: is shown what the switches count, several times a second.
     Raises WorkerError, ReplicasDifferError, ClusterError; no worker is left then either.
     """
-    watched = place.watched() if look is not None else contextlib.nullcontext()
+    watched = deployment.watched() if look is not None else contextlib.nullcontext()
     with (
         watched as watch,
         Workers(
-            spec.model_dump_json(), place.ranks, place.size, place.environment(), logs, place.prefix
+            spec.model_dump_json(),
+            deployment.ranks,
+            deployment.size,
+            deployment.environment(),
+            logs,
+            deployment.prefix,
         ) as workers,
     ):
-        left = set(place.ranks)
+        left = set(deployment.ranks)
         while left:
             event = workers.next_event(_TICK_S)
             if look is not None and watch is not None:
                 look(watch)
             if event is None:
-                place.check()
+                deployment.check()
             elif isinstance(event, Failed) or (isinstance(event, Exited) and event.reason):
                 _raise_cause(event, workers)
             elif isinstance(event, Exited):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of a run's workers: on this machine in a cluster of our own, or one rank of a job elsewhere.
+"""The deployment of a run's workers: on this machine in a cluster of our own, or one rank of a job elsewhere.
 
 On this machine they share memory with the switch, or each is in a network namespace of its own.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Place:
+class Deployment:
     """The ranks that this launcher starts, and how they find the others.
 
     ranks: those it starts, of ``size``. store: directory for the file through which they find each other,
@@ -51,7 +51,7 @@ class Place:
         return cls(tuple(range(workers)), workers, store, "launcher", cluster, lab)
 
     def init_method(self, run: str) -> str:
-        """Return what torch.distributed is told; ``run`` is another name for each of this place's runs."""
+        """Return what torch.distributed is told; ``run`` names one of this deployment's runs."""
         return "env://" if self.store is None else f"file://{self.store / run}"
 
     def environment(self) -> Mapping[int, Mapping[str, str]]:
@@ -92,7 +92,7 @@ class Place:
 
 
 def starting_line(config: TrainConfig) -> str:
-    """Return what ``start_place`` is about to do, for people."""
+    """Return what ``deploy`` is about to do, for people."""
     shape = config.network.shape
     if config.hosts == "namespaces":
         return f"starting {config.workers} hosts in network namespaces, switch and controller"
@@ -102,7 +102,7 @@ def starting_line(config: TrainConfig) -> str:
 
 
 @contextlib.contextmanager
-def start_place(config: TrainConfig) -> Iterator[Place]:
+def deploy(config: TrainConfig) -> Iterator[Deployment]:
     """Yield a cluster on this machine with room for all workers, while the block runs.
 
     Raises ClusterError; NamespaceError with hosts in namespaces.
@@ -111,15 +111,15 @@ def start_place(config: TrainConfig) -> Iterator[Place]:
         from weir.netns.cluster import network_cluster
 
         with network_cluster(config.workers, rate=config.links) as linked:
-            yield Place.of_all(config.workers, linked.folder, linked, linked.lab)
+            yield Deployment.of_all(config.workers, linked.folder, linked, linked.lab)
         return
     with local_cluster(config.workers, network=config.network, pcap=config.pcap) as cluster:
-        yield Place.of_all(config.workers, cluster.directory, cluster)
+        yield Deployment.of_all(config.workers, cluster.directory, cluster)
 
 
 @contextlib.contextmanager
-def start_reference(config: TrainConfig) -> Iterator[Place]:
-    """Yield the place of the workers of the run over plain Gloo, while the block runs.
+def deploy_reference(config: TrainConfig) -> Iterator[Deployment]:
+    """Yield the deployment of the workers of the run over plain Gloo, while the block runs.
 
     With hosts in namespaces it has the same links, joined by the kernel's own bridge, and segmentation
     offloads are on: the network that TCP is fastest on. Otherwise it is the loopback interface. Raises
@@ -132,13 +132,13 @@ def start_reference(config: TrainConfig) -> Iterator[Place]:
             from weir.netns.lab import bridged_lab
 
             lab = stack.enter_context(bridged_lab(config.workers, rate=config.links))
-        yield Place.of_all(config.workers, store, lab=lab)
+        yield Deployment.of_all(config.workers, store, lab=lab)
 
 
-def joined_place() -> Place | None:
-    """Return the place torchrun or Mininet gave this process, or None when nobody did."""
+def joined_deployment() -> Deployment | None:
+    """Return the deployment torchrun or Mininet gave this process, or None when nobody did."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR")
     if any(name not in os.environ for name in names):
         return None
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    return Place((rank,), size, None, "group")
+    return Deployment((rank,), size, None, "group")
