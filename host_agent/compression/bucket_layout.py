@@ -40,8 +40,12 @@ class Segment:
 class BucketLayout:
     """All parameters of one bucket, in its order.
 
-    block: elements in a block, the unit of what is sent, classified and lost. length: of the vector, a
-    multiple of ``align``, which is a multiple of the block.
+    Attributes:
+        index: of the bucket.
+        packet_block: elements in a block, the unit of what is sent, classified and lost.
+        length: of the vector, a multiple of ``align``.
+        segments: its parameters.
+        align: each parameter starts on a multiple of it; a multiple of the packet block.
     """
 
     index: int
@@ -61,7 +65,7 @@ class BucketLayout:
     ) -> "BucketLayout":
         """Return the layout of bucket ``index`` that holds these parameters' gradients one after another.
 
-        align: by default the block.
+        align: by default the packet block.
         """
         align = align or packet_block
         segments, bucket_start, vector_start = [], 0, 0

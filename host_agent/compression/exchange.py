@@ -136,7 +136,7 @@ class GradientExchange:
         Until the sum is there nothing of the state has changed, so a step that raised can be repeated.
 
         Args:
-            layout: of the bucket; its parameters start on multiples of SCALE_LANES.
+            layout: of the bucket; its parameters start on multiples of SCALE_BLOCK.
             bucket: gradients, flat, of any float dtype.
             last: the step ends with this bucket.
 

@@ -168,7 +168,7 @@ class HookState:
         Runs on the group's thread. A step that raised can be repeated.
 
         Args:
-            layout: of the bucket; its parameters start on multiples of SCALE_LANES.
+            layout: of the bucket; its parameters start on multiples of SCALE_BLOCK.
             bucket: gradients, flat.
             last: the step ends with this bucket.
         """

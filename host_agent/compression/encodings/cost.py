@@ -104,11 +104,13 @@ def rounds(wanted: Flags, packet_block: int, slots: int) -> int:
 
 
 def reduce_cost(occupied: Flags, packet_block: int, slots: int, *, fill: bool = False) -> WireCost:
-    """Return one reduce. occupied: bool[workers, blocks], which blocks of the vector each worker has
-    non-zero.
+    """Return what one reduce costs.
 
-    block: lanes to a block, 32, 64, 128 or 256. slots: of the job. fill: as in TransportConfig: workers send
-    every block that is asked for.
+    Args:
+        occupied: bool[workers, blocks], which blocks of the vector each worker has non-zero.
+        packet_block: lanes to a block, 32, 64, 128 or 256.
+        slots: of the job.
+        fill: as in TransportConfig: workers send every block that is asked for.
     """
     union = np.asarray(occupied.any(axis=0))
     if fill:
@@ -153,7 +155,7 @@ class Occupancy:
         return self._levels[size]
 
     def packed(self, mask_block: int | None) -> Flags:
-        """Return the same of its packed vector, by 32 lanes, padded to a whole number of SCALE_LANES."""
+        """Return the same of its packed vector, by 32 lanes, padded to a whole number of SCALE_BLOCK."""
         if mask_block not in self._packed:
             self._packed[mask_block] = self._pack(mask_block)
         return self._packed[mask_block]
@@ -187,12 +189,17 @@ def exchange_cost(
     fills_union: bool = False,
     fill: bool = False,
 ) -> WireCost:
-    """Return the exchange of one bucket. parts: its parameters; masks: elements per mask bit of each, or
-    None.
+    """Return what the exchange of one bucket costs.
 
-    block: lanes to a block of the packets that carry values. levels: of the mask tree, 1 to 3. counters: how
-    many numbers each worker sends along with the exponents. fills_union: every worker sends all that is
-    selected. slots, fill: as in ``reduce_traffic``.
+    Args:
+        parts: its parameters.
+        mask_blocks: of each parameter, elements per bit of its mask; None: it is sent whole.
+        packet_block: lanes to a block of the packets that carry values.
+        levels: of the mask tree, 1 to 3.
+        slots: of the job.
+        counters: how many numbers each worker sends along with the exponents.
+        fills_union: every worker sends all that is selected.
+        fill: as in ``reduce_cost``.
     """
     done = [WireCost(0, (0,) * parts[0].workers, 0, 0, 0)]
     masked = [

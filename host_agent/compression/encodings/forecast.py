@@ -47,9 +47,13 @@ class JobSize:
 class Counts:
     """The counts of one parameter.
 
-    union: blocks of 2^k elements that some worker had, k from 0 to 17. shares: of those of 2^k elements, the
-    share that one worker had, on average, k from 0 to 8. mask: in use when they were counted. packed: of the
-    blocks of 32, 64, 128 and 256 lanes of the packed vector, the share that one worker had.
+    Attributes:
+        length: elements of the parameter.
+        union: blocks of 2^k elements that some worker had, k from 0 to 17.
+        shares: of those of 2^k elements, the share that one worker had, on average, k from 0 to 8.
+        mask_block: in use when they were counted.
+        packed: of the blocks of 32, 64, 128 and 256 lanes of the packed vector, the share that one worker
+            had.
     """
 
     length: int
@@ -224,7 +228,7 @@ def _vector_bytes(lanes: float, wanted: float, packet_block: int, job: JobSize) 
 
 
 def bitmap_bytes(blocks: float, job: JobSize) -> float:
-    """Return the same of the bitmap of a vector without masks, of so many blocks of SCALE_LANES."""
+    """Return the same of the bitmap of a vector without masks, of so many blocks of SCALE_BLOCK."""
     lanes = math.ceil(blocks / WORD)
     return _vector_bytes(lanes, lanes, fitting_block(lanes), job) if blocks >= WORTH_ASKING else 0.0
 

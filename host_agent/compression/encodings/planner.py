@@ -90,8 +90,8 @@ class _Table:
 class _Parameter:
     """The counts of a parameter, and what was decided of it.
 
-    mask: the one it has, or is to have next. wait: steps until it is counted again; period: from then to the
-    next time.
+    mask_block: the one it has, or is to have next. wait: steps until it is counted again; period: from then
+    to the next time.
     """
 
     counts: Counts
@@ -129,8 +129,12 @@ class Planner:
     ) -> EncodingPlan:
         """Return how to write down a bucket.
 
-        fixed: encodings that are not to be chosen here, by parameter. block: lanes in a packet block, if that
-        is not, either. A parameter that was never counted is sent whole.
+        A parameter that was never counted is sent whole.
+
+        Args:
+            layout: of the bucket.
+            fixed: encodings that are not to be chosen here, by parameter.
+            packet_block: if that is not to be chosen, either; else None.
         """
         self._fixed = {**self._fixed, **fixed}
         key = (tuple((s.name, s.length) for s in layout), tuple(sorted(fixed.items(), key=str)), packet_block)

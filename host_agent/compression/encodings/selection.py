@@ -18,8 +18,8 @@ from weir.host_agent.transport import engine
 class Part:
     """One parameter's elements, ``source`` of the whole vector and ``target`` of the packed one.
 
-    words: the mask of the blocks of ``mask`` elements that are packed; None: all elements are. A partial
-    block, the last one, is padded with zeros in the packed vector.
+    words: the mask of the blocks of ``mask_block`` elements that are packed; None: all elements are. A
+    partial block, the last one, is padded with zeros in the packed vector.
     """
 
     source: Segment
