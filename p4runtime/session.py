@@ -20,6 +20,7 @@ from weir.p4runtime.schema import METHODS, p4runtime_pb2
 
 HANDSHAKE_TIMEOUT_S: Final = 5.0
 RPC_TIMEOUT_S: Final = 10.0
+_CLOSE_TIMEOUT_S: Final = 1.0
 PUSH_TIMEOUT_S: Final = 120.0  # a soft switch compiles the program it is given
 
 _BACKLOG: Final = 4096  # messages of a kind that nobody has received yet; what comes then is lost
@@ -172,8 +173,13 @@ class Session:
         return str(self.call("Capabilities", request).p4runtime_api_version)
 
     def close(self) -> None:
-        """End the session, also when the device does not end the stream; what it holds stays."""
+        """End the session; what the device holds stays.
+
+        A device that answers has let go of the election id by then.
+        """
         self._outgoing.put(None)
+        if "arbitration" in self._received:
+            self._reader.join(_CLOSE_TIMEOUT_S)
         self.stream.cancel()
         self._reader.join()
         self._channel.close()

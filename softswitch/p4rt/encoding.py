@@ -4,6 +4,8 @@
 
 def varint(value: int) -> bytes:
     """Return a non-negative integer: seven bits a byte, lowest first; all but the last have the eighth."""
+    if value <= 0x7F:
+        return bytes((value,))
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -12,6 +14,11 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def message_field(number: int, message: bytes) -> bytes:
-    """Return an encoded message as field ``number`` of another: tag, length, message."""
-    return b"".join((varint(number << 3 | 2), varint(len(message)), message))
+def tag(number: int) -> bytes:
+    """Return what stands before a message that is field ``number`` of another."""
+    return varint(number << 3 | 2)
+
+
+def tagged(field: bytes, message: bytes) -> bytes:
+    """Return an encoded message as a field of another: tag, length, message."""
+    return b"".join((field, varint(len(message)), message))

@@ -16,7 +16,7 @@ from weir.softswitch.p4rt import (
     tables,
     value_sets,
 )
-from weir.softswitch.p4rt.encoding import message_field
+from weir.softswitch.p4rt.encoding import tag, tagged
 from weir.softswitch.p4rt.keys import Message, invalid
 from weir.softswitch.p4rt.pipeline import Pipeline
 from weir.softswitch.p4rt.unknown import has_unknown
@@ -53,7 +53,8 @@ _READERS: Final[Mapping[str, Reader]] = {
     "action_profile_group": action_profiles.read_groups,
     "value_set_entry": value_sets.read_value_sets,
 }
-_ENTITIES: Final = p4runtime_pb2.ReadResponse.DESCRIPTOR.fields_by_name["entities"].number
+_ENTITIES: Final = tag(p4runtime_pb2.ReadResponse.DESCRIPTOR.fields_by_name["entities"].number)
+_KINDS: Final = {each.name: tag(each.number) for each in p4runtime_pb2.Entity.DESCRIPTOR.fields}
 
 
 def _kind(entity: Message) -> str:
@@ -98,8 +99,7 @@ def read_responses(pipeline: Pipeline, entity: Message) -> Iterator[bytes]:
     Because putting thousands of messages into others copies each of them.
     """
     for kind, found in _select(pipeline, entity):
-        number = p4runtime_pb2.Entity.DESCRIPTOR.fields_by_name[kind].number
-        yield message_field(_ENTITIES, message_field(number, found.SerializeToString()))
+        yield tagged(_ENTITIES, tagged(_KINDS[kind], found.SerializeToString()))
 
 
 def _select(pipeline: Pipeline, entity: Message) -> Iterator[tuple[str, Message]]:

@@ -218,7 +218,8 @@ def _encode_entry(pipeline: Pipeline, table: TableInfo, entry: Entry, wanted: Me
         encode_action(pipeline, entry.action, entry.args, message.action.action)
     if pipeline.notes:
         _note(message, pipeline.notes.get((table.name, entry.key, entry.priority)))
-    message.is_const = table.constant
+    if table.constant:
+        message.is_const = True
     if wanted.HasField("counter_data") and table.counted:
         count = pipeline.switch.table(table.name).count(entry.key, entry.priority)
         message.counter_data.CopyFrom(encode_count(count))
@@ -227,7 +228,8 @@ def _encode_entry(pipeline: Pipeline, table: TableInfo, entry: Entry, wanted: Me
     if wanted.HasField("meter_counter_data") and table.id in pipeline.info.direct_meters:
         marked = pipeline.switch.table(table.name).marked(entry.key, entry.priority)
         message.meter_counter_data.CopyFrom(encode_marked(marked))
-    message.idle_timeout_ns = entry.timeout_ns
+    if entry.timeout_ns:
+        message.idle_timeout_ns = entry.timeout_ns
     if wanted.HasField("time_since_last_hit") and table.idle_timeout:
         elapsed = pipeline.switch.table(table.name).idle_time(entry.key, entry.priority)
         message.time_since_last_hit.elapsed_ns = elapsed

@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from weir.softswitch.codegen.keys import entry_words, key_layout, pack_args
 from weir.softswitch.errors import Code, ControlError
@@ -40,8 +41,7 @@ class _Stored:
     reference: Reference | None = None
 
 
-@dataclass(frozen=True)
-class _Packed:
+class _Packed(NamedTuple):
     """A key in the words of the native table."""
 
     key: list[int]
@@ -49,8 +49,7 @@ class _Packed:
     priority: int
 
 
-@dataclass(frozen=True)
-class _Data:
+class _Data(NamedTuple):
     """Action and arguments in the words of the native table."""
 
     action: int
@@ -78,6 +77,10 @@ class TableStore:
         self._table = table
         self._profile = profile
         self._layout = key_layout(table)
+        self._every_bit: list[int] | None = None  # what is compared, if that is the same for all entries
+        if all(each.kind is MatchKind.EXACT for each in table.keys):
+            self._every_bit = self._layout.pack([(1 << each.bits) - 1 for each in table.keys])
+        self._masks = any(each.mask is not None for each in table.keys)
         self._actions = {each.name: each for each in reversed(program.table_actions(table))}
         self._words = entry_words(program, table)
         self._stored: dict[_Identity, _Stored] = {}
@@ -272,6 +275,9 @@ class TableStore:
             self._profile.release(reference)
 
     def _pack(self, key: tuple[Match, ...], priority: int) -> _Packed:
+        if self._every_bit is not None:
+            values = [match.value for match in key if isinstance(match, Exact)]
+            return _Packed(self._layout.pack(values), self._every_bit, priority)
         values, checks = [], []
         for match, field in zip(key, self._table.keys, strict=True):
             full = (1 << field.bits) - 1
@@ -335,7 +341,8 @@ class TableStore:
             raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name}: timeout {entry.timeout_ns}")
         if entry.meter is not None and self._table.meter is None:
             raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no direct meter")
-        meter_words(entry.meter, self._table.name)
+        if entry.meter is not None:
+            meter_words(entry.meter, self._table.name)
         if self._profile is None:
             if entry.via is not None:
                 raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no action profile")
@@ -354,10 +361,13 @@ class TableStore:
                 Code.INVALID_ARGUMENT,
                 f"{self._table.name} has {len(self._table.keys)} key fields, not {len(key)}",
             )
-        return tuple(
-            _masked(_canonical(match, field, self._table.name), field)
-            for match, field in zip(key, self._table.keys, strict=True)
+        fields = self._table.keys
+        key = tuple(
+            _canonical(match, field, self._table.name) for match, field in zip(key, fields, strict=True)
         )
+        if not self._masks:
+            return key
+        return tuple(_masked(match, field) for match, field in zip(key, fields, strict=True))
 
 
 def _constant_match(match: FieldMatch) -> Match:
@@ -384,6 +394,8 @@ def _masked(match: Match, field: TableKey) -> Match:
 
 def _canonical(match: Match, field: TableKey, table: str) -> Match:
     full = (1 << field.bits) - 1
+    if field.kind is MatchKind.EXACT and isinstance(match, Exact) and 0 <= match.value <= full:
+        return match  # most are
     where = f"{table}, key {field.name}"
 
     def fits(*values: int) -> None:
