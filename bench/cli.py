@@ -112,7 +112,7 @@ def p4runtime(
     batch: Annotated[int, typer.Option(min=1, help="Updates in a Write.")] = 200,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 5,
 ) -> None:
-    """Entries written and read over P4Runtime: the soft switch against BMv2, entries per second.
+    """Measure entries written and read per second over P4Runtime: the soft switch and BMv2.
 
     BMv2 takes part when simple_switch_grpc is on PATH.
     """

@@ -44,7 +44,7 @@ _Address = Annotated[
     str,
     typer.Option("--controller", envvar="WEIR_CONTROLLER", help="HOST:PORT or unix:/path of the controller."),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="JSON instead of tables.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 
 def controller(

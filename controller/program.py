@@ -27,7 +27,9 @@ class ProgramError(Exception):
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """What a switch is given: P4Info, the target's own configuration, and a cookie that names the pair."""
+    """The program as a switch is given it: P4Info, the target's own configuration, and a cookie that names
+    the pair.
+    """
 
     name: str
     p4info: Any

@@ -31,7 +31,7 @@ class SwitchError(Exception):
 
 @dataclass(frozen=True)
 class Count:
-    """What a counter says."""
+    """The reading of a counter."""
 
     packets: int = 0
     bytes: int = 0

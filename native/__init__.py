@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What both ends share: the build of native code, shared-memory ports, and files that appear whole.
+"""The part that both ends share: the build of native code, shared-memory ports, and files that appear whole.
 
 Knows nothing of switches, hosts or what they say to each other; every other room may import it.
 """

@@ -89,7 +89,7 @@ def _headers(folders: Sequence[Path]) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Build:
-    """What a library is made of. Every header of ``folders`` counts towards what it, and each object, is."""
+    """The parts of a library. Every header of ``folders`` counts towards what it, and each object, is."""
 
     name: str
     sources: tuple[Path, ...]

@@ -5,6 +5,7 @@ Imports inside functions and under ``if TYPE_CHECKING`` count: a reader follows 
 """
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -163,6 +164,20 @@ def test_rooms_do_without_what_they_must_do_without() -> None:
 def test_no_circles_of_rooms() -> None:
     circles = [part for part in _components(ROOMS) if len(part) > 1]
     assert not circles, circles
+
+
+def test_docstrings_do_not_begin_with_a_question() -> None:
+    """They say what a thing does or is. The soft switch's are not there yet."""
+    question = re.compile(r"(What|Whether|Who|How|Where|Why)\b")
+    wrong = [
+        f"{module}: {text.splitlines()[0]}"
+        for module, path in modules().items()
+        if not module.startswith("weir.softswitch")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and question.match(text := ast.get_docstring(node) or "")
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_no_circles() -> None:

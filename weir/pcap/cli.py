@@ -18,13 +18,13 @@ def pcap(
     *,
     job: Annotated[
         int | None,
-        typer.Option(parser=_number, metavar="JOB", help="Only this job's rounds (0x… or decimal)."),
+        typer.Option(parser=_number, metavar="JOB", help="Print only this job's rounds (0x… or decimal)."),
     ] = None,
-    slot: Annotated[int | None, typer.Option(help="Only this slot's rounds.")] = None,
-    worker: Annotated[int | None, typer.Option(help="Only rounds and packets of this worker.")] = None,
-    limit: Annotated[int, typer.Option(help="Rounds to print; 0: the summary alone.")] = 100,
+    slot: Annotated[int | None, typer.Option(help="Print only this slot's rounds.")] = None,
+    worker: Annotated[int | None, typer.Option(help="Print only rounds and packets of this worker.")] = None,
+    limit: Annotated[int, typer.Option(help="Rounds to print at most; 0: the summary alone.")] = 100,
 ) -> None:
-    """Print the rounds in a capture: who sent which blocks, what was asked for next, and the results.
+    """Print the rounds in a capture: the blocks that each worker sent, those asked for next, and the results.
 
     Every result is checked against the contributions in the capture. The exit status is 1 when one is wrong.
     """
