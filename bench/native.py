@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from weir.host_agent.transport.codec import Column, Packet
 from weir.host_agent.transport.frames import Addresses, Endpoint, Framer
-from weir.native import INCLUDE, load_library
+from weir.native import INCLUDE, Signatures, load_library
 from weir.softswitch.dataplane.ports import NativeSwitch
 from weir.wire.definition import ECT, GROUP_LANES, GROUPS, Flag, Op, PacketType, columns, dscp
 
@@ -22,7 +22,7 @@ _INCLUDE: Final = (
     _ROOT.parent / "softswitch" / "runtime",
 )
 _RETRY_NS: Final = 200_000_000  # after which a packet without answer is sent again
-_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+SIGNATURES: Final[Signatures] = {
     "aggregator_new": (ctypes.c_void_p, (ctypes.c_uint32,) * 3),
     "aggregator_free": (None, (ctypes.c_void_p,)),
     "load_memory": (
@@ -62,13 +62,12 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 @functools.cache
 def library() -> ctypes.CDLL:
     """Return the compiled benchmarks."""
-    lib = load_library(
-        "bench", [_ROOT / "csrc" / "aggregator.c", _ROOT / "csrc" / "load.c"], include=_INCLUDE
+    return load_library(
+        "bench",
+        [_ROOT / "csrc" / "aggregator.c", _ROOT / "csrc" / "load.c"],
+        include=_INCLUDE,
+        signatures=SIGNATURES,
     )
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
-    return lib
 
 
 class Aggregator:

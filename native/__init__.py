@@ -7,9 +7,9 @@ Knows nothing of switches, hosts or what they say to each other; every other roo
 from pathlib import Path
 from typing import Final
 
-from weir.native.build import CompileError, NoCompilerError, load_library
+from weir.native.build import CompileError, NoCompilerError, Signatures, load_library
 
 INCLUDE: Final = Path(__file__).resolve().parent
 """Directory of ``ring.h``, to be put on a compiler's include path."""
 
-__all__ = ["INCLUDE", "CompileError", "NoCompilerError", "load_library"]
+__all__ = ["INCLUDE", "CompileError", "NoCompilerError", "Signatures", "load_library"]

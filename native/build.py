@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 DIALECT: Final = ("-std=gnu11", "-pthread")
 FLAGS: Final = ("-O3", "-march=native", *DIALECT, "-fPIC", "-fno-math-errno")
@@ -197,6 +197,10 @@ def _run(command: Sequence[str], folder: str, what: str) -> None:
         raise CompileError(f"compiling {what} failed: {shlex.join(command)}\n{done.stderr[-4000:]}")
 
 
+Signatures = Mapping[str, tuple[Any, Sequence[Any]]]
+"""Of C functions by name: the ctypes of the result and of the arguments."""
+
+
 def load_library(
     name: str,
     sources: Sequence[Path] = (),
@@ -204,8 +208,15 @@ def load_library(
     extra: Mapping[str, str] | None = None,
     include: Sequence[Path] = (),
     flags: Sequence[str] = (),
+    signatures: Signatures | None = None,
 ) -> ctypes.CDLL:
-    """``build_library``, then load it. Calls into the library release the interpreter lock."""
-    return ctypes.CDLL(
-        str(build_library(name, sources, extra=extra, include=include, flags=flags)), use_errno=True
-    )
+    """Build a library (see `build_library`), load it and declare the functions of ``signatures``.
+
+    Calls into the library release the interpreter lock.
+    """
+    path = build_library(name, sources, extra=extra, include=include, flags=flags)
+    library = ctypes.CDLL(str(path), use_errno=True)
+    for function, (result, arguments) in (signatures or {}).items():
+        entry_point = getattr(library, function)
+        entry_point.restype, entry_point.argtypes = result, arguments
+    return library

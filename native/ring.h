@@ -102,7 +102,10 @@ static inline weir_bell *weir_bell_open(const char *path, int create)
 {
     weir_bell_memory *memory = weir_map(path, sizeof *memory, create);
     weir_bell *bell = memory ? malloc(sizeof *bell) : NULL;
-    if (bell) bell->memory = memory;
+    if (bell)
+        bell->memory = memory;
+    else if (memory)
+        munmap(memory, sizeof *memory);
     return bell;
 }
 
@@ -149,7 +152,10 @@ static inline weir_port *weir_port_open(const char *path, int create, weir_bell 
         return NULL;
     }
     weir_port *port = calloc(1, sizeof *port);
-    if (!port) return NULL;
+    if (!port) {
+        munmap(memory, sizeof *memory);
+        return NULL;
+    }
     port->memory = memory;
     port->bell = bell;
     for (int side = 0; side < 2; side++) { /* a host that starts again goes on where the last one stopped */

@@ -4,11 +4,12 @@
 import ctypes
 import functools
 import os
+from ctypes import c_char_p, c_int, c_int64, c_uint32, c_void_p
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from weir.native.build import load_library
+from weir.native.build import Signatures, load_library
 
 SWITCH: Final = 0
 HOST: Final = 1
@@ -16,18 +17,19 @@ MAX_FRAME: Final = 2040  # WEIR_MAX_FRAME in ring.h
 _HERE: Final = Path(__file__).resolve().parent
 
 
+SIGNATURES: Final[Signatures] = {
+    "ring_bell_open": (c_void_p, (c_char_p, c_int)),
+    "ring_bell_close": (None, (c_void_p,)),
+    "ring_port_open": (c_void_p, (c_char_p, c_int, c_void_p)),
+    "ring_port_close": (None, (c_void_p,)),
+    "ring_port_send": (c_int, (c_void_p, c_int, c_char_p, c_uint32)),
+    "ring_port_receive": (c_int, (c_void_p, c_int, c_void_p, c_int64)),
+}
+
+
 @functools.cache
 def _library() -> ctypes.CDLL:
-    lib = load_library("ring", [_HERE / "ring_api.c"], include=[_HERE])
-    for name in ("ring_bell_open", "ring_port_open"):
-        getattr(lib, name).restype = ctypes.c_void_p
-    lib.ring_bell_open.argtypes = [ctypes.c_char_p, ctypes.c_int]
-    lib.ring_bell_close.argtypes = [ctypes.c_void_p]
-    lib.ring_port_open.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
-    lib.ring_port_close.argtypes = [ctypes.c_void_p]
-    lib.ring_port_send.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32]
-    lib.ring_port_receive.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int64]
-    return lib
+    return load_library("ring", [_HERE / "ring_api.c"], include=[_HERE], signatures=SIGNATURES)
 
 
 class ShmPort:

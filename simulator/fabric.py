@@ -9,7 +9,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Final
 
-from weir.native.build import load_library
+from weir.native.build import Signatures, load_library
 from weir.softswitch.runtime.compiler import RUNTIME
 from weir.softswitch.switch import Switch
 
@@ -40,21 +40,21 @@ class _State(Structure):
     )
 
 
+SIGNATURES: Final[Signatures] = {
+    "fabric_new": (POINTER(_State), [c_uint32, POINTER(c_void_p)]),
+    "fabric_free": (None, [c_void_p]),
+    "fabric_attach": (None, [c_void_p, *[c_uint32] * 5, c_uint64, c_uint64]),
+    "fabric_set_down": (None, [c_void_p, c_uint32, c_int]),
+    "fabric_arrive": (None, [c_void_p, c_uint64, c_uint32, c_uint32, c_char_p, c_uint32]),
+    "fabric_run": (c_int64, [c_void_p, c_uint64]),
+}
+
+
 @functools.cache
 def _library() -> ctypes.CDLL:
-    library = load_library("fabric", [_CSRC / "fabric.c"], include=[RUNTIME], flags=["-O2"])
-    prototypes = {
-        "fabric_new": (POINTER(_State), [c_uint32, POINTER(c_void_p)]),
-        "fabric_free": (None, [c_void_p]),
-        "fabric_attach": (None, [c_void_p, *[c_uint32] * 5, c_uint64, c_uint64]),
-        "fabric_set_down": (None, [c_void_p, c_uint32, c_int]),
-        "fabric_arrive": (None, [c_void_p, c_uint64, c_uint32, c_uint32, c_char_p, c_uint32]),
-        "fabric_run": (c_int64, [c_void_p, c_uint64]),
-    }
-    for name, (result, arguments) in prototypes.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
-    return library
+    return load_library(
+        "fabric", [_CSRC / "fabric.c"], include=[RUNTIME], flags=["-O2"], signatures=SIGNATURES
+    )
 
 
 class Fabric:

@@ -94,7 +94,7 @@ class Addresses(Structure):
     )
 
 
-_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+SIGNATURES: Final[native.Signatures] = {
     "weir_transport_new": (pointer, (POINTER(Config),)),
     "weir_transport_free": (None, (pointer,)),
     "weir_transport_begin": (
@@ -157,11 +157,9 @@ def library() -> ctypes.CDLL:
     """Return the compiled library. Raises native.NoCompilerError or native.CompileError on a machine's first
     use.
     """
-    loaded = native.load_library("host-agent", sorted(_CSRC.glob("*.c")), include=[_CSRC, native.INCLUDE])
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(loaded, name)
-        function.restype, function.argtypes = result, arguments
-    return loaded
+    return native.load_library(
+        "host-agent", sorted(_CSRC.glob("*.c")), include=[_CSRC, native.INCLUDE], signatures=SIGNATURES
+    )
 
 
 def contiguous(array: npt.NDArray[Any], what: str, *dtypes: type[np.generic]) -> int:

@@ -5,7 +5,7 @@ import ctypes
 import functools
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from weir import native
 from weir.softswitch.runtime.queueing import Limits
@@ -50,7 +50,7 @@ class Statistics(ctypes.Structure):
     _fields_ = tuple((field.name, ctypes.c_uint64) for field in fields(PortStatistics))
 
 
-_SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
+SIGNATURES: Final[native.Signatures] = {
     "loop_new": (ctypes.c_void_p, ()),
     "loop_free": (None, (ctypes.c_void_p,)),
     "loop_run": (ctypes.c_int, (ctypes.c_void_p,)),
@@ -98,12 +98,9 @@ _SIGNATURES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 @functools.cache
 def library() -> ctypes.CDLL:
     """Return the compiled loop."""
-    loop = native.load_library(
+    return native.load_library(
         "switch-loop",
         [_HERE / "csrc" / name for name in _SOURCES],
         include=[_HERE / "csrc", _HERE.parent / "runtime", native.INCLUDE],
+        signatures=SIGNATURES,
     )
-    for name, (result, arguments) in _SIGNATURES.items():
-        function = getattr(loop, name)
-        function.restype, function.argtypes = result, arguments
-    return loop

@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
+from weir.native.build import Signatures
 from weir.softswitch.runtime.queueing import (
     Limits,
     QueueCounts,
@@ -22,7 +23,7 @@ from weir.softswitch.runtime.queueing import (
 EMIT = CFUNCTYPE(None, c_void_p, c_uint32, c_void_p, c_uint32)
 _WORDS = POINTER(c_uint64)
 
-_PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+SIGNATURES: Final[Signatures] = {
     "swc_create": (c_void_p, [c_uint64]),
     "swc_destroy": (None, [c_void_p]),
     "swc_lock": (None, [c_void_p]),
@@ -90,12 +91,8 @@ def _pairs(replicas: Sequence[tuple[int, int]]) -> Any:
 class Library:
     """A compiled program."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        for name, (result, arguments) in _PROTOTYPES.items():
-            function = getattr(library, name)
-            function.restype = result
-            function.argtypes = arguments
-        self.entry_points = library
+    def __init__(self, entry_points: ctypes.CDLL) -> None:
+        self.entry_points = entry_points
 
     @property
     def program(self) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 from weir.native.build import cache_dir, load_library
 from weir.native.files import write_atomically
 from weir.softswitch.program.types import Program
-from weir.softswitch.runtime.bindings import Library
+from weir.softswitch.runtime.bindings import SIGNATURES, Library
 
 RUNTIME: Final = Path(__file__).parent
 """Folder of the C that every program is compiled with."""
@@ -42,7 +42,14 @@ def load_switch_library(program: Program, *, trace: bool = False) -> Library:
 def _load(text: str, flags: tuple[str, ...]) -> Library:
     sources = sorted(RUNTIME.glob("*.c"))
     return Library(
-        load_library("softswitch", sources, extra={"program.c": text}, include=[RUNTIME], flags=flags)
+        load_library(
+            "softswitch",
+            sources,
+            extra={"program.c": text},
+            include=[RUNTIME],
+            flags=flags,
+            signatures=SIGNATURES,
+        )
     )
 
 

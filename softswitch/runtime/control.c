@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The control plane's entry points, called from Python (softswitch/bindings.py). Each takes the
+// The control plane's entry points, called from Python (bindings.py). Each takes the
 // switch's lock, so that a data path running in another thread sees a change whole or not at all.
 // Numbers and lengths have been checked by the caller.
 #include <stdlib.h>

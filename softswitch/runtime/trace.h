@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a traced packet goes through, as records for softswitch/trace_records.py.
+// What a traced packet goes through, as records for softswitch/tracing/events.py.
 //
 // A second library, generated from the same program with tracepoints, takes the traced packets through the
 // same switch; all others run the plain code. The records gather in one buffer until somebody reads them.
@@ -11,7 +11,7 @@
 enum { SW_TRACE_PORTS = 512 };
 
 // A record is one 64-bit word (kind, values behind it << 8, site << 32) and its values. What a site is (a state,
-// a table, an action, ...) and what the values mean goes by the kind: see trace_records.py.
+// a table, an action, ...) and what the values mean goes by the kind: see events.py.
 enum {
     SW_TRACE_FRAME = 1, // a frame comes in: site port; number, length, time
     SW_TRACE_TURN, // a packet leaves a queue: site port; number, time, nanoseconds waited, packets left behind

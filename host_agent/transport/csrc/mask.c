@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Masks over blocks of a vector: bit j of the words, counted from each word's lowest bit, is block j of `m`
- * elements, m a power of two up to 256; the last block may be partial. See formats/shared_mask.py. */
+ * elements, m a power of two up to 256; the last block may be partial. See encodings/shared_mask.py. */
 #include <stdint.h>
 #include <string.h>
 
@@ -47,7 +47,7 @@ uint64_t weir_mask_write(const float *x, uint64_t count, uint32_t m, uint32_t *w
 }
 
 /* Adds to counts[k], for k below `levels`, how many blocks of 2^k elements hold one that is not zero; the
- * last one may be partial. See formats/pyramid.py. */
+ * last one may be partial. See encodings/pyramid.py. */
 void weir_pyramid(const float *x, uint64_t count, uint32_t levels, int64_t *counts)
 {
     enum { IN_WORD = 5, MOST = 64 };

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -33,17 +33,20 @@ class Result(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in ("answers", "missing", "torn", "apart")]
 
 
+SIGNATURES: Final[native.Signatures] = {
+    "ring_bell_open": (ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_int)),
+    "ring_bell_close": (None, (ctypes.c_void_p,)),
+    "ring_port_open": (ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p)),
+    "ring_port_close": (None, (ctypes.c_void_p,)),
+    "flood": (None, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.POINTER(Result))),
+}
+
+
 @pytest.fixture(scope="module")
 def flood() -> Any:
     here, ring = Path(__file__).parents[1], Path(native.__file__).parent
-    library = load_library("flood", [here / "flood.c", ring / "ring_api.c"], include=[ring])
-    for name in ("ring_bell_open", "ring_port_open"):
-        getattr(library, name).restype = ctypes.c_void_p
-    library.ring_port_open.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_void_p]
-    library.flood.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.POINTER(Result)]
-    for name in ("ring_bell_close", "ring_port_close"):
-        getattr(library, name).argtypes = [ctypes.c_void_p]
-    return library
+    sources = [here / "flood.c", ring / "ring_api.c"]
+    return load_library("flood", sources, include=[ring], signatures=SIGNATURES)
 
 
 def left(version: int, mac: int = MAC) -> Entry:
