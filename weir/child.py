@@ -41,7 +41,7 @@ def spawn(
     children in order. ``log`` receives its standard error, and its output too unless ``stdout`` says
     otherwise. ``environment`` is added to the parent's. ``remove``: a directory to delete if the parent
     dies without having ended the child. ``prefix``: a command that becomes the child, such as
-    ``ip netns exec NAME``.
+    the ``prefix`` of a namespace.
     """
     added = dict(environment or {})
     if remove is not None:

@@ -45,7 +45,7 @@ class Workers:
 
         spec: a WorkerSpec as JSON. environment: what each rank's environment has besides this process's.
         logs: directory for what they print, worker-<rank>.log. prefix: a command that becomes a rank's
-        process, such as ``ip netns exec NAME``. module: what is run with -m.
+        process, such as the ``prefix`` of a namespace. module: what is run with -m.
         """
         logs.mkdir(parents=True, exist_ok=True)
         self._events: queue.SimpleQueue[Message | Exited] = queue.SimpleQueue()
