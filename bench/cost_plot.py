@@ -26,7 +26,7 @@ _ROWS: Final[tuple[tuple[str, Saving], ...]] = (
 
 
 def draw(path: Path, found: Sequence[Measured]) -> None:
-    """A heat-map for each model and comparison; numbers are per cent of the other's bytes that are saved."""
+    """Draw a heat-map for each model and comparison: per cent of the other's bytes that are saved."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -156,7 +156,7 @@ def _alone(target: Path) -> Iterator[None]:
 
 
 def _make(build: _Build, target: Path) -> None:
-    """All units at once, in a scratch folder; then rename: another process sees whole files or none."""
+    """Compile all units at once in a scratch folder, then rename: others see whole files or none."""
     with (
         tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch,
         ThreadPoolExecutor(os.cpu_count()) as pool,

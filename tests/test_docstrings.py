@@ -11,13 +11,21 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 # Packages that keep to it; a new one is added when it does.
 FOLDERS: Final = (
+    "agent_service",
+    "bench",
+    "controller",
     "host_agent/transport",
     "host_agent/collectives",
     "host_agent/compression",
     "host_agent/flows",
     "host_agent/torch",
+    "native",
+    "p4src",
     "simulator",
     "weir/calibrate",
+    "weir/compare",
+    "weir/pcap",
+    "weir/train",
     "wire",
 )
 
