@@ -11,7 +11,7 @@ BIN := .venv/bin
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --editable '.[dev]'
-	command -v cc >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null || $(BIN)/pip install --quiet ziglang
+	$(BIN)/python -c 'from weir.native.build import compiler; compiler()' 2>/dev/null || $(BIN)/pip install --quiet ziglang
 	touch $@
 
 demo: .venv/ready  ## train a small model over slow links, its gradients summed by the switch, beside plain Gloo

@@ -46,21 +46,28 @@ def cache_dir() -> Path:
 
 @functools.cache
 def compiler() -> tuple[str, ...]:
-    """Return the command of a working C compiler: ``$CC``, cc, gcc, clang, or the one ``ziglang`` carries.
+    """Return the command of a C compiler that links: ``$CC``, cc, gcc, clang, or the one of ``ziglang``.
 
     Raises NoCompilerError when there is none.
     """
     if chosen := os.environ.get("CC"):
         return tuple(shlex.split(chosen))
     for name in ("cc", "gcc", "clang"):
-        if path := shutil.which(name):
+        if (path := shutil.which(name)) and _has_libc(path):
             return (path,)
     if importlib.util.find_spec("ziglang"):
         return (sys.executable, "-m", "ziglang", "cc")
     raise NoCompilerError(
         "Weir compiles its switch and transport on first use and found no C compiler "
-        "($CC, cc, gcc, clang). Install one (for example `apt install gcc`), or `pip install ziglang`."
+        "with a C library ($CC, cc, gcc, clang). Install one (for example `apt install gcc libc6-dev`), or "
+        "`pip install ziglang`."
     )
+
+
+def _has_libc(path: str) -> bool:
+    """Tell whether a compiler can link: Debian's gcc comes without the C library's files if one lets it."""
+    done = subprocess.run([path, "-print-file-name=crti.o"], capture_output=True, text=True, check=False)
+    return done.returncode == 0 and Path(done.stdout.strip()).is_absolute()
 
 
 @functools.cache

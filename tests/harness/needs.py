@@ -35,7 +35,12 @@ def _mininet() -> str | None:
         or subprocess.run(probe, capture_output=True, check=False).returncode
     ):
         return "needs the system's Mininet package (apt install mininet)"
-    return _on_path("ip", "ifconfig", "mnexec")
+    if reason := _on_path("ip", "ifconfig", "mnexec"):
+        return reason
+    seen = ["mnexec", "-a", str(os.getpid()), "test", "-e", __file__]
+    if subprocess.run(seen, capture_output=True, check=False).returncode:
+        return "needs Mininet's hosts to see this folder: in a chroot they do not"
+    return None
 
 
 def _cuda() -> str | None:

@@ -48,6 +48,23 @@ def test_without_a_compiler_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         build.compiler.cache_clear()
 
 
+def test_a_compiler_without_a_c_library_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Debian's gcc only recommends the package of its headers."""
+    (tmp_path / "cc").write_text("#!/bin/sh\necho crti.o\n")  # what gcc says of a file that it does not find
+    (tmp_path / "gcc").write_text(f"#!/bin/sh\necho {tmp_path}/crti.o\n")
+    for name in ("cc", "gcc"):
+        (tmp_path / name).chmod(0o700)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    build.compiler.cache_clear()
+    try:
+        assert build.compiler() == (str(tmp_path / "gcc"),)
+    finally:
+        build.compiler.cache_clear()
+
+
 def test_processes_that_start_together_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = tmp_path / "compiled"
     wrapper = tmp_path / "cc"
