@@ -64,7 +64,7 @@ class ShmPort:
         return None if n < 0 else self._buffer.raw[:n]
 
     def close(self) -> None:
-        """Detach. The files stay: they belong to the switch."""
+        """Detach; the files stay: they belong to the switch."""
         if self._port:
             self._lib.ring_port_close(self._port)
             self._lib.ring_bell_close(self._bell)

@@ -19,7 +19,7 @@ _log = logging.getLogger("softswitch")
 
 
 class LogLevel(StrEnum):
-    """How much is logged."""
+    """Amount that is logged."""
 
     debug = "debug"
     info = "info"

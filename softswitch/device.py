@@ -163,7 +163,7 @@ class Device:
         self._tell_state(number, up)
 
     def _tell_state(self, number: int, up: bool) -> None:
-        """To the program that runs, and to those that follow."""
+        """Tell the program that runs, and those that follow, whether a port is up."""
         with self._changing:
             (self._down.discard if up else self._down.add)(number)
             if self._switch is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the control plane is told when the switch refuses a call."""
+"""Refusals that the control plane is told of."""
 
 from weir.p4runtime.codes import Code
 

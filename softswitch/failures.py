@@ -21,7 +21,7 @@ class Failures:
 
     @contextmanager
     def survived(self) -> Iterator[None]:
-        """Yield an exception in it ends it, and no more."""
+        """Let an exception inside end the work inside, and no more."""
         try:
             yield
         except Exception:

@@ -198,7 +198,7 @@ def _ended_by_signal() -> Iterator[threading.Event]:
 
 
 def _serve(device: Device, settings: Settings, stop: threading.Event) -> None:
-    """Until a signal; or, when every port is a file, until all have been played."""
+    """Run until a signal or, when every port is a file, until all have been played."""
     files = {spec.number: spec.kind for spec in settings.ports if isinstance(spec.kind, Pcap)}
     inputs = {number: file.source for number, file in files.items() if file.source is not None}
     watch = _Watch(device)

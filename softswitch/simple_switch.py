@@ -203,7 +203,7 @@ def _start_log(options: argparse.Namespace) -> None:
 
 
 def _ports(parser: _Parser, options: argparse.Namespace) -> tuple[dict[int, str], list[PortSpec]]:
-    """Interfaces by port, and as what they are opened."""
+    """Return the interfaces by port, and as what they are opened."""
     names: dict[int, str] = {}
     for text in options.interface:
         match = _INTERFACE.fullmatch(text)
@@ -221,7 +221,7 @@ def _ports(parser: _Parser, options: argparse.Namespace) -> tuple[dict[int, str]
 
 
 def _tracing(options: argparse.Namespace) -> "Tracing | None":
-    """Only when asked for by name: it is BMv2's default, but traced frames are slow."""
+    """Trace only when asked for by name: it is BMv2's default, but traced frames are slow."""
     from weir.softswitch.tracing.tracer import Tracing
 
     if options.log_level != "trace" or not (options.log_console or options.log_file):

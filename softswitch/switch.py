@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the switch as a whole has seen since it was made."""
+    """Totals of a switch since it was made."""
 
     packets_in: int
     packets_out: int
@@ -229,7 +229,7 @@ class Switch:
         return self.process(self.cpu_port, frame, now)
 
     def trace(self, port: int, frame: bytes, now: int) -> tuple[list[tuple[int, bytes]], list[Event]]:
-        """`process`, and what happened on the way. Ends a recording that was started."""
+        """Run `process`, and return also what happened on the way. Ends a recording that was started."""
         with self._native.control:
             self.recorder.start()
             try:
@@ -243,7 +243,7 @@ class Switch:
         return Statistics(*self._native.statistics())
 
     def paused(self) -> AbstractContextManager[None]:
-        """While it lasts, no frame is processed, so that all changes in it take effect for the same frame.
+        """Keep frames from being processed, so that all changes meanwhile take effect for the same frame.
 
         Frames wait in their ports meanwhile, and other threads' control calls wait, too.
         """

@@ -27,7 +27,7 @@ _INLINED = 400  # statements; a larger action is a function of its own, which co
 
 
 def arguments(action: Action) -> tuple[str, ...]:
-    """C text of an action's parameters, read from its argument words `a`."""
+    """Return the C text of an action's parameters, read from its argument words `a`."""
     return tuple(_argument(word, count) for word, count in arg_words(action))
 
 
@@ -38,7 +38,7 @@ def _argument(word: int, count: int) -> str:
 
 
 def action_function(layout: Layout, action: Action, private: set[FieldRef]) -> str:
-    """C text of ``void action_<id>(s, p, m, a)``: `a` points at the argument words."""
+    """Return the C text of ``void action_<id>(s, p, m, a)``: `a` points at the argument words."""
     action = replace(action, body=if_convert(action.body))
     renamer = Renamer(layout, action, private)
     compiler = Compiler(layout, action.params, f"action {action.name}", arguments=arguments(action))
@@ -68,7 +68,7 @@ def action_function(layout: Layout, action: Action, private: set[FieldRef]) -> s
 
 
 def traced_action_function(layout: Layout, action: Action, private: set[FieldRef]) -> str:
-    """Return the same, statement by statement, with a tracepoint at each."""
+    """Return the function of an action, statement by statement, with a tracepoint at each."""
     trace = Tracepoints(True)
     compiler = Compiler(layout, action.params, f"action {action.name}", arguments=arguments(action))
     writer = StatementWriter(layout, compiler)
@@ -104,7 +104,7 @@ def _function(action: Action, kind: str, lines: list[str]) -> str:
 
 
 def shifted_stacks(statements: Iterable[object]) -> list[str]:
-    """Stacks that some statement pushes to or pops from."""
+    """List the stacks that some statement pushes to or pops from."""
     return list(dict.fromkeys(each.stack for each in statements if isinstance(each, ShiftStack)))
 
 
@@ -113,7 +113,7 @@ def _shown(param: Param) -> str:
 
 
 def _turns(action: Action) -> list[str]:
-    """C text that declares what counts the turns of the action's loops, if it has any."""
+    """Return the C text that declares what counts the turns of the action's loops, if it has any."""
     loops = any(isinstance(each, Jump) and can_fail(each) for each in action.body)
     return ["uint32_t turns = 0;"] if loops else []
 

@@ -22,7 +22,7 @@ from weir.softswitch.program.types import Checksum, HeaderType
 
 
 def deparse_function(layout: Layout, constant: set[str], trace: Tracepoints) -> str:
-    """C text of ``uint32_t deparse(p, m, out, before)``: writes the headers, returns their bytes.
+    """Return the C text of ``uint32_t deparse(p, m, out, before)``: writes the headers, returns their bytes.
 
     Args:
         layout: the layout.
@@ -59,7 +59,7 @@ def lengths_change(layout: Layout, constant: set[str]) -> bool:
 
 
 def body_function(layout: Layout) -> str:
-    """C text of ``deparser_body(s, p, m)``: what the deparser does before it writes headers, if anything."""
+    """Return the C text of ``deparser_body(s, p, m)``: what comes before headers are written."""
     if not layout.program.deparser_body:
         return ""
     writer = StatementWriter(layout, Compiler(layout, (), "deparser"))
@@ -74,7 +74,7 @@ def deparsed_bytes(layout: Layout) -> int:
 
 
 def calculation_function(layout: Layout, number: int, calculation: Calculation) -> str:
-    """C text of ``uint64_t calculation_<number>(s, p, m)``.
+    """Return the C text of ``uint64_t calculation_<number>(s, p, m)``.
 
     The input is laid out in a buffer, without the fields of headers that are not valid, then summed.
     """
@@ -113,7 +113,7 @@ def calculation_function(layout: Layout, number: int, calculation: Calculation) 
 
 
 def _state(layout: Layout, calculation: Calculation) -> str:
-    """C text of the state of a calculation as first argument, if it has any."""
+    """Return the C text of the state of a calculation as first argument, if it has any."""
     if not calculation.algorithm.stateful:
         return ""
     return f"&s->calculations[{layout.program.stateful_calculations.index(calculation)}], "
@@ -139,7 +139,7 @@ def _summable(layout: Layout, calculation: Calculation) -> bool:
 
 
 def _sum_function(layout: Layout, number: int, calculation: Calculation) -> str:
-    """Return the same without a buffer: adds up the fields where they are (RFC 1071)."""
+    """Return the function without a buffer, which adds up the fields where they are (RFC 1071)."""
     lines = ["uint64_t sum = 0;"]
     for header, run in _runs(calculation.inputs):
         adds = " ".join(_word_sums(_bits(layout, run)))
@@ -152,7 +152,7 @@ def _sum_function(layout: Layout, number: int, calculation: Calculation) -> str:
 
 
 def _word_sums(fields: Iterator[Bits]) -> Iterator[str]:
-    """C statements that add fields to `sum`; those that share 16-bit words are put together first."""
+    """Return C statements that add fields to `sum`; those that share 16-bit words are put together first."""
     group: list[Bits] = []
     for field in fields:
         group.append(field)
@@ -187,7 +187,7 @@ def _input_bits(layout: Layout, each: CalculationInput) -> int:
 
 
 def _runs(inputs: tuple[CalculationInput, ...]) -> Iterator[tuple[str | None, list[CalculationInput]]]:
-    """Inputs grouped by the header whose validity decides about them (None for constants)."""
+    """Group inputs by the header whose validity decides about them (None for constants)."""
     current: str | None = None
     run: list[CalculationInput] = []
     for each in inputs:
@@ -236,7 +236,7 @@ def _field_bits(layout: Layout, ref: FieldRef) -> list[Bits]:
 
 
 def update_function(layout: Layout) -> str:
-    """C text of ``void update_checksums(s, p, m)``, run before deparsing."""
+    """Return the C text of ``void update_checksums(s, p, m)``, run before deparsing."""
     lines = ["(void)s, (void)p, (void)m;"]
     for checksum in layout.program.checksums:
         if checksum.update:
@@ -249,7 +249,7 @@ def update_function(layout: Layout) -> str:
 
 
 def verify_function(layout: Layout) -> str:
-    """C text of ``int checksums_wrong(s, p, m)``, run after parsing.
+    """Return the C text of ``int checksums_wrong(s, p, m)``, run after parsing.
 
     BMv2 compares the lowest 64 bits.
     """

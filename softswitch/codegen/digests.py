@@ -26,13 +26,13 @@ def sample_fields(program: Program, digest: DigestList) -> Iterator[tuple[FieldR
 
 
 def sample_words(program: Program) -> int:
-    """64-bit words of a sample, the same for all digests of a program; 0 without any."""
+    """Return the 64-bit words of a sample, the same for all digests of a program; 0 without any."""
     ends = (at + size for each in program.digests.values() for _, at, size in sample_fields(program, each))
     return (max(ends, default=0) + 7) // 8
 
 
 def digest_function(layout: Layout) -> str:
-    """C text of ``tell(s, p, m)``, which keeps the sample of ``m->digest``."""
+    """Return the C text of ``tell(s, p, m)``, which keeps the sample of ``m->digest``."""
     program = layout.program
     cases = []
     for digest in program.digests.values():

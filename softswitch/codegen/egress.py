@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What egress can change, and what it reads of what ingress left.
+"""Egress: the headers it can change, and what it reads of what ingress left.
 
 The first says which headers have to be put back between the replicas of a packet, and which need to be
 written into the outgoing frame only once; the second, what has to be kept of a packet that waits.
@@ -66,7 +66,7 @@ def egress_reads(program: Program) -> set[FieldRef]:
 
 
 def saved_headers(layout: Layout, changed: frozenset[str]) -> str:
-    """C text of `saved` with ``save`` and ``restore``: the headers that replicas change."""
+    """Return the C text of `saved` with ``save`` and ``restore``: the headers that replicas change."""
     members = ["uint8_t nothing;"]
     pairs = []
     for number, header in enumerate(sorted(changed)):

@@ -25,7 +25,7 @@ from weir.softswitch.program.types import ParserState, Program
 
 
 def early_headers(program: Program) -> set[str]:
-    """Packet headers that some path through the parser touches before it extracts them."""
+    """Return the packet headers that some path through the parser touches before it extracts them."""
     states = program.parser.states
     certain: dict[str, frozenset[str]] = {}
     exposed: set[str] = set()
@@ -110,7 +110,7 @@ def _read(program: Program, expr: Expr) -> set[str]:
 
 
 def forget_functions(layout: Layout) -> str:
-    """C text of ``forget_before_parsing(p)`` and ``forget_after_parsing(p, m)``.
+    """Return the C text of ``forget_before_parsing(p)`` and ``forget_after_parsing(p, m)``.
 
     They clear the storage of headers that earlier packets left and this one does not have.
     """

@@ -48,12 +48,12 @@ def machine_bits(bits: int) -> int:
 
 
 def unsigned(bits: int) -> str:
-    """C type of unsigned values of a C width."""
+    """Return the C type of unsigned values of a C width."""
     return WIDE if bits == _BEYOND else "sw_u128" if bits == 128 else f"uint{bits}_t"
 
 
 def signed(bits: int) -> str:
-    """C type of signed values of a C width."""
+    """Return the C type of signed values of a C width."""
     return WIDE if bits == _BEYOND else "sw_i128" if bits == 128 else f"int{bits}_t"
 
 
@@ -101,7 +101,7 @@ class Compiler:
     # -- entry points ------------------------------------------------------------------------------
 
     def boolean(self, expr: Expr) -> str:
-        """C text of a condition."""
+        """Return the C text of a condition."""
         match expr:
             case BoolConst(value):
                 return "1" if value else "0"
@@ -131,7 +131,7 @@ class Compiler:
                 return self._nonzero(expr)
 
     def stored(self, expr: Expr, bits: int) -> str:
-        """C text of an expression cut to `bits` bits, the bits above being zero.
+        """Return the C text of an expression cut to `bits` bits, the bits above being zero.
 
         Beyond 128 bits they are anything: they are cut off when such a value becomes a field again.
         """
@@ -143,14 +143,14 @@ class Compiler:
         return f"({self.low(expr, bits)} & {literal((1 << bits) - 1, width)})"
 
     def index(self, expr: Expr) -> str:
-        """C text (uint64_t) of an array index. BMv2 takes an index modulo 2^32."""
+        """Return the C text (uint64_t) of an array index. BMv2 takes an index modulo 2^32."""
         interval = self.ranges(expr)
         if interval.low >= 0 and interval.high < 1 << 32:
             return f"(uint64_t)({self.low(expr, 32)})"
         return f"(uint64_t)(uint32_t)({self.low(expr, 32)})"
 
     def amount(self, expr: Expr) -> str:
-        """C text of a shift amount, of an unsigned type of at most 128 bits."""
+        """Return the C text of a shift amount, of an unsigned type of at most 128 bits."""
         if self.type_of(expr) == WIDE:
             return f"sw_wide_amount({self.exact(expr)})"
         if self.ranges(expr).signed:  # a negative one shifts everything out
@@ -160,7 +160,7 @@ class Compiler:
     # -- modular -----------------------------------------------------------------------------------
 
     def low(self, expr: Expr, bits: int) -> str:
-        """C text of type unsigned(machine_bits(bits)) whose lowest `bits` bits are the value's."""
+        """Return the C text of type unsigned(machine_bits(bits)) whose lowest `bits` bits are the value's."""
         if bits > 128:
             return self._wide.low(expr, bits)
         width = machine_bits(bits)
@@ -215,7 +215,7 @@ class Compiler:
     # -- exact -------------------------------------------------------------------------------------
 
     def exact(self, expr: Expr) -> str:
-        """C text of the exact value, of type `self.type_of(expr)`."""
+        """Return the C text of the exact value, of type `self.type_of(expr)`."""
         interval = self.ranges(expr)
         if interval.bits > 128:
             return self._wide.value(expr)
@@ -303,7 +303,7 @@ class Compiler:
         return f"({kind})(({amount_text}) < {width} ? ({source})({value}) >> ({amount_text}) : {beyond})"
 
     def _divide(self, op: str, left: Expr, right: Expr, kind: str) -> str:
-        """Towards zero, as C divides, and with zero for a division by zero."""
+        """Divide towards zero, as C does, with zero for a division by zero."""
         common = self._common(left, right, self.ranges(Binary(op, left, right)))
         if common == WIDE:
             return self._narrow(self._wide.divided(op, left, right), WIDE, kind)
@@ -336,17 +336,17 @@ class Compiler:
     # -- operands ----------------------------------------------------------------------------------
 
     def argument(self, index: int) -> str:
-        """C text of a parameter of the enclosing action."""
+        """Return the C text of a parameter of the enclosing action."""
         return self._arguments[index]
 
     def lookahead(self, expr: Lookahead) -> str:
-        """C text of bits of the packet (parser only)."""
+        """Return the C text of bits of the packet (parser only)."""
         if self._lookahead is None:
             raise UnsupportedConstruct("lookahead outside a parser", self.where)
         return self._lookahead(expr)
 
     def exact_field(self, expr: FieldRef | StackField | StackLast) -> str:
-        """C text of a field's value."""
+        """Return the C text of a field's value."""
         field = self.ranges.field(expr)
         text = self._field(expr)
         if field.bits > 128:
@@ -386,7 +386,7 @@ class Compiler:
         return f"({at} < {size} ? (uint32_t)({word} >> ({bit}) & 1) : 0u)"
 
     def register(self, name: str, index: Expr) -> str:
-        """C text of a register cell read in place; 0 beyond the array."""
+        """Return the C text of a register cell read in place; 0 beyond the array."""
         register = self.layout.program.registers[name]
         at = self.index(index)
         if register.bits > 128:
@@ -395,13 +395,13 @@ class Compiler:
         return f"({at} < {register.size} ? ({kind}){self.cell(name, at)} : ({kind})0)"
 
     def cell(self, name: str, at: str) -> str:
-        """C text of the value of register cell `at` (C text), which is in range."""
+        """Return the C text of the value of register cell `at` (C text), which is in range."""
         bits = self.layout.program.registers[name].bits
         text = f"{register_array(self.layout, name)}[{at}]"
         return self._wide.field(text, bits, False) if bits > 128 else text
 
     def cell_of_width(self, name: str, at: str, bits: int) -> str:
-        """C text of the lowest `bits` bits of register cell `at` (C text), which is in range."""
+        """Return the C text of the lowest `bits` bits of register cell `at` (C text), which is in range."""
         width = self.layout.program.registers[name].bits
         cell = self.cell(name, at)
         if bits > 128:
@@ -428,7 +428,7 @@ class Compiler:
         return "(" + " && ".join(parts) + ")"
 
     def varbit(self, field: Lvalue) -> tuple[str, str]:
-        """C lvalue of a varbit field, and the condition under which it is there."""
+        """Return the C lvalue of a varbit field, and the condition under which it is there."""
         if isinstance(field, FieldRef):
             return self.layout.slot(field).access, ""
         stack = self.layout.program.stacks[field.stack]
@@ -446,7 +446,7 @@ class Compiler:
 
 
 def register_array(layout: Layout, name: str) -> str:
-    """C text of a register's cells (a pointer of their own type)."""
+    """Return the C text of a register's cells (a pointer of their own type)."""
     number = list(layout.program.registers).index(name)
     kind = storage_bits(layout.program.registers[name].bits)
     if kind > 128:

@@ -27,7 +27,7 @@ HeaderStatement = CopyHeader | CopyUnion | CopyStack | CopyVarbit | SetValid | S
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a header is in C: its storage, the word of its validity and the bit in it."""
+    """Place of a header in C: its storage, the word of its validity and the bit in it."""
 
     type: HeaderType
     text: str
@@ -49,7 +49,7 @@ class HeaderStatementWriter:
         self._compiler = compiler
 
     def write(self, statement: HeaderStatement) -> list[str]:
-        """C lines of one statement, but for what `metadata_copy` takes apart."""
+        """Return the C lines of one statement, but for what `metadata_copy` takes apart."""
         match statement:
             case SetValid(header, valid):
                 return self._set_any_valid(header, valid)
@@ -192,7 +192,7 @@ def _made_valid(place: _Place) -> list[str]:
 
 
 def _zeroed(layout: Layout, place: _Place) -> list[str]:
-    """Return every field zero; a varbit field keeps its length, as in BMv2."""
+    """Set every field to zero; a varbit field keeps its length, as in BMv2."""
     name = layout.type_name(place.type)
     if place.type.varbit is None:
         return [f"{place.text} = ({name}){{0}};"]
@@ -213,7 +213,7 @@ def shift_name(layout: Layout, stack: str) -> str:
 
 
 def shift_function(layout: Layout, stack: str) -> str:
-    """C text of push_front/pop_front on a stack of headers or unions."""
+    """Return the C text of push_front/pop_front on a stack of headers or unions."""
     first = layout.program.stacks[columns(layout.program, stack)[0]]
     size = len(first.headers)
     if stack in layout.program.union_stacks or first.type.varbit is not None or size > 64:
@@ -222,7 +222,7 @@ def shift_function(layout: Layout, stack: str) -> str:
 
 
 def _shift_headers(layout: Layout, stack: str, size: int) -> str:
-    """Return what is pushed is invalid (P4_16)."""
+    """Shift headers; what is pushed is invalid (P4_16)."""
     word, first = layout.valid_bit(layout.program.stacks[stack].headers[0])
     array, count = layout.stack(stack), layout.next_index(stack)
     ones = (1 << size) - 1
@@ -244,7 +244,7 @@ def _shift_headers(layout: Layout, stack: str, size: int) -> str:
 
 
 def _shift_by_swaps(layout: Layout, stack: str, size: int) -> str:
-    """Return the same one element at a time, as BMv2 does it.
+    """Shift one element at a time, as BMv2 does it.
 
     So it is seen how long a varbit field was in the element that is pushed; and in a stack of unions, of
     which BMv2 never makes one invalid, what is pushed out at one end comes in at the other.

@@ -45,7 +45,7 @@ def _slice(neighbours: list[Bits]) -> list[Bits]:
 
 
 def load_field(base: str, offset: int, bits: int) -> str:
-    """C expression of `bits` (at most 128) bits, `offset` bits behind pointer `base`."""
+    """Return the C expression of `bits` (at most 128) bits, `offset` bits behind pointer `base`."""
     first, skip = divmod(offset, 8)
     count = (skip + bits + 7) // 8
     if count > 16:
@@ -66,13 +66,13 @@ def load_field(base: str, offset: int, bits: int) -> str:
 
 
 def wide_bits(access: str, bits: int) -> list[Bits]:
-    """Return a field of more than 128 bits byte by byte, highest first."""
+    """Split a field of more than 128 bits into bytes, highest first."""
     top, *rest = (Bits(f"{access}[{i}]", 8) for i in range((bits + 7) // 8 - 1, -1, -1))
     return [Bits(top.text, bits % 8 or 8), *rest]
 
 
 def store_bits(base: str, offset: int, fields: Iterable[Bits]) -> Iterator[str]:
-    """C statements that write fields one after the other from `offset` bits behind `base` on.
+    """Return C statements that write fields one after the other from `offset` bits behind `base` on.
 
     Fields that share a byte are put together first. Starts and ends on whole bytes.
     """
@@ -111,7 +111,7 @@ def _store_group(base: str, byte: int, group: list[Bits], width: int) -> str:
 
 
 def store_next(base: str, offset: str, field: Bits) -> str:
-    """C statements that write a field `offset` (a C variable) bits behind `base` and advance it."""
+    """Return C statements that write a field `offset` (a C variable) bits behind `base` and advance it."""
     if field.varbit:
         store = f"sw_store_bits({base}, {offset}, 8, {field.text}.b[i]);"
         return f"for (uint32_t i = 0; i < {field.text}.n; i++, {offset} += 8) {store}"
@@ -119,7 +119,7 @@ def store_next(base: str, offset: str, field: Bits) -> str:
 
 
 def header_functions(layout: Layout, kind: HeaderType) -> tuple[str, str]:
-    """C text of ``get_<type>(h, b)`` and of ``put_<type>(h, b)``: between struct and packet bytes.
+    """Return the C text of ``get_<type>(h, b)`` and of ``put_<type>(h, b)``: between struct and packet bytes.
 
     With a varbit field, ``get`` takes its length in bytes besides.
     """
@@ -200,7 +200,7 @@ def _put(layout: Layout, kind: HeaderType) -> Iterator[str]:
 
 
 def _store_ragged(base: str, offset: int, fields: list[Bits]) -> Iterator[str]:
-    """`store_bits` also for fields that do not start and end on whole bytes (beside a varbit field)."""
+    """Write fields as `store_bits` does, also where (beside a varbit) they do not fill whole bytes."""
     width = sum(field.bits for field in fields)
     if offset % 8 == 0 and width % 8 == 0:
         yield from store_bits(base, offset, fields)

@@ -25,7 +25,7 @@ class Intrinsic:
         return ref if ref in self._kept else None
 
     def set(self, name: str, value: str, state: str = "m") -> list[str]:
-        """C statement that sets it in ``state *<state>``, if the program looks at it."""
+        """Return the C statement that sets it in ``state *<state>``, if the program looks at it."""
         ref = self.field(name)
         if ref is None:
             return []
@@ -34,13 +34,13 @@ class Intrinsic:
         return [f"{slot.access.replace('m->', f'{state}->', 1)} = ({value}){mask};"]
 
     def get(self, name: str, state: str = "m") -> str:
-        """C expression of its value in ``state *<state>``."""
+        """Return the C expression of its value in ``state *<state>``."""
         ref = self.field(name)
         return self._layout.slot(ref).access.replace("m->", f"{state}->", 1) if ref else "0"
 
 
 def keep_fields_function(layout: Layout) -> str:
-    """C text of ``keep_fields(n, m, list)``."""
+    """Return the C text of ``keep_fields(n, m, list)``."""
     cases = []
     for number, fields in layout.program.field_lists.items():
         moves = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a table's key is packed into 64-bit words: the one definition that the generated lookup code and
+"""Packing of a table's key into 64-bit words: the one definition that the generated lookup code and
 the control plane (`weir.softswitch.state.table_store`) both follow."""
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class KeyLayout:
     range_words: int = 0
 
     def pack(self, values: Sequence[int]) -> list[int]:
-        """Return one value per field to words."""
+        """Pack one value per field into words."""
         words = [0] * self.words
         for value, pieces in zip(values, self.pieces, strict=True):
             for piece in pieces:
@@ -43,7 +43,7 @@ class KeyLayout:
         return words
 
     def unpack(self, words: Sequence[int]) -> tuple[int, ...]:
-        """Return the inverse of `pack`."""
+        """Unpack words into one value per field."""
         return tuple(
             sum((words[p.word] >> p.shift & (1 << p.bits) - 1) << p.low for p in pieces)
             for pieces in self.pieces
@@ -51,7 +51,7 @@ class KeyLayout:
 
 
 def key_layout(table: Table) -> KeyLayout:
-    """Lays out a table's key as runtime/lookup.h wants it; refuses keys that do not fit."""
+    """Lay out a table's key as runtime/lookup.h wants it; refuses keys that do not fit."""
     last = {MatchKind.LPM: MatchKind.LPM, MatchKind.RANGE: MatchKind.RANGE}.get(table.kind)
     packer = _Packer(align=table.kind in (MatchKind.TERNARY, MatchKind.RANGE))
     placed = {index: packer.place(key.bits) for index, key in enumerate(table.keys) if key.kind is not last}
@@ -101,7 +101,7 @@ class _Packer:
 
 
 def _left_aligned(first: int, bits: int) -> tuple[Piece, ...]:
-    """Return a field from the top bit of word `first` on."""
+    """Place a field from the top bit of word `first` on."""
     pieces = []
     for position, top in enumerate(range(bits, 0, -64)):
         count = min(64, top)
@@ -132,7 +132,7 @@ def entry_words(program: Program, table: Table) -> int:
 
 
 def pack_args(action: Action, args: Sequence[int], words: int) -> list[int]:
-    """Arguments to `words` argument words."""
+    """Pack arguments into `words` argument words."""
     packed = [0] * words
     for (word, count), value in zip(arg_words(action), args, strict=True):
         for i in range(count):

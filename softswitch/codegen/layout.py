@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where everything of a packet lives in the generated C: two structs of plain fields.
+"""Layout of a packet in the generated C: two structs of plain fields.
 
 `state` is a local variable of the packet's pass, reached through ``m``: metadata (only the fields the
 program uses) and validity, one bit per header. All code that touches it is inlined into one function, so
@@ -125,28 +125,28 @@ class Layout:
 
     @property
     def wide_words(self) -> int:
-        """64-bit words of the program's wide values (`codegen.wide`); 0 when it has none."""
+        """Return the 64-bit words of the program's wide values (`codegen.wide`); 0 when it has none."""
         return max((self._wide_bits + 63) // 64, 3) if self._wide_bits else 0
 
     # -- names -------------------------------------------------------------------------------------
 
     def type_name(self, kind: HeaderType) -> str:
-        """Name of the struct of a header type."""
+        """Return the name of the struct of a header type."""
         return f"ht_{self._type_names(kind.name)}"
 
     def header(self, name: str) -> str:
-        """C lvalue of a header instance."""
+        """Return the C lvalue of a header instance."""
         if name in self._stack_of:
             stack, position = self._stack_of[name]
             return f"{self.stack(stack)}[{position}]"
         return f"p->h_{self._names(name)}"
 
     def stack(self, name: str) -> str:
-        """C lvalue of a stack's array of headers."""
+        """Return the C lvalue of a stack's array of headers."""
         return f"p->s_{self._names(name)}"
 
     def next_index(self, stack: str) -> str:
-        """C lvalue of how many elements of a stack are in use."""
+        """Return the C lvalue of how many elements of a stack are in use."""
         union_stack = self.program.stacks[stack].union_stack if stack in self.program.stacks else None
         return f"m->n_{self._names(union_stack or stack)}"
 
@@ -156,7 +156,7 @@ class Layout:
         return list(dict.fromkeys(self.next_index(stack).removeprefix("m->") for stack in stacks))
 
     def members(self, kind: HeaderType) -> list[Member]:
-        """Struct members of a packet header type."""
+        """Return the struct members of a packet header type."""
         if kind.name not in self._members:
             self._members[kind.name] = members(kind)
         return self._members[kind.name]
@@ -203,7 +203,7 @@ class Layout:
         return Slot(f"{base}.{access}", kind.bits, kind.signed, whole, index, kind.varbit)
 
     def header_bytes(self, kind: HeaderType, header: str) -> str:
-        """C expression of the bytes that a header, itself C text, takes in a packet."""
+        """Return the C expression of the bytes that a header, itself C text, takes in a packet."""
         if kind.varbit is None:
             return str(kind.bits // 8)
         access, _, _ = self.member_access(kind, kind.varbit.name)
@@ -224,11 +224,11 @@ class Layout:
 
     @property
     def valid_words(self) -> int:
-        """64-bit words of the validity bits."""
+        """Return the 64-bit words of the validity bits."""
         return (max(self.header_index.values(), default=0) + 64) // 64
 
     def valid(self, header: str) -> str:
-        """C expression, 0 or 1; metadata is always valid."""
+        """Return the C expression, 0 or 1; metadata is always valid."""
         if header not in self.header_index:
             return "1"
         word, shift = self.valid_bit(header)
@@ -250,7 +250,7 @@ class Layout:
         return f"m->valid[{self.header_index[stored[0]] // 64} + ({index}) / 64]", f"({index}) % 64"
 
     def masks(self, headers: Iterable[str]) -> list[tuple[int, int]]:
-        """Validity bits of headers as (word, mask) pairs, no mask zero."""
+        """Return the validity bits of headers as (word, mask) pairs, no mask zero."""
         words: dict[int, int] = {}
         for name in headers:
             if name in self.header_index:
@@ -280,7 +280,7 @@ class Layout:
         return [header.type for header in self.program.headers.values()]
 
     def declarations(self) -> str:
-        """C text of the header structs, of `state` and of `phv`."""
+        """Return the C text of the header structs, of `state` and of `phv`."""
         sizes = {field.bits // 8 for each in self._all_types() for field in each.fields if field.varbit}
         lines = [f"typedef struct {{ uint32_t n; uint8_t b[{n}]; }} varbit_{n};" for n in sorted(sizes)]
         lines += [self._struct(kind) for kind in self.packet_types()]

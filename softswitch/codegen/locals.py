@@ -273,7 +273,7 @@ class Renamer:
 
 
 def _fold(expr: Expr) -> Expr:
-    """((x + a) & mask) + b) & mask is (x + (a + b)) & mask."""
+    """Fold sums: (((x + a) & mask) + b) & mask is (x + (a + b)) & mask."""
     match expr:
         case Binary("&", Binary("+", Binary("&", Binary("+", x, Const(a)), Const(n)), Const(b)), Const(m)):
             if m & (m + 1) == 0 and n & m == m:

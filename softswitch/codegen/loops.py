@@ -56,7 +56,7 @@ class LoopWriter:
         self._writer = writer
 
     def write(self, loop: Loop) -> list[str]:
-        """C lines of a loop."""
+        """Return the C lines of a loop."""
         return _LoopText(self._layout, self._compiler, self._writer, loop).lines()
 
 
@@ -192,7 +192,7 @@ class _LoopText:
     # -- registers ---------------------------------------------------------------------------------
 
     def _hoist_rows(self, accesses: list[RegisterRead | RegisterWrite]) -> None:
-        """Hoists the indices of registers all of whose accesses advance by a constant.
+        """Hoist the indices of registers all of whose accesses advance by a constant.
 
         All of them, because then every access goes through the one `restrict` pointer.
         """

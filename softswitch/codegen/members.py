@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the fields of a header type are put together in C: `members`, `words`."""
+"""Fields of a header type as members of C structs and as machine words: `members`, `words`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

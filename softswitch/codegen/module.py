@@ -44,7 +44,7 @@ _STANDARD_BITS = {"mcast_grp": 16}  # of the fields that the switch itself goes 
 
 
 def generate(program: Program, trace: bool = False) -> str:
-    """C text of a program, to be compiled together with softswitch/runtime.
+    """Return the C text of a program, to be compiled together with softswitch/runtime.
 
     With `trace`, the same program with tracepoints, one statement at a time, without what makes it fast. It
     keeps a packet as the plain code does, so that both can serve one `sw_state` in turn.
@@ -152,7 +152,7 @@ def _used(program: Program, actions: list[Action]) -> set[FieldRef]:
 
 
 def _description(layout: Layout) -> str:
-    """C text of `sw_generated`, from which the runtime makes tables, registers, counters and meters."""
+    """Return the C text of `sw_generated`, from which the runtime makes tables, registers and so on."""
     program = layout.program
     tables = []
     for table in program.tables.values():

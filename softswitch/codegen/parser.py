@@ -45,7 +45,7 @@ class ParserWriter:
         self._loops = _can_loop(layout.program)
 
     def function(self) -> str:
-        """C text of ``uint32_t parse(s, p, m, b, length, error)``: returns the bytes parsed."""
+        """Return the C text of ``uint32_t parse(s, p, m, b, length, error)``: returns the bytes parsed."""
         lines = ["uint32_t at = 0;"]
         if self._loops:
             lines.append("uint32_t steps = 0;")

@@ -25,7 +25,7 @@ class PipelineWriter:
         self._skips = skips(layout, pipeline, self._order)
 
     def function(self) -> str:
-        """C text of ``void <pipeline>(s, p, m)``."""
+        """Return the C text of ``void <pipeline>(s, p, m)``."""
         lines = ["(void)s, (void)p, (void)m;", self._go(self._pipeline.init)]
         for name in self._order:
             lines.append(f"{self._labels[name]}: {{ // {name}")
@@ -210,7 +210,7 @@ class PipelineWriter:
 
 
 def _tests(compiler: Compiler, condition: Expr, yes: str, no: str) -> list[str]:
-    """Jumps to `yes` when the condition holds, or else to `no` or on to the next line.
+    """Jump to `yes` when the condition holds, or else to `no` or on to the next line.
 
     One test per operand of and / or: in one expression, compilers join fields that are next to each other
     into one wide load, which has to wait for the narrow stores just before it.
@@ -224,7 +224,7 @@ def _tests(compiler: Compiler, condition: Expr, yes: str, no: str) -> list[str]:
 
 
 def _topological(pipeline: Pipeline) -> list[str]:
-    """Nodes reachable from the first one, each before its successors."""
+    """Return the nodes reachable from the first one, each before its successors."""
     done: list[str] = []
     seen: set[str] = set()
     stack: list[tuple[str, int]] = []

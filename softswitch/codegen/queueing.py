@@ -33,7 +33,7 @@ typedef struct {
 
 
 def queueing_functions(layout: Layout, intrinsic: Intrinsic, trace: Tracepoints) -> str:
-    """C text of ``to_egress(r, p, from, to, ...)``, which sends a packet to ports, and of ``depart``.
+    """Return the C text of ``to_egress(r, p, from, to, ...)``, which sends packets to ports, and ``depart``.
 
     ``limited`` is a constant wherever ingress is inlined: a switch without limited ports runs code that knows
     no queues. (A test at run time, never true, made it 3 % slower.)
@@ -98,13 +98,13 @@ static uint32_t depart(sw_state *s, sw_packet *packet, uint32_t port, uint64_t n
 
 
 def keep_time(program: Program) -> str:
-    """C text that tells meters and idle times the time, if the program has any."""
+    """Return the C text that tells meters and idle times the time, if the program has any."""
     needed = program.meters or any(table.ages for table in program.tables.values())
     return "    s->now = now_ns;\n" if needed else ""
 
 
 def _copies(layout: Layout, intrinsic: Intrinsic) -> list[str]:
-    """C statements that copy what stays of ``state *from`` to ``state *n``."""
+    """Return C statements that copy what stays of ``state *from`` to ``state *n``."""
     overwritten = {intrinsic.field(name) for name in _SET_AT_DEPARTURE}
     kept = egress_reads(layout.program)
     fields: list[FieldRef] = [

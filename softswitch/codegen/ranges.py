@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values an expression can take: interval arithmetic over BMv2's unlimited integers."""
+"""Ranges of expressions: interval arithmetic over BMv2's unlimited integers."""
 
 from dataclasses import dataclass
 

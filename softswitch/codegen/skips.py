@@ -72,7 +72,7 @@ def _chain(links: Mapping[str, _Link], head: str) -> Iterator[_Link]:
 
 
 def _any_holds(rest: list[_Link]) -> str:
-    """C text, not zero when one of the tests holds."""
+    """Return the C text, not zero when one of the tests holds."""
     masks: dict[str, int] = {}
     for link in rest:
         for word, mask in link.bits.items():
@@ -97,7 +97,7 @@ def _links(layout: Layout, pipeline: Pipeline) -> Iterator[_Link]:
 
 
 def _bits(layout: Layout, condition: Expr) -> dict[str, int]:
-    """Of which bits of which C integer one must be set for a condition to hold; nothing for another kind."""
+    """Return bits, by C integer, of which one must be set for a condition to hold; {} for another kind."""
     match condition:
         case Unary("d2b", Valid(header)) if header in layout.header_index:
             word, bit = layout.valid_bit(header)
@@ -124,7 +124,7 @@ def _assigns(program: Program, table: Table) -> frozenset[FieldRef] | None:
 
 
 def _read_from(program: Program, pipeline: Pipeline, start: str | None) -> set[FieldRef]:
-    """Return fields that may be read from a node on, or by whatever comes after the pipeline."""
+    """Return the fields that may be read from a node on, or by whatever comes after the pipeline."""
     read = outside_actions(program)
     standard = program.headers["standard_metadata"].type
     read |= {FieldRef("standard_metadata", field.name) for field in standard.fields}

@@ -54,7 +54,7 @@ class StatementWriter:
         self._compiler = compiler
 
     def write(self, statement: Statement) -> list[str]:
-        """C lines of any statement but a jump."""
+        """Return the C lines of any statement but a jump."""
         compiler = self._compiler
         match statement:
             case Assign(dst, src):
@@ -85,7 +85,7 @@ class StatementWriter:
                 return self._extern(statement)
 
     def store(self, dst: Lvalue, text_of_width: Callable[[int], str]) -> list[str]:
-        """Assigns to any lvalue; an element outside its stack is left alone."""
+        """Assign to any lvalue; an element outside its stack is left alone."""
         kind = self._compiler.ranges.field(dst)
         text = text_of_width(kind.bits)
         if isinstance(dst, FieldRef):
@@ -169,23 +169,23 @@ class StatementWriter:
 
 
 def failure(number: int, leave: str = "return;") -> str:
-    """C block that ends the packet because assertion `number` has failed."""
+    """Return the C block that ends the packet because assertion `number` has failed."""
     return f"{{ s->assertions[{number}]++; m->exit = SW_ASSERTION_FAILED; {leave} }}"
 
 
 def assignment(target: str, text: str, bits: int) -> str:
-    """C statement that assigns to a field or register cell of `bits` bits what `Compiler.stored` says."""
+    """Return the C statement that stores what `Compiler.stored` says in a field or cell of `bits` bits."""
     return f"sw_wide_put({target}, {bits}, {text});" if bits > 128 else f"{target} = {text};"
 
 
 def meter_colour(meter: Meter, place: str) -> str:
-    """C expression: the colour that the meter at `place` gives the packet."""
+    """Return the C expression: the colour that the meter at `place` gives the packet."""
     units = "m->ingress_length" if meter.bytes else "1"
     return f"sw_meter_mark({place}, s->now, {units}, m->ingress_length)"
 
 
 def word_assignment(layout: Layout, slot: Slot, text: str) -> str:
-    """C statement that assigns an integer of at most 64 bits, which fits the field, to a field."""
+    """Return the C statement that assigns an integer of at most 64 bits, which fits the field, to a field."""
     if slot.bits > 128:
         layout.need_wide(slot.bits)
         text = extended(text, "uint64_t")

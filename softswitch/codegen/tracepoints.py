@@ -55,7 +55,7 @@ class Kind(IntEnum):
 
 
 class Lost(IntEnum):
-    """Why a packet, or a copy of it, is gone, as in runtime/trace.h."""
+    """Reason for the loss of a packet or of a copy of it, as in runtime/trace.h."""
 
     TOO_LONG = 1
     PASSES = 2
@@ -74,52 +74,52 @@ class Tracepoints:
         self.enabled = enabled
 
     def declaration(self) -> str:
-        """C text that the others rely on."""
+        """Return the C text that the others rely on."""
         if not self.enabled:
             return ""
         return '#include "trace.h"\nstatic _Thread_local sw_trace *tracing;\n'
 
     def record(self, kind: Kind, site: int | str = 0, *values: str) -> list[str]:
-        """C line that records something; `values` are texts of 64-bit integers."""
+        """Return the C line that records something; `values` are texts of 64-bit integers."""
         if not self.enabled:
             return []
         listed = "".join(f", {value}" for value in values)
         return [f"SW_TRACE(tracing, SW_TRACE_{kind.name}, {site}{listed});"]
 
     def text(self, indent: int, kind: Kind, site: int | str = 0, *values: str) -> str:
-        """Return the same as a whole line of text, for templates."""
+        """Return what `record` does as a whole line of text, for templates."""
         return "".join(f"{' ' * indent}{line}\n" for line in self.record(kind, site, *values))
 
     # -- around the pipelines ------------------------------------------------------------------------
 
     def begin(self, port: str, length: str, now: str) -> str:
-        """Return a frame comes in."""
+        """Record that a frame comes in."""
         return self._lines("tracing = s->trace;", f"sw_trace_frame(tracing, {port}, {length}, {now});")
 
     def turn(self) -> str:
-        """Return a packet leaves the queue, in the words of ``depart``."""
+        """Record that a packet leaves the queue, in the words of ``depart``."""
         return self._lines("tracing = s->trace;", "sw_trace_turn(tracing, packet, port, now_ns, depth);")
 
     def queued(self, place: str, port: str, priority: str) -> str:
-        """C expression `place`, where a packet waits or NULL; its number is kept with it."""
+        """Return the C expression `place`, where a packet waits or NULL; its number is kept with it."""
         return f"sw_trace_queued(tracing, {place}, {port}, {priority})" if self.enabled else place
 
     def destination(self, spec: str, group: str) -> str:
-        """Return what ingress decided; `replicas` are the group's, in its scope only."""
+        """Record what ingress decided; `replicas` are the group's, in its scope only."""
         copies = f"{group} != 0 && s->groups[{group}] == NULL ? SW_TRACE_NONE : count"
         return self.text(4, Kind.DESTINATION, spec, group, copies)
 
     def clone(self, session: str) -> str:
-        """Return a clone is made, to the replicas `to` of a session."""
+        """Record that a clone is made, to the replicas `to` of a session."""
         copies = "to == NULL ? SW_TRACE_NONE : to->count"
         return self.text(4, Kind.CLONE, f"{session} & 0x7fff", copies)
 
     def checksum(self) -> list[str]:
-        """Return whether the parsed packet's checksums are right, which the program itself may not ask."""
+        """Record whether the parsed packet's checksums are right, which the program itself may not ask."""
         return [f"if (checksums_wrong(s, p, m)) {line}" for line in self.record(Kind.CHECKSUM)]
 
     def lost(self, indent: int, why: Lost, value: str = "0") -> str:
-        """Return a packet is dropped by the switch itself; `value` is its length, or the limit it met."""
+        """Record that the switch itself drops a packet; `value` is its length, or the limit it met."""
         return self.text(indent, Kind.LOST, int(why), value)
 
     def _lines(self, *lines: str) -> str:
@@ -128,7 +128,7 @@ class Tracepoints:
     # -- parser ------------------------------------------------------------------------------------
 
     def parser_op(self, site: int, op: ParserOp, lines: list[str], layout: Layout) -> list[str]:
-        """Return a parser operation, written as `lines`, with what it took from the packet or assigned."""
+        """Record a parser operation, written as `lines`, with what it took from the packet or assigned."""
         if not self.enabled:
             return lines
         compiler = Compiler(layout, (), "tracepoint")
@@ -146,7 +146,7 @@ class Tracepoints:
         return [*lines, *self.record(Kind.PARSER_OP, site)]
 
     def emitted(self, layout: Layout, header: str, count: str) -> str:
-        """C text for a header that has just been written in the `count` bytes below `o`."""
+        """Return the C text for a header that has just been written in the `count` bytes below `o`."""
         if not self.enabled:
             return ""
         number = list(layout.program.headers).index(header)
@@ -156,7 +156,7 @@ class Tracepoints:
     # -- pipelines ---------------------------------------------------------------------------------
 
     def table(self, number: int, key_words: int, arg_words: int) -> list[str]:
-        """Return a lookup, with variables `hit`, `e`, `action`, `key` and `a` as the pipeline has them."""
+        """Record a lookup, with variables `hit`, `e`, `action`, `key` and `a` as the pipeline has them."""
         key = [f"key[{i}]" for i in range(key_words)]
         args = [f"a[{i}]" for i in range(arg_words)]
         values = ["(uint64_t)hit", "e->handle", "(uint64_t)(int64_t)e->priority", "e->action", "action"]
@@ -165,7 +165,7 @@ class Tracepoints:
     def statement(
         self, action: int, number: int, statement: Statement, lines: list[str], compiler: Compiler
     ) -> list[str]:
-        """Statement `number` of an action, written as `lines`, with what it reads and assigns.
+        """Trace statement `number` of an action, written as `lines`, with what it reads and assigns.
 
         `statement` is as the code has it, its private fields being C variables.
         """
@@ -195,7 +195,7 @@ def _assigned(statement: Statement, compiler: Compiler) -> list[str]:
 
 
 def _value(expr: Expr, compiler: Compiler) -> list[str]:
-    """C texts of a value's words, lowest first, behind how many there are (256 more: it has a sign)."""
+    """Return the C texts of a value's words, lowest first, behind their number (256 more: it has a sign)."""
     if is_boolean(expr):
         return ["1", f"({compiler.boolean(expr)}) != 0"]
     interval = compiler.ranges(expr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens around the pipelines: a frame's way from port to ports, as in BMv2's simple_switch.
+"""Traffic around the pipelines: a frame's way from port to ports, as in BMv2's simple_switch.
 
 After ingress, in this order: clone, resubmit, multicast, drop, unicast. A packet for a limited port then
 waits in a queue (codegen/queueing.py). After egress: clone, drop, deparse, recirculate or send. What has to
@@ -52,7 +52,7 @@ class TrafficWriter:
         self._recirculates = self._runs(program.egress, Recirculate)
 
     def text(self) -> str:
-        """C text of `scratch` and ``process``."""
+        """Return the C text of `scratch` and ``process``."""
         parts = [
             self._types(),
             digest_function(self._layout) if self._layout.program.digests else "",
@@ -80,7 +80,7 @@ class TrafficWriter:
         return [each for action in actions for each in action.body]
 
     def _end_if_failed(self, statements: Iterable[object], leave: str, switch: str = "s") -> str:
-        """C text that ends a packet when an assertion among these statements has failed."""
+        """Return the C text that ends a packet when an assertion among these statements has failed."""
         if not any(map(can_fail, statements)):
             return ""
         lost = self._trace.lost(8, Lost.ASSERTION)
@@ -96,7 +96,7 @@ class TrafficWriter:
 
     @property
     def _linkage(self) -> str:
-        """Of functions that have one caller unless packets can be cloned or begin anew."""
+        """Return the linkage of functions that have one caller unless packets can be cloned or begin anew."""
         return "SW_HOT" if self._waits or self._clones_in else "SW_INLINE"
 
     # -- pieces ------------------------------------------------------------------------------------

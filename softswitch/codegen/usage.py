@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What statements and expressions read and write."""
+"""Usage of fields: what statements and expressions read and write."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -165,7 +165,7 @@ def map_inputs(statement: Statement, change: Callable[[Expr], Expr | None]) -> S
 
 
 def headers_changed(program: Program, statement: Statement) -> set[str]:
-    """Return headers whose storage or validity a statement may change."""
+    """Return the headers whose storage or validity a statement may change."""
     match statement:
         case CopyHeader(dst) | SetValid(dst):
             return header_and_siblings(program, dst)
@@ -228,8 +228,10 @@ def calculation_fields(program: Program, calculation: Calculation) -> Iterator[F
 
 
 def outside_actions(program: Program) -> set[FieldRef]:
-    """Return fields that something other than an action body reads or writes: parser, keys, direct meters,
-    conditions, deparser, checksums, calculations, field lists, digests."""
+    """Return the fields that something other than an action body reads or writes.
+
+    That is: parser, keys, direct meters, conditions, deparser, checksums, calculations, field lists, digests.
+    """
     used: set[FieldRef] = set()
     for state in program.parser.states.values():
         for expr in state.key:

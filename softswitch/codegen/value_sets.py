@@ -12,12 +12,12 @@ MAX_ELEMENT_BITS = 128
 
 
 def member_words(bits: int) -> int:
-    """64-bit words of a member of `bits` bits."""
+    """Return the 64-bit words of a member of `bits` bits."""
     return (bits + 63) // 64
 
 
 def member_test(layout: Layout, case: Transition, key: Sequence[tuple[str, int]], where: str) -> str:
-    """C condition under which the key, elements as (C text, bits), is in the case's value set."""
+    """Return the C condition under which the key, elements as (C text, bits), is in the case's value set."""
     if any(bits > MAX_ELEMENT_BITS for _, bits in key):
         raise UnsupportedConstruct(
             f"a value set over more than {MAX_ELEMENT_BITS} bits in one element", where

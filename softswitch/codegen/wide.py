@@ -43,7 +43,7 @@ def wide_literal(value: int) -> str:
 
 
 def extended(text: str, kind: str) -> str:
-    """C text of type `kind`, which is of at most 128 bits, as a wide value."""
+    """Return the C text of type `kind`, which is of at most 128 bits, as a wide value."""
     return f"sw_wide_i({text})" if kind in ("int32_t", "int64_t", "sw_i128") else f"sw_wide_u({text})"
 
 
@@ -125,17 +125,17 @@ class WideCompiler:
     # -- operations that need exact operands, whatever the width of their results ------------------------
 
     def shifted_right(self, left: Expr, right: Expr) -> str:
-        """`left` >> `right`."""
+        """Return `left` >> `right`."""
         return f"sw_wide_shr({self.value(left)}, {self._compiler.amount(right)})"
 
     def divided(self, op: str, left: Expr, right: Expr) -> str:
-        """`left` / or % `right`, towards zero."""
+        """Return `left` / or % `right`, towards zero."""
         both = self._compiler.ranges(left).union(self._compiler.ranges(right))
         self.need(both.bits + 2)  # the magnitude of the least number
         return f"sw_wide_{'div' if op == '/' else 'mod'}({self.value(left)}, {self.value(right)})"
 
     def saturated(self, operand: Expr, limits: Interval) -> str:
-        """`operand` kept within limits."""
+        """Return `operand` kept within limits."""
         self.need(limits.bits + 1)
         bounds = f"{wide_literal(limits.low)}, {wide_literal(limits.high)}"
         return f"sw_wide_clamp({self.value(operand)}, {bounds})"
@@ -145,7 +145,7 @@ class WideCompiler:
         return f"sw_wide_sext({self.low(operand, bits)}, {bits})"
 
     def compared(self, op: str, left: Expr, right: Expr) -> str:
-        """`left` op `right`, as a C condition."""
+        """Return `left` op `right`, as a C condition."""
         a, b = self.value(left), self.value(right)
         match op:
             case "==":

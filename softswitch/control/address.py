@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where switches and those who control them meet: a directory of the user's own."""
+"""Addresses of control channels: sockets in a directory of the user's own."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ class ControlAddressError(Exception):
 
 
 def folder() -> Path:
-    """``$XDG_RUNTIME_DIR/weir``, or ``weir-UID`` under the directory for temporary files."""
+    """Return ``$XDG_RUNTIME_DIR/weir``, or ``weir-UID`` under the directory for temporary files."""
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     if runtime and Path(runtime).is_dir():
         return Path(runtime) / "weir"

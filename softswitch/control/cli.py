@@ -146,7 +146,7 @@ def down(context: typer.Context, port: Port) -> None:
 
 @queueing_app.command("show")
 def show_queueing(context: typer.Context, port: Port) -> None:
-    """A port's limits, and what each of its queues holds, has sent and has dropped. 7 is served first."""
+    """Print a port's limits, and what its queues hold, have sent and have dropped. 7 is served first."""
     found = context.obj.call("queueing", port=port)
     if not context.obj.json:
         typer.echo(f"port {port}: {_limits(found['limits']) or 'no limits'}")

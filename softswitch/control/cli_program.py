@@ -11,7 +11,7 @@ crc_app = typer.Typer(no_args_is_help=True, help="What the program's custom CRCs
 
 
 def _number(text: str | int) -> int:
-    """Decimal, or hexadecimal with 0x; typer asks for defaults, too. Raises ValueError."""
+    """Parse a number, decimal or hexadecimal with 0x; typer asks for defaults, too. Raises ValueError."""
     return int(str(text), 0)
 
 
@@ -67,6 +67,6 @@ def set_crc(
 
 
 def assertions(context: typer.Context) -> None:
-    """How often each assert and assume of the program has failed; the packets were dropped."""
+    """Print how often each assert and assume of the program has failed; the packets were dropped."""
     found = context.obj.call("assertions")
     show(context, found, ("place", "failures"), ((a["place"], f"{a['failures']:,}") for a in found))

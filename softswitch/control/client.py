@@ -15,7 +15,7 @@ class CallFailedError(Exception):
 
 
 def call(path: Path, name: str, **arguments: Any) -> Any:
-    """Return one call over a connection of its own; what the switch answers. Raises CallFailedError."""
+    """Make one call over a connection of its own and return the answer. Raises CallFailedError."""
     request = json.dumps({"call": name, "args": arguments}).encode() + b"\n"
     try:
         with socket.socket(socket.AF_UNIX) as connection:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the control channel can do to a device. A call's arguments and result are plain JSON values.
+"""Calls of the control channel, on a device. A call's arguments and result are plain JSON values.
 
 | call | arguments | result |
 | --- | --- | --- |
@@ -208,7 +208,7 @@ class Operations:
 
 
 def _guarded(operation: Callable[..., _T]) -> Call:
-    """With errors of the arguments, of ports and of the switch as CallError."""
+    """Turn errors of the arguments, of ports and of the switch into CallError."""
 
     def call(arguments: dict[str, Any]) -> _T:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands of ``weir switch ctl`` share: which switch is meant, how answers are printed."""
+"""Parts common to the commands of ``weir switch ctl``: the switch that is meant, the printing of answers."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from weir.softswitch.control.client import CallFailedError, call
 
 @dataclass
 class Target:
-    """Which switch the command is for, and how it prints."""
+    """Switch that a command is for, and its way of printing."""
 
     socket: Path | None
     pid: int | None
@@ -45,7 +45,7 @@ class Target:
 
 
 def show(context: typer.Context, found: Any, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table; or with --json what the switch answered."""
+    """Print a table or, with --json, what the switch answered."""
     if context.obj.json:
         typer.echo(json.dumps(found, indent=1))
         return

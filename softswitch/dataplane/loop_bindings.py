@@ -28,7 +28,7 @@ _SOURCES: Final = (
 
 @dataclass(frozen=True)
 class PortStatistics:
-    """What one port has seen since it was added.
+    """Counts of one port since it was added.
 
     ``rx_drops`` came in and went nowhere (ring full, port down, no program loaded), ``rx_oversize`` was
     longer than MAX_FRAME bytes, ``tx_drops`` was sent by the program but found a full queue or a port

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How ports are named on the command line: ``N=KIND[,OPTION...]``."""
+"""Ports as named on the command line: ``N=KIND[,OPTION...]``."""
 
 import re
 from collections.abc import Callable, Iterable

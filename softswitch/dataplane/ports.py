@@ -31,7 +31,7 @@ MAX_PORT: Final = 510
 
 
 class NativeSwitch(Protocol):
-    """What a loop runs frames through: softswitch.switch.Switch, or anything with runtime/switch.h's face."""
+    """Switch that a loop runs frames through: `Switch`, or anything with the face of runtime/switch.h."""
 
     @property
     def handle(self) -> int:
@@ -39,7 +39,7 @@ class NativeSwitch(Protocol):
 
 
 class Directions(IntFlag):
-    """What a capture takes, as seen from the switch."""
+    """Directions that a capture takes, as seen from the switch."""
 
     IN = 1
     OUT = 2
@@ -48,7 +48,7 @@ class Directions(IntFlag):
 
 @dataclass(frozen=True)
 class PortState:
-    """What a port is attached to, whether it is up, and its limits."""
+    """State of a port: what it is attached to, whether it is up, and its limits."""
 
     attached: str
     up: bool = True
@@ -268,7 +268,7 @@ class PortLoop:
         return int(self._library.loop_now(self._handle))
 
     def unknown_port_drops(self) -> int:
-        """Return frames that the program sent to a port that is not there."""
+        """Return how many frames the program sent to a port that is not there."""
         return int(self._library.loop_unknown_port(self._handle))
 
     # -- frames, one by one --------------------------------------------------------------------------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with a program."""
+"""Errors of programs."""
 
 
 class ProgramError(ValueError):

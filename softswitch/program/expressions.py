@@ -327,7 +327,7 @@ class ExpressionReader:
         raise UnsupportedConstruct("comparing a header, stack or union with something else", where)
 
     def _elements_equal(self, left: HeaderName | Element, right: HeaderName | Element) -> Expr:
-        """HeadersEqual where an index is known at run time only, field by field."""
+        """Compare headers field by field where an index is known at run time only."""
         kind = self._type_of(left)
         if kind != self._type_of(right):
             return BoolConst(False)

@@ -13,7 +13,7 @@ _MAX_HEADER_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Headers:
-    """What a packet is made of, by name.
+    """Headers, stacks and unions of a program, by name.
 
     `union_types` gives a union's or a stack of unions' members as the program calls them, in order.
     """
@@ -152,7 +152,7 @@ def _members(node: Json, types: dict[str, HeaderType]) -> _Members:
 def _unions(
     root: Json, kinds: dict[str, _Members], headers: dict[str, Header], by_id: dict[int, str]
 ) -> tuple[dict[str, tuple[str, ...]], dict[int, str], dict[str, _Members]]:
-    """Header names and members by the unions' names, and the names by id."""
+    """Return header names and members by the unions' names, and the names by id."""
     unions: dict[str, tuple[str, ...]] = {}
     union_by_id: dict[int, str] = {}
     members: dict[str, _Members] = {}

@@ -91,7 +91,7 @@ HeaderRef = str | Element
 
 @dataclass(frozen=True)
 class StackCount:
-    """How many elements of a stack are in use, less `minus` (1: BMv2's ``last_stack_index``)."""
+    """Number of elements of a stack that are in use, less `minus` (1: BMv2's ``last_stack_index``)."""
 
     stack: str
     minus: int = 0

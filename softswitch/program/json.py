@@ -9,14 +9,14 @@ Json = Any
 
 
 def member(value: Json, key: str, kind: type | tuple[type, ...], where: str) -> Json:
-    """`value[key]`, which must exist and be of `kind`."""
+    """Return `value[key]`, which must exist and be of `kind`."""
     if not isinstance(value, dict) or key not in value:
         raise ProgramError(f"{where}: no '{key}'")
     return checked(value[key], kind, f"{where}, '{key}'")
 
 
 def checked(value: Json, kind: type | tuple[type, ...], where: str) -> Json:
-    """`value`, which must be of `kind` (a bool is not an int)."""
+    """Return `value`, which must be of `kind` (a bool is not an int)."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     if not isinstance(value, kinds) or (isinstance(value, bool) and not {bool, object} & {*kinds}):
         names = " or ".join(each.__name__ for each in kinds)

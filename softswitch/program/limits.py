@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program may ask for: a switch must not fail later, or take all memory, because of its program."""
+"""Limits of programs: a switch must not fail later, or take all memory, because of its program."""
 
 from collections.abc import Iterable
 from typing import Final

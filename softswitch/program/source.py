@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where in the P4 source something of a program comes from, as far as the JSON says (`source_info`)."""
+"""Places in the P4 source that parts of a program come from, as far as the JSON says (`source_info`)."""
 
 from dataclasses import dataclass
 from pathlib import PurePath

@@ -256,7 +256,7 @@ def _name(node: Json, key: str, where: str) -> str | None:
 
 
 def _check_graph(pipeline: Pipeline, where: str) -> None:
-    """Every successor must exist; the graph must have no cycle (BMv2's compiler never makes one)."""
+    """Check that every successor exists and that there is no cycle (BMv2's compiler never makes one)."""
     known = {*pipeline.tables, *pipeline.conditionals}
     state: dict[str, int] = {}
     stack: list[tuple[str, int]] = []

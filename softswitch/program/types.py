@@ -166,7 +166,7 @@ class Action:
 
 
 class MatchKind(Enum):
-    """How a key field, or a whole table, matches (BMv2 writes P4's `optional` as ternary)."""
+    """Way in which a key field, or a whole table, matches (BMv2 writes P4's `optional` as ternary)."""
 
     EXACT = "exact"
     LPM = "lpm"
@@ -414,7 +414,7 @@ class Program:
 
     @property
     def stateful_calculations(self) -> list[Calculation]:
-        """Calculations that keep something between packets, in the order in which the switch keeps it."""
+        """Return the calculations that keep something between packets, in the order of their storage."""
         return [each for each in self.calculations.values() if each.algorithm.stateful]
 
     def field(self, ref: FieldRef) -> FieldType:

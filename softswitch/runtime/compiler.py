@@ -54,7 +54,7 @@ def _load(text: str, flags: tuple[str, ...]) -> Library:
 
 
 def _text(program: Program, trace: bool) -> str:
-    """Return the C text of a program: from the cache, or generated and put there."""
+    """Return the C text of a program, from the cache, or generated and put there."""
     name = hashlib.sha256(f"{program.digest} {_generator()}{' trace' * trace}".encode()).hexdigest()[:24]
     path = cache_dir() / f"softswitch-{name}.c"
     try:

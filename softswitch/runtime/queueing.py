@@ -28,7 +28,7 @@ _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 @dataclass(frozen=True)
 class Queueing:
-    """What limits a port, and each of its queues.
+    """Limits of a port, and of each of its queues.
 
     Args:
         rate_bps: bits of frames a second; None for no limit.
@@ -61,7 +61,7 @@ class Queueing:
 
 @dataclass(frozen=True)
 class QueueStatistics:
-    """What one queue has sent, holds now and has dropped since the port was limited."""
+    """Counts of one queue: what it has sent, holds now and has dropped since the port was limited."""
 
     packets: int
     bytes: int
@@ -95,7 +95,7 @@ class Limits(ctypes.Structure):
 
     @classmethod
     def of(cls, queueing: Queueing) -> "Limits":
-        """Return the same limits."""
+        """Convert limits to their C form."""
         return cls(
             rate_bps=queueing.rate_bps or 0,
             rate_pps=queueing.rate_pps or 0,
@@ -114,7 +114,7 @@ QueueCounts: Any = _Counts * PRIORITIES
 
 
 def queue_statistics(counts: Any) -> tuple[QueueStatistics, ...]:
-    """From C's form, by priority."""
+    """Convert from C's form, by priority."""
     return tuple(
         QueueStatistics(*(int(getattr(each, field.name)) for field in fields(QueueStatistics)))
         for each in counts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the control plane gave an action what it takes."""
+"""Checks of the arguments that the control plane gives an action."""
 
 from collections.abc import Sequence
 

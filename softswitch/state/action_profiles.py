@@ -25,7 +25,7 @@ BY_GROUP: Final = (1 << 32) - 3
 
 @dataclass(frozen=True)
 class ProfileLimits:
-    """What a profile can hold, as P4Info has it; 0 is no limit.
+    """Limits of a profile, as P4Info has them; 0 is no limit.
 
     Attributes:
         size: members, without a selector; with one, the weights of all groups' members together, or
@@ -42,7 +42,7 @@ class ProfileLimits:
 
 @dataclass(frozen=True)
 class Reference:
-    """What an entry that refers to a profile holds: an action number of the data plane and its argument."""
+    """Reference of an entry to a profile: an action number of the data plane and its argument."""
 
     via: Via
     action: int
@@ -234,7 +234,7 @@ class ProfileStore:
         return Reference(via, BY_GROUP, group.handle)
 
     def release(self, reference: Reference) -> None:
-        """The entry is gone, or refers to something else."""
+        """Count one entry less, which is gone or refers to something else."""
         if isinstance(reference.via, ByMember):
             self._members[reference.via.member].references -= 1
         elif isinstance(reference.via, ByGroup):

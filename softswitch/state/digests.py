@@ -11,7 +11,7 @@ from weir.softswitch.runtime.bindings import NativeSwitch, exclusive
 
 @dataclass(frozen=True)
 class Digest:
-    """What one packet told: the digest's name and its fields in order (signed ones as bit patterns)."""
+    """Message of one packet: the digest's name and its fields in order (signed ones as bit patterns)."""
 
     name: str
     values: tuple[int, ...]

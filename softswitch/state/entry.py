@@ -47,7 +47,7 @@ Match = Exact | Lpm | Ternary | Range | Optional
 
 @dataclass(frozen=True)
 class MeterConfig:
-    """How a two-rate three-colour meter (RFC 2698) is configured, in the meter's units: packets or bytes.
+    """Configuration of a two-rate three-colour meter (RFC 2698), in the meter's units: packets or bytes.
 
     Attributes:
         cir: committed information rate, in units a second.
@@ -163,7 +163,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Replica:
-    """Where one copy of a packet goes: an egress port and the replication id the program sees."""
+    """Destination of one copy of a packet: an egress port and the replication id the program sees."""
 
     port: int
     rid: int = 0
@@ -171,7 +171,7 @@ class Replica:
 
 @dataclass(frozen=True)
 class CloneSession:
-    """Where clones go, and how many bytes of the packet they keep (0: all)."""
+    """Destinations of clones, and the bytes of the packet that they keep (0: all)."""
 
     replicas: tuple[Replica, ...]
     packet_length: int = 0
@@ -187,7 +187,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Marked:
-    """What a meter has found green, yellow and red."""
+    """Packets and bytes that a meter has found green, yellow and red."""
 
     green: Count
     yellow: Count

@@ -252,7 +252,7 @@ class TableStore:
             self._idle.begin(handle, (entry.key, entry.priority), entry.timeout_ns)
 
     def _between_packets(self) -> AbstractContextManager[None]:
-        """For a table with a meter: no packet finds an entry with another one's."""
+        """Keep packets of a table with a meter from finding an entry with another one's."""
         return nullcontext() if self._table.meter is None else self._native.paused()
 
     def _put_meter(self, handle: int, config: MeterConfig | None) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a traced packet went through, as events with the names of its program.
+"""Events of a traced packet's way, with the names of its program.
 
 The switch's records (runtime/trace.h, codegen/tracepoints.py) are numbers; `Decoder` turns them into events.
 """
@@ -169,7 +169,7 @@ class Resubmitted:
 
 @dataclass(frozen=True)
 class Destined:
-    """What ingress decided: a multicast group other than 0 counts; `copies` None: there is no such group."""
+    """Decision of ingress: a multicast group other than 0 counts; `copies` None: there is no such group."""
 
     egress_spec: int
     group: int

@@ -157,7 +157,7 @@ def _header(operand: str | Element, params: Sequence[Param]) -> str:
 
 
 def _lvalue(dst: Lvalue, program: Program, params: Sequence[Param]) -> tuple[str, int, str]:
-    """Text, width and field name of what is assigned."""
+    """Return text, width and field name of what is assigned."""
     match dst:
         case FieldRef():
             return field_text(dst), program.field(dst).bits, dst.field

@@ -23,7 +23,7 @@ class Recorded(Protocol):
 
 @dataclass(frozen=True)
 class Tracing:
-    """What to trace, and where to.
+    """Settings of a trace: what to trace, and where to print it.
 
     Args:
         file: where to print; None: stderr.

@@ -62,7 +62,7 @@ def test_what_steps_leave_behind_whether_asked_for_or_not(switch: Switch, first:
 
 
 def test_what_is_left_is_asked_at_once_every_eight_tests() -> None:
-    """What the speed of such programs rests on; not where it would leave something out."""
+    """Check what the speed of such programs rests on; not where it would leave something out."""
     code = generate(program("chains"))
     skips = [line.strip() for line in code.splitlines() if line.strip().startswith("if (!(((")]
     asked = [int(line.partition("& 0x")[2].partition("ull")[0], 16) for line in skips if "ull)))" in line]

@@ -309,7 +309,7 @@ def test_a_trace_shows_messages_and_assertions(switch: Switch) -> None:
 
 
 def test_primitives_of_p4_14() -> None:
-    """Which BMv2 still has."""
+    """Check what BMv2 still has of them."""
     root = raw("externs")
     looping = next(each for each in root["actions"] if each["name"] == "In.looping")
     answer, value, index = (

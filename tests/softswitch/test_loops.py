@@ -175,7 +175,7 @@ def test_unrolled_code(
 
 @pytest.mark.parametrize("action", ["add", "maximum", "walk", "chain", "saturate", "wide"])
 def test_the_runs_become_loops_with_one_bounds_check(action: str) -> None:
-    """What the speed of such programs rests on."""
+    """Check what the speed of such programs rests on."""
     code = generate(program("loops"))
     body = code.split(f"// In.{action}()", 1)[1].split("\n}\n", 1)[0]
     assert body.count("for (size_t i") == 2, "the fast loop, and the one that checks every index"

@@ -23,7 +23,7 @@ def switch() -> Iterator[Switch]:
 
 @dataclass(frozen=True)
 class Report:
-    """What the program says it saw, and the rest of the packet."""
+    """Program's own account of what it saw, and the rest of the packet."""
 
     error: int
     labels: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What leaves the switch: unicast, multicast, drops, clones, resubmission, recirculation, truncation."""
+"""Frames that leave: unicast, multicast, drops, clones, resubmission, recirculation, truncation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

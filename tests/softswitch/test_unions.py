@@ -30,7 +30,7 @@ def switch() -> Iterator[Switch]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: how the packet's length was counted, the report and the headers behind it."""
+    """Answer of the program: how the packet's length was counted, the report and the headers behind it."""
 
     grown: int
     report: int

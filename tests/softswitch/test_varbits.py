@@ -31,7 +31,7 @@ def switch() -> Iterator[Switch]:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back."""
+    """Answer of the program."""
 
     sum: int
     hash: int

@@ -130,7 +130,7 @@ def test_operators(switch: Switch, operands: tuple[int, ...]) -> None:
 
 
 def test_sign_in_few_words() -> None:
-    """Where values have no words to spare, a shift has to bring the sign in itself."""
+    """Check that a shift brings the sign in itself where values have no words to spare."""
     root = raw("wide")
     next(each for each in root["actions"] if each["name"] == "In.unsigned_results")["primitives"] = []
     with Switch(load_program(json.dumps(root).encode())) as switch:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may follow ``--port``."""
+"""Tests of what may follow ``--port``."""
 
 from pathlib import Path
 

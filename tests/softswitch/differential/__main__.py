@@ -30,7 +30,7 @@ FRAMES = {WEIR: 150, "loops": 150}  # that are recorded: those of these programs
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m tests.softswitch.differential")
     parser.add_argument(
         "sources", nargs="*", type=Path, metavar="SOURCE.p4", help="instead of our own programs"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two switches did differently with one scenario, in words."""
+"""Differences between what two switches did with one scenario, in words."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -148,7 +148,7 @@ class _Walk:
         return self._value.to_bytes(self.length // 8, "big")
 
     def append(self, value: int, bits: int) -> None:
-        """Bits at the end."""
+        """Append bits at the end."""
         self._value = self._value << bits | value
         self.length += bits
         for position, width, want, mask in list(self._waiting):
@@ -157,7 +157,7 @@ class _Walk:
                 self._waiting.remove((position, width, want, mask))
 
     def extract(self, name: str, kind: Any, vocabulary: Vocabulary, variable: int = 0) -> None:
-        """A header of random values; its varbit field as long as it is given."""
+        """Extract a header of random values; its varbit field as long as it is given."""
         for field, bits, *_ in kind["fields"]:
             if bits == "*":
                 length = min(max(variable, 0), 8 * 300) // 8 * 8
@@ -167,7 +167,7 @@ class _Walk:
                 self.append(vocabulary.value(bits, (name, field)), bits)
 
     def assign(self, field: FieldName, source: Any) -> None:
-        """A field of metadata becomes a copy of what is in the packet."""
+        """Make a field of metadata a copy of what is in the packet."""
         place = self.place(source)
         if place:
             self._places[field] = place

@@ -150,7 +150,7 @@ class _Author:
 
 
 def _fields(fields: dict[str, int]) -> str:
-    """Declarations, with padding to whole bytes."""
+    """Return declarations, with padding to whole bytes."""
     lines = [f"    bit<{bits}> {name};" for name, bits in fields.items()]
     missing = -sum(fields.values()) % 8
     return "\n".join([*lines, f"    bit<{missing}> padding;"] if missing else lines)

@@ -34,7 +34,7 @@ class DeadlyFramesError(Exception):
 
 @dataclass(frozen=True)
 class Played:
-    """What left for each frame, by port and in order for each port; (packets, bytes) of each counter cell."""
+    """Frames that left, for each frame by port and in order; (packets, bytes) of each counter cell."""
 
     left: tuple[tuple[tuple[int, bytes], ...], ...]
     counts: tuple[tuple[int, int], ...]
@@ -51,7 +51,7 @@ def counters(program: Any) -> list[tuple[str, int]]:
 
 
 def on_soft(path: Path, program: Any, scenario: Scenario) -> Played:
-    """On the soft switch."""
+    """Play on the soft switch."""
     with Switch(path) as switch:
         for row in scenario.rows:
             switch.table(row.table).insert(Entry(entry_key(row.key), row.action, row.args, row.priority))
@@ -67,7 +67,7 @@ def on_soft(path: Path, program: Any, scenario: Scenario) -> Played:
 
 
 def on_bmv2(path: Path, p4info: Path, program: Any, scenario: Scenario, one_by_one: bool) -> Played:
-    """On BMv2; ``one_by_one``: each frame waits until nothing of the one before is left.
+    """Play on BMv2; ``one_by_one``: each frame waits until nothing of the one before is left.
 
     Raises:
         RuntimeError: BMv2 refuses the program or the entries.

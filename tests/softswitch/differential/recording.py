@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What BMv2 did with a scenario, in a small file, for machines without BMv2."""
+"""Recordings of BMv2's answers to a scenario, in small files, for machines without BMv2."""
 
 import hashlib
 import json

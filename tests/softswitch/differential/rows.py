@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scenario's control plane installs."""
+"""Rows that a scenario's control plane installs."""
 
 from dataclasses import dataclass
 

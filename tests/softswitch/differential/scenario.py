@@ -148,7 +148,7 @@ class ScenarioMaker:
         return part
 
     def _replicas(self) -> Replicas:
-        """At most three, each of a port of its own: BMv2 refuses the same one twice."""
+        """Choose at most three, each of a port of its own: BMv2 refuses the same one twice."""
         rng = self._rng
         ports = rng.sample(PORTS, rng.randrange(4))
         return tuple((port, rng.choice((0, 1, 2, 7, 13, 0xFFFF))) for port in ports)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values random fields get: those that the program compares with, boundaries, small ones, any."""
+"""Values that random fields get: those that the program compares with, boundaries, small ones, any."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class Vocabulary:
         self._theme: Mapping[FieldName, int] = {}
 
     def begin(self, theme: Mapping[FieldName, int]) -> None:
-        """From here on these fields mostly have these values: those of the entries that a frame shall hit."""
+        """Let these fields mostly have these values from here on: those of entries that a frame shall hit."""
         self._theme = theme
 
     def value(self, bits: int, field: FieldName | None = None) -> int:

@@ -23,7 +23,7 @@ _FRAMES_OF_SPOILED: Final = 1_000
 
 @dataclass
 class Tally:
-    """What was done."""
+    """Count of what was done."""
 
     spoiled: int = 0
     survived: int = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of a spoiled program: it is refused in words, or C text comes of it, and both soon."""
+"""Fuzzing of the loader with spoiled programs: each is refused in words or becomes C, and soon."""
 
 import json
 import random
@@ -52,7 +52,7 @@ def outcome(data: bytes, *, trace: bool = False) -> Outcome:
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """With an alarm; for the main thread only."""
+    """Limit the time with an alarm; for the main thread only."""
 
     def ring(_: int, __: FrameType | None) -> None:
         raise TimeoutError(f"more than {seconds} s")

@@ -74,7 +74,7 @@ class Mutator:
         node[key] = copy.deepcopy(self._rng.choice((*_ODD_VALUES, *_ODD_NUMBERS)))
 
     def _number(self, root: Any) -> None:
-        """Another width, size, identifier or constant."""
+        """Choose another width, size, identifier or constant."""
         node, key = self._place(root, lambda node, key: _is_number(node[key]))
         odd = self._rng.choice(_ODD_NUMBERS)
         if self._rng.random() < 0.4:
@@ -82,7 +82,7 @@ class Mutator:
         node[key] = hex(odd) if isinstance(node[key], str) else odd
 
     def _retarget(self, root: Any) -> None:
-        """Another name, or the name of something else, where a name stands."""
+        """Put another name, or the name of something else, where a name stands."""
         node, key = self._place(root, lambda node, key: isinstance(node[key], str))
         others = [n[k] for n, k in _places(root) if k == key and isinstance(n[k], str) and n[k] != node[key]]
         if others and isinstance(key, str):
@@ -92,7 +92,7 @@ class Mutator:
             node[key] = self._rng.choice(names)
 
     def _graft(self, root: Any) -> None:
-        """A part of this or another program where one with the same key stands."""
+        """Put a part of this or another program where one with the same key stands."""
         node, key = self._place(root, lambda node, key: isinstance(node, dict))
         donor = root if self._rng.random() < 0.7 else self._rng.choice(self._donors)
         parts = [n[k] for n, k in _places(donor) if k == key and isinstance(n, dict)]
@@ -100,7 +100,7 @@ class Mutator:
             node[key] = copy.deepcopy(self._rng.choice(parts))
 
     def _nest(self, root: Any) -> None:
-        """An expression within many others."""
+        """Nest an expression within many others."""
         node, key = self._place(root, lambda node, key: _is_operand(node[key]))
         inner = node[key]
         for _ in range(self._rng.choice(_DEEP)):

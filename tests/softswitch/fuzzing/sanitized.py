@@ -18,7 +18,7 @@ _PATIENCE: Final = 600.0  # compiling, too, and other work on the machine
 
 @dataclass(frozen=True)
 class Report:
-    """What a worker said; `bad` when a sanitizer, the compiler or Python complained."""
+    """Words of a worker; `bad` when a sanitizer, the compiler or Python complained."""
 
     output: str
     bad: bool
@@ -35,7 +35,7 @@ def runtime() -> Path | None:
 
 
 def run_worker(program: Path, seed: int, frames: int, cache: Path, *, trace: bool = False) -> Report:
-    """Return one program under sanitizers. `cache` keeps what is compiled. Needs `runtime`."""
+    """Run one program under sanitizers. `cache` keeps what is compiled. Needs `runtime`."""
     environment = os.environ | {
         "LD_PRELOAD": str(runtime()),
         "ASAN_OPTIONS": _OPTIONS,
@@ -56,5 +56,5 @@ def run_worker(program: Path, seed: int, frames: int, cache: Path, *, trace: boo
 
 
 def _shortened(output: str) -> str:
-    """Return a sanitizer says what it found first, then where, then what it is in short."""
+    """Shorten output: a sanitizer says what it found first, then where, then what it is in short."""
     return output if len(output) < 8000 else f"{output[:5000]}\n...\n{output[-3000:]}"

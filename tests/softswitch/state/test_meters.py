@@ -27,7 +27,7 @@ SLOW = MeterConfig(1, 2, 1, 5)
 
 @dataclass(frozen=True)
 class Colours:
-    """What comes back."""
+    """Answer of the program."""
 
     by_packets: int = UNTOUCHED
     by_bytes: int = UNTOUCHED

@@ -22,7 +22,7 @@ NUMBER, WIDE, MISS, STOP = 1, 2, 3, 4
 
 @dataclass(frozen=True)
 class Answer:
-    """What the table did: hit as the program saw it, which action ran, its argument."""
+    """Outcome of a lookup: hit as the program saw it, which action ran, its argument."""
 
     hit: int
     ran: int
@@ -372,7 +372,7 @@ def test_prefixes_and_masked_bits_are_canonical(switch: Switch) -> None:
 
 
 def test_constant_entries_of_every_kind() -> None:
-    """What they match is compared with BMv2 (differential); here, that they cannot be changed."""
+    """Check that they cannot be changed; what they match is compared with BMv2 (differential)."""
     with Switch(program("kinds")) as fixed:
         for table, entries in (("In.fixed_exact", 2), ("In.fixed_lpm", 4), ("In.fixed_range", 4)):
             present = fixed.table(table).entries()

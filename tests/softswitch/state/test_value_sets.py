@@ -42,7 +42,7 @@ def switch(module_switch: Switch) -> Switch:
 
 @dataclass(frozen=True)
 class Report:
-    """What the program says it saw."""
+    """Program's own account of what it saw."""
 
     path: int
     problem: int
