@@ -12,7 +12,7 @@ from typing import Any, Final
 from weir.host_agent.transport.codec import Column, Packet
 from weir.host_agent.transport.frames import Addresses, Endpoint, Framer
 from weir.native import INCLUDE, Signatures, load_library
-from weir.softswitch.dataplane.ports import NativeSwitch
+from weir.softswitch.dataplane.ports import HasHandle
 from weir.wire.definition import ECT, GROUP_LANES, GROUPS, Flag, Op, PacketType, columns, dscp
 
 _ROOT: Final = Path(__file__).resolve().parent
@@ -114,7 +114,7 @@ def contributions(job: int, workers: int, lanes: int) -> Load:
     return Load(b"".join(frames), len(frames[0]), workers)
 
 
-def in_memory(switch: NativeSwitch, load: Load, slots: int, first: int, last: int) -> float:
+def in_memory(switch: HasHandle, load: Load, slots: int, first: int, last: int) -> float:
     """Return packets per second into ``switch`` over rounds ``first`` to ``last`` - 1 of every slot.
 
     Raises RuntimeError when the switch did not answer every round: then it did not do the work.
@@ -129,7 +129,7 @@ def in_memory(switch: NativeSwitch, load: Load, slots: int, first: int, last: in
     return rounds * load.workers / (nanoseconds / 1e9)
 
 
-def frame_time(switch: NativeSwitch, frames: bytes, length: int, passes: int) -> tuple[float, int]:
+def frame_time(switch: HasHandle, frames: bytes, length: int, passes: int) -> tuple[float, int]:
     """Return nanoseconds a frame, and how many left, when frames of one length are handed over ``passes``
     times.
     """

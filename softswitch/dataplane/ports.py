@@ -30,8 +30,8 @@ MAX_PORT: Final = 510
 """The highest port number: v1model's have nine bits, and 511 means drop."""
 
 
-class NativeSwitch(Protocol):
-    """Switch that a loop runs frames through: `Switch`, or anything with the face of runtime/switch.h."""
+class HasHandle(Protocol):
+    """Holder of a C `sw_switch` that a loop can run frames through, such as a `Switch`."""
 
     @property
     def handle(self) -> int:
@@ -122,7 +122,7 @@ class PortLoop:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def set_switch(self, switch: NativeSwitch | None) -> None:
+    def set_switch(self, switch: HasHandle | None) -> None:
         """Run frames through ``switch`` from now on. When this returns, no frame is in the old one.
 
         Ports keep their limits; what waits in the old switch's queues leaves at once. Raises PortError when a
