@@ -3,6 +3,7 @@
 
 import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.native.build import cache_dir
+from weir.native.build import cache_dir, compiler
 
 _OPTIONS = ("--quiet", "--disable-pip-version-check", "--retries", "0", "--timeout", "15")
 
@@ -50,9 +51,10 @@ def libraries(*requirements: str) -> Path:
     return folder
 
 
-def without_python_path() -> dict[str, str]:
-    """Return the environment variables for another environment's Python."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def for_another_python() -> dict[str, str]:
+    """Return environment variables for another Python, whose Weir compiles as this one does."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return {**kept, "CC": shlex.join(compiler())}  # which may be a package of this environment
 
 
 def _folder(kind: str, requirements: Sequence[str]) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.bmv2_ports import Bmv2WithPorts
-from tests.harness.environments import environment, without_python_path
+from tests.harness.environments import environment, for_another_python
 from tests.harness.ports import free_port
 from tests.softswitch.programs import FOLDER
 from weir.softswitch.device import Device
@@ -43,7 +43,7 @@ def _run(
     python: Path, script: str, program: str, lab: list[str], prefix: Sequence[str] = (), path: str = ""
 ) -> None:
     """Run a client script to its end, behind ``prefix``, with ``path`` as PYTHONPATH."""
-    variables = without_python_path() | ({"PYTHONPATH": path} if path else {})
+    variables = for_another_python() | ({"PYTHONPATH": path} if path else {})
     address, *ends = lab
     files = [str(FOLDER / f"{program}.p4info.txtpb"), str(FOLDER / f"{program}.json")]
     command = [*prefix, str(python), str(SCRIPTS / script), address, *files, *ends]
