@@ -101,7 +101,7 @@ class Session:
 
     @property
     def alive(self) -> bool:
-        """Is the stream open?"""
+        """Return whether the stream is open."""
         return not self._ended
 
     def claim(self, election_id: int) -> None:

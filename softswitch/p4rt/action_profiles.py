@@ -31,7 +31,7 @@ _PORT_BITS: Final = 32
 
 
 def write_member(pipeline: Pipeline, update: int, message: Message) -> None:
-    """INSERT, MODIFY or DELETE of an ActionProfileMember. Raises ControlError; then nothing has changed."""
+    """Apply an update of an ActionProfileMember. Raises ControlError; then nothing has changed."""
     profile = pipeline.info.profile(message.action_profile_id)
     store = pipeline.switch.profile(profile.name)
     if message.member_id == 0:
@@ -48,7 +48,7 @@ def write_member(pipeline: Pipeline, update: int, message: Message) -> None:
 
 
 def write_group(pipeline: Pipeline, update: int, message: Message) -> None:
-    """INSERT, MODIFY or DELETE of an ActionProfileGroup. Raises ControlError; then nothing has changed."""
+    """Apply an update of an ActionProfileGroup. Raises ControlError; then nothing has changed."""
     profile = pipeline.info.profile(message.action_profile_id)
     store = pipeline.switch.profile(profile.name)
     if message.group_id == 0:
@@ -120,7 +120,7 @@ def decode_via(pipeline: Pipeline, table: TableInfo, action: Message) -> Via:
 
 
 def encode_via(pipeline: Pipeline, via: Via, message: Message) -> None:
-    """The same as a TableAction."""
+    """Fill a TableAction with what an entry refers to."""
     if isinstance(via, ByMember):
         message.action_profile_member_id = via.member
     elif isinstance(via, ByGroup):

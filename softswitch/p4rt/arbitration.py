@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may write: P4Runtime's primary and backup clients (specification 5), without I/O.
+"""Arbitration: P4Runtime's primary and backup clients (specification 5), without I/O.
 
 The primary of a role is the client whose election id is the highest that the switch has ever seen for that
 role. When it leaves or steps down, nobody takes over by itself: a backup becomes primary by asking with an
@@ -21,7 +21,7 @@ MAX_ROLES: Final = 64
 
 @dataclass(frozen=True)
 class Notice:
-    """What one stream is told about its role.
+    """News for one stream about its role.
 
     Attributes:
         stream: whom to tell.

@@ -55,7 +55,7 @@ def apply(pipeline: Pipeline, request: Message) -> Results:
 
 
 def _check_queues(pipeline: Pipeline, updates: Sequence[Message]) -> None:
-    """Frames that wait in queues have ingress behind them: they must see all that changes, or nothing."""
+    """Raise ControlError unless frames that wait in queues, behind ingress, see all changes or none."""
     if len(updates) < 2 or pipeline.switch.deadline() is None:
         return
     seen = {_seen_at_egress(pipeline, update.entity) for update in updates}

@@ -29,7 +29,7 @@ def encode_count(count: Count) -> Message:
 
 
 def write_direct_counter(pipeline: Pipeline, update: int, message: Message) -> None:
-    """MODIFY of a DirectCounterEntry. Raises ControlError."""
+    """Apply a MODIFY of a DirectCounterEntry. Raises ControlError."""
     entry = message.table_entry
     table = DIRECT_COUNTERS.modified_table(pipeline, update, entry)
     key = decode_key(table, entry)
@@ -63,7 +63,7 @@ def cells(array: ArrayInfo, message: Message) -> list[int]:
 
 
 def write_counter(pipeline: Pipeline, update: int, message: Message) -> None:
-    """MODIFY of a CounterEntry. Raises ControlError."""
+    """Apply a MODIFY of a CounterEntry. Raises ControlError."""
     if update != p4runtime_pb2.Update.MODIFY:
         raise invalid("counters are always there; only MODIFY changes them")
     counter = pipeline.info.counter(message.counter_id)

@@ -65,7 +65,7 @@ class DigestLists:
     # -- DigestEntry -------------------------------------------------------------------------------
 
     def write(self, update: int, entry: Message) -> None:
-        """INSERT, MODIFY or DELETE of a DigestEntry. Raises ControlError; then nothing has changed."""
+        """Apply an update of a DigestEntry. Raises ControlError; then nothing has changed."""
         info, state = self._find(entry.digest_id, Code.NOT_FOUND)
         if update == _UPDATE.INSERT and state.config is not None:
             raise ControlError(Code.ALREADY_EXISTS, f"digest {info.name} is configured already")
@@ -110,7 +110,7 @@ class DigestLists:
     # -- lists -------------------------------------------------------------------------------------
 
     def add(self, digest: Digest, now: int) -> None:
-        """The program has told something."""
+        """Take what the program has told."""
         number = self._ids.get(digest.name)
         state = self._state[number] if number is not None else None
         if number is None or state is None or state.config is None:
@@ -137,7 +137,7 @@ class DigestLists:
         return ready
 
     def acknowledge(self, ack: Message) -> None:
-        """A DigestListAck: what the list told may be told again.
+        """Take a DigestListAck: what the list told may be told again.
 
         A list that was acknowledged, or forgotten, before is no error. Raises ControlError INVALID_ARGUMENT
         for an unknown digest, NOT_FOUND for a list that never was.
@@ -148,7 +148,7 @@ class DigestLists:
         self.forget(ack.digest_id, ack.list_id)
 
     def forget(self, digest_id: int, list_id: int) -> None:
-        """A list did not get through, or is done with."""
+        """Forget a list that did not get through, or is done with."""
         state = self._state[digest_id]
         sent = state.sent.pop(list_id, None)
         if sent is not None:
@@ -194,7 +194,7 @@ def _forget_old(state: _State, now: int) -> None:
 
 
 def write_digest(pipeline: Message, update: int, message: Message) -> None:
-    """INSERT, MODIFY or DELETE of a DigestEntry. Raises ControlError."""
+    """Apply an INSERT, MODIFY or DELETE of a DigestEntry. Raises ControlError."""
     pipeline.digests.write(update, message)
 
 

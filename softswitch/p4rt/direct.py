@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What direct counters and direct meters have in common: they belong to the entries of their table."""
+"""The common part of direct counters and direct meters: they belong to the entries of their table."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -55,7 +55,7 @@ def check_zero(data: Message) -> None:
 
 
 def write_meter(pipeline: Pipeline, update: int, message: Message) -> None:
-    """MODIFY of a MeterEntry; without an index, of all the array's meters. Raises ControlError."""
+    """Apply a MODIFY of a MeterEntry; without an index, of all the array's meters. Raises ControlError."""
     if update != p4runtime_pb2.Update.MODIFY:
         raise invalid("meters are always there; only MODIFY changes them")
     meter = pipeline.info.meter(message.meter_id)
@@ -95,7 +95,7 @@ def direct_meter(pipeline: Pipeline, table: TableInfo) -> MeterInfo:
 
 
 def write_direct_meter(pipeline: Pipeline, update: int, message: Message) -> None:
-    """MODIFY of a DirectMeterEntry. Raises ControlError."""
+    """Apply a MODIFY of a DirectMeterEntry. Raises ControlError."""
     entry = message.table_entry
     table = _DIRECT.modified_table(pipeline, update, entry)
     meter = pipeline.info.direct_meters[table.id]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the running program tells controllers unasked: digests, and entries that have timed out."""
+"""Notifications: the running program tells controllers of digests, and of entries that have timed out."""
 
 import logging
 import time
@@ -63,7 +63,7 @@ class Notifications:
         self._lost = lost
 
     def acknowledge(self, stream: Stream, request: Any) -> None:
-        """A DigestListAck from a controller. Raises ControlError."""
+        """Take a DigestListAck from a controller. Raises ControlError."""
         self._sessions.check_primary(stream, "acknowledge digests")
         with self._pipelines.lock:
             pipeline = self._pipelines.running

@@ -140,7 +140,7 @@ class ValueSetInfo:
 
 
 class P4InfoIndex:
-    """What the P4Runtime server asks a P4Info: objects by id, and actions by name."""
+    """A P4Info as the P4Runtime server asks it: objects by id, and actions by name."""
 
     def __init__(self, info: P4Info) -> None:
         self.message = info
@@ -262,7 +262,7 @@ class P4InfoIndex:
                 self._check_field(f"action {action.name}", field, param.bits)
 
     def _check_field(self, where: str, field: FieldInfo, bits: int) -> None:
-        """A translated value is the data plane's own number, which the controller may give any width."""
+        """Raise ProgramError unless a field has so many bits, or is translated to another number of them."""
         translation = self._translation(field)
         if translation is None:
             if field.bits != bits:

@@ -34,7 +34,7 @@ EntryKey = tuple[str, tuple[Match, ...], int]
 
 @dataclass(frozen=True)
 class EntryNotes:
-    """What the controller stored with an entry, for itself."""
+    """Notes that the controller stored with an entry, for itself."""
 
     controller_metadata: int = 0
     metadata: bytes = b""
@@ -42,7 +42,7 @@ class EntryNotes:
 
 @dataclass(frozen=True)
 class ReplicaNotes:
-    """How a multicast group or clone session was written, so that it reads back alike.
+    """The form in which a multicast group or clone session was written, so that it reads back alike.
 
     ``byte_ports``: of each replica, whether its port came as a byte string, not as a number.
     """
@@ -265,7 +265,7 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
 
 
 def _carry_over_crcs(old: Switch, new: Switch) -> None:
-    """Those that were changed. Parameters mean nothing to a CRC of the same name but another width."""
+    """Carry over those that were changed; parameters mean nothing to a CRC of another width."""
     for name, parameters in old.crcs.all().items():
         before, after = old.program.calculations[name], new.program.calculations.get(name)
         if parameters == before.crc:

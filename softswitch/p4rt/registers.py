@@ -11,7 +11,7 @@ from weir.softswitch.p4rt.values import decode, decode_signed, encode, encode_si
 
 
 def write_register(pipeline: Pipeline, update: int, message: Message) -> None:
-    """MODIFY of a RegisterEntry; without an index, of all its cells. Raises ControlError."""
+    """Apply a MODIFY of a RegisterEntry; without an index, of all its cells. Raises ControlError."""
     if update != p4runtime_pb2.Update.MODIFY:
         raise invalid("registers are always there; only MODIFY changes them")
     register = pipeline.info.register(message.register_id)

@@ -47,7 +47,7 @@ def _encode_replicas(replicas: Iterable[Replica], notes: ReplicaNotes, message: 
 
 
 def write_replication(pipeline: Pipeline, update: int, message: Message) -> None:
-    """INSERT, MODIFY or DELETE of a PacketReplicationEngineEntry. Raises ControlError."""
+    """Apply an INSERT, MODIFY or DELETE of a PacketReplicationEngineEntry. Raises ControlError."""
     kind = message.WhichOneof("type")
     if kind == "multicast_group_entry":
         _write_group(pipeline, update, message.multicast_group_entry)

@@ -59,7 +59,7 @@ class P4RuntimeService:
         return p4runtime_pb2.WriteResponse()
 
     def Read(self, request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:  # noqa: N802
-        """Streams what the request's entities select: ReadResponse messages as they are on the wire."""
+        """Stream what the request's entities select: ReadResponse messages as they are on the wire."""
         found, results = _answer(context, lambda: self._read(request))
         for part in _chunks(found):
             yield b"".join(part)

@@ -95,7 +95,7 @@ class Sessions:
             return Stream(next(self._numbers), cut)
 
     def leave(self, stream: Stream) -> None:
-        """The stream has ended."""
+        """Forget a stream that has ended."""
         with self._turns:
             with self._lock:
                 self._open -= 1
@@ -103,7 +103,7 @@ class Sessions:
             self._tell(notices)
 
     def arbitrate(self, stream: Stream, update: Any) -> None:
-        """A MasterArbitrationUpdate. Raises ControlError when the stream is to be ended."""
+        """Take a MasterArbitrationUpdate. Raises ControlError when the stream is to be ended."""
         with self._lock:
             known = self._arbiter.knows(stream)
         if update.device_id != self._device_id:

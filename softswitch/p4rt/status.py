@@ -22,11 +22,11 @@ class _Fields(NamedTuple):
 
 
 class BatchStatus(_Fields, grpc.Status):  # type: ignore[misc]
-    """What ``ServicerContext.abort_with_status`` takes."""
+    """A status as ``ServicerContext.abort_with_status`` takes it."""
 
 
 def grpc_code(number: int) -> grpc.StatusCode:
-    """gRPC's enum member for a google.rpc.Code."""
+    """Return gRPC's enum member for a google.rpc.Code."""
     code: grpc.StatusCode = _BY_NUMBER[number]
     return code
 

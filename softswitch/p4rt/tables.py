@@ -63,7 +63,7 @@ def _meter_config(pipeline: Pipeline, table: TableInfo, entry: Message) -> Meter
 
 
 def write_table_entry(pipeline: Pipeline, update: int, entry: Message) -> None:
-    """INSERT, MODIFY or DELETE of a TableEntry. Raises ControlError; then nothing has changed."""
+    """Apply an INSERT, MODIFY or DELETE of a TableEntry. Raises ControlError; then nothing has changed."""
     table = pipeline.info.table(entry.table_id)
     if entry.is_const:
         raise invalid("is_const is the program's to set")

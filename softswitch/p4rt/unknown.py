@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a message says what this version of P4Runtime does not know, and so would leave out."""
+"""Finds what a message says that this version of P4Runtime does not know, and so would leave out."""
 
 from typing import Any
 

@@ -12,7 +12,7 @@ from weir.softswitch.p4rt.pipeline import Pipeline
 
 
 def write_value_set(pipeline: Pipeline, update: int, message: Message) -> None:
-    """MODIFY of a ValueSetEntry: its members replace all others. Raises ControlError."""
+    """Apply a MODIFY of a ValueSetEntry: its members replace all others. Raises ControlError."""
     if update != p4runtime_pb2.Update.MODIFY:
         raise invalid("value sets are always there; only MODIFY changes them")
     info = pipeline.info.value_set(message.value_set_id)
