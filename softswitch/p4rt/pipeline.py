@@ -106,7 +106,7 @@ class PipelineStore:
         return self.saved or self.running
 
     def current(self) -> Pipeline:
-        """``newest``; raises ControlError FAILED_PRECONDITION when there is none."""
+        """Return ``newest``. Raises ControlError FAILED_PRECONDITION when there is none."""
         pipeline = self.newest
         if pipeline is None:
             raise ControlError(
