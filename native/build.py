@@ -56,7 +56,8 @@ def compiler() -> tuple[str, ...]:
         if (path := shutil.which(name)) and _has_libc(path):
             return (path,)
     if importlib.util.find_spec("ziglang"):
-        return (sys.executable, "-m", "ziglang", "cc")
+        # It would ask a `cc` for headers, also one that has none; without, it takes its own.
+        return ("env", "CC=none", sys.executable, "-m", "ziglang", "cc")
     raise NoCompilerError(
         "Weir compiles its switch and transport on first use and found no C compiler "
         "with a C library ($CC, cc, gcc, clang). Install one (for example `apt install gcc libc6-dev`), or "
