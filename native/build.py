@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile C on first use and load it: the one mechanism behind every native part of Weir.
 
-The result is cached by content, so a second process, or a second start, only loads it. ``$WEIR_CFLAGS`` is
-added to the compiler's flags, for sanitizers.
+The result is cached by content, so a second process, or a second start, only loads it. A file of the cache
+that is not as it was written (a disk ran full, power failed) is made again. ``$WEIR_CFLAGS`` is added to the
+compiler's flags, for sanitizers.
 """
 
 import contextlib
 import ctypes
 import fcntl
 import functools
+import glob
 import hashlib
 import importlib.util
 import os
@@ -72,19 +74,22 @@ def _has_libc(path: str) -> bool:
 
 
 @functools.cache
-def _compiler_identity() -> str:
-    """Return what makes a binary of this compiler on this processor differ from another's."""
+def _compiler_digest() -> str:
+    """Return what tells this compiler from another in a file's name."""
     try:
         done = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=False)
     except OSError as error:
         raise NoCompilerError(f"the C compiler {shlex.join(compiler())} cannot be run: {error}") from error
-    flags = ""
+    return hashlib.sha256("\0".join((*compiler(), done.stdout)).encode()).hexdigest()[:8]
+
+
+@functools.cache
+def _processor() -> str:
+    """Return what makes a binary for this processor differ from another's, which -march=native needs."""
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():  # -march=native: another processor needs another binary
-        flags = next(
-            (ln for ln in cpuinfo.read_text().splitlines() if ln.startswith(("flags", "Features"))), ""
-        )
-    return done.stdout + flags
+    if not cpuinfo.exists():
+        return ""
+    return next((ln for ln in cpuinfo.read_text().splitlines() if ln.startswith(("flags", "Features"))), "")
 
 
 def _chosen_flags() -> list[str]:
@@ -107,18 +112,27 @@ class _Build:
 
     @property
     def target(self) -> Path:
-        """Return the library, in the cache."""
+        """Return the library, in the cache. Raises NoCompilerError."""
+        return cache_dir() / f"{self._stem}-{_compiler_digest()}.so"
+
+    def made_elsewhere(self) -> Iterator[Path]:
+        """Yield the libraries in the cache that any compiler made of the same."""
+        yield from cache_dir().glob(f"{glob.escape(self._stem)}-*.so")
+
+    @property
+    def _stem(self) -> str:
         files = [*self.sources, *_headers(self.folders)]
-        return cache_dir() / f"{self.name}-{self._digest(files, self.extra)}.so"
+        return f"{self.name}-{self._digest(files, self.extra)}"
 
     def object(self, source: Path) -> Path:
         """Return what one of ``sources`` becomes, in the cache: libraries that differ elsewhere share it."""
         headers = {name: text for name, text in self.extra.items() if not name.endswith(".c")}
-        return cache_dir() / f"{source.stem}-{self._digest([source, *_headers(self.folders)], headers)}.o"
+        digest = self._digest([source, *_headers(self.folders)], headers)
+        return cache_dir() / f"{source.stem}-{digest}-{_compiler_digest()}.o"
 
     def _digest(self, files: Sequence[Path], texts: Mapping[str, str]) -> str:
         digest = hashlib.sha256()
-        for part in (*compiler(), _compiler_identity(), *FLAGS, *self.flags):
+        for part in (_processor(), *FLAGS, *self.flags):
             digest.update(part.encode() + b"\0")
         for path in files:
             digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -137,17 +151,43 @@ def build_library(
 ) -> Path:
     """Compile ``sources`` and the texts in ``extra`` (file name to content) into one shared library.
 
-    Every header of the ``include`` folders and of the sources' folders counts towards the cache key.
-    Returns the library's path. Raises NoCompilerError or CompileError.
+    Every header of the ``include`` folders and of the sources' folders counts towards the cache key. Without
+    a compiler, what another one has put in the cache will do. Returns the library's path. Raises
+    NoCompilerError or CompileError.
     """
     folders = tuple(dict.fromkeys([*include, *(source.parent for source in sources)]))
     build = _Build(name, tuple(sources), extra or {}, folders, (*flags, *_chosen_flags()))
-    target = build.target
-    if not target.exists():
-        with _alone(target):
-            if not target.exists():
-                _make(build, target)
+    try:
+        target = build.target
+    except NoCompilerError:
+        if found := next(filter(_is_whole, build.made_elsewhere()), None):
+            return found
+        raise
+    if not _is_whole(target):
+        try:
+            with _alone(target):
+                if not _is_whole(target):
+                    _make(build, target)
+        except OSError as error:
+            raise CompileError(f"cannot keep {name} in {target.parent}: {error.strerror}") from error
     return target
+
+
+def _seal(path: Path) -> None:
+    """Append the digest of a file's content, which neither linker nor loader looks at."""
+    with path.open("rb+") as file:
+        digest = hashlib.file_digest(file, "sha256").digest()
+        file.write(digest)
+
+
+def _is_whole(path: Path) -> bool:
+    """Tell whether a sealed file is there, as it was written: to load half a library can kill a process."""
+    try:
+        content = memoryview(path.read_bytes())
+    except OSError:
+        return False
+    end = len(content) - hashlib.sha256().digest_size
+    return end > 0 and hashlib.sha256(content[:end]).digest() == content[end:]
 
 
 @contextlib.contextmanager
@@ -174,7 +214,7 @@ def _make(build: _Build, target: Path) -> None:
         texts = [Path(scratch) / file for file in build.extra if file.endswith(".c")]
         made = [pool.submit(_compile, build, unit, unit.with_suffix(".o"), scratch) for unit in texts]
         kept = [(source, build.object(source)) for source in build.sources]
-        made += [pool.submit(_compile, build, *pair, scratch) for pair in kept if not pair[1].exists()]
+        made += [pool.submit(_compile, build, *pair, scratch) for pair in kept if not _is_whole(pair[1])]
         for done in made:
             done.result()
         objects = [*(path for _, path in kept), *(unit.with_suffix(".o") for unit in texts)]
@@ -184,6 +224,7 @@ def _make(build: _Build, target: Path) -> None:
             scratch,
             target.name,
         )
+        _seal(library)
         library.replace(target)
 
 
@@ -193,6 +234,7 @@ def _compile(build: _Build, unit: Path, target: Path, scratch: str) -> None:
     include = (f"-I{folder}" for folder in build.folders)
     command = [*compiler(), *FLAGS, *build.flags, "-I.", *include, "-c", str(unit), "-o", half]
     _run(command, scratch, build.name)
+    _seal(Path(half))
     Path(half).replace(target)
 
 
@@ -223,7 +265,10 @@ def load_library(
     Calls into the library release the interpreter lock.
     """
     path = build_library(name, sources, extra=extra, include=include, flags=flags)
-    library = ctypes.CDLL(str(path), use_errno=True)
+    try:
+        library = ctypes.CDLL(str(path), use_errno=True)
+    except OSError as error:  # whole, but of another system: a cache that machines share
+        raise CompileError(f"{error}; remove the file, or give this system a cache ($WEIR_CACHE)") from error
     for function, (result, arguments) in (signatures or {}).items():
         entry_point = getattr(library, function)
         entry_point.restype, entry_point.argtypes = result, arguments

@@ -233,6 +233,7 @@ def _serve(device: Device, settings: Settings, stop: threading.Event) -> None:
             player.join()
     if failure:
         raise failure[0]
+    device.loop.close_files()
 
 
 def _log_statistics(device: Device) -> None:

@@ -63,6 +63,7 @@ class LocalCluster:
         self._directory: Path | None = None
         self._plan: NetworkPlan | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._capture_problem = ""
 
     @property
     def directory(self) -> Path:
@@ -121,6 +122,32 @@ class LocalCluster:
         The directory goes first, as nobody would remove it should this process be killed in between; the
         others then end by themselves.
         """
+        with self._capturing():
+            self._end()
+
+    def check_capture(self) -> None:
+        """Raise ClusterError if the capture file that was asked for is not complete, once all has stopped."""
+        if self._capture_problem:
+            raise ClusterError(self._capture_problem)
+
+    @contextlib.contextmanager
+    def _capturing(self) -> Iterator[None]:
+        """Keep what the switch that captures says of its file while it ends."""
+        name = self._plan.topology.switches[0].name if self._plan else ""
+        process = self._processes.get(name)
+        if self._pcap is None or process is None:
+            yield
+            return
+        with (self.directory / f"{name}.log").open(errors="replace") as log:  # outlives its folder
+            yield
+            if process.returncode:
+                *_, said = ["", *log.read().splitlines()]
+                how = how_it_ended(process.returncode)
+                self._capture_problem = (
+                    f"no complete capture, as the {_called(name)} ended with {how}: {said}"
+                )
+
+    def _end(self) -> None:
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
@@ -263,7 +290,8 @@ def local_cluster(
         directory: parent of the private directory; by default shared memory, where there is some.
 
     Raises:
-        ClusterError: a switch or the controller did not start; the message ends with what it said.
+        ClusterError: a switch or the controller did not start; the message ends with what it said. Or, at the
+            end of the block, the capture file is not complete.
 
     Example::
 
@@ -278,6 +306,7 @@ def local_cluster(
         yield cluster
     finally:
         cluster.stop()
+    cluster.check_capture()
 
 
 def free_udp_ports(count: int) -> list[int]:

@@ -83,6 +83,7 @@ SIGNATURES: Final[native.Signatures] = {
         ctypes.c_int,
         (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int),
     ),
+    "loop_output_error": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32)),
     "loop_inject": (
         ctypes.c_int,
         (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_uint32, ctypes.c_int64),

@@ -331,11 +331,34 @@ class PortLoop:
             self._captures[path] = chosen, directions
 
     def stop_capture(self, path: Path) -> None:
-        """Complete and close a capture file. Raises PortError when it is not being written."""
+        """Complete and close a capture file. Raises PortError when it was not written, or not all of it."""
         with self._changing:
-            if self._library.loop_stop_capture(self._handle, os.fsencode(path)) < 0:
+            result = self._library.loop_stop_capture(self._handle, os.fsencode(path))
+            if result == -errno.ENOENT:
                 raise PortError(f"capture file {path}: is not being written")
             del self._captures[path]
+            if result < 0:
+                raise PortError(f"capture file {path} is not complete: {os.strerror(-result)}")
+
+    def close_files(self) -> None:
+        """Close all capture files, and look whether queue ports' output files have all that was sent there.
+
+        Raises PortError when one is not complete, after all have been closed.
+        """
+        problems = []
+        with self._changing:
+            for path in list(self._captures):
+                try:
+                    self.stop_capture(path)
+                except PortError as error:
+                    problems.append(str(error))
+            for number, state in self._ports.items():
+                if (result := self._library.loop_output_error(self._handle, number)) > 0:
+                    problems.append(
+                        f"port {number}, {state.attached}, is not complete: {os.strerror(result)}"
+                    )
+        if problems:
+            raise PortError("; ".join(problems))
 
     def captures(self) -> list[Capture]:
         """Return what is being captured."""

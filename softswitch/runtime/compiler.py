@@ -5,6 +5,7 @@ Both steps are cached on disk, by content: the C text by the program and the gen
 compiled library (weir.native.build) by the C text, so that a second start only reads files.
 """
 
+import contextlib
 import functools
 import hashlib
 from pathlib import Path
@@ -57,16 +58,31 @@ def _text(program: Program, trace: bool) -> str:
     """Return the C text of a program, from the cache, or generated and put there."""
     name = hashlib.sha256(f"{program.digest} {_generator()}{' trace' * trace}".encode()).hexdigest()[:24]
     path = cache_dir() / f"softswitch-{name}.c"
-    try:
-        return path.read_text()
-    except OSError:
-        # Its import takes its time, and only a first start needs it.
-        from weir.softswitch.codegen.module import generate
+    if text := _read(path):
+        return text
+    # Its import takes its time, and only a first start needs it.
+    from weir.softswitch.codegen.module import generate
 
-        text = generate(program, trace)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text)
+    text = generate(program, trace)
+    with contextlib.suppress(OSError):  # the library, which cannot be kept either, says so
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, _headed(text))
     return text
+
+
+def _headed(text: str) -> str:
+    """Return a text below a line with its digest."""
+    return f"// {hashlib.sha256(text.encode()).hexdigest()}\n{text}"
+
+
+def _read(path: Path) -> str | None:
+    """Return the text that was written to a file of the cache; None when it is not there, or damaged."""
+    try:
+        content = path.read_text()
+    except (OSError, UnicodeDecodeError):
+        return None
+    text = content.partition("\n")[2]
+    return text if content == _headed(text) else None
 
 
 def generator_sources() -> list[Path]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.disk import run_on_small_disk
 from weir.native import build
 
 SOURCE = {"answer.c": "int answer(void) { return ANSWER; }"}
@@ -112,3 +113,58 @@ def test_the_unit_that_does_not_compile_is_named(tmp_path: Path) -> None:
     with pytest.raises(build.CompileError, match=r"bad\.c.*nothing"):
         build.build_library("t", [tmp_path / "good.c", tmp_path / "bad.c"])
     assert not list(build.cache_dir().glob("bad-*.o"))
+
+
+@pytest.mark.parametrize("spoil", ["emptied", "cut", "zeroed"])
+def test_a_damaged_cache_is_made_again(tmp_path: Path, spoil: str) -> None:
+    """Power fails, a disk runs full: processes after that start as ever. Half a library could kill them."""
+    (tmp_path / "one.c").write_text("int one(void) { return 1; }")
+    script = f"""
+from pathlib import Path
+from weir.native import build
+text = "int one(void); int t(void) {{ return one() + 1; }}"
+assert build.load_library("t", [Path({str(tmp_path / "one.c")!r})], extra={{"t.c": text}}).t() == 2
+"""
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        files = [*build.cache_dir().glob("*.so"), *build.cache_dir().glob("*.o")]
+        assert len(files) == 2
+        for path in files:
+            content = path.read_bytes()
+            half = content[: len(content) // 2]
+            path.write_bytes({"emptied": b"", "cut": half, "zeroed": half + bytes(len(half))}[spoil])
+
+
+def test_without_a_compiler_a_filled_cache_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = build.build_library("t", extra=SOURCE, flags=["-DANSWER=1"])
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
+    build.compiler.cache_clear()
+    build._compiler_digest.cache_clear()
+    try:
+        assert build.build_library("t", extra=SOURCE, flags=["-DANSWER=1"]) == made
+        with pytest.raises(build.NoCompilerError):
+            build.build_library("t", extra=SOURCE, flags=["-DANSWER=2"])
+    finally:
+        build.compiler.cache_clear()
+        build._compiler_digest.cache_clear()
+
+
+@pytest.mark.root
+def test_a_cache_on_a_full_disk_is_named(tmp_path: Path) -> None:
+    script = """
+import sys
+from weir.native import build
+try:
+    build.build_library("t", extra={"t.c": "char text[1 << 20] = {1};"})
+except build.CompileError as error:
+    sys.exit(str(error))
+"""
+    command = ["env", f"WEIR_CACHE={tmp_path}", sys.executable, "-c", script]
+    done = run_on_small_disk(tmp_path, 64 << 10, command)
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert str(tmp_path) in done.stderr
+    assert "Traceback" not in done.stderr

@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 
 from tests.harness import certificates
 from tests.harness.capabilities import Capability, without
+from tests.harness.disk import run_on_small_disk, then
 from tests.softswitch.p4rt.p4rt_client import CONTROL, PATIENCE, Controller
 from weir.agent_service.tls import TlsFiles
 from weir.native.ring import ShmPort
@@ -120,6 +121,36 @@ def test_captures_are_played_in_order_of_time_and_written(tmp_path: Path) -> Non
     assert done.exit_code == 0, done.stderr
     with PcapNgReader(str(out)) as reader:
         assert [bytes(packet) for packet in reader] == [bytes(packet) for packet in packets]
+
+
+@pytest.mark.parametrize("what", ["--pcap", "output of a port"])
+def test_a_file_that_found_no_room_is_no_success(tmp_path: Path, what: str) -> None:
+    played, out = tmp_path / "played.pcap", "/dev/full" if what != "--pcap" else "/dev/null"
+    wrpcap(str(played), [Ether(frame())])
+    ports = ("--port", f"1=pcap:{played},", "--port", f"2=pcap:,{out}")
+    capture = ("--pcap", "/dev/full") if what == "--pcap" else ()
+    program = tmp_path / "out.json"
+    program.write_text(_forwarding_program())
+    told = refusal("--program", program, *ports, *capture)
+    assert "/dev/full" in told
+    assert "is not complete: No space left on device" in told
+
+
+@pytest.mark.root
+def test_what_a_full_disk_holds_of_a_capture_can_be_read(tmp_path: Path) -> None:
+    played, small, copy = tmp_path / "played.pcap", tmp_path / "small", tmp_path / "copy.pcapng"
+    small.mkdir()
+    frames = [Ether(frame(payload=bytes([n % 256] * 1000))) for n in range(3000)]
+    wrpcap(str(played), frames)
+    command = [*_COMMAND, "--program", CONTROL, "--port", f"1=pcap:{played},", "--no-control"]
+    command += ["--pcap", str(small / "all.pcapng")]
+    done = run_on_small_disk(small, 2 << 20, then(command, "cp", small / "all.pcapng", copy))
+    assert done.returncode == 1
+    assert f"capture file {small}/all.pcapng is not complete: No space left on device" in done.stderr
+    with PcapNgReader(str(copy)) as reader:
+        kept = [bytes(packet) for packet in reader]
+    assert 0 < len(kept) < len(frames)
+    assert kept == [bytes(packet) for packet in frames[: len(kept)]]
 
 
 def test_a_played_capture_ends_when_the_last_frame_has_left(tmp_path: Path) -> None:

@@ -47,6 +47,16 @@ def test_a_cluster_serves_its_workers_and_leaves_nothing(short_path: Path) -> No
     assert list(short_path.iterdir()) == []
 
 
+def test_a_capture_that_found_no_room_is_an_error_at_the_end(short_path: Path) -> None:
+    says = r"/dev/full is not complete: No space left on device$"
+    with (
+        pytest.raises(ClusterError, match=says),
+        weir.local_cluster(workers=1, directory=short_path, pcap="/dev/full"),
+    ):
+        pass
+    assert list(short_path.iterdir()) == []
+
+
 def test_a_process_that_dies_is_noticed_with_its_last_words(short_path: Path) -> None:
     with weir.local_cluster(workers=1, directory=short_path) as cluster:
         (controller,) = [pid for pid, line in children(os.getpid()).items() if "--topology" in line]

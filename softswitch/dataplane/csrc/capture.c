@@ -29,6 +29,7 @@ struct capture {
     int fd, error, pcapng;
     uint32_t interfaces;
     size_t used;
+    off_t written; // all of it whole frames
     uint8_t buffer[BUFFER + MAX_BLOCK];
 };
 
@@ -42,6 +43,10 @@ void capture_flush(capture *c)
         else if (errno != EINTR)
             c->error = errno; // disk full, file gone: the switch goes on, the capture ends here
     }
+    if (!c->error)
+        c->written += (off_t)done;
+    else if (done && ftruncate(c->fd, c->written) < 0)
+        (void)0; // a pipe, say: its reader sees where it ends
     c->used = 0;
 }
 
@@ -108,6 +113,7 @@ capture *capture_open(const char *path, int pcapng)
     c->error = 0;
     c->interfaces = 0;
     c->used = 0;
+    c->written = 0;
     c->pcapng = pcapng;
     if (pcapng)
         begin_pcapng(c);
@@ -160,10 +166,12 @@ void capture_frame(capture *c, uint32_t interface, uint64_t now_ns, const uint8_
     end_block(c, start);
 }
 
-void capture_close(capture *c)
+int capture_close(capture *c)
 {
-    if (!c) return;
+    if (!c) return 0;
     capture_flush(c);
-    close(c->fd);
+    if (close(c->fd) < 0 && !c->error) c->error = errno; // file systems with quotas, or far away, say it now
+    const int error = c->error;
     free(c);
+    return error;
 }

@@ -15,7 +15,7 @@ uint32_t capture_interface(capture *c, const char *name);
 void capture_frame(capture *c, uint32_t interface, uint64_t now_ns, const uint8_t *frame, uint32_t len,
                    uint32_t direction);
 void capture_flush(capture *c);
-int capture_error(const capture *c); // 0, or the errno that ended the capture
-void capture_close(capture *c);
+int capture_error(const capture *c); // 0, or the errno that ended the capture; the file has whole frames only
+int capture_close(capture *c);       // the same
 
 #endif

@@ -110,6 +110,7 @@ int loop_add_xdp(loop *l, uint32_t number, const char *interface);
 int loop_add_udp(loop *l, uint32_t number, const char *host, const char *service, const char *peer_host,
                  const char *peer_service);
 int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output, int pcapng);
+int loop_output_error(loop *l, uint32_t number);
 int loop_inject(loop *l, uint32_t number, const uint8_t *frame, uint32_t len, int64_t timeout_ns);
 int loop_receive(loop *l, uint32_t number, uint8_t *frame, uint32_t room, int64_t timeout_ns);
 int loop_drain(loop *l, uint32_t number, int64_t timeout_ns);

@@ -145,6 +145,20 @@ int loop_add_queue(loop *l, uint32_t number, const char *name, const char *outpu
     return result;
 }
 
+// The errno that ended what is written of a queue port, or 0; -ENODEV.
+int loop_output_error(loop *l, uint32_t number)
+{
+    loop_enter(l);
+    port *p = loop_port(l, number);
+    int result = p ? 0 : -ENODEV;
+    if (p && p->ops == &QUEUE_OPS && ((queue_port *)p)->file) {
+        capture_flush(((queue_port *)p)->file);
+        result = capture_error(((queue_port *)p)->file);
+    }
+    loop_leave(l);
+    return result;
+}
+
 // -- the callers' side -----------------------------------------------------------------------------
 
 // The port, held until leave_queue: it may be removed meanwhile, but not freed.

@@ -59,11 +59,12 @@ static tap **find(loop *l, const char *path)
     return at;
 }
 
-static void free_tap(tap *t)
+static int free_tap(tap *t)
 {
-    capture_close(t->file);
+    const int error = capture_close(t->file);
     free(t->path);
     free(t);
+    return error;
 }
 
 static int open_tap(tap *t, const char *path, int pcapng)
@@ -99,7 +100,7 @@ int loop_start_capture(loop *l, const char *path, int pcapng, uint32_t count, co
     return result;
 }
 
-// Closes the file. -ENOENT: none such is being written.
+// Closes the file. -ENOENT: none such is being written; other errors ended the capture before its time.
 int loop_stop_capture(loop *l, const char *path)
 {
     loop_enter(l);
@@ -109,8 +110,7 @@ int loop_stop_capture(loop *l, const char *path)
         tap_ports(l);
     }
     loop_leave(l);
-    if (t) free_tap(t);
-    return t ? 0 : -ENOENT;
+    return t ? -free_tap(t) : -ENOENT;
 }
 
 // The errno that ended the capture into this file before its time, or 0; -ENOENT.

@@ -128,3 +128,22 @@ def test_a_full_disk_ends_the_capture_and_not_the_switch(loop: PortLoop) -> None
         pass
     assert loop.captures()[0].error == "No space left on device"
     pass_on(loop, 1)
+
+
+def test_a_capture_that_found_no_room_says_so_when_it_is_stopped(loop: PortLoop) -> None:
+    full = Path("/dev/full")
+    loop.capture(full)
+    pass_on(loop, 2)
+    with pytest.raises(PortError, match="capture file /dev/full is not complete: No space left on device"):
+        loop.stop_capture(full)
+    assert loop.captures() == []
+
+
+def test_all_files_are_closed_although_one_is_not_complete(loop: PortLoop, tmp_path: Path) -> None:
+    loop.capture(Path("/dev/full"))
+    loop.capture(tmp_path / "all")
+    pass_on(loop, 2)
+    with pytest.raises(PortError, match="/dev/full is not complete"):
+        loop.close_files()
+    assert len(seen(tmp_path / "all")) == 2
+    loop.close_files()

@@ -3,7 +3,13 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from tests.softswitch.p4rt.p4rt_client import CONTROL
+from weir.softswitch.program.loader import load_program
+from weir.softswitch.runtime import compiler
 from weir.softswitch.runtime.compiler import RUNTIME, generator_sources
 
 _IMPORTED = """
@@ -20,3 +26,19 @@ def test_every_module_that_generation_imports_counts() -> None:
     imported = set(done.stdout.split())
     assert str(RUNTIME.parent / "codegen" / "module.py") in imported
     assert imported <= {str(path) for path in generator_sources()}
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"\xff\x00", None])
+def test_a_damaged_text_is_generated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: bytes | None
+) -> None:
+    monkeypatch.setenv("WEIR_CACHE", str(tmp_path))
+    program = load_program(CONTROL)
+    text = compiler._text(program, trace=False)
+    (kept,) = tmp_path.glob("*.c")
+    whole = kept.read_bytes()
+    assert compiler._text(program, trace=False) == text
+    assert kept.read_bytes() == whole
+    kept.write_bytes(whole[: len(whole) // 2] if spoilt is None else spoilt)
+    assert compiler._text(program, trace=False) == text
+    assert kept.read_bytes() == whole
