@@ -2,11 +2,13 @@
 """A process group's membership in a job of the switch: joining, reducing, failing, leaving."""
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 from torch._C._distributed_c10d import Store
 
@@ -14,6 +16,7 @@ from weir.agent_service.client import AgentClient, AgentError, Membership
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.torch import rendezvous
+from weir.host_agent.torch.cluster_watch import ClusterWatch
 from weir.host_agent.torch.link_choice import bind_udp, choose_port, wanted_link
 from weir.host_agent.transport.links import Aborted, TransportTimeout
 from weir.host_agent.transport.operations import OperationQueue
@@ -23,6 +26,8 @@ from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import TransportConfig
 from weir.wire.definition import SLOT_LANES, Op
+
+log = logging.getLogger(__name__)
 
 _POLL_S = 0.05
 _GRACE_S = 2.0  # several retransmission timeouts
@@ -71,6 +76,7 @@ class Connection(Communicator):
         self._closing = threading.Lock()
         self._closed = False
         self._grace: list[threading.Timer] = []
+        self._watch = ClusterWatch(Path(met.notice), cluster, self._cluster_died) if met.notice else None
         client.on_stop(self._stopped)
         client.on_leave(self._member_left)
         _open.append(self)
@@ -184,18 +190,34 @@ class Connection(Communicator):
         _open.remove(self)
         for timer in self._grace:
             timer.cancel()
+        if self._watch is not None:
+            self._watch.close()
         self._reducer.close()  # from here on every operation that is still queued fails at once
         self._share.release()
-        with contextlib.suppress(AgentError):  # the controller may be gone; then there is nothing to leave
-            self._client.leave()
+        died = self._watch is not None and self._watch.reason is not None
+        if not died:
+            with contextlib.suppress(
+                AgentError
+            ):  # the controller may be gone; then there is nothing to leave
+                self._client.leave()
         self._client.close()
         rendezvous.leave(self._met)
-        if self._cluster is not None:
+        if self._cluster is not None and died:
+            self._cluster.stop()
+        elif self._cluster is not None:
             _stop_when_unused(self._cluster)
 
     def _stopped(self, reason: str) -> None:
         """Abort, from the client's thread: the controller ended the job."""
+        if self._watch is not None and self._cluster is None:
+            reason = self._watch.look() or reason  # a cluster that dies stops its jobs, not saying why
         self._reducer.abort(f"the job was stopped: {reason}")
+
+    def _cluster_died(self, reason: str) -> None:
+        """Abort, from the watch's thread: the switch or the controller of this machine died."""
+        if self._client.stopped is None and not self._client.departed:
+            log.warning("%s: %s", self._name(), reason)
+        self._reducer.abort(reason)
 
     def _member_left(self, _rank: int, reason: str) -> None:
         """Abort after a while, from the client's thread: another rank left cleanly.

@@ -27,6 +27,13 @@ class LocalCluster(Protocol):
     def controller(self) -> str:
         """Return the controller's address."""
 
+    @property
+    def directory(self) -> Path:
+        """Return the folder of its sockets, which goes with it."""
+
+    def check(self) -> None:
+        """Raise a RuntimeError that names the process, if one has ended that the others need."""
+
     def status(self) -> Any:
         """Return the controller's ``StatusReply``; AgentError when it cannot be asked."""
 
@@ -48,12 +55,14 @@ class Rendezvous:
 
     controller: its address. job: the job's name there. token: the job's secret.
     hosts: by global rank, the host names of a local cluster; empty when each rank knows its own.
+    notice: the file that says when a local cluster has died; "" for any other.
     """
 
     controller: str
     job: str
     token: str
     hosts: dict[int, str]
+    notice: str = ""
 
     def host(self, rank: int) -> str:
         """Return the name of the host that global rank ``rank``, this process, is."""
@@ -125,13 +134,13 @@ def _convene(
         return Rendezvous(address, job, token, {}), None
     for known in reversed(_local):
         if known.hosts.keys() >= set(ranks):
-            met = Rendezvous(known.controller, job, token, known.hosts)
+            met = Rendezvous(known.controller, job, token, known.hosts, known.notice)
             _local.append(met)
             return met, None
     _require_one_machine(store, attempt, len(ranks), timeout)
     cluster = start(len(ranks))
     hosts = {member: f"h{number}" for number, member in enumerate(ranks, start=1)}
-    met = Rendezvous(cluster.controller, job, token, hosts)
+    met = Rendezvous(cluster.controller, job, token, hosts, str(cluster.directory / "died"))
     _local.append(met)
     return met, cluster
 
