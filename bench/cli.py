@@ -28,6 +28,40 @@ def _whole_blocks(lanes: int | list[int] | None) -> int | list[int] | None:
     return lanes
 
 
+def _shares(given: float | list[float] | None) -> float | list[float] | None:
+    """Return shares as they are; refuse those that are none: 5, 0, NaN."""
+    for share in [given] if isinstance(given, float) else given or []:
+        if not 0 < share <= 1:
+            raise typer.BadParameter(f"is a share, above 0 and at most 1 (1 is all), not {share:g}")
+    return given
+
+
+def _loads(given: list[float] | None) -> list[float] | None:
+    """Return shares as they are; 0 is none at all."""
+    _shares([load for load in given or [] if load != 0])
+    return given
+
+
+def _rate(text: str) -> str:
+    """Return a rate as it is; refuse what is none."""
+    from weir.softswitch.runtime.queueing import parse_rate
+
+    try:
+        parse_rate(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
+Density = Annotated[
+    float,
+    typer.Option(
+        callback=_shares,
+        help="Share of the values (or blocks) to send, above 0, at most 1, with methods that send a share.",
+    ),
+]
+
+
 @app.command()
 def switch(
     workers: Workers = 4,
@@ -35,7 +69,7 @@ def switch(
     lanes: Annotated[
         int, typer.Option(min=32, max=256, callback=_whole_blocks, help="Lanes a packet, a multiple of 32.")
     ] = 256,
-    seconds: Annotated[float, typer.Option(help="Length of one repetition over AF_PACKET.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Length of one repetition over AF_PACKET.")] = 3.0,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 5,
 ) -> None:
     """Measure packets per second: the soft switch, BMv2 and a hand-written C aggregator.
@@ -124,14 +158,17 @@ def p4runtime(
 @app.command()
 def allreduce(
     workers: Workers = 4,
-    megabytes: Annotated[float, typer.Option(help="Size of the float32 tensor in MB.")] = 46.0,
+    megabytes: Annotated[float, typer.Option(min=0.001, help="Size of the float32 tensor in MB.")] = 46.0,
     density: Annotated[
         list[float] | None,
         typer.Option(
-            help="Share of blocks that are not zero; may be given more than once. Default: 1, 0.1, 0.01."
+            callback=_shares,
+            help="Share of blocks that are not zero; may be given more than once. Default: 1, 0.1, 0.01.",
         ),
     ] = None,
-    rate: Annotated[str, typer.Option(help="Rate of the shaped links, as tc takes it.")] = "200mbit",
+    rate: Annotated[
+        str, typer.Option(callback=_rate, help="Rate of the shaped links, such as 100mbit.")
+    ] = "200mbit",
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 5,
     overlap: Annotated[bool, typer.Option(help="Give all ranks the same non-zero blocks.")] = False,
 ) -> None:
@@ -150,12 +187,13 @@ def accuracy(
     workers: Workers = 4,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 4,
     method: Annotated[str, typer.Option(help="A method: weir methods lists them.")] = "dense",
-    density: options.Density = 0.05,
+    density: Density = 0.05,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
 ) -> None:
     """Compare the final accuracy of training over Weir and over Gloo: same seeds, both trained in full."""
     from weir.bench.accuracy import run
 
+    _model(model)
     run(model, workers, epochs, method, density, seeds)
 
 
@@ -196,7 +234,7 @@ def selection(
     methods: Annotated[
         str, typer.Option(help="Methods, comma-separated: weir methods lists them.")
     ] = "dfs,topk,topk-block,exdyna,micro,deft",
-    density: options.Density = 0.01,
+    density: Density = 0.01,
     workers: Workers = 2,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a worker's backward pass.")] = 32,
     steps: Annotated[int, typer.Option(min=2, help="Steps; the second half counts.")] = 24,
@@ -258,14 +296,16 @@ def training(
     model: options.Model = "resnet18",
     workers: Workers = 4,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 3,
-    max_steps: Annotated[int | None, typer.Option(min=1, help="Steps per epoch at most.")] = None,
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, metavar="STEPS", help="Steps of each epoch at most.")
+    ] = None,
     methods: Annotated[
         str, typer.Option(help="Weir's methods, comma-separated: weir methods lists them.")
     ] = "dense",
     peers: Annotated[
         str, typer.Option(help="gloo: all-reduce; ps: a parameter server; both dense. Comma-separated.")
     ] = "gloo",
-    density: options.Density = 0.05,
+    density: Density = 0.05,
     topology: options.Topology = "leaf-spine-2x2",
     links: options.Links = "100mbit",
     loss: options.Loss = 0.01,
@@ -330,15 +370,16 @@ def tail(
     load: Annotated[
         list[float] | None,
         typer.Option(
+            callback=_loads,
             help="Share of the links between racks that the background takes; may be given more than once. "
-            "Default: 0.7."
+            "Default: 0.7.",
         ),
     ] = None,
     setting: Annotated[
         str, typer.Option(help="collectives (all-reduce), server (push and pull), or both.")
     ] = "both",
     loss: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of packets that links between racks lose.")
+        float, typer.Option(min=0, max=0.5, help="Share of packets that links between racks lose.")
     ] = 0.0,
     seeds: Annotated[int, typer.Option(min=1, help="How many runs of each contender.")] = 2,
     tensors: Annotated[int, typer.Option(min=1, help="Tensors in a run.")] = 100,

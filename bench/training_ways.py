@@ -147,8 +147,8 @@ def _steps(workers: Workers, record: RunRecord) -> Iterator[StepSummary]:
         match workers.next_event(_TICK_S):
             case None:
                 pass
-            case Failed(rank=rank, traceback=text):
-                raise RuntimeError(f"worker {rank} failed:\n{text}")
+            case Failed(rank=rank, error=sentence, traceback=text):
+                raise RuntimeError(f"worker {rank} failed:\n{text or sentence}")
             case Exited(rank=rank, reason=reason):
                 if reason:
                     raise RuntimeError(f"worker {rank} failed: {reason}")

@@ -12,7 +12,7 @@ from weir.agent_service.tls import TlsError, TlsFiles
 from weir.controller.memory import StateFileError
 from weir.controller.program import ProgramError
 from weir.controller.server import Controller, ListenError, Settings
-from weir.controller.topology import TopologyError, load_topology
+from weir.controller.topology import Topology, TopologyError, load_topology, with_tls_files
 from weir.native.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ def run(
 
 
 async def _serve(topology: Path, settings: Settings, ready_file: Path | None) -> None:
-    controller = Controller(load_topology(topology), settings)
+    controller = Controller(_read(topology), settings)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -80,9 +80,13 @@ async def _serve(topology: Path, settings: Settings, ready_file: Path | None) ->
             ready_file.unlink(missing_ok=True)
 
 
+def _read(path: Path) -> Topology:
+    return with_tls_files(load_topology(path), path)
+
+
 def _reload(controller: Controller, path: Path) -> None:
     try:
-        controller.reconfigure(load_topology(path))
+        controller.reconfigure(_read(path))
     except TopologyError as error:
         log.error("%s", error)
         return

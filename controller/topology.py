@@ -29,7 +29,7 @@ from pydantic import ValidationError, model_validator
 
 from weir.controller.qos import Qos
 from weir.controller.tiers import link_problems, qos_problems, repeated, tier_problems
-from weir.controller.wiring import Aggregation, End, Host, Link, Switch, Target, Wiring
+from weir.controller.wiring import Aggregation, End, Host, Link, Switch, SwitchTls, Target, Wiring
 from weir.wire.definition import SPINE_CLASSES
 
 MAX_HOSTS = 253  # what a rack can number within its /24 beside the aggregation address
@@ -76,7 +76,7 @@ class Topology(Wiring):
 
 
 def load_topology(path: Path) -> Topology:
-    """Read and check a topology file.
+    """Read and check a topology file. Paths of TLS files are as written: see :func:`with_tls_files`.
 
     Raises:
         TopologyError: unreadable, not YAML/JSON, or not a valid topology; all problems in one message.
@@ -97,6 +97,38 @@ def load_topology(path: Path) -> Topology:
         return Topology.model_validate(data)
     except ValidationError as error:
         raise TopologyError(f"{path} is not a valid topology:\n{_render(error)}") from None
+
+
+def with_tls_files(topology: Topology, path: Path) -> Topology:
+    """Return the topology of the file ``path`` with its TLS files where they are: relative to that file.
+
+    Raises:
+        TopologyError: a TLS file that cannot be read; all of them in one message.
+    """
+    problems: list[str] = []
+    switches = tuple(
+        switch
+        if switch.tls is None
+        else switch.model_copy(update={"tls": _found(switch.tls, path.parent, switch.name, problems)})
+        for switch in topology.switches
+    )
+    if problems:
+        found = "\n".join(f"  {problem}" for problem in problems)
+        raise TopologyError(f"{path}: TLS files, relative to its folder, cannot be read:\n{found}")
+    return topology.model_copy(update={"switches": switches})
+
+
+def _found(tls: SwitchTls, folder: Path, switch: str, problems: list[str]) -> SwitchTls:
+    """Return the files' paths below ``folder``; add to ``problems`` those that cannot be read."""
+    paths = {
+        name: folder / path for name in ("ca", "cert", "key") if (path := getattr(tls, name)) is not None
+    }
+    for name, path in paths.items():
+        try:
+            path.open("rb").close()
+        except OSError as error:
+            problems.append(f"switch {switch}, {name}: {path}: {error.strerror}")
+    return tls.model_copy(update=paths)
 
 
 def single_switch(

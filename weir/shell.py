@@ -107,9 +107,9 @@ class _Target:
 def _of_topology(path: Path, name: str | None) -> _Target:
     try:
         require("a topology file", "controller")
-        from weir.controller.topology import TopologyError, load_topology
+        from weir.controller.topology import TopologyError, load_topology, with_tls_files
 
-        topology = load_topology(path)
+        topology = with_tls_files(load_topology(path), path)
     except (MissingExtraError, TopologyError) as error:
         _fail(str(error))
     switches = {each.name: each for each in topology.switches}

@@ -123,6 +123,9 @@ class GradientExchange:
             module: holds the parameters.
             communicator: sums lanes over the workers.
             slots: of the switch, which the sums take; what encodings cost depends on it.
+
+        Raises:
+            ValueError: a pattern of ``exclude`` that fits no parameter of the module.
         """
         self._communicator = communicator
         self._names = frozenset(name for name, _ in module.named_parameters())

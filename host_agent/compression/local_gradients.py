@@ -37,6 +37,22 @@ class Choice:
     seconds: float = 0.0
 
 
+def check_patterns(exclude: Sequence[str], module: torch.nn.Module) -> None:
+    """Raise ValueError, with parameters' names, for a pattern that fits none of the module's parameters."""
+    names = {name: parameter.dim() for name, parameter in module.named_parameters()}
+    for pattern in exclude:
+        if not any(_matches(pattern, name, dimensions) for name, dimensions in names.items()):
+            first = ", ".join(list(names)[:4])
+            raise ValueError(
+                f"exclude: no parameter is called {pattern!r}; there are {first}"
+                f"{', …' if len(names) > 4 else ''}; patterns such as '*.bias' will do, and 1d"
+            )
+
+
+def _matches(pattern: str, name: str, dimensions: int) -> bool:
+    return (pattern == "1d" and dimensions == 1) or fnmatchcase(name, pattern)
+
+
 class LocalGradients:
     """One worker's sparsifier, residuals and magnitude classes, from step to step.
 
@@ -67,7 +83,12 @@ class LocalGradients:
         self.classifier = None if policy.lossless else MagnitudeClassifier()
 
     def join(self, module: torch.nn.Module, rank: int, workers: int) -> None:
-        """Take the module's parameters and a place in a group; again when either has changed."""
+        """Take the module's parameters and a place in a group; again when either has changed.
+
+        Raises:
+            ValueError: a pattern of ``exclude`` that fits no parameter.
+        """
+        check_patterns(self.exclude, module)
         self.spans = spans_of(module)
         self.sparsifier.join(rank, workers)
 
@@ -116,10 +137,7 @@ class LocalGradients:
 
     def excluded(self, segment: Segment) -> bool:
         """Return whether a parameter's gradient is sent whole, whatever the sparsifier."""
-        return any(
-            (pattern == "1d" and len(segment.shape) == 1) or fnmatchcase(segment.name, pattern)
-            for pattern in self.exclude
-        )
+        return any(_matches(pattern, segment.name, len(segment.shape)) for pattern in self.exclude)
 
     @property
     def observes(self) -> bool:

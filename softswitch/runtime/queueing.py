@@ -72,12 +72,15 @@ class QueueStatistics:
 
 
 def parse_rate(text: str) -> int:
-    """Return a rate in bit/s: ``100mbit``, ``2.5gbit``, ``64kbit``, ``9600bit`` or just ``9600``.
+    """Return a rate in bit/s: ``100mbit``, ``2.5gbit``, ``64kbit`` or ``9600bit``.
 
-    Raises ValueError, saying what is expected.
+    Raises ValueError, saying what is expected; also for a number alone, which could be meant in any unit.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)(?:([kmg]?)bit(?:/s|ps)?)?", text.strip().lower())
-    rate = int(Decimal(match[1]) * _UNITS[match[2] or ""]) if match else 0
+    written = text.strip().lower()
+    if re.fullmatch(r"\d+(?:\.\d+)?", written):
+        raise ValueError(f"{text!r} is no rate without a unit: {written}mbit, {written}kbit, {written}bit?")
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit(?:/s|ps)?", written)
+    rate = int(Decimal(match[1]) * _UNITS[match[2]]) if match else 0
     if not 1 <= rate <= _MOST:
         raise ValueError(
             f"{text!r} is no rate: expected a number with kbit, mbit or gbit, for example 100mbit"

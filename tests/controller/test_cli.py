@@ -204,6 +204,11 @@ def test_status_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ('{"switches": []}', [], "is not a valid topology"),
         (None, [], "cannot read topology file"),
+        (
+            '{"switches": [{"name": "s1", "grpc": "127.0.0.1:1", "tls": {"ca": "no/ca.pem"}}]}',
+            [],
+            "switch s1, ca: ",
+        ),
         ("good", ["--p4-dir", "/nowhere"], "cannot read compiled P4 program /nowhere/weir_v1model.json"),
         ("good", ["--tls-cert", "/nowhere/a.pem"], "belong together"),
         ("good", ["--listen", "999.0.0.1:1"], "cannot listen at 999.0.0.1:1"),

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from weir.controller.topology import Topology, TopologyError, leaf_spine, load_topology, single_switch
+from weir.controller.topology import (
+    Topology,
+    TopologyError,
+    leaf_spine,
+    load_topology,
+    single_switch,
+    with_tls_files,
+)
 
 YAML = """
 switches:
@@ -233,3 +240,30 @@ def test_files_from_before_there_was_one_package_are_read_as_they_were(name: str
     """``read.json`` is what was made of each then."""
     expected = json.loads((SAVED / "read.json").read_text())[Path(name).stem]
     assert json.loads(load_topology(SAVED / name).model_dump_json()) == expected
+
+
+def test_tls_files_are_relative_to_the_topology_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "site").mkdir()
+    path = tmp_path / "site" / "tls.yaml"
+    path.write_bytes((SAVED / "tls.yaml").read_bytes())
+    names = {"ca": "ca.pem", "cert": "controller.pem", "key": "controller.key"}
+    for name in names.values():
+        (tmp_path / "site" / name).touch()
+    for folder, given in ((tmp_path, Path("site/tls.yaml")), (Path("/"), path)):
+        monkeypatch.chdir(folder)
+        tls = with_tls_files(load_topology(given), given).switch("s1").tls
+        assert tls is not None
+        assert {name: getattr(tls, name) for name in names} == {
+            name: given.parent / file for name, file in names.items()
+        }
+
+
+def test_every_missing_tls_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "tls.yaml"
+    path.write_bytes((SAVED / "tls.yaml").read_bytes())
+    (tmp_path / "ca.pem").touch()
+    with pytest.raises(TopologyError) as caught:
+        with_tls_files(load_topology(path), path)
+    assert f"switch s1, cert: {tmp_path}/controller.pem: No such file" in str(caught.value)
+    assert f"switch s1, key: {tmp_path}/controller.key: No such file" in str(caught.value)
+    assert "ca.pem" not in str(caught.value)

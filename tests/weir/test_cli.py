@@ -78,3 +78,21 @@ def test_training_options_are_those_of_a_training(command: str, name: str) -> No
         assert options[option].default == (None if unset else fields[option].default), option
     left_out = fields.keys() - options.keys()
     assert left_out == ({"hosts", "method", "seed", "reference", "pcap"} if command == "compare" else set())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "remedy"),
+    [
+        (["allreduce", "--density", "5"], "--density", "above 0 and at most 1"),
+        (["allreduce", "--density", "0.1", "--density", "nan"], "--density", "above 0 and at most 1"),
+        (["allreduce", "--rate", "100"], "--rate", "100mbit"),
+        (["accuracy", "--density", "5"], "--density", "above 0 and at most 1"),
+        (["accuracy", "--model", "vgg"], "--model", "resnet18"),
+        (["tail", "--load", "3"], "--load", "above 0 and at most 1"),
+        (["tail", "--loss", "1"], "--loss", "0.5"),
+        (["selection", "--density", "-1"], "--density", "above 0 and at most 1"),
+    ],
+)
+def test_bad_benchmark_options_are_refused(arguments: list[str], named: str, remedy: str) -> None:
+    status, output = run("bench", *arguments)
+    assert status == 2 and named in output and remedy in output

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.network import NetworkSpec
 from weir.train.config import PRESETS, ConfigError, make_config
+from weir.train.task import make_task
 from weir.train.words import training_line
 
 
@@ -51,6 +53,9 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"hosts": "namespaces", "topology": "leaf-spine-2x2"}, "--topology", "bridge"),
         ({"topology": "leaf-spine-4x1", "workers": 3}, "--workers 3", "4 racks"),
         ({"links": "fast"}, "--links", "100mbit"),
+        ({"links": "100"}, "--links", "100mbit"),
+        ({"exclude": ("*.bais",), "model": "cnn"}, "--exclude", "layers.0.weight"),
+        ({"batch_size": 100_000, "model": "cnn"}, "--batch-size 100000", "at most 359 will do"),
         ({"loss": 0.6}, "--loss", "less than or equal to 0.5"),
         ({"loss": -0.1}, "--loss", "greater than or equal to 0"),
         ({"background": "bursts"}, "--background", "'none' or 'incast'"),
@@ -109,3 +114,19 @@ def test_a_run_is_told_in_one_line_with_the_settings_its_method_reads(
     given: dict[str, object], words: str
 ) -> None:
     assert training_line(make_config(model="mlp", **given)) == words
+
+
+def test_another_models_policy_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "policy.json"
+    found = LossPolicy.from_budget(0.1).model_copy(update={"calibration": {"settings": {"model": "mlp"}}})
+    found.save(path)
+    make_config(model="mlp", loss_policy=path)
+    with pytest.raises(ConfigError, match="calibrated for mlp, not for cnn: take weir calibrate --model cnn"):
+        make_config(model="cnn", loss_policy=path)
+    LossPolicy.from_budget(0.1).save(path)  # of no model in particular
+    make_config(model="cnn", loss_policy=path)
+
+
+@pytest.mark.parametrize("model", ["cnn", "lm"])
+def test_a_preset_knows_how_many_samples_there_are(model: str) -> None:
+    assert len(make_task(make_config(model=model)).data.train) == PRESETS[model].samples

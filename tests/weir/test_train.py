@@ -23,10 +23,14 @@ from weir.pcap.rounds import Trace
 from weir.train.record import StepSummary
 
 
-def start(out: Path, *options: str) -> "subprocess.Popen[str]":
+def start(out: Path, *options: str, **variables: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "weir", "train", "--model", "cnn", "--workers", "2", "--out", str(out)]
     return subprocess.Popen(
-        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+        [*command, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**environment(), **variables},
     )
 
 
@@ -194,6 +198,25 @@ def test_a_killed_worker_ends_the_run_and_is_named(tmp_path: Path) -> None:
 
 def is_rank(pid: int, rank: int) -> bool:
     return f"RANK={rank}" in Path(f"/proc/{pid}/environ").read_text().split("\0")
+
+
+def test_a_gradient_that_is_no_number_is_said_once_without_tracebacks(tmp_path: Path) -> None:
+    status, output = train(tmp_path, "--model", "mlp", "--lr", "1e30", "--epochs", "1")
+    assert status == 1
+    (line,) = [line for line in output.splitlines() if "NaN or infinity" in line]
+    assert line.startswith("weir: workers 0, 1 failed: NaN or infinity on ranks 0, 1: gradient of parameter")
+    assert line.endswith("Look for a loss that diverged or a division by zero there.")
+    assert "Traceback" not in output and "reported on" not in output
+    assert summary(tmp_path)["status"] == "failed"
+
+
+def test_a_switch_that_does_not_start_has_failed(tmp_path: Path) -> None:
+    process = start(tmp_path / "runs", CC="/bin/false", WEIR_CACHE=str(tmp_path / "none"))
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "the switch did not start" in output and "(failed): no step was trained" in output
+    assert "interrupted" not in output
+    assert summary(tmp_path / "runs")["status"] == "failed"
 
 
 def test_a_workers_exception_is_shown_with_its_traceback(tmp_path: Path) -> None:

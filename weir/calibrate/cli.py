@@ -25,7 +25,8 @@ def calibrate(
         int | None, typer.Option(help="Passes over the data; default: the model's own.")
     ] = None,
     max_steps: Annotated[
-        int | None, typer.Option(help="Steps per epoch at most; default: the model's own.")
+        int | None,
+        typer.Option(metavar="STEPS", help="Steps of each epoch at most; default: the model's own."),
     ] = None,
     method: Annotated[
         str, typer.Option(help="As for weir train, sparsifiers only; dense: all is sent.")

@@ -29,23 +29,25 @@ class ConfigError(ValueError):
 class Preset:
     """The settings that a model trains with unless told otherwise.
 
-    ``batch_size`` counts samples per worker and step: images, or for the language model lines of text.
+    ``samples``: how many there are to train on. ``batch_size`` counts samples per worker and step: images, or
+    for the language model lines of text.
     ``lr`` is for SGD without momentum: with error feedback a block's gradient arrives many steps old, all at
     once, and momentum would repeat it ten times over (at density 0.05 and momentum 0.9 the small CNN ends at
     57 % instead of 97 %). ``clip``: largest norm of the summed gradient, for the recurrent model.
     """
 
     data: Data
+    samples: int
     batch_size: int
     lr: float
     clip: float | None = None
 
 
 PRESETS: Final[dict[Model, Preset]] = {
-    "resnet18": Preset(data="digits", batch_size=16, lr=0.1),
-    "cnn": Preset(data="digits", batch_size=8, lr=0.3),
-    "mlp": Preset(data="digits", batch_size=8, lr=0.3),
-    "lm": Preset(data="stdlib", batch_size=8, lr=15.0, clip=0.25),
+    "resnet18": Preset(data="digits", samples=1438, batch_size=16, lr=0.1),
+    "cnn": Preset(data="digits", samples=1438, batch_size=8, lr=0.3),
+    "mlp": Preset(data="digits", samples=1438, batch_size=8, lr=0.3),
+    "lm": Preset(data="stdlib", samples=3584, batch_size=8, lr=15.0, clip=0.25),
 }
 
 
@@ -127,6 +129,32 @@ class TrainConfig(BaseModel):
     def _a_topology(cls, text: str) -> str:
         return str(parse_shape(text))
 
+    @model_validator(mode="after")
+    def _excludes_something(self) -> Self:
+        if self.exclude:
+            import torch
+
+            from weir.host_agent.compression.local_gradients import check_patterns
+            from weir.train.models import make_model
+
+            with torch.device("meta"):  # names and shapes, no values
+                model = make_model(self.model)
+            try:
+                check_patterns(self.exclude, model)
+            except ValueError as error:
+                raise ValueError(f"--{error}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _data_makes_a_step(self) -> Self:
+        samples, a_step = PRESETS[self.model].samples, self.batch_size * self.workers
+        if a_step > samples:
+            raise ValueError(
+                f"--batch-size {self.batch_size}: {samples:,} samples make no step of {self.workers} "
+                f"workers x {self.batch_size}; at most {max(1, samples // self.workers)} will do"
+            )
+        return self
+
     @field_validator("links")
     @classmethod
     def _a_rate(cls, text: str | None) -> str | None:
@@ -165,7 +193,7 @@ class TrainConfig(BaseModel):
                 raise ValueError(
                     f"--loss-policy: there is no file {self.loss_policy}; weir calibrate writes one"
                 )
-            _check_policy(self.loss_policy)
+            _check_policy(self.loss_policy, self.model)
         return self
 
     @property
@@ -220,13 +248,21 @@ class TrainConfig(BaseModel):
         return self.lossy or disturbed or not network.shape.single
 
 
-def _check_policy(path: Path) -> None:
+def _check_policy(path: Path, model: Model) -> None:
+    """Raise ValueError for a file that holds no policy, or one that was calibrated for another model."""
     from weir.host_agent.compression.loss_policy import LossPolicy
 
     try:
-        LossPolicy.load(path)
+        calibration = LossPolicy.load(path).calibration or {}
     except ValueError as error:
         raise ValueError(f"--loss-policy: {error}") from None
+    settings = calibration.get("settings")
+    found = settings.get("model", model) if isinstance(settings, dict) else model
+    if found != model:
+        raise ValueError(
+            f"--loss-policy: {path} was calibrated for {found}, not for {model}: take "
+            f"weir calibrate --model {model}, or remove the file's record of its calibration"
+        )
 
 
 def make_config(**given: Any) -> TrainConfig:

@@ -32,6 +32,10 @@ _MODULES: Final = (
 )  # fmt: skip
 
 
+class TooFewSamplesError(ValueError):
+    """The data makes no step of so many workers with such a batch each."""
+
+
 @dataclass(frozen=True)
 class Split:
     """Inputs and targets, first dimension the samples."""
@@ -120,12 +124,13 @@ def share(samples: int, rank: int, workers: int, batch: int, seed: int, epoch: i
     """Return the batches of sample indices that ``rank`` trains on in this epoch: disjoint from other ranks'.
 
     Every rank gets the same number of batches, all of size ``batch``; what is left over sits out this epoch.
+    Raises TooFewSamplesError when there is not one batch for each.
     """
     order = torch.from_numpy(np.random.default_rng((seed, epoch)).permutation(samples))
     steps = samples // (batch * workers)
     if steps == 0:
-        raise ValueError(
-            f"{samples} samples make no step of {workers} workers x {batch}: take a smaller --batch-size"
+        raise TooFewSamplesError(
+            f"{samples:,} samples make no step of {workers} workers x {batch}: take a smaller --batch-size"
         )
     bounds = [(step * workers + rank) * batch for step in range(steps)]
     return [order[bound : bound + batch] for bound in bounds]

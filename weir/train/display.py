@@ -18,7 +18,7 @@ from weir.train.messages import Evaluated
 from weir.train.netrows import network_line, network_rows
 from weir.train.record import RunRecord, StepSummary
 from weir.train.wirebytes import dense_bytes
-from weir.train.words import byte_count, duration, percent, training_line
+from weir.train.words import byte_count, duration, epochs, percent, training_line
 
 _LINE_EVERY_S = 5.0
 
@@ -86,7 +86,7 @@ class PlainLines(Silence):
 
     def begin(self, record: RunRecord) -> None:
         """Print a line."""
-        self._line(f"{record.run}: run starts")
+        self._line(f"{record.run}: run starts, {epochs(self._config)}")
 
     def show(self, record: RunRecord, news: StepSummary | Evaluated) -> None:
         """Print an evaluation, and a step when no line was printed lately."""

@@ -18,7 +18,7 @@ from weir.train.deployment import Deployment, deploy, deploy_reference, joined_d
 from weir.train.display import Display, make_display
 from weir.train.folder import make_folder, write_json
 from weir.train.messages import Evaluated
-from weir.train.record import ReplicasDifferError, RunRecord, StepSummary
+from weir.train.record import ReplicasDifferError, RunRecord, Status, StepSummary
 from weir.train.report import write_report
 from weir.train.running import WorkerError, interruptible, run_workers
 from weir.train.spec import BackendName, WorkerSpec
@@ -60,7 +60,7 @@ def train(config: TrainConfig, console: Console) -> int:
             session.run_all(deployment)
         session.write_results()
     if leader:
-        console.print(summary_view(config, session.records))
+        console.print(summary_view(config, session.records, session.status))
         console.print(f"written to {session.folder}/", highlight=False, soft_wrap=True)
     if session.problem:
         console.print(f"[bold red]weir:[/] {escape(session.problem)}", highlight=False, soft_wrap=True)
@@ -74,7 +74,7 @@ class _Session:
         self.config = config
         self.records: list[RunRecord] = []
         self.problem = ""
-        self.status = "complete"
+        self.status: Status = "complete"
         self._display = display
         self._stack = contextlib.ExitStack()
         self._switch_events: dict[str, int] = {}
@@ -123,7 +123,7 @@ class _Session:
         write_json(self.folder / "summary.json", summary)
         write_report(self.folder / "report.png", self.config, self.records)
 
-    def _ended(self, status: str, problem: str) -> None:
+    def _ended(self, status: Status, problem: str) -> None:
         self.status, self.problem = status, problem
         if self.records and self.records[-1].status == "running":
             self.records[-1].status = "interrupted" if status == "interrupted" else "failed"

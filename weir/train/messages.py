@@ -143,7 +143,7 @@ class Finished:
 
 @dataclass(frozen=True)
 class Failed:
-    """The worker raised: the exception in one line, and its traceback."""
+    """The worker raised: what the exception says, and its traceback; "" where what it says is enough."""
 
     rank: int
     error: str

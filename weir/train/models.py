@@ -8,6 +8,8 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
 
+from weir.train.data import OUTPUTS, WORDS
+
 
 class _Residual(nn.Module):
     """Two 3x3 convolutions beside a shortcut (He et al., "Deep Residual Learning", CVPR 2016)."""
@@ -109,6 +111,13 @@ class WordLm(nn.Module):
         states, _ = self.lstm(self.embedding(words))
         scores: Tensor = self.head(states)
         return scores
+
+
+def make_model(name: str) -> nn.Module:
+    """Return the model of a name of ``weir.train.config``, its parameters drawn from torch's generator."""
+    if name == "lm":
+        return WordLm(WORDS, OUTPUTS)
+    return {"cnn": SmallCnn, "mlp": Mlp, "resnet18": ResNet18}[name]()
 
 
 def parameter_count(model: nn.Module) -> int:

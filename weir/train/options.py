@@ -21,7 +21,10 @@ Data = Annotated[
 ]
 Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
 MaxSteps = Annotated[
-    int | None, typer.Option(help="Steps per epoch at most; default: the whole of the data.")
+    int | None,
+    typer.Option(
+        metavar="STEPS", help="Steps of each epoch at most, not of the run; default: the whole of the data."
+    ),
 ]
 EvaluateEvery = Annotated[
     int | None,

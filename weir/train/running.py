@@ -2,6 +2,7 @@
 """One training run: workers are started on a deployment, listened to until they are done, and ended."""
 
 import contextlib
+import re
 import signal
 import threading
 import time
@@ -73,7 +74,10 @@ def run_workers(
 
 
 def _raise_cause(first: Failed | Exited, workers: Workers) -> NoReturn:
-    """Listen for further failures, then raise the one that made the others: a crash before an exception."""
+    """Listen for further failures, then raise the one that made the others: a crash before an exception.
+
+    What several workers say alike is said once.
+    """
     failures = [first]
     deadline = time.monotonic() + _CAUSE_S
     while (left := deadline - time.monotonic()) > 0:
@@ -81,11 +85,19 @@ def _raise_cause(first: Failed | Exited, workers: Workers) -> NoReturn:
         if isinstance(event, Failed) or (isinstance(event, Exited) and event.reason):
             failures.append(event)
     cause = next((failure for failure in failures if isinstance(failure, Exited)), first)
-    text = cause.reason if isinstance(cause, Exited) else cause.traceback
-    others = [
-        f"worker {f.rank} then: {f.error}" for f in failures if isinstance(f, Failed) and f is not cause
-    ]
-    raise WorkerError("\n".join([f"worker {cause.rank} failed: {(text or '').strip()}", *others]))
+    text = cause.reason if isinstance(cause, Exited) else cause.traceback or cause.error
+    others = [f for f in failures if isinstance(f, Failed) and f is not cause]
+    alike = [f for f in others if isinstance(cause, Failed) and _alike(f.error) == _alike(cause.error)]
+    ranks = sorted([cause.rank, *(f.rank for f in alike)])
+    who = f"worker{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
+    then = [f"worker {f.rank} then: {f.error}" for f in others if f not in alike]
+    said = (_alike(text or "") if alike else text or "").strip()
+    raise WorkerError("\n".join([f"{who} failed: {said}", *then]))
+
+
+def _alike(error: str) -> str:
+    """Return what an error says, without the rank that says it."""
+    return re.sub(r" \(reported on rank \d+\)", "", error)
 
 
 @contextlib.contextmanager

@@ -114,10 +114,13 @@ _ROWS: Final[tuple[tuple[str, Callable[[RunRecord], float], Callable[[float], st
 _LINK_TIMES: Final = ("communication time", "training time", "median step")
 
 
-def summary_view(config: TrainConfig, records: list[RunRecord]) -> RenderableType:
-    """Return the table at the end, with what its numbers mean below; a sentence when there was no step."""
+def summary_view(config: TrainConfig, records: list[RunRecord], status: Status) -> RenderableType:
+    """Return the table at the end, with what its numbers mean below; a sentence when there was no step.
+
+    status: of all together; a cluster that did not start has failed without any record.
+    """
     if not any(record.steps for record in records):
-        return Text(f"{_title(config, records)}: no step was trained")
+        return Text(f"{_title(config, status)}: no step was trained")
     table = Table()
     table.add_column("")
     for record in records:
@@ -134,7 +137,7 @@ def summary_view(config: TrainConfig, records: list[RunRecord]) -> RenderableTyp
         table.add_row(name, *cells, *([ratio(*values) if fair else ""] if both else []))
     for row in zip(*(network_rows(config, record) for record in records), strict=True):
         table.add_row(row[0][0], *(value for _, value in row), *([""] if both else []))
-    title = Text(_title(config, records), style="italic")
+    title = Text(_title(config, status), style="italic")
     verdict = [Text(_verdict(config, *records), style="bold")] if both else []
     return Group(title, table, *verdict, *_notes(config, records))
 
@@ -153,8 +156,7 @@ def _verdict(config: TrainConfig, weir: RunRecord, gloo: RunRecord) -> str:
     return f"Weir: {', '.join(parts)}"
 
 
-def _title(config: TrainConfig, records: list[RunRecord]) -> str:
-    status = overall_status(records)
+def _title(config: TrainConfig, status: Status) -> str:
     ended = "" if status == "complete" else f" ({status})"
     return "\n".join(filter(None, (f"{training_line(config)}{ended}", network_line(config))))
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from weir.train.config import TrainConfig
-from weir.train.data import OUTPUTS, WORDS, Dataset, Split, digits, stdlib
-from weir.train.models import Mlp, ResNet18, SmallCnn, WordLm
+from weir.train.data import Dataset, Split, digits, stdlib
+from weir.train.models import make_model
 
 _EVALUATION_BATCH = 64
 
@@ -26,13 +26,7 @@ class Task:
 def make_task(config: TrainConfig) -> Task:
     """Build model and data; seeds torch first, so that equal seeds make equal parameters."""
     torch.manual_seed(config.seed)
-    if config.model == "lm":
-        return Task(WordLm(WORDS, OUTPUTS), stdlib())
-    if config.model == "cnn":
-        return Task(SmallCnn(), digits())
-    if config.model == "mlp":
-        return Task(Mlp(), digits())
-    return Task(ResNet18(), digits())
+    return Task(make_model(config.model), stdlib() if config.data == "stdlib" else digits())
 
 
 def mean_loss(scores: Tensor, targets: Tensor) -> Tensor:

@@ -43,6 +43,15 @@ def workers(count: int) -> str:
     return f"{count} worker" if count == 1 else f"{count} workers"
 
 
+def epochs(config: TrainConfig) -> str:
+    """Return how long is trained: 1 epoch, 3 epochs of at most 20 steps each."""
+    count = "1 epoch" if config.epochs == 1 else f"{config.epochs} epochs"
+    if config.max_steps is None:
+        return count
+    steps = "1 step" if config.max_steps == 1 else f"{config.max_steps} steps"
+    return f"{count} of at most {steps}{'' if config.epochs == 1 else ' each'}"
+
+
 def ratio(ours: float, theirs: float) -> str:
     """Return ours : theirs as a factor, 0.06x; a dash when there is nothing to compare with."""
     return f"{ours / theirs:.2f}x" if theirs else "–"

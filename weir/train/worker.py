@@ -8,19 +8,21 @@ whatever else prints goes to standard error.
 import contextlib
 import faulthandler
 import os
+import re
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import IO
+from typing import IO, Final
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from weir.host_agent.collectives.float_sum import NonFiniteError
 from weir.train.backends import Exchange
 from weir.train.config import PRESETS, TrainConfig
-from weir.train.data import learning_rate, share
+from weir.train.data import TooFewSamplesError, learning_rate, share
 from weir.train.exchange import make_exchange
 from weir.train.hooks import CommunicationClock, timed
 from weir.train.messages import Evaluated, Failed, Finished, Message, Ready, Step, WireCounters, encode
@@ -28,6 +30,13 @@ from weir.train.models import parameter_checksum, parameter_count
 from weir.train.record import ReplicasDifferError
 from weir.train.spec import BackendName, WorkerSpec
 from weir.train.task import Task, evaluate, make_task, mean_loss
+
+_EXPLAINED: Final = frozenset({NonFiniteError.__name__, TooFewSamplesError.__name__})
+"""Errors whose sentence is all that a user needs."""
+
+_IN_HOOK: Final = re.compile(
+    r"Got the following error when running the callback: (\w+): (.*?)(?:\n\nAt:\n.*)?\Z", re.DOTALL
+)
 
 MakeExchange = Callable[[BackendName, DistributedDataParallel, TrainConfig], Exchange]
 
@@ -54,8 +63,16 @@ def _reported(rank: int, send: Callable[[Message], None]) -> Iterator[None]:
     except Exception as error:
         text = traceback.format_exc()
         sys.stderr.write(text)
-        send(Failed(rank, f"{type(error).__name__}: {error}", text))
+        kind, sentence = _said(error)
+        send(Failed(rank, sentence, "") if kind in _EXPLAINED else Failed(rank, f"{kind}: {sentence}", text))
         raise SystemExit(1) from None
+
+
+def _said(error: Exception) -> tuple[str, str]:
+    """Return an exception's class and what it says; of one in a DDP hook, not what torch put around it."""
+    if found := _IN_HOOK.search(str(error)):
+        return found[1], found[2]
+    return type(error).__name__, str(error)
 
 
 def _message_channel() -> Callable[[Message], None]:

@@ -396,8 +396,17 @@ def test_refusals(switch: Switch) -> None:
 
 
 def test_rates_in_words() -> None:
-    words = {"100mbit": 10**8, "2.5Gbit": 25 * 10**8, "64kbit/s": 64_000, "9600": 9600, "1 bit": None}
-    words |= {"mbit": None, "-1mbit": None, "0": None, "1mbyte": None, "10000000gbit": None}
+    words = {"100mbit": 10**8, "2.5Gbit": 25 * 10**8, "64kbit/s": 64_000, "9600bit": 9600, "1 bit": None}
+    words |= {
+        "mbit": None,
+        "-1mbit": None,
+        "0": None,
+        "100": None,
+        "2.5": None,
+        "0bit": None,
+        "1mbyte": None,
+        "10000000gbit": None,
+    }
     for text, rate in words.items():
         if rate is not None:
             assert parse_rate(text) == rate
