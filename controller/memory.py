@@ -4,8 +4,10 @@
 One JSON file, rewritten whole when something changes, readable by its owner alone: it holds the jobs' tokens.
 """
 
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -13,6 +15,8 @@ from weir.controller.jobs import Job, JobState, Member, MemberState
 from weir.controller.slots import SlotRange
 from weir.controller.topology import Topology
 from weir.native.files import write_atomically
+
+_PROBE: Final = 4096  # bytes, which a few jobs take
 
 
 class StateFileError(Exception):
@@ -83,9 +87,12 @@ class Memory:
         others: its slots would be summed elsewhere.
 
         Raises:
-            StateFileError: the file is there but cannot be read.
+            StateFileError: the file is there but cannot be read, or could not be written.
         """
-        if self._path is None or not self._path.exists():
+        if self._path is None:
+            return []
+        self._try_to_write(self._path)
+        if not self._path.exists():
             return []
         try:
             records = _File.model_validate_json(self._path.read_text()).jobs
@@ -95,6 +102,15 @@ class Memory:
                 f"cannot use state file {self._path}: {why}; remove it to start without the jobs in it"
             ) from None
         return [job for record in records if (job := _job(record, topology)) is not None]
+
+    @staticmethod
+    def _try_to_write(path: Path) -> None:
+        """Raise StateFileError when jobs could not be remembered: better now than in the middle of one."""
+        try:
+            with tempfile.TemporaryFile(dir=path.parent) as probe:
+                probe.write(bytes(_PROBE))
+        except OSError as error:
+            raise StateFileError(f"cannot write state file {path}: {path.parent}: {error.strerror}") from None
 
 
 def _first(error: ValidationError) -> str:

@@ -44,6 +44,7 @@ class AgentService:
         self, topology: Topology, fabric: Fabric, registry: JobRegistry, memory: Memory, join_timeout_s: float
     ) -> None:
         self._memory = memory
+        self._forgetful = ""  # why the state file is not written, as it was last told
         self._topology = topology
         self._fabric = fabric
         self._registry = registry
@@ -192,7 +193,13 @@ class AgentService:
         try:
             self._memory.save(self._registry.programmed())
         except StateFileError as error:
-            log.error("%s; jobs will not outlive this controller", error)
+            if self._forgetful != str(error):
+                log.error("%s; jobs will not outlive this controller", error)
+            self._forgetful = str(error)
+            return
+        if self._forgetful:
+            log.info("the state file is written again")
+        self._forgetful = ""
 
     async def _program(self, job: Job) -> None:
         self._fabric.update(self._registry.programmed())

@@ -212,6 +212,12 @@ def test_status_of_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
         ("good", ["--p4-dir", "/nowhere"], "cannot read compiled P4 program /nowhere/weir_v1model.json"),
         ("good", ["--tls-cert", "/nowhere/a.pem"], "belong together"),
         ("good", ["--listen", "999.0.0.1:1"], "cannot listen at 999.0.0.1:1"),
+        (
+            "good",
+            ["--state", "/nowhere/jobs.json"],
+            "cannot write state file /nowhere/jobs.json: /nowhere: No such file or directory",
+        ),
+        ("good", ["--state", "/proc/self/jobs.json"], "cannot write state file /proc/self/jobs.json: "),
     ],
 )
 def test_what_is_wrong_at_the_start_is_said_in_one_line(

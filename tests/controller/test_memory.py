@@ -176,6 +176,27 @@ def test_a_controller_that_does_not_come_back_is_given_up_after_the_lease(
     agent.close()
 
 
+def test_a_state_file_that_cannot_be_written_is_told_once(
+    any_switch: SwitchProcess, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not at every look at leases, of which there are four a second."""
+    folder = tmp_path / "state"
+    folder.mkdir()
+    topology = single_switch(4, any_switch.address)
+    with running(topology, Settings(state_file=folder / "jobs.json")) as controller:
+        folder.rename(tmp_path / "elsewhere")
+        with AgentClient(controller.address) as agent:
+            agent.join(job="digits", size=1, rank=0, host="h1")
+            until(lambda: "jobs will not outlive this controller" in caplog.text)
+            with AgentClient(controller.address) as other:
+                other.join(job="more", size=1, rank=0, host="h2")
+                other.leave()
+            assert caplog.text.count("jobs will not outlive this controller") == 1
+            (tmp_path / "elsewhere").rename(folder)
+            until((folder / "jobs.json").exists)
+            agent.leave()
+
+
 def _admitted(switch: SwitchProcess) -> set[int]:
     observer = SwitchClient(single_switch(1, switch.address).switches[0], 1)
     try:
