@@ -12,6 +12,7 @@
 """
 
 import functools
+import logging
 import os
 import secrets
 import threading
@@ -27,6 +28,9 @@ from weir import protobuf
 from weir.agent_service.heartbeat import HeartbeatThread
 from weir.agent_service.proto import METHODS, agent_pb2
 from weir.agent_service.tls import TlsError, TlsFiles
+from weir.agent_service.waiting import FIRST_S, join_reason, logged_wait
+
+log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 10.0  # for a controller that is being started
 CALL_TIMEOUT_S = 10.0
@@ -167,7 +171,8 @@ class AgentClient:
             timeout_s=timeout_s,
             process=_process(),
         )
-        reply = self._call(self._stub.Join, request, timeout_s + JOIN_MARGIN_S if timeout_s else None)
+        with logged_wait(log, lambda: self._join_waits_for(job)):
+            reply = self._call(self._stub.Join, request, timeout_s + JOIN_MARGIN_S if timeout_s else None)
         with self._lock:
             self._stopped, self._left = None, []
         self._token = token
@@ -266,6 +271,13 @@ class AgentClient:
                 watchers = list(self._on_leave)
             for watcher in watchers:
                 watcher(event.rank, event.reason)
+
+    def _join_waits_for(self, job: str) -> str:
+        """Return what a join that is under way waits for, in words."""
+        try:
+            return join_reason(self._stub.Status(agent_pb2.StatusRequest(), timeout=FIRST_S), job)
+        except (grpc.RpcError, ValueError):  # the latter: the channel was closed
+            return f"the controller at {self.address} to answer"
 
     def _call(self, method: Any, request: Any, timeout_s: float | None) -> Any:
         """Make one call. A controller that is not there (yet) is tried again for CONNECT_TIMEOUT_S."""

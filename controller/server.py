@@ -39,7 +39,8 @@ class Settings:
         listen: ``host:port`` (port 0: any free one) or ``unix:/path``.
         p4_dir: where the compiled programs are; this installation's own if None.
         tls: certificate, key and client authority; None for no TLS.
-        join_timeout_s: how long a join waits for the other ranks unless it says so itself.
+        join_timeout_s: how long a join waits for the other ranks unless it says so itself, and then, in any
+            case, for the switches to be programmed.
         lease_s: how long a member may be silent before it counts as lost.
         spine_timeout_s: how long a spine may be out of reach before leaves send elsewhere.
         state_file: where running jobs are remembered over a restart; None: they stop with the controller.

@@ -203,7 +203,8 @@ class AgentService:
 
     async def _program(self, job: Job) -> None:
         self._fabric.update(self._registry.programmed())
-        patience = max(job.deadline - time.monotonic(), MIN_PROGRAM_TIME_S)
+        left = min(job.deadline - time.monotonic(), self._join_timeout_s)
+        patience = max(left, MIN_PROGRAM_TIME_S)
         try:
             await self._fabric.settled(job.switches, patience)
         except SwitchError as error:

@@ -6,9 +6,11 @@ rank 0 has a switch and a controller started for them: how, it is told by whoeve
 """
 
 import json
+import logging
 import os
 import secrets
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -16,6 +18,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from torch._C._distributed_c10d import Store
+
+from weir.agent_service.waiting import FIRST_S, logged_wait, next_line
+
+log = logging.getLogger(__name__)
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -111,7 +117,7 @@ def leave(met: Rendezvous) -> None:
 
 def _attend(store: Store, attempt: str, timeout: timedelta) -> Rendezvous:
     try:
-        store.wait([attempt], timeout)
+        _wait(store, {attempt: "rank 0 to say which controller to join"}, timeout)
     except RuntimeError as error:
         raise RendezvousError(
             f"rank 0 did not say within {timeout.total_seconds():g} s which controller to join: does it run?"
@@ -138,7 +144,8 @@ def _convene(
             _local.append(met)
             return met, None
     _require_one_machine(store, attempt, len(ranks), timeout)
-    cluster = start(len(ranks))
+    with logged_wait(log, lambda: "a local switch and controller to start: the first start compiles C"):
+        cluster = start(len(ranks))
     hosts = {member: f"h{number}" for number, member in enumerate(ranks, start=1)}
     met = Rendezvous(cluster.controller, job, token, hosts, str(cluster.directory / "died"))
     _local.append(met)
@@ -148,7 +155,7 @@ def _convene(
 def _require_one_machine(store: Store, attempt: str, size: int, timeout: timedelta) -> None:
     keys = [f"{attempt}/machine/{rank}" for rank in range(size)]
     try:
-        store.wait(keys, timeout)
+        _wait(store, {key: f"rank {rank} of {size} to come" for rank, key in enumerate(keys)}, timeout)
     except RuntimeError as error:
         missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
         raise RendezvousError(
@@ -161,6 +168,25 @@ def _require_one_machine(store: Store, attempt: str, size: int, timeout: timedel
             f"the ranks are on several machines ({names}) and WEIR_CONTROLLER is not set: "
             "start `weir controller` and set it to its address on every rank"
         )
+
+
+def _wait(store: Store, keys: dict[str, str], timeout: timedelta) -> None:
+    """Wait for keys of a store, saying now and then in the log for which; the values are words for them.
+
+    Raises RuntimeError after ``timeout``.
+    """
+    began, due = time.monotonic(), FIRST_S
+    while True:
+        waited, limit = time.monotonic() - began, timeout.total_seconds()
+        try:
+            store.wait(list(keys), timedelta(seconds=max(min(due, limit) - waited, 0.001)))
+            return
+        except RuntimeError:
+            if time.monotonic() - began >= limit:
+                raise
+        missing = [words for key, words in keys.items() if not store.check([key])]
+        log.warning("after %.0f s still waiting for %s", due, ", ".join(missing))
+        due = next_line(due)
 
 
 def _machine() -> str:

@@ -2,6 +2,7 @@
 """Agents and the controller over gRPC, with real switches: who joins gets in, who is lost is noticed."""
 
 import queue
+import re
 import signal
 import socket
 import subprocess
@@ -237,6 +238,29 @@ def test_a_switch_that_is_not_there_is_named(lonely: World, monkeypatch: pytest.
     assert "job 'one' cannot start, a switch could not be programmed" in message
     assert "switch s1 at 127.0.0.1:1 cannot be reached" in message
     assert list(lonely.agent().status().jobs) == []
+
+
+def test_the_join_timeout_applies_to_switches_too_however_long_the_agent_would_wait(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says what is waited for; then a sentence that names the switch ends it."""
+    monkeypatch.setattr("weir.agent_service.waiting.FIRST_S", 0.5)
+    with (
+        running(single_switch(1, NO_SWITCH), replace(FAST, join_timeout_s=5.0)) as controller,
+        AgentClient(controller.address) as agent,
+        pytest.raises(JobStopped, match=r"switch s1 at 127\.0\.0\.1:1 cannot be reached"),
+    ):
+        agent.join(job="one", size=1, rank=0, host="h1", timeout_s=1800)
+    assert re.search(r"still waiting for a switch that cannot be programmed: switch s1 at", caplog.text)
+
+
+def test_the_log_names_the_ranks_that_a_join_waits_for(
+    lonely: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("weir.agent_service.waiting.FIRST_S", 0.3)
+    with pytest.raises(JoinTimeout):
+        lonely.agent().join(job="late", size=3, rank=1, host="h2", timeout_s=1)
+    assert "still waiting for ranks 0, 2 of 3 to join job 'late'" in caplog.text
 
 
 def test_slots_run_out(world: World) -> None:

@@ -261,6 +261,17 @@ def test_machines_without_a_controller_are_refused() -> None:
         rendezvous.agree(store, [0, 1], 1, "group", timedelta(seconds=1), weir.LocalCluster)
 
 
+def test_a_rendezvous_says_in_the_log_whom_it_waits_for(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from weir.host_agent.torch import rendezvous
+
+    monkeypatch.setattr(rendezvous, "FIRST_S", 0.2)
+    with pytest.raises(rendezvous.RendezvousError, match=r"did not come within 1 s: \[1, 2\]"):
+        rendezvous.agree(dist.HashStore(), [0, 1, 2], 0, "group", timedelta(seconds=1), weir.LocalCluster)
+    assert "still waiting for rank 1 of 3 to come, rank 2 of 3 to come" in caplog.text
+
+
 ABANDONED = """
     import torch, torch.distributed as dist, weir.torch
     dist.init_process_group("weir", store=dist.HashStore(), rank=0, world_size=1)
