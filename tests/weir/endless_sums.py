@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``torchrun … endless_sums.py FOLDER``: all ranks sum integers and check them until FOLDER/stop is there.
+
+FOLDER/rounds-RANK says how many sums a rank has had, in text; a sum that is wrong ends the job.
+"""
+
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import weir.torch  # noqa: F401 registers the backend
+
+_VALUES = 5000
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    dist.init_process_group("weir", timeout=timedelta(seconds=60))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    rounds, going = 0, True
+    while going:
+        rounds += 1
+        own = torch.arange(_VALUES) * (rank + 1) + rounds
+        dist.all_reduce(own)
+        assert own.equal(torch.arange(_VALUES) * (size * (size + 1) // 2) + size * rounds), rounds
+        stop = torch.tensor([int((folder / "stop").exists())])
+        dist.all_reduce(stop)
+        going = not stop.item()
+        draft = folder / f".rounds-{rank}"
+        draft.write_text(str(rounds))
+        draft.replace(folder / f"rounds-{rank}")
+    print(f"rank {rank}: {rounds} exact sums", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
