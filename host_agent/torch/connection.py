@@ -18,6 +18,7 @@ from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.torch import rendezvous
 from weir.host_agent.torch.cluster_watch import ClusterWatch
 from weir.host_agent.torch.link_choice import bind_udp, choose_port, wanted_link
+from weir.host_agent.torch.stall_watch import StallWatch
 from weir.host_agent.transport.links import Aborted, TransportTimeout
 from weir.host_agent.transport.operations import OperationQueue
 from weir.host_agent.transport.ports import PortShare
@@ -77,6 +78,9 @@ class Connection(Communicator):
         self._closed = False
         self._grace: list[threading.Timer] = []
         self._watch = ClusterWatch(Path(met.notice), cluster, self._cluster_died) if met.notice else None
+        self._stalls = StallWatch(
+            self._name(), membership.job_id, lambda: self._reducer.waiting_since, client.status
+        )
         client.on_stop(self._stopped)
         client.on_leave(self._member_left)
         _open.append(self)
@@ -171,8 +175,9 @@ class Connection(Communicator):
         except Aborted as error:
             raise GroupBrokenError(f"{self._name()}: {error}") from None
         except (TransportTimeout, OSError) as error:
-            self._give_up(str(error))
-            raise GroupBrokenError(f"{self._name()}: {error}") from error
+            known = f"{error} After some seconds: {words}." if (words := self._stalls.words) else str(error)
+            self._give_up(known)
+            raise GroupBrokenError(f"{self._name()}: {known}") from error
 
     def abort(self, reason: str) -> None:
         """End what is running and the group with it; the other ranks are told that this one is lost."""
@@ -192,13 +197,12 @@ class Connection(Communicator):
             timer.cancel()
         if self._watch is not None:
             self._watch.close()
+        self._stalls.close()
         self._reducer.close()  # from here on every operation that is still queued fails at once
         self._share.release()
         died = self._watch is not None and self._watch.reason is not None
         if not died:
-            with contextlib.suppress(
-                AgentError
-            ):  # the controller may be gone; then there is nothing to leave
+            with contextlib.suppress(AgentError):  # it may be gone; then there is nothing to leave
                 self._client.leave()
         self._client.close()
         rendezvous.leave(self._met)

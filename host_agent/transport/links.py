@@ -74,6 +74,7 @@ class _NativeLink:
         try:
             self._drive(transport, timeout_s, abort)
         finally:
+            transport.waiting_since = None
             self._driven.release()
 
     def _drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
@@ -85,7 +86,8 @@ class _NativeLink:
             if result == _DriveResult.ERROR:
                 raise self._failure()
             if transport.rounds != rounds:
-                rounds, since = transport.rounds, time.monotonic()
+                rounds = transport.rounds
+                transport.waiting_since = since = time.monotonic()
             elif time.monotonic() - since >= timeout_s:
                 raise TransportTimeout(self._explain(transport, timeout_s))
         raise Aborted("the reduce was aborted")

@@ -146,6 +146,13 @@ class Reducer:
         """Return a snapshot of the sums over all finished reduces."""
         return self._stats
 
+    @property
+    def waiting_since(self) -> float | None:
+        """Return when the reduce in progress made progress last, by ``time.monotonic``; None when there is
+        none, or nothing to wait for yet. From any thread.
+        """
+        return self._transport.waiting_since
+
     def abort(self, reason: str) -> None:
         """Make the reduce in progress, and every later call, raise Aborted(reason). From any thread."""
         if self._reason is None:

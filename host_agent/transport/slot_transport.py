@@ -121,6 +121,8 @@ class SlotTransport:
         self._lanes: Lanes | None = None  # kept alive while the engine writes into it
         self._service = LOSSLESS  # kept alive while the engine reads it
         self._op, self._block = Op.ADD, BLOCKS[-1]
+        self.waiting_since: float | None = None
+        """When a reduce made progress last, by ``time.monotonic``, while a link waits for more; set there."""
 
     @property
     def handle(self) -> int:

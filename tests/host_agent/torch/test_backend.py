@@ -213,6 +213,29 @@ def test_a_timeout_says_who_waits_for_what(cluster: LocalCluster) -> None:
     assert "no round completed for 0.3 s" in message
 
 
+def wait_for_the_last(capture: str) -> str:
+    if dist.get_rank() == SIZE - 1:
+        time.sleep(7)
+        return ""
+    with Path(capture + str(dist.get_rank())).open("w") as log:
+        os.dup2(log.fileno(), 2)
+        with pytest.raises(weir.torch.GroupBrokenError) as caught:
+            dist.all_reduce(torch.ones(1000), async_op=True).wait()
+    return str(caught.value)
+
+
+def test_a_stalled_reduce_names_the_missing_rank_in_the_log_and_at_the_timeout(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    with World(SIZE, lambda rank: cluster.environment(SIZE + rank), timeout_s=6) as world:
+        messages = world.run(wait_for_the_last, str(tmp_path / "log-"))[:-1]
+    missing = f"still waiting for rank {SIZE - 1} of {SIZE}, from which the switch gets no packets"
+    assert any("no round completed for 6 s" in message and missing in message for message in messages), (
+        messages
+    )
+    assert all(missing in path.read_text() for path in tmp_path.iterdir())
+
+
 def joined() -> None:
     """Nothing to do: joining went well."""
 

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The watch over a group's reductions: when one makes no progress, the log says which ranks are missing.
+
+A rank that waits repeats its packets at least every second. So a rank from which the switch counts nothing
+for two seconds has not begun this reduction; the controller reads the switch's counters.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from weir.agent_service.client import AgentError
+from weir.agent_service.waiting import FIRST_S, next_line, switch_problems
+
+log = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.5
+_COUNTED_S: Final = 2.5  # longer than the longest pause between repeated packets
+
+
+class StallWatch:
+    """Looks every half second, in a thread until ``close``, whether a reduction stands still.
+
+    Args:
+        name: the group's, and this rank's, for the log.
+        job_id: the group's job.
+        since: returns when the reduction that is under way made progress last, by ``time.monotonic``;
+            None when it moves, or when there is none.
+        status: returns the controller's ``StatusReply``.
+    """
+
+    def __init__(
+        self, name: str, job_id: int, since: Callable[[], float | None], status: Callable[[], Any]
+    ) -> None:
+        self.words = ""
+        """What is known of the reduction that stands still: a sentence, or "" while none does."""
+        self._name, self._job_id, self._since, self._status = name, job_id, since, status
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="weir-stall-watch", daemon=True).start()
+
+    def close(self) -> None:
+        """Look no more; does not wait for the thread, which may be asking the controller."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        stalled: float | None = None
+        due = FIRST_S
+        while not self._ended.wait(_POLL_S):
+            if (since := self._since()) is None or since != stalled:
+                stalled, due, self.words = since, FIRST_S, ""
+            elif time.monotonic() - since >= due - _COUNTED_S:
+                words = self._ask()
+                if self._since() == since and not self._ended.is_set():
+                    self.words = words
+                    log.warning("%s: after %.0f s without a result %s", self._name, due, words)
+                due = next_line(due)
+
+    def _ask(self) -> str:
+        """Return which ranks have sent nothing in a few seconds, or what else is known."""
+        try:
+            before = self._packets(self._status())
+            self._ended.wait(_COUNTED_S)
+            status = self._status()
+        except AgentError as error:
+            return f"the controller cannot be asked who is missing: {error}"
+        if problems := switch_problems(status):
+            return f"the switch is the reason: {problems}"
+        after = self._packets(status)
+        quiet = [str(rank) for rank in after if after[rank] == before.get(rank)]
+        if not after:
+            return "the controller knows the job no more"
+        if not quiet:
+            return "the switch gets packets from all ranks: do they call the same collectives?"
+        ranks = f"rank{'s' if len(quiet) > 1 else ''} {', '.join(quiet)}"
+        return f"still waiting for {ranks} of {len(after)}, from which the switch gets no packets"
+
+    def _packets(self, status: Any) -> dict[int, int]:
+        """Return how many packets the switch has counted from each rank."""
+        jobs = [job for job in status.jobs if job.job_id == self._job_id]
+        return {member.rank: member.up.packets for job in jobs for member in job.members}
