@@ -76,6 +76,7 @@ def calibrate(
         raise typer.Exit(2) from None
     from weir.calibrate import report, runner
     from weir.calibrate.progress import RunProgress
+    from weir.train.folder import FolderError, writing
 
     console = Console()
     try:
@@ -87,9 +88,15 @@ def calibrate(
     except BrokenProcessPool:
         typer.echo("weir calibrate: a training process was killed; is there memory for --jobs?", err=True)
         raise typer.Exit(1) from None
+    console.print(report.tables(done))  # first of all: they took long
     picture = config.out.with_suffix(".png")
-    config.out.parent.mkdir(parents=True, exist_ok=True)
-    done.policy.save(config.out)
-    report.draw(picture, done)
-    console.print(report.tables(done))
+    try:
+        with writing(config.out):
+            config.out.parent.mkdir(parents=True, exist_ok=True)
+            done.policy.save(config.out)
+        with writing(picture):
+            report.draw(picture, done)
+    except FolderError as error:
+        typer.echo(f"weir calibrate: {error}", err=True)
+        raise typer.Exit(1) from None
     console.print(f"written: {config.out}, {picture}", highlight=False)

@@ -2,9 +2,8 @@
 """``weir compare`` from end to end: one cluster, one training after the other, what is written and shown."""
 
 import contextlib
-import json
 from collections.abc import Mapping
-from typing import IO, Final
+from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,7 +17,7 @@ from weir.compare.results import Run, make_rows, summarize
 from weir.compare.view import result_view
 from weir.train.config import TrainConfig
 from weir.train.deployment import Deployment, deploy, joined_deployment, starting_line
-from weir.train.folder import make_folder, write_json
+from weir.train.folder import FolderError, StepsFile, make_folder, write_json, writing
 from weir.train.launcher import EXIT_STATUS, USAGE
 from weir.train.messages import Evaluated
 from weir.train.record import ReplicasDifferError, RunRecord, Status, StepSummary
@@ -39,8 +38,8 @@ def compare(comparison: Comparison, console: Console) -> int:
         return USAGE
     try:
         session = _Session(comparison, make_progress(comparison, console))
-    except OSError as error:
-        console.print(f"weir compare: no folder for this: {error}", style="red", markup=False, soft_wrap=True)
+    except FolderError as error:
+        console.print(f"weir compare: {error}", style="red", markup=False, soft_wrap=True)
         return EXIT_STATUS["failed"]
     with session:
         with interruptible():
@@ -60,15 +59,13 @@ class _Session:
         self.comparison = comparison
         self.runs: list[Run] = []
         self.interrupted = False
-        self._cluster_problem = ""
+        self._general_problem = ""
         self._progress = progress
         self._stack = contextlib.ExitStack()
         self.folder = make_folder(comparison.out, comparison.name, comparison.as_json())
+        self._steps = self._stack.enter_context(contextlib.closing(StepsFile(self.folder)))
 
     def __enter__(self) -> "_Session":
-        self._steps: IO[str] = self._stack.enter_context(
-            (self.folder / "steps.jsonl").open("w", encoding="utf-8", buffering=1)
-        )
         self._stack.enter_context(self._progress)
         return self
 
@@ -77,9 +74,9 @@ class _Session:
 
     @property
     def problems(self) -> list[str]:
-        """Return why trainings failed, and why there was no cluster."""
+        """Return why trainings failed, and what ended them all: no cluster, or no room for files."""
         found = [f"{run.method}, seed {run.seed}: {run.problem}" for run in self.runs if run.problem]
-        return [*found, *filter(None, [self._cluster_problem])]
+        return [*found, *filter(None, [self._general_problem])]
 
     @property
     def status(self) -> Status:
@@ -100,19 +97,25 @@ class _Session:
             self.interrupted = True
             if self.runs and self.runs[-1].record.status == "running":
                 self.runs[-1].record.status = "interrupted"
-        except ClusterError as error:
-            self._cluster_problem = str(error)
+        except (ClusterError, FolderError) as error:
+            self._general_problem = str(error)
             if self.runs and self.runs[-1].record.status == "running":
                 self.runs[-1].record.status = "failed"
 
     def write_results(self) -> None:
-        """Write compare.json, compare.png and compare.html."""
+        """Write compare.json, compare.png and compare.html, as far as there is room."""
         self._progress.phase("drawing")
         summary = summarize(self.comparison, self.runs, self.status, "\n".join(self.problems))
-        write_json(self.folder / "compare.json", summary)
+        picture, page = self.folder / "compare.png", self.folder / "compare.html"
         rows = make_rows(self.comparison, self.runs)
-        draw(self.folder / "compare.png", self.comparison, rows, self.runs)
-        write_page(self.folder / "compare.html", self.comparison, rows, self.folder / "compare.png")
+        try:
+            write_json(self.folder / "compare.json", summary)
+            with writing(picture):
+                draw(picture, self.comparison, rows, self.runs)
+            with writing(page):
+                write_page(page, self.comparison, rows, picture)
+        except FolderError as error:
+            self._general_problem = self._general_problem or str(error)
 
     def _run(self, method: str, seed: int, config: TrainConfig, deployment: Deployment) -> None:
         """Run one training, to its end or its failure."""
@@ -138,5 +141,5 @@ class _Session:
         if isinstance(news, StepSummary):
             line = {**marks, **news.as_json()}
             del line["run"]
-            self._steps.write(json.dumps(line) + "\n")
+            self._steps.write(line)
         self._progress.show(record, news)

@@ -2,10 +2,9 @@
 """``weir train`` from end to end: cluster, workers, reference run; what is written and shown about them."""
 
 import contextlib
-import json
 import tempfile
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,7 +15,7 @@ from weir.network import NetworkSpec
 from weir.train.config import TrainConfig
 from weir.train.deployment import Deployment, deploy, deploy_reference, joined_deployment, starting_line
 from weir.train.display import Display, make_display
-from weir.train.folder import make_folder, write_json
+from weir.train.folder import FolderError, StepsFile, make_folder, write_json, writing
 from weir.train.messages import Evaluated
 from weir.train.record import ReplicasDifferError, RunRecord, Status, StepSummary
 from weir.train.report import write_report
@@ -50,10 +49,8 @@ def train(config: TrainConfig, console: Console) -> int:
     leader = deployment is None or 0 in deployment.ranks
     try:
         session = _Session(config, make_display(config, console, quiet=not leader), leader=leader)
-    except OSError as error:
-        console.print(
-            f"weir train: no folder for this run: {error}", style="red", markup=False, soft_wrap=True
-        )
+    except FolderError as error:
+        console.print(f"weir train: {error}", style="red", markup=False, soft_wrap=True)
         return EXIT_STATUS["failed"]
     with session:
         with interruptible():
@@ -82,11 +79,9 @@ class _Session:
             self.folder = make_folder(config.out, config.name, config.model_dump(mode="json"))
         else:
             self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="weir-train-")))
+        self._steps = self._stack.enter_context(contextlib.closing(StepsFile(self.folder)))
 
     def __enter__(self) -> "_Session":
-        self._steps: IO[str] = self._stack.enter_context(
-            (self.folder / "steps.jsonl").open("w", encoding="utf-8", buffering=1)
-        )
         self._stack.enter_context(self._display)
         return self
 
@@ -112,16 +107,21 @@ class _Session:
                     self._run("gloo", there)
         except KeyboardInterrupt:
             self._ended("interrupted", "")
-        except (ClusterError, NamespaceError, WorkerError, ReplicasDifferError) as error:
+        except (ClusterError, NamespaceError, WorkerError, ReplicasDifferError, FolderError) as error:
             self._ended("failed", str(error))
 
     def write_results(self) -> None:
-        """Write summary.json and report.png."""
+        """Write summary.json and report.png, as far as there is room."""
         self._display.phase("writing the report")
         summary = {**summarize(self.config, self.records, self._switch_events), "status": self.status}
         summary["problem"] = self.problem or None
-        write_json(self.folder / "summary.json", summary)
-        write_report(self.folder / "report.png", self.config, self.records)
+        picture = self.folder / "report.png"
+        try:
+            write_json(self.folder / "summary.json", summary)
+            with writing(picture):
+                write_report(picture, self.config, self.records)
+        except FolderError as error:
+            self._ended("failed", self.problem or str(error))
 
     def _ended(self, status: Status, problem: str) -> None:
         self.status, self.problem = status, problem
@@ -159,5 +159,5 @@ class _Session:
 
     def _news(self, record: RunRecord, news: StepSummary | Evaluated) -> None:
         if isinstance(news, StepSummary):
-            self._steps.write(json.dumps(news.as_json()) + "\n")
+            self._steps.write(news.as_json())
         self._display.show(record, news)

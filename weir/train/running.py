@@ -40,7 +40,7 @@ def run_workers(
 
     record: takes in what they say; it is complete when this returns. logs: folder for what they print. news:
     is told each step and each evaluation. look: is shown what the switches count, several times a second.
-    Raises WorkerError, ReplicasDifferError, ClusterError; no worker is left then either.
+    Raises WorkerError, ReplicasDifferError, ClusterError, FolderError; no worker is left then either.
     """
     watched = deployment.watched() if look is not None else contextlib.nullcontext()
     with (

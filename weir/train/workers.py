@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from weir.child import end, how_it_ended, log_tail, spawn
+from weir.train.folder import writing
 from weir.train.messages import Failed, Finished, Message, decode
 
 _GRACE_S = 3.0
@@ -47,7 +48,8 @@ class Workers:
         logs: directory for what they print, worker-<rank>.log. prefix: a command that becomes a rank's
         process, such as the ``prefix`` of a namespace. module: what is run with -m.
         """
-        logs.mkdir(parents=True, exist_ok=True)
+        with writing(logs):
+            logs.mkdir(parents=True, exist_ok=True)
         self._events: queue.SimpleQueue[Message | Exited] = queue.SimpleQueue()
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._readers: list[threading.Thread] = []
@@ -81,6 +83,8 @@ class Workers:
 
     def _start(self, rank: int, spec: str, environment: Mapping[str, str], logs: Path) -> None:
         log = logs / f"worker-{rank}.log"
+        with writing(log):
+            log.touch()
         process = spawn(
             self._module,
             [spec],
