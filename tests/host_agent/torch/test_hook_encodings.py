@@ -84,7 +84,7 @@ def sum_in_packets(packet: int, dense: bool) -> tuple[bytes, list[int]]:
     notes[rank] = 10 + rank
 
     def run() -> bytes:
-        mine = encode(communicator, values, str, SCALE_BLOCK, packet=packet, dense=dense, notes=notes)
+        mine = encode(communicator, values, str, SCALE_BLOCK, packet_block=packet, dense=dense, notes=notes)
         assert (mine.rows is None) == dense
         where = slice(None) if dense else mine.places()
         sent = np.zeros(values.size // packet, np.bool_)
