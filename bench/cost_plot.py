@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 
 from weir.bench.cost_cases import Measured, saving_at_energy
 from weir.bench.table import command_line
+from weir.pictures import set_source, set_title
 
 Saving: TypeAlias = Callable[[Measured, Sequence[Measured]], float | None]
 
@@ -33,7 +34,7 @@ def draw(path: Path, found: Sequence[Measured]) -> None:
     models = list(dict.fromkeys(one.setting.model for one in found))
     figure = Figure(figsize=(3.6 * len(models) + 1.2, 2.7 * len(_ROWS) + 1), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle("Communication cost saved, % (both directions, headers included)", fontweight="bold")
+    set_title(figure, "Communication cost saved, % (both directions, headers included)", 12)
     axes = figure.subplots(len(_ROWS), len(models), squeeze=False)
     image: Any = None
     for row, (title, saving) in zip(axes, _ROWS, strict=True):
@@ -46,7 +47,7 @@ def draw(path: Path, found: Sequence[Measured]) -> None:
     for axis in axes[-1]:
         axis.set_xlabel("density")
     figure.colorbar(image, ax=axes, shrink=0.6, label="% saved")
-    figure.supxlabel(command_line(110), fontsize=8, color="#666666")
+    set_source(figure, command_line())
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
 

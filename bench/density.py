@@ -19,6 +19,7 @@ from rich.progress import track
 
 from weir.bench.replay import Replay, ReplayedStep, train
 from weir.bench.table import command_line, show
+from weir.pictures import count_steps, set_source, set_title
 from weir.train.config import Model, make_config
 from weir.train.task import make_task
 
@@ -108,7 +109,7 @@ def _draw(path: Path, found: dict[str, list[Point]], density: float, model: Mode
 
     figure = Figure(figsize=(9, 6), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(f"{model}, {workers} workers, target density {density:g}", fontweight="bold")
+    set_title(figure, f"{model}, {workers} workers, target density {density:g}", 12)
     above, below = figure.subplots(2, 1, sharex=True)
     for name, points in found.items():
         steps = range(1, len(points) + 1)
@@ -120,9 +121,10 @@ def _draw(path: Path, found: dict[str, list[Point]], density: float, model: Mode
     above.legend(frameon=False, fontsize=9, ncols=2)
     below.set_ylabel("load imbalance")
     below.set_xlabel("step")
+    count_steps(below)
     for axis in (above, below):
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)
-    figure.supxlabel(command_line(130), fontsize=8, color="#666666")
+    set_source(figure, command_line())
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from weir.bench.table import command_line
+from weir.pictures import set_source
 
 
 class Measured(Protocol):
@@ -42,6 +43,6 @@ def draw(path: Path, points: Sequence[Measured]) -> None:
     axis.set_title("The soft switch by the size of its table", fontweight="bold")
     axis.grid(alpha=0.3)
     axis.legend()
-    figure.supxlabel(command_line(110), fontsize=8, color="#666666")
+    set_source(figure, command_line())
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from weir.bench.table import show
 from weir.bench.tail_cases import CONTENDERS, Contender, Scenario, Setting, TailResult, run
+from weir.pictures import plain_log
 
 console = Console(stderr=True)
 
@@ -168,6 +169,7 @@ def draw(results: dict[_Case, TailResult], path: Path) -> None:
                 shares = [(rank + 1) / len(times) for rank in range(len(times))]
                 axis.step(times, shares, where="post", label=case.contender.name)
         axis.set(xscale="log", xlabel="completion time, ms", ylabel="share of tensors", ylim=(0, 1.01))
+        plain_log(axis.xaxis)
         axis.set_title(f"{setting}, background load {load:.0%}")
         axis.axhline(0.99, color="grey", linewidth=0.5)
         axis.legend(fontsize=8)

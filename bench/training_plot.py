@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from weir.bench.table import command_line
+from weir.pictures import set_source, set_title
 from weir.train.config import TrainConfig
 from weir.train.netrows import links_line
 from weir.train.words import duration
@@ -32,9 +33,7 @@ def draw(
 
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(
-        f"{config.model}, {config.workers} workers: accuracy over training time", fontweight="bold"
-    )
+    set_title(figure, f"{config.model}, {config.workers} workers: accuracy over training time", 12)
     axis = figure.subplots()
     axis.set_title(links_line(config), fontsize=10, loc="left")
     peers, ours = itertools.cycle(_PEERS), itertools.cycle(_WEIR)
@@ -58,6 +57,6 @@ def draw(
     axis.grid(alpha=0.25, which="both")
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, loc="best")
-    figure.supxlabel(command_line(130), fontsize=8, color="#666666")
+    set_source(figure, command_line())
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from weir.calibrate.runner import Calibration, mean_accuracy
 from weir.calibrate.search import Finding
+from weir.pictures import set_title
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
 _NAMES: Final = {
@@ -86,11 +87,10 @@ def draw(path: Path, done: Calibration) -> None:
     config = done.config
     figure = Figure(figsize=(12, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(
+    set_title(
+        figure,
         f"What {config.model} can miss: {config.workers} workers, {_seeds(config.seeds)}, "
         f"{config.tolerance:g} points tolerated",
-        fontsize=13,
-        fontweight="bold",
     )
     curves, layers, magnitudes = figure.subplots(1, 3)
     _curves(curves, done)

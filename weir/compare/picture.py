@@ -9,6 +9,7 @@ from typing import Any, Final
 from weir.compare.config import Comparison
 from weir.compare.results import DENSE, Row, Run
 from weir.compare.view import title
+from weir.pictures import Label, count_steps, place_labels, plain_log, set_title
 
 _GREY: Final = "#7a7a7a"  # of dense, the reference
 _COLOURS: Final = (
@@ -29,7 +30,7 @@ def draw(path: Path, comparison: Comparison, rows: Sequence[Row], runs: Sequence
     height = max(3.6, 1.2 + 0.34 * len(shown))
     figure = Figure(figsize=(15, 2 * height), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(f"Weir: {title(comparison)}", fontsize=13, fontweight="bold")
+    set_title(figure, f"Weir: {title(comparison)}")
     axes = figure.subplots(2, 3)
     colours = _colours(comparison)
     _learning(axes[0][0], shown, runs, colours)
@@ -38,6 +39,9 @@ def draw(path: Path, comparison: Comparison, rows: Sequence[Row], runs: Sequence
     _density(axes[1][0], shown, runs, colours)
     _choice(axes[1][1], shown, colours)
     _time(axes[1][2], shown, colours)
+    for axis in (axes[0][0], axes[1][0]):
+        count_steps(axis)
+    _names(figure, axes[0][1], shown, colours)
     figure.savefig(path, dpi=120)
 
 
@@ -68,23 +72,27 @@ def _smooth(values: Sequence[float]) -> list[float]:
 def _accuracy(axis: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:
     """Draw accuracy against bytes on the wire: up and to the left is better."""
     known = sorted((row for row in rows if row.accuracy is not None), key=_megabytes)
-    for place, row in enumerate(known):
+    for row in known:
         total = _megabytes(row)
         accuracy = 100 * (row.accuracy or 0.0)
         axis.errorbar(
             total, accuracy, yerr=None if row.spread is None else 100 * row.spread, marker="o", markersize=8,
             color=colours[row.method], capsize=3, linestyle="none",
         )  # fmt: skip
-        below = place % 2 == 1  # neighbours' names beside different sides of their dots
-        axis.annotate(
-            row.method, (total, accuracy), xytext=(6, -12 if below else 5), textcoords="offset points",
-            fontsize=8, color=colours[row.method],
-        )  # fmt: skip
     _label(axis, "Accuracy on held-out data, against bytes up + down", "%", "MB per worker and step")
     if known:
         axis.set_xscale("log")
-        _plain(axis.xaxis)
-        axis.margins(x=0.18, y=0.15)
+        plain_log(axis.xaxis)
+        axis.margins(x=0.18, y=0.2)
+
+
+def _names(figure: Any, axis: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:
+    """Write the methods' names beside their dots."""
+    known = [row for row in rows if row.accuracy is not None]
+    labels = [
+        Label(_megabytes(row), 100 * (row.accuracy or 0.0), row.method, colours[row.method]) for row in known
+    ]
+    place_labels(figure, axis, labels)
 
 
 def _megabytes(row: Row) -> float:
@@ -112,7 +120,7 @@ def _density(axis: Any, rows: Sequence[Row], runs: Sequence[Run], colours: dict[
         values = [100 * step.density for step in record.steps]
         axis.plot([step.step for step in record.steps], values, color=colours[row.method], linewidth=1.3)
     axis.set_yscale("log")
-    _plain(axis.yaxis)
+    plain_log(axis.yaxis)
     _label(axis, "Density: values that a worker sends", "% of the gradient", "step")
 
 
@@ -140,7 +148,7 @@ def _time(axis: Any, rows: Sequence[Row], colours: dict[str, str]) -> None:
     for place, row in enumerate(rows):
         if row.selection_s:
             axis.barh(place + 0.2, 1e3 * row.selection_s, 0.36, color="black", alpha=0.75)
-    _label(axis, "Time of a step", "", "ms; lighter: communicating; black: choosing what to send")
+    _label(axis, "Time of a step", "", "ms; lighter: communicating; black: choosing")
 
 
 _Part = tuple[Callable[[Row], float | None], str]
@@ -172,15 +180,6 @@ def _label(axis: Any, heading: str, y: str, x: str) -> None:
     axis.set_xlabel(x)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def _plain(scale: Any) -> None:
-    """Make an axis logarithmic, labelled 0.1, 0.2, 0.5, 1 ...."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    scale.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    scale.set_minor_formatter(NullFormatter())
 
 
 def _percent(share: float | None) -> float | None:

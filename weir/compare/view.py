@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from weir.compare.config import Comparison
 from weir.compare.results import Row, dense_source
+from weir.tables import InParts
 from weir.train.netrows import network_line
 from weir.train.words import byte_count, duration, workers
 
@@ -56,45 +56,27 @@ COLUMNS: Final = (
     Column("commu- nication", lambda row: _or_dash(row.communication_s, duration)),
     Column("step", lambda row: _or_dash(row.step_s, duration)),
 )
-_ANY_WIDTH: Final = 1000
 _STYLES: Final = {"failed": "red", "interrupted": "yellow"}
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A line for each method; in a terminal too narrow for that, a column. Shows how trainings ended."""
+    """A line for each method, in several tables where the terminal is narrow. Shows how trainings ended."""
 
     rows: Sequence[Row]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        wide = self._wide()
-        needed = Measurement.get(console, options.update(max_width=_ANY_WIDTH), wide).maximum
-        if needed <= options.max_width:
-            yield wide
-        else:
-            yield self._narrow()
+        yield InParts(1 + len(COLUMNS), self._part)
 
-    def _wide(self) -> Table:
-        table = _empty_table()
-        table.add_column("\nmethod")
-        for column in COLUMNS:
+    def _part(self, chosen: Sequence[int]) -> Table:
+        columns = [COLUMNS[index - 1] for index in chosen if index]
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+        table.add_column("\nmethod", no_wrap=True)
+        for column in columns:
             table.add_column(_on_two_lines(column.head), justify="right", no_wrap=True)
         for row in self.rows:
-            table.add_row(_name(row), *(column.cell(row) for column in COLUMNS))
+            table.add_row(_name(row), *(column.cell(row) for column in columns))
         return table
-
-    def _narrow(self) -> Table:
-        table = _empty_table()
-        table.add_column("", no_wrap=True)
-        for row in self.rows:
-            table.add_column(_name(row), justify="right", overflow="fold")
-        for column in COLUMNS:
-            table.add_row(one_line(column.head), *(column.cell(row) for row in self.rows))
-        return table
-
-
-def _empty_table() -> Table:
-    return Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
 
 
 def _name(row: Row) -> Text:

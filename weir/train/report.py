@@ -7,13 +7,17 @@ Where the network takes something away, also what went missing and what switches
 
 import itertools
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from weir.pictures import count_steps, plain_log, set_title
 from weir.train.config import TrainConfig
 from weir.train.display import headline
 from weir.train.record import RunRecord
 from weir.train.wirebytes import dense_bytes
 from weir.train.words import percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _COLOURS: Final = {"weir": "#1f77b4", "gloo": "#888888"}
 _NAMES: Final = {"weir": "Weir", "gloo": "Gloo, dense"}
@@ -21,6 +25,11 @@ _NAMES: Final = {"weir": "Weir", "gloo": "Gloo, dense"}
 
 def write_report(path: Path, config: TrainConfig, records: list[RunRecord]) -> None:
     """Draw the runs' curves into ``path``."""
+    draw(config, records).savefig(path, dpi=120)
+
+
+def draw(config: TrainConfig, records: list[RunRecord]) -> "Figure":
+    """Return the picture of the runs' curves."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -29,7 +38,7 @@ def write_report(path: Path, config: TrainConfig, records: list[RunRecord]) -> N
     rows = 3 if disturbed else 2
     figure = Figure(figsize=(11, 3.5 * rows), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(headline(config), fontsize=13, fontweight="bold")
+    set_title(figure, headline(config))
     axes = figure.subplots(rows, 2)
     for record in records:
         if record.steps:
@@ -38,6 +47,7 @@ def write_report(path: Path, config: TrainConfig, records: list[RunRecord]) -> N
             _bytes(axes[1][0], record)
             if linked:
                 _times(axes[1][1], record)
+    _last_accuracies(axes[0][1], records)
     if not linked:
         _density(axes[1][1], records)
     _finish(axes, records, over_time=linked)
@@ -45,7 +55,7 @@ def write_report(path: Path, config: TrainConfig, records: list[RunRecord]) -> N
     if disturbed and weir is not None:
         _network(axes[2][0], axes[2][1], config, weir)
         figure.supxlabel(_switches(weir), fontsize=10)
-    figure.savefig(path, dpi=120)
+    return figure
 
 
 def _style(record: RunRecord) -> dict[str, Any]:
@@ -61,13 +71,22 @@ def _accuracy(axis: Any, record: RunRecord, *, over_time: bool) -> None:
     passed = [0.0, *itertools.accumulate(step.seconds for step in record.steps)]
     points = [(passed[e.step] if over_time else e.step, 100 * e.accuracy) for e in record.evaluations]
     axis.plot([x for x, _ in points], [y for _, y in points], marker="o", **_style(record))
-    axis.margins(y=0.12)  # room for the annotation
-    if points:
-        x, y = points[-1]
-        above = record.run == "weir"
+    axis.margins(y=0.15)  # room for the last accuracies
+
+
+def _last_accuracies(axis: Any, records: list[RunRecord]) -> None:
+    """Write each run's last accuracy at the end of its curve, the highest above it, the others below."""
+    ends = {
+        record.run: line.get_xydata()[-1]
+        for line in axis.get_lines()
+        for record in records
+        if line.get_label() == _NAMES[record.run] and len(line.get_xydata())
+    }
+    highest = max(ends, key=lambda run: ends[run][1], default=None)
+    for run, (x, y) in ends.items():
         axis.annotate(
-            f"{y:.1f}", (x, y), xytext=(0, 7 if above else -14), textcoords="offset points", ha="center",
-            color=_COLOURS[record.run], fontsize=9,
+            f"{y:.1f}", (x, y), xytext=(0, 7 if run == highest else -14), textcoords="offset points",
+            ha="center", color=_COLOURS[run], fontsize=9,
         )  # fmt: skip
 
 
@@ -140,19 +159,17 @@ def _label(axis: Any, title: str, unit: str, below: str = "step") -> None:
     axis.set_ylabel(unit)
     axis.set_xlabel(below)
     axis.set_xlim(left=0)
+    if below == "step":
+        count_steps(axis)
     axis.grid(alpha=0.25)
     axis.spines[["top", "right"]].set_visible(False)
 
 
 def _plain_log_scale(axis: Any) -> None:
-    """Make an axis logarithmic, labelled 0.1, 0.2, 0.5, 1 ..., from well below the lowest curve."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
+    """Make an axis logarithmic, from well below the lowest curve to well above the highest."""
     axis.set_yscale("log")
     axis.set_ylim(bottom=axis.get_ylim()[0] / 2, top=axis.get_ylim()[1] * 2)
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
+    plain_log(axis.yaxis)
 
 
 def _finish(axes: Any, records: list[RunRecord], *, over_time: bool) -> None:
