@@ -20,8 +20,7 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from common import Single
-from mininet.cli import CLI
+from common import Single, command_line
 from mininet.log import setLogLevel
 from mininet.net import Mininet
 from p4switch import P4Switch, offloads_off
@@ -89,7 +88,7 @@ def work(net: Mininet, options: argparse.Namespace) -> int:
     if options.run:
         return net["h1"].popen(shlex.split(options.run), stdout=None, stderr=None).wait()
     print("; ".join(f"{name}={value}" for name, value in found.items()))
-    CLI(net)
+    command_line(net)
     return 0
 
 

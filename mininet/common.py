@@ -18,11 +18,22 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from mininet.cli import CLI
-from mininet.log import setLogLevel
-from mininet.net import Mininet
-from mininet.topo import Topo
-from p4switch import P4Switch, end, offloads_off, spawn, weir
+SYSTEM_PYTHON = "/usr/bin/python3"  # the one that Debian's and Ubuntu's `mininet` package is for
+
+try:
+    from mininet.cli import CLI
+    from mininet.log import setLogLevel
+    from mininet.net import Mininet
+    from mininet.topo import Topo
+except ImportError as error:
+    if error.name is None or error.name.partition(".")[0] != "mininet":
+        raise
+    hint = "apt install mininet"
+    if Path(sys.executable).parent != Path(SYSTEM_PYTHON).parent:
+        hint += f", and start it with the system's Python: sudo {SYSTEM_PYTHON} {shlex.join(sys.argv)}"
+    raise SystemExit(f"{sys.argv[0]}: {sys.executable} has no Mininet: {hint}") from None
+
+from p4switch import P4Switch, end, offloads_off, spawn, weir  # noqa: E402 it needs Mininet, too
 
 START_TIMEOUT_S = 120  # the first start compiles the program to native code
 
@@ -75,9 +86,13 @@ def run(parser: argparse.ArgumentParser, make: Callable[..., Topo], describe: Ca
     try:
         topology = describe(net, options)
         controller = start_controller(net, folder, topology)
+        prepare_hosts(net, topology)
         if options.run:
             return run_on_hosts(net, folder, topology, options.run)
-        CLI(net)
+        for rank, entry in enumerate(topology["hosts"]):
+            own = environment(folder, topology, rank)
+            net[entry["name"]].cmd("export", *(shlex.quote(f"{name}={value}") for name, value in own.items()))
+        command_line(net)
         return 0
     finally:
         if controller:
@@ -113,28 +128,44 @@ def port_options(options: argparse.Namespace) -> str:
     return f",rate={rate}" if rate else ""
 
 
-def run_on_hosts(net: Mininet, folder: Path, topology: dict, command: str) -> int:
-    """Run the command on every host; show rank 0's output; the worst exit status."""
-    processes = []
-    path = f"{Path(weir()).parent}:{os.environ['PATH']}"
+def command_line(net: Mininet) -> None:
+    """Let the user type commands: `nodes`, `pingall` and the like print what they find."""
+    setLogLevel("output")
+    CLI(net)
+
+
+def prepare_hosts(net: Mininet, topology: dict) -> None:
+    """Make the hosts' kernels send what the switch takes, and know its aggregation address."""
     leaf_of = {switch["name"]: switch["aggregation"] for switch in topology["switches"]}
-    for rank, entry in enumerate(topology["hosts"]):
+    for entry in topology["hosts"]:
         host, own = net[entry["name"]], leaf_of[entry["switch"]]
         offloads_off(host, f"{host}-eth0")
         host.cmd("ip", "neigh", "replace", own["ip"], "lladdr", own["mac"], "dev", f"{host}-eth0")
-        env = {
-            "PATH": path,
-            "RANK": str(rank),
-            "WORLD_SIZE": str(len(topology["hosts"])),
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": topology["hosts"][0]["ip"],
-            "MASTER_PORT": "29500",
-            "WEIR_CONTROLLER": f"unix:{folder}/controller.sock",
-            "WEIR_HOST": entry["name"],
-            "WEIR_LINK": "udp",
-            "GLOO_SOCKET_IFNAME": f"{host}-eth0",
-        }
+
+
+def environment(folder: Path, topology: dict, rank: int) -> dict[str, str]:
+    """Return what a rank's environment has besides this process's, as torchrun and docs/operations.md say."""
+    name = topology["hosts"][rank]["name"]
+    return {
+        "PATH": f"{Path(weir()).parent}:{os.environ['PATH']}",
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(topology["hosts"])),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": topology["hosts"][0]["ip"],
+        "MASTER_PORT": "29500",
+        "WEIR_CONTROLLER": f"unix:{folder}/controller.sock",
+        "WEIR_HOST": name,
+        "WEIR_LINK": "udp",
+        "GLOO_SOCKET_IFNAME": f"{name}-eth0",
+    }
+
+
+def run_on_hosts(net: Mininet, folder: Path, topology: dict, command: str) -> int:
+    """Run the command on every host; show rank 0's output; the worst exit status."""
+    processes = []
+    for rank, entry in enumerate(topology["hosts"]):
+        host, env = net[entry["name"]], environment(folder, topology, rank)
         if rank == 0:
             processes.append(
                 host.popen(shlex.split(command), stdout=None, stderr=None, env={**os.environ, **env})

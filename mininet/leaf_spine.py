@@ -6,8 +6,9 @@
 
 The command runs on every host as torchrun would start it (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) and
 finds the controller through WEIR_CONTROLLER; ranks are numbered rack by rack. Without --run: Mininet's
-command line, where `h1 ping h3` crosses a spine. --rate makes every switch port that slow, both ways (soft
-switch only: BMv2 counts packets, over its Thrift service; see docs/operations.md).
+command line, where `h1 ping h3` crosses a spine and `h1 weir status` shows the switches. --rate makes every
+switch port that slow, both ways (soft switch only: BMv2 counts packets, over its Thrift service; see
+docs/operations.md).
 """
 
 import argparse

@@ -5,7 +5,8 @@
     sudo python3 mininet/single.py --workers 4 --switch soft --run "weir train --model cnn --no-reference"
 
 The command runs on every host as torchrun would start it (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) and
-finds the controller through WEIR_CONTROLLER. Without --run: Mininet's command line.
+finds the controller through WEIR_CONTROLLER. Without --run: Mininet's command line, whose hosts have the same
+variables: `h1 weir status`.
 """
 
 import argparse
