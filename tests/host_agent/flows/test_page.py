@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The example of docs/flows.md runs as it is printed."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+_PAGE = Path(__file__).resolve().parents[3] / "docs" / "flows.md"
+
+
+def test_the_example_runs_alone(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", _PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
