@@ -62,6 +62,14 @@ Density = Annotated[
 ]
 
 
+@app.callback()
+def _bench(context: typer.Context) -> None:
+    """End in order on SIGTERM, as on Ctrl-C."""
+    from weir.train.running import interruptible
+
+    context.with_resource(interruptible())
+
+
 @app.command()
 def switch(
     workers: Workers = 4,

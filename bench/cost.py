@@ -8,11 +8,10 @@ equal to those of the real transport (``weir.host_agent.compression.encodings.co
 
 import itertools
 import json
-import multiprocessing
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -26,6 +25,7 @@ from weir.bench.cost_cases import BASELINE, OWN, Measured, Setting, measure, sav
 from weir.bench.cost_plot import draw
 from weir.bench.replay import Recording, record
 from weir.bench.table import show
+from weir.pool import one_thread, process_pool
 from weir.train.config import Model
 from weir.train.words import byte_count
 
@@ -86,8 +86,7 @@ def _measured(todo: list[tuple[Setting, Recording]], processes: int) -> Iterator
     if processes == 1:
         yield from itertools.starmap(measure, todo)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(processes, context, torch.set_num_threads, (1,)) as pool:
+    with process_pool(processes, one_thread) as pool:
         for future in as_completed([pool.submit(measure, *one) for one in todo]):
             yield future.result()
 

@@ -8,16 +8,18 @@ machine that computes them. `weir.bench.tail_cases` says what is compared.
 import math
 import os
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
 from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
 
 from weir.bench.table import show
 from weir.bench.tail_cases import CONTENDERS, Contender, Scenario, Setting, TailResult, run
 from weir.pictures import plain_log
+from weir.pool import process_pool
 
 console = Console(stderr=True)
 
@@ -63,7 +65,15 @@ def simulate(
     cases = [_Case(s, load, c) for s in settings for load in loads for c in contenders]
     results = {case: TailResult() for case in cases}
     todo = [(case, seed) for seed in seeds for case in cases]
-    with ProcessPoolExecutor(min(len(todo), processes or os.cpu_count() or 1)) as pool:
+    at_once = min(len(todo), processes or os.cpu_count() or 1)
+    console.print(f"{len(todo)} runs in virtual time, {at_once} at a time; one can take minutes")
+    with (
+        Progress(
+            *Progress.get_default_columns(), TimeElapsedColumn(), console=console, transient=True
+        ) as bar,
+        process_pool(at_once) as pool,
+    ):
+        task = bar.add_task("simulating", total=len(todo))
         runs = {}
         for case, seed in todo:
             loaded = replace(scenario, load=case.load)
@@ -75,6 +85,7 @@ def simulate(
                 f"{case.setting}, load {case.load:.0%}, {case.contender.name}, seed {seed}: "
                 f"mean {mean(times):.2f} ms, p99 {percentile(times, 99):.2f} ms of {len(times)} tensors"
             )
+            bar.advance(task)
     for future, (case, _) in runs.items():
         outcome, total = future.result(), results[case]
         total.times += outcome.times

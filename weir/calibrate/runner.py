@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries a calibration out: training runs in processes of their own, searches side by side."""
 
-import multiprocessing
-import signal
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from weir.calibrate.search import Finding, Measurement, Question, bisect, combin
 from weir.calibrate.trial import Trial, TrialOutcome
 from weir.host_agent.compression.classes import LayerClasses
 from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.pool import one_thread, process_pool
 from weir.train.task import make_task
 
 # Of the shares that the classes tolerate one by one, how much they tolerate all at once.
@@ -62,25 +61,15 @@ class Calibration:
 def calibrate(config: CalibrateConfig, listener: Listener) -> Calibration:
     """Measure everything. Ends all processes before it returns or raises, also on an interrupt."""
     parameters = LayerClasses.of(make_task(config.training(seed=1)).model).counts()
-    context = multiprocessing.get_context("spawn")
-    others = set(multiprocessing.active_children())
-    processes = ProcessPoolExecutor(config.jobs, mp_context=context, initializer=_begin_process)
     present = [layer for layer, count in enumerate(parameters) if count]
     asked = list(questions(present, config.error_feedback))
-    searches = ThreadPoolExecutor(len(asked))
-    try:
+    # When the processes end before their time, all searches fail, and end, too.
+    with ThreadPoolExecutor(len(asked)) as searches, process_pool(config.jobs, one_thread) as processes:
         runs = _Runs(config, processes, listener)
         listener.expect(config.seeds * (1 + len(asked) * _longest(config.grid) + _longest(SCALES)))
         lossless = tuple(outcome.accuracy for outcome in runs.of(None, 0.0))
         findings = list(searches.map(lambda question: runs.answer(question, lossless), asked))
         whole = runs.answer(combined(findings), lossless, SCALES)
-    except BaseException:
-        for process in set(multiprocessing.active_children()) - others:
-            process.terminate()  # what is still queued then fails, and every search with it
-        raise
-    finally:
-        processes.shutdown(cancel_futures=True)
-        searches.shutdown(cancel_futures=True)
     return Calibration(config, lossless, tuple(parameters), tuple(findings), whole)
 
 
@@ -122,14 +111,6 @@ class _Runs:
 def _longest(grid: tuple[float, ...]) -> int:
     """Return how many measurements a bisection of ``grid`` takes at most."""
     return len(grid).bit_length()
-
-
-def _begin_process() -> None:
-    """Keep to one thread, the processes are parallel enough, and leave interrupts to the parent."""
-    import torch
-
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def mean_accuracy(accuracies: tuple[float, ...]) -> float:

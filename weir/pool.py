@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that compute side by side and never outlive the one that started them, however it ends."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+
+
+@contextlib.contextmanager
+def process_pool(processes: int, begin: Callable[[], object] | None = None) -> Iterator[ProcessPoolExecutor]:
+    """Yield a pool of fresh processes, which have ended when the block has.
+
+    An exception in the block, also Ctrl-C, ends them in the middle of what they do. When this process is
+    killed, they end by themselves: the pipe that each has from it closes. (PR_SET_PDEATHSIG would end them
+    with the *thread* that submitted work first.)
+
+    Args:
+        processes: how many.
+        begin: called in each of them first.
+    """
+    others = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(processes, context, _begin, (begin,))
+    try:
+        yield pool
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def one_thread() -> None:
+    """Keep torch to one thread, where the processes are parallel enough."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _begin(begin: Callable[[], object] | None) -> None:
+    """Leave interrupts to the parent, and end with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
+    if begin is not None:
+        begin()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
