@@ -118,9 +118,17 @@ def lua() -> str:
             )
             reads.append((header.name, var, bit // 8, width // 8))
             bit += f.bits
-    weir_reads = [f"  t:add({v}, buf({o}, {n}))" for h, v, o, n in reads if h == "weir"]
-    column_reads = [f"    ct:add({v}, buf(at + {o}, {n}))" for h, v, o, n in reads if h == "column"]
-    flow_reads = [f"  t:add({v}, buf({o}, {n}))" for h, v, o, n in reads if h == "flow"]
+    weir_reads = [f"  {_lua_add(v, f'buf({o}, {n})')}" for h, v, o, n in reads if h == "weir"]
+    column_reads = [f"    add_block(ct, {v}, buf(at + {o}, {n}))" for h, v, o, n in reads if h == "column"]
+    flow_reads = [f"  {_lua_add(v, f'buf({o}, {n})')}" for h, v, o, n in reads if h == "flow"]
+    bits = {h: [f"f_{h}_flag_{flag.name.lower()}" for flag in d.Flag if flag.name] for h in ("weir", "flow")}
+    for owner, names in bits.items():
+        prefix = "weir" if owner == "weir" else "weir.flow"
+        for var, flag in zip(names, d.Flag, strict=True):
+            name = str(flag.name).lower()
+            fields.append(
+                f'local {var} = ProtoField.bool("{prefix}.flags.{name}", "{name}", 8, nil, {flag.value:#x})'
+            )
     slot_fields = ", ".join(v for h, v, _, _ in reads if h != "flow")
     flow_fields = ", ".join(v for h, v, _, _ in reads if h == "flow")
     return f"""-- SPDX-License-Identifier: Apache-2.0
@@ -135,8 +143,16 @@ local flags = {{ {_lua_values(d.Flag)} }}
 {chr(10).join(fields)}
 local f_lanes = ProtoField.bytes("weir.lanes", "lanes")
 local f_data = ProtoField.bytes("weir.flow.data", "data")
-weir.fields = {{ {slot_fields}, f_lanes }}
-flow.fields = {{ {flow_fields}, f_data }}
+local f_request = ProtoField.framenum("weir.request", "contribution in", base.NONE, frametype.REQUEST)
+local f_result = ProtoField.framenum("weir.response", "result in", base.NONE, frametype.RESPONSE)
+local weir_flags = {{ {", ".join(bits["weir"])} }}
+local flow_flags = {{ {", ".join(bits["flow"])} }}
+weir.fields = {{ {slot_fields}, f_lanes, f_request, f_result, {", ".join(bits["weir"])} }}
+flow.fields = {{ {flow_fields}, f_data, {", ".join(bits["flow"])} }}
+
+-- frames of contributions and results, by job, slot, round and worker
+local requests, results = {{}}, {{}}
+function weir.init() requests, results = {{}}, {{}} end
 
 local function flag_names(bits)
   local names = ""
@@ -147,12 +163,40 @@ local function flag_names(bits)
   return names
 end
 
+local function add_flags(t, field, range, bits)
+  local item = t:add(field, range)
+  item:append_text(flag_names(range:uint()))
+  for _, one in ipairs(bits) do item:add(one, range) end
+end
+
+local function add_block(t, field, range)
+  local item = t:add(field, range)
+  if range:uint() == {d.NO_BLOCK} then item:append_text(" (none)") end
+end
+
+local function add_block_size(t, field, range)
+  local log2 = bit.band(range:uint(), 0x0f)
+  t:add(field, range):append_text(" (blocks of " .. bit.lshift(1, log2) .. " lanes)")
+end
+
+-- Link a worker's contribution and the result for it: each shows the other's frame.
+local function add_links(t, kind, buf, pinfo)
+  local job, slot, round, worker = buf(4, 4):uint(), buf(10, 2):uint(), buf(12, 4):uint(), buf(8, 1):uint()
+  local key = table.concat({{ job, slot, round, worker }}, ":")
+  local mine = kind == {d.PacketType.CONTRIBUTION.value} and requests or results
+  if kind ~= {d.PacketType.CONTRIBUTION.value} and kind ~= {d.PacketType.RESULT.value} then return end
+  if not pinfo.visited and not mine[key] then mine[key] = pinfo.number end
+  if mine == requests and results[key] then t:add(f_result, results[key]):set_generated() end
+  if mine == results and requests[key] then t:add(f_request, requests[key]):set_generated() end
+end
+
 function weir.dissector(buf, pinfo, tree)
   if buf:len() < {d.WEIR.size} then return 0 end
   local t = tree:add(weir, buf())
 {chr(10).join(weir_reads)}
   local kind = bit.band(buf(0, 1):uint(), 0x0f)
   local log2 = bit.band(buf(2, 1):uint(), 0x0f)
+  add_links(t, kind, buf, pinfo)
   pinfo.cols.protocol = "Weir"
   pinfo.cols.info = string.format("%s job %08x worker %d slot %d round %d%s", types[kind] or "?",
     buf(4, 4):uint(), buf(8, 1):uint(), buf(10, 2):uint(), buf(12, 4):uint(), flag_names(buf(1, 1):uint()))
@@ -188,6 +232,16 @@ end
 DissectorTable.get("udp.port"):add({d.UDP_PORT}, weir)
 DissectorTable.get("udp.port"):add({d.FLOW_PORT}, flow)
 """
+
+
+def _lua_add(field: str, range_: str) -> str:
+    """Return the Lua statement that shows a field of a packet."""
+    header = field.split("_")[1]
+    if field.endswith("_flags"):
+        return f"add_flags(t, {field}, {range_}, {header}_flags)"
+    if field.endswith("_block_log2"):
+        return f"add_block_size(t, {field}, {range_})"
+    return f"t:add({field}, {range_})"
 
 
 _LUA_NAMES: Final = {("weir", "type"): "types", ("weir", "op"): "ops", ("flow", "type"): "flow_types"}

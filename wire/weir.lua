@@ -33,10 +33,26 @@ local f_flow_tensor = ProtoField.uint32("weir.flow.tensor", "tensor", base.DEC, 
 local f_flow_index = ProtoField.uint32("weir.flow.index", "index", base.DEC, nil)
 local f_flow_count = ProtoField.uint32("weir.flow.count", "count", base.DEC, nil)
 local f_flow_first = ProtoField.uint32("weir.flow.first", "first", base.DEC, nil)
+local f_weir_flag_protected = ProtoField.bool("weir.flags.protected", "protected", 8, nil, 0x1)
+local f_weir_flag_trimmed = ProtoField.bool("weir.flags.trimmed", "trimmed", 8, nil, 0x2)
+local f_weir_flag_congested = ProtoField.bool("weir.flags.congested", "congested", 8, nil, 0x4)
+local f_weir_flag_answer = ProtoField.bool("weir.flags.answer", "answer", 8, nil, 0x8)
+local f_flow_flag_protected = ProtoField.bool("weir.flow.flags.protected", "protected", 8, nil, 0x1)
+local f_flow_flag_trimmed = ProtoField.bool("weir.flow.flags.trimmed", "trimmed", 8, nil, 0x2)
+local f_flow_flag_congested = ProtoField.bool("weir.flow.flags.congested", "congested", 8, nil, 0x4)
+local f_flow_flag_answer = ProtoField.bool("weir.flow.flags.answer", "answer", 8, nil, 0x8)
 local f_lanes = ProtoField.bytes("weir.lanes", "lanes")
 local f_data = ProtoField.bytes("weir.flow.data", "data")
-weir.fields = { f_weir_version, f_weir_type, f_weir_flags, f_weir_op, f_weir_block_log2, f_weir_groups, f_weir_job, f_weir_worker, f_weir_layer, f_weir_magnitude, f_weir_slot, f_weir_round, f_weir_included, f_column_block, f_column_next, f_lanes }
-flow.fields = { f_flow_version, f_flow_type, f_flow_flags, f_flow_layer, f_flow_magnitude, f_flow_worker, f_flow_flow, f_flow_tensor, f_flow_index, f_flow_count, f_flow_first, f_data }
+local f_request = ProtoField.framenum("weir.request", "contribution in", base.NONE, frametype.REQUEST)
+local f_result = ProtoField.framenum("weir.response", "result in", base.NONE, frametype.RESPONSE)
+local weir_flags = { f_weir_flag_protected, f_weir_flag_trimmed, f_weir_flag_congested, f_weir_flag_answer }
+local flow_flags = { f_flow_flag_protected, f_flow_flag_trimmed, f_flow_flag_congested, f_flow_flag_answer }
+weir.fields = { f_weir_version, f_weir_type, f_weir_flags, f_weir_op, f_weir_block_log2, f_weir_groups, f_weir_job, f_weir_worker, f_weir_layer, f_weir_magnitude, f_weir_slot, f_weir_round, f_weir_included, f_column_block, f_column_next, f_lanes, f_request, f_result, f_weir_flag_protected, f_weir_flag_trimmed, f_weir_flag_congested, f_weir_flag_answer }
+flow.fields = { f_flow_version, f_flow_type, f_flow_flags, f_flow_layer, f_flow_magnitude, f_flow_worker, f_flow_flow, f_flow_tensor, f_flow_index, f_flow_count, f_flow_first, f_data, f_flow_flag_protected, f_flow_flag_trimmed, f_flow_flag_congested, f_flow_flag_answer }
+
+-- frames of contributions and results, by job, slot, round and worker
+local requests, results = {}, {}
+function weir.init() requests, results = {}, {} end
 
 local function flag_names(bits)
   local names = ""
@@ -47,14 +63,41 @@ local function flag_names(bits)
   return names
 end
 
+local function add_flags(t, field, range, bits)
+  local item = t:add(field, range)
+  item:append_text(flag_names(range:uint()))
+  for _, one in ipairs(bits) do item:add(one, range) end
+end
+
+local function add_block(t, field, range)
+  local item = t:add(field, range)
+  if range:uint() == 4294967295 then item:append_text(" (none)") end
+end
+
+local function add_block_size(t, field, range)
+  local log2 = bit.band(range:uint(), 0x0f)
+  t:add(field, range):append_text(" (blocks of " .. bit.lshift(1, log2) .. " lanes)")
+end
+
+-- Link a worker's contribution and the result for it: each shows the other's frame.
+local function add_links(t, kind, buf, pinfo)
+  local job, slot, round, worker = buf(4, 4):uint(), buf(10, 2):uint(), buf(12, 4):uint(), buf(8, 1):uint()
+  local key = table.concat({ job, slot, round, worker }, ":")
+  local mine = kind == 1 and requests or results
+  if kind ~= 1 and kind ~= 2 then return end
+  if not pinfo.visited and not mine[key] then mine[key] = pinfo.number end
+  if mine == requests and results[key] then t:add(f_result, results[key]):set_generated() end
+  if mine == results and requests[key] then t:add(f_request, requests[key]):set_generated() end
+end
+
 function weir.dissector(buf, pinfo, tree)
   if buf:len() < 20 then return 0 end
   local t = tree:add(weir, buf())
   t:add(f_weir_version, buf(0, 1))
   t:add(f_weir_type, buf(0, 1))
-  t:add(f_weir_flags, buf(1, 1))
+  add_flags(t, f_weir_flags, buf(1, 1), weir_flags)
   t:add(f_weir_op, buf(2, 1))
-  t:add(f_weir_block_log2, buf(2, 1))
+  add_block_size(t, f_weir_block_log2, buf(2, 1))
   t:add(f_weir_groups, buf(3, 1))
   t:add(f_weir_job, buf(4, 4))
   t:add(f_weir_worker, buf(8, 1))
@@ -65,6 +108,7 @@ function weir.dissector(buf, pinfo, tree)
   t:add(f_weir_included, buf(16, 4))
   local kind = bit.band(buf(0, 1):uint(), 0x0f)
   local log2 = bit.band(buf(2, 1):uint(), 0x0f)
+  add_links(t, kind, buf, pinfo)
   pinfo.cols.protocol = "Weir"
   pinfo.cols.info = string.format("%s job %08x worker %d slot %d round %d%s", types[kind] or "?",
     buf(4, 4):uint(), buf(8, 1):uint(), buf(10, 2):uint(), buf(12, 4):uint(), flag_names(buf(1, 1):uint()))
@@ -73,8 +117,8 @@ function weir.dissector(buf, pinfo, tree)
   for column = 0, bit.rshift(256, log2) - 1 do
     if at + 8 > buf:len() then return buf:len() end
     local ct = t:add(buf(at, 8), "column " .. column)
-    ct:add(f_column_block, buf(at + 0, 4))
-    ct:add(f_column_next, buf(at + 4, 4))
+    add_block(ct, f_column_block, buf(at + 0, 4))
+    add_block(ct, f_column_next, buf(at + 4, 4))
     at = at + 8
   end
   for group = 0, 7 do
@@ -91,7 +135,7 @@ function flow.dissector(buf, pinfo, tree)
   local t = tree:add(flow, buf())
   t:add(f_flow_version, buf(0, 1))
   t:add(f_flow_type, buf(0, 1))
-  t:add(f_flow_flags, buf(1, 1))
+  add_flags(t, f_flow_flags, buf(1, 1), flow_flags)
   t:add(f_flow_layer, buf(2, 1))
   t:add(f_flow_magnitude, buf(2, 1))
   t:add(f_flow_worker, buf(3, 1))

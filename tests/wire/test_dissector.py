@@ -3,6 +3,7 @@
 
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,46 @@ def test_tshark_reads_every_field(tmp_path: Path) -> None:
     assert read["weir.column.next"] == f"10,{0xFFFFFFFF}"
     assert read["weir.lanes"] == "00000007" * 32
     assert read["_ws.col.Info"] == "result job 00c0ffee worker 3 slot 517 round 70000 congested"
+
+
+def tshark_shows(payload: bytes, port: int, folder: Path) -> str:
+    """Return the tree of fields that tshark shows."""
+    wrpcap(str(folder / "one.pcap"), Ether() / IP() / UDP(sport=port, dport=port) / payload)
+    command = ["tshark", "-r", str(folder / "one.pcap"), "-X", f"lua_script:{DISSECTOR}", "-V"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_fields_are_shown_as_people_read_them(tmp_path: Path) -> None:
+    shown = tshark_shows(PACKET.encode(), UDP_PORT, tmp_path)
+    lines = [line.strip() for line in shown.splitlines()]
+    assert "flags: 0x04 congested" in lines
+    assert ".... .1.. = congested: True" in lines and ".... ...0 = protected: False" in lines
+    assert ".... 0111 = block_log2: 7 (blocks of 128 lanes)" in lines
+    assert "next: 10" in lines and "next: 4294967295 (none)" in lines
+    flow = tshark_shows(CHUNK.encode(), FLOW_PORT, tmp_path)
+    assert ".... ..0. = trimmed: False" in flow
+
+
+def test_contributions_and_their_results_are_linked(tmp_path: Path) -> None:
+    frames = []
+    for kind, worker, round_ in (
+        (PacketType.CONTRIBUTION, 0, 1),
+        (PacketType.CONTRIBUTION, 3, 1),
+        (PacketType.CONTRIBUTION, 3, 1),  # sent again
+        (PacketType.RESULT, 3, 1),
+        (PacketType.RESULT, 0, 1),
+        (PacketType.CONTRIBUTION, 3, 2),  # never answered
+    ):
+        packet = replace(
+            PACKET, type=kind, worker=worker, round=round_, included=9 if kind is PacketType.RESULT else 0
+        )
+        frames.append(Ether() / IP() / UDP(sport=UDP_PORT, dport=UDP_PORT) / packet.encode())
+    wrpcap(str(tmp_path / "all.pcap"), frames)
+    command = ["tshark", "-2", "-r", str(tmp_path / "all.pcap"), "-X", f"lua_script:{DISSECTOR}"]
+    command += ["-T", "fields", "-e", "weir.request", "-e", "weir.response"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    links = [tuple(line.split("\t")) for line in done.stdout.splitlines()]
+    assert links == [("", "5"), ("", "4"), ("", "4"), ("2", ""), ("1", ""), ("", "")]
 
 
 def test_tshark_reads_every_field_of_a_flow(tmp_path: Path) -> None:
