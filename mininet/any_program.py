@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Any P4 program in Mininet: one switch, hosts h1..hN on its ports 1..N.
 
-    sudo python3 mininet/any_program.py --program basic.json --control "python3 my_controller.py" \
-        --run "ping -c 3 10.0.0.2"
+    sudo python3 mininet/any_program.py --program examples/router/router.json \
+        --control ".venv/bin/python examples/router/controller.py" --run "ping -c 3 10.0.0.2"
 
 --control runs first, where the switch's P4Runtime is, and is to fill the tables; it finds P4RUNTIME (the
 address), DEVICE_ID, PROGRAM and P4INFO in its environment. --run runs on h1; without it: Mininet's command

@@ -65,7 +65,7 @@ def compiled(name: str, folder: Path = FOLDER) -> dict[str, str]:
         command = ["p4c-bm2-ss", "-o", str(target), "--p4runtime-files", str(info), f"{name}.p4"]
         subprocess.run(command, cwd=folder, check=True, capture_output=True)
         files = {f"{name}.json": compact(json.loads(target.read_text()))}
-        if name in WITH_P4INFO:
+        if name in WITH_P4INFO or folder != FOLDER:
             files[f"{name}.p4info.txtpb"] = info.read_text()
         return files
 
