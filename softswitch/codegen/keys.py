@@ -131,10 +131,16 @@ def entry_words(program: Program, table: Table) -> int:
     return words if table.profile is None else max(words, 1)
 
 
-def pack_args(action: Action, args: Sequence[int], words: int) -> list[int]:
+def pack_args(action: Action, args: Sequence[int], words: int) -> bytes:
     """Pack arguments into `words` argument words."""
-    packed = [0] * words
-    for (word, count), value in zip(arg_words(action), args, strict=True):
-        for i in range(count):
-            packed[word + i] = value >> 64 * i & (1 << 64) - 1
-    return packed
+    packed = b"".join(
+        value.to_bytes(8 * count, "little") for (_, count), value in zip(arg_words(action), args, strict=True)
+    )
+    return packed.ljust(8 * words, b"\0")
+
+
+def unpack_args(action: Action, packed: bytes) -> tuple[int, ...]:
+    """Unpack the arguments from argument words."""
+    return tuple(
+        int.from_bytes(packed[8 * word : 8 * (word + count)], "little") for word, count in arg_words(action)
+    )

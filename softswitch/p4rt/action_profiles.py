@@ -73,7 +73,7 @@ def read_members(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
         for member in pipeline.switch.profile(profile.name).members():
             if wanted.member_id in (0, member.id):
                 message = p4runtime_pb2.ActionProfileMember(action_profile_id=profile.id, member_id=member.id)
-                encode_action(pipeline, member.action, member.args, message.action)
+                encode_action(pipeline.info, member.action, member.args, message.action)
                 yield message
 
 
@@ -128,12 +128,12 @@ def encode_via(pipeline: Pipeline, via: Via, message: Message) -> None:
     else:
         for each in via.actions:
             action = message.action_profile_action_set.action_profile_actions.add(weight=each.weight)
-            encode_action(pipeline, each.action, each.args, action.action)
+            encode_action(pipeline.info, each.action, each.args, action.action)
             _encode_watch(each.watch, action)
 
 
 def _action(pipeline: Pipeline, profile: ProfileInfo, message: Message) -> tuple[str, tuple[int, ...]]:
-    action, args = decode_action(pipeline, message)
+    action, args = decode_action(pipeline.info, message)
     allowed = (pipeline.info.tables[number].entry_actions for number in profile.tables)
     if not any(action.id in each for each in allowed):
         raise invalid(f"action profile {profile.name} has no action {action.name}")

@@ -2,14 +2,13 @@
 """P4Runtime's Action: to and from a name with arguments."""
 
 from weir.softswitch.p4rt.keys import Message, invalid
-from weir.softswitch.p4rt.p4info import ActionInfo
-from weir.softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.p4rt.p4info import ActionInfo, P4InfoIndex
 from weir.softswitch.p4rt.values import decode, encode
 
 
-def decode_action(pipeline: Pipeline, message: Message) -> tuple[ActionInfo, tuple[int, ...]]:
+def decode_action(info: P4InfoIndex, message: Message) -> tuple[ActionInfo, tuple[int, ...]]:
     """Return an action of P4Info and its arguments in order. Raises ControlError."""
-    action = pipeline.info.action(message.action_id)
+    action = info.action(message.action_id)
     given: dict[int, bytes] = {}
     for param in message.params:
         number = param.param_id
@@ -27,9 +26,9 @@ def decode_action(pipeline: Pipeline, message: Message) -> tuple[ActionInfo, tup
     return action, tuple(args)
 
 
-def encode_action(pipeline: Pipeline, name: str, args: tuple[int, ...], message: Message) -> bool:
+def encode_action(info: P4InfoIndex, name: str, args: tuple[int, ...], message: Message) -> bool:
     """Fill an Action message; False when P4Info does not have the action (the compiler made it)."""
-    action = pipeline.info.action_named(name)
+    action = info.action_named(name)
     if action is None:
         return False
     message.action_id = action.id

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
-from weir.softswitch.p4rt.keys import Message, entries_with, invalid
+from weir.softswitch.p4rt.keys import Message, invalid, stored_with
 from weir.softswitch.p4rt.p4info import P4InfoIndex, TableInfo
 from weir.softswitch.p4rt.pipeline import Pipeline
 from weir.softswitch.state.entry import Entry
@@ -40,11 +40,12 @@ class Direct:
         else:
             tables = [table for table in pipeline.info.tables.values() if self.has(pipeline.info, table)]
         for table in tables:
-            found = list(entries_with(pipeline, table, wanted))
+            found = list(stored_with(pipeline, table, wanted))
             if wanted.match and not found:
                 raise ControlError(Code.NOT_FOUND, f"table {table.name} has no such entry")
-            for entry in found:
-                yield table, entry
+            store = pipeline.switch.table(table.name)
+            for stored in found:
+                yield table, store.unpacked(stored)
 
     def _table(self, pipeline: Pipeline, entry: Message) -> TableInfo:
         table = pipeline.info.table(entry.table_id)

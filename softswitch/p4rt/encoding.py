@@ -19,6 +19,6 @@ def tag(number: int) -> bytes:
     return varint(number << 3 | 2)
 
 
-def tagged(field: bytes, message: bytes) -> bytes:
-    """Return an encoded message as a field of another: tag, length, message."""
-    return b"".join((field, varint(len(message)), message))
+def head(field: bytes, length: int) -> bytes:
+    """Return what stands before a message of so many bytes that is a field of another: tag and length."""
+    return field + varint(length)

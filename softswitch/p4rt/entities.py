@@ -2,6 +2,7 @@
 """Reads and writes of one entity, by kind. A kind that is not here is refused by its name."""
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Final
 
 from weir.p4runtime.schema import API_VERSION, p4runtime_pb2
@@ -16,7 +17,7 @@ from weir.softswitch.p4rt import (
     tables,
     value_sets,
 )
-from weir.softswitch.p4rt.encoding import tag, tagged
+from weir.softswitch.p4rt.encoding import head, tag
 from weir.softswitch.p4rt.keys import Message, invalid
 from weir.softswitch.p4rt.pipeline import Pipeline
 from weir.softswitch.p4rt.unknown import has_unknown
@@ -98,8 +99,21 @@ def read_responses(pipeline: Pipeline, entity: Message) -> Iterator[bytes]:
 
     Because putting thousands of messages into others copies each of them.
     """
-    for kind, found in _select(pipeline, entity):
-        yield tagged(_ENTITIES, tagged(_KINDS[kind], found.SerializeToString()))
+    if entity.WhichOneof("entity") == "table_entry":
+        kind, found = _KINDS["table_entry"], tables.read_serialized(pipeline, entity.table_entry)
+        for each in found:
+            yield _head(kind, len(each)) + each
+        return
+    for name, message in _select(pipeline, entity):
+        serialized = message.SerializeToString()
+        yield _head(_KINDS[name], len(serialized)) + serialized
+
+
+@lru_cache(4096)
+def _head(kind: bytes, length: int) -> bytes:
+    """Return what stands before a message of a kind in a ReadResponse."""
+    within = head(kind, length)
+    return head(_ENTITIES, len(within) + length) + within
 
 
 def _select(pipeline: Pipeline, entity: Message) -> Iterator[tuple[str, Message]]:

@@ -44,7 +44,8 @@ def idle_notifications(
             if name not in tables:
                 continue  # the compiler's own
             found = encode_key(tables[name], entry.key, entry.priority)
-            notes = pipeline.notes.get((name, entry.key, entry.priority), EntryNotes())
+            packed = pipeline.switch.table(name).keys.pack(entry.key, entry.priority)
+            notes = pipeline.notes.get((name, packed), EntryNotes())
             found.controller_metadata, found.metadata = notes.controller_metadata, notes.metadata
             found.idle_timeout_ns = entry.timeout_ns
             message.table_entry.append(found)

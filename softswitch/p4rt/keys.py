@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keys of table entries: P4Runtime's FieldMatch to and from the switch's matches (specification 9.1.1)."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from weir.p4runtime.schema import p4info_pb2, p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.p4info import FieldInfo, TableInfo
-from weir.softswitch.p4rt.pipeline import Pipeline
 from weir.softswitch.p4rt.values import decode, encode
-from weir.softswitch.state.entry import Entry, Exact, Lpm, Match, Optional, Range, Ternary
+from weir.softswitch.state.entry import Exact, Lpm, Match, Optional, Range, Ternary
+from weir.softswitch.state.table_store import PackedEntry
+
+if TYPE_CHECKING:
+    from weir.softswitch.p4rt.pipeline import Pipeline
 
 Message = Any
 """A P4Runtime message; the stubs carry no types."""
@@ -29,70 +32,119 @@ def invalid(message: str) -> ControlError:
     return ControlError(Code.INVALID_ARGUMENT, message)
 
 
-def _wildcard(field: FieldInfo, what: str) -> Match:
-    if field.match_type == _TYPES.LPM:
-        return Lpm(0, 0)
-    if field.match_type == _TYPES.TERNARY:
-        return Ternary(0, 0)
-    if field.match_type == _TYPES.RANGE:
-        return Range(0, (1 << field.bits) - 1)
-    if field.match_type == _TYPES.OPTIONAL:
-        return Optional(None)
-    raise invalid(f"{_where(what, field)} is missing: an exact field has no wildcard")
-
-
 def _where(what: str, field: FieldInfo) -> str:
     return what + field.place
 
 
-def _exact(field: FieldInfo, part: Message, what: str) -> Match:
-    return Exact(decode(part.value, field.bits, what, field.place))
+def _number(data: bytes, field: FieldInfo, message: Message, what: str) -> int:
+    """Return a byte string of a match. Raises ControlError, first of all for a match of another kind."""
+    value = int.from_bytes(data, "big")
+    if not data or value >> field.bits:
+        kind, wanted = message.WhichOneof("field_match_type"), _ONEOF.get(field.match_type)
+        if kind != wanted:
+            raise invalid(f"{_where(what, field)} is matched as {kind}, but is {wanted}")
+        decode(data, field.bits, what, field.place)
+    return value
 
 
-def _optional(field: FieldInfo, part: Message, what: str) -> Match:
-    return Optional(decode(part.value, field.bits, what, field.place))
+def _exact(field: FieldInfo, message: Message, what: str) -> tuple[int, int]:
+    part = message.exact
+    data = part.value
+    value = _number(data, field, message, what)
+    if not data[0]:
+        part.value = encode(value)
+    return value, (1 << field.bits) - 1
 
 
-def _lpm(field: FieldInfo, part: Message, what: str) -> Match:
-    value, length = decode(part.value, field.bits, what, field.place), part.prefix_len
-    if not 0 < length <= field.bits:
-        raise invalid(
-            f"{_where(what, field)}: prefix length {length} is not in 1..{field.bits} (leave 0 out)"
-        )
-    if value & ((1 << field.bits - length) - 1):
+def _optional(field: FieldInfo, message: Message, what: str) -> tuple[int, int]:
+    part = message.optional
+    data = part.value
+    value = _number(data, field, message, what)
+    if not data[0]:
+        part.value = encode(value)
+    return value, (1 << field.bits) - 1
+
+
+def _lpm(field: FieldInfo, message: Message, what: str) -> tuple[int, int]:
+    part = message.lpm
+    data, length, bits = part.value, part.prefix_len, field.bits
+    value = _number(data, field, message, what)
+    if not 0 < length <= bits:
+        raise invalid(f"{_where(what, field)}: prefix length {length} is not in 1..{bits} (leave 0 out)")
+    if value & ((1 << bits - length) - 1):
         raise invalid(f"{_where(what, field)}: bits beyond the prefix are not zero")
-    return Lpm(value, length)
+    if not data[0]:
+        part.value = encode(value)
+    return value, length
 
 
-def _ternary(field: FieldInfo, part: Message, what: str) -> Match:
-    value, mask = (decode(v, field.bits, what, field.place) for v in (part.value, part.mask))
+def _ternary(field: FieldInfo, message: Message, what: str) -> tuple[int, int]:
+    part = message.ternary
+    value, mask = _number(part.value, field, message, what), _number(part.mask, field, message, what)
     if mask == 0:
         raise invalid(f"{_where(what, field)}: mask 0 matches everything; leave the field out instead")
     if value & ~mask:
         raise invalid(f"{_where(what, field)}: bits outside the mask are not zero")
-    return Ternary(value, mask)
+    if not (part.value[0] and part.mask[0]):
+        part.value, part.mask = encode(value), encode(mask)
+    return value, mask
 
 
-def _range(field: FieldInfo, part: Message, what: str) -> Match:
-    low, high = (decode(v, field.bits, what, field.place) for v in (part.low, part.high))
+def _range(field: FieldInfo, message: Message, what: str) -> tuple[int, int]:
+    part = message.range
+    low, high = _number(part.low, field, message, what), _number(part.high, field, message, what)
     if low > high:
         raise invalid(f"{_where(what, field)}: low {low} is above high {high}")
     if low == 0 and high == (1 << field.bits) - 1:
         raise invalid(f"{_where(what, field)}: the range is everything; leave the field out instead")
-    return Range(low, high)
+    if not (part.low[0] and part.high[0]):
+        part.low, part.high = encode(low), encode(high)
+    return low, high
 
 
-_DECODERS: Final = {"exact": _exact, "optional": _optional, "lpm": _lpm, "ternary": _ternary, "range": _range}
+Reader = Callable[[FieldInfo, Message, str], tuple[int, int]]
+"""Returns a FieldMatch as two numbers, and shortens its byte strings to what they are when read.
+
+The numbers are value and mask, value and prefix length, or the ends of a range. Raises ControlError
+INVALID_ARGUMENT, naming the field behind what has it.
+"""
+
+_READERS: Final[dict[int, Reader]] = {
+    _TYPES.EXACT: _exact,
+    _TYPES.LPM: _lpm,
+    _TYPES.TERNARY: _ternary,
+    _TYPES.RANGE: _range,
+    _TYPES.OPTIONAL: _optional,
+}
+_MATCHES: Final[dict[int, Callable[[int, int], Match]]] = {
+    _TYPES.EXACT: lambda value, _: Exact(value),
+    _TYPES.LPM: Lpm,
+    _TYPES.TERNARY: Ternary,
+    _TYPES.RANGE: Range,
+    _TYPES.OPTIONAL: lambda value, mask: Optional(value if mask else None),
+}
 
 
-def _match(field: FieldInfo, message: Message, what: str) -> Match:
+def _unserved(field: FieldInfo, message: Message, what: str) -> tuple[int, int]:
     kind = message.WhichOneof("field_match_type")
-    if kind != _ONEOF.get(field.match_type):
-        raise invalid(
-            f"{_where(what, field)} is matched as {kind}, "
-            f"but is {_ONEOF.get(field.match_type, 'of another kind')}"
-        )
-    return _DECODERS[kind](field, getattr(message, kind), what)
+    raise invalid(f"{_where(what, field)} is matched as {kind}, but is of another kind")
+
+
+def reader(field: FieldInfo) -> Reader:
+    """Return what reads the matches of a key field."""
+    return _READERS.get(field.match_type, _unserved)
+
+
+def wildcard(field: FieldInfo) -> tuple[int, int] | None:
+    """Return the match of a field that is left out; None for a field that cannot be."""
+    if field.match_type == _TYPES.RANGE:
+        return 0, (1 << field.bits) - 1
+    return (0, 0) if field.match_type in (_TYPES.LPM, _TYPES.TERNARY, _TYPES.OPTIONAL) else None
+
+
+def missing(field: FieldInfo, what: str) -> ControlError:
+    """Return the error for a field that is left out and cannot be."""
+    return invalid(f"{_where(what, field)} is missing: an exact field has no wildcard")
 
 
 def decode_key(table: TableInfo, entry: Message) -> tuple[Match, ...]:
@@ -113,7 +165,10 @@ def decode_matches(what: str, fields: Sequence[FieldInfo], messages: Iterable[Me
     key: list[Match] = []
     for field in fields:
         found = given.pop(field.id, None)
-        key.append(_wildcard(field, what) if found is None else _match(field, found, what))
+        numbers = wildcard(field) if found is None else reader(field)(field, found, what)
+        if numbers is None:
+            raise missing(field, what)
+        key.append(_MATCHES[field.match_type](*numbers))
     if given:
         raise invalid(f"{what} has no field with id {min(given)}")
     return tuple(key)
@@ -155,22 +210,24 @@ def encode_key(table: TableInfo, key: tuple[Match, ...], priority: int) -> Messa
     return message
 
 
-def entries_with(pipeline: Pipeline, table: TableInfo, wanted: Message) -> Iterator[Entry]:
+def stored_with(pipeline: "Pipeline", table: TableInfo, wanted: Message) -> Iterator[PackedEntry]:
     """Yield the entries with the match and the priority of a TableEntry, as far as it has them.
 
     Raises ControlError INVALID_ARGUMENT for a match that is none of the table's.
     """
+    store = pipeline.switch.table(table.name)
     key = decode_key(table, wanted) if wanted.match else None
     if key is not None and (wanted.priority or not table.prioritised):
         try:
-            yield pipeline.switch.table(table.name).entry(key, wanted.priority)
+            yield store.packed_entry(store.keys.pack(key, wanted.priority))
         except ControlError as error:
             if error.code != Code.NOT_FOUND:
                 raise
         return
-    for entry in pipeline.switch.table(table.name).entries():
-        if key is not None and entry.key != key:
+    for stored in store.packed_entries():
+        entry = store.unpacked(stored)
+        if key is not None and store.keys.pack(key, entry.priority) != stored.key:
             continue
         if wanted.priority and entry.priority != wanted.priority:
             continue
-        yield entry
+        yield stored

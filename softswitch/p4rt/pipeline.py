@@ -11,9 +11,9 @@ from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.digests import DigestLists
 from weir.softswitch.p4rt.p4info import P4InfoIndex
+from weir.softswitch.p4rt.table_codec import TableCodec
 from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.program.loader import Program, load_program
-from weir.softswitch.state.entry import Match
 from weir.softswitch.switch import Switch
 
 Config = Any
@@ -28,8 +28,8 @@ _ACTIONS: Final = (
     _REQUEST.RECONCILE_AND_COMMIT,
 )
 
-EntryKey = tuple[str, tuple[Match, ...], int]
-"""Table name, key and priority: what identifies an entry."""
+EntryKey = tuple[str, bytes]
+"""Table name and packed key: what identifies an entry."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,24 @@ class Pipeline:
     default_notes: dict[str, EntryNotes] = field(default_factory=dict)
     group_notes: dict[int, ReplicaNotes] = field(default_factory=dict)
     session_notes: dict[int, ReplicaNotes] = field(default_factory=dict)
+    codecs: dict[int, TableCodec] = field(init=False)
     digests: DigestLists = field(init=False)
     tells: bool = field(init=False)
     ages: bool = field(init=False)
 
+    def codec(self, number: int) -> TableCodec:
+        """Return the codec of the table with that id. Raises ControlError NOT_FOUND."""
+        found = self.codecs.get(number)
+        return self.codecs[self.info.table(number).id] if found is None else found
+
     def __post_init__(self) -> None:
         program = self.switch.program
+        self.codecs = {
+            table.id: TableCodec(
+                self.info, table, program.tables[table.name].keys, self.switch.table(table.name)
+            )
+            for table in self.info.tables.values()
+        }
         self.digests = DigestLists(self.info.digests, {each.name for each in program.digests.values()})
         self.tells = bool(program.digests)
         self.ages = any(table.ages for table in program.tables.values())
@@ -235,8 +247,7 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
             new.switch.profile(profile.name).insert_group(members)
     for table in old.info.tables.values():
         if not table.constant:
-            for entry in old.switch.table(table.name).entries():
-                new.switch.table(table.name).insert(entry)
+            _carry_over_entries(old, new, table.name)
         default = old.switch.table(table.name).default()
         if (
             default is not None
@@ -258,10 +269,19 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
         if chosen := old.switch.value_set(value_set.name).members():
             new.switch.value_set(value_set.name).set(chosen)
     _carry_over_crcs(old.switch, new.switch)
-    new.notes.update(old.notes)
     new.default_notes.update(old.default_notes)
     new.group_notes.update(old.group_notes)
     new.session_notes.update(old.session_notes)
+
+
+def _carry_over_entries(old: Pipeline, new: Pipeline, table: str) -> None:
+    """Carry over a table's entries, with their notes; the new program may pack their keys otherwise."""
+    before, after = old.switch.table(table), new.switch.table(table)
+    for stored in before.packed_entries():
+        entry = before.unpacked(stored)
+        after.insert(entry)
+        if (table, stored.key) in old.notes:
+            new.notes[table, after.keys.pack(entry.key, entry.priority)] = old.notes[table, stored.key]
 
 
 def _carry_over_crcs(old: Switch, new: Switch) -> None:

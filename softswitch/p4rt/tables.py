@@ -7,14 +7,16 @@ from typing import Final
 from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.action_profiles import decode_via, encode_via
-from weir.softswitch.p4rt.actions import decode_action, encode_action
+from weir.softswitch.p4rt.actions import encode_action
 from weir.softswitch.p4rt.counters import DIRECT_COUNTERS, decode_count, encode_count
 from weir.softswitch.p4rt.idle import check_idle_fields
-from weir.softswitch.p4rt.keys import Message, check_priority, decode_key, encode_key, entries_with, invalid
+from weir.softswitch.p4rt.keys import Message, check_priority, decode_key, encode_key, invalid, stored_with
 from weir.softswitch.p4rt.meters import check_zero, decode_config, direct_meter, encode_config, encode_marked
 from weir.softswitch.p4rt.p4info import TableInfo
 from weir.softswitch.p4rt.pipeline import EntryNotes, Pipeline
-from weir.softswitch.state.entry import Entry, MeterConfig
+from weir.softswitch.p4rt.table_codec import TableCodec
+from weir.softswitch.state.entry import MeterConfig
+from weir.softswitch.state.table_store import PackedEntry, TableStore
 
 INSERT: Final = p4runtime_pb2.Update.INSERT
 MODIFY: Final = p4runtime_pb2.Update.MODIFY
@@ -22,35 +24,32 @@ DELETE: Final = p4runtime_pb2.Update.DELETE
 _REFERENCES: Final = ("action_profile_member_id", "action_profile_group_id")
 
 
-def _table_action(pipeline: Pipeline, table: TableInfo, entry: Message) -> tuple[str, tuple[int, ...]]:
-    kind = entry.action.WhichOneof("type")
+def _action_of(table: TableInfo, entry: Message) -> Message:
+    """Return the Action of an entry to be written. Raises ControlError for none."""
+    action = entry.action
+    if action.HasField("action"):
+        return action.action
+    kind = action.WhichOneof("type")
     if kind is None:
         raise invalid(f"table {table.name}: the entry has no action")
-    if kind != "action":
-        raise invalid(f"table {table.name} has no action profile for {kind}")
-    action, args = decode_action(pipeline, entry.action.action)
-    allowed = table.default_actions if entry.is_default_action else table.entry_actions
-    if action.id not in allowed:
-        if action.id in table.entry_actions | table.default_actions:
-            place = "default action" if entry.is_default_action else "entry"
-            raise ControlError(
-                Code.PERMISSION_DENIED,
-                f"table {table.name}: {action.name} may not be the action of a {place}",
-            )
-        raise invalid(f"table {table.name} has no action {action.name}")
-    return action.name, args
+    raise invalid(f"table {table.name} has no action profile for {kind}")
 
 
-def _check_resources(pipeline: Pipeline, table: TableInfo, entry: Message) -> None:
-    """Raise ControlError unless the table has the direct resources that an entry to be written names."""
+def _check_resources(pipeline: Pipeline, table: TableInfo, entry: Message) -> bool:
+    """Return whether an entry to be written names direct resources. Raises ControlError for one that its
+    table does not have.
+    """
     check_idle_fields(table, entry)
-    if entry.HasField("counter_data"):
+    counted: bool = entry.HasField("counter_data")
+    metered: bool = entry.HasField("meter_config") or entry.HasField("meter_counter_data")
+    if counted:
         DIRECT_COUNTERS.check(pipeline.info, table)
         decode_count(entry.counter_data)
-    if entry.HasField("meter_config") or entry.HasField("meter_counter_data"):
+    if metered:
         meter = direct_meter(pipeline, table)
         decode_config(meter, entry.meter_config)
         check_zero(entry.meter_counter_data)
+    return counted or metered
 
 
 def _meter_config(pipeline: Pipeline, table: TableInfo, entry: Message) -> MeterConfig | None:
@@ -64,55 +63,70 @@ def _meter_config(pipeline: Pipeline, table: TableInfo, entry: Message) -> Meter
 
 def write_table_entry(pipeline: Pipeline, update: int, entry: Message) -> None:
     """Apply an INSERT, MODIFY or DELETE of a TableEntry. Raises ControlError; then nothing has changed."""
-    table = pipeline.info.table(entry.table_id)
+    codec = pipeline.codec(entry.table_id)
+    table = codec.table
     if entry.is_const:
         raise invalid("is_const is the program's to set")
-    if update != DELETE:
-        _check_resources(pipeline, table, entry)
+    dressed = update != DELETE and _check_resources(pipeline, table, entry)
     if entry.is_default_action:
-        _write_default(pipeline, table, update, entry)
+        _write_default(pipeline, codec, update, entry)
     elif table.constant:
         _write_constant(pipeline, table, update, entry)
     else:
-        _write_entry(pipeline, table, update, entry)
+        _write_entry(pipeline, codec, update, entry, dressed=dressed)
 
 
-def _write_entry(pipeline: Pipeline, table: TableInfo, update: int, entry: Message) -> None:
+def _write_entry(
+    pipeline: Pipeline, codec: TableCodec, update: int, entry: Message, *, dressed: bool
+) -> None:
+    """Write an entry of a table that is not constant. ``dressed``: it names direct resources."""
+    table, store = codec.table, codec.store
     if not table.fields:
         raise invalid(f"table {table.name} has no key: it has a default action only")
-    check_priority(table, entry.priority)
-    key = decode_key(table, entry)
-    identity = (table.name, key, entry.priority)
-    stored = pipeline.switch.table(table.name)
+    priority = entry.priority
+    check_priority(table, priority)
+    key, canonical = codec.pack_key(entry.match, priority)
     if update == DELETE:
-        stored.delete(key, entry.priority)
+        store.delete_packed(key)
         if pipeline.notes:
-            pipeline.notes.pop(identity, None)
+            pipeline.notes.pop((table.name, key), None)
         return
+    made = PackedEntry(key, 0, b"")
     if update == MODIFY and not entry.HasField("action"):
-        present = stored.entry(key, entry.priority)
-        action, args, via = present.action, present.args, present.via
+        present = store.packed_entry(key)
+        made.action, made.args, made.via = present.action, present.args, present.via
     elif table.profile:
-        action, args, via = "", (), decode_via(pipeline, table, entry.action)
+        made.via = decode_via(pipeline, table, entry.action)
     else:
-        (action, args), via = _table_action(pipeline, table, entry), None
-    meter = _meter_config(pipeline, table, entry)
-    written = Entry(key, action, args, entry.priority, entry.idle_timeout_ns, meter, via)
+        action = codec.action(_action_of(table, entry).SerializeToString())
+        made.action, made.args = action.number, action.args
+        if canonical and action.canonical and not dressed:
+            made.wire = entry.SerializeToString()
+    made.timeout_ns = entry.idle_timeout_ns
+    if dressed:
+        made.meter = _meter_config(pipeline, table, entry)
     if update == INSERT:
-        stored.insert(written)
+        store.insert_packed(made)
     else:
-        stored.modify(written)
+        store.modify_packed(made)
     if entry.controller_metadata or entry.metadata:
-        pipeline.notes[identity] = EntryNotes(entry.controller_metadata, entry.metadata)
+        pipeline.notes[table.name, key] = EntryNotes(entry.controller_metadata, entry.metadata)
     elif pipeline.notes:
-        pipeline.notes.pop(identity, None)
+        pipeline.notes.pop((table.name, key), None)
+    if dressed:
+        _write_resources(store, key, entry)
+
+
+def _write_resources(store: TableStore, key: bytes, entry: Message) -> None:
+    matches, priority = store.keys.unpack(key)
     if entry.HasField("counter_data"):
-        stored.set_count(key, decode_count(entry.counter_data), entry.priority)
+        store.set_count(matches, decode_count(entry.counter_data), priority)
     if entry.HasField("meter_counter_data"):
-        stored.clear_marked(key, entry.priority)
+        store.clear_marked(matches, priority)
 
 
-def _write_default(pipeline: Pipeline, table: TableInfo, update: int, entry: Message) -> None:
+def _write_default(pipeline: Pipeline, codec: TableCodec, update: int, entry: Message) -> None:
+    table = codec.table
     if update != MODIFY:
         raise invalid(f"table {table.name}: a default action is always there; only MODIFY changes it")
     if entry.match or entry.priority:
@@ -129,10 +143,10 @@ def _write_default(pipeline: Pipeline, table: TableInfo, update: int, entry: Mes
                 Code.UNIMPLEMENTED, f"table {table.name}: {resource} of a default action is not supported"
             )
     if entry.HasField("action"):
-        pipeline.switch.table(table.name).set_default(*_table_action(pipeline, table, entry))
+        codec.store.set_default(*codec.check_action(_action_of(table, entry), default=True))
         pipeline.default_notes[table.name] = EntryNotes(entry.controller_metadata, entry.metadata)
     else:
-        pipeline.switch.table(table.name).reset_default()
+        codec.store.reset_default()
         pipeline.default_notes.pop(table.name, None)
 
 
@@ -156,38 +170,50 @@ def _note(message: Message, notes: EntryNotes | None) -> None:
         message.controller_metadata, message.metadata = notes.controller_metadata, notes.metadata
 
 
+# -- reading -------------------------------------------------------------------------------------------
+
+
 def read_table_entries(pipeline: Pipeline, wanted: Message) -> Iterator[Message]:
     """Yield the TableEntry messages that a read selects. Raises ControlError."""
+    yield from map(p4runtime_pb2.TableEntry.FromString, read_serialized(pipeline, wanted))
+
+
+def read_serialized(pipeline: Pipeline, wanted: Message) -> Iterator[bytes]:
+    """Yield the same, each serialized."""
+    named = {field.name for field, _ in wanted.ListFields()}
     if wanted.table_id == 0:
         for name in ("match", "action", "priority", "controller_metadata", "metadata"):
-            if name in {field.name for field, _ in wanted.ListFields()}:
+            if name in named:
                 raise invalid(f"a read of all tables cannot be filtered by {name}")
-        tables = list(pipeline.info.tables.values())
+        codecs = list(pipeline.codecs.values())
     else:
-        tables = [pipeline.info.table(wanted.table_id)]
-        if wanted.HasField("time_since_last_hit") and (
-            wanted.is_default_action or not tables[0].idle_timeout
-        ):
-            raise invalid(f"table {tables[0].name}: nothing here has an idle timeout")
-    for table in tables:
+        codecs = [pipeline.codec(wanted.table_id)]
+        table = codecs[0].table
+        if "time_since_last_hit" in named and (wanted.is_default_action or not table.idle_timeout):
+            raise invalid(f"table {table.name}: nothing here has an idle timeout")
+    for codec in codecs:
         if wanted.is_default_action:
-            yield from _read_default(pipeline, table)
+            yield from _read_default(pipeline, codec)
+        elif named <= {"table_id"}:
+            for stored in codec.store.packed_entries():
+                yield stored.wire or _wire(pipeline, codec, stored)
         else:
-            yield from _read_entries(pipeline, table, wanted)
+            for message in _read_entries(pipeline, codec, wanted):
+                yield message.SerializeToString()
 
 
-def _read_default(pipeline: Pipeline, table: TableInfo) -> Iterator[Message]:
-    default = pipeline.switch.table(table.name).default()
+def _read_default(pipeline: Pipeline, codec: TableCodec) -> Iterator[bytes]:
+    default, table = codec.store.default(), codec.table
     message = p4runtime_pb2.TableEntry(table_id=table.id, is_default_action=True)
-    if default is not None and encode_action(pipeline, *default, message.action.action):
+    if default is not None and encode_action(pipeline.info, *default, message.action.action):
         _note(message, pipeline.default_notes.get(table.name))
-        yield message
+        yield message.SerializeToString()
 
 
-def _read_entries(pipeline: Pipeline, table: TableInfo, wanted: Message) -> Iterator[Message]:
+def _read_entries(pipeline: Pipeline, codec: TableCodec, wanted: Message) -> Iterator[Message]:
     selected, action_id = wanted.action, wanted.action.action.action_id
-    for entry in entries_with(pipeline, table, wanted):
-        message = _encode_entry(pipeline, table, entry, wanted)
+    for stored in stored_with(pipeline, codec.table, wanted):
+        message = _encode_entry(pipeline, codec, stored, wanted)
         if selected.WhichOneof("type") in _REFERENCES and message.action != selected:
             continue
         if action_id and message.action.action.action_id != action_id:
@@ -204,34 +230,41 @@ def read_one(pipeline: Pipeline, wanted: Message) -> Message:
 
     Raises ControlError NOT_FOUND.
     """
-    table = pipeline.info.table(wanted.table_id)
-    entry = pipeline.switch.table(table.name).entry(decode_key(table, wanted), wanted.priority)
-    return _encode_entry(pipeline, table, entry, wanted)
+    codec = pipeline.codec(wanted.table_id)
+    key = codec.store.keys.pack(decode_key(codec.table, wanted), wanted.priority)
+    return _encode_entry(pipeline, codec, codec.store.packed_entry(key), wanted)
 
 
-def _encode_entry(pipeline: Pipeline, table: TableInfo, entry: Entry, wanted: Message) -> Message:
-    """Return an entry as a TableEntry, with the direct resources that a read wants."""
+def _wire(pipeline: Pipeline, codec: TableCodec, stored: PackedEntry) -> bytes:
+    """Return an entry as a serialized TableEntry, without direct resources, and keep it with the entry."""
+    table, entry = codec.table, codec.store.unpacked(stored)
     message = encode_key(table, entry.key, entry.priority)
     if entry.via is not None:
         encode_via(pipeline, entry.via, message.action)
     else:
-        encode_action(pipeline, entry.action, entry.args, message.action.action)
+        encode_action(pipeline.info, entry.action, entry.args, message.action.action)
     if pipeline.notes:
-        _note(message, pipeline.notes.get((table.name, entry.key, entry.priority)))
+        _note(message, pipeline.notes.get((table.name, stored.key)))
     if table.constant:
         message.is_const = True
+    if entry.timeout_ns:
+        message.idle_timeout_ns = entry.timeout_ns
+    stored.wire = message.SerializeToString()
+    return stored.wire
+
+
+def _encode_entry(pipeline: Pipeline, codec: TableCodec, stored: PackedEntry, wanted: Message) -> Message:
+    """Return an entry as a TableEntry, with the direct resources that a read wants."""
+    table, store = codec.table, codec.store
+    message = p4runtime_pb2.TableEntry.FromString(stored.wire or _wire(pipeline, codec, stored))
+    entry = store.unpacked(stored)
     if wanted.HasField("counter_data") and table.counted:
-        count = pipeline.switch.table(table.name).count(entry.key, entry.priority)
-        message.counter_data.CopyFrom(encode_count(count))
+        message.counter_data.CopyFrom(encode_count(store.count(entry.key, entry.priority)))
     if wanted.HasField("meter_config") and entry.meter is not None:
         message.meter_config.CopyFrom(encode_config(entry.meter))
     if wanted.HasField("meter_counter_data") and table.id in pipeline.info.direct_meters:
-        marked = pipeline.switch.table(table.name).marked(entry.key, entry.priority)
-        message.meter_counter_data.CopyFrom(encode_marked(marked))
-    if entry.timeout_ns:
-        message.idle_timeout_ns = entry.timeout_ns
+        message.meter_counter_data.CopyFrom(encode_marked(store.marked(entry.key, entry.priority)))
     if wanted.HasField("time_since_last_hit") and table.idle_timeout:
-        elapsed = pipeline.switch.table(table.name).idle_time(entry.key, entry.priority)
-        message.time_since_last_hit.elapsed_ns = elapsed
+        message.time_since_last_hit.elapsed_ns = store.idle_time(entry.key, entry.priority)
         message.time_since_last_hit.SetInParent()
     return message

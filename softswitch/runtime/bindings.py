@@ -3,6 +3,7 @@
 
 import ctypes
 import functools
+import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -37,16 +38,13 @@ SIGNATURES: Final[Signatures] = {
     "swc_start_trace": (c_int, [c_void_p, c_void_p, _WORDS, c_uint64, c_uint32]),
     "swc_stop_trace": (None, [c_void_p]),
     "swc_read_trace": (c_uint32, [c_void_p, c_void_p, _WORDS]),
-    "swc_insert": (
-        c_int64,
-        [c_void_p, c_uint32, _WORDS, _WORDS, c_int32, c_uint32, _WORDS],
-    ),
-    "swc_modify": (None, [c_void_p, c_uint32, c_uint32, c_uint32, _WORDS]),
+    "swc_insert": (c_int64, [c_void_p, c_uint32, c_char_p, c_int32, c_uint32, c_char_p]),
+    "swc_modify": (None, [c_void_p, c_uint32, c_uint32, c_uint32, c_char_p]),
     "swc_remove": (None, [c_void_p, c_uint32, c_uint32]),
-    "swc_default": (None, [c_void_p, c_uint32, c_uint32, _WORDS]),
+    "swc_default": (None, [c_void_p, c_uint32, c_uint32, c_char_p]),
     "swc_entry_count": (None, [c_void_p, c_uint32, c_uint32, _WORDS]),
     "swc_set_entry_count": (None, [c_void_p, c_uint32, c_uint32, _WORDS]),
-    "swc_set_member": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32, _WORDS]),
+    "swc_set_member": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32, c_char_p]),
     "swc_remove_member": (None, [c_void_p, c_uint32, c_uint32]),
     "swc_set_member_group": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32, POINTER(c_uint32)]),
     "swc_remove_member_group": (None, [c_void_p, c_uint32, c_uint32]),
@@ -77,6 +75,11 @@ SIGNATURES: Final[Signatures] = {
     "swc_assertion": (c_uint64, [c_void_p, c_uint32]),
     "swc_set_register": (None, [c_void_p, c_uint32, c_uint64, c_char_p]),
 }
+
+
+def words(values: Sequence[int]) -> bytes:
+    """Return numbers as the 64-bit words of a native entry."""
+    return struct.pack(f"<{len(values)}Q", *values)
 
 
 def _words(values: Sequence[int]) -> Any:
@@ -193,32 +196,25 @@ class NativeSwitch:
         self._c.swc_stats(self.handle, out)
         return out[0], out[1], out[2], out[3], out[4]
 
-    def insert(
-        self,
-        table: int,
-        key: Sequence[int],
-        check: Sequence[int],
-        priority: int,
-        action: int,
-        args: Sequence[int],
-    ) -> int:
-        """Add an entry (see table.h); return its handle, or -1 when memory ran out."""
-        handle: int = self._c.swc_insert(
-            self.handle, table, _words(key), _words(check), priority, action, _words(args)
-        )
+    def insert(self, table: int, key: bytes, priority: int, action: int, args: bytes) -> int:
+        """Add an entry (see table.h); return its handle, or -1 when memory ran out.
+
+        `key`: the key's words; in a table with masks, those of the mask behind them.
+        """
+        handle: int = self._c.swc_insert(self.handle, table, key, priority, action, args)
         return handle
 
-    def modify(self, table: int, handle: int, action: int, args: Sequence[int]) -> None:
+    def modify(self, table: int, handle: int, action: int, args: bytes) -> None:
         """Replace an entry's action."""
-        self._c.swc_modify(self.handle, table, handle, action, _words(args))
+        self._c.swc_modify(self.handle, table, handle, action, args)
 
     def remove(self, table: int, handle: int) -> None:
         """Remove an entry."""
         self._c.swc_remove(self.handle, table, handle)
 
-    def set_default(self, table: int, action: int, args: Sequence[int]) -> None:
+    def set_default(self, table: int, action: int, args: bytes) -> None:
         """Set what a miss does."""
-        self._c.swc_default(self.handle, table, action, _words(args))
+        self._c.swc_default(self.handle, table, action, args)
 
     def entry_count(self, table: int, handle: int) -> tuple[int, int]:
         """Return packets and bytes an entry has matched."""
@@ -230,9 +226,9 @@ class NativeSwitch:
         """Set an entry's counter."""
         self._c.swc_set_entry_count(self.handle, table, handle, _words([packets, octets]))
 
-    def set_member(self, profile: int, handle: int, action: int, args: Sequence[int]) -> None:
+    def set_member(self, profile: int, handle: int, action: int, args: bytes) -> None:
         """Make a member of an action profile, or replace its action."""
-        if self._c.swc_set_member(self.handle, profile, handle, action, _words(args)):
+        if self._c.swc_set_member(self.handle, profile, handle, action, args):
             raise MemoryError("no memory for a member of an action profile")
 
     def remove_member(self, profile: int, handle: int) -> None:

@@ -239,11 +239,13 @@ uint32_t swc_read_trace(sw_switch *sw, uint64_t *out, uint64_t *lost)
 
 // -- tables ---------------------------------------------------------------------------------------
 
-int64_t swc_insert(sw_switch *sw, uint32_t table, const uint64_t *key, const uint64_t *check,
-                   int32_t priority, uint32_t action, const uint64_t *args)
+// Behind the words of a ternary key are those of its mask.
+int64_t swc_insert(sw_switch *sw, uint32_t table, const uint64_t *key, int32_t priority, uint32_t action,
+                   const uint64_t *args)
 {
+    sw_table *t = &state(sw)->tables[table];
     lock(sw);
-    int64_t handle = sw_table_insert(&state(sw)->tables[table], key, check, priority, action, args);
+    int64_t handle = sw_table_insert(t, key, key + t->desc->key_words, priority, action, args);
     unlock(sw);
     return handle;
 }

@@ -6,10 +6,9 @@ import itertools
 
 from weir.softswitch.runtime.bindings import NativeSwitch
 from weir.softswitch.runtime.queueing import NEVER
-from weir.softswitch.state.entry import Match
 
-Identity = tuple[tuple[Match, ...], int]
-"""Key and priority of an entry."""
+Identity = bytes
+"""The packed key of an entry."""
 
 
 class IdleTimes:
