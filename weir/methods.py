@@ -5,8 +5,11 @@ Most are sparsifiers, known by their registry alone; beside them there are metho
 all-reduce altogether. torch is imported when somebody asks, not before.
 """
 
+import importlib.util
 import json
+import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import typer
@@ -84,6 +87,37 @@ def find_method(name: str) -> Method:
     if name not in known:
         raise ValueError(f"no method is called {name!r}; there are {', '.join(known)}")
     return known[name]
+
+
+def load_plugin(path: Path) -> None:
+    """Run a Python file that registers methods of one's own; once in a process.
+
+    Raises:
+        ValueError: a file that is not there, that fails, or that registers nothing; the message names it.
+    """
+    from weir.host_agent.compression.sparsifiers import sparsifier_names
+
+    path = path.resolve()
+    if path in _loaded:
+        return
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    before = sparsifier_names()
+    name = f"weir_plugin_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{path} is no Python file: its name is to end with .py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"{path}: {type(error).__name__}: {error}") from error
+    if sparsifier_names() == before:
+        raise ValueError(f"{path} registers no method: see docs/add-a-method.md")
+    _loaded.add(path)
+
+
+_loaded: Final[set[Path]] = set()
 
 
 def list_methods(

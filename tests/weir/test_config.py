@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from weir.compare.config import make_comparison
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.network import NetworkSpec
 from weir.train.config import PRESETS, ConfigError, make_config
@@ -130,3 +131,18 @@ def test_another_models_policy_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["cnn", "lm"])
 def test_a_preset_knows_how_many_samples_there_are(model: str) -> None:
     assert len(make_task(make_config(model=model)).data.train) == PRESETS[model].samples
+
+
+def test_what_a_plugin_must_be(tmp_path: Path) -> None:
+    empty, broken = tmp_path / "empty.py", tmp_path / "broken.py"
+    empty.write_text("x = 1\n")
+    broken.write_text("import no_such_module\n")
+    for path, says in (
+        (tmp_path / "none.py", "there is no file"),
+        (empty, "registers no method"),
+        (broken, "ModuleNotFoundError: No module named 'no_such_module'"),
+    ):
+        with pytest.raises(ConfigError, match=f"--plugin: .*{says}"):
+            make_config(plugin=[path])
+        with pytest.raises(ConfigError, match=f"--plugin: .*{says}"):
+            make_comparison("dense", seeds=1, plugin=[path])

@@ -200,6 +200,28 @@ def is_rank(pid: int, rank: int) -> bool:
     return f"RANK={rank}" in Path(f"/proc/{pid}/environ").read_text().split("\0")
 
 
+def test_a_method_of_ones_own_needs_no_change_of_the_package(tmp_path: Path) -> None:
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(
+        "import weir.torch\n"
+        "HALF = 0.5\n"
+        "@weir.torch.register_sparsifier\n"
+        "class EveryOther(weir.torch.Sparsifier):\n"
+        "    name = 'every-other'\n"
+        "    summary = 'Every other value.'\n"
+        "    def encode(self, gradient, span):\n"
+        "        sent = HALF * 2 * gradient\n"
+        "        sent[1::2] = 0\n"
+        "        return sent\n"
+    )
+    options = ("--model", "mlp", "--epochs", "1", "--max-steps", "3", "--no-reference")
+    status, output = train(tmp_path / "runs", "--plugin", str(plugin), "--method", "every-other", *options)
+    assert status == 0, output
+    assert 0.2 < summary(tmp_path / "runs")["runs"]["weir"]["density"] <= 0.5
+    status, output = train(tmp_path / "no", "--method", "every-other", *options)
+    assert status == 2 and "no method is called 'every-other'" in output
+
+
 def test_a_gradient_that_is_no_number_is_said_once_without_tracebacks(tmp_path: Path) -> None:
     status, output = train(tmp_path, "--model", "mlp", "--lr", "1e30", "--epochs", "1")
     assert status == 1
@@ -220,11 +242,30 @@ def test_a_switch_that_does_not_start_has_failed(tmp_path: Path) -> None:
 
 
 def test_a_workers_exception_is_shown_with_its_traceback(tmp_path: Path) -> None:
-    status, output = train(tmp_path, "--batch-size", "5000", "--no-reference")
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(
+        "import weir.torch\n"
+        "@weir.torch.register_sparsifier\n"
+        "class Broken(weir.torch.Sparsifier):\n"
+        "    name = 'broken'\n"
+        "    summary = 'Fails.'\n"
+        "    def join(self, rank, workers):\n"
+        "        raise KeyError('this method cannot join')\n"
+        "    def encode(self, gradient, span):\n"
+        "        return gradient\n"
+    )
+    options = ("--plugin", str(plugin), "--method", "broken", "--model", "mlp", "--no-reference")
+    status, output = train(tmp_path / "runs", *options)
     assert status == 1
-    assert "Traceback" in output
-    assert "ValueError: 1438 samples make no step of 2 workers x 5000: take a smaller --batch-size" in output
-    assert summary(tmp_path)["status"] == "failed"
+    assert output.count("Traceback") == 1
+    assert "KeyError: 'this method cannot join'" in output
+    assert summary(tmp_path / "runs")["status"] == "failed"
+
+
+def test_a_batch_that_makes_no_step_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    status, output = train(tmp_path, "--batch-size", "100000")
+    assert status == 2 and len(output.splitlines()) == 1 and not list(tmp_path.iterdir())
+    assert "1,438 samples make no step of 2 workers x 100000; at most 719 will do" in output
 
 
 def test_one_launcher_per_rank_joins_a_cluster_that_is_there(tmp_path: Path) -> None:

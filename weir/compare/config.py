@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from weir.methods import find_method, methods
+from weir.methods import find_method, load_plugin, methods
 from weir.train.config import ConfigError, TrainConfig, make_config
 
 DEFAULT_METHODS: Final = "dense,omnireduce,dfs,exdyna"
@@ -57,6 +57,11 @@ def make_comparison(
     seeds: that many trainings of each method, with seeds 1, 2, .... given: settings of ``make_config``; those
     that a method has no use for are left out for it. Raises ConfigError.
     """
+    try:
+        for path in given.get("plugin") or ():
+            load_plugin(path)
+    except ValueError as error:
+        raise ConfigError(f"--plugin: {error}") from None
     chosen = _names(wanted)
     if seeds < 1:
         raise ConfigError(f"--seeds: there must be one at least, not {seeds}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from weir.methods import find_method
+from weir.methods import find_method, load_plugin
 from weir.network import Background, NetworkSpec, parse_shape
 from weir.softswitch.runtime.queueing import parse_rate
 from weir.wire.definition import MAX_WORKERS
@@ -59,6 +59,7 @@ class TrainConfig(BaseModel):
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 4
     model: Model = "resnet18"
     data: Data
+    plugin: tuple[Path, ...] = ()
     method: str = DEFAULT_METHOD
     encoding: str | None = None
     density: Annotated[float, Field(gt=0, le=1)] = 0.05
@@ -88,6 +89,17 @@ class TrainConfig(BaseModel):
     pcap: Path | None = None
     out: Path = Path("runs")
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _methods_of_plugins(cls, given: Any) -> Any:
+        """Load plugins before any other setting is looked at, also in a worker that is told the settings."""
+        for path in given.get("plugin") or ():
+            try:
+                load_plugin(Path(path))
+            except ValueError as error:
+                raise ValueError(f"--plugin: {error}") from None
+        return given
 
     @model_validator(mode="after")
     def _data_fits_model(self) -> Self:

@@ -84,6 +84,14 @@ Exclude = Annotated[
         rich_help_panel=_METHOD,
     ),
 ]
+Plugin = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Python file with methods of your own, see docs/add-a-method.md. May be given more than once.",
+        rich_help_panel=_METHOD,
+    ),
+]
 PowerSgdRank = Annotated[
     int,
     typer.Option(
@@ -183,6 +191,7 @@ _TRAINING: Final[Mapping[str, Any]] = {
     "workers": Workers,
     "model": Model,
     "data": Data,
+    "plugin": Plugin,
     "encoding": Encoding,
     "density": Density,
     "threshold": Threshold,
