@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A whole soft switch: ports, programs and the P4Runtime server, put together and taken apart in order."""
 
+import contextlib
 import logging
 import os
 import secrets
@@ -107,14 +108,14 @@ class Device:
             self._tracer = Tracer(wanted, self._switch)
 
     def stop_trace(self) -> None:
-        """Print no more. Harmless when nothing is traced."""
+        """Print no more. Harmless when nothing is traced. Raises OSError when not all was written."""
         with self._changing:
             self._stop_trace()
 
     def _stop_trace(self) -> None:
-        if self._tracer is not None:
-            self._tracer.close()
-            self._tracer = None
+        tracer, self._tracer = self._tracer, None
+        if tracer is not None:
+            tracer.close()
 
     def open_shm(self, directory: Path) -> None:
         """Take a directory for shared-memory ports. Raises PortError when another switch serves it."""
@@ -241,7 +242,8 @@ class Device:
             self._notifications.join()
             self._notifications = None
         self.loop.close()
-        self.stop_trace()
+        with contextlib.suppress(OSError):  # who wants to know calls stop_trace
+            self.stop_trace()
         if self._shm is not None:
             self._shm.close()
         self._pipelines.close()

@@ -234,6 +234,7 @@ def _serve(device: Device, settings: Settings, stop: threading.Event) -> None:
     if failure:
         raise failure[0]
     device.loop.close_files()
+    device.stop_trace()
 
 
 def _log_statistics(device: Device) -> None:

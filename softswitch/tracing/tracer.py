@@ -55,6 +55,7 @@ class Tracer:
         self._switch: Recorded | None = None
         self._prepared: Recorded | None = None
         self._text: TraceText | None = None
+        self._failure: OSError | None = None
         self._stopping = threading.Event()
         if switch is not None:
             self.follow(switch)
@@ -71,25 +72,38 @@ class Tracer:
         if switch is not self._prepared:
             self.prepare(switch)
         with self._lock:
-            self._print()
+            self._try_to_print()
             self._switch, self._text = switch, TraceText(switch.program, full=self._wanted.full)
 
     def close(self) -> None:
-        """Print the rest and let the switch record no more."""
+        """Print the rest and let the switch record no more. Raises OSError when not all was written."""
         self._stopping.set()
         self._thread.join()
         with self._lock:
-            self._print()
+            self._try_to_print()
             if self._switch is not None:
                 self._switch.recorder.stop()
                 self._switch = None
         if self._wanted.file is not None:
-            self._out.close()
+            try:
+                self._out.close()
+            except OSError as error:
+                self._failure = self._failure or error
+        if self._failure is not None:
+            raise OSError(self._failure.errno, self._failure.strerror, str(self._wanted.file or "stderr"))
 
     def _watch(self) -> None:
         while not self._stopping.wait(_INTERVAL):
             with self._lock:
+                self._try_to_print()
+
+    def _try_to_print(self) -> None:
+        """Print, until that fails for the first time: the switch goes on."""
+        if self._failure is None:
+            try:
                 self._print()
+            except OSError as error:
+                self._failure = error
 
     def _print(self) -> None:
         if self._switch is None or self._text is None:

@@ -136,6 +136,17 @@ def test_a_file_that_found_no_room_is_no_success(tmp_path: Path, what: str) -> N
     assert "is not complete: No space left on device" in told
 
 
+def test_a_trace_that_found_no_room_is_told_in_a_sentence(tmp_path: Path) -> None:
+    played = tmp_path / "played.pcap"
+    wrpcap(str(played), [Ether(frame())])
+    ports = ("--port", f"1=pcap:{played},")
+    command = [*_COMMAND, "--program", CONTROL, *ports, "--no-control", "--trace-file", "/dev/full"]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("weir switch: /dev/full: No space left on device\n")
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.root
 def test_what_a_full_disk_holds_of_a_capture_can_be_read(tmp_path: Path) -> None:
     played, small, copy = tmp_path / "played.pcap", tmp_path / "small", tmp_path / "copy.pcapng"
