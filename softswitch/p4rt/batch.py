@@ -3,8 +3,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final
+from typing import Final, ParamSpec
 
 from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
@@ -15,16 +14,17 @@ from weir.softswitch.p4rt.unknown import has_unknown
 
 _REQUEST: Final = p4runtime_pb2.WriteRequest
 _UPDATE: Final = p4runtime_pb2.Update
+_P = ParamSpec("_P")
 _log = logging.getLogger(__name__)
 
 Results = list[ControlError | None]
 """What became of each update, in order; None is success."""
 
 
-def attempt(action: Callable[[], None]) -> ControlError | None:
-    """Run an action; why it failed, or None. What nobody has thought of is INTERNAL, and logged."""
+def attempt(action: Callable[_P, None], *args: _P.args, **kwargs: _P.kwargs) -> ControlError | None:
+    """Run an action; return why it failed, or None. What nobody has thought of is INTERNAL, and logged."""
     try:
-        action()
+        action(*args, **kwargs)
     except ControlError as error:
         return error
     except Exception as error:
@@ -41,10 +41,10 @@ def apply(pipeline: Pipeline, request: Message) -> Results:
     Raises ControlError, having done nothing: INVALID_ARGUMENT for an atomicity that P4Runtime does not have,
     UNIMPLEMENTED when the batch would fall between a frame's ingress and its egress.
     """
-    updates = request.updates
     write = entities.write_known if has_unknown(request) else entities.write
+    updates = request.updates
     if request.atomicity == _REQUEST.CONTINUE_ON_ERROR:
-        return [attempt(partial(write, pipeline, each.type, each.entity)) for each in updates]
+        return [attempt(write, pipeline, each.type, each.entity) for each in updates]
     if request.atomicity not in (_REQUEST.ROLLBACK_ON_ERROR, _REQUEST.DATAPLANE_ATOMIC):
         raise ControlError(Code.INVALID_ARGUMENT, f"unknown atomicity {request.atomicity}")
     if request.atomicity == _REQUEST.ROLLBACK_ON_ERROR:
@@ -105,7 +105,7 @@ def _all_or_none(pipeline: Pipeline, updates: Sequence[Message], write: entities
 
 def _roll_back(pipeline: Pipeline, undo: Sequence[tuple[int, Message]]) -> None:
     for update, entity in reversed(undo):
-        error = attempt(partial(entities.write, pipeline, update, entity))
+        error = attempt(entities.write, pipeline, update, entity)
         if error is not None:
             _log.error("a batch could not be rolled back: %s", error)
 

@@ -2,7 +2,8 @@
 """Keys of table entries: P4Runtime's FieldMatch to and from the switch's matches (specification 9.1.1)."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from weir.p4runtime.schema import p4info_pb2, p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
@@ -27,6 +28,16 @@ _ONEOF: Final = {
 }
 
 
+_T = TypeVar("_T")
+Maker = Callable[[int, int], _T]
+"""Makes something of a match: of value and mask, value and prefix length, or the two ends of a range."""
+Reader = Callable[[Message], _T]
+"""Makes something of a FieldMatch, and shortens its byte strings to what they are when read.
+
+Raises ControlError INVALID_ARGUMENT, naming the field behind what has it.
+"""
+
+
 def invalid(message: str) -> ControlError:
     """Return the error for a malformed entity."""
     return ControlError(Code.INVALID_ARGUMENT, message)
@@ -36,85 +47,105 @@ def _where(what: str, field: FieldInfo) -> str:
     return what + field.place
 
 
-def _number(data: bytes, field: FieldInfo, message: Message, what: str) -> int:
-    """Return a byte string of a match. Raises ControlError, first of all for a match of another kind."""
-    value = int.from_bytes(data, "big")
-    if not data or value >> field.bits:
-        kind, wanted = message.WhichOneof("field_match_type"), _ONEOF.get(field.match_type)
-        if kind != wanted:
-            raise invalid(f"{_where(what, field)} is matched as {kind}, but is {wanted}")
-        decode(data, field.bits, what, field.place)
-    return value
+def _refuse(data: bytes, field: FieldInfo, message: Message, what: str) -> None:
+    """Raise the ControlError for a wrong byte string, which that of a match of another kind is, too."""
+    kind, wanted = message.WhichOneof("field_match_type"), _ONEOF.get(field.match_type)
+    if kind != wanted:
+        raise invalid(f"{_where(what, field)} is matched as {kind}, but is {wanted}")
+    decode(data, field.bits, what, field.place)
 
 
-def _exact(field: FieldInfo, message: Message, what: str) -> tuple[int, int]:
-    part = message.exact
-    data = part.value
-    value = _number(data, field, message, what)
-    if not data[0]:
-        part.value = encode(value)
-    return value, (1 << field.bits) - 1
+def _single(field: FieldInfo, what: str, make: Maker[_T]) -> Reader[_T]:
+    """Read an exact or optional match: one value."""
+    name, bits, full = _ONEOF[field.match_type], field.bits, (1 << field.bits) - 1
+    part_of, number = attrgetter(name), int.from_bytes
+
+    def read(message: Message) -> _T:
+        part = part_of(message)
+        data = part.value
+        value = number(data, "big")
+        if value >> bits or not data:
+            _refuse(data, field, message, what)
+        if not data[0]:
+            part.value = encode(value)
+        return make(value, full)
+
+    return read
 
 
-def _optional(field: FieldInfo, message: Message, what: str) -> tuple[int, int]:
-    part = message.optional
-    data = part.value
-    value = _number(data, field, message, what)
-    if not data[0]:
-        part.value = encode(value)
-    return value, (1 << field.bits) - 1
+def _pair(field: FieldInfo, what: str, first: str, second: str) -> Reader[tuple[int, int]]:
+    """Read a match that is two byte strings: a value and a mask, or the ends of a range."""
+    name, bits = _ONEOF[field.match_type], field.bits
+
+    def read(message: Message) -> tuple[int, int]:
+        part = getattr(message, name)
+        data = getattr(part, first), getattr(part, second)
+        numbers = int.from_bytes(data[0], "big"), int.from_bytes(data[1], "big")
+        for string, value in zip(data, numbers, strict=True):
+            if value >> bits or not string:
+                _refuse(string, field, message, what)
+        if not (data[0][0] and data[1][0]):
+            setattr(part, first, encode(numbers[0]))
+            setattr(part, second, encode(numbers[1]))
+        return numbers
+
+    return read
 
 
-def _lpm(field: FieldInfo, message: Message, what: str) -> tuple[int, int]:
-    part = message.lpm
-    data, length, bits = part.value, part.prefix_len, field.bits
-    value = _number(data, field, message, what)
-    if not 0 < length <= bits:
-        raise invalid(f"{_where(what, field)}: prefix length {length} is not in 1..{bits} (leave 0 out)")
-    if value & ((1 << bits - length) - 1):
-        raise invalid(f"{_where(what, field)}: bits beyond the prefix are not zero")
-    if not data[0]:
-        part.value = encode(value)
-    return value, length
+def _lpm(field: FieldInfo, what: str, make: Maker[_T]) -> Reader[_T]:
+    bits, number = field.bits, int.from_bytes
+
+    def read(message: Message) -> _T:
+        part = message.lpm
+        data, length = part.value, part.prefix_len
+        value = number(data, "big")
+        if value >> bits or not data:
+            _refuse(data, field, message, what)
+        if not 0 < length <= bits:
+            raise invalid(f"{_where(what, field)}: prefix length {length} is not in 1..{bits} (leave 0 out)")
+        if value & ((1 << bits - length) - 1):
+            raise invalid(f"{_where(what, field)}: bits beyond the prefix are not zero")
+        if not data[0]:
+            part.value = encode(value)
+        return make(value, length)
+
+    return read
 
 
-def _ternary(field: FieldInfo, message: Message, what: str) -> tuple[int, int]:
-    part = message.ternary
-    value, mask = _number(part.value, field, message, what), _number(part.mask, field, message, what)
-    if mask == 0:
-        raise invalid(f"{_where(what, field)}: mask 0 matches everything; leave the field out instead")
-    if value & ~mask:
-        raise invalid(f"{_where(what, field)}: bits outside the mask are not zero")
-    if not (part.value[0] and part.mask[0]):
-        part.value, part.mask = encode(value), encode(mask)
-    return value, mask
+def _ternary(field: FieldInfo, what: str, make: Maker[_T]) -> Reader[_T]:
+    pair = _pair(field, what, "value", "mask")
+
+    def read(message: Message) -> _T:
+        value, mask = pair(message)
+        if mask == 0:
+            raise invalid(f"{_where(what, field)}: mask 0 matches everything; leave the field out instead")
+        if value & ~mask:
+            raise invalid(f"{_where(what, field)}: bits outside the mask are not zero")
+        return make(value, mask)
+
+    return read
 
 
-def _range(field: FieldInfo, message: Message, what: str) -> tuple[int, int]:
-    part = message.range
-    low, high = _number(part.low, field, message, what), _number(part.high, field, message, what)
-    if low > high:
-        raise invalid(f"{_where(what, field)}: low {low} is above high {high}")
-    if low == 0 and high == (1 << field.bits) - 1:
-        raise invalid(f"{_where(what, field)}: the range is everything; leave the field out instead")
-    if not (part.low[0] and part.high[0]):
-        part.low, part.high = encode(low), encode(high)
-    return low, high
+def _range(field: FieldInfo, what: str, make: Maker[_T]) -> Reader[_T]:
+    pair = _pair(field, what, "low", "high")
+
+    def read(message: Message) -> _T:
+        low, high = pair(message)
+        if low > high:
+            raise invalid(f"{_where(what, field)}: low {low} is above high {high}")
+        if low == 0 and high == (1 << field.bits) - 1:
+            raise invalid(f"{_where(what, field)}: the range is everything; leave the field out instead")
+        return make(low, high)
+
+    return read
 
 
-Reader = Callable[[FieldInfo, Message, str], tuple[int, int]]
-"""Returns a FieldMatch as two numbers, and shortens its byte strings to what they are when read.
-
-The numbers are value and mask, value and prefix length, or the ends of a range. Raises ControlError
-INVALID_ARGUMENT, naming the field behind what has it.
-"""
-
-_READERS: Final[dict[int, Reader]] = {
-    _TYPES.EXACT: _exact,
+_READERS: Final[dict[int, Callable[[FieldInfo, str, Maker[Any]], Reader[Any]]]] = {
+    _TYPES.EXACT: _single,
     _TYPES.LPM: _lpm,
     _TYPES.TERNARY: _ternary,
     _TYPES.RANGE: _range,
-    _TYPES.OPTIONAL: _optional,
+    _TYPES.OPTIONAL: _single,
 }
 _MATCHES: Final[dict[int, Callable[[int, int], Match]]] = {
     _TYPES.EXACT: lambda value, _: Exact(value),
@@ -125,14 +156,17 @@ _MATCHES: Final[dict[int, Callable[[int, int], Match]]] = {
 }
 
 
-def _unserved(field: FieldInfo, message: Message, what: str) -> tuple[int, int]:
-    kind = message.WhichOneof("field_match_type")
-    raise invalid(f"{_where(what, field)} is matched as {kind}, but is of another kind")
+def _unserved(field: FieldInfo, what: str, _: Maker[_T]) -> Reader[_T]:
+    def read(message: Message) -> _T:
+        kind = message.WhichOneof("field_match_type")
+        raise invalid(f"{_where(what, field)} is matched as {kind}, but is of another kind")
+
+    return read
 
 
-def reader(field: FieldInfo) -> Reader:
-    """Return what reads the matches of a key field."""
-    return _READERS.get(field.match_type, _unserved)
+def reader(field: FieldInfo, what: str, make: Maker[_T]) -> Reader[_T]:
+    """Return what reads the matches of a key field of ``what``, and makes something of each."""
+    return _READERS.get(field.match_type, _unserved)(field, what, make)
 
 
 def wildcard(field: FieldInfo) -> tuple[int, int] | None:
@@ -156,22 +190,36 @@ def decode_key(table: TableInfo, entry: Message) -> tuple[Match, ...]:
 
 def decode_matches(what: str, fields: Sequence[FieldInfo], messages: Iterable[Message]) -> tuple[Match, ...]:
     """FieldMatch messages as one match per field, in order. Raises ControlError INVALID_ARGUMENT."""
+    found, extra = by_field(what, [field.id for field in fields], list(messages))
+    key: list[Match] = []
+    for field, message in zip(fields, found, strict=True):
+        make, without = _MATCHES.get(field.match_type, Ternary), wildcard(field)
+        if message is not None:
+            key.append(reader(field, what, make)(message))
+        elif without is not None:
+            key.append(make(*without))
+        else:
+            raise missing(field, what)
+    if extra is not None:
+        raise extra
+    return tuple(key)
+
+
+def by_field(
+    what: str, order: Sequence[int], messages: Iterable[Message]
+) -> tuple[list[Message | None], ControlError | None]:
+    """Return one FieldMatch, or None, for each field id, and the error if there is one for another field.
+
+    Raises ControlError for two for one field.
+    """
     given: dict[int, Message] = {}
     for message in messages:
         number = message.field_id
         if number in given:
             raise invalid(f"{what}: field {number} is given twice")
         given[number] = message
-    key: list[Match] = []
-    for field in fields:
-        found = given.pop(field.id, None)
-        numbers = wildcard(field) if found is None else reader(field)(field, found, what)
-        if numbers is None:
-            raise missing(field, what)
-        key.append(_MATCHES[field.match_type](*numbers))
-    if given:
-        raise invalid(f"{what} has no field with id {min(given)}")
-    return tuple(key)
+    found = [given.pop(number, None) for number in order]
+    return found, invalid(f"{what} has no field with id {min(given)}") if given else None
 
 
 def check_priority(table: TableInfo, priority: int) -> None:

@@ -4,7 +4,6 @@
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
@@ -116,7 +115,7 @@ class P4RuntimeService:
             def add(entity: Any) -> None:
                 found.extend(entities.read_responses(pipeline, entity))
 
-            results = [batch.attempt(partial(add, entity)) for entity in request.entities]
+            results = [batch.attempt(add, entity) for entity in request.entities]
         return found, results
 
     def _set_config(self, request: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.actions import decode_action, encode_action
-from weir.softswitch.p4rt.keys import Message, Reader, invalid, missing, reader, wildcard
+from weir.softswitch.p4rt.keys import Message, Reader, by_field, invalid, missing, reader, wildcard
 from weir.softswitch.p4rt.p4info import FieldInfo, P4InfoIndex, TableInfo
 from weir.softswitch.program.types import MatchKind, TableKey
 from weir.softswitch.state.packed_keys import Put, check_fits
@@ -26,10 +26,8 @@ class PackedAction(NamedTuple):
 
 
 class _Field(NamedTuple):
-    id: int
     info: FieldInfo
-    read: Reader
-    put: Put
+    read: Reader[int]  # placed
     wildcard: int | None  # placed
 
 
@@ -44,6 +42,7 @@ class TableCodec:
         self.table: Final = table
         self.store: Final = store
         self._info = info
+        self._seal = store.keys.seal
         self._order = [field.id for field in table.fields]
         self._fields = tuple(
             _field(table, *each) for each in zip(table.fields, keys, store.keys.put, strict=True)
@@ -55,25 +54,23 @@ class TableCodec:
 
         Byte strings are shortened in the messages to what they are when read. Raises ControlError.
         """
-        given: dict[int, Message] = {}
-        for message in matches:
-            number = message.field_id
-            if number in given:
-                raise invalid(f"{self.table.title}: field {number} is given twice")
-            given[number] = message
-        complete = list(given) == self._order
-        bits, title = 0, self.table.title
-        for number, info, read, put, without in self._fields:
-            found = given.pop(number, None)
-            if found is not None:
-                bits |= put(*read(info, found, title))
+        messages = list(matches)
+        found: list[Message | None] = messages
+        extra = None
+        complete = [message.field_id for message in messages] == self._order
+        if not complete:
+            found, extra = by_field(self.table.title, self._order, messages)
+        bits = 0
+        for message, (info, read, without) in zip(found, self._fields, strict=True):
+            if message is not None:
+                bits |= read(message)
             elif without is not None:
                 bits |= without
             else:
-                raise missing(info, title)
-        if given:
-            raise invalid(f"{title} has no field with id {min(given)}")
-        return self.store.keys.seal(bits, priority), complete
+                raise missing(info, self.table.title)
+        if extra is not None:
+            raise extra
+        return self._seal(bits, priority), complete
 
     def check_action(self, message: Message, *, default: bool) -> tuple[str, tuple[int, ...]]:
         """Return the action and the arguments of an Action of this table. Raises ControlError."""
@@ -101,7 +98,7 @@ def _field(table: TableInfo, info: FieldInfo, key: TableKey, put: Put) -> _Field
     if info.bits != key.bits:
         put = _translated(key, put, table.name)
     without = wildcard(info)
-    return _Field(info.id, info, reader(info), put, None if without is None else put(*without))
+    return _Field(info, reader(info, table.title, put), None if without is None else put(*without))
 
 
 def _translated(key: TableKey, put: Put, table: str) -> Put:

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from weir.native.build import Signatures
@@ -38,7 +38,7 @@ SIGNATURES: Final[Signatures] = {
     "swc_start_trace": (c_int, [c_void_p, c_void_p, _WORDS, c_uint64, c_uint32]),
     "swc_stop_trace": (None, [c_void_p]),
     "swc_read_trace": (c_uint32, [c_void_p, c_void_p, _WORDS]),
-    "swc_insert": (c_int64, [c_void_p, c_uint32, c_char_p, c_int32, c_uint32, c_char_p]),
+    "swc_insert": (c_int64, [c_void_p, c_uint32, c_char_p, c_uint32, c_char_p]),
     "swc_modify": (None, [c_void_p, c_uint32, c_uint32, c_uint32, c_char_p]),
     "swc_remove": (None, [c_void_p, c_uint32, c_uint32]),
     "swc_default": (None, [c_void_p, c_uint32, c_uint32, c_char_p]),
@@ -196,12 +196,12 @@ class NativeSwitch:
         self._c.swc_stats(self.handle, out)
         return out[0], out[1], out[2], out[3], out[4]
 
-    def insert(self, table: int, key: bytes, priority: int, action: int, args: bytes) -> int:
-        """Add an entry (see table.h); return its handle, or -1 when memory ran out.
+    def insert(self, table: int, key: bytes, action: int, args: bytes) -> int:
+        """Add an entry; return its handle, or -1 when memory ran out.
 
-        `key`: the key's words; in a table with masks, those of the mask behind them.
+        `key`: the key's words; with masks, the mask's; and unless it is exact, the priority (see table.h).
         """
-        handle: int = self._c.swc_insert(self.handle, table, key, priority, action, args)
+        handle: int = self._c.swc_insert(self.handle, table, key, action, args)
         return handle
 
     def modify(self, table: int, handle: int, action: int, args: bytes) -> None:

@@ -239,13 +239,15 @@ uint32_t swc_read_trace(sw_switch *sw, uint64_t *out, uint64_t *lost)
 
 // -- tables ---------------------------------------------------------------------------------------
 
-// Behind the words of a ternary key are those of its mask.
-int64_t swc_insert(sw_switch *sw, uint32_t table, const uint64_t *key, int32_t priority, uint32_t action,
-                   const uint64_t *args)
+// `key`: the words of the key; of a ternary one, then those of the mask; unless it is exact, then the priority.
+int64_t swc_insert(sw_switch *sw, uint32_t table, const uint64_t *key, uint32_t action, const uint64_t *args)
 {
     sw_table *t = &state(sw)->tables[table];
+    const uint64_t *check = key + t->desc->key_words;
+    const uint64_t *behind = t->desc->kind == SW_TERNARY ? check + t->desc->key_words : check;
+    int32_t priority = t->desc->kind == SW_EXACT ? 0 : (int32_t)*behind;
     lock(sw);
-    int64_t handle = sw_table_insert(t, key, key + t->desc->key_words, priority, action, args);
+    int64_t handle = sw_table_insert(t, key, check, priority, action, args);
     unlock(sw);
     return handle;
 }

@@ -59,10 +59,6 @@ class PackedKeys:
             bits |= put(*_numbers(match, field, self._table.name))
         return self.seal(bits, priority)
 
-    def priority(self, packed: bytes) -> int:
-        """Return the native priority of a packed key: for a longest prefix, its length."""
-        return int.from_bytes(packed[self._top // 8 :], "little")
-
     def unpack(self, packed: bytes) -> tuple[tuple[Match, ...], int]:
         """Return the matches and the priority of a packed key."""
         bits = int.from_bytes(packed, "little")

@@ -2,7 +2,6 @@
 """One table as the control plane sees it: entries checked, remembered, and put into the native table."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from weir.softswitch.codegen.keys import entry_words, pack_args, unpack_args
@@ -116,7 +115,8 @@ class TableStore:
         """Do the same for an entry that is packed already, and whose fields have been checked."""
         with self._native.control:
             self._check_mutable()
-            self._check_meter(made.meter)
+            if made.meter is not None:
+                self._check_meter(made.meter)
             if made.key in self._stored:
                 key, _ = self.keys.unpack(made.key)
                 raise ControlError(Code.ALREADY_EXISTS, f"{self._table.name} already has an entry {key}")
@@ -130,13 +130,17 @@ class TableStore:
         """Do the same for an entry that is packed already, and whose fields have been checked."""
         with self._native.control:
             self._check_mutable()
-            self._check_meter(made.meter)
+            if made.meter is not None:
+                self._check_meter(made.meter)
             before = self.packed_entry(made.key)
             action, args = self._acquire(made)
             made.handle = before.handle
-            with self._between_packets():
+            if self._table.meter is None:
                 self._native.modify(self._number, made.handle, action, args)
-                self._put_meter(made.handle, made.meter)
+            else:
+                with self._native.paused():  # no packet finds an entry with another one's meter
+                    self._native.modify(self._number, made.handle, action, args)
+                    self._put_meter(made.handle, made.meter)
             if self._idle is not None:
                 self._idle.set_timeout(made.handle, made.timeout_ns)
             self._stored[made.key] = made
@@ -294,10 +298,13 @@ class TableStore:
 
     def _put(self, made: PackedEntry) -> None:
         action, args = self._acquire(made)
-        with self._between_packets():
-            handle = self._native.insert(self._number, made.key, self.keys.priority(made.key), action, args)
-            if handle >= 0 and made.meter is not None:
-                self._put_meter(handle, made.meter)
+        if made.meter is None:
+            handle = self._native.insert(self._number, made.key, action, args)
+        else:
+            with self._native.paused():  # no packet finds an entry without its meter
+                handle = self._native.insert(self._number, made.key, action, args)
+                if handle >= 0:
+                    self._put_meter(handle, made.meter)
         if handle < 0:
             self._release(made.reference)
             raise ControlError(Code.RESOURCE_EXHAUSTED, f"no memory for an entry of {self._table.name}")
@@ -306,13 +313,7 @@ class TableStore:
         if self._idle is not None:
             self._idle.begin(handle, made.key, made.timeout_ns)
 
-    def _between_packets(self) -> AbstractContextManager[None]:
-        """Keep packets of a table with a meter from finding an entry with another one's."""
-        return nullcontext() if self._table.meter is None else self._native.paused()
-
-    def _check_meter(self, config: MeterConfig | None) -> None:
-        if config is None:
-            return
+    def _check_meter(self, config: MeterConfig) -> None:
         if self._table.meter is None:
             raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no direct meter")
         meter_words(config, self._table.name)
@@ -368,7 +369,8 @@ class TableStore:
             raise ControlError(Code.INVALID_ARGUMENT, f"entries of {self._table.name} do not age")
         if not 0 <= entry.timeout_ns < 1 << 63:
             raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name}: timeout {entry.timeout_ns}")
-        self._check_meter(entry.meter)
+        if entry.meter is not None:
+            self._check_meter(entry.meter)
         if self._profile is None:
             if entry.via is not None:
                 raise ControlError(Code.INVALID_ARGUMENT, f"{self._table.name} has no action profile")
