@@ -200,6 +200,7 @@ def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     for words in ("layer class 0 (front)", "magnitude class 3 (large)", "not sent again", "whole tensor"):
         assert words in done.stdout
+    assert "One seed: differences in accuracy may be chance" in done.stdout
     assert out.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
     made = LossPolicy.load(out)
     assert not made.lossless  # any accuracy was good enough

@@ -21,6 +21,10 @@ _NAMES: Final = {
     f"magnitude {MAGNITUDE_CLASSES - 1}": f"magnitude class {MAGNITUDE_CLASSES - 1} (large)",
     "policy": "all classes at once, scale",
 }
+ONE_SEED: Final = (
+    "One seed: differences in accuracy may be chance, and so may where they pass the tolerance; "
+    "--seeds 3 shows the mean of three."
+)
 _BLUE, _GREY, _ORANGE = "#1f77b4", "#888888", "#ff7f0e"
 
 
@@ -68,6 +72,8 @@ def tables(done: Calibration) -> RenderableType:
         "sent again with the next step's, but where it says that they are not.",
         style="dim",
     )
+    if config.seeds == 1:
+        notes.append(f"\n{ONE_SEED}")
     return Group(found, notes, budgets)
 
 
@@ -96,6 +102,8 @@ def draw(path: Path, done: Calibration) -> None:
     _curves(curves, done)
     _bars(layers, "layer", "Tolerated loss by layer class", "front to back", done)
     _bars(magnitudes, "magnitude", "Tolerated loss by magnitude class", "small to large", done)
+    if config.seeds == 1:
+        figure.supxlabel(ONE_SEED, fontsize=10, color="#d62728", wrap=True)
     figure.savefig(path, dpi=120)
 
 
