@@ -71,8 +71,9 @@ def write(pipeline: Pipeline, update: int, entity: Message) -> None:
     """Apply one Update.Type to one entity. Raises ControlError; then nothing has changed."""
     if update not in _TYPES:
         raise invalid(f"the update's type is {update or 'not set'}")
-    kind = _kind(entity)
-    _WRITERS[kind](pipeline, update, getattr(entity, kind))
+    kind = entity.WhichOneof("entity")
+    writer = _WRITERS.get(kind) or _WRITERS[_kind(entity)]
+    writer(pipeline, update, getattr(entity, kind))
 
 
 def write_known(pipeline: Pipeline, update: int, entity: Message) -> None:

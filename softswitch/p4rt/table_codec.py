@@ -16,6 +16,8 @@ from weir.softswitch.state.table_store import TableStore
 
 _ACTIONS: Final = 4096  # remembered: entries of a table often share few actions, with their arguments
 
+_SHORT: Final = 512  # bytes of an Action that is remembered; more may be padding
+
 
 class PackedAction(NamedTuple):
     """An action's number in the program and its argument words. ``canonical``: reads give the same bytes."""
@@ -32,13 +34,11 @@ class _Field(NamedTuple):
 
 
 class TableCodec:
-    """A table of P4Info and the switch's store of its entries, with what is worked out once for all of them.
+    """A table of P4Info and the store of its entries, with what is worked out once for all of them."""
 
-    Attributes:
-        action: returns the PackedAction of a serialized Action that an entry names. Raises ControlError.
-    """
-
-    def __init__(self, info: P4InfoIndex, table: TableInfo, keys: tuple[TableKey, ...], store: TableStore):
+    def __init__(
+        self, info: P4InfoIndex, table: TableInfo, keys: tuple[TableKey, ...], store: TableStore
+    ) -> None:
         self.table: Final = table
         self.store: Final = store
         self._info = info
@@ -47,7 +47,11 @@ class TableCodec:
         self._fields = tuple(
             _field(table, *each) for each in zip(table.fields, keys, store.keys.put, strict=True)
         )
-        self.action: Final[Callable[[bytes], PackedAction]] = lru_cache(_ACTIONS)(self._packed_action)
+        self._remembered: Callable[[bytes], PackedAction] = lru_cache(_ACTIONS)(self._packed_action)
+
+    def action(self, wire: bytes) -> PackedAction:
+        """Return the PackedAction of a serialized Action that an entry names. Raises ControlError."""
+        return self._remembered(wire) if len(wire) <= _SHORT else self._packed_action(wire)
 
     def pack_key(self, matches: Iterable[Message], priority: int) -> tuple[bytes, bool]:
         """Return the packed key, and whether a read gives the same matches in this order.

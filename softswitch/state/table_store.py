@@ -100,10 +100,12 @@ class TableStore:
 
     def insert(self, entry: Entry) -> None:
         """Add an entry. ALREADY_EXISTS for the same key (and priority), RESOURCE_EXHAUSTED when full."""
+        self._check_mutable()
         self.insert_packed(self._packed(entry))
 
     def modify(self, entry: Entry) -> None:
         """Replace action and arguments of the entry with this key (and priority); counters go on."""
+        self._check_mutable()
         self.modify_packed(self._packed(entry))
 
     def delete(self, key: tuple[Match, ...], priority: int = 0) -> None:
@@ -112,7 +114,7 @@ class TableStore:
         self.delete_packed(self.keys.pack(key, priority))
 
     def insert_packed(self, made: PackedEntry) -> None:
-        """Do the same for an entry that is packed already, and whose fields have been checked."""
+        """Add an entry that is packed already, and whose fields have been checked, as `insert` does."""
         with self._native.control:
             self._check_mutable()
             if made.meter is not None:
@@ -127,7 +129,7 @@ class TableStore:
             self._put(made)
 
     def modify_packed(self, made: PackedEntry) -> None:
-        """Do the same for an entry that is packed already, and whose fields have been checked."""
+        """Put a packed entry, whose fields have been checked, in place of another, as `modify` does."""
         with self._native.control:
             self._check_mutable()
             if made.meter is not None:

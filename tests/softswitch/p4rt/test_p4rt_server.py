@@ -237,6 +237,22 @@ def test_values_with_leading_zeros_are_taken_and_read_back_short(any_switch: Con
     assert all_entries(any_switch, "stations") == [entry]
 
 
+def test_fields_are_taken_in_any_order_and_read_back_in_the_tables(any_switch: Controller) -> None:
+    key = {"dst": ("ternary", _MAC, _MAC), "port": ("optional", 3), "type": ("range", 5, 600)}
+    entry = any_switch.entry("filters", key, "drop", priority=9)
+    other = p4rt.TableEntry()
+    other.CopyFrom(entry)
+    del other.match[:]
+    other.match.extend(reversed(entry.match))
+    for part, names in ((other.match[0].range, ("low", "high")), (other.match[2].ternary, ("value", "mask"))):
+        for name in names:
+            setattr(part, name, b"\0" + getattr(part, name))
+    any_switch.write("INSERT", table_entry=other)
+    assert all_entries(any_switch, "filters") == [entry]
+    any_switch.write("MODIFY", table_entry=other)
+    assert all_entries(any_switch, "filters") == [entry]
+
+
 def test_metadata_stays_with_its_entry(switch: Controller) -> None:
     entry = switch.entry("stations", {"dst": ("exact", 1)}, "drop", metadata=b"mine", controller_metadata=77)
     switch.write("INSERT", table_entry=entry)
