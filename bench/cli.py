@@ -53,6 +53,11 @@ def _rate(text: str) -> str:
     return text
 
 
+def _begin(name: str, doing: str) -> None:
+    """Say what goes on, before what takes seconds is imported."""
+    typer.echo(f"weir bench {name}: {doing} ...", err=True)
+
+
 Density = Annotated[
     float,
     typer.Option(
@@ -107,6 +112,7 @@ def instructions(
     The same for the hand-written C aggregator. callgrind counts, so that no other load disturbs the figures;
     it is part of valgrind.
     """
+    _begin("instructions", "counting a packet's instructions")
     from weir.bench.instructions import run
 
     run(lanes or (64, 256))
@@ -123,6 +129,7 @@ def start(
     repeats: Annotated[int, typer.Option(min=1, help="Starts of each kind.")] = 3,
 ) -> None:
     """Time a switch from start to first packet: with an empty cache, again, and with larger programs."""
+    _begin("start", "starting switches")
     from weir.bench.start import run
 
     run(repeats, tuple(_numbers(int, sizes, "--sizes", 0, 64)))
@@ -143,6 +150,7 @@ def tables(
 
     Also shows how much memory `weir switch` takes. BMv2 takes part when simple_switch is on PATH.
     """
+    _begin("tables", "filling tables")
     from weir.bench.tables import run
 
     run(routes, rules, _numbers(int, sizes, "--sizes", 1, 1_000_000), frames, repeats, plot)
@@ -225,6 +233,7 @@ def cost(
     The bytes are those on the wire in both directions, headers included. They are calculated exactly and
     without a network: no figure depends on this machine.
     """
+    _begin("cost", "recording gradients")
     from weir.bench.cost import run
     from weir.train.config import PRESETS
 
@@ -248,6 +257,7 @@ def selection(
     steps: Annotated[int, typer.Option(min=2, help="Steps; the second half counts.")] = 24,
 ) -> None:
     """Time the choice of what is sent, as a share of the backward pass; one thread, the same run."""
+    _begin("selection", "training and choosing")
     from weir.bench.selection import run
 
     run(_model(model), _sparsifiers(methods), density, workers, batch, steps)
@@ -265,6 +275,7 @@ def density(
     plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-density.png"),
 ) -> None:
     """Follow the density of the sums, the balance among workers and the time to choose: ExDyna's figures."""
+    _begin("density", "training and choosing")
     from weir.bench.density import run
 
     run(_model(model), _sparsifiers(methods), target, workers, steps, plot)

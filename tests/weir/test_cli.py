@@ -80,6 +80,13 @@ def test_training_options_are_those_of_a_training(command: str, name: str) -> No
     assert left_out == ({"hosts", "method", "seed", "reference", "pcap"} if command == "compare" else set())
 
 
+def test_a_benchmark_says_at_once_what_it_does() -> None:
+    arguments = ["selection", "--model", "mlp", "--methods", "topk", "--steps", "2"]
+    done = CliRunner().invoke(app, ["bench", *arguments])
+    assert done.exit_code == 0
+    assert done.output.startswith("weir bench selection: training and choosing ...\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "named", "remedy"),
     [

@@ -74,6 +74,7 @@ def calibrate(
     except ConfigError as error:
         typer.echo(f"weir calibrate: {error}", err=True)
         raise typer.Exit(2) from None
+    typer.echo(f"weir calibrate: training {config.model} without loss, then with more and more ...", err=True)
     from weir.calibrate import report, runner
     from weir.calibrate.progress import RunProgress
     from weir.train.folder import FolderError, writing
