@@ -46,9 +46,10 @@ def test_a_signal_ends_every_process(command: list[str], number: signal.Signals,
 
 
 @pytest.mark.root
-def test_a_bench_that_is_told_to_end_takes_its_switches_and_folders_with_it(tmp_path: Path) -> None:
-    folders = tmp_path / "tmp"
-    folders.mkdir()
+def test_a_bench_that_is_told_to_end_takes_its_switches_and_folders_with_it(
+    tmp_path: Path, short_path: Path
+) -> None:
+    folders = short_path  # of Unix sockets
     command = ["bench", "training", "--model", "mlp", "--workers", "2", "--no-virtual", "--peers", "ps"]
     process = subprocess.Popen(
         [sys.executable, "-m", "weir", *command],
