@@ -40,7 +40,7 @@ class Direct:
         else:
             tables = [table for table in pipeline.info.tables.values() if self.has(pipeline.info, table)]
         for table in tables:
-            found = list(stored_with(pipeline, table, wanted))
+            found = list(stored_with(pipeline.switch.table(table.name), table, wanted))
             if wanted.match and not found:
                 raise ControlError(Code.NOT_FOUND, f"table {table.name} has no such entry")
             store = pipeline.switch.table(table.name)

@@ -3,17 +3,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from weir.p4runtime.schema import p4info_pb2, p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.p4info import FieldInfo, TableInfo
 from weir.softswitch.p4rt.values import decode, encode
 from weir.softswitch.state.entry import Exact, Lpm, Match, Optional, Range, Ternary
-from weir.softswitch.state.table_store import PackedEntry
-
-if TYPE_CHECKING:
-    from weir.softswitch.p4rt.pipeline import Pipeline
+from weir.softswitch.state.table_store import PackedEntry, TableStore
 
 Message = Any
 """A P4Runtime message; the stubs carry no types."""
@@ -258,12 +255,11 @@ def encode_key(table: TableInfo, key: tuple[Match, ...], priority: int) -> Messa
     return message
 
 
-def stored_with(pipeline: "Pipeline", table: TableInfo, wanted: Message) -> Iterator[PackedEntry]:
+def stored_with(store: TableStore, table: TableInfo, wanted: Message) -> Iterator[PackedEntry]:
     """Yield the entries with the match and the priority of a TableEntry, as far as it has them.
 
     Raises ControlError INVALID_ARGUMENT for a match that is none of the table's.
     """
-    store = pipeline.switch.table(table.name)
     key = decode_key(table, wanted) if wanted.match else None
     if key is not None and (wanted.priority or not table.prioritised):
         try:

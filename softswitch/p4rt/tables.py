@@ -212,7 +212,7 @@ def _read_default(pipeline: Pipeline, codec: TableCodec) -> Iterator[bytes]:
 
 def _read_entries(pipeline: Pipeline, codec: TableCodec, wanted: Message) -> Iterator[Message]:
     selected, action_id = wanted.action, wanted.action.action.action_id
-    for stored in stored_with(pipeline, codec.table, wanted):
+    for stored in stored_with(pipeline.switch.table(codec.table.name), codec.table, wanted):
         message = _encode_entry(pipeline, codec, stored, wanted)
         if selected.WhichOneof("type") in _REFERENCES and message.action != selected:
             continue
