@@ -8,6 +8,7 @@ compiler's flags, for sanitizers.
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import functools
 import glob
@@ -27,6 +28,8 @@ from typing import Any, Final
 
 DIALECT: Final = ("-std=gnu11", "-pthread")
 FLAGS: Final = ("-O3", "-march=native", *DIALECT, "-fPIC", "-fno-math-errno")
+
+_ROOM: Final = 4 << 20  # bytes; with less, a compiler that fails may have failed for want of it
 
 
 class NoCompilerError(RuntimeError):
@@ -244,7 +247,15 @@ def _run(command: Sequence[str], folder: str, what: str) -> None:
     except OSError as error:
         raise NoCompilerError(f"the C compiler {shlex.join(compiler())} cannot be run: {error}") from error
     if done.returncode:
-        raise CompileError(f"compiling {what} failed: {shlex.join(command)}\n{done.stderr[-4000:]}")
+        raise CompileError(
+            f"compiling {what} failed: {shlex.join(command)}\n{done.stderr[-4000:]}{_without_room(folder)}"
+        )
+
+
+def _without_room(folder: str) -> str:
+    """Return a line about a disk that is as good as full, which not every compiler says a word about."""
+    free = shutil.disk_usage(folder).free
+    return f"{os.strerror(errno.ENOSPC)}: {free >> 10} KiB are free in {folder}\n" if free < _ROOM else ""
 
 
 Signatures = Mapping[str, tuple[Any, Sequence[Any]]]

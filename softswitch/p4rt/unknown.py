@@ -5,13 +5,8 @@ from typing import Any
 
 
 def has_unknown(message: Any) -> bool:
-    """Return whether a message, or one in it, has a field that its type does not have.
-
-    One that has is made anew: what was taken out of it before is no longer part of it.
-    """
-    before = message.SerializeToString()
-    message.DiscardUnknownFields()
-    if message.ByteSize() == len(before):
-        return False
-    message.ParseFromString(before)
-    return True
+    """Return whether a message, or one in it, has a field that its type does not have."""
+    known = type(message)()  # a copy: protobuf 3.20 remembers sizes that DiscardUnknownFields has changed
+    known.CopyFrom(message)
+    known.DiscardUnknownFields()
+    return bool(known.ByteSize() != message.ByteSize())
