@@ -176,7 +176,7 @@ def _fixed(parts: list[Occupancy], mask: int | None) -> Bytes:
 
 
 def lists(flat: Flags) -> Bytes:
-    """Return every worker sends its pairs once and gets everybody else's: the least that a gather can do."""
+    """Return the bytes of gathered pairs: each worker sends its own once and receives all others."""
     pairs = [int(n) * _PAIR for n in np.count_nonzero(flat, axis=1)]
     whole = [size + -(-size // _DATAGRAM) * FRAME_OVERHEAD for size in pairs]
     others = len(pairs) - 1

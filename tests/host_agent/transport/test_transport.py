@@ -31,7 +31,7 @@ def transport(worker: int = 0, workers: int = 2, slots: int = 4, **more: Any) ->
 
 
 def vector(blocks: int, block: int = 256, zero: tuple[int, ...] = ()) -> np.ndarray:
-    """Return block k holds k * 1000, k * 1000 + 1, ..., except those that are zero."""
+    """Return a vector whose block k holds k * 1000, k * 1000 + 1, ..., except those that are zero."""
     lanes = (np.arange(blocks)[:, None] * 1000 + np.arange(block) + 1).astype(np.uint32)
     lanes[list(zero)] = 0
     return lanes.reshape(-1)
