@@ -298,6 +298,9 @@ def packets(digest: Digest) -> None:
             flags=d.Flag(random.randrange(sum(d.Flag) + 1)),
             layer=random.randrange(d.LAYER_CLASSES),
             magnitude=random.randrange(d.MAGNITUDE_CLASSES),
+            audience=random.getrandbits(16),
+            count=random.getrandbits(16),
+            check=random.getrandbits(32),
         )
         payload = packet.encode()
         assert Packet.decode(payload) == packet
@@ -317,13 +320,13 @@ def packets(digest: Digest) -> None:
 
 
 SCENARIOS: dict[Callable[[Digest], None], str] = {
-    every_op_and_block: "0296dce812b84778034a43df9592d8fb8e45b2d44d3e865f6f004507a4ec2049",
-    filled: "d0082fa1418b6733110089ff7fbdf5b70569cf42e60b921f98e0cc635ba64463",
-    budgeted: "721db479c9b2b5558eaaaa57b77a83187e28799bf6e6647b8bce6f2f40965a93",
-    two_tiers: "d7c2b536d49c9bed5dfef4a096fb74429c5671badb64059cc8cdd468777ad13b",
-    parameter_server: "5f1b7f6f3ae1339f66aa49f0b3537e2f670be3f387ae2b2f5277b1e76c7507dd",
+    every_op_and_block: "8fda433f63cda6ab748c7900709fdaf21113f46a155f02a590857f54535d08a8",
+    filled: "84c1e51320f6bbc2f55f1f6b324e81fd3d6c45c49e52a83b12d3b75b488f82c6",
+    budgeted: "86587541cfa13c77f06da388af3b3db85e1b3d6b360545df4d9ae36f73544210",
+    two_tiers: "a22283db841b89c2d4e15fc1b2995f2c22ea1a3b9e373f392254641d14cd9d89",
+    parameter_server: "366e1675abfa78feb12501ee198460b08ef832dd2e91323b0b0f241662411ce9",
     fixed_point: "1ce4de608a1cddf819b159536ebb7811953c273f57818acc40a51107917adef6",
-    packets: "097c041ed441ccc12f24115ed53ff9a40b83800d5f74aefe40c304411fe33f47",
+    packets: "cfc17e96c0a85e9135419b273d70e9666aea7465de64a754bdb8e1faad22ad36",
 }
 
 

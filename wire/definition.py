@@ -8,7 +8,7 @@ it; the scapy layer is built from it at import.
 
 A slot packet is IPv4/UDP to or from ``UDP_PORT``. Its payload is::
 
-    weir (20 bytes) | column x C (8 bytes each) | lane group x G (128 bytes each)
+    weir (28 bytes) | column x C (8 bytes each) | lane group x G (128 bytes each)
 
 where C = ``SLOT_LANES`` >> ``block_log2`` columns travel fused in one packet and G is the number of bits
 set in ``groups``. A flow packet (parameter-server path) is IPv4/UDP to ``FLOW_PORT``::
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from typing import Final
 
-VERSION: Final = 2
+VERSION: Final = 3
 UDP_PORT: Final = 9347  # "WEIR" on a telephone keypad
 FLOW_PORT: Final = 9348
 
@@ -35,6 +35,7 @@ BLOCK_SIZES: Final = tuple(1 << log2 for log2 in range(MIN_BLOCK_LOG2, MAX_BLOCK
 MAX_COLUMNS: Final = SLOT_LANES >> MIN_BLOCK_LOG2
 MAX_WORKERS: Final = 32
 NO_BLOCK: Final = 0xFFFFFFFF  # "no further block" in a column's next pointer; "no block" in its index
+AUDIENCE_ALL: Final = 0xFFFF  # every worker gets the lanes of a result
 
 LAYER_CLASSES: Final = 6  # 0: the front layers, which the next forward pass needs first
 MAGNITUDE_CLASSES: Final = 4  # 0: blocks of the smallest mean |g| of their tensor
@@ -67,18 +68,20 @@ class FlowType(IntEnum):
 
 
 class Flag(IntFlag):
-    """Flags: what happened, or may happen, to a packet on its way. The other four bits must be zero.
+    """Flags: what happened, or may happen, to a packet on its way. The other three bits must be zero.
 
     PROTECTED: the sender gives up nothing; without its lanes (or data) the packet does not count.
     TRIMMED: a switch cut off the lanes (or data).
     CONGESTED: in what a switch or receiver sends: some packet that it is made of had met congestion (CE).
     ANSWER: sent because a switch asked (REPEAT), or early, on suspicion: no switch asks others because of it.
+    DISAGREE: in what a switch sends: the round's packets are of different operations; its lanes mean nothing.
     """
 
     PROTECTED = 1
     TRIMMED = 2
     CONGESTED = 4
     ANSWER = 8
+    DISAGREE = 16
 
 
 class Op(IntEnum):
@@ -218,6 +221,11 @@ WEIR: Final = Header(
             32,
             "bit w set when worker w's lanes are in the sums of a result or of a rack; else zero",
         ),
+        Field(
+            "audience", 16, "who gets the lanes of the result: AUDIENCE_ALL, or the path code of one worker"
+        ),
+        Field("count", 16, "workers whose lanes are in this packet's: 0 or 1 in a worker's"),
+        Field("check", 32, "fingerprint of the operation: all packets of a round must have the same"),
     ),
 )
 

@@ -26,6 +26,7 @@ def _constants() -> Iterator[tuple[str, int, int]]:
     yield "MIN_BLOCK_LOG2", d.MIN_BLOCK_LOG2, 4
     yield "MAX_BLOCK_LOG2", d.MAX_BLOCK_LOG2, 4
     yield "NO_BLOCK", d.NO_BLOCK, 32
+    yield "AUDIENCE_ALL", d.AUDIENCE_ALL, 16
     yield "LAYER_CLASSES", d.LAYER_CLASSES, 4
     yield "MAGNITUDE_CLASSES", d.MAGNITUDE_CLASSES, 4
     yield "RELIABLE_DSCP", d.RELIABLE_DSCP, 6
@@ -110,7 +111,7 @@ def lua() -> str:
             var = f"f_{header.name}_{f.name}"
             width = max(8, f.bits)
             mask = f", {((1 << f.bits) - 1) << (8 - bit % 8 - f.bits):#x}" if f.bits < 8 else ""
-            base = "base.HEX" if f.name in {"groups", "included", "job", "flags", "flow"} else "base.DEC"
+            base = "base.HEX" if f.name in _LUA_HEX else "base.DEC"
             values = _LUA_NAMES.get((header.name, f.name), "nil")
             name = f.name if header is d.WEIR else f"{header.name}.{f.name}"
             fields.append(
@@ -244,6 +245,7 @@ def _lua_add(field: str, range_: str) -> str:
     return f"t:add({field}, {range_})"
 
 
+_LUA_HEX: Final = {"groups", "included", "audience", "check", "job", "flags", "flow"}
 _LUA_NAMES: Final = {("weir", "type"): "types", ("weir", "op"): "ops", ("flow", "type"): "flow_types"}
 
 

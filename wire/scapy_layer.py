@@ -31,6 +31,7 @@ _DEFAULTS = {
     "op": d.Op.ADD,
     "block_log2": d.MAX_BLOCK_LOG2,
     "round": 1,
+    "audience": d.AUDIENCE_ALL,
     "block": d.NO_BLOCK,
     "next": d.NO_BLOCK,
 }

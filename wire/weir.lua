@@ -6,7 +6,7 @@ local flow = Proto("weir_flow", "Weir flow")
 local types = { [1] = "contribution", [2] = "result", [3] = "repeat" }
 local ops = { [1] = "ADD", [2] = "MAX", [3] = "OR" }
 local flow_types = { [1] = "chunk", [2] = "probe", [3] = "bitmap", [4] = "stop" }
-local flags = { [1] = "protected", [2] = "trimmed", [4] = "congested", [8] = "answer" }
+local flags = { [1] = "protected", [2] = "trimmed", [4] = "congested", [8] = "answer", [16] = "disagree" }
 local f_weir_version = ProtoField.uint8("weir.version", "version", base.DEC, nil, 0xf0)
 local f_weir_type = ProtoField.uint8("weir.type", "type", base.DEC, types, 0xf)
 local f_weir_flags = ProtoField.uint8("weir.flags", "flags", base.HEX, nil)
@@ -20,6 +20,9 @@ local f_weir_magnitude = ProtoField.uint8("weir.magnitude", "magnitude", base.DE
 local f_weir_slot = ProtoField.uint16("weir.slot", "slot", base.DEC, nil)
 local f_weir_round = ProtoField.uint32("weir.round", "round", base.DEC, nil)
 local f_weir_included = ProtoField.uint32("weir.included", "included", base.HEX, nil)
+local f_weir_audience = ProtoField.uint16("weir.audience", "audience", base.HEX, nil)
+local f_weir_count = ProtoField.uint16("weir.count", "count", base.DEC, nil)
+local f_weir_check = ProtoField.uint32("weir.check", "check", base.HEX, nil)
 local f_column_block = ProtoField.uint32("weir.column.block", "block", base.DEC, nil)
 local f_column_next = ProtoField.uint32("weir.column.next", "next", base.DEC, nil)
 local f_flow_version = ProtoField.uint8("weir.flow.version", "version", base.DEC, nil, 0xf0)
@@ -37,18 +40,20 @@ local f_weir_flag_protected = ProtoField.bool("weir.flags.protected", "protected
 local f_weir_flag_trimmed = ProtoField.bool("weir.flags.trimmed", "trimmed", 8, nil, 0x2)
 local f_weir_flag_congested = ProtoField.bool("weir.flags.congested", "congested", 8, nil, 0x4)
 local f_weir_flag_answer = ProtoField.bool("weir.flags.answer", "answer", 8, nil, 0x8)
+local f_weir_flag_disagree = ProtoField.bool("weir.flags.disagree", "disagree", 8, nil, 0x10)
 local f_flow_flag_protected = ProtoField.bool("weir.flow.flags.protected", "protected", 8, nil, 0x1)
 local f_flow_flag_trimmed = ProtoField.bool("weir.flow.flags.trimmed", "trimmed", 8, nil, 0x2)
 local f_flow_flag_congested = ProtoField.bool("weir.flow.flags.congested", "congested", 8, nil, 0x4)
 local f_flow_flag_answer = ProtoField.bool("weir.flow.flags.answer", "answer", 8, nil, 0x8)
+local f_flow_flag_disagree = ProtoField.bool("weir.flow.flags.disagree", "disagree", 8, nil, 0x10)
 local f_lanes = ProtoField.bytes("weir.lanes", "lanes")
 local f_data = ProtoField.bytes("weir.flow.data", "data")
 local f_request = ProtoField.framenum("weir.request", "contribution in", base.NONE, frametype.REQUEST)
 local f_result = ProtoField.framenum("weir.response", "result in", base.NONE, frametype.RESPONSE)
-local weir_flags = { f_weir_flag_protected, f_weir_flag_trimmed, f_weir_flag_congested, f_weir_flag_answer }
-local flow_flags = { f_flow_flag_protected, f_flow_flag_trimmed, f_flow_flag_congested, f_flow_flag_answer }
-weir.fields = { f_weir_version, f_weir_type, f_weir_flags, f_weir_op, f_weir_block_log2, f_weir_groups, f_weir_job, f_weir_worker, f_weir_layer, f_weir_magnitude, f_weir_slot, f_weir_round, f_weir_included, f_column_block, f_column_next, f_lanes, f_request, f_result, f_weir_flag_protected, f_weir_flag_trimmed, f_weir_flag_congested, f_weir_flag_answer }
-flow.fields = { f_flow_version, f_flow_type, f_flow_flags, f_flow_layer, f_flow_magnitude, f_flow_worker, f_flow_flow, f_flow_tensor, f_flow_index, f_flow_count, f_flow_first, f_data, f_flow_flag_protected, f_flow_flag_trimmed, f_flow_flag_congested, f_flow_flag_answer }
+local weir_flags = { f_weir_flag_protected, f_weir_flag_trimmed, f_weir_flag_congested, f_weir_flag_answer, f_weir_flag_disagree }
+local flow_flags = { f_flow_flag_protected, f_flow_flag_trimmed, f_flow_flag_congested, f_flow_flag_answer, f_flow_flag_disagree }
+weir.fields = { f_weir_version, f_weir_type, f_weir_flags, f_weir_op, f_weir_block_log2, f_weir_groups, f_weir_job, f_weir_worker, f_weir_layer, f_weir_magnitude, f_weir_slot, f_weir_round, f_weir_included, f_weir_audience, f_weir_count, f_weir_check, f_column_block, f_column_next, f_lanes, f_request, f_result, f_weir_flag_protected, f_weir_flag_trimmed, f_weir_flag_congested, f_weir_flag_answer, f_weir_flag_disagree }
+flow.fields = { f_flow_version, f_flow_type, f_flow_flags, f_flow_layer, f_flow_magnitude, f_flow_worker, f_flow_flow, f_flow_tensor, f_flow_index, f_flow_count, f_flow_first, f_data, f_flow_flag_protected, f_flow_flag_trimmed, f_flow_flag_congested, f_flow_flag_answer, f_flow_flag_disagree }
 
 -- frames of contributions and results, by job, slot, round and worker
 local requests, results = {}, {}
@@ -91,7 +96,7 @@ local function add_links(t, kind, buf, pinfo)
 end
 
 function weir.dissector(buf, pinfo, tree)
-  if buf:len() < 20 then return 0 end
+  if buf:len() < 28 then return 0 end
   local t = tree:add(weir, buf())
   t:add(f_weir_version, buf(0, 1))
   t:add(f_weir_type, buf(0, 1))
@@ -106,6 +111,9 @@ function weir.dissector(buf, pinfo, tree)
   t:add(f_weir_slot, buf(10, 2))
   t:add(f_weir_round, buf(12, 4))
   t:add(f_weir_included, buf(16, 4))
+  t:add(f_weir_audience, buf(20, 2))
+  t:add(f_weir_count, buf(22, 2))
+  t:add(f_weir_check, buf(24, 4))
   local kind = bit.band(buf(0, 1):uint(), 0x0f)
   local log2 = bit.band(buf(2, 1):uint(), 0x0f)
   add_links(t, kind, buf, pinfo)
@@ -113,7 +121,7 @@ function weir.dissector(buf, pinfo, tree)
   pinfo.cols.info = string.format("%s job %08x worker %d slot %d round %d%s", types[kind] or "?",
     buf(4, 4):uint(), buf(8, 1):uint(), buf(10, 2):uint(), buf(12, 4):uint(), flag_names(buf(1, 1):uint()))
   if log2 < 5 or log2 > 8 then return buf:len() end
-  local at = 20
+  local at = 28
   for column = 0, bit.rshift(256, log2) - 1 do
     if at + 8 > buf:len() then return buf:len() end
     local ct = t:add(buf(at, 8), "column " .. column)

@@ -18,7 +18,7 @@
 #define LANES WEIR_SLOT_LANES
 
 typedef struct {
-    uint32_t owner, round, seen, included;
+    uint32_t owner, round, seen, included, count;
     uint32_t next[WEIR_MAX_COLUMNS];
     uint8_t written;
     _Alignas(64) uint32_t lanes[LANES];
@@ -82,6 +82,7 @@ static uint32_t result(const agg_slot *s, uint8_t *out, uint32_t columns)
     weir[WEIR_WEIR_TYPE_OFFSET] = WEIR_VERSION << WEIR_WEIR_VERSION_SHIFT | WEIR_TYPE_RESULT;
     weir[WEIR_WEIR_GROUPS_OFFSET] = s->written;
     store32(weir + WEIR_WEIR_INCLUDED_OFFSET, s->included);
+    store16(weir + WEIR_WEIR_COUNT_OFFSET, s->count);
     uint8_t *at = weir + WEIR_WEIR_SIZE;
     for (uint32_t c = 0; c < columns; c++, at += WEIR_COLUMN_SIZE)
         store32(at + WEIR_COLUMN_NEXT_OFFSET, s->next[c]);
@@ -147,7 +148,7 @@ static void process(sw_switch *self, uint32_t port, const uint8_t *frame, uint32
     if (s->owner != job || (age && age < 0x80000000u)) {
         s->owner = job;
         s->round = round;
-        s->seen = s->included = s->written = 0;
+        s->seen = s->included = s->count = s->written = 0;
         memset(s->next, 0xff, sizeof s->next);
     } else if (age) {
         return;
@@ -158,6 +159,7 @@ static void process(sw_switch *self, uint32_t port, const uint8_t *frame, uint32
     if (!again) {
         s->seen |= bit;
         s->included |= groups ? bit : 0;
+        s->count += groups != 0;
         for (uint32_t c = 0; c < columns; c++, at += WEIR_COLUMN_SIZE) {
             uint32_t next = load32(at + WEIR_COLUMN_NEXT_OFFSET);
             s->next[c] = next < s->next[c] ? next : s->next[c];

@@ -42,7 +42,8 @@ class Packet:
         type: contribution, result, or the switch's request to repeat.
         op: how lanes are combined.
         block_log2: log2 of the block size in lanes.
-        job, worker, slot, round, included, flags, layer, magnitude: as in `weir.wire.definition.WEIR`.
+        job, worker, slot, round, included, flags, layer, magnitude, audience, count, check: as in
+            `weir.wire.definition.WEIR`.
         columns: all columns of the block size, in order.
         groups: lane group number -> its 32 lanes (unsigned), for the groups that are present.
     """
@@ -60,6 +61,9 @@ class Packet:
     flags: d.Flag = _NO_FLAGS
     layer: int = 0
     magnitude: int = 0
+    audience: int = d.AUDIENCE_ALL
+    count: int = 0
+    check: int = 0
 
     def encode(self) -> bytes:
         """Return the UDP payload. Raises CodecError when a value does not fit its field."""
@@ -85,6 +89,9 @@ class Packet:
             "slot": self.slot,
             "round": self.round,
             "included": self.included,
+            "audience": self.audience,
+            "count": self.count,
+            "check": self.check,
         }
         parts = [_pack(d.WEIR, header)]
         parts += [_pack(d.COLUMN, {"block": c.block, "next": c.next}) for c in self.columns]
@@ -135,6 +142,9 @@ class Packet:
             flags=d.Flag(header["flags"]),
             layer=header["layer"],
             magnitude=header["magnitude"],
+            audience=header["audience"],
+            count=header["count"],
+            check=header["check"],
         )
 
 

@@ -146,6 +146,7 @@ struct metadata_t {
     bit<8> discard; // to cut off the packet: what the result does not hold
     bit<8> written; // lane groups that somebody has written in this round
     bit<32> included; // mask of workers whose lanes are in the sums
+    bit<16> count; // how many workers' they are
     bit<8> flags; // PROTECTED and CONGESTED of the packets that the cell is made of
 }
 

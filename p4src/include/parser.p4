@@ -89,7 +89,7 @@ parser WeirParser(
 
     state weir {
         packet.extract(hdr.weir);
-        meta.length = 20;
+        meta.length = 28;
         transition select(hdr.weir.version, hdr.weir.block_log2) {
             (VERSION, 5): columns8;
             (VERSION, 6): columns4;

@@ -61,6 +61,7 @@ control Queueing(inout headers_t hdr, inout metadata_t meta, inout standard_meta
         cut();
         cut_off(hdr, meta);
         hdr.weir.included = 0;
+        hdr.weir.count = 0;
         hdr.weir.flags = hdr.weir.flags | FLAG_TRIMMED;
         hdr.ipv4.total_len = meta.length + 28;
         hdr.udp.length = meta.length + 8;

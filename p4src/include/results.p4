@@ -42,6 +42,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
         hdr.weir.flags = flags;
         hdr.weir.groups = meta.written;
         hdr.weir.included = meta.included;
+        hdr.weir.count = meta.count;
         hdr.ipv4.dscp = ((bit<6>)LAYER_CLASSES - (bit<6>)hdr.weir.layer) << 3;
         hdr.ipv4.ecn = flags & FLAG_PROTECTED != 0 ? ECT : NOT_ECT;
         meta.made = true;
@@ -55,6 +56,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
         hdr.weir.kind = TYPE_REPEAT;
         hdr.weir.flags = 0;
         hdr.weir.included = 0;
+        hdr.weir.count = 0;
         hdr.ipv4.dscp = RELIABLE_DSCP;
         hdr.ipv4.ecn = ECT;
         meta.made = true;
@@ -64,6 +66,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
     action probe() {
         hdr.weir.flags = FLAG_PROTECTED | FLAG_TRIMMED | FLAG_ANSWER;
         hdr.weir.included = 0;
+        hdr.weir.count = 0;
         hdr.ipv4.dscp = RELIABLE_DSCP;
         hdr.ipv4.ecn = ECT;
         meta.made = true;

@@ -40,6 +40,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     register<bit<32>>(CELLS) rounds;
     register<bit<32>>(CELLS) seens; // mask of workers that took part in the round
     register<bit<32>>(CELLS) includeds; // mask of those whose lanes were added
+    register<bit<16>>(CELLS) counts; // of workers whose lanes were added
     register<bit<8>>(CELLS) writtens; // lane groups that hold data of this round
     register<bit<8>>(CELLS) marks; // PROTECTED and CONGESTED of what was added, and FINAL
 
@@ -54,6 +55,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         rounds.read(round, meta.cell);
         seens.read(seen, meta.cell);
         includeds.read(meta.included, meta.cell);
+        counts.read(meta.count, meta.cell);
         writtens.read(meta.written, meta.cell);
         marks.read(meta.flags, meta.cell);
     }
@@ -61,6 +63,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     action forget() {
         seen = 0;
         meta.included = 0;
+        meta.count = 0;
         meta.written = 0;
         meta.flags = 0;
         meta.first = true;
@@ -73,6 +76,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.adds = true;
         meta.written = hdr.weir.groups | meta.written;
         includeds.write(meta.cell, meta.included);
+        counts.write(meta.cell, meta.count);
         writtens.write(meta.cell, meta.written);
         marks.write(meta.cell, meta.flags);
     }
@@ -83,6 +87,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.merge = hdr.weir.groups & meta.written;
         meta.included = meta.included
             | (hdr.weir.groups == 0 ? 0 : (meta.from_rack ? hdr.weir.included : meta.worker_bit));
+        meta.count = meta.count + (hdr.weir.groups == 0 ? 0 : (meta.from_rack ? hdr.weir.count : 1));
         seen = seen | meta.worker_bit;
         owners.write(meta.cell, hdr.weir.job);
         rounds.write(meta.cell, hdr.weir.round);
@@ -96,6 +101,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.written = 0;
         meta.put = hdr.weir.groups;
         meta.included = hdr.weir.included;
+        meta.count = hdr.weir.count;
         meta.flags = FINAL;
         store();
     }

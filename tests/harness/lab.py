@@ -74,7 +74,8 @@ class Job:
 
     The keyword arguments of `contribution` and `results` are: slot, round, op, block_log2, blocks (of each
     column), nexts (of each column), lanes, and `traffic_class` for the IPv4 header; any other field of the
-    Weir header may be given by name. Unless they say otherwise, packets are protected and of layer class 0.
+    Weir header may be given by name. Unless they say otherwise, packets are protected and of layer class 0,
+    for everybody, and count those who are included.
     """
 
     lab: "Lab"
@@ -178,6 +179,8 @@ def _weir(job: int, worker: int, kind: PacketType, lanes: Lanes, fields: dict[st
         columns=[WeirColumn(block=b, next=n) for b, n in zip(blocks, nexts, strict=True)],
         lanes=flat(lanes),
     )
+    if kind != PacketType.REPEAT:
+        weir.count = int(fields["included"]).bit_count() if "included" in fields else int(bool(lanes))
     for name, value in fields.items():
         weir.setfieldval(name, value)
     return weir

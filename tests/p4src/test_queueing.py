@@ -94,7 +94,7 @@ def trimmed_contribution(frame: Any) -> bytes:
     """Return a contribution without its lanes."""
     bare = frame.copy()
     weir = bare[Weir]
-    weir.flags, weir.groups, weir.lanes = weir.flags | Flag.TRIMMED, 0, []
+    weir.flags, weir.groups, weir.count, weir.lanes = weir.flags | Flag.TRIMMED, 0, 0, []
     return trimmed(bare, len(weir))
 
 

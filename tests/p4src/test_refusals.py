@@ -63,8 +63,9 @@ def lengths(ip: int, udp: int) -> Callable[[Any], None]:
 MALFORMED: dict[str, Callable[[Any], object]] = {
     "version 0": weir(version=0),
     "version 1": weir(version=1),
+    "version 2": weir(version=2),
     "version 15": weir(version=15),
-    "unknown flag": weir(flags=0x10),
+    "unknown flag": weir(flags=0x20),
     "all flags": weir(flags=0xFF),
     "trimmed, but with lanes": weir(flags=Flag.TRIMMED),
     "layer class 6": weir(layer=6),

@@ -254,7 +254,7 @@ class TestWhatItCosts:
             assert report.timeouts == 0
             assert report.results_trimmed == report.probes > 0
             assert report.retransmissions == 0
-            assert report.bytes_up < 400 * 1094 + 100 * report.results_trimmed  # by small packets
+            assert report.bytes_up < 400 * 1102 + 100 * report.results_trimmed  # by small packets
 
     def test_within_the_budget_nothing_is_sent_again(self, switch: Switch, job_ids: Iterator[int]) -> None:
         for report in reduce_dense(switch, next(job_ids), 400 * 256, up=Faults(trim=0.2)):

@@ -144,7 +144,7 @@ def test_blocks_that_no_worker_has_are_not_sent(
         # one round per block that someone has, and at most one more per slot, for its first block
         assert anywhere <= report.rounds <= anywhere + slots
         assert report.packets_up == report.packets_down == report.rounds
-        assert report.bytes_up == report.packets_up * 70 + report.blocks_sent * 1024
+        assert report.bytes_up == report.packets_up * 78 + report.blocks_sent * 1024
         assert report.retransmissions == 0
 
 

@@ -37,7 +37,7 @@ def test_a_trimmed_frame_keeps_all_but_its_lanes() -> None:
     assert datagram.traffic_class == RELIABLE_DSCP << 2 | ECT
     expected = Packet(**{**PACKET.__dict__, "groups": {}, "flags": Flag.PROTECTED | Flag.TRIMMED})
     assert Packet.decode(datagram.payload) == expected
-    assert len(frame) == 42 + 20 + 16
+    assert len(frame) == 42 + 28 + 16
 
 
 @pytest.mark.parametrize(

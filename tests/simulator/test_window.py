@@ -55,6 +55,6 @@ def test_a_job_that_comes_later_gets_its_share_of_a_bottleneck() -> None:
         assert marked > 0
         assert lost == 0, "the windows close before queues overflow"
         # full slots of both directions' frames: the bottleneck is used, not only shared
-        frame_bits = 8 * (14 + 28 + 20 + 8 + 4 * BLOCK)
+        frame_bits = 8 * (14 + 28 + 28 + 8 + 4 * BLOCK)
         assert BOTTLENECK.rate_bps is not None
         assert sum(gained) * frame_bits > 0.8 * 0.4 * BOTTLENECK.rate_bps

@@ -124,7 +124,7 @@ def test_other_and_malformed_frames_are_counted(capture: Path) -> None:
     write(capture, Ether() / ARP(), Ether() / IP() / UDP(sport=1, dport=2) / b"x", short)
     trace = Trace.of(read_frames(capture))
     assert trace.other == 2
-    assert [problem for _, problem in trace.malformed] == ["1 bytes: a Weir header has 20"]
+    assert [problem for _, problem in trace.malformed] == ["1 bytes: a Weir header has 28"]
     assert "2 frames are not Weir's" in run(capture)[1]
 
 

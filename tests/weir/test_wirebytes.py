@@ -43,7 +43,7 @@ def test_the_meter_counts_payload_and_headers_of_both_ends() -> None:
 
 
 def test_dense_bytes_are_full_packets_of_values_and_exponents() -> None:
-    packet = 42 + 20 + 8 + 1024
+    packet = 42 + 28 + 8 + 1024
     assert dense_bytes(256) == 2 * packet
     assert dense_bytes(256 * 256) == 257 * packet
     assert dense_bytes(256 * 256 + 1) == (257 + 2) * packet

@@ -3,7 +3,7 @@
 #ifndef WEIR_WIRE_H
 #define WEIR_WIRE_H
 
-#define WEIR_VERSION 2u
+#define WEIR_VERSION 3u
 #define WEIR_UDP_PORT 9347u
 #define WEIR_FLOW_PORT 9348u
 #define WEIR_GROUP_LANES 32u
@@ -14,6 +14,7 @@
 #define WEIR_MIN_BLOCK_LOG2 5u
 #define WEIR_MAX_BLOCK_LOG2 8u
 #define WEIR_NO_BLOCK 4294967295u
+#define WEIR_AUDIENCE_ALL 65535u
 #define WEIR_LAYER_CLASSES 6u
 #define WEIR_MAGNITUDE_CLASSES 4u
 #define WEIR_RELIABLE_DSCP 56u
@@ -33,7 +34,8 @@
 #define WEIR_FLAG_TRIMMED 2u
 #define WEIR_FLAG_CONGESTED 4u
 #define WEIR_FLAG_ANSWER 8u
-#define WEIR_FLAGS 15u
+#define WEIR_FLAG_DISAGREE 16u
+#define WEIR_FLAGS 31u
 #define WEIR_TREATMENT_QUEUED 0u
 #define WEIR_TREATMENT_TRIMMED 1u
 #define WEIR_TREATMENT_MARKED 2u
@@ -73,7 +75,7 @@
 #define WEIR_EVENTS 25u
 
 /* what every Weir packet starts with */
-#define WEIR_WEIR_SIZE 20u
+#define WEIR_WEIR_SIZE 28u
 #define WEIR_WEIR_VERSION_OFFSET 0u /* VERSION */
 #define WEIR_WEIR_VERSION_SHIFT 4u
 #define WEIR_WEIR_TYPE_OFFSET 0u /* PacketType */
@@ -93,6 +95,9 @@
 #define WEIR_WEIR_SLOT_OFFSET 10u /* slot within the job's range */
 #define WEIR_WEIR_ROUND_OFFSET 12u /* round of this slot, from 1, serial arithmetic (RFC 1982); its parity picks the version */
 #define WEIR_WEIR_INCLUDED_OFFSET 16u /* bit w set when worker w's lanes are in the sums of a result or of a rack; else zero */
+#define WEIR_WEIR_AUDIENCE_OFFSET 20u /* who gets the lanes of the result: AUDIENCE_ALL, or the path code of one worker */
+#define WEIR_WEIR_COUNT_OFFSET 22u /* workers whose lanes are in this packet's: 0 or 1 in a worker's */
+#define WEIR_WEIR_CHECK_OFFSET 24u /* fingerprint of the operation: all packets of a round must have the same */
 
 /* one fused column: the block this round is about, and the look-ahead (OmniReduce) */
 #define WEIR_COLUMN_SIZE 8u

@@ -91,7 +91,7 @@ def test_scapy_sees_the_same_packet(packet: FlowPacket) -> None:
 
 def test_the_bytes_of_a_small_packet() -> None:
     """Written out by hand from the wire format's description."""
-    expected = "21 01 32 05  01020304  00000006  00000007  00000009  00000008  01020304"
+    expected = "31 01 32 05  01020304  00000006  00000007  00000009  00000008  01020304"
     assert SMALL.encode() == bytes.fromhex(expected.replace(" ", ""))
 
 
@@ -106,15 +106,15 @@ def test_no_packet_of_a_flow_needs_a_larger_mtu() -> None:
     assert all(len(packet.encode()) + 28 <= 1500 for packet in largest)
 
 
-V, HEAD = FlowVerdict, bytes.fromhex("21013205 01020304 00000006 00000007 00000009 00000008".replace(" ", ""))
+V, HEAD = FlowVerdict, bytes.fromhex("31013205 01020304 00000006 00000007 00000009 00000008".replace(" ", ""))
 
 
 @pytest.mark.parametrize(
     ("at", "value", "data", "verdict"),
     [
-        (0, 0x11, b"1234", V.BAD_VERSION),
-        (0, 0x20, b"1234", V.BAD_TYPE),
-        (0, 0x25, b"1234", V.BAD_TYPE),
+        (0, 0x21, b"1234", V.BAD_VERSION),
+        (0, 0x30, b"1234", V.BAD_TYPE),
+        (0, 0x35, b"1234", V.BAD_TYPE),
         (1, 0x08, b"1234", V.BAD_FLAGS),  # ANSWER
         (1, 0x04, b"1234", V.BAD_FLAGS),  # a chunk's congestion is in the IP header
         (1, 0x80, b"1234", V.BAD_FLAGS),
@@ -129,17 +129,17 @@ V, HEAD = FlowVerdict, bytes.fromhex("21013205 01020304 00000006 00000007 000000
         (1, 2, b"1234", V.BAD_LENGTH),  # trimmed, and yet with data
         (1, 1, b"12345", V.BAD_LENGTH),
         (1, 1, bytes(MAX_DATA + 4), V.BAD_LENGTH),
-        (0, 0x22, b"", V.BAD_LENGTH),  # a probe has terms
-        (0, 0x22, b"1234", V.BAD_LENGTH),
-        (0, 0x22, bytes(8 + 8 * 129), V.BAD_LENGTH),
-        (0, 0x22, bytes(16), V.BAD_FIRST),  # ends before it begins
-        (0, 0x22, b"\0\0\0\12" + bytes(12), V.BAD_FIRST),  # ends behind the last chunk
-        (0, 0x22, b"\0\0\0\11\0\0\0\2" + bytes(8), V.BAD_TERMS),
-        (0, 0x23, b"", V.BAD_LENGTH),
-        (0, 0x23, b"\2", V.BAD_BITMAP),  # the tenth of nine chunks
-        (0, 0x23, b"\0\0", V.BAD_LENGTH),
-        (0, 0x23, bytes(1) * 2, V.BAD_LENGTH),
-        (0, 0x24, b"", V.BAD_FIRST),  # everything arrived, from chunk 8
+        (0, 0x32, b"", V.BAD_LENGTH),  # a probe has terms
+        (0, 0x32, b"1234", V.BAD_LENGTH),
+        (0, 0x32, bytes(8 + 8 * 129), V.BAD_LENGTH),
+        (0, 0x32, bytes(16), V.BAD_FIRST),  # ends before it begins
+        (0, 0x32, b"\0\0\0\12" + bytes(12), V.BAD_FIRST),  # ends behind the last chunk
+        (0, 0x32, b"\0\0\0\11\0\0\0\2" + bytes(8), V.BAD_TERMS),
+        (0, 0x33, b"", V.BAD_LENGTH),
+        (0, 0x33, b"\2", V.BAD_BITMAP),  # the tenth of nine chunks
+        (0, 0x33, b"\0\0", V.BAD_LENGTH),
+        (0, 0x33, bytes(1) * 2, V.BAD_LENGTH),
+        (0, 0x34, b"", V.BAD_FIRST),  # everything arrived, from chunk 8
     ],
 )
 def test_what_is_no_packet_is_refused_by_name(at: int, value: int, data: bytes, verdict: V) -> None:

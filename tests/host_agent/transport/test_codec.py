@@ -13,6 +13,7 @@ from weir.wire import definition as d
 from weir.wire.scapy_layer import Weir
 
 words = st.integers(0, 2**32 - 1)
+shorts = st.integers(0, 2**16 - 1)
 lanes = st.binary(min_size=128, max_size=128).map(lambda data: struct.unpack(">32I", data))
 groups = st.dictionaries(st.integers(0, d.GROUPS - 1), lanes)
 
@@ -35,6 +36,9 @@ def packets(draw: st.DrawFn) -> Packet:
         flags=d.Flag(draw(st.integers(0, sum(d.Flag)))),
         layer=draw(st.integers(0, d.LAYER_CLASSES - 1)),
         magnitude=draw(st.integers(0, d.MAGNITUDE_CLASSES - 1)),
+        audience=draw(shorts),
+        count=draw(shorts),
+        check=draw(words),
     )
 
 
@@ -50,6 +54,9 @@ SMALL = Packet(
     flags=d.Flag.PROTECTED,
     layer=5,
     magnitude=3,
+    audience=0xA0,
+    count=1,
+    check=0x0A0B0C0D,
 )
 
 
@@ -64,6 +71,7 @@ def test_scapy_sees_the_same_packet(packet: Packet) -> None:
     assert (seen.type, seen.op, seen.block_log2) == (packet.type, packet.op, packet.block_log2)
     assert (seen.job, seen.worker, seen.slot) == (packet.job, packet.worker, packet.slot)
     assert (seen.round, seen.included) == (packet.round, packet.included)
+    assert (seen.audience, seen.count, seen.check) == (packet.audience, packet.count, packet.check)
     assert (seen.getfieldval("flags"), seen.layer, seen.magnitude) == (
         packet.flags,
         packet.layer,
@@ -76,7 +84,7 @@ def test_scapy_sees_the_same_packet(packet: Packet) -> None:
 
 def test_the_bytes_of_a_small_packet() -> None:
     """Written out by hand from the wire format's description."""
-    expected = "21 01 18 00  01020304  05 53 0006  00000007  00000000   00000008 00000009"
+    expected = "31 01 18 00  01020304  05 53 0006  00000007  00000000  00A0 0001 0A0B0C0D   00000008 00000009"
     assert SMALL.encode() == bytes.fromhex(expected.replace(" ", ""))
 
 
@@ -94,8 +102,9 @@ def test_no_other_length_is_accepted(packet: Packet, data: st.DataObject) -> Non
     ("byte", "value", "message"),
     [
         (0, 0x11, "version 1"),
-        (0, 0x24, "type 4"),
-        (1, 0x10, "flags 0x10"),
+        (0, 0x21, "version 2: this is version 3"),
+        (0, 0x34, "type 4"),
+        (1, 0x20, "flags 0x20"),
         (2, 0x08, "op 0"),
         (2, 0x48, "op 4"),
         (2, 0x14, "block_log2 4"),

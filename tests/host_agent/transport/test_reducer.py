@@ -72,7 +72,7 @@ def test_operators_block_sizes_shapes_and_barriers_one_after_the_other(tmp_path:
     assert stats.reduces == 5
     assert stats.lanes == 1000 + 210 + 1
     assert stats.entered == stats.included == Account(1211, 1000 + 210 + 2)
-    headers, column = 14 + 20 + 8 + 20, 8
+    headers, column = 14 + 20 + 8 + 28, 8
     assert stats.bytes_up == sum(
         (
             4 * (headers + column + 1024),

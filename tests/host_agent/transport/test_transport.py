@@ -53,6 +53,7 @@ class TestWhatIsSent:
             columns=(Column(0, 2),),
             groups=groups_of(vector(5)[:256]),
             flags=Flag.PROTECTED,
+            count=1,
         )
         assert second.columns == (Column(1, 3),)
 
@@ -214,7 +215,7 @@ class TestResults:
         t.begin(Op.ADD, 256, vector(1))
         answer_all(t)
         report = t.report()
-        assert report.bytes_up == report.bytes_down == 14 + 20 + 8 + 20 + 8 + 1024
+        assert report.bytes_up == report.bytes_down == 14 + 20 + 8 + 28 + 8 + 1024
 
 
 def _replaced(**changes: Any) -> Callable[[bytes], bytes]:
@@ -227,10 +228,10 @@ def _byte(at: int, value: int) -> Callable[[bytes], bytes]:
 
 MALFORMED: list[tuple[Verdict, Callable[[bytes], bytes]]] = [
     (Verdict.SHORT, lambda reply: b""),
-    (Verdict.SHORT, lambda reply: reply[:19]),
+    (Verdict.SHORT, lambda reply: reply[:27]),
     (Verdict.BAD_VERSION, _byte(0, 0x12)),
     (Verdict.BAD_TYPE, _replaced(type=PacketType.CONTRIBUTION)),
-    (Verdict.BAD_FLAGS, _byte(1, 0x10)),
+    (Verdict.BAD_FLAGS, _byte(1, 0x20)),
     (Verdict.BAD_FLAGS, _byte(1, Flag.TRIMMED)),  # but there are lanes
     (Verdict.BAD_CLASS, _byte(9, 0x60)),
     (Verdict.BAD_CLASS, _byte(9, 0x04)),
@@ -244,7 +245,7 @@ MALFORMED: list[tuple[Verdict, Callable[[bytes], bytes]]] = [
     (Verdict.BAD_LENGTH, lambda reply: reply[:-1]),
     (Verdict.BAD_LENGTH, lambda reply: reply + b"\0"),
     (Verdict.BAD_LENGTH, _byte(3, 0x0F)),
-    (Verdict.BAD_LENGTH, lambda reply: reply[:20]),
+    (Verdict.BAD_LENGTH, lambda reply: reply[:28]),
     (Verdict.BAD_COLUMN, _replaced(columns=(Column(2, 8), Column(1, NO_BLOCK)))),
     (Verdict.BAD_NEXT, _replaced(columns=(Column(0, 9), Column(1, NO_BLOCK)))),  # another stream's
     (Verdict.BAD_NEXT, _replaced(columns=(Column(0, NO_BLOCK), Column(1, NO_BLOCK)))),  # we offered 8
