@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``torchrun … endless_sums.py FOLDER``: all ranks sum integers and check them until FOLDER/stop is there.
+"""``torchrun … endless_sums.py FOLDER [TIMEOUT]``: all ranks sum integers and check them until FOLDER/stop is
+there. The ranks wait TIMEOUT seconds for one another.
 
-FOLDER/rounds-RANK says how many sums a rank has had, in text; a sum that is wrong ends the job.
+FOLDER/pid-RANK has a rank's process id as soon as it runs, FOLDER/rounds-RANK says how many sums it has had. A
+sum that is wrong ends the job. At the end, rank 1 leaves only when there is no FOLDER/linger.
 """
 
+import os
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
+
+Path(sys.argv[1], f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
 
 import torch
 import torch.distributed as dist
@@ -18,7 +24,8 @@ _VALUES = 5000
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    dist.init_process_group("weir", timeout=timedelta(seconds=60))
+    timeout = timedelta(seconds=float(sys.argv[2]) if len(sys.argv) > 2 else 60)
+    dist.init_process_group("weir", timeout=timeout)
     rank, size = dist.get_rank(), dist.get_world_size()
     rounds, going = 0, True
     while going:
@@ -33,6 +40,8 @@ def main() -> None:
         draft.write_text(str(rounds))
         draft.replace(folder / f"rounds-{rank}")
     print(f"rank {rank}: {rounds} exact sums", flush=True)
+    while rank == 1 and (folder / "linger").exists():
+        time.sleep(0.02)
     dist.destroy_process_group()
 
 

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.weir.processes import children, wait_until_gone
+from tests.harness.processes import children, wait_until_gone
 from weir.calibrate import trial
 from weir.calibrate.config import GRID, LENGTHS, QUICK_GRID, make_calibration
 from weir.calibrate.search import Finding, Measurement, Question, bisect, combined, policy, questions

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.weir.processes import wait_until_gone
+from tests.harness.processes import wait_until_gone
 from weir.child import end, how_it_ended, log_tail, spawn
 
 STUBBORN = """

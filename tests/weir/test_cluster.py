@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import weir
-from tests.weir.processes import children, wait_until_gone
+from tests.harness.processes import children, wait_until_gone
 from weir.cluster import ClusterError
 
 

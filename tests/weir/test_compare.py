@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tests.weir.processes import children, wait_until_gone
+from tests.harness.processes import children, wait_until_gone
 from tests.weir.test_record import step
 from tests.weir.test_train import environment, folder, wait_for_steps
 from weir.cli import app

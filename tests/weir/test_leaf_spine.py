@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import weir
-from tests.weir.processes import children, wait_until_gone
+from tests.harness.processes import children, wait_until_gone
 from tests.weir.test_cluster import mine
 from tests.weir.test_train import start, steps, summary, train, wait_for_steps
 from weir.network import NetworkSpec, parse_shape

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.weir.processes import children, wait_until_gone
+from tests.harness.processes import children, wait_until_gone
 
 TAIL = ["bench", "tail", "--processes", "2"]
 CALIBRATE = ["calibrate", "--model", "mlp", "--jobs", "2"]

@@ -17,7 +17,7 @@ import pytest
 import weir
 from tests.harness.capabilities import Capability, without
 from tests.harness.ports import free_port
-from tests.weir.processes import children, wait_until_gone
+from tests.harness.processes import children, wait_until_gone
 from weir.pcap.frames import read_frames
 from weir.pcap.rounds import Trace
 from weir.train.record import StepSummary

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import weir.torch
 from tests.host_agent.torch.worlds import World
-from tests.weir.processes import children, wait_until_gone
+from tests.harness.processes import children, wait_until_gone
 
 SIZE = 2
 

@@ -32,6 +32,11 @@ def wait_until_gone(*pids: int) -> None:
     raise AssertionError(f"still there: {[(pid, command_line(pid)) for pid in pids]}")
 
 
+def is_alive(pid: int) -> bool:
+    """Tell whether a process is there, and not dead and waiting for whoever adopts it."""
+    return _parent(Path(f"/proc/{pid}")) is not None
+
+
 def _parent(entry: Path) -> int | None:
     """Return the parent's pid; None of a process that is gone or dead."""
     try:

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A command started as users start it: what it says, which processes come of it, how it ends, what it leaves.
+
+Its processes, and theirs, are found by a mark in their environment, whichever session they are in and
+whoever adopts them. What it may leave lies in folders of its own, but for shared memory and network
+namespaces: these are noted while its processes have them.
+"""
+
+import os
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, TypeVar
+
+from tests.harness.processes import command_line, is_alive
+
+WEIR: Final = (sys.executable, "-m", "weir")
+TORCHRUN: Final = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+PATIENCE_S: Final = 120.0  # until a wait counts as one that never ends
+
+_MARK: Final = "WEIR_TEST_RUN"
+_MEMORY: Final = re.compile(r"/dev/shm/weir-[^/\s]+")
+_POLL_S: Final = 0.05
+_T = TypeVar("_T")
+
+
+class Started:
+    """A command that runs, or has run; its working directory is ``folder``/work.
+
+    Its temporary files and sockets are in ``folder``, which has a short path for that (``short_path``).
+    """
+
+    def __init__(self, folder: Path, *command: object, environment: Mapping[str, str] | None = None) -> None:
+        self.folder = folder
+        self._mark = f"{_MARK}={secrets.token_hex(8)}"
+        self._log, self._temporary = folder / "said", folder / "tmp"
+        self._memory: set[Path] = set()
+        self._namespaces: set[str] = set()
+        for each in (folder / "work", self._temporary):
+            each.mkdir(exist_ok=True)
+        mark = dict([self._mark.split("=")])
+        private = {"TMPDIR": str(self._temporary), "XDG_RUNTIME_DIR": str(self._temporary), "COLUMNS": "200"}
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*map(str, command)],
+                cwd=folder / "work",
+                env={**os.environ, **private, **(environment or {}), **mark},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_interruptible,
+            )
+
+    @property
+    def said(self) -> str:
+        """Return what it has printed so far."""
+        return self._log.read_text(errors="replace")
+
+    def processes(self) -> dict[int, str]:
+        """Return the command lines of all its living processes, by id."""
+        found = {pid: command_line(pid) for pid in _marked(self._mark)}
+        for pid, line in found.items():
+            self._memory.update(map(Path, _MEMORY.findall(line)))
+            with suppress(OSError):
+                self._namespaces.add(_namespace(f"{pid}"))
+        return found
+
+    def find(self, pattern: str, number: int = 0) -> int:
+        """Return the one of its processes whose command line has the pattern, once it is there.
+
+        ``number``: which of several, the oldest being 0.
+        """
+
+        def look() -> int | None:
+            found = [pid for pid, line in self.processes().items() if re.search(pattern, line)]
+            return sorted(found, key=_began)[number] if len(found) > number else None
+
+        return self.until(look, f"a process of {pattern!r}")
+
+    def wait_for(self, pattern: str) -> None:
+        """Return when it has said something that has the pattern."""
+        self.until(lambda: re.search(pattern, self.said), f"{pattern!r} to be said")
+
+    def wait(self, patience_s: float = PATIENCE_S) -> int:
+        """Return its exit status. AssertionError with what it said if it does not end."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.process.wait(patience_s)
+        raise AssertionError(f"it has not ended after {patience_s:g} s; it runs {self._state()}")
+
+    def until(self, look: Callable[[], _T | None], words: str) -> _T:
+        """Return what ``look`` does once that is true. AssertionError if that cannot come or does not."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            ended = self.process.poll() is not None and not self.processes()
+            if found := look():
+                return found
+            assert not ended, f"it ended while the test waited for {words}; it said:\n{self.said}"
+            assert time.monotonic() < deadline, (
+                f"the test waited in vain for {words}; it runs {self._state()}"
+            )
+            time.sleep(_POLL_S)
+
+    def left(self, patience_s: float = 30.0) -> list[str]:
+        """Return, in words, what it leaves: processes after a while, namespaces, memory, folders."""
+        deadline = time.monotonic() + patience_s
+        while (alive := self.processes()) and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        found = [f"process {pid}: {line}" for pid, line in alive.items()]
+        with suppress(OSError):
+            self._namespaces.discard(_namespace("self"))
+        found += [f"network namespace {name}" for name in sorted(self._namespaces & _namespaces())]
+        found += [f"shared memory {path}" for path in sorted(self._memory) if path.exists()]
+        return found + [f"folder {path}" for path in sorted(self._temporary.glob("weir-*")) if path.is_dir()]
+
+    def kill(self) -> None:
+        """End whatever of it still runs, for the test's own end."""
+        for pid in _marked(self._mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def _state(self) -> str:
+        lines = "\n".join(f"  {pid} {line}" for pid, line in self.processes().items())
+        return f"these processes:\n{lines}\nand said:\n{self.said}"
+
+
+@contextmanager
+def started(
+    folder: Path, *command: object, environment: Mapping[str, str] | None = None
+) -> Iterator[Started]:
+    """Yield a started command, of which nothing runs when the block has ended."""
+    running = Started(folder, *command, environment=environment)
+    try:
+        yield running
+    finally:
+        running.kill()
+
+
+def _interruptible() -> None:
+    """Let Ctrl-C end it, although this process may have been started in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _marked(mark: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                if mark.encode() in (entry / "environ").read_bytes().split(b"\0") and is_alive(
+                    int(entry.name)
+                ):
+                    found.append(int(entry.name))
+    return found
+
+
+def _began(pid: int) -> int:
+    """Return when a process began, in clock ticks since the machine did; 0 of one that is gone."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return 0
+
+
+def _namespace(pid: str) -> str:
+    return os.readlink(f"/proc/{pid}/ns/net")
+
+
+def _namespaces() -> set[str]:
+    """Return the network namespaces that processes of this machine are in."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                found.add(_namespace(entry.name))
+    return found
