@@ -46,7 +46,7 @@ class Started:
             each.mkdir(exist_ok=True)
         mark = dict([self._mark.split("=")])
         private = {"TMPDIR": str(self._temporary), "XDG_RUNTIME_DIR": str(self._temporary), "COLUMNS": "200"}
-        with self._log.open("wb") as log:
+        with self._log.open("wb") as log, _interrupts():
             self.process = subprocess.Popen(
                 [*map(str, command)],
                 cwd=folder / "work",
@@ -54,7 +54,6 @@ class Started:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                preexec_fn=_interruptible,
             )
 
     @property
@@ -68,20 +67,21 @@ class Started:
         for pid, line in found.items():
             self._memory.update(map(Path, _MEMORY.findall(line)))
             with suppress(OSError):
-                self._namespaces.add(_namespace(f"{pid}"))
+                self._namespaces.add(_namespace(str(pid)))
         return found
 
-    def find(self, pattern: str, number: int = 0) -> int:
-        """Return the one of its processes whose command line has the pattern, once it is there.
+    def find(self, pattern: str, **environment: object) -> int:
+        """Return that of its processes whose command line has the pattern, once it is there.
 
-        ``number``: which of several, the oldest being 0.
+        ``environment``: what its environment has besides, such as RANK.
         """
+        wanted = {f"{name}={value}" for name, value in environment.items()}
 
         def look() -> int | None:
             found = [pid for pid, line in self.processes().items() if re.search(pattern, line)]
-            return sorted(found, key=_began)[number] if len(found) > number else None
+            return next((pid for pid in found if wanted <= set(_environment(pid))), None)
 
-        return self.until(look, f"a process of {pattern!r}")
+        return self.until(look, f"a process of {pattern!r} {environment}")
 
     def wait_for(self, pattern: str) -> None:
         """Return when it has said something that has the pattern."""
@@ -142,32 +142,33 @@ def started(
         running.kill()
 
 
-def _interruptible() -> None:
-    """Let Ctrl-C end it, although this process may have been started in the background, which ignores it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """Let SIGINT end what is started: a test run that a shell put in the background ignores it, and passes
+    that on.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _marked(mark: str) -> list[int]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                if mark.encode() in (entry / "environ").read_bytes().split(b"\0") and is_alive(
-                    int(entry.name)
-                ):
-                    found.append(int(entry.name))
-    return found
+    """Return the ids of the living processes that have the mark."""
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return [pid for pid in pids if mark in _environment(pid) and is_alive(pid)]
 
 
-def _began(pid: int) -> int:
-    """Return when a process began, in clock ticks since the machine did; 0 of one that is gone."""
+def _environment(pid: int) -> list[str]:
+    """Return the ``NAME=value`` that a process began with; none of one that is gone or another user's."""
     with suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    return 0
+        return Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+    return []
 
 
 def _namespace(pid: str) -> str:
-    return os.readlink(f"/proc/{pid}/ns/net")
+    return str(Path(f"/proc/{pid}/ns/net").readlink())
 
 
 def _namespaces() -> set[str]:

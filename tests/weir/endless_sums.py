@@ -2,17 +2,14 @@
 """``torchrun … endless_sums.py FOLDER [TIMEOUT]``: all ranks sum integers and check them until FOLDER/stop is
 there. The ranks wait TIMEOUT seconds for one another.
 
-FOLDER/pid-RANK has a rank's process id as soon as it runs, FOLDER/rounds-RANK says how many sums it has had. A
-sum that is wrong ends the job. At the end, rank 1 leaves only when there is no FOLDER/linger.
+FOLDER/rounds-RANK says how many sums a rank has had, in text; a sum that is wrong ends the job. At the end,
+rank 1 leaves only when there is no FOLDER/linger.
 """
 
-import os
 import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-
-Path(sys.argv[1], f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
 
 import torch
 import torch.distributed as dist

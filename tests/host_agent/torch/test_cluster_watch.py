@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 import weir.torch
-from tests.host_agent.torch.worlds import World
 from tests.harness.processes import children, wait_until_gone
+from tests.host_agent.torch.worlds import World
 
 SIZE = 2
 
