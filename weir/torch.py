@@ -22,6 +22,7 @@ from weir.host_agent.torch.backend import register as _register_backend
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.ds_sync import DsSync, NoSlotsError
 from weir.host_agent.torch.hook import HookState, StepStats, hook
+from weir.host_agent.torch.point_to_point import MessageError
 
 if TYPE_CHECKING:
     from weir.cluster import LocalCluster
@@ -33,6 +34,7 @@ __all__ = [
     "HookState",
     "LossPolicy",
     "LossPolicyError",
+    "MessageError",
     "NoSlotsError",
     "NonFiniteError",
     "Span",

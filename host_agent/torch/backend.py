@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _DistributedBackendOptions
+from torch._C._distributed_c10d import Store, _DistributedBackendOptions
 
 from weir.host_agent.collectives.collectives import Collectives
 from weir.host_agent.collectives.reductions import RedOpType
 from weir.host_agent.torch.connection import Connection
+from weir.host_agent.torch.point_to_point import PointToPoint
 from weir.host_agent.torch.rendezvous import StartCluster
 from weir.host_agent.torch.staging import devices_of, on_host
 from weir.host_agent.torch.work import QueuedWork, submit
@@ -47,11 +48,14 @@ class WeirProcessGroup(dist.ProcessGroup):
     ``connection`` is its membership; ``collectives`` the blocking collectives, for use inside ``submit``.
     """
 
-    def __init__(self, rank: int, size: int, timeout: timedelta, connection: Connection) -> None:
+    def __init__(
+        self, rank: int, size: int, timeout: timedelta, connection: Connection, store: Store
+    ) -> None:
         super().__init__(rank, size)  # type: ignore[call-arg]
         self._timeout = timeout
         self.connection = connection
         self.collectives = Collectives(connection)
+        self._messages = PointToPoint(store, connection)
 
     @property
     def timeout(self) -> timedelta:
@@ -239,17 +243,19 @@ class WeirProcessGroup(dist.ProcessGroup):
         """Return when every rank has called it."""
         return self._queue(opts, lambda *_: self.collectives.barrier(), [], [])
 
+    # Messages between two ranks.
+
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> QueuedWork:  # noqa: N803
-        """Refuse what is not a collective."""
-        raise NotImplementedError(_NO_POINT_TO_POINT)
+        """Send the one tensor in the list to a rank that receives it, host to host."""
+        return self._messages.send(_only(tensors), dstRank, tag, self._timeout)
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> QueuedWork:  # noqa: N803
-        """Refuse what is not a collective."""
-        raise NotImplementedError(_NO_POINT_TO_POINT)
+        """Overwrite the one tensor in the list by one that a rank sends."""
+        return self._messages.receive(_only(tensors), srcRank, tag, self._timeout)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> QueuedWork:
-        """Refuse what is not a collective."""
-        raise NotImplementedError(_NO_POINT_TO_POINT)
+        """Overwrite the one tensor in the list by one that any rank sends."""
+        return self._messages.receive(_only(tensors), None, tag, self._timeout)
 
     # The group itself.
 
@@ -294,14 +300,13 @@ class WeirProcessGroup(dist.ProcessGroup):
         self.connection.close()
 
 
-_NO_POINT_TO_POINT = (
-    "the weir backend has no send and recv: the switch only combines what all ranks of a group contribute. "
-    'Use broadcast or all_to_all, or a second group: new_group(backend="gloo")'
-)
-
-
 def _listed(tensors: Any) -> list[torch.Tensor]:
     return [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+
+
+def _only(tensors: Any) -> torch.Tensor:
+    (tensor,) = _listed(tensors)
+    return tensor
 
 
 def _operator(opts: Any) -> RedOpType:
@@ -325,7 +330,7 @@ def create(
     ranks = list(options.global_ranks_in_group) or list(range(size))
     slots = group_options.slots if group_options is not None else 0
     connection = Connection.open(options.store, rank, ranks, options.group_id, options.timeout, start, slots)
-    return WeirProcessGroup(rank, size, options.timeout, connection)
+    return WeirProcessGroup(rank, size, options.timeout, connection, options.store)
 
 
 def register(start: StartCluster) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -77,6 +77,9 @@ class Connection(Communicator):
         self._closing = threading.Lock()
         self._closed = False
         self._grace: list[threading.Timer] = []
+        self._companions: list[Callable[[], None]] = []
+        self.broken: str | None = None
+        """Why the group is over, or None while it is not."""
         self._watch = ClusterWatch(Path(met.notice), cluster, self._cluster_died) if met.notice else None
         self._stalls = StallWatch(
             self._name(), membership.job_id, lambda: self._reducer.waiting_since, client.status
@@ -143,6 +146,20 @@ class Connection(Communicator):
         """Return the queue of this process's operations on the port."""
         return self._share.operations
 
+    @property
+    def controller(self) -> str:
+        """Return the controller's address."""
+        return self._met.controller
+
+    @property
+    def departed(self) -> dict[int, str]:
+        """Return the ranks that left cleanly, with a sentence that says so."""
+        return self._client.departed
+
+    def at_close(self, close: Callable[[], None]) -> None:
+        """Call ``close`` when the group is left, for what exists beside it."""
+        self._companions.append(close)
+
     def free_slots(self) -> list[FreeSlots]:
         """Return the slots that no job holds now. AgentError when the controller cannot be asked."""
         return [
@@ -193,6 +210,8 @@ class Connection(Communicator):
                 return
             self._closed = True
         _open.remove(self)
+        for close in self._companions:
+            close()
         for timer in self._grace:
             timer.cancel()
         if self._watch is not None:
@@ -215,13 +234,13 @@ class Connection(Communicator):
         """Abort, from the client's thread: the controller ended the job."""
         if self._watch is not None and self._cluster is None:
             reason = self._watch.look() or reason  # a cluster that dies stops its jobs, not saying why
-        self._reducer.abort(f"the job was stopped: {reason}")
+        self._break(f"the job was stopped: {reason}")
 
     def _cluster_died(self, reason: str) -> None:
         """Abort, from the watch's thread: the switch or the controller of this machine died."""
         if self._client.stopped is None and not self._client.departed:
             log.warning("%s: %s", self._name(), reason)
-        self._reducer.abort(reason)
+        self._break(reason)
 
     def _member_left(self, _rank: int, reason: str) -> None:
         """Abort after a while, from the client's thread: another rank left cleanly.
@@ -237,8 +256,12 @@ class Connection(Communicator):
         timer.start()
 
     def _give_up(self, reason: str) -> None:
-        self._reducer.abort(reason)
+        self._break(reason)
         self._client.close()
+
+    def _break(self, reason: str) -> None:
+        self.broken = self.broken or reason
+        self._reducer.abort(reason)
 
     def _name(self) -> str:
         member = self.membership

@@ -138,8 +138,8 @@ def refused_operations() -> None:
         dist.all_reduce(torch.ones(3).to_sparse())
     with pytest.raises(TypeError, match=r"dense CPU and CUDA tensors, this one is torch.strided on meta"):
         dist.broadcast(torch.ones(3, device="meta"), 0)
-    with pytest.raises(NotImplementedError, match="no send and recv"):
-        dist.send(torch.ones(3), (dist.get_rank() + 1) % SIZE)
+    with pytest.raises(TypeError, match=r"dense CPU and CUDA tensors, this one is torch.sparse_coo on cpu"):
+        dist.send(torch.ones(3).to_sparse(), (dist.get_rank() + 1) % SIZE)
     with pytest.raises(ValueError, match="not 3 times a float32 tensor of shape"):
         dist.all_gather_single(torch.ones(5), torch.ones(2))
     with pytest.raises(ValueError, match="rank 0 sends 4 bytes to rank 0, which expects 8"):

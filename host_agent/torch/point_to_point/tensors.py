@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as point-to-point messages, and the handles that torch waits for."""
+
+import logging
+import socket
+import threading
+import time
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from weir.agent_service.waiting import FIRST_S, next_line
+from weir.host_agent.collectives.dtypes import byte_view
+from weir.host_agent.torch.connection import Connection
+from weir.host_agent.torch.point_to_point.inbox import Receive, Send
+from weir.host_agent.torch.point_to_point.messenger import MessageError, Messenger
+from weir.host_agent.torch.staging import CallerStreams, devices_of
+from weir.host_agent.torch.work import QueuedWork
+
+log = logging.getLogger(__name__)
+
+
+class PointToPoint:
+    """Sends and receives tensors between the ranks of a group. Nothing is opened before the first of them.
+
+    Args:
+        store: the group's.
+        connection: the group's membership; when it ends, so do the messages.
+    """
+
+    def __init__(self, store: Store, connection: Connection) -> None:
+        self._connection = connection
+        # Names go with the job: a group can be made again on the same store.
+        self._store: Any = PrefixStore(f"weir/{connection.membership.job}", store)
+        self._opening = threading.Lock()
+        self._messenger: Messenger | None = None
+        self._closed = False
+        connection.at_close(self.close)
+
+    def send(self, tensor: torch.Tensor, destination: int, tag: int, timeout: timedelta) -> QueuedWork:
+        """Begin to send a dense tensor; done when a receive on the other side is taking it.
+
+        Args:
+            tensor: not to be changed before this is done; one on a CUDA device is copied first.
+            destination: a rank of the group.
+            tag: only a receive with the same one takes it.
+            timeout: how long ``wait`` waits.
+        """
+        devices_of(tensor)
+        host = tensor.detach().cpu().contiguous()
+        send = Send(destination, tag, _name(tensor.dtype), byte_view(host).data)
+        messenger = self._opened()
+        messenger.send(send)
+        return MessageWork(send, messenger, timeout, f"rank {destination} to receive (tag {tag})")
+
+    def receive(self, tensor: torch.Tensor, source: int | None, tag: int, timeout: timedelta) -> QueuedWork:
+        """Begin to receive into a dense tensor of the size and dtype that was sent.
+
+        Args:
+            tensor: overwritten, whatever its strides.
+            source: a rank of the group; None: whoever sends first.
+            tag: of the message.
+            timeout: how long ``wait`` waits.
+        """
+        devices = devices_of(tensor)
+        target = tensor.detach()
+        in_place = not devices and target.is_contiguous()
+        host = target if in_place else torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=bool(devices))
+        caller = CallerStreams(devices)
+
+        def finish() -> None:
+            if not in_place:
+                with caller.followed():
+                    target.copy_(host)
+
+        receive = Receive(source, tag, _name(tensor.dtype), byte_view(host).data, finish)
+        messenger = self._opened()
+        messenger.receive(receive)
+        whom = "any rank" if source is None else f"rank {source}"
+        return MessageWork(receive, messenger, timeout, f"{whom} to send (tag {tag})", devices)
+
+    def close(self) -> None:
+        """End what is under way, and the connections."""
+        with self._opening:
+            self._closed = True
+        if self._messenger is not None:
+            self._messenger.close()
+
+    def _opened(self) -> Messenger:
+        with self._opening:
+            if self._closed:
+                raise RuntimeError("the process group was destroyed: it takes no more messages")
+            if self._messenger is None:
+                rank, size = self._connection.rank, self._connection.size
+                address = own_address(self._store, self._connection.controller)
+                self._messenger = Messenger(rank, size, self._store.clone(), address, self._connection)
+            return self._messenger
+
+
+class MessageWork(QueuedWork):
+    """A message on its way. ``wait`` is bounded by the group's timeout, and logs what it waits for."""
+
+    def __init__(
+        self,
+        message: Send | Receive,
+        messenger: Messenger,
+        timeout: timedelta,
+        waits_for: str,
+        devices: Any = (),
+    ) -> None:
+        super().__init__(message.outcome, devices)
+        self._message = message  # whose memory is in use until it is done
+        self._messenger, self._timeout, self._waits_for = messenger, timeout, waits_for
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Block until it is done, as QueuedWork does.
+
+        Raises:
+            MessageError: a rank is gone; or it took longer than the group's timeout, and then no more
+                messages can be sent or received on this rank of the group.
+        """
+        if timeout is not None and timeout > timedelta(0):
+            return super().wait(timeout)
+        began, due, limit = time.monotonic(), FIRST_S, self._timeout.total_seconds()
+        while True:
+            left = min(due, limit) - (time.monotonic() - began)
+            try:
+                self._outcome.exception(max(left, 0.0))
+            except TimeoutError:
+                if due < limit:
+                    log.warning("after %.0f s still waiting for %s", due, self._waits_for)
+                    due = next_line(due)
+                    continue
+                reason = f"after {limit:g} s still waiting for {self._waits_for}"
+                self._messenger.fail(reason)
+                raise MessageError(reason) from None
+            return super().wait()
+
+    def _source_rank(self) -> int:
+        """Return the rank that the message came from; torch asks when it is done."""
+        source: int = self._outcome.result()
+        return source
+
+
+def own_address(store: Any, controller: str) -> str:
+    """Return the address at which other ranks reach this process.
+
+    It is that of the interface on the way to where all ranks go: the store, or else the controller. Loopback
+    where both are on this machine.
+
+    Args:
+        store: the group's.
+        controller: the controller's address.
+    """
+    places = [getattr(store._underlying_non_prefix_store, "host", None)]  # a TCPStore has one
+    if not controller.startswith("unix:"):
+        places.append(urlsplit(f"//{controller}").hostname)
+    found = [_address_towards(place) for place in places if place]
+    beyond = [address for address in found if not address.startswith("127.") and address != "::1"]
+    return next(iter([*beyond, *found]), "127.0.0.1")
+
+
+def _address_towards(host: str) -> str:
+    family, kind, protocol, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(target)  # sends nothing
+        address: str = probe.getsockname()[0]
+    return address
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
