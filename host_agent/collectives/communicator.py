@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.collectives.packing import Precision
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, SLOT_LANES, Op
@@ -32,11 +33,13 @@ class Communicator(ABC):
         rank: of this worker.
         size: how many workers there are.
         scratch: memory for lanes.
+        precision: of float sums; the same on every worker.
     """
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.scratch = Scratch()
+        self.precision = Precision()
 
     @abstractmethod
     def reduce_lanes(

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums of floats: a maximum over shared block exponents, then a sum of fixed-point lanes.
+"""Sums of floats: a maximum over shared block scales, then a sum of fixed-point lanes.
 
-The workers first agree on one exponent per block of lanes (MAX; in a long vector only of the blocks that a
+The workers first agree on one scale per block of values (MAX; in a long vector only of the blocks that a
 bitmap, OR, shows to be non-zero on some worker), then each turns its values into integers
 of that scale, with headroom for as many workers as there are, and the network adds those (ADD). Integer
 addition commutes, so every worker gets the same bits whatever the order of arrival. The error bounds are
-derived in ``weir.host_agent.collectives.quantize`` and ``weir.host_agent.collectives.limbs``.
+derived in ``weir.host_agent.collectives.quantize``, ``.packing`` and ``.limbs``.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from weir.host_agent.collectives import limbs, quantize
 from weir.host_agent.collectives.communicator import Communicator, fitting_block
 from weir.host_agent.collectives.dtypes import Lanes, lanes_for
+from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
@@ -26,9 +28,15 @@ _LAST = np.uint32(0xFFFFFFFF)
 WORTH_ASKING = 512  # blocks: from here on, a bitmap of those that are not zero costs less than it saves
 WORTH_SELECTING = 1 / 2  # of the blocks: with more, copying them out and in costs more than it saves
 
+EXACT_VALUES: Final = 1024
+"""Our choice: sums of no more values are made in limbs. They are 48 packets, which travel together."""
+
 NO_NOTES: Final = np.empty(0, np.uint32)
 
 Namer = Callable[[int], str]
+
+_log = logging.getLogger(__name__)
+_has_warned = False
 
 
 class NonFiniteError(ArithmeticError):
@@ -51,19 +59,19 @@ class NonFiniteError(ArithmeticError):
 class Contribution:
     """One worker's part of a float32 sum: fixed-point lanes, and the scale that all workers agreed on.
 
-    rows: which blocks of the vector the lanes and exponents are of, the same on every worker; None: all of
-    them. The others are zero on every worker. count: values of the vector. scale_block: lanes that
-    share an exponent. packet_block: lanes in a block of the packets, the unit of what is skipped and lost; it
-    divides ``scale_block``.
+    rows: which blocks of the vector the lanes and scales are of, the same on every worker; None: all of
+    them. The others are zero on every worker. count: values of the vector. scale_block: values that
+    share a scale. packet_block: lanes in a block of the packets, the unit of what is skipped and lost; where
+    there are budgets, it divides the lanes of a ``scale_block``. form: of values in lanes.
     """
 
     lanes: npt.NDArray[np.int32]
-    exponents: Lanes
+    scales: Lanes
     rows: quantize.Rows | None
     count: int
     scale_block: int
     packet_block: int
-    workers: int
+    form: LaneFormat
 
     def add(
         self, communicator: Communicator, *, keep: bool, service: ServiceClass = LOSSLESS
@@ -84,7 +92,7 @@ class Contribution:
         """Return which packet block of the vector each one in ``lanes`` is; None: the same one."""
         if self.rows is None:
             return None
-        parts = np.arange(self.scale_block // self.packet_block, dtype=np.uint32)
+        parts = np.arange(self.form.lanes(self.scale_block) // self.packet_block, dtype=np.uint32)
         found: npt.NDArray[np.uint32] = (self.rows[:, np.newaxis] * np.uint32(parts.size) + parts).reshape(-1)
         return found
 
@@ -95,8 +103,8 @@ class Contribution:
     def values(self) -> npt.NDArray[np.float32]:
         """Return the vector that the lanes stand for.
 
-        Of a worker's own contribution this is exact: a lane has no more significant bits than the number it
-        came from. A sum is rounded once.
+        Of a worker's own contribution this is exact: lanes have no more significant bits than a float32. A
+        sum is rounded once, where it has more.
         """
         vector = np.zeros(self.count, np.float32)
         self.write(vector)
@@ -104,11 +112,13 @@ class Contribution:
 
     def write(self, vector: npt.NDArray[np.float32]) -> None:
         """Overwrite the blocks of ``vector`` that the lanes are of."""
-        scale = self.exponents, self.scale_block, self.workers
-        if self.rows is None:
-            quantize.from_fixed(self.lanes, *scale, out=vector)
-        else:
-            quantize.from_fixed_rows(self.lanes, self.rows, *scale, out=vector)
+        self.form.decode(self.lanes, self.rows, self.scales, self.scale_block, vector)
+
+
+def packet_block_of(form: LaneFormat, values: int) -> int:
+    """Return the lanes of the largest blocks of packets that ``values`` of a block fill."""
+    lanes = form.lanes(values)
+    return lanes & -lanes
 
 
 def give_back(flat: npt.NDArray[Any], blocks: npt.NDArray[np.integer[Any]], packet_block: int) -> None:
@@ -123,6 +133,7 @@ def encode(
     scale_block: int,
     service: ServiceClass = LOSSLESS,
     *,
+    form: LaneFormat | None = None,
     packet_block: int | None = None,
     dense: bool = False,
     notes: Lanes = NO_NOTES,
@@ -136,38 +147,64 @@ def encode(
         communicator: of all workers, which make the same call.
         values: float32, flat; they stay as they are.
         name: describes a value by flat index, for errors.
-        scale_block: lanes that share a scale.
+        scale_block: values that share a scale.
         service: the layer class of the packets; without budgets.
-        packet_block: lanes in a block of the packets, by default those that share a scale.
+        form: of values in lanes, by default one in each.
+        packet_block: lanes in a block of the packets, by default as many as fit the values that share a
+            scale where blocks are skipped, else as many as fit a packet.
         dense: hardly any block is zero on all workers, so they do not ask each other which.
         notes: lanes that travel with the scales, and become their maximum over all workers.
 
     Raises:
         NonFiniteError: some value of some worker is NaN or infinite; on every worker.
     """
-    exponents = quantize.exponents(values, scale_block)
-    rows = None if dense else _occupied(communicator, exponents, service)
-    shared = _agree(communicator, exponents, rows, quantize.NOT_FINITE, values, name, service, notes)
-    if rows is not None and rows.size <= exponents.size * WORTH_SELECTING:
-        lanes = communicator.scratch.take(rows.size * scale_block)
-        quantize.to_fixed_rows(values, rows, shared, scale_block, communicator.size, out=lanes)
-        return Contribution(
-            lanes, shared, rows, values.size, scale_block, packet_block or scale_block, communicator.size
-        )
-    if rows is not None:
-        exponents[rows] = shared
-        shared = exponents
-    lanes = communicator.scratch.take(values.size)
-    quantize.to_fixed(values, shared, scale_block, communicator.size, out=lanes)
-    return Contribution(
-        lanes, shared, None, values.size, scale_block, packet_block or scale_block, communicator.size
-    )
+    form = form or WholeLanes(communicator.size)
+    scales = form.scales(values, scale_block)
+    rows = None if dense else _occupied(communicator, scales, service)
+    shared = _agree(communicator, scales, rows, form.not_finite, values, name, service, notes)
+    if rows is not None and rows.size > scales.size * WORTH_SELECTING:
+        scales[rows] = shared
+        rows, shared = None, scales
+    lanes = form.encode(values, rows, shared, scale_block, communicator.scratch.take)
+    if packet_block is None:
+        packet_block = fitting_block(lanes.size) if rows is None else packet_block_of(form, scale_block)
+    return Contribution(lanes, shared, rows, values.size, scale_block, packet_block, form)
 
 
 def sum_float32(communicator: Communicator, values: npt.NDArray[np.float32], name: Namer) -> None:
-    """Replace a vector by its sum over all workers. On errors, those of ``encode``, it keeps its values."""
-    total, _ = encode(communicator, values, name, fitting_block(values.size)).add(communicator, keep=False)
+    """Replace a vector by its sum over all workers. On errors, those of ``encode``, it keeps its values.
+
+    Of up to EXACT_VALUES values, and where ``communicator.precision`` says so, in limbs, else in its form.
+    """
+    precision = communicator.precision
+    if precision.exact or values.size <= EXACT_VALUES:
+        wide = values.astype(np.float64)
+        sum_float64(communicator, wide, name)
+        with np.errstate(over="ignore"):  # infinity is the sum, then
+            values[:] = wide
+        return
+    form = precision.form(communicator.size)
+    mine = encode(communicator, values, name, fitting_block(values.size), form=form)
+    total, _ = mine.add(communicator, keep=False)
+    if isinstance(form, WholeLanes) and not _has_warned:
+        _warn_once(values, total, form.workers, name)
     total.write(values)
+
+
+def _warn_once(values: npt.NDArray[np.float32], total: Contribution, workers: int, name: Namer) -> None:
+    """Say once in a process that the sum of ``values`` has lost much of what float32 could hold."""
+    global _has_warned  # noqa: PLW0603
+    block = quantize.coarse_block(values, total.lanes, total.rows, total.scales, total.scale_block, workers)
+    if block is None:
+        return
+    _has_warned = True
+    _log.warning(
+        "%s: values that are summed in blocks of %d differ so much there that many of the small ones are off "
+        "by more than 1 %%. Where that matters, make the group with GroupOptions(exact=True), or reduce "
+        "float64 tensors. (Said once.)",
+        name(block * total.scale_block),
+        total.scale_block,
+    )
 
 
 def sum_float64(communicator: Communicator, values: npt.NDArray[np.float64], name: Namer) -> None:
@@ -181,7 +218,7 @@ def sum_float64(communicator: Communicator, values: npt.NDArray[np.float64], nam
     else:
         exponents[rows] = shared
     lanes = limbs.split_float64(values, exponents, scale_block)
-    values[:] = limbs.join_float64(communicator.reduce(lanes, Op.ADD), exponents, scale_block)
+    values[:] = limbs.join_float64(communicator.reduce(lanes.reshape(-1), Op.ADD), exponents, scale_block)
 
 
 def _agree(

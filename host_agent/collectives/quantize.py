@@ -114,7 +114,7 @@ def to_fixed_rows(
         engine.contiguous(x, "x", np.float32),
         x.size,
         scale_block,
-        _rows_address(rows, x.size, scale_block),
+        rows_address(rows, x.size, scale_block),
         rows.size,
         sized(exps, "exps", rows.size, np.uint32),
         headroom(workers),
@@ -132,7 +132,7 @@ def from_fixed_rows(
         sized(lanes, "lanes", rows.size * scale_block, np.int32),
         out.size,
         scale_block,
-        _rows_address(rows, out.size, scale_block),
+        rows_address(rows, out.size, scale_block),
         rows.size,
         sized(exps, "exps", rows.size, np.uint32),
         headroom(workers),
@@ -141,7 +141,7 @@ def from_fixed_rows(
     return out
 
 
-def _rows_address(rows: Rows, count: int, scale_block: int) -> int:
+def rows_address(rows: Rows, count: int, scale_block: int) -> int:
     """Return the address of ``rows``, checked to be blocks of a vector of ``count``."""
     address = engine.contiguous(rows, "rows", np.uint32)
     if rows.size and int(rows.max()) >= block_count(count, scale_block):
@@ -154,6 +154,38 @@ def _rows_address(rows: Rows, count: int, scale_block: int) -> int:
 def not_finite_blocks(exps: Exponents) -> npt.NDArray[np.intp]:
     """Return the indexes of the blocks in which some worker has a NaN or an infinity."""
     return np.flatnonzero(exps >= NOT_FINITE)
+
+
+def coarse_block(
+    x: Floats, sums: Fixed, rows: Rows | None, exps: Exponents, scale_block: int, workers: int
+) -> int | None:
+    """Return the first block that a sum of lanes is too coarse for; None when there is none.
+
+    That is: of its values that are not zero here, an eighth or more and their sums are below 64 n quanta,
+    where the error can be 1/128 of them.
+
+    Args:
+        x: this worker's values.
+        sums: lanes of the blocks ``rows`` of it, None: of all, after the sum.
+        exps: of these blocks.
+        scale_block: values in a block.
+        workers: n, how many were summed.
+    """
+    blocks = block_count(x.size, scale_block) if rows is None else rows.size
+    found = engine.library().weir_coarse_block(
+        engine.contiguous(x, "x", np.float32),
+        engine.contiguous(sums, "sums", np.int32),
+        x.size,
+        scale_block,
+        None if rows is None else rows_address(rows, x.size, scale_block),
+        blocks,
+        sized(exps, "exps", blocks, np.uint32),
+        workers,
+        headroom(workers),
+    )
+    if found == blocks:
+        return None
+    return int(found if rows is None else rows[found])
 
 
 def error_bound(exps: Exponents, scale_block: int, workers: int, count: int) -> npt.NDArray[np.float64]:

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store, _DistributedBackendOptions
 
 from weir.host_agent.collectives.collectives import Collectives
+from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, Precision
 from weir.host_agent.collectives.reductions import RedOpType
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.point_to_point import PointToPoint
@@ -36,10 +37,27 @@ class GroupOptions:
 
     Args:
         slots: how many of the switch's slots the group's job is to have; 0: a share of what is free. Divide
-            them where many groups are made at once. The same on all ranks of the group.
+            them where many groups are made at once.
+        lane_bits: 32, 16 or 8: bits that a value of a sum of float32, float16 or bfloat16 takes on the wire;
+            several narrow ones share a lane of the switch, see docs/precision.md. "auto": the fewest whose
+            error is within ``lane_error``.
+        lane_error: with "auto": how much an average over the ranks may be off, relative to the largest
+            magnitude within the 256 values around it.
+        exact: sum float32 as exactly as float64, in three lanes a value; sums of up to 1024 values always
+            are.
+
+    The same on all ranks of the group.
     """
 
     slots: int = 0
+    lane_bits: LaneBits = 32
+    lane_error: float = LANE_ERROR
+    exact: bool = False
+
+    @property
+    def precision(self) -> Precision:
+        """Return how float sums are made."""
+        return Precision(self.lane_bits, self.lane_error, self.exact)
 
 
 class WeirProcessGroup(dist.ProcessGroup):
@@ -328,8 +346,12 @@ def create(
             f"at most {MAX_WORKERS}. Use fewer processes"
         )
     ranks = list(options.global_ranks_in_group) or list(range(size))
-    slots = group_options.slots if group_options is not None else 0
-    connection = Connection.open(options.store, rank, ranks, options.group_id, options.timeout, start, slots)
+    chosen = group_options or GroupOptions()
+    chosen.precision.form(size)  # which refuses what so many ranks cannot have
+    connection = Connection.open(
+        options.store, rank, ranks, options.group_id, options.timeout, start, chosen.slots
+    )
+    connection.precision = chosen.precision
     return WeirProcessGroup(rank, size, options.timeout, connection, options.store)
 
 

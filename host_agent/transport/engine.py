@@ -133,6 +133,19 @@ SIGNATURES: Final[native.Signatures] = {
         None,
         (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, pointer),
     ),
+    "weir_coarse_block": (
+        c_uint64,
+        (pointer, pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, c_uint32),
+    ),
+    "weir_largest": (None, (pointer, c_uint64, c_uint32, pointer)),
+    "weir_pack": (
+        c_uint64,
+        (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, c_uint32, pointer),
+    ),
+    "weir_unpack": (
+        None,
+        (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, c_uint32, pointer),
+    ),
     "weir_mask_write": (c_uint64, (pointer, c_uint64, c_uint32, pointer)),
     "weir_pyramid": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_mask_count": (c_uint64, (pointer, c_uint64)),

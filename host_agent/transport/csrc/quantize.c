@@ -7,29 +7,14 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { NOT_FINITE = 255, EXPONENT_BIAS = 126 /* |x| < 2^(exponent - 126) */ };
+#include "blocks.h"
 
-static inline uint32_t magnitude_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits & 0x7fffffffu;
-}
+enum { NOT_FINITE = 255, EXPONENT_BIAS = 126 /* |x| < 2^(exponent - 126) */ };
 
 static inline uint32_t largest_exponent(const float *x, uint64_t count)
 {
-    uint32_t largest = 0; /* bit patterns of magnitudes sort as their values do, infinity and NaN last */
-    for (uint64_t i = 0; i < count; i++) {
-        uint32_t bits = magnitude_bits(x[i]);
-        largest = bits > largest ? bits : largest;
-    }
-    uint32_t exponent = largest >> 23;
+    uint32_t largest = largest_bits(x, count), exponent = largest >> 23;
     return exponent ? exponent : largest != 0; /* subnormals lie below 2^-125, as exponent 1 says */
-}
-
-static inline uint64_t block_length(uint64_t count, uint64_t start, uint32_t block)
-{
-    return count - start < block ? count - start : block;
 }
 
 void weir_exponents(const float *x, uint64_t count, uint32_t block, uint32_t *exponents)
@@ -105,4 +90,25 @@ void weir_from_fixed_rows(const int32_t *lanes, uint64_t count, uint32_t block, 
         uint64_t start = (uint64_t)rows[i] * block;
         weir_from_fixed(lanes, block_length(count, start, block), block, exponents + i, headroom, x + start);
     }
+}
+
+/* The first of the blocks `rows` of x (NULL: the first n) in which at least one in 8 of the values that are not
+ * zero, and the sums of their lanes, are below 64 quanta for each worker; n if there is none. */
+uint64_t weir_coarse_block(const float *x, const int32_t *sums, uint64_t count, uint32_t block,
+                           const uint32_t *rows, uint64_t n, const uint32_t *exponents, uint32_t workers,
+                           uint32_t headroom)
+{
+    int64_t least = 64 * (int64_t)workers;
+    for (uint64_t i = 0; i < n; i++, sums += block) {
+        uint64_t start = (rows ? rows[i] : i) * (uint64_t)block, length = block_length(count, start, block);
+        float small = (float)ldexp((double)least, (int)exponents[i] - EXPONENT_BIAS + (int)headroom - 31);
+        uint32_t coarse = 0, occupied = 0;
+        for (uint64_t j = 0; j < length; j++) {
+            float magnitude = fabsf(x[start + j]);
+            occupied += magnitude != 0;
+            coarse += (magnitude != 0) & (magnitude < small) & (sums[j] < least) & (sums[j] > -least);
+        }
+        if (coarse && 8 * coarse >= occupied) return i;
+    }
+    return n;
 }
