@@ -9,14 +9,14 @@ one operation and returns its handle at once. Operations of a process run in the
 # mypy: disable-error-code="override, assignment"
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store, _DistributedBackendOptions
+from torch._C._distributed_c10d import _DistributedBackendOptions
 
 from weir.host_agent.collectives.collectives import Collectives
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, Precision
@@ -24,6 +24,7 @@ from weir.host_agent.collectives.reductions import RedOpType
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.point_to_point import PointToPoint
 from weir.host_agent.torch.rendezvous import StartCluster
+from weir.host_agent.torch.splitting import SplittableGroup
 from weir.host_agent.torch.staging import devices_of, on_host
 from weir.host_agent.torch.work import QueuedWork, submit
 from weir.wire.definition import MAX_WORKERS
@@ -60,20 +61,24 @@ class GroupOptions:
         return Precision(self.lane_bits, self.lane_error, self.exact)
 
 
-class WeirProcessGroup(dist.ProcessGroup):
+class WeirProcessGroup(SplittableGroup):
     """A process group on one job of the switch; made by torch, see ``register``.
 
     ``connection`` is its membership; ``collectives`` the blocking collectives, for use inside ``submit``.
     """
 
     def __init__(
-        self, rank: int, size: int, timeout: timedelta, connection: Connection, store: Store
+        self,
+        options: _DistributedBackendOptions,
+        chosen: GroupOptions,
+        connection: Connection,
+        start: StartCluster,
     ) -> None:
-        super().__init__(rank, size)  # type: ignore[call-arg]
-        self._timeout = timeout
+        super().__init__(options, replace(chosen, slots=0), partial(create, start))
+        self._timeout = options.timeout
         self.connection = connection
         self.collectives = Collectives(connection)
-        self._messages = PointToPoint(store, connection)
+        self._messages = PointToPoint(options.store, connection)
 
     @property
     def timeout(self) -> timedelta:
@@ -352,7 +357,7 @@ def create(
         options.store, rank, ranks, options.group_id, options.timeout, start, chosen.slots
     )
     connection.precision = chosen.precision
-    return WeirProcessGroup(rank, size, options.timeout, connection, options.store)
+    return WeirProcessGroup(options, chosen, connection, start)
 
 
 def register(start: StartCluster) -> None:

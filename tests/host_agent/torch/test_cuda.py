@@ -2,7 +2,11 @@
 """The backend and the hook with tensors on a GPU: the same bits as with tensors in host memory."""
 
 import functools
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,3 +168,54 @@ def test_ddp_trains_on_the_gpu(world: World, options: dict[str, Any] | None) -> 
     (losses, parameters), (_, others) = world.run(trained, options)
     assert parameters == others
     assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+
+
+def messages() -> None:
+    other = 1 - dist.get_rank()
+    for shape in ((3, 5), (1_000_003,)):
+        given = torch.full(shape, float(dist.get_rank()), device="cuda") * 3
+        taken = torch.zeros(shape, device="cuda")
+        works = dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, given, other), dist.P2POp(dist.irecv, taken, other)]
+        )
+        for work in works:
+            work.wait()
+        assert torch.equal(taken, torch.full(shape, 3.0 * other, device="cuda"))
+
+
+def test_messages_between_devices_arrive(world: World) -> None:
+    world.run(messages)
+
+
+SPLIT = """
+    import torch, torch.distributed as dist, weir.torch
+    from torch.distributed.device_mesh import init_device_mesh
+    device = torch.device("cuda:0")
+    dist.init_process_group("weir", device_id=device)
+    rank = dist.get_rank()
+    half = dist.split_group(split_ranks=[[0, 2], [1, 3]])
+    value = torch.tensor([10.0**rank], device=device)
+    dist.all_reduce(value, group=half)
+    assert value.item() == [101.0, 1010.0][rank % 2], value
+    mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("rows", "columns"))
+    for name, partner in (("rows", rank ^ 2), ("columns", rank ^ 1)):
+        value = torch.tensor([10.0**rank], device=device)
+        dist.all_reduce(value, group=mesh.get_group(name))
+        assert value.item() == 10.0**rank + 10.0**partner, value
+    if rank == 0:
+        print("split", flush=True)
+    dist.destroy_process_group()
+"""
+
+
+def test_a_group_bound_to_a_device_is_split_also_by_meshes(tmp_path: Path) -> None:
+    program = tmp_path / "split.py"
+    program.write_text(textwrap.dedent(SPLIT))
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "4", str(program)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.stdout.strip() == "split", done.stderr

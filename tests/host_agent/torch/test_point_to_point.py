@@ -4,6 +4,7 @@
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,6 +161,26 @@ def test_a_mesh_has_collectives_and_messages_in_each_dimension(cluster: LocalClu
         world.run(mesh_of_two_dimensions)
 
 
+def halves() -> list[float]:
+    """Split as ``dist.split_group`` has a group do it where there is an accelerator."""
+    rank = dist.get_rank()
+    half = dist.group.WORLD.split_group([0, 2] if rank % 2 == 0 else [1, 3], group_name=f"half-{rank % 2}")
+    assert dist.group.WORLD.split_group([(rank + 1) % SIZE], group_name="elsewhere") is None
+    value = torch.tensor([10.0**rank])
+    half.allreduce([value]).wait()
+    quarter = half.split_group([half.rank()], group_name=f"quarter-{rank}")
+    quarter.allreduce([value]).wait()
+    assert quarter.size() == 1
+    quarter.shutdown()
+    half.shutdown()
+    return [half.rank(), half.size(), value.item()]
+
+
+def test_a_group_is_split(cluster: LocalCluster) -> None:
+    with second_world(cluster) as world:
+        assert world.run(halves) == [[0, 2, 101.0], [0, 2, 1010.0], [1, 2, 101.0], [1, 2, 1010.0]]
+
+
 def pipeline() -> list[list[float]]:
     """Return the gradients of this rank's stage of two."""
     stages = dist.new_group([0, 1])
@@ -244,11 +265,12 @@ def test_a_timeout_names_the_rank_that_was_waited_for(cluster: LocalCluster) -> 
     assert message == "after 2 s still waiting for rank 1 to send (tag 4)"
 
 
-def wait_for_one_that_dies(meet: bool) -> str:
+def wait_for_one_that_dies(meet: bool, ready: str) -> str:
     rank = dist.get_rank()
     if meet:
         ring()
     dist.barrier()
+    Path(ready, str(rank)).touch()
     with pytest.raises(weir.torch.GroupBrokenError) as caught:
         if rank == 0:
             dist.recv(torch.ones(3), 1)
@@ -262,10 +284,11 @@ def wait_for_one_that_dies(meet: bool) -> str:
 
 
 @pytest.mark.parametrize("meet", [False, True])
-def test_nobody_waits_for_a_rank_that_died(cluster: LocalCluster, meet: bool) -> None:
+def test_nobody_waits_for_a_rank_that_died(cluster: LocalCluster, meet: bool, tmp_path: Path) -> None:
     with second_world(cluster) as world:
-        world.start(wait_for_one_that_dies, meet)
-        time.sleep(2)
+        world.start(wait_for_one_that_dies, meet, str(tmp_path))
+        while len(list(tmp_path.iterdir())) < SIZE:
+            time.sleep(0.01)
         world.processes[1].kill()
         for rank in (0, 2, 3):
             message = world.outcome(rank)
