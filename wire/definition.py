@@ -124,6 +124,7 @@ class Event(IntEnum):
     DROP_SIMULATED = 22
     DROP_CONGESTION = 23
     DROP_NO_PATH = 24
+    DISAGREEMENT = 25
 
 
 EVENT_HELP: Final[dict[Event, str]] = {
@@ -152,6 +153,7 @@ EVENT_HELP: Final[dict[Event, str]] = {
     Event.DROP_SIMULATED: "dropped on purpose by the drop simulator",
     Event.DROP_CONGESTION: "queue deeper than the class's limit, and nothing to trim",
     Event.DROP_NO_PATH: "spray group without paths",
+    Event.DISAGREEMENT: "contribution to another operation than the round's first: the result tells all",
 }
 
 

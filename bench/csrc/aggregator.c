@@ -2,8 +2,8 @@
 /* A hand-written slot aggregator: what a careful programmer gets out of C for this one protocol.
  *
  * The yardstick of the soft switch, which compiles the same behaviour from P4. It does the work of
- * p4src/weir_v1model.p4 that a round needs (admission, round stamps, seen and included masks, minimum next,
- * lane operators, one rewritten result per worker) and none of its forwarding. It has the soft switch's C
+ * p4src/weir_v1model.p4 that a round needs (admission, round stamps, seen and included masks, fingerprints,
+ * minimum next, lane operators, one rewritten result per worker) and none of its forwarding. It has the soft switch's C
  * face (switch.h), so that both run under the same port drivers and the same in-memory loop.
  */
 #include <stdint.h>
@@ -18,9 +18,9 @@
 #define LANES WEIR_SLOT_LANES
 
 typedef struct {
-    uint32_t owner, round, seen, included, count;
+    uint32_t owner, round, seen, included, count, check;
     uint32_t next[WEIR_MAX_COLUMNS];
-    uint8_t written;
+    uint8_t written, flags;
     _Alignas(64) uint32_t lanes[LANES];
 } agg_slot;
 
@@ -80,6 +80,7 @@ static uint32_t result(const agg_slot *s, uint8_t *out, uint32_t columns)
 {
     uint8_t *weir = out + UDP_PAYLOAD;
     weir[WEIR_WEIR_TYPE_OFFSET] = WEIR_VERSION << WEIR_WEIR_VERSION_SHIFT | WEIR_TYPE_RESULT;
+    weir[WEIR_WEIR_FLAGS_OFFSET] |= s->flags;
     weir[WEIR_WEIR_GROUPS_OFFSET] = s->written;
     store32(weir + WEIR_WEIR_INCLUDED_OFFSET, s->included);
     store16(weir + WEIR_WEIR_COUNT_OFFSET, s->count);
@@ -134,6 +135,7 @@ static void process(sw_switch *self, uint32_t port, const uint8_t *frame, uint32
     uint32_t groups = weir[WEIR_WEIR_GROUPS_OFFSET], worker = weir[WEIR_WEIR_WORKER_OFFSET];
     uint32_t slot = (uint32_t)weir[WEIR_WEIR_SLOT_OFFSET] << 8 | weir[WEIR_WEIR_SLOT_OFFSET + 1];
     uint32_t round = load32(weir + WEIR_WEIR_ROUND_OFFSET), job = load32(weir + WEIR_WEIR_JOB_OFFSET);
+    uint32_t check = load32(weir + WEIR_WEIR_CHECK_OFFSET);
     if (weir[0] != (WEIR_VERSION << 4 | WEIR_TYPE_CONTRIBUTION) ||
         (weir[WEIR_WEIR_FLAGS_OFFSET] & ~WEIR_FLAG_PROTECTED) || op < 1 || op > 3 ||
         log2 < WEIR_MIN_BLOCK_LOG2 || log2 > WEIR_MAX_BLOCK_LOG2 || job != sw->job || worker >= sw->workers ||
@@ -148,7 +150,8 @@ static void process(sw_switch *self, uint32_t port, const uint8_t *frame, uint32
     if (s->owner != job || (age && age < 0x80000000u)) {
         s->owner = job;
         s->round = round;
-        s->seen = s->included = s->count = s->written = 0;
+        s->seen = s->included = s->count = s->written = s->flags = 0;
+        s->check = check;
         memset(s->next, 0xff, sizeof s->next);
     } else if (age) {
         return;
@@ -158,6 +161,7 @@ static void process(sw_switch *self, uint32_t port, const uint8_t *frame, uint32
     const uint8_t *at = weir + WEIR_WEIR_SIZE;
     if (!again) {
         s->seen |= bit;
+        s->flags |= s->check == check ? 0 : WEIR_FLAG_DISAGREE;
         s->included |= groups ? bit : 0;
         s->count += groups != 0;
         for (uint32_t c = 0; c < columns; c++, at += WEIR_COLUMN_SIZE) {

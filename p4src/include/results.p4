@@ -19,9 +19,15 @@
 const bit<16> LANE_BYTES = 1024; // of a whole slot
 
 // Ingress, after Lanes: can the packet leave with what it now holds? If not, the round is complete all the same:
-// who has room may ask, and who sent no lanes can send them.
-control Room(in headers_t hdr, inout metadata_t meta) {
+// who has room may ask, and who sent no lanes can send them. Lanes of different operations stay here.
+control Room(inout headers_t hdr, inout metadata_t meta) {
     apply {
+        if (meta.flags & FLAG_DISAGREE != 0) {
+            cut_off(hdr, meta);
+            meta.written = 0;
+            meta.included = 0;
+            meta.count = 0;
+        }
         if (meta.complete && meta.length > meta.received |+| meta.headroom) {
             meta.complete = false;
             if (hdr.weir.kind == TYPE_CONTRIBUTION && hdr.weir.groups == 0) {
@@ -43,6 +49,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
         hdr.weir.groups = meta.written;
         hdr.weir.included = meta.included;
         hdr.weir.count = meta.count;
+        hdr.weir.check = meta.check;
         hdr.ipv4.dscp = ((bit<6>)LAYER_CLASSES - (bit<6>)hdr.weir.layer) << 3;
         hdr.ipv4.ecn = flags & FLAG_PROTECTED != 0 ? ECT : NOT_ECT;
         meta.made = true;
@@ -105,7 +112,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
             bool asked = hdr.weir.kind != TYPE_CONTRIBUTION; // by the spine
             // By a worker that does not know yet whether anything is lost, and sent no lanes.
             bool early = !asked && !meta.adds && hdr.weir.groups == 0 && hdr.weir.flags & FLAG_ANSWER != 0;
-            bit<8> flags = meta.flags & FLAG_CONGESTED;
+            bit<8> flags = meta.flags & (FLAG_CONGESTED | FLAG_DISAGREE);
             if (meta.up && meta.final) {
                 sums(TYPE_RESULT, flags | FLAG_PROTECTED);
             } else if (meta.up && early) {
@@ -114,13 +121,13 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
                 meta.event = EVENT_PARTIAL_REPEATED;
             } else if (meta.up) {
                 sums(TYPE_CONTRIBUTION, meta.flags | (asked ? FLAG_ANSWER : 0));
-                if (!asked) {
+                if (!asked && meta.event != EVENT_DISAGREEMENT) {
                     meta.event = meta.adds ? EVENT_PARTIAL_SENT : EVENT_PARTIAL_REPEATED;
                 }
             } else if (meta.adds) {
                 sums(TYPE_RESULT, flags | FLAG_PROTECTED);
                 to_all();
-                if (!meta.from_parent) {
+                if (!meta.from_parent && meta.event != EVENT_DISAGREEMENT) {
                     meta.event = EVENT_ROUND_COMPLETE;
                 }
             } else if (!meta.from_parent) {

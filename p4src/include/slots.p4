@@ -16,6 +16,11 @@
 // result and go to everybody, or once more to who repeated. In a rack, they go up to the spine until its result
 // has come, and is what goes to everybody, or once more to who repeated.
 //
+// All packets of a round must be of the same operation, so each that is added has its fingerprint compared with
+// the first one's. A difference changes nothing in this table: it sets a mark (DISAGREE) that the cell keeps, that
+// sums take up to the spine and results down again, and that costs them their lanes, which mean nothing. So
+// every worker hears of it when all have been seen.
+//
 //   from the spine        cell holds this round, complete            anything else
 //   ──────────────────────────────────────────────────────────────────────────────
 //   result                keep it (once), pass it on to the workers  drop
@@ -42,7 +47,8 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     register<bit<32>>(CELLS) includeds; // mask of those whose lanes were added
     register<bit<16>>(CELLS) counts; // of workers whose lanes were added
     register<bit<8>>(CELLS) writtens; // lane groups that hold data of this round
-    register<bit<8>>(CELLS) marks; // PROTECTED and CONGESTED of what was added, and FINAL
+    register<bit<8>>(CELLS) marks; // PROTECTED, CONGESTED and DISAGREE of what was added, and FINAL
+    register<bit<32>>(CELLS) checks; // fingerprint of the operation, as the round's first packet had it
 
     const bit<8> FINAL = 0x80; // the cell holds the spine's result
 
@@ -58,6 +64,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         counts.read(meta.count, meta.cell);
         writtens.read(meta.written, meta.cell);
         marks.read(meta.flags, meta.cell);
+        checks.read(meta.check, meta.cell);
     }
 
     action forget() {
@@ -66,7 +73,14 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.count = 0;
         meta.written = 0;
         meta.flags = 0;
+        meta.check = hdr.weir.check;
         meta.first = true;
+    }
+
+    // Is the packet of the cell's operation, as far as this switch and those below it can tell?
+    action compare() {
+        meta.flags = meta.flags | (hdr.weir.flags & FLAG_DISAGREE)
+            | (hdr.weir.check == meta.check ? 0 : FLAG_DISAGREE);
     }
 
     // Data of the cell. Congestion that the packet met is everybody's.
@@ -92,6 +106,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         owners.write(meta.cell, hdr.weir.job);
         rounds.write(meta.cell, hdr.weir.round);
         seens.write(meta.cell, seen);
+        checks.write(meta.cell, meta.check);
         store();
     }
 
@@ -102,7 +117,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.put = hdr.weir.groups;
         meta.included = hdr.weir.included;
         meta.count = hdr.weir.count;
-        meta.flags = FINAL;
+        meta.flags = FINAL | (meta.flags & FLAG_DISAGREE);
         store();
     }
 
@@ -141,6 +156,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
                 } else if (hdr.weir.kind == TYPE_RESULT && meta.flags & FINAL != 0) {
                     meta.event = EVENT_DROP_STALE_ROUND; // once more
                 } else if (hdr.weir.kind == TYPE_RESULT && hdr.weir.flags & FLAG_TRIMMED == 0) {
+                    compare();
                     keep();
                     meta.event = EVENT_RESULT_STORED;
                     complete();
@@ -152,8 +168,11 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
             } else if (seen & meta.worker_bit == 0) {
                 // Without lanes that nobody gave up the packet does not count. Nor may one without lanes be the
                 // last where it could not grow into the result: nobody would get that.
+                bit<8> before = meta.flags;
+                compare();
                 bit<16> bytes = 0;
-                if (hdr.weir.groups == 0 && seen | meta.worker_bit == meta.all_workers) {
+                if (hdr.weir.groups == 0 && meta.flags & FLAG_DISAGREE == 0
+                        && seen | meta.worker_bit == meta.all_workers) {
                     measure(bytes);
                 }
                 if (hdr.weir.flags & (FLAG_TRIMMED | FLAG_PROTECTED) == FLAG_TRIMMED | FLAG_PROTECTED
@@ -161,7 +180,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
                     meta.bounce = true;
                 } else {
                     add();
-                    meta.event = EVENT_CONTRIBUTION;
+                    meta.event = (before ^ meta.flags) & FLAG_DISAGREE == 0 ? EVENT_CONTRIBUTION : EVENT_DISAGREEMENT;
                     if (seen == meta.all_workers) {
                         complete();
                     }

@@ -72,7 +72,8 @@
 @noWarn("unused") const bit<32> EVENT_DROP_SIMULATED = 0x16;
 @noWarn("unused") const bit<32> EVENT_DROP_CONGESTION = 0x17;
 @noWarn("unused") const bit<32> EVENT_DROP_NO_PATH = 0x18;
-@noWarn("unused") const bit<32> EVENTS = 0x19;
+@noWarn("unused") const bit<32> EVENT_DISAGREEMENT = 0x19;
+@noWarn("unused") const bit<32> EVENTS = 0x1a;
 
 // what every Weir packet starts with
 header weir_t {

@@ -72,7 +72,8 @@
 #define WEIR_EVENT_DROP_SIMULATED 22u
 #define WEIR_EVENT_DROP_CONGESTION 23u
 #define WEIR_EVENT_DROP_NO_PATH 24u
-#define WEIR_EVENTS 25u
+#define WEIR_EVENT_DISAGREEMENT 25u
+#define WEIR_EVENTS 26u
 
 /* what every Weir packet starts with */
 #define WEIR_WEIR_SIZE 28u
