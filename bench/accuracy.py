@@ -8,13 +8,13 @@ method counts as equal when its mean is within half a point of the reference.
 import json
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from statistics import mean
 
 from rich.console import Console
 
 from weir.bench.table import show
+from weir.child import tied
+from weir.native.scratch import scratch_folder
 from weir.train.config import make_config
 from weir.train.words import method_words
 
@@ -47,14 +47,14 @@ def train(
 
     Raises RuntimeError with what ``weir train`` said when it failed.
     """
-    with tempfile.TemporaryDirectory(prefix="weir-accuracy-") as folder:
+    with scratch_folder("accuracy") as folder:
         command = [sys.executable, "-m", "weir", "train", "--model", model, "--workers", str(workers)]
         command += ["--epochs", str(epochs), "--method", method, "--density", str(density)]
-        command += ["--seed", str(seed), "--out", folder]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        command += ["--seed", str(seed), "--out", str(folder)]
+        done = subprocess.run(tied(command), capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"weir train failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-        (summary,) = Path(folder).glob("*/summary.json")
+        (summary,) = folder.glob("*/summary.json")
         runs = json.loads(summary.read_text())["runs"]
         identical = all(run["replicas"]["identical_after_every_step"] for run in runs.values())
         return (

@@ -9,7 +9,6 @@ import contextlib
 import json
 import socket
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
@@ -21,6 +20,7 @@ from weir.bench.allreduce_worker import AllreduceSpec
 from weir.bench.table import show, spread
 from weir.child import end, log_tail, spawn
 from weir.cluster import local_cluster
+from weir.native.scratch import scratch_folder
 from weir.netns.cluster import network_cluster
 from weir.netns.namespace import gain_root
 
@@ -90,8 +90,7 @@ def measure(workers: int, spec: AllreduceSpec, start: Start) -> Seconds:
     Raises RuntimeError with what a failed rank said.
     """
     port = _free_port()
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
-        folder = Path(name)
+    with scratch_folder("bench") as folder:
         processes: list[subprocess.Popen[bytes]] = []
         try:
             processes += (_rank(rank, workers, spec, start, folder, port) for rank in range(workers))

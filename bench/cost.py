@@ -9,7 +9,6 @@ equal to those of the real transport (``weir.host_agent.compression.encodings.co
 import itertools
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import as_completed
 from dataclasses import asdict
@@ -25,6 +24,7 @@ from weir.bench.cost_cases import BASELINE, OWN, Measured, Setting, measure, sav
 from weir.bench.cost_plot import draw
 from weir.bench.replay import Recording, record
 from weir.bench.table import show
+from weir.native.scratch import scratch_folder
 from weir.pool import one_thread, process_pool
 from weir.train.config import Model
 from weir.train.words import byte_count
@@ -64,13 +64,13 @@ def measure_all(
     done: dict[Setting, Measured] = {}
     with (
         Progress(console=console, transient=True) as progress,
-        tempfile.TemporaryDirectory(prefix="weir-cost-") as folder,
+        scratch_folder("cost") as folder,
     ):
         recording = progress.add_task("recording gradients", total=len(models))
         replaying = progress.add_task("replaying them", total=len(grid))
         recordings: dict[str, Recording] = {}
         for model in models:
-            recordings[model] = record(Path(folder) / model, model, max(workers), steps)
+            recordings[model] = record(folder / model, model, max(workers), steps)
             progress.advance(recording)
         # The largest first: what comes last then keeps nobody waiting.
         order = sorted(grid, key=lambda s: (recordings[s.model].path.stat().st_size, s.workers), reverse=True)

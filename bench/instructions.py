@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,8 @@ from rich.console import Console
 from weir.bench import native
 from weir.bench.switch import JOB, admit
 from weir.bench.table import show
+from weir.child import tied
+from weir.native.scratch import scratch_folder
 from weir.p4src import PROGRAM
 from weir.softswitch.codegen.module import generate
 from weir.softswitch.program.loader import load_program
@@ -96,13 +97,17 @@ def _ours(file: str) -> bool:
 
 
 def _count(which: str, lanes: int, rounds: int) -> Counter[SourceLine]:
-    with tempfile.TemporaryDirectory(prefix="weir-count-") as folder:
-        out = Path(folder) / "callgrind.out"
+    with scratch_folder("count") as folder:
+        out = folder / "callgrind.out"
         call = f"from weir.bench.instructions import load; load({which!r}, {lanes}, {rounds})"
         environment = os.environ | {"WEIR_CFLAGS": TARGET}
         tool = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", "--dump-line=yes"]
         done = subprocess.run(
-            [*tool, sys.executable, "-c", call], capture_output=True, text=True, env=environment, check=False
+            tied([*tool, sys.executable, "-c", call]),
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
         )
         if done.returncode:
             raise RuntimeError(f"valgrind failed:\n{done.stderr[-2000:]}")

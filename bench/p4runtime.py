@@ -10,7 +10,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ from google.protobuf import text_format
 from rich.console import Console
 
 from weir.bench.table import show, spread
+from weir.child import tied
+from weir.native.scratch import scratch_folder
 from weir.p4runtime.names import Names
 from weir.p4runtime.schema import p4info_pb2, p4runtime_pb2
 from weir.p4runtime.session import Session, SessionError
@@ -138,7 +139,7 @@ def _bytes(value: int) -> bytes:
 @contextlib.contextmanager
 def _switch(kind: str) -> Iterator[Session]:
     """Yield a session with a switch in a process of its own, without a program."""
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
+    with scratch_folder("bench") as folder:
         address = f"unix:{folder}/grpc"
         if kind == "BMv2":
             # Its Thrift port must be free; nobody speaks to it.
@@ -146,7 +147,7 @@ def _switch(kind: str) -> Iterator[Session]:
             command = ["simple_switch_grpc", *options, "--", "--grpc-server-addr", address]
         else:
             command = [sys.executable, "-m", "weir.softswitch", "--grpc", address]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(tied(command), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             with _session(address, process) as session:
                 yield session

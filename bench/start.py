@@ -12,7 +12,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,9 @@ from statistics import median
 from typing import Any, Final
 
 from weir.bench.table import show
+from weir.child import tied
 from weir.native.ring import ShmPort
+from weir.native.scratch import scratch_folder
 from weir.p4src import PROGRAM
 from weir.softswitch.control.client import CallFailedError, call
 
@@ -39,8 +40,7 @@ class Start:
 
 def run(repeats: int, sizes: tuple[int, ...]) -> None:
     """Measure and print."""
-    with tempfile.TemporaryDirectory(prefix="weir-start-") as name:
-        folder = Path(name)
+    with scratch_folder("start") as folder:
         rows = []
         cold = [start(PROGRAM, folder, folder / f"cold{n}") for n in range(repeats)]
         warm = [start(PROGRAM, folder, folder / "cold0") for _ in range(repeats)]
@@ -73,7 +73,7 @@ def start(program: Path, folder: Path, cache: Path) -> Start:
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     environment.pop("WEIR_CACHE", None)
     before, began = _children(), time.monotonic()
-    with subprocess.Popen(command, env=environment) as process:
+    with subprocess.Popen(tied(command), env=environment) as process:
         try:
             while not (shm / "port-1").exists() or not _reached(control, began, process):
                 time.sleep(_LOOK)

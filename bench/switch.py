@@ -10,12 +10,10 @@ import contextlib
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import truediv
-from pathlib import Path
 from statistics import median
 from typing import Final
 
@@ -29,6 +27,7 @@ from weir.controller.jobs import Job, Member
 from weir.controller.slots import SlotRange
 from weir.controller.topology import single_switch
 from weir.controller.wiring import Target
+from weir.native.scratch import scratch_folder
 from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.netns.lab import Lab, lab
 from weir.netns.namespace import why_not
@@ -115,17 +114,17 @@ def _over_veth(kind: str, workers: int, slots: int, lanes: int, seconds: float) 
 def _over_rings(workers: int, slots: int, lanes: int, seconds: float) -> native.Rate:
     load = native.contributions(JOB, workers, lanes)
     with (
-        tempfile.TemporaryDirectory(dir="/dev/shm", prefix="weir-bench-") as folder,
+        scratch_folder("bench", "/dev/shm") as folder,
         Switch(PROGRAM) as switch,
         contextlib.closing(PortLoop()) as loop,
     ):
         admit(switch, workers, slots)
         for number in range(1, workers + 1):
-            loop.add_shm(number, Path(folder))
+            loop.add_shm(number, folder)
         loop.set_switch(switch)
         loop.start()
-        native.over_rings(Path(folder), load, slots, 1, seconds / 3)
-        return native.over_rings(Path(folder), load, slots, ROUNDS_APART, seconds)
+        native.over_rings(folder, load, slots, 1, seconds / 3)
+        return native.over_rings(folder, load, slots, ROUNDS_APART, seconds)
 
 
 def _blind(place: Lab) -> None:

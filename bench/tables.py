@@ -4,7 +4,6 @@
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from weir.bench import bmv2_files, native
 from weir.bench.rules import PORTS, Packet, filtered, filters, flows, routed, routes, strangers
 from weir.bench.table import show, spread
 from weir.bench.tables_plot import draw
+from weir.child import tied
+from weir.native.scratch import scratch_folder
 from weir.p4src import PROGRAM
 from weir.softswitch.codegen.layout import storage_bits
 from weir.softswitch.program.loader import load_program
@@ -132,7 +133,7 @@ def compare(
     """Return packets per second of both; they take turns."""
     rates: dict[str, list[float]] = {"soft switch": [], "BMv2": []}
     data = b"".join(frames[:FRAMES])
-    with Switch(case.program) as switch, tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
+    with Switch(case.program) as switch, scratch_folder("bench") as folder:
         for entry in entries:
             switch.table(case.table).insert(entry)
         for repeat in range(repeats + 1):
@@ -143,7 +144,7 @@ def compare(
                 rates["soft switch"].append(1e9 / took)
                 if shutil.which("simple_switch"):
                     program = bmv2_files.with_entries(case.program, case.table, entries)
-                    rates["BMv2"].append(bmv2_files.rate(program, frames[:bmv2_frames], PORTS, Path(folder)))
+                    rates["BMv2"].append(bmv2_files.rate(program, frames[:bmv2_frames], PORTS, folder))
     return rates
 
 
@@ -170,8 +171,8 @@ def held_bytes(program: Path) -> dict[str, int]:
     """Return what a `weir switch` process holds once it serves P4Runtime, by the names of
     /proc/PID/status.
     """
-    with tempfile.TemporaryDirectory(prefix="weir-bench-") as folder:
-        ready = Path(folder) / "ready"
+    with scratch_folder("bench") as folder:
+        ready = folder / "ready"
         command = [
             sys.executable,
             "-m",
@@ -181,8 +182,10 @@ def held_bytes(program: Path) -> dict[str, int]:
             "--ready-file",
             str(ready),
         ]
-        ports = ["--shm", folder, "--port", "1=shm", "--port", "2=shm", "--grpc", "127.0.0.1:0"]
-        process = subprocess.Popen([*command, *ports], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        ports = ["--shm", str(folder), "--port", "1=shm", "--port", "2=shm", "--grpc", "127.0.0.1:0"]
+        process = subprocess.Popen(
+            tied([*command, *ports]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             deadline = time.monotonic() + 60
             while not ready.exists():

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """One way to train on a network of namespaces, and how far it came: Weir with some method, or a peer."""
 
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Final, Literal
 from rich.console import Console
 
 from weir.child import end, spawn
+from weir.native.scratch import scratch_folder
 from weir.netns.cluster import NetworkCluster
 from weir.train.config import TrainConfig
 from weir.train.messages import Failed
@@ -97,17 +97,17 @@ def train(way: Way, cluster: NetworkCluster) -> WayResult:
     backend: Literal["weir", "gloo"] = "weir" if way.kind == "weir" else "gloo"
     record, ticker = RunRecord(backend, ranks, config.epochs), _Ticker(way.name)
     with (
-        tempfile.TemporaryDirectory(prefix="weir-bench-") as name,
-        _server(way, cluster, Path(name)) as added,
+        scratch_folder("bench") as folder,
+        _server(way, cluster, folder) as added,
     ):
-        spec = WorkerSpec(config=config, backend=backend, init_method=f"file://{name}/store")
+        spec = WorkerSpec(config=config, backend=backend, init_method=f"file://{folder}/store")
         environment = {rank: {**worker_environment(), **cluster.environment(rank), **added} for rank in ranks}
         with Workers(
             spec.model_dump_json(),
             ranks,
             config.workers,
             environment,
-            Path(name),
+            folder,
             prefix=cluster.lab.at_worker,
             module="weir.bench.training_worker",
         ) as workers:

@@ -15,6 +15,7 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -23,7 +24,7 @@ from pathlib import Path
 from common import Single, command_line
 from mininet.log import setLogLevel
 from mininet.net import Mininet
-from p4switch import P4Switch, offloads_off
+from p4switch import P4Switch, offloads_off, tied
 
 
 def main() -> int:
@@ -50,6 +51,7 @@ def main() -> int:
     if options.switch == "bmv2" and not shutil.which("simple_switch_grpc"):
         parser.error("simple_switch_grpc is not on PATH: install p4lang-bmv2 from p4lang's packages")
     setLogLevel("warning")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it cleans up, as after Ctrl-C
     switch = partial(
         P4Switch,
         program=options.program.absolute(),
@@ -81,12 +83,12 @@ def work(net: Mininet, options: argparse.Namespace) -> int:
     found |= {"PROGRAM": str(options.program), "P4INFO": str(p4info)}
     if options.control:
         control = net["s1"].popen(
-            shlex.split(options.control), stdout=None, stderr=None, env={**os.environ, **found}
+            tied(shlex.split(options.control)), stdout=None, stderr=None, env={**os.environ, **found}
         )
         if status := control.wait():
             return status
     if options.run:
-        return net["h1"].popen(shlex.split(options.run), stdout=None, stderr=None).wait()
+        return net["h1"].popen(tied(shlex.split(options.run)), stdout=None, stderr=None).wait()
     print("; ".join(f"{name}={value}" for name, value in found.items()))
     command_line(net)
     return 0

@@ -10,9 +10,9 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -33,7 +33,7 @@ except ImportError as error:
         hint += f", and start it with the system's Python: sudo {SYSTEM_PYTHON} {shlex.join(sys.argv)}"
     raise SystemExit(f"{sys.argv[0]}: {sys.executable} has no Mininet: {hint}") from None
 
-from p4switch import P4Switch, end, offloads_off, spawn, weir  # noqa: E402 it needs Mininet, too
+from p4switch import P4Switch, end, offloads_off, spawn, tied, weir  # noqa: E402 it needs Mininet, too
 
 START_TIMEOUT_S = 120  # the first start compiles the program to native code
 
@@ -78,8 +78,9 @@ def run(parser: argparse.ArgumentParser, make: Callable[..., Topo], describe: Ca
     if options.switch == "bmv2" and not shutil.which("simple_switch_grpc"):
         parser.error("simple_switch_grpc is not on PATH: install p4lang-bmv2 from p4lang's packages")
     setLogLevel("warning")
-    folder = Path(tempfile.mkdtemp(prefix="weir-mininet-"))
-    switch = partial(P4Switch, kind=options.switch, folder=folder, port_options=port_options(options))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it cleans up, as after Ctrl-C
+    folder = Path(P4Switch.scratch())
+    switch = partial(P4Switch, kind=options.switch, port_options=port_options(options))
     net = Mininet(topo=topo, switch=switch, controller=None)
     net.start()
     controller = None
@@ -98,7 +99,6 @@ def run(parser: argparse.ArgumentParser, make: Callable[..., Topo], describe: Ca
         if controller:
             end(controller)
         net.stop()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def start_controller(net: Mininet, folder: Path, topology: dict) -> subprocess.Popen:
@@ -168,7 +168,7 @@ def run_on_hosts(net: Mininet, folder: Path, topology: dict, command: str) -> in
         host, env = net[entry["name"]], environment(folder, topology, rank)
         if rank == 0:
             processes.append(
-                host.popen(shlex.split(command), stdout=None, stderr=None, env={**os.environ, **env})
+                host.popen(tied(shlex.split(command)), stdout=None, stderr=None, env={**os.environ, **env})
             )
         else:
             processes.append(spawn(host, shlex.split(command), folder / f"{host}.log", **env))

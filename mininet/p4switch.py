@@ -15,18 +15,20 @@ nothing of Weir: switches are processes, as they are in production.
 """
 
 import atexit
+import contextlib
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from mininet.node import Node, Switch
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "native"))
+from scratch import scratch_folder  # noqa: E402 of the standard library alone
 
 
 class P4Switch(Switch):
@@ -130,8 +132,9 @@ class P4Switch(Switch):
     def scratch(cls) -> str:
         """Return a folder of this process, removed when it ends."""
         if cls._scratch is None:
-            cls._scratch = tempfile.mkdtemp(prefix="weir-mininet-")
-            atexit.register(shutil.rmtree, cls._scratch, ignore_errors=True)
+            ended = contextlib.ExitStack()
+            cls._scratch = str(ended.enter_context(scratch_folder("mininet")))
+            atexit.register(ended.close)
         return cls._scratch
 
 
@@ -154,7 +157,12 @@ def offloads_off(node: Node, interface: str) -> None:
 def spawn(node: Node, command: list[str], log: Path, **extra: str) -> subprocess.Popen:
     """Start a process on a node; what it says goes to the log."""
     with log.open("ab") as out:
-        return node.popen(command, stdout=out, stderr=out, env={**os.environ, **extra})
+        return node.popen(tied(command), stdout=out, stderr=out, env={**os.environ, **extra})
+
+
+def tied(command: list[str]) -> list[str]:
+    """Return a command that becomes this one and is killed when this program ends, also when it is killed."""
+    return [sys.executable, "-IS", str(ROOT / "weir" / "tie.py"), str(os.getpid()), *command]
 
 
 def end(process: subprocess.Popen) -> None:

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from weir.native.scratch import scratch_folder
+
 DIALECT: Final = ("-std=gnu11", "-pthread")
 FLAGS: Final = ("-O3", "-march=native", *DIALECT, "-fPIC", "-fno-math-errno")
 
@@ -209,19 +211,19 @@ def _alone(target: Path) -> Iterator[None]:
 def _make(build: _Build, target: Path) -> None:
     """Compile all units at once in a scratch folder, then rename: others see whole files or none."""
     with (
-        tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as scratch,
+        scratch_folder("build", target.parent) as scratch,
         ThreadPoolExecutor(os.cpu_count()) as pool,
     ):
         for file, text in build.extra.items():
-            (Path(scratch) / file).write_text(text)
-        texts = [Path(scratch) / file for file in build.extra if file.endswith(".c")]
+            (scratch / file).write_text(text)
+        texts = [scratch / file for file in build.extra if file.endswith(".c")]
         made = [pool.submit(_compile, build, unit, unit.with_suffix(".o"), scratch) for unit in texts]
         kept = [(source, build.object(source)) for source in build.sources]
         made += [pool.submit(_compile, build, *pair, scratch) for pair in kept if not _is_whole(pair[1])]
         for done in made:
             done.result()
         objects = [*(path for _, path in kept), *(unit.with_suffix(".o") for unit in texts)]
-        library = Path(scratch) / "library.so"
+        library = scratch / "library.so"
         _run(
             [*compiler(), *FLAGS, *build.flags, "-shared", *map(str, objects), "-o", str(library), "-lm"],
             scratch,
@@ -231,7 +233,7 @@ def _make(build: _Build, target: Path) -> None:
         library.replace(target)
 
 
-def _compile(build: _Build, unit: Path, target: Path, scratch: str) -> None:
+def _compile(build: _Build, unit: Path, target: Path, scratch: Path) -> None:
     handle, half = tempfile.mkstemp(dir=scratch, suffix=".o")
     os.close(handle)
     include = (f"-I{folder}" for folder in build.folders)
@@ -241,7 +243,7 @@ def _compile(build: _Build, unit: Path, target: Path, scratch: str) -> None:
     Path(half).replace(target)
 
 
-def _run(command: Sequence[str], folder: str, what: str) -> None:
+def _run(command: Sequence[str], folder: Path, what: str) -> None:
     try:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -252,7 +254,7 @@ def _run(command: Sequence[str], folder: str, what: str) -> None:
         )
 
 
-def _without_room(folder: str) -> str:
+def _without_room(folder: Path) -> str:
     """Return a line about a disk that is as good as full, which not every compiler says a word about."""
     free = shutil.disk_usage(folder).free
     return f"{os.strerror(errno.ENOSPC)}: {free >> 10} KiB are free in {folder}\n" if free < _ROOM else ""

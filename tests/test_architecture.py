@@ -65,7 +65,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.p4src weir.softswitch.program weir.softswitch.runtime weir.softswitch.state "
         "weir.softswitch.switch weir.wire",
         "weir": f"weir.agent_service weir.controller {_HOST_AGENT} weir.native weir.p4runtime weir.protobuf "
-        "weir.softswitch weir.softswitch.device weir.softswitch.runtime weir.wire",
+        "weir.softswitch weir.softswitch.control weir.softswitch.device weir.softswitch.runtime weir.wire",
         "weir.bench": f"weir weir.agent_service weir.controller {_HOST_AGENT} weir.native weir.p4runtime "
         "weir.p4src weir.protobuf weir.simulator weir.softswitch weir.softswitch.control "
         "weir.softswitch.dataplane weir.softswitch.state weir.softswitch.switch weir.wire "

@@ -5,6 +5,9 @@ A child's standard input is a pipe that only the parent holds open. When it clos
 closed it, ended or was killed, the child asks itself to end (SIGTERM), and insists after a few seconds.
 Unlike PR_SET_PDEATHSIG this works on every Unix and does not depend on which thread started the child.
 
+Programs that are not Weir's are ``tied``. A child whose parent died and that cannot end, because a signal has
+stopped it, is found by ``weir clean``: its environment says who started it.
+
 This module imports the standard library only, so that a child starts as fast as its module does.
 """
 
@@ -21,8 +24,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
+PARENT: Final = "WEIR_CHILD_PARENT"
+"""In the environment of a child: the ``identity`` of the process that started it."""
+
 _GRACE_S: Final = 5.0
 _REMOVE: Final = "WEIR_CHILD_REMOVE"
+_STOPPED_S: Final = 10.0  # as long as a worker may be silent
+_TIE: Final = Path(__file__).with_name("tie.py")
 
 
 def spawn(
@@ -43,7 +51,7 @@ def spawn(
     dies without having ended the child. ``prefix``: a command that becomes the child, such as
     the ``prefix`` of a namespace.
     """
-    added = dict(environment or {})
+    added = {**(environment or {}), PARENT: identity(os.getpid())}
     if remove is not None:
         added[_REMOVE] = str(remove)
     with log.open("ab") as out:
@@ -55,6 +63,11 @@ def spawn(
             env={**os.environ, **added},
             start_new_session=True,
         )
+
+
+def tied(command: Sequence[str]) -> list[str]:
+    """Return a command that becomes this one and is killed when this thread ends, or the whole process."""
+    return [sys.executable, "-IS", str(_TIE), str(os.getpid()), *command]
 
 
 def end(processes: Sequence[subprocess.Popen[bytes]], grace_s: float = _GRACE_S) -> None:
@@ -91,6 +104,44 @@ def how_it_ended(status: int) -> str:
     return f"signal {-status}"
 
 
+class Lookout:
+    """Says of children what has become of them, also of those that a signal has stopped for long."""
+
+    def __init__(self) -> None:
+        self._stopped_since: dict[int, float] = {}
+
+    def look(self, process: subprocess.Popen[bytes]) -> str | None:
+        """Return how one has ended, or "stopped by a signal for 10 s"; None of one that runs."""
+        if (status := process.poll()) is not None:
+            return how_it_ended(status)
+        if state(process.pid) != "T":
+            self._stopped_since.pop(process.pid, None)
+            return None
+        since = self._stopped_since.setdefault(process.pid, time.monotonic())
+        if time.monotonic() - since < _STOPPED_S:
+            return None
+        return f"stopped by a signal for {_STOPPED_S:g} s"
+
+
+def state(pid: int) -> str:
+    """Return a process's state, a letter as ps shows it: T is stopped, Z dead. "" of one that is gone."""
+    return fields[0] if (fields := _status(pid)) else ""
+
+
+def identity(pid: int) -> str:
+    """Return what tells a process from all others since the machine was started; "" of one that is gone."""
+    fields = _status(pid)
+    return f"{pid}:{fields[19]}" if fields and fields[0] not in "ZX" else ""
+
+
+def _status(pid: int) -> list[str]:
+    """Return what Linux says of a process in /proc/PID/stat, from its state on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
 def _end_with_parent(remove: str | None) -> None:
     with contextlib.suppress(OSError):
         while os.read(0, 4096):
@@ -105,6 +156,7 @@ def _end_with_parent(remove: str | None) -> None:
 def main() -> None:
     """Run the module named on the command line as ``__main__``, until it ends or the parent does."""
     remove = os.environ.pop(_REMOVE, None)
+    os.environ.pop(PARENT, None)
     threading.Thread(target=_end_with_parent, args=(remove,), name="parent-watch", daemon=True).start()
     module, sys.argv = sys.argv[1], sys.argv[1:]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

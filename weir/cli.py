@@ -53,6 +53,7 @@ _COMMANDS: Final = {
         "Find how much of its gradients a model can miss.",
         ("train",),
     ),
+    "clean": _Command("weir.clean", "clean", "Remove what killed Weir processes have left on this machine."),
     "bench": _Command(
         "weir.bench.cli",
         "app",

@@ -7,19 +7,21 @@ Nobody but this user can reach any of it, and nothing is left when the cluster s
 """
 
 import contextlib
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from weir.child import end, how_it_ended, log_tail, spawn
+from weir.child import Lookout, end, how_it_ended, log_tail, spawn
 from weir.extras import require
+from weir.native.scratch import scratch_folder
 from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports
 from weir.wire.definition import MAX_WORKERS
+
+MEMORY: Final = Path("/dev/shm")
+"""Where local clusters are by default, if it is there."""
 
 _START_TIMEOUT_S: Final = 240.0  # the first start compiles the switch program to native code
 _PROBLEM_S: Final = 5.0
@@ -64,6 +66,8 @@ class LocalCluster:
         self._plan: NetworkPlan | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._capture_problem = ""
+        self._scratch = contextlib.ExitStack()
+        self._lookout = Lookout()
 
     @property
     def directory(self) -> Path:
@@ -95,7 +99,9 @@ class LocalCluster:
         if self._directory is not None:
             raise ClusterError("the local cluster runs already")
         require("a local cluster", "controller")
-        self._directory = _private_directory(self._parent)
+        # In memory unless told otherwise; a short name, for Unix sockets' sake.
+        parent = self._parent or (MEMORY if MEMORY.is_dir() else None)
+        self._directory = self._scratch.enter_context(scratch_folder("cluster", parent))
         try:
             self._plan = make_plan(
                 self.network,
@@ -148,9 +154,8 @@ class LocalCluster:
                 )
 
     def _end(self) -> None:
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
-            self._directory = None
+        self._scratch.close()
+        self._directory = None
         # Background first, then the controller before the switches it talks to, and those together.
         first = [name for name in ("background", "controller") if name in self._processes]
         for name in first:
@@ -170,23 +175,19 @@ class LocalCluster:
         return {"WEIR_CONTROLLER": self.controller, "WEIR_HOST": host.name, "WEIR_LINK": "shm"}
 
     def check(self) -> None:
-        """Raise ClusterError if a process has ended that the others cannot do without, with its log's end.
+        """Raise ClusterError, with its log's end, if a process has ended or hangs that the others need.
 
-        A spine is not one of them while another spine runs: the controller moves its slots there.
+        A spine is not needed while another spine runs: the controller moves its slots there.
         """
-        ended = {name: s for name, process in self._processes.items() if (s := process.poll()) is not None}
-        for name, status in ended.items():
+        for name, how in self._lost().items():
             if not self._spared(name):
-                raise ClusterError(f"the {_called(name)} died ({how_it_ended(status)}):\n{self._log(name)}")
+                verb = "hangs" if self._processes[name].poll() is None else "died"
+                raise ClusterError(f"the {_called(name)} {verb} ({how}):\n{self._log(name)}")
 
     def lost_spines(self) -> dict[str, str]:
-        """Return the spines that have ended while others run: name -> how it ended."""
+        """Return the spines that have ended, or hang, while others run: name -> how, in words."""
         spines = self._plan.spines if self._plan else ()
-        return {
-            name: how_it_ended(status)
-            for name in spines
-            if name in self._processes and (status := self._processes[name].poll()) is not None
-        }
+        return {name: how for name, how in self._lost().items() if name in spines}
 
     def status(self) -> Any:
         """Return the controller's ``StatusReply``: switches, ports, jobs, counters."""
@@ -194,6 +195,11 @@ class LocalCluster:
 
         with AgentClient(self.controller) as client:
             return client.status()
+
+    def _lost(self) -> dict[str, str]:
+        """Return the processes that have ended or hang: name -> how, in words."""
+        looked = {name: self._lookout.look(process) for name, process in self._processes.items()}
+        return {name: how for name, how in looked.items() if how}
 
     def _spared(self, name: str) -> bool:
         spines = self._plan.spines if self._plan else ()
@@ -259,10 +265,8 @@ class LocalCluster:
         ready, process = self.directory / f"{name}.ready", self._processes[name]
         deadline = time.monotonic() + _START_TIMEOUT_S
         while not ready.exists():
-            if (status := process.poll()) is not None:
-                raise ClusterError(
-                    f"the {_called(name)} did not start ({how_it_ended(status)}):\n{self._log(name)}"
-                )
+            if how := self._lookout.look(process):
+                raise ClusterError(f"the {_called(name)} did not start ({how}):\n{self._log(name)}")
             if time.monotonic() > deadline:
                 raise ClusterError(
                     f"the {_called(name)} was not ready after {_START_TIMEOUT_S:g} s:\n{self._log(name)}"
@@ -322,11 +326,3 @@ def _called(name: str) -> str:
     """Return a process in an error message: "switch leaf1", "controller"."""
     words = {"s1": "switch", "controller": "controller", "background": "background traffic"}
     return words.get(name, f"switch {name}")
-
-
-def _private_directory(parent: Path | str | None) -> Path:
-    """Return a new directory of mode 0700, in memory unless told otherwise; short, for Unix sockets' sake."""
-    memory = Path("/dev/shm")
-    if parent is None and memory.is_dir():
-        parent = memory
-    return Path(tempfile.mkdtemp(prefix="weir-", dir=parent))

@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 
+from weir.child import PARENT, identity
+
 
 @contextlib.contextmanager
 def process_pool(processes: int, begin: Callable[[], object] | None = None) -> Iterator[ProcessPoolExecutor]:
@@ -25,6 +27,9 @@ def process_pool(processes: int, begin: Callable[[], object] | None = None) -> I
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(processes, context, _begin, (begin,))
+    os.environ[PARENT] = identity(
+        os.getpid()
+    )  # until each has been started, which the pool does when it likes
     try:
         yield pool
     except BaseException:
@@ -33,6 +38,7 @@ def process_pool(processes: int, begin: Callable[[], object] | None = None) -> I
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+        del os.environ[PARENT]
 
 
 def one_thread() -> None:
@@ -45,6 +51,7 @@ def one_thread() -> None:
 def _begin(begin: Callable[[], object] | None) -> None:
     """Leave interrupts to the parent, and end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ.pop(PARENT, None)
     threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
     if begin is not None:
         begin()

@@ -57,6 +57,18 @@ def running() -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
+def abandoned_sockets() -> list[Path]:
+    """Return the sockets that nobody answers at any more, and whose process has ended."""
+    where = folder()
+    return [
+        path
+        for path in (sorted(where.iterdir()) if where.is_dir() else ())
+        if (match := _NAME.fullmatch(path.name))
+        and not Path("/proc", match[1]).exists()
+        and not answers(path)
+    ]
+
+
 def answers(path: Path) -> bool:
     """Return whether somebody listens at a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:

@@ -5,16 +5,16 @@ import contextlib
 import itertools
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from weir import child
 from weir.agent_service.client import AgentClient
 from weir.controller.wiring import Target
+from weir.native.scratch import scratch_folder
 from weir.netns.lab import Lab, lab
 from weir.netns.namespace import NamespaceError
 from weir.network import NetworkSpec, incast, switch_ports
@@ -31,6 +31,7 @@ class NetworkCluster:
     controller: str
     folder: Path
     processes: Mapping[str, subprocess.Popen[bytes]]
+    lookout: child.Lookout = field(default_factory=child.Lookout)
 
     def environment(self, rank: int) -> dict[str, str]:
         """Return environment variables of the worker of that rank; run it with ``lab.at_worker(rank)``."""
@@ -47,21 +48,21 @@ class NetworkCluster:
             return client.status()
 
     def check(self) -> None:
-        """Raise NamespaceError with its log's end if a process has ended, but for a spine beside another."""
+        """Raise NamespaceError with its log's end if a process has ended or hangs, but for a spine beside
+        another.
+        """
         lost, spines = self.lost_spines(), self.lab.plan.spines
         spared = lost if len(lost) < len(spines) else {}
         for name, process in self.processes.items():
-            if (status := process.poll()) is not None and name not in spared:
+            if (how := self.lookout.look(process)) and name not in spared:
+                verb = "hangs" if process.poll() is None else "died"
                 log = child.log_tail(self.folder / f"{name}.log")
-                raise NamespaceError(f"{name} died ({child.how_it_ended(status)}):\n{log}")
+                raise NamespaceError(f"{name} {verb} ({how}):\n{log}")
 
     def lost_spines(self) -> dict[str, str]:
-        """Return spines that have ended: name -> how it ended."""
-        return {
-            name: child.how_it_ended(status)
-            for name in self.lab.plan.spines
-            if (status := self.processes[name].poll()) is not None
-        }
+        """Return spines that have ended or hang: name -> how, in words."""
+        spines = self.lab.plan.spines
+        return {name: how for name in spines if (how := self.lookout.look(self.processes[name]))}
 
 
 @contextlib.contextmanager
@@ -81,9 +82,8 @@ def network_cluster(
     """
     with (
         lab(workers, switch=switch, rate=rate, network=network) as made,
-        tempfile.TemporaryDirectory(prefix="weir-net-") as name,
+        scratch_folder("net") as folder,
     ):
-        folder = Path(name)
         processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
             switches = start_switches(made, switch, folder, xdp=xdp)
@@ -126,7 +126,7 @@ def _start_bmv2(made: Lab, ports: dict[int, str], folder: Path) -> subprocess.Po
     command += [word for port, name in ports.items() for word in ("-i", f"{port}@{name}")]
     command += ["--", "--grpc-server-addr", switch.grpc, "--cpu-port", "510", "--priority-queues", "8"]
     with (folder / f"{switch.name}.log").open("ab") as out:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        return subprocess.Popen(child.tied(command), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
 
 def _start_background(made: Lab, folder: Path) -> list[subprocess.Popen[bytes]]:

@@ -6,7 +6,6 @@ On this machine they share memory with the switch, or each is in a network names
 
 import contextlib
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
 from weir.cluster import LocalCluster, local_cluster
+from weir.native.scratch import scratch_folder
 from weir.train.config import TrainConfig
 from weir.train.watch import NetworkWatch
 from weir.train.workers import worker_environment
@@ -126,7 +126,7 @@ def deploy_reference(config: TrainConfig) -> Iterator[Deployment]:
     NamespaceError.
     """
     with contextlib.ExitStack() as stack:
-        store = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="weir-gloo-")))
+        store = stack.enter_context(scratch_folder("gloo"))
         lab = None
         if config.hosts == "namespaces":
             from weir.netns.lab import bridged_lab

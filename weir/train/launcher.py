@@ -2,14 +2,13 @@
 """``weir train`` from end to end: cluster, workers, reference run; what is written and shown about them."""
 
 import contextlib
-import tempfile
-from pathlib import Path
 from typing import Final
 
 from rich.console import Console
 from rich.markup import escape
 
 from weir.cluster import ClusterError
+from weir.native.scratch import scratch_folder
 from weir.netns import NamespaceError
 from weir.network import NetworkSpec
 from weir.train.config import TrainConfig
@@ -78,7 +77,7 @@ class _Session:
         if leader:
             self.folder = make_folder(config.out, config.name, config.model_dump(mode="json"))
         else:
-            self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="weir-train-")))
+            self.folder = self._stack.enter_context(scratch_folder("train"))
         self._steps = self._stack.enter_context(contextlib.closing(StepsFile(self.folder)))
 
     def __enter__(self) -> "_Session":

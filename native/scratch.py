@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders that live as long as a process does: locked, so that what a killed one left can be told apart."""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_NAME: Final = re.compile(r"weir-[a-z]+\.[a-z0-9_]{8}")
+
+
+@contextlib.contextmanager
+def scratch_folder(kind: str, parent: Path | str | None = None) -> Iterator[Path]:
+    """Yield a new folder ``weir-KIND.XXXXXXXX`` of mode 0700, which goes with the block.
+
+    Args:
+        kind: a word in small letters.
+        parent: where; by default among the temporary files.
+    """
+    draft = Path(tempfile.mkdtemp(prefix=f".weir-{kind}.", dir=parent))
+    lock = os.open(draft, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = draft.with_name(draft.name[1:])
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks; then ``abandoned`` finds nothing
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        draft.rename(folder)  # nobody has seen it without its lock
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def abandoned(parent: Path) -> list[Path]:
+    """Return this user's scratch folders in ``parent`` whose process has ended."""
+    try:
+        return [path for path in sorted(parent.iterdir()) if _NAME.fullmatch(path.name) and is_free(path)]
+    except OSError:
+        return []
+
+
+def is_free(path: Path) -> bool:
+    """Tell whether a folder or file is this user's and no process holds a lock on it."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fstat(lock).st_uid == os.getuid()
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
