@@ -99,11 +99,12 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_transport_free": (None, (pointer,)),
     "weir_transport_begin": (
         c_int,
-        (pointer, c_uint32, c_uint32, pointer, c_uint64, POINTER(ServiceClass)),
+        (pointer, c_uint32, c_uint32, pointer, c_uint64, POINTER(ServiceClass), c_uint32),
     ),
     "weir_transport_send": (c_uint32, (pointer, c_int64, pointer, POINTER(c_uint8))),
     "weir_transport_receive": (c_int, (pointer, c_char_p, c_uint32, c_uint8, c_int64)),
     "weir_transport_done": (c_int, (pointer,)),
+    "weir_transport_disagrees": (c_int, (pointer,)),
     "weir_transport_deadline": (c_int64, (pointer,)),
     "weir_transport_rto": (c_int64, (pointer,)),
     "weir_transport_window": (c_uint32, (pointer,)),

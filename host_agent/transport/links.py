@@ -35,10 +35,18 @@ class Aborted(RuntimeError):  # noqa: N818
     """A reduce was given up because its abort event was set."""
 
 
+class DisagreementError(RuntimeError):
+    """The workers are in different operations, or in different reductions of one.
+
+    Every worker is told when all have begun; nothing of a result was applied.
+    """
+
+
 class _DriveResult(IntEnum):
     DONE = 0
     RUNNING = 1
     ERROR = 2
+    DISAGREE = 3
 
 
 class Link(Protocol):
@@ -48,8 +56,9 @@ class Link(Protocol):
         """Run the transport's reduce until it is done. For one thread at a time.
 
         Raises TransportTimeout when no round completes for ``timeout_s`` seconds, Aborted within
-        SLICE_S or so after ``abort`` is set, OSError when the carrier fails. The
-        transport cannot be used again after any of them: the workers' rounds differ.
+        SLICE_S or so after ``abort`` is set, OSError when the carrier fails, DisagreementError when the
+        workers are in different operations. The transport cannot be used again after any of them: the
+        workers' rounds differ.
         """
 
     def close(self) -> None:
@@ -85,6 +94,9 @@ class _NativeLink:
                 return
             if result == _DriveResult.ERROR:
                 raise self._failure()
+            if result == _DriveResult.DISAGREE:
+                job = transport.config.job
+                raise DisagreementError(f"the workers of job {job} are in different operations")
             if transport.rounds != rounds:
                 rounds = transport.rounds
                 transport.waiting_since = since = time.monotonic()

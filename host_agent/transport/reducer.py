@@ -75,14 +75,18 @@ class Reducer:
 
     All workers must make the same calls in the same order. Who calls from several threads submits to an
     OperationQueue; here a second caller is refused. ``abort`` and ``close`` may come from any thread.
-    A reduce that fails (TransportTimeout, Aborted, OSError, or an interrupt) leaves the workers in different
-    rounds: every later call raises Aborted with that reason, and the job needs a new membership.
+    A reduce that fails (TransportTimeout, DisagreementError, Aborted, OSError, or an interrupt) leaves the
+    workers in different rounds: every later call raises Aborted with that reason, and the job needs a new
+    membership.
 
     Args:
         link: owned from now on, closed with the reducer.
         config: this worker's place in the job.
         timeout_s: how long a reduce may go without progress, for example because a worker is late. An
             attribute, too: a change holds from the next call on.
+
+    Attributes:
+        operation: 32-bit fingerprint of what the next calls are a part of, the same on all workers.
     """
 
     def __init__(self, link: Link, config: TransportConfig, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
@@ -90,6 +94,7 @@ class Reducer:
         self._link = link
         self._transport = SlotTransport(config)
         self.timeout_s = timeout_s
+        self.operation = 0
         self._in_use = threading.Lock()
         self._abort = threading.Event()
         self._reason: str | None = None
@@ -106,11 +111,11 @@ class Reducer:
         service: this worker's classes and loss budgets; with budgets, the report's ``given_back`` holds what
         no result included.
         Raises TypeError or ValueError before anything is sent, and RuntimeError while another thread is in a
-        reduce; Aborted, TransportTimeout, OSError after.
+        reduce; Aborted, TransportTimeout, DisagreementError, OSError after.
         """
         with self._alone():
             start = time.perf_counter()
-            self._transport.begin(op, block, lanes, service)
+            self._transport.begin(op, block, lanes, service, self.operation)
             try:
                 self._link.drive(self._transport, self.timeout_s, self._abort)
             except BaseException as error:

@@ -23,24 +23,25 @@ class Verdict(IntEnum):
     STALE = 1
     TRIMMED = 2
     REPEAT = 3
-    SHORT = 4
-    BAD_VERSION = 5
-    BAD_TYPE = 6
-    BAD_FLAGS = 7
-    BAD_CLASS = 8
-    WRONG_JOB = 9
-    WRONG_WORKER = 10
-    BAD_SLOT = 11
-    BAD_ROUND = 12
-    BAD_OP = 13
-    BAD_BLOCK_SIZE = 14
-    BAD_GROUPS = 15
-    BAD_LENGTH = 16
-    BAD_COLUMN = 17
-    BAD_NEXT = 18
-    BAD_INCLUDED = 19
-    NO_MEMORY = 20
-    NOT_OURS = 21
+    DISAGREE = 4
+    SHORT = 5
+    BAD_VERSION = 6
+    BAD_TYPE = 7
+    BAD_FLAGS = 8
+    BAD_CLASS = 9
+    WRONG_JOB = 10
+    WRONG_WORKER = 11
+    BAD_SLOT = 12
+    BAD_ROUND = 13
+    BAD_OP = 14
+    BAD_BLOCK_SIZE = 15
+    BAD_GROUPS = 16
+    BAD_LENGTH = 17
+    BAD_COLUMN = 18
+    BAD_NEXT = 19
+    BAD_INCLUDED = 20
+    NO_MEMORY = 21
+    NOT_OURS = 22
 
     @property
     def refused(self) -> bool:

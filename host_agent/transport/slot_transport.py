@@ -131,12 +131,15 @@ class SlotTransport:
             raise ValueError("the transport is closed")
         return self._handle
 
-    def begin(self, op: Op, block: int, lanes: Lanes, service: ServiceClass = LOSSLESS) -> None:
+    def begin(
+        self, op: Op, block: int, lanes: Lanes, service: ServiceClass = LOSSLESS, operation: int = 0
+    ) -> None:
         """Begin to replace ``lanes`` by their reduction over all workers; every worker begins the same one.
 
         lanes: C-contiguous uint32 or int32 of any shape, also empty (then it is a barrier). They belong to
         the transport until it is done. block: lanes in a block, 32, 64, 128 or 256. service: this worker's
-        own; budgets are for ADD only.
+        own; budgets are for ADD only. operation: 32-bit fingerprint of what the reduce is a part of, the
+        same on every worker.
         Raises TypeError or ValueError for anything else, RuntimeError while the last reduce is not done.
         """
         address = engine.contiguous(lanes, "lanes", np.uint32, np.int32)
@@ -146,7 +149,7 @@ class SlotTransport:
             raise ValueError(f"a block has {', '.join(map(str, BLOCKS))} lanes, not {block}")
         service.check(Op(op), -(-lanes.size // block))
         error = self._lib.weir_transport_begin(
-            self.handle, Op(op), block.bit_length() - 1, address, lanes.size, service.native()
+            self.handle, Op(op), block.bit_length() - 1, address, lanes.size, service.native(), operation
         )
         if error == errno.EBUSY:
             raise RuntimeError("a reduce is in progress: a transport does one at a time")
@@ -179,6 +182,11 @@ class SlotTransport:
         again.
         """
         return bool(self._lib.weir_transport_done(self.handle))
+
+    @property
+    def disagrees(self) -> bool:
+        """Return whether another worker is in another reduce or operation: then this one is never done."""
+        return bool(self._lib.weir_transport_disagrees(self.handle))
 
     @property
     def rounds(self) -> int:

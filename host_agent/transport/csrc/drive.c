@@ -27,6 +27,7 @@ enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_
     while (!weir_transport_done(t)) {
         int received = io->receive(io, t, now);
         int sent = received < 0 ? received : io->transmit(io, t, now);
+        if (weir_transport_disagrees(t)) return WEIR_DRIVE_DISAGREE;
         if (sent < 0) {
             errno = -sent;
             return WEIR_DRIVE_ERROR;

@@ -25,10 +25,10 @@ struct weir_io {
 };
 
 /* Mirrored by weir.host_agent.transport.links._DriveResult. */
-enum weir_drive_result { WEIR_DRIVE_DONE, WEIR_DRIVE_RUNNING, WEIR_DRIVE_ERROR };
+enum weir_drive_result { WEIR_DRIVE_DONE, WEIR_DRIVE_RUNNING, WEIR_DRIVE_ERROR, WEIR_DRIVE_DISAGREE };
 
 /* Run until the reduce is done, `slice_ns` is over (RUNNING: the caller looks around and calls again), or
- * the carrier failed (ERROR, errno says how). */
+ * the carrier failed (ERROR, errno says how), or the workers turn out to be in different operations (DISAGREE). */
 enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_ns);
 
 int weir_io_last_error(const weir_io *io);

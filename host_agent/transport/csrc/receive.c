@@ -152,6 +152,9 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
             weir_send_again(t, h.slot, WEIR_DUE_LANES);
         }
         return verdict;
+    case WEIR_DISAGREE:
+        t->disagreement = 1;
+        return verdict;
     default:
         return verdict;
     }

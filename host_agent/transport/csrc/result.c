@@ -17,6 +17,7 @@ static void read_header(weir_result *h, const uint8_t *p)
     h->slot = weir_get16(p + WEIR_WEIR_SLOT_OFFSET);
     h->round = weir_get32(p + WEIR_WEIR_ROUND_OFFSET);
     h->included = weir_get32(p + WEIR_WEIR_INCLUDED_OFFSET);
+    h->check = weir_get32(p + WEIR_WEIR_CHECK_OFFSET);
 }
 
 static void read_columns(weir_result *h, const uint8_t *p, uint32_t columns)
@@ -67,6 +68,9 @@ static enum weir_verdict check_header(const weir_transport *t, const weir_result
     int32_t age = (int32_t)(slot->round - h->round); /* serial arithmetic, RFC 1982 */
     if (age > 0 || (age == 0 && !slot->active)) return WEIR_STALE;
     if (age != 0 || !slot->sends) return WEIR_BAD_ROUND;
+    /* Before anything of the packet's shape, which is that of whichever worker's packet came last. */
+    if (h->type == WEIR_TYPE_RESULT && (h->flags & WEIR_FLAG_DISAGREE || h->check != t->check))
+        return WEIR_DISAGREE;
     if (h->op != t->op) return WEIR_BAD_OP;
     if (h->block_log2 != t->block_log2) return WEIR_BAD_BLOCK_SIZE;
     if (h->type == WEIR_TYPE_REPEAT && h->groups) return WEIR_BAD_GROUPS;

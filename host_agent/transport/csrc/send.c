@@ -173,7 +173,7 @@ static uint32_t write_contribution(const weir_transport *t, uint32_t s, treatmen
     weir_put32(out + WEIR_WEIR_INCLUDED_OFFSET, 0);
     weir_put16(out + WEIR_WEIR_AUDIENCE_OFFSET, WEIR_AUDIENCE_ALL);
     weir_put16(out + WEIR_WEIR_COUNT_OFFSET, how.groups != 0);
-    weir_put32(out + WEIR_WEIR_CHECK_OFFSET, 0);
+    weir_put32(out + WEIR_WEIR_CHECK_OFFSET, t->check);
     uint8_t *at = out + WEIR_WEIR_SIZE;
     for (uint32_t c = 0; c < t->columns; c++, at += WEIR_COLUMN_SIZE) {
         weir_put32(at + WEIR_COLUMN_BLOCK_OFFSET, slot->block[c]);

@@ -72,10 +72,14 @@ struct weir_transport {
     int64_t quiet_ns;                     /* since then nothing came, and no new round's packet went out */
     uint32_t quiet_times;                 /* that we asked since something came */
 
+    uint32_t reduces; /* begun so far */
+
     /* the reduce in progress */
     uint32_t op, block_log2, block, columns, column_groups;
-    uint32_t used;   /* slots in use */
-    uint32_t active; /* slots not finished */
+    uint32_t check;   /* its fingerprint */
+    int disagreement; /* a result of another one came */
+    uint32_t used;    /* slots in use */
+    uint32_t active;  /* slots not finished */
     uint32_t *lanes;
     uint64_t count, blocks, streams;
     int heard; /* a result came: every worker is there */
@@ -154,7 +158,7 @@ void weir_recover(weir_transport *t, int64_t now_ns);
 /* The headers of what the aggregator sent, copied out of memory that others could still change. */
 typedef struct {
     uint8_t version, type, flags, op, block_log2, groups, worker, layer, magnitude;
-    uint32_t job, round, included;
+    uint32_t job, round, included, check;
     uint16_t slot;
     uint32_t block[WEIR_MAX_COLUMNS], next[WEIR_MAX_COLUMNS];
 } weir_result;

@@ -119,8 +119,21 @@ static void open_slots(weir_transport *t)
     }
 }
 
+/* A hash of what must be the same on all workers (the finalizer of MurmurHash3, once for each word). */
+static uint32_t fingerprint(uint32_t operation, uint32_t number, uint32_t shape, uint64_t count)
+{
+    uint64_t words[] = {(uint64_t)operation << 32 | number, (uint64_t)shape << 48 ^ count}, hash = 0;
+    for (uint32_t i = 0; i < 2; i++) {
+        hash ^= words[i];
+        hash = (hash ^ hash >> 33) * 0xff51afd7ed558ccdull;
+        hash = (hash ^ hash >> 33) * 0xc4ceb9fe1a85ec53ull;
+        hash ^= hash >> 33;
+    }
+    return (uint32_t)(hash ^ hash >> 32);
+}
+
 int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,
-                         const weir_service_class *service)
+                         const weir_service_class *service, uint32_t operation)
 {
     static const weir_service_class lossless;
     if (t->active) return EBUSY;
@@ -135,6 +148,8 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     if (!error) error = weir_budget_open(&t->budget, service->budgets, service->budget_count);
     if (error) return error;
     memset(&t->report, 0, sizeof t->report);
+    t->check = fingerprint(operation, ++t->reduces, op << 8 | block_log2, count);
+    t->disagreement = 0;
     t->op = op;
     t->block_log2 = block_log2;
     t->block = (uint32_t)block;
@@ -153,6 +168,8 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
 }
 
 /* ------------------------------------------------------------------------------------------- questions */
+
+int weir_transport_disagrees(const weir_transport *t) { return t->disagreement; }
 
 int weir_transport_done(const weir_transport *t) { return t->active == 0; }
 

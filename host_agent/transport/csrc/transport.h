@@ -22,9 +22,10 @@
  * refusals. */
 enum weir_verdict {
     WEIR_ACCEPTED,
-    WEIR_STALE,   /* of a round that is over: a duplicate */
-    WEIR_TRIMMED, /* a result whose lanes were cut off on its way: asked for again */
-    WEIR_REPEAT,  /* the aggregator needs our lanes of this round: sent again */
+    WEIR_STALE,    /* of a round that is over: a duplicate */
+    WEIR_TRIMMED,  /* a result whose lanes were cut off on its way: asked for again */
+    WEIR_REPEAT,   /* the aggregator needs our lanes of this round: sent again */
+    WEIR_DISAGREE, /* the workers are in different operations: the end of this reduce */
     WEIR_SHORT,
     WEIR_BAD_VERSION,
     WEIR_BAD_TYPE,
@@ -101,11 +102,12 @@ weir_transport *weir_transport_new(const weir_config *config);
 void weir_transport_free(weir_transport *t);
 
 /* Begin to reduce `count` lanes in place; they belong to the transport until it is done. With no lanes it is
- * a barrier. `service` may be NULL: front layer, lossless. Budgets are for ADD of some lanes only. Returns 0, or
+ * a barrier. `operation` is a fingerprint of what the reduce is a part of: it, operator, block size, `count` and
+ * how many reduces came before must be the same on all workers. `service` may be NULL: front layer, lossless. Budgets are for ADD of some lanes only. Returns 0, or
  * an errno: EBUSY (the last reduce is not done), EINVAL, ERANGE (an account without a budget, a class that does
  * not exist), EFBIG, ENOMEM. */
 int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,
-                         const weir_service_class *service);
+                         const weir_service_class *service, uint32_t operation);
 
 /* Write the next packet that is due into `out` (WEIR_MAX_PAYLOAD bytes), and the traffic class byte it must
  * travel with (DSCP << 2 | ECN). Returns its length, 0 for none. */
@@ -120,6 +122,7 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
 void weir_transport_refuse(weir_transport *t, enum weir_verdict verdict);
 
 int weir_transport_done(const weir_transport *t);
+int weir_transport_disagrees(const weir_transport *t); /* with other workers: it will never be done */
 int weir_transport_sendable(weir_transport *t, int64_t now_ns); /* would weir_transport_send write one? */
 int64_t weir_transport_deadline(const weir_transport *t);       /* when to come back; WEIR_NEVER when done */
 const weir_report *weir_transport_report(const weir_transport *t);

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from weir.host_agent.transport.frames import Framer
 from weir.host_agent.transport.links import Link, ShmLink, UdpLink
@@ -39,7 +39,7 @@ def reducers(
     links: Sequence[Link],
     slots: int,
     timeout_s: float = 30.0,
-    timers: Mapping[str, float] | None = None,
+    timers: Mapping[str, Any] | None = None,
 ) -> list[Reducer]:
     return [
         Reducer(link, TransportConfig(job, worker, len(links), slots, **(timers or {})), timeout_s=timeout_s)
@@ -53,7 +53,7 @@ def shm_rack(
     workers: int,
     slots: int = 16,
     timeout_s: float = 30.0,
-    timers: Mapping[str, float] | None = None,
+    timers: Mapping[str, Any] | None = None,
 ) -> Iterator[list[Reducer]]:
     """Yield one reducer per worker, over shared-memory ports. ``timers``: those of TransportConfig to
     change.

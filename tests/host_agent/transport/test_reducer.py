@@ -12,7 +12,7 @@ from tests.host_agent.transport.answers import result
 from tests.host_agent.transport.racks import on_every_worker, shm_rack
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Addresses, Framer
-from weir.host_agent.transport.links import Aborted, ShmLink, TransportTimeout
+from weir.host_agent.transport.links import Aborted, DisagreementError, ShmLink, TransportTimeout
 from weir.host_agent.transport.reducer import Reducer
 from weir.host_agent.transport.report import Account
 from weir.host_agent.transport.slot_transport import TransportConfig
@@ -113,6 +113,47 @@ def test_a_worker_that_stops_in_mid_reduce_is_called_missing(tmp_path: Path, por
         with pytest.raises(TransportTimeout, match=r"1 results applied, .* a worker is missing"):
             reducer.reduce(np.ones(5000, np.uint32), Op.ADD)
         thread.join()
+
+
+LONG, SHORT, NONE = (
+    np.arange(1, 70_001, dtype=np.uint32),
+    np.arange(1, 6, dtype=np.uint32),
+    np.empty(0, np.uint32),
+)
+BASE = (SHORT, Op.ADD, 32, 7)  # lanes, operator, block, operation
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (SHORT[:3], Op.ADD, 32, 7),
+        (SHORT, Op.MAX, 32, 7),
+        (SHORT, Op.ADD, 256, 7),
+        (SHORT, Op.ADD, 32, 8),
+        (LONG, Op.ADD, 256, 7),  # in many slots, of which the others use one
+        (LONG[:1000], Op.OR, 64, 9),
+        (NONE, Op.ADD, 256, 7),
+        (0 * SHORT, Op.ADD, 64, 7),  # all zero: sends no lanes
+    ],
+    ids=lambda other: f"{other[0].size} {other[1].name} {other[2]} {other[3]}",
+)
+@pytest.mark.parametrize("odd", [0, 2])
+@pytest.mark.parametrize("fill", [False, True])
+def test_workers_that_disagree_all_hear_of_it(
+    tmp_path: Path, other: tuple[np.ndarray, Op, int, int], odd: int, fill: bool
+) -> None:
+    def work(r: Reducer) -> None:
+        r.barrier()
+        lanes, op, block, r.operation = other if r.config.worker == odd else BASE
+        mine = lanes.copy()
+        with pytest.raises(DisagreementError, match="in different operations"):
+            r.reduce(mine, op, block)
+        np.testing.assert_array_equal(mine, lanes)  # nothing of a result was applied
+        with pytest.raises(Aborted, match="DisagreementError"):
+            r.barrier()
+
+    with shm_rack(tmp_path, workers=3, timeout_s=20, timers={"fill": fill}) as rack:
+        on_every_worker(rack, work)
 
 
 def test_abort_gives_its_reason_now_and_later(reducer: Reducer) -> None:

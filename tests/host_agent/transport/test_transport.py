@@ -54,6 +54,7 @@ class TestWhatIsSent:
             groups=groups_of(vector(5)[:256]),
             flags=Flag.PROTECTED,
             count=1,
+            check=first.check,
         )
         assert second.columns == (Column(1, 3),)
 
@@ -284,6 +285,61 @@ class TestRefusals:
         np.testing.assert_array_equal(lanes, before)
         assert t.poll(1)[0] == []
         assert t.on_packet(reply, 1) == Verdict.ACCEPTED
+
+    @pytest.mark.parametrize(
+        "shape",
+        [
+            {},
+            {"op": Op.OR},
+            {"block_log2": 5, "columns": (Column(),) * 8},
+            {"layer": 3, "magnitude": 1},
+            {"included": 0xF},
+            {"columns": (Column(2, 9), Column(1))},
+        ],
+        ids=str,
+    )
+    def test_that_workers_disagree_is_heard_whatever_shape_it_has(self, shape: dict[str, Any]) -> None:
+        t, lanes, sent = _begun()
+        before, packet = lanes.copy(), packets(sent)[0]
+        told = result(packet, flags=Flag.PROTECTED | Flag.DISAGREE, groups={}, **shape)
+        assert not t.disagrees
+        assert t.on_packet(told.encode(), 1) == Verdict.DISAGREE
+        assert t.disagrees and not t.done
+        np.testing.assert_array_equal(lanes, before)
+
+    def test_a_result_of_another_operation_is_not_applied(self) -> None:
+        t, lanes, sent = _begun()
+        before, packet = lanes.copy(), packets(sent)[0]
+        assert t.on_packet(result(packet, check=packet.check ^ 1).encode(), 1) == Verdict.DISAGREE
+        np.testing.assert_array_equal(lanes, before)
+
+    def test_an_old_disagreement_is_stale(self) -> None:
+        t = transport(slots=1)
+        t.begin(Op.ADD, 256, vector(1))
+        (packet,) = packets(t.poll(0)[0])
+        t.on_packet(result(packet).encode(), 1)
+        told = result(packet, flags=Flag.PROTECTED | Flag.DISAGREE, groups={}).encode()
+        t.begin(Op.ADD, 256, vector(1))
+        t.poll(2)
+        assert t.on_packet(told, 3) == Verdict.STALE
+        assert not t.disagrees
+
+    def test_fingerprints_are_of_all_that_workers_must_agree_on(self) -> None:
+        def check(*before: int, op: Op = Op.ADD, block: int = 64, lanes: int = 70, operation: int = 5) -> int:
+            t = transport(workers=1)
+            for count in before:
+                t.begin(Op.ADD, 256, vector(1)[:count])
+                answer_all(t)
+            t.begin(op, block, vector(1)[:lanes], operation=operation)
+            return packets(t.poll(0)[0])[0].check
+
+        same = [check(), check(), check()]
+        others = [
+            check(op=Op.MAX), check(block=32), check(lanes=71), check(lanes=5), check(lanes=0),
+            check(operation=6), check(operation=0), check(9), check(9, 9),
+        ]  # fmt: skip
+        assert len({*same, *others}) == 1 + len(others)
+        assert check(9) == check(10)  # how many came before counts, not what they were
 
     def test_a_result_before_the_packet_it_answers_is_refused(self) -> None:
         t = transport()
