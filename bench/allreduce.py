@@ -1,91 +1,223 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench allreduce``: Weir against Gloo, the same tensors in the same processes, taking turns.
 
-Two settings: shared-memory ports with no link limit (Gloo then talks TCP over loopback), and network
-namespaces whose links are shaped in both directions (Gloo and Weir over the same links).
+Two kinds of settings: shared-memory ports with no link limit (Gloo then talks TCP over loopback), and network
+namespaces whose links are shaped in both directions. There each rank has two links with the same token
+buckets: one to the soft switch for Weir, and one to a kernel bridge, with the offloads on, for Gloo: the
+network that TCP is fastest on.
 """
 
 import contextlib
 import json
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rich.console import Console
 
-from weir.bench.allreduce_worker import AllreduceSpec
-from weir.bench.table import show, spread
+from weir.bench.allreduce_worker import AllreduceSpec, Sample
+from weir.bench.table import command_line, show, spread
 from weir.child import end, log_tail, spawn
 from weir.cluster import local_cluster
 from weir.native.scratch import scratch_folder
-from weir.netns.cluster import network_cluster
+from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.netns.namespace import gain_root
+from weir.softswitch.runtime.queueing import parse_rate
+from weir.train.folder import write_json
+from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
 
-Seconds: TypeAlias = dict[str, dict[str, list[float]]]  # density -> backend -> one number a repetition
+Samples: TypeAlias = dict[str, dict[str, list[Sample]]]  # density -> contender -> one a repetition
 Start: TypeAlias = Callable[[int], tuple[list[str], dict[str, str]]]  # rank -> command prefix, environment
 
-TIMEOUT_S = 1200
+CONTENDERS: Final = {"gloo": "Gloo", "weir": "Weir"}
+"""Contenders in words; every one is compared with the first."""
+
+TIMEOUT_S: Final = 1200
 console = Console(stderr=True)
 
 
+@dataclass(frozen=True)
+class Setting:
+    """A network to measure on. rate: of its links in bit/s; None: as fast as the machine."""
+
+    name: str
+    rate: int | None
+    start: Start
+    switches: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was measured of one contender in one setting.
+
+    of_line: the least time that the line's payload rate allows, over the median of ``seconds``; None where
+    there is no line, or not all values travel. worker, switch, machine: medians of processor seconds for each
+    gigabyte of the tensor: of one rank, of all switches, of the whole machine.
+    """
+
+    links: str
+    density: float
+    contender: str
+    seconds: list[float]
+    of_line: float | None
+    worker: float
+    switch: float
+    machine: float
+
+    @property
+    def median_s(self) -> float:
+        """Return the median time."""
+        return median(self.seconds)
+
+
 def run(
-    workers: int, megabytes: float, densities: tuple[float, ...], rate: str, repeats: int, overlap: bool
+    workers: int,
+    megabytes: float,
+    densities: tuple[float, ...],
+    rates: Sequence[str],
+    repeats: int,
+    overlap: bool,
+    out: Path,
 ) -> None:
-    """Measure and print; links only where namespaces are to be had, and said if not."""
+    """Measure, print and write; links only where namespaces are to be had, and said if not."""
     reason = gain_root()
     spec = AllreduceSpec(round(megabytes * 1e6 / 4), densities, repeats, overlap)
     notes = [
         "time of a repetition: the slowest rank's; blocks of 256, "
-        + ("the same on all ranks" if overlap else "chosen at random by each rank")
+        + ("the same on all ranks" if overlap else "chosen at random by each rank"),
     ]
-    settings = {"shared memory": _local(workers)}
+    settings = [_local(workers)]
     if reason is None:
-        settings[f"links of {rate}"] = _links(workers, rate)
+        settings += (_links(workers, rate) for rate in rates)
     else:
         notes.append(f"shaped links not measured: {reason}")
-    rows = []
-    for where, setting in settings.items():
-        console.print(f"{where} ...")
-        with setting as start:
-            seconds = measure(workers, spec, start)
-        rows += [_row(where, density, times) for density, times in seconds.items()]
+    results: list[Result] = []
+    for each in settings:
+        with each as setting:
+            console.print(f"{setting.name} ...")
+            samples = measure(workers, replace(spec, switches=setting.switches), setting.start)
+        results += summarize(samples, setting, workers, spec.elements)
+    report(f"All-reduce of {megabytes:g} MB of float32, {workers} workers", results, notes)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, {"command": command_line(), "results": [as_json(result, results) for result in results]})
+    Console().print(f"written: {out}", style="dim", highlight=False)
+
+
+def summarize(samples: Samples, setting: Setting, workers: int, elements: int) -> list[Result]:
+    """Return the results of one setting."""
+    gigabytes = 4 * elements / 1e9
+    results = []
+    for density, contenders in samples.items():
+        for name, taken in contenders.items():
+            seconds = [sample.seconds for sample in taken]
+            # Gloo does not look at the values, so all of them travel.
+            line = least_seconds(name, elements, workers, setting.rate) if setting.rate else None
+            if name != "gloo" and float(density) < 1:
+                line = None
+            results.append(
+                Result(
+                    setting.name,
+                    float(density),
+                    name,
+                    seconds,
+                    None if line is None else line / median(seconds),
+                    *(
+                        median(getattr(sample, whose) for sample in taken) / gigabytes
+                        for whose in ("worker", "switch", "machine")
+                    ),
+                )
+            )
+    return results
+
+
+def least_seconds(contender: str, elements: int, workers: int, rate: int) -> float:
+    """Return what an all-reduce of float32 values takes at the line's payload rate.
+
+    That is its rate without the headers of full packets, from Ethernet up: of TCP segments, or of Weir's.
+    Weir sends every value once in each direction; Gloo's ring 2 (n - 1) / n times.
+    """
+    if contender == "gloo":
+        return 2 * (workers - 1) / workers * 32 * elements / (rate * TCP_PAYLOAD)
+    return 32 * elements / (rate * WEIR_PAYLOAD)
+
+
+def report(title: str, results: Sequence[Result], notes: Sequence[str]) -> None:
+    """Print times, and processor time beside them."""
     show(
-        f"All-reduce of {megabytes:g} MB of float32, {workers} workers",
-        ("links, density of blocks", "Gloo ms", "spread", "Weir ms", "spread", "Gloo / Weir"),
-        rows,
-        notes,
+        title,
+        ("", "ms", "line", "x Gloo", "worker", "switch", "machine"),
+        [
+            (
+                f"{result.links} {result.density:.0%} {CONTENDERS[result.contender]}",
+                f"{_milliseconds(result.median_s)} {spread(result.seconds)}",
+                "–" if result.of_line is None else f"{result.of_line:.0%}",
+                f"{ratio(result, results):.2f}",
+                *(f"{each:.1f}" for each in (result.worker, result.switch, result.machine)),
+            )
+            for result in results
+        ],
+        [
+            *notes,
+            "Gloo over links: on the kernel's bridge, with the same token buckets and its offloads on",
+            "line: the least time that the line's payload rate allows, over the time; payload rate: the rate "
+            "without the headers of full packets, from Ethernet up "
+            f"({TCP_PAYLOAD:.1%} of it for TCP, {WEIR_PAYLOAD:.1%} for Weir)",
+            "worker, switch, machine: processor seconds for each GB of the tensor, of one rank, of the "
+            "switch, and of all that ran on the machine meanwhile: other load too, and a bridge's softirqs "
+            "that no process was charged for",
+        ],
     )
 
 
-def _row(where: str, density: str, times: dict[str, list[float]]) -> tuple[str, ...]:
-    gloo, weir = median(times["gloo"]), median(times["weir"])
-    return (
-        f"{where}, {float(density):.0%}",
-        f"{gloo * 1e3:,.0f}",
-        spread(times["gloo"]),
-        f"{weir * 1e3:,.0f}",
-        spread(times["weir"]),
-        f"{gloo / weir:.2f}",
-    )
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.0f}" if seconds >= 0.1 else f"{1e3 * seconds:.3g}"
+
+
+def ratio(result: Result, results: Sequence[Result]) -> float:
+    """Return Gloo's time in the same setting over this one."""
+    same = (result.links, result.density, next(iter(CONTENDERS)))
+    gloo = next(each for each in results if (each.links, each.density, each.contender) == same)
+    return gloo.median_s / result.median_s
+
+
+def as_json(result: Result, results: Sequence[Result]) -> dict[str, Any]:
+    """Return one object of the JSON file."""
+    return {**asdict(result), "median_s": result.median_s, "x_gloo": ratio(result, results)}
 
 
 @contextlib.contextmanager
-def _local(workers: int) -> Iterator[Start]:
+def _local(workers: int) -> Iterator[Setting]:
     with local_cluster(workers) as cluster:
-        yield lambda rank: ([], {**cluster.environment(rank), "MASTER_ADDR": "127.0.0.1"})
+
+        def start(rank: int) -> tuple[list[str], dict[str, str]]:
+            return [], {**cluster.environment(rank), "MASTER_ADDR": "127.0.0.1"}
+
+        yield Setting("memory", None, start, tuple(cluster.switch_pids()))
 
 
 @contextlib.contextmanager
-def _links(workers: int, rate: str) -> Iterator[Start]:
-    with network_cluster(workers, rate=rate) as cluster:
-        yield lambda rank: (cluster.lab.at_host(rank), cluster.environment(rank))
+def _links(workers: int, rate: str) -> Iterator[Setting]:
+    with network_cluster(workers, rate=rate, bridged=True) as cluster:
+        yield over_links(cluster, rate)
 
 
-def measure(workers: int, spec: AllreduceSpec, start: Start) -> Seconds:
-    """Run the spec on ``workers`` processes; of each repetition, the slowest rank's time.
+def over_links(cluster: NetworkCluster, rate: str) -> Setting:
+    """Return the setting in which Weir uses the links to a switch, and Gloo those to a bridge beside it."""
+    lab = cluster.lab
+
+    def start(rank: int) -> tuple[list[str], dict[str, str]]:
+        return lab.at_host(rank), {**cluster.environment(rank), **lab.bridged_environment()}
+
+    return Setting(rate, parse_rate(rate), start, tuple(cluster.switch_pids()))
+
+
+def measure(workers: int, spec: AllreduceSpec, start: Start) -> Samples:
+    """Run the spec on ``workers`` processes; of each repetition, the slowest rank's time, the mean processor
+    time of the ranks, and what the first one saw of the rest.
 
     Raises RuntimeError with what a failed rank said.
     """
@@ -99,13 +231,24 @@ def measure(workers: int, spec: AllreduceSpec, start: Start) -> Seconds:
                     raise RuntimeError(f"rank {rank} failed:\n{log_tail(folder / f'{rank}.log')}")
         finally:
             end(processes)
-        ranks: list[Seconds] = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]
+        ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]
     return {
         density: {
-            name: [max(t) for t in zip(*(r[density][name] for r in ranks), strict=True)] for name in times
+            name: [
+                _together([Sample(*of_rank) for of_rank in each])
+                for each in zip(*(rank[density][name] for rank in ranks), strict=True)
+            ]
+            for name in contenders
         }
-        for density, times in ranks[0].items()
+        for density, contenders in ranks[0].items()
     }
+
+
+def _together(ranks: Sequence[Sample]) -> Sample:
+    return ranks[0]._replace(
+        seconds=max(sample.seconds for sample in ranks),
+        worker=sum(sample.worker for sample in ranks) / len(ranks),
+    )
 
 
 def _free_port() -> int:

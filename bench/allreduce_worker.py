@@ -2,18 +2,20 @@
 """One rank of ``weir bench allreduce``: times the same all-reduce over Gloo and over Weir, taking turns.
 
 Started with RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and Weir's variables; arguments: a JSON
-``AllreduceSpec``. Prints one JSON line: seconds per repetition, by density and backend.
+``AllreduceSpec``. Prints one JSON line: by density and backend, a list of ``Sample`` fields.
 """
 
 import json
 import sys
 import time
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 
 import weir.torch  # noqa: F401 registers the backend
+from weir.processor import ProcessorTime
 
 BLOCK = 256
 
@@ -23,17 +25,32 @@ class AllreduceSpec:
     """The all-reduces to be timed.
 
     ``elements``: length of the float32 tensor; ``densities``: share of its 256-element blocks that are not
-    zero, chosen at random by each rank (or the same on all with ``overlap``); ``repeats``: per backend.
+    zero, chosen at random by each rank (or the same on all with ``overlap``); ``repeats``: per backend;
+    ``switches``: process ids of the switches.
     """
 
     elements: int
     densities: tuple[float, ...]
     repeats: int
     overlap: bool = False
+    switches: tuple[int, ...] = ()
 
     def json(self) -> str:
         """Return the spec as a command-line argument."""
         return json.dumps(asdict(self))
+
+
+class Sample(NamedTuple):
+    """One repetition as one rank saw it.
+
+    seconds: from a common start to this rank's end. worker, switch, machine: seconds of processor time, of
+    this rank until its end, and of all switches and of the whole machine until the last rank's.
+    """
+
+    seconds: float
+    worker: float
+    switch: float
+    machine: float
 
 
 def tensor(spec: AllreduceSpec, density: float, rank: int) -> torch.Tensor:
@@ -47,37 +64,42 @@ def tensor(spec: AllreduceSpec, density: float, rank: int) -> torch.Tensor:
     return data.flatten()[: spec.elements].clone()
 
 
-def timed(source: torch.Tensor, group: dist.ProcessGroup) -> tuple[float, torch.Tensor]:
-    """Return seconds of one all-reduce, from a common start, and its result."""
+def timed(
+    source: torch.Tensor, group: dist.ProcessGroup, switches: tuple[int, ...]
+) -> tuple[Sample, torch.Tensor]:
+    """Measure one all-reduce; return its result, too."""
     data = source.clone()
     dist.barrier()
-    start = time.perf_counter()
+    before, start = ProcessorTime.now(switches), time.perf_counter()
     dist.all_reduce(data, group=group)
-    return time.perf_counter() - start, data
+    seconds, worker = time.perf_counter() - start, time.process_time() - before.own
+    dist.barrier()
+    used = ProcessorTime.now(switches) - before
+    return Sample(seconds, worker, used.others, used.machine), data
 
 
 def main() -> None:
     """Run the spec on the command line."""
     raw = json.loads(sys.argv[1])
-    spec = AllreduceSpec(raw["elements"], tuple(raw["densities"]), raw["repeats"], raw["overlap"])
+    spec = AllreduceSpec(**{**raw, "densities": tuple(raw["densities"]), "switches": tuple(raw["switches"])})
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
         groups = {"gloo": dist.group.WORLD, "weir": dist.new_group(backend="weir")}
-        seconds: dict[str, dict[str, list[float]]] = {}
+        samples: dict[str, dict[str, list[Sample]]] = {}
         for density in spec.densities:
             source = tensor(spec, density, dist.get_rank())
-            times: dict[str, list[float]] = {name: [] for name in groups}
+            taken: dict[str, list[Sample]] = {name: [] for name in groups}
             for repeat in range(spec.repeats + 1):
                 results = {}
                 for name, group in groups.items():
                     assert group is not None
-                    elapsed, results[name] = timed(source, group)
+                    sample, results[name] = timed(source, group, spec.switches)
                     if repeat:  # the first one warms up
-                        times[name].append(elapsed)
+                        taken[name].append(sample)
                 torch.testing.assert_close(results["weir"], results["gloo"], rtol=1e-5, atol=1e-5)
-            seconds[str(density)] = times
-        print(json.dumps(seconds), flush=True)
+            samples[str(density)] = taken
+        print(json.dumps(samples), flush=True)
     finally:
         dist.destroy_process_group()
 

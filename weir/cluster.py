@@ -174,6 +174,10 @@ class LocalCluster:
         host = self.plan.workers[rank]
         return {"WEIR_CONTROLLER": self.controller, "WEIR_HOST": host.name, "WEIR_LINK": "shm"}
 
+    def switch_pids(self) -> list[int]:
+        """Return the processes of the switches. Raises ClusterError while the cluster does not run."""
+        return [self._processes[switch.name].pid for switch in self.plan.topology.switches]
+
     def check(self) -> None:
         """Raise ClusterError, with its log's end, if a process has ended or hangs that the others need.
 

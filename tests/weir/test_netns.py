@@ -16,15 +16,34 @@ import pytest
 
 from tests.harness.capabilities import Capability, without
 from weir.netns import Namespace, NetlinkError, TokenBucket, why_not
-from weir.netns.lab import Lab, bridged_lab
+from weir.netns.lab import Lab, bridged_lab, lab
 
 PATIENCE = 30.0
+SO_SNDBUFFORCE = 32  # of asm-generic/socket.h
 
 
 @pytest.fixture
 def two() -> Iterator[list[Namespace]]:
     with Namespace() as one, Namespace() as other:
         yield [one, other]
+
+
+def accepted(namespace: Namespace, interface: str, frames: int) -> int:
+    """Return how many of so many frames of 1000 bytes an interface takes at once."""
+
+    def raw() -> socket.socket:
+        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        made.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 1 << 24)  # not to wait for what is queued
+        made.bind((interface, 0))
+        return made
+
+    taken = 0
+    with namespace.call(raw) as sender:
+        for _ in range(frames):
+            with contextlib.suppress(OSError):  # no buffer space
+                sender.send(bytes(12) + b"\x88\xb5" + bytes(986))
+                taken += 1
+    return taken
 
 
 @pytest.mark.root
@@ -56,27 +75,10 @@ class TestLinks:
         for links, name in ((here.links, "left"), (there.links, "right")):
             links.set(name, up=True)
 
-        def raw() -> socket.socket:
-            made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-            made.bind(("left", 0))
-            return made
-
-        def accepted(frames: int) -> int:
-            """Return how many of so many frames of 1000 bytes the interface takes at once."""
-            taken = 0
-            for _ in range(frames):
-                with contextlib.suppress(OSError):  # no buffer space
-                    sender.send(bytes(12) + b"\x88\xb5" + bytes(986))
-                    taken += 1
-            return taken
-
-        with here.call(raw) as sender:
-            here.links.shape(
-                "left", TokenBucket(8, burst=2000, latency_s=1000)
-            )  # 1000 bytes may wait besides
-            assert accepted(20) == 2 + 3
-            here.links.unshape("left")
-            assert accepted(20) == 20
+        here.links.shape("left", TokenBucket(8, burst=2000, latency_s=1000))  # 1000 bytes may wait besides
+        assert accepted(here, "left", 20) == 2 + 3
+        here.links.unshape("left")
+        assert accepted(here, "left", 20) == 20
 
     def test_neighbours_and_a_gateway_lead_packets_to_their_mac(self, two: list[Namespace]) -> None:
         here, there = two
@@ -185,6 +187,16 @@ def test_hosts_of_a_bridged_lab_reach_one_another_over_tcp() -> None:
         assert other.interfaces == made.interfaces[:2]  # side by side, with the same names
         sent = os.urandom(1 << 20)
         assert _through(made, sent) == sent
+
+
+@pytest.mark.root
+def test_a_bridge_beside_the_switch_has_the_same_token_buckets() -> None:
+    """Both ends of every link take what a burst and a queue hold, whoever forwards."""
+    with lab(2, rate="8kbit", bridged=True) as made:
+        ends = [(made.switch, name) for port in made.interfaces for name in (port, f"bridge-{port}")]
+        ends += [(host, name) for host in made.namespaces for name in ("eth0", "eth1")]
+        taken = {accepted(namespace, name, 400) for namespace, name in ends}
+        assert len(taken) == 1 and 96 <= taken.pop() < 400
 
 
 def _through(made: Lab, data: bytes) -> bytes:

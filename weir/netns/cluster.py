@@ -47,6 +47,10 @@ class NetworkCluster:
         with AgentClient(self.controller) as client:
             return client.status()
 
+    def switch_pids(self) -> list[int]:
+        """Return the processes of the switches."""
+        return [self.processes[switch.name].pid for switch in self.lab.topology.switches]
+
     def check(self) -> None:
         """Raise NamespaceError with its log's end if a process has ended or hangs, but for a spine beside
         another.
@@ -72,6 +76,7 @@ def network_cluster(
     switch: Target = "soft",
     rate: str | None = None,
     network: NetworkSpec | None = None,
+    bridged: bool = False,
     xdp: bool = False,
 ) -> Iterator[NetworkCluster]:
     """Yield a lab for that many workers, its switches (soft ones, or one BMv2), controller and background
@@ -81,7 +86,7 @@ def network_cluster(
     NamespaceError; its message ends with what the switches and the controller said.
     """
     with (
-        lab(workers, switch=switch, rate=rate, network=network) as made,
+        lab(workers, switch=switch, rate=rate, network=network, bridged=bridged) as made,
         scratch_folder("net") as folder,
     ):
         processes: dict[str, subprocess.Popen[bytes]] = {}

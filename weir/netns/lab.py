@@ -5,7 +5,8 @@ One namespace per host, one for all switches, and a veth pair from each host to 
 asked. In a ``lab`` the switch program, BMv2 or the soft switch, is to run in the switches' namespace and to
 forward everything; hosts reach nothing else. Racks and spines, losses, and background traffic are as in
 weir.network: the same network that a local cluster builds, but with kernels at its ends. In a
-``bridged_lab`` the kernel's own bridge forwards: the network that peers over TCP are fastest on.
+``bridged_lab`` the kernel's own bridge forwards: the network that peers over TCP are fastest on. In a lab
+that is also ``bridged`` each host has a link of either kind.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from weir.softswitch.runtime.queueing import parse_rate
 
 _GRPC_PORT: Final = 9559  # and up, within the switches' own namespace
 _BRIDGE: Final = "bridge"
+_BRIDGED_LINK: Final = "eth1"  # of hosts whose eth0 leads to a switch program
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,20 @@ class Lab:
         """Return environment variables by which the workers of a job find one another over TCP."""
         return {"MASTER_ADDR": self.plan.workers[0].ip, "GLOO_SOCKET_IFNAME": "eth0"}
 
+    def bridged_environment(self) -> dict[str, str]:
+        """Return the same for the bridge of a lab that is also ``bridged``."""
+        first = self.hosts.index(self.plan.workers[0])
+        return {"MASTER_ADDR": _bridged_address(first), "GLOO_SOCKET_IFNAME": _BRIDGED_LINK}
+
 
 @contextlib.contextmanager
 def lab(
-    workers: int, *, switch: Target = "soft", rate: str | None = None, network: NetworkSpec | None = None
+    workers: int,
+    *,
+    switch: Target = "soft",
+    rate: str | None = None,
+    network: NetworkSpec | None = None,
+    bridged: bool = False,
 ) -> Iterator[Lab]:
     """Make a namespace for every host and one for the switches, which end with the block.
 
@@ -72,9 +84,11 @@ def lab(
         workers: how many hosts take part in the job.
         switch: which switch is to run; no process is started yet.
         rate: for example "200mbit"; both directions of every host's link are shaped to it with a token
-            bucket (burst 32 KiB, queue of 50 ms).
+            bucket (burst 96 KiB, queue of 50 ms).
         network: shape, rates, losses and background hosts; with its ``rate_bps`` only what hosts send is
             shaped by a token bucket, the rest by the switches' queues.
+        bridged: each host gets a second link, shaped to ``rate`` in the same way, to a kernel bridge that
+            joins all of these, with the offloads on: for a peer over TCP in the same processes.
 
     Raises:
         NamespaceError: this process cannot make them.
@@ -87,11 +101,13 @@ def lab(
     uplink = TokenBucket(network.rate_bps) if network.rate_bps else None
     with _hosts(_plan(workers, switch, network)) as made:
         for host, namespace, interface in zip(made.hosts, made.namespaces, made.interfaces, strict=True):
-            _join(made, host, namespace, interface, down=bucket, up=bucket or uplink)
+            _join(made, interface, namespace, "eth0", host.mac, host.ip, down=bucket, up=bucket or uplink)
             for where, name in ((made.switch, interface), (namespace, "eth0")):
                 where.call(partial(offloads_off, name))
             if not network.shape.single or network.loss:
                 _neighbours(made, host, namespace)
+        if bridged:
+            _bridge(made, _BRIDGED_LINK, bucket)
         yield made
 
 
@@ -104,12 +120,28 @@ def bridged_lab(workers: int, *, rate: str | None = None) -> Iterator[Lab]:
     """
     bucket = TokenBucket(parse_rate(rate)) if rate else None
     with _hosts(_plan(workers, "soft", NetworkSpec())) as made:
-        made.switch.links.add_bridge(_BRIDGE)
-        made.switch.links.set(_BRIDGE, up=True)
-        for host, namespace, interface in zip(made.hosts, made.namespaces, made.interfaces, strict=True):
-            _join(made, host, namespace, interface, down=bucket, up=bucket)
-            made.switch.links.set(interface, bridge=_BRIDGE)
+        _bridge(made, "eth0", bucket)
         yield made
+
+
+def _bridge(made: Lab, name: str, bucket: TokenBucket | None) -> None:
+    """Join all hosts' interfaces of that name by a kernel bridge; both ends send through token buckets."""
+    links = made.switch.links
+    links.add_bridge(_BRIDGE)
+    links.set(_BRIDGE, up=True)
+    for index, (host, namespace) in enumerate(zip(made.hosts, made.namespaces, strict=True)):
+        port = made.interfaces[index]
+        if name == "eth0":
+            _join(made, port, namespace, name, host.mac, host.ip, down=bucket, up=bucket)
+        else:
+            port = f"bridge-{port}"
+            _join(made, port, namespace, name, None, _bridged_address(index), down=bucket, up=bucket)
+        links.set(port, bridge=_BRIDGE)
+
+
+def _bridged_address(host: int) -> str:
+    """Return the address of a host's second link, in a network of its own."""
+    return f"10.255.0.{1 + host}"
 
 
 def _plan(workers: int, switch: Target, network: NetworkSpec) -> NetworkPlan:
@@ -136,21 +168,23 @@ def _hosts(plan: NetworkPlan) -> Iterator[Lab]:
 
 def _join(
     made: Lab,
-    host: Host,
+    port: str,
     namespace: Namespace,
-    interface: str,
+    name: str,
+    mac: str | None,
+    ip: str,
     *,
     down: TokenBucket | None,
     up: TokenBucket | None,
 ) -> None:
-    """Make a veth pair: ``interface`` at the switch, ``eth0`` at the host; shape what either sends."""
-    made.switch.links.add_veth(interface, "eth0", there=namespace.file)
-    namespace.links.set("eth0", mac=host.mac)
-    namespace.links.add_address("eth0", f"{host.ip}/24")
-    for links, name, bucket in ((made.switch.links, interface, down), (namespace.links, "eth0", up)):
-        links.set(name, up=True)
+    """Make a veth pair: ``port`` at the switch, ``name`` at the host; shape what either sends."""
+    made.switch.links.add_veth(port, name, there=namespace.file)
+    namespace.links.set(name, mac=mac)
+    namespace.links.add_address(name, f"{ip}/24")
+    for links, interface, bucket in ((made.switch.links, port, down), (namespace.links, name, up)):
+        links.set(interface, up=True)
         if bucket:
-            links.shape(name, bucket)
+            links.shape(interface, bucket)
 
 
 def _neighbours(made: Lab, host: Host, namespace: Namespace) -> None:

@@ -58,6 +58,7 @@ class _Link(IntEnum):
     MTU = 4
     MASTER = 10
     INFO = 18
+    STATISTICS = 23
     NAMESPACE_FD = 28
     TX_QUEUES = 31
     RX_QUEUES = 32
@@ -95,21 +96,31 @@ class NetlinkError(OSError):
 
 @dataclass(frozen=True)
 class Link:
-    """An interface as the kernel describes it. ``xdp``: an XDP program is attached to it."""
+    """An interface as the kernel describes it.
+
+    xdp: an XDP program is attached to it. sent, sent_bytes: frames that it has sent, a train of segments
+    counting as one, and their bytes.
+    """
 
     index: int
     up: bool
     mtu: int
     mac: str
     xdp: bool
+    sent: int
+    sent_bytes: int
 
 
 @dataclass(frozen=True)
 class TokenBucket:
-    """A rate in bit/s; bytes that may leave at once; seconds for which packets may queue."""
+    """A rate in bit/s; bytes that may leave at once; seconds for which packets may queue.
+
+    The burst holds a train of 64 KiB of TCP segments with all their headers: a longer train than that the
+    kernel cuts into packets, and every one of them costs what the train did.
+    """
 
     rate_bps: int
-    burst: int = 32 * 1024
+    burst: int = 96 * 1024
     latency_s: float = 0.05
 
     @property
@@ -196,12 +207,15 @@ class Links:
         answer = self._ask(_Do.GET_LINK, _How(0), _interface() + _text(_Link.NAME, name), f"find {name}")
         _, _, index, flags, _ = struct.unpack_from("=BxHiII", answer)
         found = dict(_attributes(answer[16:]))
+        _, sent, _, sent_bytes = struct.unpack_from("=4Q", found[_Link.STATISTICS])
         return Link(
             index,
             up=bool(flags & _UP),
             mtu=struct.unpack("=I", found[_Link.MTU])[0],
             mac=found[_Link.ADDRESS].hex(":"),
             xdp=any(dict(_attributes(found.get(_Link.XDP, b""))).get(_Link.XDP_ATTACHED, b"")),
+            sent=sent,
+            sent_bytes=sent_bytes,
         )
 
     def add_address(self, name: str, address: str) -> None:

@@ -15,6 +15,14 @@ from weir.wire.definition import COLUMN, SLOT_LANES, WEIR
 # Ethernet 14, IPv4 20, TCP 20 and its timestamp option 12 (RFC 7323), which Linux always negotiates.
 TCP_HEADERS: Final = 14 + 20 + 20 + 12
 _UDP_HEADERS: Final = 14 + 20 + 8  # Ethernet, IPv4, UDP
+_FULL_FRAME: Final = 14 + 1500  # of Ethernet, as a token bucket counts it
+_FULL_PACKET: Final = _UDP_HEADERS + WEIR.size + COLUMN.size + 4 * SLOT_LANES
+TCP_PAYLOAD: Final = (_FULL_FRAME - TCP_HEADERS) / _FULL_FRAME
+"""Share of a line's rate that full TCP segments leave for payload."""
+
+WEIR_PAYLOAD: Final = 4 * SLOT_LANES / _FULL_PACKET
+"""Share of a line's rate that Weir's full packets leave for values."""
+
 _BYTES_ACKED: Final = 120  # offsets in struct tcp_info of linux/tcp.h, append-only since Linux 4.2
 _BYTES_RECEIVED: Final = 128
 _SEGS_OUT: Final = 136
@@ -88,6 +96,5 @@ def dense_bytes(parameters: int) -> int:
     ``parameters`` float32 values as full packets of 256 lanes, and as many shared exponents as there are
     blocks of 256, with all headers.
     """
-    packet = _UDP_HEADERS + WEIR.size + COLUMN.size + 4 * SLOT_LANES
     exponents = -(-parameters // SLOT_LANES)
-    return (-(-parameters // SLOT_LANES) + -(-exponents // SLOT_LANES)) * packet
+    return (-(-parameters // SLOT_LANES) + -(-exponents // SLOT_LANES)) * _FULL_PACKET
