@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from weir.host_agent.transport.counters import TransportCounters
+from weir.processor import ProcessorTime
 from weir.train.config import make_config
 from weir.train.messages import Delivery, Evaluated, Failed, Ready, Sent, Step, WireCounters, decode, encode
 from weir.train.record import ReplicasDifferError, RunRecord, StepSummary
@@ -35,6 +36,21 @@ def test_a_step_is_complete_when_every_rank_was_heard() -> None:
     assert (summary.bytes_up, summary.retransmissions, summary.blocks_skipped) == (200, 3, 9)
     assert record.steps == [summary]
     assert record.totals[0].bytes_up == 200 and record.totals[2].bytes_up == 300
+
+
+def test_processor_time_is_of_the_steps_after_the_first_for_each_gigabyte_of_gradients() -> None:
+    record = RunRecord("weir", ranks=range(2), epochs=1)
+    record.add(Ready(rank=0, parameters=250_000, steps_per_epoch=3, samples=4, traffic_source=""))
+    for number, each in ((1, 9.0), (2, 0.1), (3, 0.2)):  # the first one warms up
+        assert record.processor_per_gigabyte() is None
+        for rank in range(2):
+            record.add(step(rank, number, processor_s=each * (1 + 2 * rank)))  # twice as much on average
+    record.processor = ProcessorTime(0.0, 0.4, 1.6)
+    assert record.processor_per_gigabyte() == ProcessorTime(
+        pytest.approx(2 * 0.3 / 0.002), pytest.approx(0.4 / 0.002), pytest.approx(1.6 / 0.002)
+    )
+    record.processor = None  # workers elsewhere
+    assert record.processor_per_gigabyte() is None
 
 
 def test_build_up_and_imbalance_are_of_what_all_workers_chose_and_sent() -> None:

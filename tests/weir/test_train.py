@@ -306,6 +306,7 @@ def test_one_launcher_per_rank_joins_a_cluster_that_is_there(tmp_path: Path) -> 
     told = summary(tmp_path)
     assert told["config"]["workers"] == 2 and list(told["runs"]["weir"]["workers"]) == ["0"]
     assert told["runs"]["weir"]["steps"] == 2
+    assert told["runs"]["weir"]["processor_s_per_gigabyte"] is None  # others started the switch
 
 
 @pytest.mark.root
@@ -321,6 +322,10 @@ def test_both_runs_have_the_same_links_where_hosts_are_namespaces(tmp_path: Path
     assert found["switch_events"]["round_complete"] > 0
     assert re.search(r"Gloo's step takes [\d.]+ times as long", output)
     assert "both run over the same links" in output
+    assert len(re.findall(r"line in use, (?:up|down) +│ +[\d.]+ % │ +[\d.]+ %", output)) == 2
+    weir, gloo = (found["runs"][name]["processor_s_per_gigabyte"] for name in ("weir", "gloo"))
+    assert weir["worker"] > 0 and weir["switches"] > 0 == gloo["switches"]  # a bridge is no process
+    assert weir["machine"] > weir["switches"]
     assert (folder(tmp_path) / "report.png").stat().st_size > 10_000
 
 

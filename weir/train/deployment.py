@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 from weir.cluster import LocalCluster, local_cluster
 from weir.native.scratch import scratch_folder
+from weir.processor import ProcessorTime
 from weir.train.config import TrainConfig
 from weir.train.watch import NetworkWatch
 from weir.train.workers import worker_environment
@@ -78,6 +79,19 @@ class Deployment:
             return
         with NetworkWatch(self.cluster) as watch:
             yield watch
+
+    def processor_time(self) -> ProcessorTime | None:
+        """Return the processor time of the switches until now; None where others started the workers.
+
+        Raises ClusterError or NamespaceError if a switch has died that the others cannot do without.
+        """
+        if self.store is None:
+            return None
+        try:
+            return ProcessorTime.now(self.cluster.switch_pids() if self.cluster is not None else ())
+        except ProcessLookupError:  # a spine that another one stands in for
+            self.check()
+            return None
 
     def switch_events(self) -> dict[str, int]:
         """Return packets the switches counted since they started, by event; those it never saw are left

@@ -11,6 +11,7 @@ from weir.cluster import ClusterError
 from weir.native.scratch import scratch_folder
 from weir.netns import NamespaceError
 from weir.network import NetworkSpec
+from weir.processor import ProcessorTime
 from weir.train.config import TrainConfig
 from weir.train.deployment import Deployment, deploy, deploy_reference, joined_deployment, starting_line
 from weir.train.display import Display, make_display
@@ -139,13 +140,23 @@ class _Session:
             init_method=deployment.init_method(run),
             replicas=deployment.replicas,
         )
+        began: ProcessorTime | None = None
+
+        def news(record: RunRecord, news: StepSummary | Evaluated) -> None:
+            nonlocal began
+            if isinstance(news, StepSummary):
+                now = deployment.processor_time()
+                began = now if len(record.steps) == 1 else began
+                record.processor = now - began if now is not None and began is not None else None
+            self._news(record, news)
+
         watched = run == "weir" and self.config.network_matters  # there is more to see than one switch
         run_workers(
             spec,
             deployment,
             record,
             self.folder / "logs" / run,
-            self._news,
+            news,
             (lambda watch: self._look(record, watch)) if watched else None,
         )
 

@@ -99,7 +99,8 @@ class Ready:
 class Step:
     """One training step is done. ``step`` counts from 1 through the whole run, ``epoch`` from 1.
 
-    communication_s: time in which at least one bucket was under way. checksum: of all parameters after the
+    communication_s: time in which at least one bucket was under way. processor_s: processor time of all of
+    the worker's threads. checksum: of all parameters after the
     step, equal on every rank; None where the method lets them differ.
     """
 
@@ -114,6 +115,7 @@ class Step:
     sent: Sent
     checksum: int | None
     delivery: Delivery = field(default_factory=Delivery)
+    processor_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import Any, Final, Literal
 
+from weir.processor import ProcessorTime
 from weir.train.messages import Delivery, Evaluated, Message, Ready, Step, WireCounters
 from weir.train.spec import BackendName
 from weir.train.watch import NetworkCounts
@@ -74,6 +75,8 @@ class RunRecord:
         evaluations: one after each epoch, and any in between.
         totals: rank -> what that worker put on the wire in all its steps.
         counts: what the switches counted, lately; None where nobody asks them.
+        processor: processor time of the switches (``others``) and of this machine since the first step ended;
+            None where the workers are not all on it.
         identical_at_end: the parameters of all ranks were compared when training was over, and equal.
         status: how it stands; ``problem`` says why when it failed.
     """
@@ -87,9 +90,11 @@ class RunRecord:
         self.evaluations: list[Evaluated] = []
         self.totals: dict[int, WireCounters] = dict.fromkeys(sorted(ranks), WireCounters())
         self.counts: NetworkCounts | None = None
+        self.processor: ProcessorTime | None = None
         self.status: Status = "running"
         self.problem = ""
         self.identical_at_end = False
+        self._worker_s = 0.0  # processor time of a worker in its steps after the first
         self._pending: dict[int, dict[int, Step]] = {}
         self._checksums: dict[int, int] = {}
 
@@ -160,6 +165,17 @@ class RunRecord:
         """Mean time per step to choose what is sent; None where no values are chosen."""
         return mean_known(step.selection_s if step.build_up is not None else None for step in self.steps)
 
+    def processor_per_gigabyte(self) -> ProcessorTime | None:
+        """Return processor time for each gigabyte (1e9 bytes) of one worker's float32 gradients.
+
+        own: of one worker, forward and backward pass included, on average. None until two steps are taken.
+        """
+        if self.processor is None or self.ready is None or len(self.steps) < 2:
+            return None
+        gigabytes = 4 * self.ready.parameters * (len(self.steps) - 1) / 1e9
+        used = (self._worker_s, self.processor.others, self.processor.machine)
+        return ProcessorTime(*(seconds / gigabytes for seconds in used))
+
     @property
     def mean_traffic(self) -> WireCounters:
         """Mean per worker over all steps, in whole bytes and packets; retransmissions: the total."""
@@ -186,6 +202,8 @@ class RunRecord:
             return None
         del self._pending[step.step]
         summary = self._summarize(list(heard.values()))
+        if self.steps:
+            self._worker_s += fmean(each.processor_s for each in heard.values())
         self.steps.append(summary)
         return summary
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from weir.train.config import TrainConfig
-from weir.train.netrows import network_line, network_rows
+from weir.train.netrows import NOT_KNOWN, network_line, network_rows
 from weir.train.record import RunRecord, Status, delivery_json
 from weir.train.wirebytes import dense_bytes
 from weir.train.words import byte_count, duration, percent, ratio, training_line
@@ -77,12 +77,19 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "network": record.counts.as_json() if record.counts else None,
         "traffic_source": record.ready.traffic_source if record.ready else None,
         "dense_bytes_per_step": dense_bytes(parameters) if parameters else None,
+        "processor_s_per_gigabyte": _processor(record),
         "replicas": {
             "identical_after_every_step": record.identical_in_steps or None,
             "identical_at_end": record.identical_at_end or None,
             "checksum": record.steps[-1].checksum if record.steps else None,
         },
     }
+
+
+def _processor(record: RunRecord) -> dict[str, float] | None:
+    """Return processor time for each gigabyte of a worker's gradients, by whose it is."""
+    used = record.processor_per_gigabyte()
+    return None if used is None else {"worker": used.own, "switches": used.others, "machine": used.machine}
 
 
 def _known(value: float | None) -> float:
@@ -111,6 +118,29 @@ _ROWS: Final[tuple[tuple[str, Callable[[RunRecord], float], Callable[[float], st
 )
 
 
+_PROCESSOR: Final = {
+    "worker": "processor s a GB, worker",
+    "switches": "processor s a GB, switches",
+    "machine": "processor s a GB, machine",
+}
+
+
+def _use_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]]:
+    """Return label and value of what the run needed of its links and of the processors."""
+    rows = []
+    if (rate := config.network.rate_bps) is not None:
+        traffic, known = record.mean_traffic, config.same_links or record.run == "weir"
+        for way, count in (("up", traffic.bytes_up), ("down", traffic.bytes_down)):
+            share = (
+                percent(8 * count / (rate * record.training_s)) if known and record.training_s else NOT_KNOWN
+            )
+            rows.append((f"line in use, {way}", share))
+    used = _processor(record) or {}
+    return rows + [
+        (label, f"{used[whose]:.1f}" if used.get(whose) else NOT_KNOWN) for whose, label in _PROCESSOR.items()
+    ]
+
+
 _LINK_TIMES: Final = ("communication time", "training time", "median step")
 
 
@@ -135,6 +165,8 @@ def summary_view(config: TrainConfig, records: list[RunRecord], status: Status) 
         cells = ["–" if math.isnan(v) else words(v) for v in values]
         fair = comparable and (config.same_links or name not in _LINK_TIMES)
         table.add_row(name, *cells, *([ratio(*values) if fair else ""] if both else []))
+    for row in zip(*(_use_rows(config, record) for record in records), strict=True):
+        table.add_row(row[0][0], *(value for _, value in row), *([""] if both else []))
     for row in zip(*(network_rows(config, record) for record in records), strict=True):
         table.add_row(row[0][0], *(value for _, value in row), *([""] if both else []))
     title = Text(_title(config, status), style="italic")
@@ -178,6 +210,17 @@ def _notes(config: TrainConfig, records: list[RunRecord]) -> list[Text]:
         ):
             if runs:
                 sources.append(f"parameters bit-identical on all workers {when} ({', '.join(runs)})")
+    if config.network.rate_bps is not None:
+        sources.append(
+            "line in use: bytes with all headers over what the rate allows in the time of the steps, forward "
+            "and backward pass included; for full packets, the share of the line's payload rate, too"
+        )
+    if any(record.processor_per_gigabyte() is not None for record in records):
+        sources.append(
+            "processor s a GB: processor seconds for each GB of a worker's gradients; a worker's include "
+            "forward and backward pass; the machine's, evaluations, other load and what its kernel does for "
+            "bridge and links in softirqs"
+        )
     if config.lossy:
         sources.append(
             "missing: of the values sent; the bound is what the budgets of all layers and magnitudes allow "

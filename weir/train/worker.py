@@ -174,7 +174,7 @@ class _Training:
         return found[: config.max_steps]
 
     def _one_step(self, epoch: int, batch: torch.Tensor) -> None:
-        began = time.perf_counter()
+        began, processor = time.perf_counter(), time.process_time()
         inputs, targets = self.task.data.train.inputs[batch], self.task.data.train.targets[batch]
         self._set_learning_rate()
         self.optimizer.zero_grad()
@@ -186,7 +186,7 @@ class _Training:
         with self.clock.running():
             self.exchange.stepped()
         self.step += 1
-        seconds = time.perf_counter() - began
+        seconds, processor_s = time.perf_counter() - began, time.process_time() - processor
         traffic = self._traffic()
         checksum = self._checksum() if self.exchange.in_step else None
         self.send(
@@ -202,6 +202,7 @@ class _Training:
                 sent=self.exchange.sent(),
                 checksum=checksum,
                 delivery=self.exchange.delivery(),
+                processor_s=processor_s,
             )
         )
 
