@@ -52,7 +52,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured of one contender in one setting.
+    """The figures of one contender in one setting.
 
     of_line: the least time that the line's payload rate allows, over the median of ``seconds``; None where
     there is no line, or not all values travel. worker, switch, machine: medians of processor seconds for each
