@@ -15,10 +15,18 @@ import numpy as np
 import torch
 
 from weir.host_agent.collectives.communicator import Communicator
-from weir.host_agent.collectives.float_sum import Contribution, encode
+from weir.host_agent.collectives.float_sum import Contribution, encode, packet_block_of
+from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, LaneFormat, Precision, WholeLanes
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.classes import LayerClasses, Magnitudes
-from weir.host_agent.compression.encodings import SCALE_BLOCK, Encoder, Proposal, Selection, parse_rule
+from weir.host_agent.compression.encodings import (
+    SCALE_BLOCK,
+    Encoder,
+    EncodingPlan,
+    Proposal,
+    Selection,
+    parse_rule,
+)
 from weir.host_agent.compression.local_gradients import Choice, LocalGradients
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier
@@ -59,6 +67,7 @@ class Exchanged:
         chosen_elements: how many of it are not zero.
         union_elements: how many elements some worker chose, or sent where all of them send the union.
         selection: what travelled of the vector, and how it was encoded.
+        blocks: of the packets that its values take, zero ones included.
         total: the sum over all workers of what was delivered, a whole vector.
         notes: numbers that each worker told the others for the next plan.
         report: of the reduction of the values.
@@ -69,6 +78,7 @@ class Exchanged:
     chosen_elements: int
     union_elements: int
     selection: Selection
+    blocks: int
     total: torch.Tensor
     notes: int
     report: ReduceReport
@@ -87,9 +97,13 @@ class GradientExchange:
         encoding: the rule for how what was chosen is written down; None: the sparsifier's own.
         error_feedback: keep what is not delivered for the next step.
         exclude: name patterns (fnmatch) of parameters that are sent whole; "1d": all of one dimension.
+        lane_bits, lane_error: the form of values in lanes, see ``collectives.packing.lane_format``.
 
     Raises:
         ValueError: a rule that there is not, or that does not fit the sparsifier.
+
+    Attributes:
+        form: of values in lanes, known when the group is.
 
     Example::
 
@@ -107,8 +121,14 @@ class GradientExchange:
         encoding: str | None = None,
         error_feedback: bool = True,
         exclude: Sequence[str] = (),
+        lane_bits: LaneBits = 32,
+        lane_error: float = LANE_ERROR,
     ) -> None:
-        self.gradients = LocalGradients(sparsifier, policy, error_feedback=error_feedback, exclude=exclude)
+        self._precision = Precision(lane_bits, lane_error)
+        self.form: LaneFormat = WholeLanes(1)
+        self.gradients = LocalGradients(
+            sparsifier, policy, error_feedback=error_feedback, exclude=exclude, coarse=lane_bits != 32
+        )
         self.encoder = Encoder(parse_rule(sparsifier.encoding if encoding is None else encoding), sparsifier)
         self.ledger = Ledger()
         self.step = 0
@@ -125,13 +145,23 @@ class GradientExchange:
             slots: of the switch, which the sums take; what encodings cost depends on it.
 
         Raises:
-            ValueError: a pattern of ``exclude`` that fits no parameter of the module.
+            ValueError: a pattern of ``exclude`` that fits no parameter of the module, or lanes of so few bits
+                that this group, the encoding or the loss budget does not go with them.
         """
+        self.form = self._precision.form(communicator.size)
+        if (
+            not self.gradients.policy.lossless
+            and packet_block_of(self.form, SCALE_BLOCK) * self.form.fields < SCALE_BLOCK
+        ):
+            raise ValueError(
+                f"lane bits {self._precision.lane_bits}: for {communicator.size} workers these are three "
+                "values to a lane, which does not go with a loss budget: choose 16 or 32"
+            )
         self._communicator = communicator
         self._names = frozenset(name for name, _ in module.named_parameters())
         self._layers = LayerClasses.of(module)
         self.gradients.join(module, communicator.rank, communicator.size)
-        self.encoder.join(communicator.size, slots)
+        self.encoder.join(communicator.size, slots, self.form)
 
     def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True) -> Exchanged:
         """Overwrite a bucket by the average over all workers of what was delivered.
@@ -168,7 +198,8 @@ class GradientExchange:
             selection.describe,
             SCALE_BLOCK,
             service,
-            packet_block=plan.packet_block,
+            form=self.form,
+            packet_block=self._packet_block(plan, selection),
             dense=not selection.everything,
             notes=notes,
         )
@@ -193,11 +224,23 @@ class GradientExchange:
             chosen_elements=proposal.elements,
             union_elements=selection.layout.elements if fills else int(torch.count_nonzero(packed_total)),
             selection=selection,
+            blocks=-(
+                -selection.layout.length
+                // SCALE_BLOCK
+                * self.form.lanes(SCALE_BLOCK)
+                // contribution.packet_block
+            ),
             total=total,
             notes=notes.size // communicator.size,
             report=report,
             seconds=clock,
         )
+
+    def _packet_block(self, plan: EncodingPlan, selection: Selection) -> int | None:
+        """Return the lanes in a block of the packets; None: as many as fit, as no block stands by itself."""
+        if self.form.fields > 1 and selection.everything and self.gradients.policy.lossless:
+            return None
+        return packet_block_of(self.form, plan.packet_block)
 
     def _settle(
         self,
@@ -237,7 +280,9 @@ class GradientExchange:
         if places is not None:
             sent_here, occupied = occupied, np.zeros(classes.size, np.bool_)
             occupied[places] = sent_here
-        accounts = self.gradients.policy.accounts_for(selection.layout, self._layers, classes, occupied)
+        accounts = self.gradients.policy.accounts_for(
+            selection.layout, self._layers, classes, occupied, contribution.packet_block
+        )
         chosen = slice(None) if places is None else places
         return ServiceClass(service.layer, classes[chosen], accounts.of_block[chosen], accounts.budgets)
 

@@ -59,8 +59,9 @@ class LocalGradients:
     Args:
         sparsifier: chooses what is sent.
         policy: how much of it may go missing.
-        error_feedback: keep what is not delivered for the next step. Where everything is sent and nothing may
-            be lost there is nothing to keep.
+        error_feedback: keep what is not delivered for the next step. Where everything is sent as it is and
+            nothing may be lost there is nothing to keep.
+        coarse: what is sent is rounded to few bits.
         exclude: patterns (fnmatch) of parameter names whose gradients are sent whole, such as ``"*.bias"``;
             ``"1d"`` stands for every parameter of one dimension: biases, norms.
     """
@@ -72,13 +73,15 @@ class LocalGradients:
         *,
         error_feedback: bool = True,
         exclude: Sequence[str] = (),
+        coarse: bool = False,
     ) -> None:
         self.sparsifier = sparsifier
+        self.coarse = coarse
         self.exclude = tuple(exclude)
         self.spans: Mapping[str, Span] = {}
         self._kept_memory = torch.empty(0)
         self.policy = policy
-        keeps = not sparsifier.sends_all or not policy.lossless
+        keeps = not sparsifier.sends_all or not policy.lossless or coarse
         self.feedback = ErrorFeedback() if error_feedback and keeps else None
         self.classifier = None if policy.lossless else MagnitudeClassifier()
 
@@ -165,9 +168,10 @@ class LocalGradients:
     def keeps_rounding(self) -> bool:
         """Return whether residuals have the errors of rounding to fixed point in them, too.
 
-        Not where everything is sent: blocks that are zero in the next step would be sent for their sake.
+        Not where everything is sent in whole lanes: blocks that are zero in the next step would be sent for
+        their sake.
         """
-        return self.feedback is not None and not self.sparsifier.sends_all
+        return self.feedback is not None and (self.coarse or not self.sparsifier.sends_all)
 
     def settle(self, choice: Choice, undelivered: torch.Tensor, magnitudes: Magnitudes | None = None) -> None:
         """Take note of what no sum included of this worker: compensated minus delivered.

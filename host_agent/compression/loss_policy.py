@@ -142,12 +142,13 @@ class LossPolicy(BaseModel):
         layers: LayerClasses,
         magnitudes: npt.NDArray[np.uint8],
         occupied: npt.NDArray[np.bool_],
+        block_lanes: int | None = None,
     ) -> Accounts:
         """Return what may go missing of a vector in one step, in lanes.
 
         magnitudes: class of each block. occupied: whether this worker sends lanes of the block; shares are of
-        what it sends. They are rounded down to lanes, and a block is lost whole: of a few blocks and a small
-        share nothing can be lost.
+        what it sends. block_lanes: of a block; by default one for each value. Shares are rounded down to
+        lanes, and a block is lost whole: of a few blocks and a small share nothing can be lost.
         """
         of_block = _accounts(layout, magnitudes)
         count = len(layout.segments) * MAGNITUDE_CLASSES
@@ -156,7 +157,7 @@ class LossPolicy(BaseModel):
                 f"bucket {layout.index} has {len(layout.segments)} parameters, a loss budget can be kept for "
                 f"{_MOST_ACCOUNTS // MAGNITUDE_CLASSES}: make buckets smaller (bucket_cap_mb)"
             )
-        lanes = np.bincount(of_block[occupied], minlength=count) * float(layout.packet_block)
+        lanes = np.bincount(of_block[occupied], minlength=count) * float(block_lanes or layout.packet_block)
         budgets = np.floor(self.shares(layout, layers) * lanes + _ROUNDING).reshape(-1, MAGNITUDE_CLASSES)
         whole = np.array([self.tensor[layers[segment.name]] for segment in layout])
         most = np.floor(whole * lanes.reshape(budgets.shape).sum(axis=1) + _ROUNDING)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK, EncodingPlan
 from weir.host_agent.compression.exchange import GradientExchange
@@ -56,15 +57,19 @@ class HookState:
         loss_policy: how much of each gradient may go missing in a step rather than be waited for: a share
             from 0 to 1, a LossPolicy, or the path of a file with one; by default nothing.
         error_feedback: keep what is not delivered for the next step (dense and without loss there is nothing
-            to keep).
+            to keep but what narrow lanes round off).
+        lane_bits: 32, 16 or 8: bits that a value takes on the wire, several narrow ones to a lane of the
+            switch; "auto": the fewest whose error is within ``lane_error``. See docs/precision.md.
+        lane_error: with "auto": how much an average over the ranks may be off, relative to the largest
+            magnitude within the 256 values around it.
         warmup_steps: over that many first steps the density goes down to its target.
         exclude: parameters that are sent whole: name patterns (fnmatch), or "1d" for all of one dimension.
         seed: of what a sparsifier draws at random, the same on all ranks.
 
     Raises:
         TypeError: the group is not one of the weir backend.
-        ValueError: no such sparsifier or encoding, an option out of range, or an encoding that does not fit
-            the sparsifier.
+        ValueError: no such sparsifier or encoding, an option out of range, an encoding that does not fit the
+            sparsifier, or lanes of too few bits for so many ranks.
 
     Example::
 
@@ -85,6 +90,8 @@ class HookState:
         encoding: str | None = None,
         loss_policy: LossPolicy | float | str | Path = 0.0,
         error_feedback: bool = True,
+        lane_bits: LaneBits = 32,
+        lane_error: float = LANE_ERROR,
         warmup_steps: int = 0,
         exclude: Sequence[str] = (),
         seed: int = 0,
@@ -98,6 +105,8 @@ class HookState:
             encoding=encoding,
             error_feedback=error_feedback,
             exclude=exclude,
+            lane_bits=lane_bits,
+            lane_error=lane_error,
         )
         self.last_step: StepStats | None = None
         self._this_step = StepStats()
@@ -183,7 +192,7 @@ class HookState:
             union_elements=done.union_elements,
             seconds=time.perf_counter() - started,
             selection_seconds=done.seconds.choice + done.seconds.mask,
-            blocks=done.selection.layout.length // done.selection.plan.packet_block,
+            blocks=done.blocks,
             **self._counted(done.report, before),
         )
         so_far = self._this_step if layout.index else StepStats()  # a step that raised left its part behind

@@ -11,7 +11,7 @@ from weir.train.config import ConfigError, TrainConfig, make_config
 
 DEFAULT_METHODS: Final = "dense,omnireduce,dfs,exdyna"
 ALL: Final = "all"
-_OF_SPARSIFIERS: Final = ("encoding", "exclude", "loss_budget", "loss_policy")
+_OF_SPARSIFIERS: Final = ("encoding", "exclude", "lane_bits", "lane_error", "loss_budget", "loss_policy")
 
 
 @dataclass(frozen=True)

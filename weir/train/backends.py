@@ -96,6 +96,8 @@ class SparseExchange(Exchange):
             loss_policy=LossPolicy.of(config.loss_policy or config.loss_budget),
             warmup_steps=config.warmup_steps,
             exclude=config.exclude,
+            lane_bits=config.lane_bits,
+            lane_error=config.lane_error,
             seed=config.seed,
         )
         self.meter = WeirMeter([self.state.group.connection])

@@ -67,6 +67,8 @@ class TrainConfig(BaseModel):
     block: Literal[32, 64, 128, 256] = 256
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     exclude: tuple[str, ...] = ()
+    lane_bits: Literal[32, 16, 8, "auto"] = 32
+    lane_error: Annotated[float, Field(gt=0, lt=1)] = 0.02
     powersgd_rank: Annotated[int, Field(ge=1)] = 2
     group_size: Annotated[int, Field(ge=2)] | None = None
     swa_epochs: Annotated[int, Field(ge=0)] = 0
@@ -129,11 +131,27 @@ class TrainConfig(BaseModel):
         for option, given in (
             ("--encoding", self.encoding is not None),
             ("--exclude", bool(self.exclude)),
+            ("--lane-bits", self.lane_bits != 32),
             ("--loss-budget", self.loss_budget > 0),
             ("--loss-policy", self.loss_policy is not None),
         ):
             if given:
                 raise ValueError(f"{option}: method {self.method} sends no gradients that this could be of")
+        return self
+
+    @field_validator("lane_bits", mode="before")
+    @classmethod
+    def _a_number(cls, given: Any) -> Any:
+        return int(given) if isinstance(given, str) and given.isdecimal() else given
+
+    @model_validator(mode="after")
+    def _lanes_are_wide_enough(self) -> Self:
+        from weir.host_agent.collectives.packing import lane_format
+
+        try:
+            lane_format(self.lane_bits, self.lane_error, self.workers)
+        except ValueError as error:
+            raise ValueError(f"--lane-bits: {error}") from None
         return self
 
     @field_validator("topology")

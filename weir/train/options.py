@@ -84,6 +84,24 @@ Exclude = Annotated[
         rich_help_panel=_METHOD,
     ),
 ]
+LaneBits = Annotated[
+    str,
+    typer.Option(
+        metavar="BITS",
+        help="Bits of a value on the wire: 32, 16 or 8, several narrow ones to a lane of the switch; auto: "
+        "as few as --lane-error allows. What rounding takes waits for the next step.",
+        rich_help_panel=_METHOD,
+    ),
+]
+LaneError = Annotated[
+    float,
+    typer.Option(
+        metavar="SHARE",
+        help="With --lane-bits auto: how much an average may be off, relative to the largest of the 256 "
+        "values around it.",
+        rich_help_panel=_METHOD,
+    ),
+]
 Plugin = Annotated[
     list[Path] | None,
     typer.Option(
@@ -198,6 +216,8 @@ _TRAINING: Final[Mapping[str, Any]] = {
     "block": Block,
     "warmup_steps": WarmupSteps,
     "exclude": Exclude,
+    "lane_bits": LaneBits,
+    "lane_error": LaneError,
     "powersgd_rank": PowerSgdRank,
     "group_size": GroupSize,
     "swa_epochs": SwaEpochs,

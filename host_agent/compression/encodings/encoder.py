@@ -11,6 +11,7 @@ import torch
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment, Span
 from weir.host_agent.compression.encodings.encoding import (
     DENSE,
@@ -19,6 +20,7 @@ from weir.host_agent.compression.encodings.encoding import (
     EncodingPlan,
     EncodingRule,
 )
+from weir.host_agent.compression.encodings.forecast import block_sizes
 from weir.host_agent.compression.encodings.planner import Planner
 from weir.host_agent.compression.encodings.selection import Selection
 from weir.host_agent.compression.encodings.shared_mask import unite, words_for, write_mask
@@ -65,9 +67,19 @@ class Encoder:
         self._planner = Planner(workers=1, slots=1)
         self._learns = self._prescribed is None or self._prescribed.mask_block is not None
 
-    def join(self, workers: int, slots: int) -> None:
-        """Take note of the group that the buckets are summed over; again when it has changed."""
-        self._planner.resize(workers, slots)
+    def join(self, workers: int, slots: int, form: LaneFormat) -> None:
+        """Take note of the group that the buckets are summed over; again when it has changed.
+
+        Raises:
+            ValueError: blocks of the rule are too small for so many values to a lane.
+        """
+        wanted, sizes = self.rule.packet_block, block_sizes(form)
+        if wanted is not None and wanted not in sizes:
+            raise ValueError(
+                f"encoding {self.rule}: with {form.fields} values to a lane, blocks have "
+                f"{' or '.join(map(str, sizes))} values"
+            )
+        self._planner.resize(workers, slots, form)
 
     def plan(self, layout: BucketLayout, spans: Mapping[str, Span], excluded: Excluded) -> EncodingPlan:
         """Return how to write down a bucket. spans: by parameter. excluded: is one sent whole in any case?"""

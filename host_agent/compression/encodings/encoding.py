@@ -8,7 +8,7 @@ from typing import Final, Literal
 from weir.wire.definition import BLOCK_SIZES, MAX_BLOCK_LOG2, SLOT_LANES
 
 SCALE_BLOCK: Final = SLOT_LANES
-"""Lanes that share one exponent, whatever the encoding. Every parameter starts on a multiple of it."""
+"""Values that share one scale, whatever the encoding. Every parameter starts on a multiple of it."""
 
 MASK_SIZES: Final = tuple(1 << log2 for log2 in range(MAX_BLOCK_LOG2 + 1))
 
@@ -58,7 +58,7 @@ class EncodingRule:
 def parse_rule(text: str) -> EncodingRule:
     """Return the rule that a text stands for; ValueError says what there is.
 
-    "auto": as is predicted to cost least. "dense": everything. "blocks:B": blocks of B lanes that are not
+    "auto": as is predicted to cost least. "dense": everything. "blocks:B": blocks of B values that are not
     zero on some worker, B from 32 to 256, as OmniReduce does. "shared-mask:M": blocks of M elements, 1 to
     256, in which some worker has chosen one.
 
@@ -88,7 +88,7 @@ class EncodingPlan:
 
     Attributes:
         encodings: by parameter.
-        packet_block: lanes in a block of the packets that carry the values; zero blocks are skipped.
+        packet_block: values in a block of the packets that carry them; zero blocks are skipped.
         levels: of the tree that the mask travels as, 1 to 3.
         reason: for people, one line.
         predicted: bytes on the wire that one worker sends and receives; 0: unknown.

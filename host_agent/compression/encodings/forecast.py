@@ -16,7 +16,8 @@ from typing import Final
 
 from weir.host_agent.collectives.communicator import fitting_block
 from weir.host_agent.collectives.dtypes import LANE_BYTES
-from weir.host_agent.collectives.float_sum import WORTH_ASKING
+from weir.host_agent.collectives.float_sum import WORTH_ASKING, packet_block_of
+from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.compression.encodings.cost import WORD, headers
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.compression.encodings.pyramid import LEVELS
@@ -36,11 +37,14 @@ _BUCKET: Final = 25 * 2**20 // LANE_BYTES
 
 @dataclass(frozen=True)
 class JobSize:
-    """The workers, the slots of their job and how many elements their model has, as far as it is known."""
+    """The workers, the slots of their job, how many elements their model has, as far as it is known, and the
+    form of values in lanes.
+    """
 
     workers: int
     slots: int
     elements: int
+    form: LaneFormat
 
 
 @dataclass(frozen=True)
@@ -126,8 +130,21 @@ class PackedBlocks:
     wanted: float = 0.0
     sent: float = 0.0
 
+    def times(self, parts: int) -> "PackedBlocks":
+        """Return the same in blocks that are ``parts`` times smaller."""
+        return PackedBlocks(self.blocks * parts, self.wanted * parts, self.sent * parts)
+
     def __add__(self, other: "PackedBlocks") -> "PackedBlocks":
         return PackedBlocks(self.blocks + other.blocks, self.wanted + other.wanted, self.sent + other.sent)
+
+
+def block_sizes(form: LaneFormat) -> tuple[int, ...]:
+    """Return the sizes that a block of the packets can have, in values: whole groups of lanes, or all that
+    share a scale.
+    """
+    return tuple(
+        values for values in BLOCK_SIZES if values == SCALE_BLOCK or not values % (GROUP_LANES * form.fields)
+    )
 
 
 def lanes_of(counts: Counts, mask_block: int | None, packet_block: int, workers: int) -> PackedBlocks:
@@ -144,10 +161,13 @@ def lanes_of(counts: Counts, mask_block: int | None, packet_block: int, workers:
 def lanes_bytes(lanes: PackedBlocks, packet_block: int, job: JobSize, others: float = 0.0) -> float:
     """Return all workers' bytes, both ways, of a reduce of these blocks; of the headers, their part.
 
-    others: blocks of the same vector that are not in ``lanes``.
+    packet_block: values in a block. others: blocks of the same vector that are not in ``lanes``.
     """
     if not lanes.blocks:
         return 0.0
+    values, packet_block = packet_block, packet_block_of(job.form, packet_block)
+    parts = job.form.lanes(values) // packet_block
+    lanes, others = lanes.times(parts), others * parts
     columns = SLOT_LANES // packet_block
     streams = job.slots * columns
     rows = max(1.0, (lanes.blocks + others) / streams)

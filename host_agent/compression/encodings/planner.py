@@ -22,6 +22,7 @@ import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.dtypes import LANE_BYTES
+from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
 from weir.host_agent.compression.encodings import forecast, pyramid
 from weir.host_agent.compression.encodings.encoding import (
@@ -81,7 +82,7 @@ class _Table:
         if mask_block not in self._bytes:
             self._bytes[mask_block] = min(
                 forecast.parameter_bytes(self._counts, mask_block, packet_block, self._job)
-                for packet_block in BLOCK_SIZES
+                for packet_block in forecast.block_sizes(self._job.form)
             )
         return self._bytes[mask_block]
 
@@ -117,9 +118,12 @@ class Planner:
         self._fixed: Mapping[str, Encoding] = {}
         self.resize(workers, slots)
 
-    def resize(self, workers: int, slots: int) -> None:
-        """Take the group's size and its job's slots. Masks stay until the next step has ended."""
-        self._workers, self._slots = workers, slots
+    def resize(self, workers: int, slots: int, form: LaneFormat | None = None) -> None:
+        """Take the group's size, its job's slots, and the form of values in lanes, by default one in each.
+
+        Masks stay until the next step has ended.
+        """
+        self._workers, self._slots, self._form = workers, slots, form or WholeLanes(workers)
         self._retabulate(self._parameters)
 
     # ------------------------------------------------------------------------------------------------- a step
@@ -254,7 +258,7 @@ class Planner:
     @property
     def _job(self) -> JobSize:
         elements = sum(parameter.counts.length for parameter in self._parameters.values())
-        return JobSize(self._workers, self._slots, elements)
+        return JobSize(self._workers, self._slots, elements, self._form)
 
     def _retabulate(self, names: Mapping[str, object]) -> None:
         job = self._job
@@ -291,7 +295,7 @@ class Planner:
         encodings = {segment.name: fixed.get(segment.name) or self._encoding(segment) for segment in layout}
         tables = [self._table(segment) for segment in layout]
         mask_blocks = [encodings[segment.name].mask_block for segment in layout]
-        blocks = BLOCK_SIZES if packet_block is None else (packet_block,)
+        blocks = forecast.block_sizes(self._form) if packet_block is None else (packet_block,)
         total, chosen, levels = self._cheapest(tables, mask_blocks, blocks)
         predicted = total / self._workers
         if any(segment.name not in self._parameters for segment in layout):
@@ -305,7 +309,10 @@ class Planner:
     def _alternatives(self, tables: list[_Table]) -> str:
         """Return why: what it would cost otherwise."""
         others = {
-            mask_block: self._cheapest(tables, [mask_block] * len(tables), BLOCK_SIZES)[0] / self._workers
+            mask_block: self._cheapest(tables, [mask_block] * len(tables), forecast.block_sizes(self._form))[
+                0
+            ]
+            / self._workers
             for mask_block in MASKS
         }
         best = min((mask_block for mask_block in MASK_SIZES), key=lambda mask_block: others[mask_block])
