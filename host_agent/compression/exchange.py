@@ -16,7 +16,7 @@ import torch
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.float_sum import Contribution, encode, packet_block_of
-from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, LaneFormat, Precision, WholeLanes
+from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, LaneFormat, WholeLanes, lane_format
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.classes import LayerClasses, Magnitudes
 from weir.host_agent.compression.encodings import (
@@ -85,6 +85,21 @@ class Exchanged:
     seconds: PhaseClock
 
 
+def gradient_form(bits: LaneBits, error: float, workers: int, *, lossless: bool) -> LaneFormat:
+    """Return the form of gradients in lanes. lossless: nothing may go missing.
+
+    Raises:
+        ValueError: none that so many workers, or a loss budget, go with; see ``lane_format``.
+    """
+    form = lane_format(bits, error, workers)
+    if not lossless and packet_block_of(form, SCALE_BLOCK) < form.lanes(SCALE_BLOCK):
+        raise ValueError(
+            f"lane bits {bits}: for {workers} workers these are three values to a lane, which does not go "
+            "with a loss budget; choose 16 or 32"
+        )
+    return form
+
+
 class GradientExchange:
     """One worker's gradient step: choose, agree on an encoding, sum, keep what was not delivered.
 
@@ -124,7 +139,7 @@ class GradientExchange:
         lane_bits: LaneBits = 32,
         lane_error: float = LANE_ERROR,
     ) -> None:
-        self._precision = Precision(lane_bits, lane_error)
+        self._lanes = lane_bits, lane_error
         self.form: LaneFormat = WholeLanes(1)
         self.gradients = LocalGradients(
             sparsifier, policy, error_feedback=error_feedback, exclude=exclude, coarse=lane_bits != 32
@@ -148,15 +163,8 @@ class GradientExchange:
             ValueError: a pattern of ``exclude`` that fits no parameter of the module, or lanes of so few bits
                 that this group, the encoding or the loss budget does not go with them.
         """
-        self.form = self._precision.form(communicator.size)
-        if (
-            not self.gradients.policy.lossless
-            and packet_block_of(self.form, SCALE_BLOCK) * self.form.fields < SCALE_BLOCK
-        ):
-            raise ValueError(
-                f"lane bits {self._precision.lane_bits}: for {communicator.size} workers these are three "
-                "values to a lane, which does not go with a loss budget: choose 16 or 32"
-            )
+        lossless = self.gradients.policy.lossless
+        self.form = gradient_form(*self._lanes, communicator.size, lossless=lossless)
         self._communicator = communicator
         self._names = frozenset(name for name, _ in module.named_parameters())
         self._layers = LayerClasses.of(module)

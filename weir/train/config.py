@@ -146,10 +146,12 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _lanes_are_wide_enough(self) -> Self:
-        from weir.host_agent.collectives.packing import lane_format
+        if self.lane_bits == 32:
+            return self
+        from weir.host_agent.compression.exchange import gradient_form
 
         try:
-            lane_format(self.lane_bits, self.lane_error, self.workers)
+            gradient_form(self.lane_bits, self.lane_error, self.workers, lossless=not self.lossy)
         except ValueError as error:
             raise ValueError(f"--lane-bits: {error}") from None
         return self
