@@ -25,6 +25,7 @@ def test_a_model_brings_its_preset(model: str) -> None:
 
 def test_what_is_given_wins_over_the_preset() -> None:
     assert make_config(model="cnn", batch_size=3, lr=0.5).batch_size == 3
+    assert make_config(lane_bits="16").lane_bits == 16
 
 
 @pytest.mark.parametrize(
@@ -41,6 +42,10 @@ def test_what_is_given_wins_over_the_preset() -> None:
         ({"method": "powersgd", "encoding": "blocks:64"}, "--encoding", "powersgd"),
         ({"method": "ds-sync", "exclude": ("1d",)}, "--exclude", "ds-sync"),
         ({"method": "ds-sync", "loss_budget": 0.1}, "--loss-budget", "ds-sync"),
+        ({"lane_bits": "12"}, "--lane-bits", "32, 16, 8 or 'auto'"),
+        ({"lane_bits": "8", "method": "ds-sync"}, "--lane-bits", "ds-sync"),
+        ({"lane_bits": "8", "workers": 12, "loss_budget": 0.1}, "--lane-bits", "choose 16 or 32"),
+        ({"lane_bits": "auto", "lane_error": 0.0}, "--lane-error", "greater than 0"),
         ({"warmup_steps": -1}, "--warmup-steps", "greater than or equal to 0"),
         ({"evaluate_every": 0}, "--evaluate-every", "greater than or equal to 1"),
         ({"model": "vgg"}, "--model", "'resnet18', 'cnn', 'mlp' or 'lm'"),
