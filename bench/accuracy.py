@@ -8,6 +8,8 @@ method counts as equal when its mean is within half a point of the reference.
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from statistics import mean
 
 from rich.console import Console
@@ -21,19 +23,27 @@ from weir.train.words import method_words
 console = Console(stderr=True)
 
 
-def run(model: str, workers: int, epochs: int, method: str, density: float, seeds: int) -> None:
-    """Train and print, a row per seed."""
+def run(
+    model: str,
+    workers: int,
+    epochs: int,
+    method: str,
+    density: float,
+    seeds: int,
+    plugin: Sequence[Path] = (),
+) -> None:
+    """Train and print, a row per seed. ConfigError for settings that cannot be."""
+    config = make_config(model=model, workers=workers, epochs=epochs, method=method, density=density)
     rows = []
     differences = []
     for seed in range(1, seeds + 1):
         console.print(f"seed {seed} of {seeds} ...")
-        weir, gloo, identical = train(model, workers, epochs, method, density, seed)
+        weir, gloo, identical = train(model, workers, epochs, method, density, seed, plugin)
         differences.append(weir - gloo)
         rows.append((f"{seed}", f"{gloo:.2%}", f"{weir:.2%}", f"{100 * (weir - gloo):+.2f}", identical))
     rows.append(("mean", "", "", f"{100 * mean(differences):+.2f}", ""))
-    settings = method_words(make_config(model=model, method=method, density=density))
     show(
-        f"Final accuracy of {model}, {workers} workers, {epochs} epochs, {settings}",
+        f"Final accuracy of {model}, {workers} workers, {epochs} epochs, {method_words(config)}",
         ("seed", "Gloo", "Weir", "points", "replicas bit-identical"),
         rows,
         ["held-out data; points: Weir minus Gloo, in per cent points"],
@@ -41,7 +51,13 @@ def run(model: str, workers: int, epochs: int, method: str, density: float, seed
 
 
 def train(
-    model: str, workers: int, epochs: int, method: str, density: float, seed: int
+    model: str,
+    workers: int,
+    epochs: int,
+    method: str,
+    density: float,
+    seed: int,
+    plugin: Sequence[Path] = (),
 ) -> tuple[float, float, str]:
     """Return final accuracy over Weir and over Gloo, and whether all replicas agreed after every step.
 
@@ -51,6 +67,7 @@ def train(
         command = [sys.executable, "-m", "weir", "train", "--model", model, "--workers", str(workers)]
         command += ["--epochs", str(epochs), "--method", method, "--density", str(density)]
         command += ["--seed", str(seed), "--out", str(folder)]
+        command += [word for path in plugin for word in ("--plugin", str(path))]
         done = subprocess.run(tied(command), capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"weir train failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")

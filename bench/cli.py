@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from weir.methods import Plugin
 from weir.train import options
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode="markdown",  # a paragraph's lines are one
     help="Measure Weir beside its peers: same run, same links, ratios.",
 )
 
@@ -212,14 +214,19 @@ def accuracy(
     workers: Workers = 4,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 4,
     method: Annotated[str, typer.Option(help="A method: weir methods lists them.")] = "dense",
+    plugin: Plugin = None,
     density: Density = 0.05,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
 ) -> None:
     """Compare the final accuracy of training over Weir and over Gloo: same seeds, both trained in full."""
     from weir.bench.accuracy import run
+    from weir.train.config import ConfigError
 
-    _model(model)
-    run(model, workers, epochs, method, density, seeds)
+    try:
+        run(model, workers, epochs, method, density, seeds, plugin or ())
+    except ConfigError as error:
+        typer.echo(f"weir bench accuracy: {error}", err=True)
+        raise typer.Exit(2) from None
 
 
 @app.command()
@@ -260,6 +267,7 @@ def selection(
     methods: Annotated[
         str, typer.Option(help="Methods, comma-separated: weir methods lists them.")
     ] = "dfs,topk,topk-block,exdyna,micro,deft",
+    plugin: Plugin = None,
     density: Density = 0.01,
     workers: Workers = 2,
     batch: Annotated[int, typer.Option(min=1, help="Samples of a worker's backward pass.")] = 32,
@@ -278,6 +286,7 @@ def density(
     methods: Annotated[
         str, typer.Option(help="Methods, comma-separated: weir methods lists them.")
     ] = "exdyna,exdyna-published,micro,micro-published,deft,topk",
+    plugin: Plugin = None,
     target: Annotated[float, typer.Option(min=0, max=1, help="Density to aim at.")] = 0.001,
     workers: Workers = 8,
     steps: Annotated[int, typer.Option(min=2, help="Steps of a dense training.")] = 200,
@@ -330,6 +339,7 @@ def training(
     methods: Annotated[
         str, typer.Option(help="Weir's methods, comma-separated: weir methods lists them.")
     ] = "dense",
+    plugin: Plugin = None,
     peers: Annotated[
         str, typer.Option(help="gloo: all-reduce; ps: a parameter server; both dense. Comma-separated.")
     ] = "gloo",
@@ -380,7 +390,7 @@ def training(
             model=model, workers=workers, epochs=epochs, max_steps=max_steps,
             density=density, topology=topology, links=links, loss=loss, background=background,
             background_load=background_load, background_dscp=background_dscp, seed=seed,
-            evaluate_every=evaluate_every,
+            evaluate_every=evaluate_every, plugin=plugin,
         )  # fmt: skip
         given = config.model_dump(exclude={"method"})
         configs = [make_config(**given, method=method) for method in methods.split(",")]

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A P4Runtime switch for Mininet: the soft switch, or BMv2's simple_switch_grpc, with any program.
 
+    from functools import partial
+    from mininet.net import Mininet
+    from mininet.topo import SingleSwitchTopo
     from p4switch import P4Switch
 
-    net = Mininet(topo=topo, switch=partial(P4Switch, program="basic.json", cpu_port=255), controller=None,
-                  waitConnected=True)
+    switch = partial(P4Switch, program="examples/router/router.json", cpu_port=255)
+    net = Mininet(topo=SingleSwitchTopo(2), switch=switch, controller=None, waitConnected=True)
     net.start()
     print(net["s1"].grpc)  # where a controller finds it
+    net.stop()
 
-Or for one switch of a topology: `self.addSwitch("s1", cls=P4Switch, program="basic.json", grpc_port=50051)`.
+Or for one switch of a topology's `build`:
+`self.addSwitch("s1", cls=P4Switch, program="examples/router/router.json", grpc_port=50051)`.
 
 This file runs under the system's Python, where Debian's and Ubuntu's `mininet` package lives, and so imports
 nothing of Weir: switches are processes, as they are in production.

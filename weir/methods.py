@@ -93,9 +93,10 @@ def load_plugin(path: Path) -> None:
     """Run a Python file that registers methods of one's own; once in a process.
 
     Raises:
-        ValueError: a file that is not there, that fails, or that registers nothing; the message names it.
+        ValueError: a file that is not there, that fails, that registers nothing, or a class that lacks
+            something; the message names it.
     """
-    from weir.host_agent.compression.sparsifiers import sparsifier_names
+    from weir.host_agent.compression.sparsifiers import IncompleteError, sparsifier_names
 
     path = path.resolve()
     if path in _loaded:
@@ -110,6 +111,12 @@ def load_plugin(path: Path) -> None:
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+    except IncompleteError as error:
+        raise ValueError(f"{path}: {error} (see docs/add-a-method.md)") from None
+    except SystemExit:
+        raise ValueError(
+            f'{path} ends the program: what it does is to be under if __name__ == "__main__":'
+        ) from None
     except Exception as error:
         raise ValueError(f"{path}: {type(error).__name__}: {error}") from error
     if sparsifier_names() == before:
@@ -120,8 +127,29 @@ def load_plugin(path: Path) -> None:
 _loaded: Final[set[Path]] = set()
 
 
+def plugins(paths: list[Path] | None) -> list[Path] | None:
+    """Load the plugins that an option names: its callback. BadParameter when one cannot be loaded."""
+    for path in paths or ():
+        try:
+            load_plugin(path)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from None
+    return paths
+
+
+Plugin = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        callback=plugins,
+        help="Python file with methods of your own, see docs/add-a-method.md. May be given more than once.",
+    ),
+]
+
+
 def list_methods(
     *,
+    plugin: Plugin = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as JSON, one object per method.")] = False,
 ) -> None:
     """List the methods that weir train and weir compare know.

@@ -193,8 +193,18 @@ def test_wrong_settings_are_named(settings: dict[str, Any], complaint: str) -> N
 
 def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> None:
     out = tmp_path / "new" / "policy.json"
+    plugin = tmp_path / "plugin.py"
+    plugin.write_text(
+        "import weir.torch\n"
+        "@weir.torch.register_sparsifier\n"
+        "class Everything(weir.torch.Sparsifier):\n"
+        "    name, summary = 'everything', 'All of it.'\n"
+        "    def encode(self, gradient, span):\n"
+        "        return gradient\n"
+    )
     command = [sys.executable, "-m", "weir", "calibrate", "--model", "mlp", "--quick", "--workers", "2"]
     command += ["--epochs", "1", "--max-steps", "4", "--tolerance", "100", "--out", str(out), "--jobs", "2"]
+    command += ["--plugin", str(plugin), "--method", "everything"]
     environment = {**os.environ, "COLUMNS": "160"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -206,7 +216,7 @@ def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> No
     assert not made.lossless  # any accuracy was good enough
     assert made.budgets == ((max(QUICK_GRID),) * MAGNITUDE_CLASSES,) * LAYER_CLASSES
     written = json.loads(out.read_text())["calibration"]
-    assert written["settings"]["model"] == "mlp"
+    assert written["settings"]["model"] == "mlp" and written["settings"]["method"] == "everything"
     assert len(written["lossless_accuracies"]) == 1
     assert {finding["lost"] for finding in written["findings"]} == {
         "all", "layer", "magnitude", "policy",

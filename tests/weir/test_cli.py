@@ -3,8 +3,10 @@
 
 import importlib
 import inspect
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -85,6 +87,32 @@ def test_a_benchmark_says_at_once_what_it_does() -> None:
     done = CliRunner().invoke(app, ["bench", *arguments])
     assert done.exit_code == 0
     assert done.output.startswith("weir bench selection: training and choosing ...\n")
+
+
+OWN = str(Path(__file__).parents[2] / "examples" / "own_method.py")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["methods", "--plugin", OWN],
+        ["bench", "selection", "--plugin", OWN, "--methods", "topk,window", "--model", "mlp", "--steps", "2"],
+    ],
+)
+def test_a_command_knows_a_method_of_ones_own(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "weir", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^\W*window\b", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["methods"], ["calibrate"], *(["bench", name] for name in ("accuracy", "training", "density"))],
+)
+def test_a_plugin_that_is_not_there_is_named(arguments: list[str]) -> None:
+    status, output = run(*arguments, "--plugin", "none.py")
+    assert status == 2 and "--plugin" in output and "there is no file" in output
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from weir.compare.config import make_comparison
 from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.methods import load_plugin
 from weir.network import NetworkSpec
 from weir.train.config import PRESETS, ConfigError, make_config
 from weir.train.task import make_task
@@ -151,3 +152,42 @@ def test_what_a_plugin_must_be(tmp_path: Path) -> None:
             make_config(plugin=[path])
         with pytest.raises(ConfigError, match=f"--plugin: .*{says}"):
             make_comparison("dense", seeds=1, plugin=[path])
+
+
+ENCODE = "def encode(self, gradient, span): return gradient"
+
+
+@pytest.mark.parametrize(
+    ("base", "body", "says"),
+    [
+        ("Sparsifier", ["name = 'mine'", ENCODE], "has no summary"),
+        ("Sparsifier", ["summary = 'Mine.'", ENCODE], "has no name"),
+        ("Sparsifier", ["name, summary = 'mine', 'Mine.'"], "has no encode"),
+        ("Sparsifier", ["name, summary = 'my,ne', 'Mine.'", ENCODE], "is called 'my,ne': a name is made of"),
+        ("Sparsifier", ["name, summary = 'topk', 'Mine.'", ENCODE], "is called 'topk', as another method is"),
+        (
+            "Sparsifier",
+            ["name, summary = 'mine', 'Mine.'", "def encode(self, gradient): return gradient"],
+            r"has no function encode\(self, gradient, span\), but another encode",
+        ),
+        (
+            "Sparsifier",
+            ["name, summary = 'mine', 'Mine.'", ENCODE, "def decode(self): return None"],
+            r"has no function decode\(self, total\), but another decode",
+        ),
+        (
+            "Sparsifier",
+            ["name, summary = 'mine', 'Mine.'", ENCODE, "def __init__(self, options): missing"],
+            "cannot be made",
+        ),
+        ("SparsifierOptions", ["name, summary = 'mine', 'Mine.'", ENCODE], "is no subclass of"),
+    ],
+)
+def test_an_incomplete_plugin_is_refused_by_file_and_class(
+    tmp_path: Path, base: str, body: list[str], says: str
+) -> None:
+    path = tmp_path / "plugin.py"
+    lines = ["import weir.torch", "@weir.torch.register_sparsifier", f"class Mine(weir.torch.{base}):"]
+    path.write_text("\n".join([*lines, *(f"    {line}" for line in body)]))
+    with pytest.raises(ValueError, match=rf"plugin\.py: class Mine {says}"):
+        load_plugin(path)

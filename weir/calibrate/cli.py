@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from weir.calibrate.config import make_calibration
+from weir.methods import Plugin
 from weir.train.config import ConfigError
 
 
@@ -31,6 +32,7 @@ def calibrate(
     method: Annotated[
         str, typer.Option(help="As for weir train, sparsifiers only; dense: all is sent.")
     ] = "dense",
+    plugin: Plugin = None,
     density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
     block: Annotated[int, typer.Option(help="Values per block: 32, 64, 128 or 256.")] = 256,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate; default: the model's own.")] = None,
@@ -63,6 +65,7 @@ def calibrate(
             epochs=epochs,
             max_steps=max_steps,
             method=method,
+            plugin=plugin,
             density=density,
             block=block,
             lr=lr,

@@ -43,6 +43,7 @@ class CalibrateConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: Model
+    plugin: tuple[Path, ...] = ()
     workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 4
     seeds: Annotated[int, Field(ge=1)] = 3
     tolerance: Annotated[float, Field(gt=0)] = 0.5
@@ -68,6 +69,7 @@ class CalibrateConfig(BaseModel):
         """Return the run with this seed, as ``weir train`` would be told."""
         return make_config(
             model=self.model,
+            plugin=self.plugin,
             workers=self.workers,
             epochs=self.epochs,
             max_steps=self.max_steps,

@@ -4,6 +4,8 @@
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
 
@@ -13,6 +15,7 @@ from weir.calibrate.search import Finding, Measurement, Question, bisect, combin
 from weir.calibrate.trial import Trial, TrialOutcome
 from weir.host_agent.compression.classes import LayerClasses
 from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.methods import load_plugin
 from weir.pool import one_thread, process_pool
 from weir.train.task import make_task
 
@@ -63,14 +66,22 @@ def calibrate(config: CalibrateConfig, listener: Listener) -> Calibration:
     parameters = LayerClasses.of(make_task(config.training(seed=1)).model).counts()
     present = [layer for layer, count in enumerate(parameters) if count]
     asked = list(questions(present, config.error_feedback))
+    begin = partial(_begin, config.plugin)
     # When the processes end before their time, all searches fail, and end, too.
-    with ThreadPoolExecutor(len(asked)) as searches, process_pool(config.jobs, one_thread) as processes:
+    with ThreadPoolExecutor(len(asked)) as searches, process_pool(config.jobs, begin) as processes:
         runs = _Runs(config, processes, listener)
         listener.expect(config.seeds * (1 + len(asked) * _longest(config.grid) + _longest(SCALES)))
         lossless = tuple(outcome.accuracy for outcome in runs.of(None, 0.0))
         findings = list(searches.map(lambda question: runs.answer(question, lossless), asked))
         whole = runs.answer(combined(findings), lossless, SCALES)
     return Calibration(config, lossless, tuple(parameters), tuple(findings), whole)
+
+
+def _begin(plugin: tuple[Path, ...]) -> None:
+    """Prepare a training process."""
+    one_thread()
+    for path in plugin:
+        load_plugin(path)
 
 
 class _Runs:

@@ -6,6 +6,7 @@ May know: bucket layouts, and of the encodings what they cost. Knows nothing of 
 
 from weir.host_agent.compression.bucket_layout import Span
 from weir.host_agent.compression.sparsifiers.base import (
+    IncompleteError,
     Sparsifier,
     SparsifierOptions,
     create_sparsifier,
@@ -30,6 +31,7 @@ __all__ = [
     "Dfs",
     "ExDyna",
     "ExDynaPublished",
+    "IncompleteError",
     "Micro",
     "MicroPublished",
     "OmniReduce",

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of all sparsifiers, which decide which part of a gradient travels now and which waits."""
 
+import inspect
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
@@ -164,11 +166,56 @@ _Class = TypeVar("_Class", bound=type[Sparsifier])
 
 
 def register(cls: _Class) -> _Class:
-    """Return class decorator: makes a sparsifier known by its ``name``."""
-    if cls.name in _REGISTRY:
-        raise ValueError(f"two sparsifiers are called {cls.name!r}")
+    """Make a sparsifier known by its ``name``; a class decorator.
+
+    Raises:
+        IncompleteError: the class lacks something, or has it in a form that cannot be used.
+    """
+    if (lack := _lack(cls)) is not None:
+        raise IncompleteError(f"class {getattr(cls, '__name__', cls)} {lack}")
     _REGISTRY[cls.name] = cls
     return cls
+
+
+class IncompleteError(ValueError):
+    """A class is no sparsifier yet; the message names it and says what is missing."""
+
+
+def _lack(cls: Any) -> str | None:
+    """Return why a class cannot be registered, in words that follow its name, or None."""
+    if not (isinstance(cls, type) and issubclass(cls, Sparsifier)):
+        return "is no subclass of weir.torch.Sparsifier"
+    for attribute, example in (("name", "my-method"), ("summary", "What is sent, in a line.")):
+        if not isinstance(getattr(cls, attribute, None), str):
+            return f'has no {attribute}: a text, such as {attribute} = "{example}"'
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", cls.name):
+        return f"is called {cls.name!r}: a name is made of letters, digits, dots, hyphens and underscores"
+    if cls.name in _REGISTRY:
+        return f"is called {cls.name!r}, as another method is"
+    if missing := sorted(cls.__abstractmethods__):
+        return f"has no {', '.join(missing)}"
+    for name, method in inspect.getmembers(Sparsifier, inspect.isfunction):
+        own = getattr(cls, name)
+        if own is not method and not name.startswith("__") and not _can_replace(own, method):
+            return f"has no function {name}({', '.join(_parameters(method))}), but another {name}"
+    try:
+        cls(SparsifierOptions())
+    except Exception as error:
+        return f"cannot be made with {SparsifierOptions()}: {type(error).__name__}: {error}"
+    return None
+
+
+def _can_replace(own: Any, method: Any) -> bool:
+    """Return whether ``own`` can be called as ``method`` is: with that many places."""
+    try:
+        inspect.signature(own).bind(*_parameters(method))
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _parameters(method: Any) -> list[str]:
+    return list(inspect.signature(method).parameters)
 
 
 def sparsifier_names() -> list[str]:

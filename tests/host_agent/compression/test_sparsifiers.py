@@ -207,7 +207,7 @@ def test_a_name_is_registered_once() -> None:
         def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
             return gradient
 
-    with pytest.raises(ValueError, match="two sparsifiers are called 'topk'"):
+    with pytest.raises(ValueError, match="class Again is called 'topk', as another method is"):
         register(Again)
 
 
