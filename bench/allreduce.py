@@ -19,10 +19,12 @@ from typing import Any, Final, TypeAlias
 
 from rich.console import Console
 
-from weir.bench.allreduce_worker import AllreduceSpec, Sample
+from weir.bench import allreduce_worker
+from weir.bench.allreduce_worker import BLOCK, AllreduceSpec, Sample
 from weir.bench.table import command_line, show, spread
 from weir.child import end, log_tail, spawn
 from weir.cluster import local_cluster
+from weir.host_agent.collectives.packing import lane_format
 from weir.native.scratch import scratch_folder
 from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.netns.namespace import gain_root
@@ -33,7 +35,7 @@ from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
 Samples: TypeAlias = dict[str, dict[str, list[Sample]]]  # density -> contender -> one a repetition
 Start: TypeAlias = Callable[[int], tuple[list[str], dict[str, str]]]  # rank -> command prefix, environment
 
-CONTENDERS: Final = {"gloo": "Gloo", "weir": "Weir"}
+CONTENDERS: Final = {"gloo": "Gloo", "weir": "Weir", "weir-16": "Weir 16", "weir-8": "Weir 8"}
 """Contenders in words; every one is compared with the first."""
 
 TIMEOUT_S: Final = 1200
@@ -81,11 +83,12 @@ def run(
     rates: Sequence[str],
     repeats: int,
     overlap: bool,
+    lane_bits: Sequence[int],
     out: Path,
 ) -> None:
     """Measure, print and write; links only where namespaces are to be had, and said if not."""
     reason = gain_root()
-    spec = AllreduceSpec(round(megabytes * 1e6 / 4), densities, repeats, overlap)
+    spec = AllreduceSpec(round(megabytes * 1e6 / 4), densities, repeats, overlap, lane_bits=tuple(lane_bits))
     notes = [
         "time of a repetition: the slowest rank's; blocks of 256, "
         + ("the same on all ranks" if overlap else "chosen at random by each rank"),
@@ -138,11 +141,13 @@ def least_seconds(contender: str, elements: int, workers: int, rate: int) -> flo
     """Return what an all-reduce of float32 values takes at the line's payload rate.
 
     That is its rate without the headers of full packets, from Ethernet up: of TCP segments, or of Weir's.
-    Weir sends every value once in each direction; Gloo's ring 2 (n - 1) / n times.
+    Weir sends every value once in each direction, maybe several in a lane; Gloo's ring 2 (n - 1) / n times.
     """
     if contender == "gloo":
         return 2 * (workers - 1) / workers * 32 * elements / (rate * TCP_PAYLOAD)
-    return 32 * elements / (rate * WEIR_PAYLOAD)
+    bits = next(bits for bits, name in allreduce_worker.CONTENDERS.items() if name == contender)
+    lanes = lane_format(bits, 0.0, workers).lanes(BLOCK) / BLOCK
+    return 32 * elements * lanes / (rate * WEIR_PAYLOAD)
 
 
 def report(title: str, results: Sequence[Result], notes: Sequence[str]) -> None:
@@ -162,6 +167,7 @@ def report(title: str, results: Sequence[Result], notes: Sequence[str]) -> None:
         ],
         [
             *notes,
+            "Weir 16, Weir 8: two, and four (or three of 10 bits), values to a lane: see docs/precision.md",
             "Gloo over links: on the kernel's bridge, with the same token buckets and its offloads on",
             "line: the least time that the line's payload rate allows, over the time; payload rate: the rate "
             "without the headers of full packets, from Ethernet up "

@@ -9,15 +9,19 @@ import json
 import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 import torch.distributed as dist
 
-import weir.torch  # noqa: F401 registers the backend
+import weir.torch
+from weir.host_agent.collectives.packing import LaneBits, lane_format
 from weir.processor import ProcessorTime
 
-BLOCK = 256
+BLOCK: Final = 256
+_LARGEST: Final = 6.0  # of 2^32 normal numbers, about
+CONTENDERS: Final[dict[LaneBits, str]] = {32: "weir", 16: "weir-16", 8: "weir-8"}
+"""The names of Weir's contenders, by bits of a value on the wire."""
 
 
 @dataclass(frozen=True)
@@ -25,8 +29,8 @@ class AllreduceSpec:
     """The all-reduces to be timed.
 
     ``elements``: length of the float32 tensor; ``densities``: share of its 256-element blocks that are not
-    zero, chosen at random by each rank (or the same on all with ``overlap``); ``repeats``: per backend;
-    ``switches``: process ids of the switches.
+    zero, chosen at random by each rank (or the same on all with ``overlap``); ``repeats``: per contender;
+    ``switches``: process ids of the switches; ``lane_bits``: of Weir's contenders.
     """
 
     elements: int
@@ -34,6 +38,7 @@ class AllreduceSpec:
     repeats: int
     overlap: bool = False
     switches: tuple[int, ...] = ()
+    lane_bits: tuple[int, ...] = (32,)
 
     def json(self) -> str:
         """Return the spec as a command-line argument."""
@@ -78,14 +83,26 @@ def timed(
     return Sample(seconds, worker, used.others, used.machine), data
 
 
+def check(ours: torch.Tensor, theirs: torch.Tensor, bits: LaneBits) -> None:
+    """Raise AssertionError unless a sum is right, within what values of so many bits lose."""
+    workers = dist.get_world_size()
+    lost = lane_format(bits, 0.0, workers).error * workers * _LARGEST
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=max(1e-5, lost))
+
+
 def main() -> None:
     """Run the spec on the command line."""
     raw = json.loads(sys.argv[1])
-    spec = AllreduceSpec(**{**raw, "densities": tuple(raw["densities"]), "switches": tuple(raw["switches"])})
+    lists = {name: tuple(raw[name]) for name in ("densities", "switches", "lane_bits")}
+    spec = AllreduceSpec(**{**raw, **lists})
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     try:
-        groups = {"gloo": dist.group.WORLD, "weir": dist.new_group(backend="weir")}
+        groups = {"gloo": dist.group.WORLD}
+        contenders = {name: bits for bits, name in CONTENDERS.items() if bits in spec.lane_bits}
+        for name, bits in contenders.items():
+            options = weir.torch.GroupOptions(lane_bits=bits)
+            groups[name] = dist.new_group(backend="weir", pg_options=options)
         samples: dict[str, dict[str, list[Sample]]] = {}
         for density in spec.densities:
             source = tensor(spec, density, dist.get_rank())
@@ -97,7 +114,8 @@ def main() -> None:
                     sample, results[name] = timed(source, group, spec.switches)
                     if repeat:  # the first one warms up
                         taken[name].append(sample)
-                torch.testing.assert_close(results["weir"], results["gloo"], rtol=1e-5, atol=1e-5)
+                for name, bits in contenders.items():
+                    check(results[name], results["gloo"], bits)
             samples[str(density)] = taken
         print(json.dumps(samples), flush=True)
     finally:

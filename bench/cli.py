@@ -56,6 +56,14 @@ def _rates(given: list[str] | None) -> list[str] | None:
     return given
 
 
+def _lane_bits(given: list[int] | None) -> list[int] | None:
+    """Return bits as they are, each once; refuse what there is not."""
+    for bits in given or []:
+        if bits not in (32, 16, 8):
+            raise typer.BadParameter(f"{bits}: values have 32, 16 or 8 bits")
+    return sorted(set(given or []), reverse=True)
+
+
 def _begin(name: str, doing: str) -> None:
     """Say what goes on, before what takes seconds is imported."""
     typer.echo(f"weir bench {name}: {doing} ...", err=True)
@@ -194,6 +202,13 @@ def allreduce(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 5,
     overlap: Annotated[bool, typer.Option(help="Give all ranks the same non-zero blocks.")] = False,
+    lane_bits: Annotated[
+        list[int] | None,
+        typer.Option(
+            callback=_lane_bits,
+            help="Bits of a value in Weir's packets, 32, 16 or 8; may be given more than once. Default: 32.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where the figures (JSON) go.")] = Path(
         "runs/bench-allreduce.json"
     ),
@@ -205,7 +220,8 @@ def allreduce(
     """
     from weir.bench.allreduce import run
 
-    run(workers, megabytes, tuple(density or (1.0, 0.1, 0.01)), rate or ["200mbit"], repeats, overlap, out)
+    densities = tuple(density or (1.0, 0.1, 0.01))
+    run(workers, megabytes, densities, rate or ["200mbit"], repeats, overlap, lane_bits or [32], out)
 
 
 @app.command()

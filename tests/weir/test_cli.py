@@ -121,6 +121,7 @@ def test_a_plugin_that_is_not_there_is_named(arguments: list[str]) -> None:
         (["allreduce", "--density", "5"], "--density", "above 0 and at most 1"),
         (["allreduce", "--density", "0.1", "--density", "nan"], "--density", "above 0 and at most 1"),
         (["allreduce", "--rate", "100"], "--rate", "100mbit"),
+        (["allreduce", "--lane-bits", "4"], "--lane-bits", "32, 16 or 8"),
         (["accuracy", "--density", "5"], "--density", "above 0 and at most 1"),
         (["accuracy", "--model", "vgg"], "--model", "resnet18"),
         (["tail", "--load", "3"], "--load", "above 0 and at most 1"),
