@@ -6,7 +6,7 @@ of one definition cannot share a process. Descriptors in a pool of their own loa
 beside anything else that the process has loaded.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -119,12 +119,14 @@ def handler(
     *,
     parse: Callable[[Any, bytes], Any] = lambda message, data: message.FromString(data),
     serialize: Callable[[Any], bytes] = lambda message: message.SerializeToString(),
+    raw: Collection[str] = (),
 ) -> grpc.GenericRpcHandler:
     """Return what makes a gRPC server call ``servicer``, which has a method for each of the service's.
 
     Args:
         parse: turns bytes into a message of the class it is given first.
         serialize: turns what the servicer's methods return or yield into bytes.
+        raw: names of methods that are given requests as bytes.
     """
     handlers = {}
     for method in methods:
@@ -134,7 +136,9 @@ def handler(
 
         make = getattr(grpc, f"{method.kind}_rpc_method_handler")
         handlers[method.name] = make(
-            getattr(servicer, method.name), request_deserializer=deserialize, response_serializer=serialize
+            getattr(servicer, method.name),
+            request_deserializer=None if method.name in raw else deserialize,
+            response_serializer=serialize,
         )
     service = methods[0].path.split("/")[1]
     return grpc.method_handlers_generic_handler(service, handlers)

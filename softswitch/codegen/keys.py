@@ -14,7 +14,7 @@ MAX_KEY_WORDS: Final = 64  # SW_MAX_KEY_WORDS in runtime/lookup.h
 
 @dataclass(frozen=True)
 class Piece:
-    """`bits` bits of a key field, from bit `low` of it, at bit `shift` of word `word`."""
+    """`bits` bits of a key field or parameter, from bit `low` of it, at bit `shift` of word `word`."""
 
     word: int
     shift: int
@@ -118,6 +118,17 @@ def arg_words(action: Action) -> list[tuple[int, int]]:
         places.append((at, count))
         at += count
     return places
+
+
+def arg_pieces(action: Action) -> tuple[tuple[Piece, ...], ...]:
+    """Return the same as pieces: each word takes 64 bits of a parameter, the lowest first."""
+    return tuple(
+        tuple(
+            Piece(first + number, 0, 64 * number, min(64, param.bits - 64 * number))
+            for number in range(count)
+        )
+        for (first, count), param in zip(arg_words(action), action.params, strict=True)
+    )
 
 
 def arg_word_count(actions: Sequence[Action]) -> int:

@@ -3,7 +3,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, ParamSpec
+from typing import Final, ParamSpec, TypeVar
 
 from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
@@ -11,10 +11,13 @@ from weir.softswitch.p4rt import entities, tables
 from weir.softswitch.p4rt.keys import Message, decode_key
 from weir.softswitch.p4rt.pipeline import Pipeline
 from weir.softswitch.p4rt.unknown import has_unknown
+from weir.softswitch.p4rt.updates import Run, Updates
+from weir.softswitch.state.table_store import PackedEntry
 
 _REQUEST: Final = p4runtime_pb2.WriteRequest
 _UPDATE: Final = p4runtime_pb2.Update
 _P = ParamSpec("_P")
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 Results = list[ControlError | None]
@@ -52,6 +55,35 @@ def apply(pipeline: Pipeline, request: Message) -> Results:
     with pipeline.switch.paused():
         _check_queues(pipeline, updates)
         return _all_or_none(pipeline, updates, write)
+
+
+def apply_ordinary(pipeline: Pipeline, updates: Updates) -> Results:
+    """Apply updates that have been decoded natively, as `apply` does with CONTINUE_ON_ERROR."""
+    return [result for run in updates.runs for result in _apply_run(pipeline, run)]
+
+
+def _apply_run(pipeline: Pipeline, run: Run) -> Results:
+    store = run.codec.store
+    if run.type == _UPDATE.DELETE:
+        results = _all_or_each(store.delete_all, store.delete_packed, run.keys)
+    else:
+        made = list(map(PackedEntry, run.keys, run.actions, run.args, run.wires))
+        if run.type == _UPDATE.INSERT:
+            results = _all_or_each(store.insert_all, store.insert_packed, made)
+        else:
+            results = _all_or_each(store.modify_all, store.modify_packed, made)
+    if pipeline.notes:
+        for key, error in zip(run.keys, results, strict=True):
+            if error is None:
+                pipeline.notes.pop((run.codec.table.name, key), None)
+    return results
+
+
+def _all_or_each(
+    put_all: Callable[[Sequence[_T]], bool], put: Callable[[_T], None], updates: Sequence[_T]
+) -> Results:
+    """Make updates at once if that can be; if not, one by one, to see which of them cannot."""
+    return [None] * len(updates) if put_all(updates) else [attempt(put, each) for each in updates]
 
 
 def _check_queues(pipeline: Pipeline, updates: Sequence[Message]) -> None:

@@ -12,6 +12,7 @@ from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.digests import DigestLists
 from weir.softswitch.p4rt.p4info import P4InfoIndex
 from weir.softswitch.p4rt.table_codec import TableCodec
+from weir.softswitch.p4rt.updates import UpdateDecoder
 from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.program.loader import Program, load_program
 from weir.softswitch.switch import Switch
@@ -66,6 +67,7 @@ class Pipeline:
     group_notes: dict[int, ReplicaNotes] = field(default_factory=dict)
     session_notes: dict[int, ReplicaNotes] = field(default_factory=dict)
     codecs: dict[int, TableCodec] = field(init=False)
+    updates: UpdateDecoder = field(init=False)
     digests: DigestLists = field(init=False)
     tells: bool = field(init=False)
     ages: bool = field(init=False)
@@ -83,6 +85,7 @@ class Pipeline:
             )
             for table in self.info.tables.values()
         }
+        self.updates = UpdateDecoder(self.codecs.values())
         self.digests = DigestLists(self.info.digests, {each.name for each in program.digests.values()})
         self.tells = bool(program.digests)
         self.ages = any(table.ages for table in program.tables.values())

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 
 from weir.p4runtime.schema import METHODS
 from weir.protobuf import handler
-from weir.softswitch.p4rt.service import P4RuntimeService
+from weir.softswitch.p4rt.service import RAW, P4RuntimeService
 from weir.softswitch.p4rt.sessions import MAX_OPEN
 
 _MAX_MESSAGE: Final = 256 << 20  # a program's JSON in one message
@@ -92,7 +92,7 @@ class P4RuntimeServer:
         pool = futures.ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="p4rt")
         self._server = grpc.server(pool, options=options, maximum_concurrent_rpcs=MAX_CALLS)
         self._server.add_generic_rpc_handlers(
-            (handler(service, METHODS, parse=_parse, serialize=_serialize),)
+            (handler(service, METHODS, parse=_parse, serialize=_serialize, raw=RAW),)
         )
         credentials = None if tls is None else _credentials(tls)
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from weir.p4runtime.schema import API_VERSION, p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
@@ -18,6 +19,8 @@ from weir.softswitch.p4rt.sessions import Sessions, Stream, stream_error
 from weir.softswitch.p4rt.status import batch_status, grpc_code, shortened
 from weir.softswitch.switch import MAX_FRAME
 
+RAW: Final = ("Write",)
+"""Methods that take their request as bytes: most of a Write is decoded natively."""
 _READ_CHUNK: Final = 1 << 20  # bytes per ReadResponse: clients take 4 MiB unless told otherwise
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -50,12 +53,12 @@ class P4RuntimeService:
 
     # -- calls -------------------------------------------------------------------------------------
 
-    def Write(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802 - gRPC's name
-        """Apply updates in their order, under the atomicity asked for."""
+    def Write(self, request: bytes, context: grpc.ServicerContext) -> bytes:  # noqa: N802 - gRPC's name
+        """Apply updates in their order, under the atomicity asked for. The response is empty."""
         results = _answer(context, lambda: self._write(request))
         if any(results):
             context.abort_with_status(batch_status("Write", results))
-        return p4runtime_pb2.WriteResponse()
+        return b""
 
     def Read(self, request: Any, context: grpc.ServicerContext) -> Iterator[bytes]:  # noqa: N802
         """Stream what the request's entities select: ReadResponse messages as they are on the wire."""
@@ -101,10 +104,18 @@ class P4RuntimeService:
 
     # -- what they do --------------------------------------------------------------------------------
 
-    def _write(self, request: Any) -> batch.Results:
+    def _write(self, data: bytes) -> batch.Results:
+        pipeline = self._pipelines.newest
+        updates = None if pipeline is None else pipeline.updates.decode(data)
+        request = _write_request(data if updates is None else updates.head)
         with self._pipelines.lock:
             self._check_writer(request)
-            return batch.apply(self._pipelines.current(), request)
+            pipeline_now = self._pipelines.current()
+            if updates is None:
+                return batch.apply(pipeline_now, request)
+            if pipeline is pipeline_now and request.atomicity == request.CONTINUE_ON_ERROR:
+                return batch.apply_ordinary(pipeline_now, updates)
+            return batch.apply(pipeline_now, _write_request(data))
 
     def _read(self, request: Any) -> tuple[list[bytes], batch.Results]:
         self._check_device(request.device_id)
@@ -217,6 +228,14 @@ class P4RuntimeService:
     def _check_writer(self, request: Any) -> None:
         self._check_device(request.device_id)
         self.sessions.check_writer(request)
+
+
+def _write_request(data: bytes) -> Any:
+    """Return a WriteRequest. Raises ControlError for bytes that are none, as gRPC would put it."""
+    try:
+        return p4runtime_pb2.WriteRequest.FromString(data)
+    except (DecodeError, UnicodeDecodeError) as error:
+        raise ControlError(Code.INTERNAL, "Exception deserializing request!") from error
 
 
 def _chunks(found: Sequence[bytes]) -> Iterator[Sequence[bytes]]:

@@ -39,9 +39,10 @@ class TableCodec:
     def __init__(
         self, info: P4InfoIndex, table: TableInfo, keys: tuple[TableKey, ...], store: TableStore
     ) -> None:
+        self.info: Final = info
         self.table: Final = table
+        self.keys: Final = keys
         self.store: Final = store
-        self._info = info
         self._seal = store.keys.seal
         self._order = [field.id for field in table.fields]
         self._fields = tuple(
@@ -79,7 +80,7 @@ class TableCodec:
     def check_action(self, message: Message, *, default: bool) -> tuple[str, tuple[int, ...]]:
         """Return the action and the arguments of an Action of this table. Raises ControlError."""
         table = self.table
-        action, args = decode_action(self._info, message)
+        action, args = decode_action(self.info, message)
         if action.id not in (table.default_actions if default else table.entry_actions):
             if action.id in table.entry_actions | table.default_actions:
                 place = "default action" if default else "entry"
@@ -94,7 +95,7 @@ class TableCodec:
         name, args = self.check_action(p4runtime_pb2.Action.FromString(wire), default=False)
         number, packed = self.store.pack_action(name, args)
         read = p4runtime_pb2.Action()
-        encode_action(self._info, name, args, read)
+        encode_action(self.info, name, args, read)
         return PackedAction(number, packed, read.SerializeToString() == wire)
 
 

@@ -23,6 +23,7 @@ from weir.softswitch.runtime.queueing import (
 # void emit(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len)
 EMIT = CFUNCTYPE(None, c_void_p, c_uint32, c_void_p, c_uint32)
 _WORDS = POINTER(c_uint64)
+_NUMBERS = POINTER(c_uint32)
 
 SIGNATURES: Final[Signatures] = {
     "swc_create": (c_void_p, [c_uint64]),
@@ -41,16 +42,19 @@ SIGNATURES: Final[Signatures] = {
     "swc_insert": (c_int64, [c_void_p, c_uint32, c_void_p, c_uint32, c_void_p]),
     "swc_modify": (None, [c_void_p, c_uint32, c_uint32, c_uint32, c_void_p]),
     "swc_remove": (None, [c_void_p, c_uint32, c_uint32]),
+    "swc_insert_all": (c_uint32, [c_void_p, c_uint32, c_uint32, c_void_p, _NUMBERS, c_void_p, _NUMBERS]),
+    "swc_modify_all": (None, [c_void_p, c_uint32, c_uint32, _NUMBERS, _NUMBERS, c_void_p]),
+    "swc_remove_all": (None, [c_void_p, c_uint32, c_uint32, _NUMBERS]),
     "swc_default": (None, [c_void_p, c_uint32, c_uint32, c_void_p]),
     "swc_entry_count": (None, [c_void_p, c_uint32, c_uint32, _WORDS]),
     "swc_set_entry_count": (None, [c_void_p, c_uint32, c_uint32, _WORDS]),
     "swc_set_member": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32, c_void_p]),
     "swc_remove_member": (None, [c_void_p, c_uint32, c_uint32]),
-    "swc_set_member_group": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32, POINTER(c_uint32)]),
+    "swc_set_member_group": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32, _NUMBERS]),
     "swc_remove_member_group": (None, [c_void_p, c_uint32, c_uint32]),
-    "swc_set_group": (c_int, [c_void_p, c_uint32, c_uint32, POINTER(c_uint32)]),
+    "swc_set_group": (c_int, [c_void_p, c_uint32, c_uint32, _NUMBERS]),
     "swc_clear_group": (None, [c_void_p, c_uint32]),
-    "swc_set_session": (c_int, [c_void_p, c_uint32, c_uint32, POINTER(c_uint32), c_uint32]),
+    "swc_set_session": (c_int, [c_void_p, c_uint32, c_uint32, _NUMBERS, c_uint32]),
     "swc_clear_session": (None, [c_void_p, c_uint32]),
     "swc_set_value_set": (c_int, [c_void_p, c_uint32, c_uint32, c_uint32, _WORDS]),
     "swc_counter": (None, [c_void_p, c_uint32, c_uint64, _WORDS]),
@@ -86,9 +90,13 @@ def _words(values: Sequence[int]) -> Any:
     return (c_uint64 * max(len(values), 1))(*values)
 
 
+def _numbers(values: Sequence[int]) -> Any:
+    return (c_uint32 * max(len(values), 1))(*values)
+
+
 def _pairs(replicas: Sequence[tuple[int, int]]) -> Any:
     flat = [number for pair in replicas for number in pair]
-    return (c_uint32 * max(len(flat), 1))(*flat)
+    return _numbers(flat)
 
 
 class Library:
@@ -212,6 +220,26 @@ class NativeSwitch:
         """Remove an entry."""
         self._c.swc_remove(self.handle, table, handle)
 
+    def insert_all(self, table: int, keys: Sequence[bytes], actions: Sequence[int], args: bytes) -> list[int]:
+        """Add entries, whose arguments follow each other in `args`; return their handles.
+
+        There are fewer when memory ran out.
+        """
+        count = len(keys)
+        handles = (c_uint32 * count)()
+        added = self._c.swc_insert_all(
+            self.handle, table, count, b"".join(keys), _numbers(actions), args, handles
+        )
+        return handles[:added]
+
+    def modify_all(self, table: int, handles: Sequence[int], actions: Sequence[int], args: bytes) -> None:
+        """Replace the actions of entries, in their order."""
+        self._c.swc_modify_all(self.handle, table, len(handles), _numbers(handles), _numbers(actions), args)
+
+    def remove_all(self, table: int, handles: Sequence[int]) -> None:
+        """Remove entries."""
+        self._c.swc_remove_all(self.handle, table, len(handles), _numbers(handles))
+
     def set_default(self, table: int, action: int, args: bytes) -> None:
         """Set what a miss does."""
         self._c.swc_default(self.handle, table, action, args)
@@ -237,8 +265,7 @@ class NativeSwitch:
 
     def set_member_group(self, profile: int, handle: int, members: Sequence[int]) -> None:
         """Make a group of members, or replace them; in the order in which a hash counts them."""
-        handles = (c_uint32 * max(len(members), 1))(*members)
-        if self._c.swc_set_member_group(self.handle, profile, handle, len(members), handles):
+        if self._c.swc_set_member_group(self.handle, profile, handle, len(members), _numbers(members)):
             raise MemoryError("no memory for a group of an action profile")
 
     def remove_member_group(self, profile: int, handle: int) -> None:

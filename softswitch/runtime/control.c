@@ -267,6 +267,35 @@ void swc_remove(sw_switch *sw, uint32_t table, uint32_t handle)
     unlock(sw);
 }
 
+// The same for `count` entries in their order; the data path may come in between. The keys lie one behind the other,
+// as the arguments do. Returns how many were added: fewer when memory ran out.
+uint32_t swc_insert_all(sw_switch *sw, uint32_t table, uint32_t count, const uint64_t *keys,
+                        const uint32_t *actions, const uint64_t *args, uint32_t *handles)
+{
+    const sw_table_desc *desc = state(sw)->tables[table].desc;
+    const size_t words =
+        desc->key_words * (desc->kind == SW_TERNARY ? 2u : 1u) + (desc->kind == SW_EXACT ? 0u : 1u);
+    for (uint32_t i = 0; i < count; i++) {
+        const int64_t handle =
+            swc_insert(sw, table, keys + i * words, actions[i], args + i * (size_t)desc->arg_words);
+        if (handle < 0) return i;
+        handles[i] = (uint32_t)handle;
+    }
+    return count;
+}
+
+void swc_modify_all(sw_switch *sw, uint32_t table, uint32_t count, const uint32_t *handles,
+                    const uint32_t *actions, const uint64_t *args)
+{
+    const size_t words = state(sw)->tables[table].desc->arg_words;
+    for (uint32_t i = 0; i < count; i++) swc_modify(sw, table, handles[i], actions[i], args + i * words);
+}
+
+void swc_remove_all(sw_switch *sw, uint32_t table, uint32_t count, const uint32_t *handles)
+{
+    for (uint32_t i = 0; i < count; i++) swc_remove(sw, table, handles[i]);
+}
+
 void swc_default(sw_switch *sw, uint32_t table, uint32_t action, const uint64_t *args)
 {
     sw_table *t = &state(sw)->tables[table];

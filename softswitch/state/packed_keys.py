@@ -27,23 +27,29 @@ class PackedKeys:
 
     Attributes:
         put: for each key field, what places its match.
+        pieces: for each key field, where its value lies in the words of the key, and its mask in those of
+            the mask.
+        words: of the key.
+        masked: whether there are words of the mask.
+        size: of a packed key, in bytes.
     """
 
     def __init__(self, table: Table) -> None:
         layout = key_layout(table)
         self._table = table
-        self._pieces = layout.pieces
+        self.pieces: Final = layout.pieces
+        self.words: Final = layout.words
+        self.masked: Final = table.prioritised
         self._width: Final = 64 * layout.words
-        self._masked = table.prioritised
-        self._top: Final = self._width * (2 if self._masked else 1)  # where the priority begins
-        self._size: Final = self._top // 8 + (0 if table.kind is MatchKind.EXACT else 8)
+        self._top: Final = self._width * (2 if self.masked else 1)  # where the priority begins
+        self.size: Final = self._top // 8 + (0 if table.kind is MatchKind.EXACT else 8)
         self.put: Final = tuple(
             self._put(key, pieces) for key, pieces in zip(table.keys, layout.pieces, strict=True)
         )
 
     def seal(self, bits: int, priority: int) -> bytes:
         """Return the packed key of an entry whose fields have been placed in ``bits``."""
-        return (bits | priority << self._top).to_bytes(self._size, "little")
+        return (bits | priority << self._top).to_bytes(self.size, "little")
 
     def pack(self, key: Sequence[Match], priority: int) -> bytes:
         """Return the packed key for matches and a priority. Raises ControlError for what the table lacks."""
@@ -52,7 +58,7 @@ class PackedKeys:
             raise ControlError(
                 Code.INVALID_ARGUMENT, f"{self._table.name} has {len(fields)} key fields, not {len(key)}"
             )
-        if not 0 <= priority <= (_PRIORITIES if self._masked else 0):
+        if not 0 <= priority <= (_PRIORITIES if self.masked else 0):
             raise ControlError(Code.NOT_FOUND, f"{self._table.name} has no entry {key}")
         bits = 0
         for match, field, put in zip(key, fields, self.put, strict=True):
@@ -64,10 +70,10 @@ class PackedKeys:
         bits = int.from_bytes(packed, "little")
         check, priority = bits >> self._width, bits >> self._top
         key = tuple(
-            _match(field, _taken(bits, pieces), _taken(check, pieces), None if self._masked else priority)
-            for field, pieces in zip(self._table.keys, self._pieces, strict=True)
+            _match(field, _taken(bits, pieces), _taken(check, pieces), None if self.masked else priority)
+            for field, pieces in zip(self._table.keys, self.pieces, strict=True)
         )
-        return key, priority if self._masked else 0
+        return key, priority if self.masked else 0
 
     def _put(self, field: TableKey, pieces: Sequence[Piece]) -> Put:
         place, full = _placer(pieces), (1 << field.bits) - 1
@@ -77,13 +83,13 @@ class PackedKeys:
 
             def put_prefix(value: int, length: int) -> int:
                 mask = full >> (bits - length) << (bits - length)
-                second = place(mask) << width if self._masked else length << top
+                second = place(mask) << width if self.masked else length << top
                 return place(value & mask & kept) | second
 
             return put_prefix
         if field.kind is MatchKind.RANGE:
             return lambda low, high: place(low) | place(high) << width
-        if self._masked:
+        if self.masked:
             return lambda value, mask: place(value & mask & kept) | place(mask) << width
         if len(pieces) == 1 and field.mask is None:
             shift = 64 * pieces[0].word + pieces[0].shift

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One table as the control plane sees it: entries checked, remembered, and put into the native table."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from weir.softswitch.codegen.keys import entry_words, pack_args, unpack_args
+from weir.softswitch.codegen.keys import Piece, arg_pieces, entry_words, pack_args, unpack_args
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.program.types import Action, ActionCall, FieldMatch, MatchKind, Program, Table
 from weir.softswitch.runtime.bindings import NativeSwitch, exclusive, words
@@ -40,9 +40,9 @@ class PackedEntry:
         key: see `PackedKeys`.
         action: the program's number of the action; 0 with `via`.
         args: the argument words; empty with `via`.
+        wire: the entry as a control protocol sends it, if that keeps it here.
         timeout_ns, meter, via: as in `Entry`.
         entry: the entry that this was made from, if it was.
-        wire: the entry as a control protocol sends it, if that keeps it here.
         handle: the native table's.
         reference: to the members of an action profile.
     """
@@ -50,11 +50,11 @@ class PackedEntry:
     key: bytes
     action: int
     args: bytes
+    wire: bytes | None = None
     timeout_ns: int = 0
     meter: MeterConfig | None = None
     via: Via | None = None
     entry: Entry | None = None
-    wire: bytes | None = None
     handle: int = -1
     reference: Reference | None = None
 
@@ -66,6 +66,9 @@ class TableStore:
 
     Attributes:
         keys: how its keys are packed.
+        words: argument words of an entry.
+        plain: whether its entries can change, and are no more than a key and an action: they have no direct
+            meter, do not age, and refer to no action profile.
     """
 
     def __init__(
@@ -83,8 +86,9 @@ class TableStore:
         self._profile = profile
         self.keys = PackedKeys(table)
         self._actions = {each.name: each for each in reversed(program.table_actions(table))}
-        self._words = entry_words(program, table)
+        self.words = entry_words(program, table)
         self._fixed = _obstacle(table)
+        self.plain = not (self._fixed or table.meter or table.ages or table.profile)
         self._stored: dict[bytes, PackedEntry] = {}
         self._idle = IdleTimes(native, number) if table.ages else None
         self._default = table.default
@@ -159,6 +163,54 @@ class TableStore:
             del self._stored[key]
             self._release(stored.reference)
 
+    # Many at once, in a plain table: all of them, or none, which is for the caller to do one by one.
+
+    def insert_all(self, made: Sequence[PackedEntry]) -> bool:
+        """Add entries as `insert_packed` does; do nothing, and return False, if one cannot be added."""
+        with self._native.control:
+            keys = [each.key for each in made]
+            if len(self._stored) + len(keys) > self._table.size:
+                return False
+            if len(set(keys)) < len(keys) or not self._stored.keys().isdisjoint(keys):
+                return False
+            handles = self._native.insert_all(self._number, keys, *_calls(made))
+            if len(handles) < len(keys):  # no memory
+                self._native.remove_all(self._number, handles)
+                return False
+            for each, handle in zip(made, handles, strict=True):
+                each.handle = handle
+            self._stored.update(zip(keys, made, strict=True))
+        return True
+
+    def modify_all(self, made: Sequence[PackedEntry]) -> bool:
+        """Replace entries as `modify_packed` does; do nothing, and return False, if one is not there."""
+        with self._native.control:
+            stored = self._stored
+            try:
+                handles = [stored[each.key].handle for each in made]
+            except KeyError:
+                return False
+            self._native.modify_all(self._number, handles, *_calls(made))
+            for each, handle in zip(made, handles, strict=True):
+                each.handle = handle
+                stored[each.key] = each
+        return True
+
+    def delete_all(self, keys: Sequence[bytes]) -> bool:
+        """Remove entries as `delete_packed` does; do nothing, and return False, if one is not there."""
+        with self._native.control:
+            stored = self._stored
+            if len(set(keys)) < len(keys):
+                return False
+            try:
+                handles = [stored[key].handle for key in keys]
+            except KeyError:
+                return False
+            self._native.remove_all(self._number, handles)
+            for key in keys:
+                del stored[key]
+        return True
+
     def packed_entry(self, key: bytes) -> PackedEntry:
         """Return the entry with this packed key; NOT_FOUND without one."""
         try:
@@ -186,7 +238,12 @@ class TableStore:
     def pack_action(self, name: str, args: tuple[int, ...]) -> tuple[int, bytes]:
         """Return an action's number and its argument words. Raises ControlError for one that is none here."""
         action = self._action(name, args)
-        return action.id, pack_args(action, args, self._words)
+        return action.id, pack_args(action, args, self.words)
+
+    def layout(self, name: str) -> tuple[int, tuple[tuple[Piece, ...], ...]]:
+        """Return an action's number and where the value of each parameter lies in the argument words."""
+        action = self._actions[name]
+        return action.id, arg_pieces(action)
 
     @exclusive
     def entries(self) -> list[Entry]:
@@ -281,9 +338,9 @@ class TableStore:
 
     def _install_default(self, call: ActionCall | None) -> None:
         if call is None:
-            self._native.set_default(self._number, _NO_ACTION, words([0] * self._words))
+            self._native.set_default(self._number, _NO_ACTION, words([0] * self.words))
             return
-        args = pack_args(self._program.actions[call.action], call.args, self._words)
+        args = pack_args(self._program.actions[call.action], call.args, self.words)
         self._native.set_default(self._number, call.action, args)
 
     def _packed(self, entry: Entry) -> PackedEntry:
@@ -291,7 +348,7 @@ class TableStore:
         self._check(entry)
         action, args = self.pack_action(entry.action, tuple(entry.args)) if entry.via is None else (0, b"")
         key = self.keys.pack(entry.key, entry.priority)
-        made = PackedEntry(key, action, args, entry.timeout_ns, entry.meter, entry.via)
+        made = PackedEntry(key, action, args, None, entry.timeout_ns, entry.meter, entry.via)
         if any(isinstance(match, Optional) for match in entry.key):  # packed, it is a ternary match
             canonical = zip(entry.key, self.keys.unpack(key)[0], strict=True)
             matches = tuple(given if isinstance(given, Optional) else match for given, match in canonical)
@@ -330,7 +387,7 @@ class TableStore:
         if made.via is None or self._profile is None:
             return made.action, made.args
         made.reference = self._profile.acquire(made.via)
-        return made.reference.action, words([made.reference.handle] + [0] * (self._words - 1))
+        return made.reference.action, words([made.reference.handle] + [0] * (self.words - 1))
 
     def _release(self, reference: Reference | None) -> None:
         if reference is not None and self._profile is not None:
@@ -380,6 +437,11 @@ class TableStore:
             raise ControlError(
                 Code.INVALID_ARGUMENT, f"{self._table.name} has an action profile: its entries refer to that"
             )
+
+
+def _calls(made: Iterable[PackedEntry]) -> tuple[list[int], bytes]:
+    """Return the actions of entries, and their arguments."""
+    return [each.action for each in made], b"".join([each.args for each in made])
 
 
 def _obstacle(table: Table) -> tuple[Code, str] | None:

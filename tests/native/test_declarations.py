@@ -26,6 +26,7 @@ from weir.native import ring
 from weir.native.build import DIALECT, Signatures, compiler
 from weir.simulator import fabric
 from weir.softswitch.dataplane import loop_bindings
+from weir.softswitch.p4rt import updates
 from weir.softswitch.runtime import bindings, queueing
 
 ROOT: Final = Path(weir.__file__).resolve().parents[1]
@@ -76,6 +77,17 @@ LIBRARIES: Final = {
         ("softswitch/dataplane/csrc", _RUNTIME, _NATIVE),
         loop_bindings.SIGNATURES,
         {"port_stats": loop_bindings.Statistics},
+    ),
+    "p4runtime": Library(
+        ("softswitch/p4rt/csrc",),
+        updates.SIGNATURES,
+        {
+            "p4rt_piece": updates.Piece,
+            "p4rt_field": updates.Field,
+            "p4rt_action": updates.Action,
+            "p4rt_table": updates.Table,
+            "p4rt_tables": updates.Tables,
+        },
     ),
     "fabric": Library(
         ("simulator/csrc", _RUNTIME),

@@ -41,7 +41,7 @@ NAMES: Final = (
 
 CONTROLLED: Final = ("types", "control")
 """Programs for tests of the control plane alone."""
-WITH_P4INFO: Final = ("meters", "profiles", "unions", "varbits", "value_sets", *CONTROLLED)
+WITH_P4INFO: Final = ("matching", "meters", "profiles", "unions", "varbits", "value_sets", *CONTROLLED)
 """The programs that controllers are tested with."""
 
 

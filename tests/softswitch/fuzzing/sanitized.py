@@ -5,6 +5,7 @@ import functools
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,6 +37,12 @@ def runtime() -> Path | None:
 
 def run_worker(program: Path, seed: int, frames: int, cache: Path, *, trace: bool = False) -> Report:
     """Run one program under sanitizers. `cache` keeps what is compiled. Needs `runtime`."""
+    arguments = [str(program), str(seed), str(frames), str(int(trace))]
+    return run_sanitized([sys.executable, "-m", "tests.softswitch.fuzzing.worker", *arguments], cache)
+
+
+def run_sanitized(command: Sequence[str], cache: Path) -> Report:
+    """Run Python with sanitizers in all native code. `cache` keeps what is compiled. Needs `runtime`."""
     environment = os.environ | {
         "LD_PRELOAD": str(runtime()),
         "ASAN_OPTIONS": _OPTIONS,
@@ -44,8 +51,6 @@ def run_worker(program: Path, seed: int, frames: int, cache: Path, *, trace: boo
         "WEIR_CFLAGS": _FLAGS,
         "WEIR_CACHE": str(cache),
     }
-    arguments = [str(program), str(seed), str(frames), str(int(trace))]
-    command = [sys.executable, "-m", "tests.softswitch.fuzzing.worker", *arguments]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False, timeout=_PATIENCE
