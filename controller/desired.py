@@ -117,6 +117,7 @@ def _leaf(switch: Switch, job: Job) -> Iterator[TableEntry]:
             dst_mac=member.host.mac,
             dst_ip=member.host.ip,
             dst_port=member.udp_port,
+            path=member.rank,
         )
 
 
@@ -178,6 +179,8 @@ def _spine(switch: Switch, job: Job, racks: list[tuple[int, Switch]]) -> Iterato
             dst_mac=leaf.aggregation.mac,
             dst_ip=leaf.aggregation.ip,
             dst_port=UDP_PORT,
+            path=0,
+            mask=0,
         )
 
 

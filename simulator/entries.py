@@ -58,6 +58,7 @@ class SwitchJob:
                     dst_mac=host.mac,
                     dst_ip=host.ip,
                     dst_port=host.udp_port,
+                    path=worker,
                 )
             )
         return [(entry.table, _entry(entry)) for entry in written]

@@ -326,7 +326,7 @@ SCENARIOS: dict[Callable[[Digest], None], str] = {
     two_tiers: "c7212332573488d1a20b653799722fa77410c23b0578813b6a28e47b63046ab7",
     parameter_server: "366e1675abfa78feb12501ee198460b08ef832dd2e91323b0b0f241662411ce9",
     fixed_point: "1ce4de608a1cddf819b159536ebb7811953c273f57818acc40a51107917adef6",
-    packets: "cfc17e96c0a85e9135419b273d70e9666aea7465de64a754bdb8e1faad22ad36",
+    packets: "b078bf2f2ef693af9f9e241120791aafbfb27709e4214b5b8ccae67dd7c16758",
 }
 
 

@@ -35,7 +35,10 @@ BLOCK_SIZES: Final = tuple(1 << log2 for log2 in range(MIN_BLOCK_LOG2, MAX_BLOCK
 MAX_COLUMNS: Final = SLOT_LANES >> MIN_BLOCK_LOG2
 MAX_WORKERS: Final = 32
 NO_BLOCK: Final = 0xFFFFFFFF  # "no further block" in a column's next pointer; "no block" in its index
-AUDIENCE_ALL: Final = 0xFFFF  # every worker gets the lanes of a result
+PATH_BITS: Final = 5  # of a worker's path for each tier: its number at its leaf, the leaf's at its spine, ...
+WHOLE_PATH: Final = 0x7FFF  # a path has at most three such numbers, the worker's lowest
+AUDIENCE_EXCEPT: Final = 0x8000  # with a path: every worker but this one gets the lanes of a result
+AUDIENCE_ALL: Final = 0xFFFF  # every worker
 
 LAYER_CLASSES: Final = 6  # 0: the front layers, which the next forward pass needs first
 MAGNITUDE_CLASSES: Final = 4  # 0: blocks of the smallest mean |g| of their tensor
@@ -68,13 +71,14 @@ class FlowType(IntEnum):
 
 
 class Flag(IntFlag):
-    """Flags: what happened, or may happen, to a packet on its way. The other three bits must be zero.
+    """Flags: what happened, or may happen, to a packet on its way. The other two bits must be zero.
 
     PROTECTED: the sender gives up nothing; without its lanes (or data) the packet does not count.
     TRIMMED: a switch cut off the lanes (or data).
     CONGESTED: in what a switch or receiver sends: some packet that it is made of had met congestion (CE).
     ANSWER: sent because a switch asked (REPEAT), or early, on suspicion: no switch asks others because of it.
     DISAGREE: in what a switch sends: the round's packets are of different operations; its lanes mean nothing.
+    ELSEWHERE: of a result: its lanes went to its audience, which is elsewhere.
     """
 
     PROTECTED = 1
@@ -82,6 +86,7 @@ class Flag(IntFlag):
     CONGESTED = 4
     ANSWER = 8
     DISAGREE = 16
+    ELSEWHERE = 32
 
 
 class Op(IntEnum):
@@ -224,7 +229,9 @@ WEIR: Final = Header(
             "bit w set when worker w's lanes are in the sums of a result or of a rack; else zero",
         ),
         Field(
-            "audience", 16, "who gets the lanes of the result: AUDIENCE_ALL, or the path code of one worker"
+            "audience",
+            16,
+            "who gets the lanes of the result: a worker's path, AUDIENCE_EXCEPT and a path, or AUDIENCE_ALL",
         ),
         Field("count", 16, "workers whose lanes are in this packet's: 0 or 1 in a worker's"),
         Field("check", 32, "fingerprint of the operation: all packets of a round must have the same"),
@@ -274,6 +281,11 @@ def dscp(layer: int) -> int:
     if not 0 <= layer < LAYER_CLASSES:
         raise ValueError(f"layer class {layer} is not in 0..{LAYER_CLASSES - 1}")
     return 8 * (LAYER_CLASSES - layer)
+
+
+def path(*numbers: int) -> int:
+    """Return a worker's path: its number at its leaf, its leaf's at its spine, its pod's at its core."""
+    return sum(number << PATH_BITS * tier for tier, number in enumerate(numbers))
 
 
 def columns(block_log2: int) -> int:

@@ -26,6 +26,8 @@ def _constants() -> Iterator[tuple[str, int, int]]:
     yield "MIN_BLOCK_LOG2", d.MIN_BLOCK_LOG2, 4
     yield "MAX_BLOCK_LOG2", d.MAX_BLOCK_LOG2, 4
     yield "NO_BLOCK", d.NO_BLOCK, 32
+    yield "WHOLE_PATH", d.WHOLE_PATH, 16
+    yield "AUDIENCE_EXCEPT", d.AUDIENCE_EXCEPT, 16
     yield "AUDIENCE_ALL", d.AUDIENCE_ALL, 16
     yield "LAYER_CLASSES", d.LAYER_CLASSES, 4
     yield "MAGNITUDE_CLASSES", d.MAGNITUDE_CLASSES, 4

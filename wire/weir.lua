@@ -6,7 +6,7 @@ local flow = Proto("weir_flow", "Weir flow")
 local types = { [1] = "contribution", [2] = "result", [3] = "repeat" }
 local ops = { [1] = "ADD", [2] = "MAX", [3] = "OR" }
 local flow_types = { [1] = "chunk", [2] = "probe", [3] = "bitmap", [4] = "stop" }
-local flags = { [1] = "protected", [2] = "trimmed", [4] = "congested", [8] = "answer", [16] = "disagree" }
+local flags = { [1] = "protected", [2] = "trimmed", [4] = "congested", [8] = "answer", [16] = "disagree", [32] = "elsewhere" }
 local f_weir_version = ProtoField.uint8("weir.version", "version", base.DEC, nil, 0xf0)
 local f_weir_type = ProtoField.uint8("weir.type", "type", base.DEC, types, 0xf)
 local f_weir_flags = ProtoField.uint8("weir.flags", "flags", base.HEX, nil)
@@ -41,19 +41,21 @@ local f_weir_flag_trimmed = ProtoField.bool("weir.flags.trimmed", "trimmed", 8, 
 local f_weir_flag_congested = ProtoField.bool("weir.flags.congested", "congested", 8, nil, 0x4)
 local f_weir_flag_answer = ProtoField.bool("weir.flags.answer", "answer", 8, nil, 0x8)
 local f_weir_flag_disagree = ProtoField.bool("weir.flags.disagree", "disagree", 8, nil, 0x10)
+local f_weir_flag_elsewhere = ProtoField.bool("weir.flags.elsewhere", "elsewhere", 8, nil, 0x20)
 local f_flow_flag_protected = ProtoField.bool("weir.flow.flags.protected", "protected", 8, nil, 0x1)
 local f_flow_flag_trimmed = ProtoField.bool("weir.flow.flags.trimmed", "trimmed", 8, nil, 0x2)
 local f_flow_flag_congested = ProtoField.bool("weir.flow.flags.congested", "congested", 8, nil, 0x4)
 local f_flow_flag_answer = ProtoField.bool("weir.flow.flags.answer", "answer", 8, nil, 0x8)
 local f_flow_flag_disagree = ProtoField.bool("weir.flow.flags.disagree", "disagree", 8, nil, 0x10)
+local f_flow_flag_elsewhere = ProtoField.bool("weir.flow.flags.elsewhere", "elsewhere", 8, nil, 0x20)
 local f_lanes = ProtoField.bytes("weir.lanes", "lanes")
 local f_data = ProtoField.bytes("weir.flow.data", "data")
 local f_request = ProtoField.framenum("weir.request", "contribution in", base.NONE, frametype.REQUEST)
 local f_result = ProtoField.framenum("weir.response", "result in", base.NONE, frametype.RESPONSE)
-local weir_flags = { f_weir_flag_protected, f_weir_flag_trimmed, f_weir_flag_congested, f_weir_flag_answer, f_weir_flag_disagree }
-local flow_flags = { f_flow_flag_protected, f_flow_flag_trimmed, f_flow_flag_congested, f_flow_flag_answer, f_flow_flag_disagree }
-weir.fields = { f_weir_version, f_weir_type, f_weir_flags, f_weir_op, f_weir_block_log2, f_weir_groups, f_weir_job, f_weir_worker, f_weir_layer, f_weir_magnitude, f_weir_slot, f_weir_round, f_weir_included, f_weir_audience, f_weir_count, f_weir_check, f_column_block, f_column_next, f_lanes, f_request, f_result, f_weir_flag_protected, f_weir_flag_trimmed, f_weir_flag_congested, f_weir_flag_answer, f_weir_flag_disagree }
-flow.fields = { f_flow_version, f_flow_type, f_flow_flags, f_flow_layer, f_flow_magnitude, f_flow_worker, f_flow_flow, f_flow_tensor, f_flow_index, f_flow_count, f_flow_first, f_data, f_flow_flag_protected, f_flow_flag_trimmed, f_flow_flag_congested, f_flow_flag_answer, f_flow_flag_disagree }
+local weir_flags = { f_weir_flag_protected, f_weir_flag_trimmed, f_weir_flag_congested, f_weir_flag_answer, f_weir_flag_disagree, f_weir_flag_elsewhere }
+local flow_flags = { f_flow_flag_protected, f_flow_flag_trimmed, f_flow_flag_congested, f_flow_flag_answer, f_flow_flag_disagree, f_flow_flag_elsewhere }
+weir.fields = { f_weir_version, f_weir_type, f_weir_flags, f_weir_op, f_weir_block_log2, f_weir_groups, f_weir_job, f_weir_worker, f_weir_layer, f_weir_magnitude, f_weir_slot, f_weir_round, f_weir_included, f_weir_audience, f_weir_count, f_weir_check, f_column_block, f_column_next, f_lanes, f_request, f_result, f_weir_flag_protected, f_weir_flag_trimmed, f_weir_flag_congested, f_weir_flag_answer, f_weir_flag_disagree, f_weir_flag_elsewhere }
+flow.fields = { f_flow_version, f_flow_type, f_flow_flags, f_flow_layer, f_flow_magnitude, f_flow_worker, f_flow_flow, f_flow_tensor, f_flow_index, f_flow_count, f_flow_first, f_data, f_flow_flag_protected, f_flow_flag_trimmed, f_flow_flag_congested, f_flow_flag_answer, f_flow_flag_disagree, f_flow_flag_elsewhere }
 
 -- frames of contributions and results, by job, slot, round and worker
 local requests, results = {}, {}

@@ -4,15 +4,28 @@
 from weir.controller.addresses import ip_number
 from weir.controller.entries import TableEntry
 from weir.wire.addresses import mac_number
+from weir.wire.definition import WHOLE_PATH
 
 RECEIVERS = "WeirEgress.results.receivers"
 DELIVER = "WeirEgress.results.deliver"
 
 
 def receiver(
-    *, job_id: int, rank: int, src_mac: str, src_ip: str, dst_mac: str, dst_ip: str, dst_port: int
+    *,
+    job_id: int,
+    rank: int,
+    src_mac: str,
+    src_ip: str,
+    dst_mac: str,
+    dst_ip: str,
+    dst_port: int,
+    path: int,
+    mask: int = WHOLE_PATH,
 ) -> TableEntry:
-    """Send a result for worker ``rank`` from the aggregation address to the worker's UDP port."""
+    """Send a result for worker ``rank`` from the aggregation address to the worker's UDP port.
+
+    path, mask: of the workers that get it, those bits of the path that are the same. Of a worker itself, all.
+    """
     return TableEntry(
         RECEIVERS,
         (("job", job_id), ("worker", rank)),
@@ -23,5 +36,7 @@ def receiver(
             ("dst_mac", mac_number(dst_mac)),
             ("dst_ip", ip_number(dst_ip)),
             ("dst_port", dst_port),
+            ("mask", mask),
+            ("path", path),
         ),
     )

@@ -14,7 +14,8 @@ import torch.distributed as dist
 from weir.host_agent.collectives import data_movement
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import describe
-from weir.host_agent.collectives.reductions import RedOpType, all_reduce
+from weir.host_agent.collectives.parts import Parts
+from weir.host_agent.collectives.reductions import RedOpType, reduce
 
 Tensors = Sequence[torch.Tensor]
 
@@ -34,11 +35,11 @@ class Collectives:
 
     def all_reduce(self, tensor: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM) -> None:
         """Overwrite ``tensor`` by its reduction over all ranks."""
-        _assign(tensor, self._reduced("all_reduce", tensor, tensor, op))
+        _assign(tensor, self._reduced("all_reduce", tensor, op))
 
     def reduce(self, tensor: torch.Tensor, root: int, op: RedOpType = dist.ReduceOp.SUM) -> None:
         """Overwrite the root's ``tensor`` by the reduction; leave the others' as they are."""
-        total = self._reduced("reduce", tensor, tensor.clone(), op)
+        total = self._reduced_parts("reduce", [tensor], [root], op)
         if self.communicator.rank == root:
             _assign(tensor, total)
 
@@ -47,9 +48,7 @@ class Collectives:
     ) -> None:
         """Overwrite ``output`` by the reduction of all ranks' ``inputs[this rank]``; sizes may differ."""
         self._expect("reduce_scatter", output, inputs[self.communicator.rank])
-        whole = torch.cat([part.detach().reshape(-1) for part in inputs])
-        total = self._reduced("reduce_scatter", whole, whole, op)
-        _assign(output, torch.split(total, [part.numel() for part in inputs])[self.communicator.rank])
+        _assign(output, self._reduced_parts("reduce_scatter", inputs, range(self.communicator.size), op))
 
     def reduce_scatter_single(
         self, output: torch.Tensor, whole: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM
@@ -74,9 +73,9 @@ class Collectives:
 
     def gather(self, outputs: Tensors, own: torch.Tensor, root: int) -> None:
         """Overwrite the root's ``outputs[r]`` by rank r's ``own``, all of one size; others pass none."""
-        if self.communicator.rank != root:
-            outputs = [torch.empty_like(own) for _ in range(self.communicator.size)]
-        self.all_gather(outputs, own)
+        for output in outputs:
+            self._expect("gather", output, own)
+        data_movement.gather(self.communicator, outputs, own, root)
 
     def scatter(self, output: torch.Tensor, inputs: Tensors, root: int) -> None:
         """Overwrite ``output`` by the root's ``inputs[this rank]``, all of one size; others pass none."""
@@ -105,16 +104,39 @@ class Collectives:
         """Return when every rank has called it."""
         self.communicator.barrier()
 
-    def _reduced(self, what: str, tensor: torch.Tensor, values: torch.Tensor, op: RedOpType) -> torch.Tensor:
-        """Return the flat reduction of ``values``, in their memory or in new; ``tensor`` is for errors."""
-        self._count += 1
-        title = f"{what} number {self._count} of this group"
-        values = torch.view_as_real(values) if values.is_complex() else values
-        flat = values.detach().contiguous().reshape(-1)
-        total = all_reduce(
-            self.communicator, flat, op, lambda index: f"{title}, element {index} of a {describe(tensor)}"
+    def _reduced(self, what: str, tensor: torch.Tensor, op: RedOpType) -> torch.Tensor:
+        """Return the flat reduction of ``tensor``, in its memory or in new."""
+        values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+        title = self._title(what)
+        total = reduce(
+            self.communicator,
+            values.detach().contiguous().reshape(-1),
+            op,
+            lambda index: f"{title}, element {index} of a {describe(tensor)}",
         )
         return torch.view_as_complex(total.view(-1, 2)) if tensor.is_complex() else total
+
+    def _reduced_parts(
+        self, what: str, tensors: Tensors, owners: Sequence[int], op: RedOpType
+    ) -> torch.Tensor:
+        """Return the flat reduction of the tensor that this rank owns; of no elements when it owns none."""
+        values = [torch.view_as_real(tensor) if tensor.is_complex() else tensor for tensor in tensors]
+        parts = Parts.of([part.numel() for part in values], owners, values[0].dtype)
+        title = self._title(what)
+
+        def name(index: int) -> str:
+            part, element = parts.locate(index)
+            whose = f"the part of rank {owners[part]}" if len(tensors) > 1 else "it"
+            return f"{title}, element {element} of {whose}, a {describe(tensors[part])}"
+
+        whole = reduce(self.communicator, parts.join(values), op, name, parts)
+        total = whole[parts.of_rank(self.communicator.rank)]
+        return torch.view_as_complex(total.view(-1, 2)) if tensors[0].is_complex() else total
+
+    def _title(self, what: str) -> str:
+        """Return the name of a further reduction, for errors."""
+        self._count += 1
+        return f"{what} number {self._count} of this group"
 
     def _parts(self, what: str, whole: torch.Tensor, part: torch.Tensor) -> list[torch.Tensor]:
         """Return ``whole``, flattened, cut into one part per rank."""

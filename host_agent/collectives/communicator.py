@@ -12,6 +12,14 @@ from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, SLOT_LANES, Op
 
+Audience = npt.NDArray[np.int16]
+"""For each block, who wants its result: r, rank r alone; ~r, all but rank r."""
+
+
+def wanted(audience: Audience, rank: int) -> npt.NDArray[np.bool_]:
+    """Return which blocks' results a rank wants."""
+    return np.asarray((audience == rank) | ((audience < 0) & (~audience != rank)))
+
 
 class Scratch:
     """Memory for lanes, kept from one operation to the next: fresh pages cost more than the arithmetic."""
@@ -43,7 +51,12 @@ class Communicator(ABC):
 
     @abstractmethod
     def reduce_lanes(
-        self, lanes: Lanes, op: Op, block: int = SLOT_LANES, service: ServiceClass = LOSSLESS
+        self,
+        lanes: Lanes,
+        op: Op,
+        block: int = SLOT_LANES,
+        service: ServiceClass = LOSSLESS,
+        audience: Audience | None = None,
     ) -> ReduceReport:
         """Replace ``lanes`` by their reduction over all workers, losslessly but for what the budgets allow.
 
@@ -54,14 +67,21 @@ class Communicator(ABC):
             op: how lanes are combined.
             block: lanes in a block, 32 to 256: the unit of what is skipped when zero.
             service: this worker's packet class and loss budget.
+            audience: who wants which blocks, the same on every worker; None: all want all. Blocks that this
+                worker does not want keep what they held, or hold nothing of use. Not together with budgets.
         """
 
     def reduce(
-        self, lanes: Lanes, op: Op, block: int | None = None, service: ServiceClass = LOSSLESS
+        self,
+        lanes: Lanes,
+        op: Op,
+        block: int | None = None,
+        service: ServiceClass = LOSSLESS,
+        audience: Audience | None = None,
     ) -> Lanes:
         """Reduce ``lanes`` in place, in blocks that fit, and return them; no lanes, no packets."""
         if lanes.size:
-            self.reduce_lanes(lanes, op, block or fitting_block(lanes.size), service)
+            self.reduce_lanes(lanes, op, block or fitting_block(lanes.size), service, audience)
         return lanes
 
     def barrier(self) -> None:

@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.collectives import limbs, quantize
-from weir.host_agent.collectives.communicator import Communicator, fitting_block
+from weir.host_agent.collectives.communicator import Audience, Communicator, fitting_block, wanted
 from weir.host_agent.collectives.dtypes import Lanes, lanes_for
 from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
+from weir.host_agent.collectives.parts import Parts, reduce
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
-from weir.wire.definition import GROUP_LANES, Op
+from weir.wire.definition import GROUP_LANES, SLOT_LANES, Op
 
 _LAST = np.uint32(0xFFFFFFFF)
 WORTH_ASKING = 512  # blocks: from here on, a bitmap of those that are not zero costs less than it saves
@@ -74,16 +75,23 @@ class Contribution:
     form: LaneFormat
 
     def add(
-        self, communicator: Communicator, *, keep: bool, service: ServiceClass = LOSSLESS
+        self,
+        communicator: Communicator,
+        *,
+        keep: bool,
+        service: ServiceClass = LOSSLESS,
+        audience: Audience | None = None,
     ) -> tuple["Contribution", ReduceReport]:
         """Return the sum of all workers' contributions, itself in this form, and how it was made.
 
         keep: leave this contribution as it is, but for blocks that no result included: those become zero.
         Otherwise its memory becomes the sum's. service: with budgets, for lanes of whole blocks only; its
-        arrays are of the packets' blocks in ``lanes``.
+        arrays are of the packets' blocks in ``lanes``. audience: of the same blocks.
         """
         lanes = self.lanes.copy() if keep else self.lanes
-        report = communicator.reduce_lanes(lanes.view(np.uint32), Op.ADD, self.packet_block, service)
+        report = communicator.reduce_lanes(
+            lanes.view(np.uint32), Op.ADD, self.packet_block, service, audience
+        )
         if keep and report.given_back.blocks.size:
             give_back(self.lanes, report.given_back.blocks, self.packet_block)
         return replace(self, lanes=lanes), report
@@ -110,6 +118,15 @@ class Contribution:
         self.write(vector)
         return vector
 
+    def part(self, blocks: npt.NDArray[np.intp]) -> "Contribution":
+        """Return what it says of some blocks of values, which follow one another in it."""
+        first, last = (int(blocks[0]), int(blocks[-1]) + 1) if blocks.size else (0, 0)
+        rows = np.arange(first, last, dtype=np.uint32) if self.rows is None else self.rows[first:last]
+        lanes = self.form.lanes(self.scale_block)
+        return replace(
+            self, lanes=self.lanes[first * lanes : last * lanes], scales=self.scales[first:last], rows=rows
+        )
+
     def write(self, vector: npt.NDArray[np.float32]) -> None:
         """Overwrite the blocks of ``vector`` that the lanes are of."""
         self.form.decode(self.lanes, self.rows, self.scales, self.scale_block, vector)
@@ -117,7 +134,11 @@ class Contribution:
 
 def packet_block_of(form: LaneFormat, values: int) -> int:
     """Return the lanes of the largest blocks of packets that ``values`` of a block fill."""
-    lanes = form.lanes(values)
+    return largest_block(form.lanes(values))
+
+
+def largest_block(lanes: int) -> int:
+    """Return the largest block of a power of two lanes that divides so many."""
     return lanes & -lanes
 
 
@@ -171,24 +192,46 @@ def encode(
     return Contribution(lanes, shared, rows, values.size, scale_block, packet_block, form)
 
 
-def sum_float32(communicator: Communicator, values: npt.NDArray[np.float32], name: Namer) -> None:
-    """Replace a vector by its sum over all workers. On errors, those of ``encode``, it keeps its values.
+def sum_float32(
+    communicator: Communicator, values: npt.NDArray[np.float32], name: Namer, parts: Parts | None = None
+) -> None:
+    """Replace a vector, or this worker's part of it, by its sum over all workers.
 
-    Of up to EXACT_VALUES values, and where ``communicator.precision`` says so, in limbs, else in its form.
+    Of up to EXACT_VALUES values, and where ``communicator.precision`` says so, in limbs, else in its form. On
+    errors, those of ``encode``, the vector keeps its values.
     """
     precision = communicator.precision
     if precision.exact or values.size <= EXACT_VALUES:
         wide = values.astype(np.float64)
-        sum_float64(communicator, wide, name)
+        sum_float64(communicator, wide, name, parts)
         with np.errstate(over="ignore"):  # infinity is the sum, then
             values[:] = wide
         return
     form = precision.form(communicator.size)
-    mine = encode(communicator, values, name, fitting_block(values.size), form=form)
-    total, _ = mine.add(communicator, keep=False)
+    mine = encode(
+        communicator, values, name, fitting_block(values.size) if parts is None else parts.block, form=form
+    )
+    total = (
+        mine.add(communicator, keep=False)[0] if parts is None else _sum_of_part(communicator, mine, parts)
+    )
     if isinstance(form, WholeLanes) and not _has_warned:
         _warn_once(values, total, form.workers, name)
     total.write(values)
+
+
+def _sum_of_part(communicator: Communicator, mine: Contribution, parts: Parts) -> Contribution:
+    """Return the sum of this worker's part over all workers' contributions."""
+    owners = parts.audience(mine.count, block=mine.scale_block)
+    lanes = mine.form.lanes(mine.scale_block)
+    if mine.rows is None:
+        block = min(largest_block(lanes * parts.unit // mine.scale_block), SLOT_LANES)
+        audience = parts.audience(mine.lanes.size, block=block)
+    else:
+        block = largest_block(lanes)
+        owners = owners[mine.rows]
+        audience = np.repeat(owners, lanes // block)
+    total, _ = replace(mine, packet_block=block).add(communicator, keep=False, audience=audience)
+    return total.part(np.flatnonzero(wanted(owners, communicator.rank)))
 
 
 def _warn_once(values: npt.NDArray[np.float32], total: Contribution, workers: int, name: Namer) -> None:
@@ -207,9 +250,11 @@ def _warn_once(values: npt.NDArray[np.float32], total: Contribution, workers: in
     )
 
 
-def sum_float64(communicator: Communicator, values: npt.NDArray[np.float64], name: Namer) -> None:
+def sum_float64(
+    communicator: Communicator, values: npt.NDArray[np.float64], name: Namer, parts: Parts | None = None
+) -> None:
     """Do ``sum_float32`` for float64: three limb lanes a value."""
-    scale_block = fitting_block(values.size)
+    scale_block = fitting_block(values.size) if parts is None else parts.block
     exponents = limbs.exponents64(values, scale_block)
     rows = _occupied(communicator, exponents)
     shared = _agree(communicator, exponents, rows, limbs.NOT_FINITE64, values, name)
@@ -218,7 +263,9 @@ def sum_float64(communicator: Communicator, values: npt.NDArray[np.float64], nam
     else:
         exponents[rows] = shared
     lanes = limbs.split_float64(values, exponents, scale_block)
-    values[:] = limbs.join_float64(communicator.reduce(lanes.reshape(-1), Op.ADD), exponents, scale_block)
+    values[:] = limbs.join_float64(
+        reduce(communicator, lanes.reshape(-1), Op.ADD, parts, limbs.LIMBS), exponents, scale_block
+    )
 
 
 def _agree(

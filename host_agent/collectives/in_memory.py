@@ -14,7 +14,7 @@ from typing import Final, TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.communicator import Audience, Communicator, wanted
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.transport.report import NOTHING, Account, ReduceReport, Returned
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
@@ -41,11 +41,21 @@ class _Call:
     op: Op
     block: int
     service: ServiceClass
+    audience: Audience | None
     report: ReduceReport | None = None
 
     @property
-    def shape(self) -> tuple[int, Op, int]:
-        return self.lanes.size, self.op, self.block
+    def shape(self) -> tuple[int, Op, int, bytes]:
+        return self.lanes.size, self.op, self.block, b"" if self.audience is None else self.audience.tobytes()
+
+    def take(self, total: Lanes) -> None:
+        """Overwrite this worker's lanes by the result, but for blocks that only others want."""
+        if self.audience is None:
+            self.lanes[:] = total
+            return
+        for block in np.flatnonzero(wanted(self.audience, self.rank)):
+            lanes = slice(block * self.block, (block + 1) * self.block)
+            self.lanes[lanes] = total[lanes]
 
 
 @dataclass(eq=False)
@@ -147,7 +157,7 @@ class InMemoryGroup:
             in_result |= occupied & ~lost
         applied = _account(total, _lengths(total.size, this.calls[0].block)[in_result])
         for call, report in zip(this.calls, reports, strict=True):
-            call.lanes[:] = total
+            call.take(total)
             call.report = replace(report, applied=applied)
         this.done = True
 
@@ -160,10 +170,15 @@ class _InMemoryCommunicator(Communicator):
         self._group = group
 
     def reduce_lanes(
-        self, lanes: Lanes, op: Op, block: int = SLOT_LANES, service: ServiceClass = LOSSLESS
+        self,
+        lanes: Lanes,
+        op: Op,
+        block: int = SLOT_LANES,
+        service: ServiceClass = LOSSLESS,
+        audience: Audience | None = None,
     ) -> ReduceReport:
         """Reduce as ``Communicator.reduce_lanes``."""
-        return self._group.reduce(_Call(self.rank, lanes, op, block, service))
+        return self._group.reduce(_Call(self.rank, lanes.reshape(-1), op, block, service, audience))
 
 
 def _lengths(lanes: int, block: int) -> npt.NDArray[np.int64]:

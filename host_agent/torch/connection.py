@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 from torch._C._distributed_c10d import Store
 
 from weir.agent_service.client import AgentClient, AgentError, Membership
-from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.communicator import Audience, Communicator
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.torch import rendezvous
 from weir.host_agent.torch.cluster_watch import ClusterWatch
@@ -26,7 +28,7 @@ from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import TransportConfig
-from weir.wire.definition import SLOT_LANES, Op
+from weir.wire.definition import AUDIENCE_EXCEPT, SLOT_LANES, Op
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +75,7 @@ class Connection(Communicator):
             slots=membership.slot_count,
             fill=membership.fill,
         )
+        self._paths = np.arange(membership.size, dtype=np.uint16)
         self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
         self._closing = threading.Lock()
         self._closed = False
@@ -182,19 +185,31 @@ class Connection(Communicator):
             self._reducer.timeout_s = before
 
     def reduce_lanes(
-        self, lanes: Lanes, op: Op, block: int = SLOT_LANES, service: ServiceClass = LOSSLESS
+        self,
+        lanes: Lanes,
+        op: Op,
+        block: int = SLOT_LANES,
+        service: ServiceClass = LOSSLESS,
+        audience: Audience | None = None,
     ) -> ReduceReport:
         """See Reducer.reduce; GroupBrokenError when the group is, or when this breaks it."""
         for reason in self._client.departed.values():
             raise GroupBrokenError(f"{self._name()}: {reason}; no collective can complete without it")
         try:
-            return self._reducer.reduce(lanes, op, block, service)
+            return self._reducer.reduce(lanes, op, block, service, self._audiences(audience))
         except Aborted as error:
             raise GroupBrokenError(f"{self._name()}: {error}") from None
         except (TransportTimeout, OSError) as error:
             known = f"{error} After some seconds: {words}." if (words := self._stalls.words) else str(error)
             self._give_up(known)
             raise GroupBrokenError(f"{self._name()}: {known}") from error
+
+    def _audiences(self, audience: Audience | None) -> npt.NDArray[np.uint16] | None:
+        """Return the codes of audiences for the packets."""
+        if audience is None:
+            return None
+        only = self._paths[np.where(audience < 0, ~audience, audience)]
+        return np.where(audience < 0, only | AUDIENCE_EXCEPT, only).astype(np.uint16)
 
     def abort(self, reason: str) -> None:
         """End what is running and the group with it; the other ranks are told that this one is lost."""

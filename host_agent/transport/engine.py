@@ -34,7 +34,7 @@ MAX_PAYLOAD: Final = WEIR.size + COLUMN.size * MAX_COLUMNS + 4 * SLOT_LANES
 _CSRC: Final = Path(__file__).resolve().parent / "csrc"
 
 
-_CONFIG: Final = ("job", "worker", "workers", "slots", "first_round", "fill", "congestion")
+_CONFIG: Final = ("job", "worker", "workers", "path", "slots", "first_round", "fill", "congestion")
 
 _FROM_VERDICTS: Final = {
     "duplicates": Verdict.STALE,
@@ -99,7 +99,7 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_transport_free": (None, (pointer,)),
     "weir_transport_begin": (
         c_int,
-        (pointer, c_uint32, c_uint32, pointer, c_uint64, POINTER(ServiceClass), c_uint32),
+        (pointer, c_uint32, c_uint32, pointer, c_uint64, pointer, POINTER(ServiceClass), c_uint32),
     ),
     "weir_transport_send": (c_uint32, (pointer, c_int64, pointer, POINTER(c_uint8))),
     "weir_transport_receive": (c_int, (pointer, c_char_p, c_uint32, c_uint8, c_int64)),

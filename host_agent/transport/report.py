@@ -40,8 +40,9 @@ class Verdict(IntEnum):
     BAD_COLUMN = 18
     BAD_NEXT = 19
     BAD_INCLUDED = 20
-    NO_MEMORY = 21
-    NOT_OURS = 22
+    BAD_AUDIENCE = 21
+    NO_MEMORY = 22
+    NOT_OURS = 23
 
     @property
     def refused(self) -> bool:

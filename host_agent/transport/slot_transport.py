@@ -28,6 +28,7 @@ from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import MAX_BLOCK_LOG2, MAX_WORKERS, MIN_BLOCK_LOG2, Op
 
 Lanes = npt.NDArray[np.uint32] | npt.NDArray[np.int32]
+Audiences = npt.NDArray[np.uint16]
 
 BLOCKS: Final = tuple(1 << log2 for log2 in range(MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 + 1))
 MAX_SLOTS: Final = 0xFFFF
@@ -45,6 +46,7 @@ class TransportConfig:
     more than a lost one found late.
     min_probe: least time after which to ask what became of a packet, or to give up its lanes if the budget
     allows: both cost little. reordering: packets that were sent less than this apart may overtake each other.
+    path: own, as an audience names it (docs/protocol.md); None: that of a worker of the only switch.
     first_round: where the round counter of every slot starts; the same on all workers.
     fill: send every requested block, also when it is zero here. Then a result is never longer than the
     packet that completed its round, which BMv2 needs; the same on all workers.
@@ -62,6 +64,7 @@ class TransportConfig:
     reordering: float = 0.001
     first_round: int = 1
     fill: bool = False
+    path: int | None = None
     congestion: bool = True
 
     def __post_init__(self) -> None:
@@ -97,6 +100,7 @@ class SlotTransport:
             config.job,
             config.worker,
             config.workers,
+            config.worker if config.path is None else config.path,
             config.slots,
             config.first_round,
             config.fill,
@@ -120,6 +124,7 @@ class SlotTransport:
         self._traffic_class = ctypes.c_uint8()
         self._lanes: Lanes | None = None  # kept alive while the engine writes into it
         self._service = LOSSLESS  # kept alive while the engine reads it
+        self._audiences: Audiences | None = None  # so, too
         self._op, self._block = Op.ADD, BLOCKS[-1]
         self.waiting_since: float | None = None
         """When a reduce made progress last, by ``time.monotonic``, while a link waits for more; set there."""
@@ -132,14 +137,22 @@ class SlotTransport:
         return self._handle
 
     def begin(
-        self, op: Op, block: int, lanes: Lanes, service: ServiceClass = LOSSLESS, operation: int = 0
+        self,
+        op: Op,
+        block: int,
+        lanes: Lanes,
+        service: ServiceClass = LOSSLESS,
+        operation: int = 0,
+        audiences: Audiences | None = None,
     ) -> None:
         """Begin to replace ``lanes`` by their reduction over all workers; every worker begins the same one.
 
         lanes: C-contiguous uint32 or int32 of any shape, also empty (then it is a barrier). They belong to
         the transport until it is done. block: lanes in a block, 32, 64, 128 or 256. service: this worker's
-        own; budgets are for ADD only. operation: 32-bit fingerprint of what the reduce is a part of, the
-        same on every worker.
+        own; budgets are for ADD only. operation: 32-bit fingerprint of what the reduce is a part of, the same
+        on every worker. audiences: for each block who wants its result, the same on every worker: the path of
+        one, or with AUDIENCE_EXCEPT of the only one that does not; blocks that this one does not want are of
+        no use afterwards. None: all want all. Not together with budgets.
         Raises TypeError or ValueError for anything else, RuntimeError while the last reduce is not done.
         """
         address = engine.contiguous(lanes, "lanes", np.uint32, np.int32)
@@ -147,9 +160,27 @@ class SlotTransport:
             raise ValueError("lanes are read-only, and a reduce replaces them in place")
         if block not in BLOCKS:
             raise ValueError(f"a block has {', '.join(map(str, BLOCKS))} lanes, not {block}")
-        service.check(Op(op), -(-lanes.size // block))
+        blocks = -(-lanes.size // block)
+        service.check(Op(op), blocks)
+        if audiences is not None:
+            engine.contiguous(audiences, "audiences", np.uint16)
+            if audiences.size != blocks:
+                raise ValueError(
+                    f"{audiences.size} audiences for {blocks} blocks: there must be one for each"
+                )
+            if service.budgets.size:
+                raise ValueError(
+                    "loss budgets are for results that all workers want: pass none with audiences"
+                )
         error = self._lib.weir_transport_begin(
-            self.handle, Op(op), block.bit_length() - 1, address, lanes.size, service.native(), operation
+            self.handle,
+            Op(op),
+            block.bit_length() - 1,
+            address,
+            lanes.size,
+            None if audiences is None else audiences.ctypes.data,
+            service.native(),
+            operation,
         )
         if error == errno.EBUSY:
             raise RuntimeError("a reduce is in progress: a transport does one at a time")
@@ -158,6 +189,7 @@ class SlotTransport:
         if error:
             raise OSError(error, f"cannot begin to reduce {lanes.size} lanes: {os.strerror(error)}")
         self._lanes, self._op, self._block, self._service = lanes, Op(op), block, service
+        self._audiences = audiences
 
     def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> Verdict:
         """Take in a UDP payload that arrived. A refused one changes nothing but its counter."""

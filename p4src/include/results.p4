@@ -7,7 +7,7 @@
 //                                                └─    or back to the one that repeated its packet
 //                                                ── partial sums, or a result that a spine lacks: up
 //                                                ── a question (REPEAT): back to the sender, or to the other racks
-//   egress    Results   each replica gets its receiver's addresses
+//   egress    Results   each replica gets its receiver's addresses, and loses its lanes if those are for others
 //
 // To all workers it goes as replicas (port, replica id = worker + 1), to one as it is (replica id 0).
 #ifndef WEIR_RESULTS_P4
@@ -112,7 +112,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
             bool asked = hdr.weir.kind != TYPE_CONTRIBUTION; // by the spine
             // By a worker that does not know yet whether anything is lost, and sent no lanes.
             bool early = !asked && !meta.adds && hdr.weir.groups == 0 && hdr.weir.flags & FLAG_ANSWER != 0;
-            bit<8> flags = meta.flags & (FLAG_CONGESTED | FLAG_DISAGREE);
+            bit<8> flags = meta.flags & (FLAG_CONGESTED | FLAG_DISAGREE | FLAG_ELSEWHERE);
             if (meta.up && meta.final) {
                 sums(TYPE_RESULT, flags | FLAG_PROTECTED);
             } else if (meta.up && early) {
@@ -120,7 +120,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
                 probe();
                 meta.event = EVENT_PARTIAL_REPEATED;
             } else if (meta.up) {
-                sums(TYPE_CONTRIBUTION, meta.flags | (asked ? FLAG_ANSWER : 0));
+                sums(TYPE_CONTRIBUTION, (meta.flags & FLAGS & ~FLAG_ELSEWHERE) | (asked ? FLAG_ANSWER : 0));
                 if (!asked && meta.event != EVENT_DISAGREEMENT) {
                     meta.event = meta.adds ? EVENT_PARTIAL_SENT : EVENT_PARTIAL_REPEATED;
                 }
@@ -145,14 +145,20 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
 // counts a packet's bytes as it was received, here the packet that completed the round.
 control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     direct_counter(CounterType.packets_and_bytes) downlink;
+    bit<16> paths = 0;
+    bool there = true;
 
     action no_receiver() {
         meta.event = EVENT_DROP_NO_RECEIVER;
         mark_to_drop(standard_metadata);
     }
 
-    // src_*: the aggregation address that the job uses; dst_*: the worker's, or the rack's.
-    action deliver(bit<48> src_mac, bit<32> src_ip, bit<48> dst_mac, bit<32> dst_ip, bit<16> dst_port) {
+    // src_*: the aggregation address that the job uses; dst_*: the worker's, or the rack's. A worker is, or is
+    // in the rack, when its path is `path` in the bits of `mask`; a worker, in all of them.
+    action deliver(bit<48> src_mac, bit<32> src_ip, bit<48> dst_mac, bit<32> dst_ip, bit<16> dst_port,
+                   bit<16> mask, bit<16> path) {
+        paths = mask;
+        there = hdr.weir.audience & mask == path;
         hdr.ethernet.src = src_mac;
         hdr.ethernet.dst = dst_mac;
         hdr.ipv4.src = src_ip;
@@ -170,6 +176,12 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         const default_action = no_receiver;
         counters = downlink;
         size = WORKERS;
+    }
+
+    // The others get the header, which advances their slot.
+    action pass_by() {
+        cut_off(hdr, meta);
+        hdr.weir.flags = hdr.weir.flags | FLAG_ELSEWHERE;
     }
 
     action finish() {
@@ -192,6 +204,15 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             }
             if (!meta.up) {
                 receivers.apply();
+                if (hdr.weir.kind == TYPE_RESULT && hdr.weir.groups != 0 && hdr.weir.audience != AUDIENCE_ALL) {
+                    if (hdr.weir.audience & AUDIENCE_EXCEPT == 0) {
+                        if (!there) {
+                            pass_by();
+                        }
+                    } else if (there && paths == WHOLE_PATH) {
+                        pass_by();
+                    }
+                }
             }
             finish();
         }

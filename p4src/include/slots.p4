@@ -24,6 +24,8 @@
 //   from the spine        cell holds this round, complete            anything else
 //   ──────────────────────────────────────────────────────────────────────────────
 //   result                keep it (once), pass it on to the workers  drop
+//   result, its lanes     keep the rack's sums, pass it on           drop
+//   elsewhere
 //   question (REPEAT)     answer: the result, else the partial sums  drop
 //
 // Rounds compare by serial arithmetic (RFC 1982). A round that is newer forgets what the cell held, so
@@ -121,6 +123,14 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         store();
     }
 
+    // Its lanes went to the rack of their audience. This one keeps its sums: a new spine, that has to sum once more
+    // for the audience, may ask for them. (`count` stays theirs, too: who is not of the audience has no use for it.)
+    action keep_sums() {
+        meta.first = true;
+        meta.flags = meta.flags | FINAL | FLAG_ELSEWHERE;
+        store();
+    }
+
     // The packet turns into what the cell holds: lanes that only others sent are added to it, and those that a
     // repeated packet carries but the round never took are cut off.
     action complete() {
@@ -128,6 +138,13 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.fetch = meta.written;
         meta.discard = hdr.weir.groups & ~meta.written;
         meta.final = meta.flags & FINAL != 0;
+    }
+
+    // What the rack's own workers get of a result whose lanes are elsewhere.
+    action withhold() {
+        meta.written = 0;
+        meta.fetch = 0;
+        meta.discard = hdr.weir.groups;
     }
 
     // Bytes of the lanes that a result of this cell would hold.
@@ -157,12 +174,17 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
                     meta.event = EVENT_DROP_STALE_ROUND; // once more
                 } else if (hdr.weir.kind == TYPE_RESULT && hdr.weir.flags & FLAG_TRIMMED == 0) {
                     compare();
-                    keep();
+                    if (hdr.weir.flags & FLAG_ELSEWHERE != 0) {
+                        keep_sums();
+                    } else {
+                        keep();
+                    }
                     meta.event = EVENT_RESULT_STORED;
                     complete();
                 } else {
                     // a question, or a result without its lanes, which is asked for by repeating the sums
                     complete();
+                    meta.final = meta.final && meta.flags & FLAG_ELSEWHERE == 0;
                     meta.event = meta.final ? EVENT_RESULT_REPEATED : EVENT_PARTIAL_REPEATED;
                 }
             } else if (seen & meta.worker_bit == 0) {
@@ -190,6 +212,9 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
             } else {
                 meta.event = EVENT_DUPLICATE_PENDING;
                 meta.ask = meta.from_rack && hdr.weir.flags & FLAG_ANSWER == 0;
+            }
+            if (meta.final && meta.flags & FLAG_ELSEWHERE != 0) {
+                withhold();
             }
         }
     }

@@ -14,6 +14,8 @@
 @noWarn("unused") const bit<4> MIN_BLOCK_LOG2 = 0x5;
 @noWarn("unused") const bit<4> MAX_BLOCK_LOG2 = 0x8;
 @noWarn("unused") const bit<32> NO_BLOCK = 0xffffffff;
+@noWarn("unused") const bit<16> WHOLE_PATH = 0x7fff;
+@noWarn("unused") const bit<16> AUDIENCE_EXCEPT = 0x8000;
 @noWarn("unused") const bit<16> AUDIENCE_ALL = 0xffff;
 @noWarn("unused") const bit<4> LAYER_CLASSES = 0x6;
 @noWarn("unused") const bit<4> MAGNITUDE_CLASSES = 0x4;
@@ -35,7 +37,8 @@
 @noWarn("unused") const bit<8> FLAG_CONGESTED = 0x4;
 @noWarn("unused") const bit<8> FLAG_ANSWER = 0x8;
 @noWarn("unused") const bit<8> FLAG_DISAGREE = 0x10;
-@noWarn("unused") const bit<8> FLAGS = 0x1f;
+@noWarn("unused") const bit<8> FLAG_ELSEWHERE = 0x20;
+@noWarn("unused") const bit<8> FLAGS = 0x3f;
 @noWarn("unused") const bit<32> TREATMENT_QUEUED = 0x0;
 @noWarn("unused") const bit<32> TREATMENT_TRIMMED = 0x1;
 @noWarn("unused") const bit<32> TREATMENT_MARKED = 0x2;
@@ -90,7 +93,7 @@ header weir_t {
     bit<16> slot; // slot within the job's range
     bit<32> round; // round of this slot, from 1, serial arithmetic (RFC 1982); its parity picks the version
     bit<32> included; // bit w set when worker w's lanes are in the sums of a result or of a rack; else zero
-    bit<16> audience; // who gets the lanes of the result: AUDIENCE_ALL, or the path code of one worker
+    bit<16> audience; // who gets the lanes of the result: a worker's path, AUDIENCE_EXCEPT and a path, or AUDIENCE_ALL
     bit<16> count; // workers whose lanes are in this packet's: 0 or 1 in a worker's
     bit<32> check; // fingerprint of the operation: all packets of a round must have the same
 }

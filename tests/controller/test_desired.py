@@ -101,6 +101,8 @@ def test_a_job_of_two() -> None:
                     ("dst_mac", MACS[rank]),
                     ("dst_ip", IPS[rank]),
                     ("dst_port", 9347),
+                    ("mask", 0x7FFF),
+                    ("path", rank),
                 ),
             )
             for rank in range(2)
@@ -209,6 +211,8 @@ def test_a_spine_waits_for_racks() -> None:
         "dst_mac": OWN["leaf2"][0],
         "dst_ip": OWN["leaf2"][1],
         "dst_port": 9347,
+        "mask": 0,
+        "path": 0,
     }
     assert params(state, tree.UPLINKS) == params(state, admission.PARENTS) == {}
 

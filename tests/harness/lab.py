@@ -22,12 +22,14 @@ from weir.wire.definition import (
     RELIABLE_DSCP,
     SPINE_CLASSES,
     UDP_PORT,
+    WHOLE_PATH,
     Event,
     Flag,
     Op,
     PacketType,
     columns,
     dscp,
+    path,
 )
 from weir.wire.scapy_layer import Weir, WeirColumn
 
@@ -250,7 +252,11 @@ class Lab:
                 "WeirEgress.results.receivers",
                 (job.id, worker),
                 "WeirEgress.results.deliver",
-                (*args, station.udp_port),
+                (
+                    *args,
+                    station.udp_port,
+                    *((path(31) ^ WHOLE_PATH, path(0, worker)) if racks else (WHOLE_PATH, path(worker))),
+                ),
             )
         return job
 

@@ -20,7 +20,7 @@ from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.rack import Rack
 from weir.softswitch.switch import Switch
-from weir.wire.definition import Op
+from weir.wire.definition import AUDIENCE_EXCEPT, WHOLE_PATH, Op
 
 MS = 1_000_000
 REDUCES = 4  # one after the other in each example, without waiting for the slowest worker
@@ -98,6 +98,36 @@ def test_reduce_is_exact_under_loss_duplication_reordering_and_delay(
             for result in results:
                 np.testing.assert_array_equal(result, expected)
             check_conservation(op, vectors, results, [host.reports[i] for host in rack.hosts])
+
+
+@settings(max_examples=150, print_blob=True, suppress_health_check=list(HealthCheck))
+@given(rack=racks)
+def test_whoever_wants_a_block_gets_exactly_its_result(
+    switch: Switch, job_ids: Iterator[int], rack: dict[str, Any]
+) -> None:
+    """Some blocks are for one worker, some for all but one."""
+    note(f"rack={rack}")
+    rng = np.random.default_rng(rack["seed"])
+    workers = rack["workers"]
+    with Rack(switch, job=next(job_ids), **rack) as running:
+        for _ in range(REDUCES):
+            op, block, vectors = random_work(rng, workers)
+            blocks = -(-vectors[0].size // block)
+            audiences = np.repeat(rng.integers(0, workers, blocks), rng.integers(1, 9))[:blocks].astype(
+                np.uint16
+            )
+            audiences[rng.random(blocks) < 0.5] |= AUDIENCE_EXCEPT
+            after = [vector.copy() for vector in vectors]
+            running.submit([Work(op, block, lanes, audiences=audiences) for lanes in after])
+            running.run()
+            expected = combine(op, vectors)
+            for worker, lanes in enumerate(after):
+                only, but = (
+                    audiences == worker,
+                    (audiences & AUDIENCE_EXCEPT != 0) & (audiences & WHOLE_PATH != worker),
+                )
+                wanted = np.repeat(only | but, block)[: lanes.size]
+                assert np.array_equal(lanes[wanted], expected[wanted])
 
 
 def test_all_of_it_follows_from_the_seed(switch: Switch, job_ids: Iterator[int]) -> None:

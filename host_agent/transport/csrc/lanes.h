@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "wire.h"
+
 typedef uint32_t __attribute__((aligned(1), may_alias)) weir_u32; /* anywhere inside a packet */
 
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -47,6 +49,21 @@ static inline uint64_t weir_lanes_unpack(uint32_t *restrict lanes, const uint8_t
     uint64_t sum = 0;
     for (uint32_t i = 0; i < count; i++) {
         uint32_t lane = WEIR_BE32(from[i]);
+        lanes[i] = lane;
+        sum += (uint64_t)(int64_t)(int32_t)lane;
+    }
+    return sum;
+}
+
+/* Lanes out of a packet, combined with those that are here; returns the sum of the new ones. */
+static inline uint64_t weir_lanes_combine(uint32_t *restrict lanes, const uint8_t *restrict in,
+                                          uint32_t count, uint32_t op)
+{
+    const weir_u32 *from = (const weir_u32 *)in;
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t own = lanes[i], lane = WEIR_BE32(from[i]);
+        lane = op == WEIR_OP_ADD ? own + lane : op == WEIR_OP_OR ? own | lane : own > lane ? own : lane;
         lanes[i] = lane;
         sum += (uint64_t)(int64_t)(int32_t)lane;
     }

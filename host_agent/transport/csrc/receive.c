@@ -40,7 +40,7 @@ static void settle(weir_transport *t, slot_state *slot, int included)
     slot->reserved = 0;
 }
 
-/* Settle our lanes of each column (included or given back), then write the result's over them. */
+/* Settle our lanes of each column (included or given back), then write the result's over them if we want it. */
 static void apply_result(weir_transport *t, const slot_state *slot, const weir_result *h,
                          const uint8_t *lanes)
 {
@@ -56,12 +56,17 @@ static void apply_result(weir_transport *t, const slot_state *slot, const weir_r
             t->report.included_sum += weir_lanes_sum(weir_block_lanes(t, block), count);
         } else
             give_back(t, block);
-        if (present) {
+        if (t->audiences && !weir_wanted(t, t->audiences[block]))
+            ; /* and ours are the caller's to keep or not */
+        else if (present && weir_block_local(t, block)) {
+            t->report.applied_lanes += count;
+            t->report.applied_sum += weir_lanes_combine(weir_block_lanes(t, block), lanes, count, t->op);
+        } else if (present) {
             t->report.applied_lanes += count;
             t->report.applied_sum += weir_lanes_unpack(weir_block_lanes(t, block), lanes, count);
-            lanes += 4 * t->block;
         } else
             memset(weir_block_lanes(t, block), 0, 4 * count);
+        if (present) lanes += 4 * t->block;
     }
 }
 

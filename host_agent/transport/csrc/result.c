@@ -16,6 +16,7 @@ static void read_header(weir_result *h, const uint8_t *p)
     h->magnitude = p[WEIR_WEIR_MAGNITUDE_OFFSET] & 15;
     h->slot = weir_get16(p + WEIR_WEIR_SLOT_OFFSET);
     h->round = weir_get32(p + WEIR_WEIR_ROUND_OFFSET);
+    h->audience = weir_get16(p + WEIR_WEIR_AUDIENCE_OFFSET);
     h->included = weir_get32(p + WEIR_WEIR_INCLUDED_OFFSET);
     h->check = weir_get32(p + WEIR_WEIR_CHECK_OFFSET);
 }
@@ -41,11 +42,14 @@ static int next_fits(const weir_transport *t, uint32_t requested, uint32_t offer
 static enum weir_verdict check_result(const weir_transport *t, const slot_state *slot, const weir_result *h)
 {
     uint32_t all = (1u << t->column_groups) - 1;
+    int elsewhere = h->flags & WEIR_FLAG_ELSEWHERE;
+    if (h->audience != slot->audience || (elsewhere && (h->groups || weir_wanted(t, slot->audience))))
+        return WEIR_BAD_AUDIENCE;
     for (uint32_t c = 0; c < t->columns; c++) {
         uint32_t present = h->groups >> c * t->column_groups & all;
         if (!next_fits(t, slot->block[c], slot->next[c], h->next[c])) return WEIR_BAD_NEXT;
         if ((present && present != all) || (present && slot->block[c] == WEIR_NO_BLOCK) ||
-            (weir_column_sent(t, slot, c) && !present && weir_own_included(t, h)))
+            (weir_column_sent(t, slot, c) && !present && !elsewhere && weir_own_included(t, h)))
             return WEIR_BAD_GROUPS;
     }
     uint32_t everyone = t->config.workers == 32 ? UINT32_MAX : (1u << t->config.workers) - 1;

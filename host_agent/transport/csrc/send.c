@@ -27,6 +27,20 @@ static inline uint64_t order_of(const weir_transport *t, uint32_t s)
     return weir_ready_key(t->slots[s].round - t->slots[s].before, s);
 }
 
+/* Who wants the round's result: all, unless its blocks have one audience. */
+static uint16_t audience_of(const weir_transport *t, const slot_state *slot)
+{
+    uint16_t found = WEIR_AUDIENCE_ALL;
+    if (!t->audiences) return found;
+    for (uint32_t c = 0; c < t->columns; c++) {
+        if (slot->block[c] == WEIR_NO_BLOCK) continue;
+        uint16_t audience = t->audiences[slot->block[c]];
+        if (found != WEIR_AUDIENCE_ALL && audience != found) return WEIR_AUDIENCE_ALL;
+        found = audience;
+    }
+    return found;
+}
+
 void weir_round_start(weir_transport *t, uint32_t s)
 {
     slot_state *slot = &t->slots[s];
@@ -34,6 +48,7 @@ void weir_round_start(weir_transport *t, uint32_t s)
     slot->round++;
     slot->sends = 0;
     slot->groups = slot->due = slot->reserved = slot->wanted = slot->timeouts = slot->attempts = 0;
+    slot->audience = audience_of(t, slot);
     for (uint32_t c = 0; c < t->columns; c++) {
         uint32_t block = slot->block[c];
         slot->next[c] = WEIR_NO_BLOCK;
@@ -171,7 +186,7 @@ static uint32_t write_contribution(const weir_transport *t, uint32_t s, treatmen
     weir_put16(out + WEIR_WEIR_SLOT_OFFSET, (uint16_t)s);
     weir_put32(out + WEIR_WEIR_ROUND_OFFSET, slot->round);
     weir_put32(out + WEIR_WEIR_INCLUDED_OFFSET, 0);
-    weir_put16(out + WEIR_WEIR_AUDIENCE_OFFSET, WEIR_AUDIENCE_ALL);
+    weir_put16(out + WEIR_WEIR_AUDIENCE_OFFSET, slot->audience);
     weir_put16(out + WEIR_WEIR_COUNT_OFFSET, how.groups != 0);
     weir_put32(out + WEIR_WEIR_CHECK_OFFSET, t->check);
     uint8_t *at = out + WEIR_WEIR_SIZE;

@@ -36,22 +36,23 @@ static inline uint8_t weir_kind(uint32_t slot, uint8_t traffic_class)
 }
 
 typedef struct {
-    uint32_t round;   /* in progress, or the last one done */
-    uint32_t before;  /* the last one before this reduce began */
-    uint32_t sends;   /* packets sent in this round; 0: it waits in `ready` */
-    uint8_t active;   /* takes part in the reduce and is not finished */
-    uint8_t groups;   /* that our contribution to this round carries */
-    uint8_t together; /* all workers were known to be at work when the first packet was sent */
-    uint8_t due;      /* reasons to send again */
-    uint8_t queued;   /* in the queue of packets to send again */
-    uint8_t reserved; /* our lanes of this round are, in the budget */
-    uint8_t wanted;   /* the aggregator asked for our lanes: give them up no more */
-    uint8_t attempts; /* in this round: times that we asked what became of the packet */
-    uint8_t timeouts; /* in this round: retransmission timeouts */
-    uint8_t kind;     /* of the last packet: WEIR_KINDS */
-    uint8_t asked;    /* we did so in the round before */
-    int64_t sent_ns;  /* first packet of this round */
-    int64_t last_ns;  /* last one */
+    uint32_t round;    /* in progress, or the last one done */
+    uint32_t before;   /* the last one before this reduce began */
+    uint32_t sends;    /* packets sent in this round; 0: it waits in `ready` */
+    uint8_t active;    /* takes part in the reduce and is not finished */
+    uint8_t groups;    /* that our contribution to this round carries */
+    uint8_t together;  /* all workers were known to be at work when the first packet was sent */
+    uint8_t due;       /* reasons to send again */
+    uint8_t queued;    /* in the queue of packets to send again */
+    uint8_t reserved;  /* our lanes of this round are, in the budget */
+    uint8_t wanted;    /* the aggregator asked for our lanes: give them up no more */
+    uint8_t attempts;  /* in this round: times that we asked what became of the packet */
+    uint8_t timeouts;  /* in this round: retransmission timeouts */
+    uint8_t kind;      /* of the last packet: WEIR_KINDS */
+    uint8_t asked;     /* we did so in the round before */
+    int64_t sent_ns;   /* first packet of this round */
+    int64_t last_ns;   /* last one */
+    uint16_t audience; /* of this round */
     uint32_t block[WEIR_MAX_COLUMNS], next[WEIR_MAX_COLUMNS];
 } slot_state;
 
@@ -82,6 +83,7 @@ struct weir_transport {
     uint32_t active;  /* slots not finished */
     uint32_t *lanes;
     uint64_t count, blocks, streams;
+    const uint16_t *audiences;
     int heard; /* a result came: every worker is there */
     weir_service_class service;
     weir_budget budget;
@@ -116,6 +118,20 @@ static inline int weir_block_nonzero(const weir_transport *t, uint64_t block)
 static inline int weir_column_sent(const weir_transport *t, const slot_state *slot, uint32_t column)
 {
     return slot->groups >> column * t->column_groups & 1;
+}
+
+/* Whether we are of this audience. */
+static inline int weir_wanted(const weir_transport *t, uint16_t audience)
+{
+    return audience & WEIR_AUDIENCE_EXCEPT ? (audience & ~WEIR_AUDIENCE_EXCEPT) != t->config.path
+                                           : audience == t->config.path;
+}
+
+/* Whether a block's result is for us alone. Then our own lanes stay here, and are combined with those of the
+ * others; but not where every requested block must be sent. */
+static inline int weir_block_local(const weir_transport *t, uint64_t block)
+{
+    return t->audiences && !t->config.fill && t->audiences[block] == t->config.path;
 }
 
 /* What our contribution to the slot's round holds of each account: blocks of zeros hold nothing. */
@@ -159,7 +175,7 @@ void weir_recover(weir_transport *t, int64_t now_ns);
 typedef struct {
     uint8_t version, type, flags, op, block_log2, groups, worker, layer, magnitude;
     uint32_t job, round, included, check;
-    uint16_t slot;
+    uint16_t slot, audience;
     uint32_t block[WEIR_MAX_COLUMNS], next[WEIR_MAX_COLUMNS];
 } weir_result;
 

@@ -56,10 +56,11 @@ void weir_transport_free(weir_transport *t)
 
 /* ------------------------------------------------------------------------------------ beginning a reduce */
 
-static int check_service(const weir_service_class *service, uint32_t op, uint64_t blocks)
+static int check_service(const weir_service_class *service, uint32_t op, uint64_t blocks, int all_want_all)
 {
     if (service->layer >= WEIR_LAYER_CLASSES) return ERANGE;
-    if (service->budget_count && (op != WEIR_OP_ADD || !blocks || !service->budgets)) return EINVAL;
+    if (service->budget_count && (op != WEIR_OP_ADD || !blocks || !all_want_all || !service->budgets))
+        return EINVAL;
     for (uint64_t block = 0; service->magnitudes && block < blocks; block++)
         if (service->magnitudes[block] >= WEIR_MAGNITUDE_CLASSES) return ERANGE;
     for (uint64_t block = 0; service->budget_count && service->accounts && block < blocks; block++)
@@ -84,6 +85,7 @@ static void scan_vector(weir_transport *t)
 {
     memset(t->nonzero, 0, t->nonzero_words * sizeof *t->nonzero);
     for (uint64_t block = 0; block < t->blocks; block++) {
+        if (weir_block_local(t, block)) continue;
         uint32_t any, count = weir_block_count(t, block);
         uint64_t sum = weir_lanes_scan(weir_block_lanes(t, block), count, &any);
         if (!any) continue;
@@ -119,21 +121,28 @@ static void open_slots(weir_transport *t)
     }
 }
 
-/* A hash of what must be the same on all workers (the finalizer of MurmurHash3, once for each word). */
-static uint32_t fingerprint(uint32_t operation, uint32_t number, uint32_t shape, uint64_t count)
+/* A step of a hash: the finalizer of MurmurHash3. */
+static uint64_t mix(uint64_t hash, uint64_t word)
 {
-    uint64_t words[] = {(uint64_t)operation << 32 | number, (uint64_t)shape << 48 ^ count}, hash = 0;
-    for (uint32_t i = 0; i < 2; i++) {
-        hash ^= words[i];
-        hash = (hash ^ hash >> 33) * 0xff51afd7ed558ccdull;
-        hash = (hash ^ hash >> 33) * 0xc4ceb9fe1a85ec53ull;
-        hash ^= hash >> 33;
-    }
+    hash ^= word;
+    hash = (hash ^ hash >> 33) * 0xff51afd7ed558ccdull;
+    hash = (hash ^ hash >> 33) * 0xc4ceb9fe1a85ec53ull;
+    return hash ^ hash >> 33;
+}
+
+/* A hash of what must be the same on all workers. */
+static uint32_t fingerprint(const weir_transport *t, uint32_t operation)
+{
+    uint64_t hash = mix(0, (uint64_t)operation << 32 | t->reduces);
+    hash = mix(hash, (uint64_t)(t->op << 8 | t->block_log2) << 48 ^ t->count);
+    for (uint64_t block = 0; t->audiences && block < t->blocks; block++)
+        if (!block || t->audiences[block] != t->audiences[block - 1])
+            hash = mix(hash, block << 16 | t->audiences[block]);
     return (uint32_t)(hash ^ hash >> 32);
 }
 
 int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,
-                         const weir_service_class *service, uint32_t operation)
+                         const uint16_t *audiences, const weir_service_class *service, uint32_t operation)
 {
     static const weir_service_class lossless;
     if (t->active) return EBUSY;
@@ -143,12 +152,11 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     uint64_t block = 1u << block_log2, blocks = count / block + (count % block != 0);
     if (blocks >= WEIR_NO_BLOCK) return EFBIG;
     if (!service) service = &lossless;
-    int error = check_service(service, op, blocks);
+    int error = check_service(service, op, blocks, !audiences);
     if (!error) error = reserve_bitmap(t, blocks);
     if (!error) error = weir_budget_open(&t->budget, service->budgets, service->budget_count);
     if (error) return error;
     memset(&t->report, 0, sizeof t->report);
-    t->check = fingerprint(operation, ++t->reduces, op << 8 | block_log2, count);
     t->disagreement = 0;
     t->op = op;
     t->block_log2 = block_log2;
@@ -158,7 +166,10 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     t->lanes = lanes;
     t->count = count;
     t->blocks = t->report.blocks = blocks;
+    t->audiences = audiences;
     t->service = *service;
+    t->reduces++;
+    t->check = fingerprint(t, operation);
     t->returned = 0;
     t->heard = 0;
     t->earliest = WEIR_NEVER;

@@ -42,14 +42,16 @@ enum weir_verdict {
     WEIR_BAD_COLUMN, /* not the block this round is about */
     WEIR_BAD_NEXT,
     WEIR_BAD_INCLUDED,
-    WEIR_NO_MEMORY, /* for lanes to be returned; the switch still has the result */
-    WEIR_NOT_OURS,  /* a frame that is no Weir packet for this host; counted by drivers */
+    WEIR_BAD_AUDIENCE, /* not the round's; or lanes that we want went elsewhere */
+    WEIR_NO_MEMORY,    /* for lanes to be returned; the switch still has the result */
+    WEIR_NOT_OURS,     /* a frame that is no Weir packet for this host; counted by drivers */
     WEIR_VERDICTS
 };
 
 typedef struct {
     uint32_t job;
     uint32_t worker, workers; /* own index, size of the job */
+    uint32_t path;            /* own place in the tree, as an audience names it */
     uint32_t slots;           /* of the job: the window */
     uint32_t first_round;     /* 1, unless a test wants to see the counter wrap */
     uint32_t fill;       /* send requested blocks even when zero: for switches that cannot grow a packet */
@@ -102,12 +104,15 @@ weir_transport *weir_transport_new(const weir_config *config);
 void weir_transport_free(weir_transport *t);
 
 /* Begin to reduce `count` lanes in place; they belong to the transport until it is done. With no lanes it is
- * a barrier. `operation` is a fingerprint of what the reduce is a part of: it, operator, block size, `count` and
- * how many reduces came before must be the same on all workers. `service` may be NULL: front layer, lossless. Budgets are for ADD of some lanes only. Returns 0, or
- * an errno: EBUSY (the last reduce is not done), EINVAL, ERANGE (an account without a budget, a class that does
- * not exist), EFBIG, ENOMEM. */
+ * a barrier. `audiences`: per block who wants its result: a worker's path, or WEIR_AUDIENCE_EXCEPT and the path of
+ * the only one that does not; other lanes are of no use afterwards, but for those of blocks that no other worker
+ * has: they stay. NULL: all want all. `operation` is a fingerprint of what the reduce is a part of: it, operator,
+ * block size, `count`, audiences and how many reduces came before must be the same on all workers. `service` may be
+ * NULL: front layer, lossless. Budgets are for ADD of some lanes that all want only. Returns 0, or an errno: EBUSY
+ * (the last reduce is not done), EINVAL, ERANGE (an account without a budget, a class that does not exist), EFBIG,
+ * ENOMEM. */
 int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,
-                         const weir_service_class *service, uint32_t operation);
+                         const uint16_t *audiences, const weir_service_class *service, uint32_t operation);
 
 /* Write the next packet that is due into `out` (WEIR_MAX_PAYLOAD bytes), and the traffic class byte it must
  * travel with (DSCP << 2 | ECN). Returns its length, 0 for none. */

@@ -14,6 +14,8 @@
 #define WEIR_MIN_BLOCK_LOG2 5u
 #define WEIR_MAX_BLOCK_LOG2 8u
 #define WEIR_NO_BLOCK 4294967295u
+#define WEIR_WHOLE_PATH 32767u
+#define WEIR_AUDIENCE_EXCEPT 32768u
 #define WEIR_AUDIENCE_ALL 65535u
 #define WEIR_LAYER_CLASSES 6u
 #define WEIR_MAGNITUDE_CLASSES 4u
@@ -35,7 +37,8 @@
 #define WEIR_FLAG_CONGESTED 4u
 #define WEIR_FLAG_ANSWER 8u
 #define WEIR_FLAG_DISAGREE 16u
-#define WEIR_FLAGS 31u
+#define WEIR_FLAG_ELSEWHERE 32u
+#define WEIR_FLAGS 63u
 #define WEIR_TREATMENT_QUEUED 0u
 #define WEIR_TREATMENT_TRIMMED 1u
 #define WEIR_TREATMENT_MARKED 2u
@@ -96,7 +99,7 @@
 #define WEIR_WEIR_SLOT_OFFSET 10u /* slot within the job's range */
 #define WEIR_WEIR_ROUND_OFFSET 12u /* round of this slot, from 1, serial arithmetic (RFC 1982); its parity picks the version */
 #define WEIR_WEIR_INCLUDED_OFFSET 16u /* bit w set when worker w's lanes are in the sums of a result or of a rack; else zero */
-#define WEIR_WEIR_AUDIENCE_OFFSET 20u /* who gets the lanes of the result: AUDIENCE_ALL, or the path code of one worker */
+#define WEIR_WEIR_AUDIENCE_OFFSET 20u /* who gets the lanes of the result: a worker's path, AUDIENCE_EXCEPT and a path, or AUDIENCE_ALL */
 #define WEIR_WEIR_COUNT_OFFSET 22u /* workers whose lanes are in this packet's: 0 or 1 in a worker's */
 #define WEIR_WEIR_CHECK_OFFSET 24u /* fingerprint of the operation: all packets of a round must have the same */
 

@@ -104,7 +104,7 @@ def test_no_other_length_is_accepted(packet: Packet, data: st.DataObject) -> Non
         (0, 0x11, "version 1"),
         (0, 0x21, "version 2: this is version 3"),
         (0, 0x34, "type 4"),
-        (1, 0x20, "flags 0x20"),
+        (1, 0x40, "flags 0x40"),
         (2, 0x08, "op 0"),
         (2, 0x48, "op 4"),
         (2, 0x14, "block_log2 4"),

@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.host_agent.transport.answers import answer_all, groups_of, packets, result
+from tests.host_agent.transport.answers import answer_all, combine, groups_of, packets, result
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.codec import Column, Packet
 from weir.host_agent.transport.datagram import Datagram
 from weir.host_agent.transport.report import Account, Verdict
+from weir.host_agent.transport.service_class import ServiceClass
 from weir.host_agent.transport.slot_transport import SlotTransport, TransportConfig
-from weir.wire.definition import NO_BLOCK, Flag, Op, PacketType
+from weir.wire.definition import AUDIENCE_ALL, AUDIENCE_EXCEPT, NO_BLOCK, Flag, Op, PacketType
 
 MS = 1_000_000
 JOB = 77
@@ -232,7 +233,7 @@ MALFORMED: list[tuple[Verdict, Callable[[bytes], bytes]]] = [
     (Verdict.SHORT, lambda reply: reply[:27]),
     (Verdict.BAD_VERSION, _byte(0, 0x12)),
     (Verdict.BAD_TYPE, _replaced(type=PacketType.CONTRIBUTION)),
-    (Verdict.BAD_FLAGS, _byte(1, 0x20)),
+    (Verdict.BAD_FLAGS, _byte(1, 0x40)),
     (Verdict.BAD_FLAGS, _byte(1, Flag.TRIMMED)),  # but there are lanes
     (Verdict.BAD_CLASS, _byte(9, 0x60)),
     (Verdict.BAD_CLASS, _byte(9, 0x04)),
@@ -256,7 +257,80 @@ MALFORMED: list[tuple[Verdict, Callable[[bytes], bytes]]] = [
     (Verdict.BAD_GROUPS, lambda reply: _byte(3, 0x7F)(reply[:-128])),  # half a column
     (Verdict.BAD_INCLUDED, _replaced(included=0xF)),
     (Verdict.BAD_INCLUDED, _replaced(included=0)),  # lanes of nobody
+    (Verdict.BAD_AUDIENCE, _replaced(audience=1)),
+    (
+        Verdict.BAD_AUDIENCE,
+        lambda reply: _byte(1, Flag.ELSEWHERE)(_byte(3, 0)(reply[:-1024])),
+    ),  # we want them
 ]
+
+
+class TestAudiences:
+    """Blocks of 256 lanes, one to a packet, of which this worker, 1 of 3, wants some."""
+
+    def begun(self, audiences: list[int], op: Op = Op.ADD) -> tuple[SlotTransport, np.ndarray, list[Packet]]:
+        t = transport(worker=1, workers=3)
+        lanes = vector(len(audiences), block=256)
+        t.begin(op, 256, lanes, audiences=np.array(audiences, np.uint16))
+        return t, lanes, packets(t.poll(0)[0])
+
+    def test_packets_name_them(self) -> None:
+        codes = [0, 1, AUDIENCE_EXCEPT | 1, AUDIENCE_EXCEPT | 2]
+        assert [packet.audience for packet in self.begun(codes)[2]] == codes
+
+    def test_workers_that_mean_others_are_in_different_operations(self) -> None:
+        checks = {self.begun(codes)[2][0].check for codes in ([0, 1], [0, 2], [1, 0], [0, 0])}
+        assert len(checks) == 4
+
+    def test_packets_of_several_blocks_are_for_all_unless_these_agree(self) -> None:
+        t = transport(worker=1, workers=3)
+        t.begin(Op.ADD, 64, vector(12, block=64), audiences=np.repeat([2, 0, 2], 4).astype(np.uint16))
+        assert [packet.audience for packet in packets(t.poll(0)[0])] == [2, 0, 2]
+        t = transport(worker=1, workers=3)
+        t.begin(Op.ADD, 64, vector(4, block=64), audiences=np.array([2, 2, 0, 2], np.uint16))
+        assert [packet.audience for packet in packets(t.poll(0)[0])] == [AUDIENCE_ALL]
+
+    @pytest.mark.parametrize("op", Op)
+    def test_what_we_alone_want_is_not_sent_and_combined_here(self, op: Op) -> None:
+        t, lanes, (packet,) = self.begun([1], op)
+        own, others = lanes.copy(), vector(1, block=256)[::-1].copy()
+        assert not packet.groups
+        t.on_packet(result(packet, groups=groups_of(others), included=0b101).encode(), 0)
+        assert t.done
+        assert np.array_equal(lanes, combine(op, [own, others]))
+
+    def test_it_stays_where_nobody_else_has_any(self) -> None:
+        t, lanes, (packet,) = self.begun([1])
+        own = lanes.copy()
+        t.on_packet(result(packet).encode(), 0)
+        assert t.done and np.array_equal(lanes, own)
+
+    def test_a_switch_that_needs_all_requested_blocks_gets_it(self) -> None:
+        t = transport(worker=1, workers=3, fill=True)
+        lanes = vector(1, block=256)
+        t.begin(Op.ADD, 256, lanes, audiences=np.array([1], np.uint16))
+        (packet,) = packets(t.poll(0)[0])
+        assert packet.groups == groups_of(lanes)
+        total = vector(1, block=256)[::-1].copy()
+        t.on_packet(result(packet, groups=groups_of(total), included=0b111).encode(), 0)
+        assert np.array_equal(lanes, total)
+
+    @pytest.mark.parametrize("audience", [0, AUDIENCE_EXCEPT | 1])
+    def test_lanes_that_went_elsewhere_advance_the_slot(self, audience: int) -> None:
+        t, lanes, (packet,) = self.begun([audience])
+        own = lanes.copy()
+        reply = result(packet, groups={}, included=0b111, flags=Flag.PROTECTED | Flag.ELSEWHERE)
+        assert t.on_packet(reply.encode(), 0) is Verdict.ACCEPTED
+        assert t.done and np.array_equal(lanes, own)
+        assert t.report().included == t.report().entered
+
+    def test_there_must_be_one_for_each_block_and_no_budget(self) -> None:
+        t = transport(worker=1, workers=3)
+        with pytest.raises(ValueError, match="2 audiences for 1 blocks"):
+            t.begin(Op.ADD, 256, vector(1, block=256), audiences=np.zeros(2, np.uint16))
+        lossy = ServiceClass(budgets=np.array([256], np.uint64))
+        with pytest.raises(ValueError, match="loss budgets are for results that all workers want"):
+            t.begin(Op.ADD, 256, vector(1, block=256), lossy, audiences=np.zeros(1, np.uint16))
 
 
 def _begun() -> tuple[SlotTransport, np.ndarray, list[Datagram]]:
