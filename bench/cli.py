@@ -101,6 +101,7 @@ def switch(
     They run in memory and, as root, over AF_PACKET on veth pairs in network namespaces. BMv2 takes part when
     simple_switch_grpc is on PATH.
     """
+    _begin("switch", "building what is measured")
     from weir.bench.switch import run
 
     run(workers, slots, lanes, seconds, repeats)
@@ -177,6 +178,7 @@ def p4runtime(
 
     BMv2 takes part when simple_switch_grpc is on PATH.
     """
+    _begin("p4runtime", "starting switches")
     from weir.bench.p4runtime import run
 
     run(entries, batch, repeats)
@@ -218,6 +220,7 @@ def allreduce(
     It runs over shared memory and, as root, over shaped links between network namespaces, where Gloo has the
     kernel's own bridge. Processor time stands beside the times.
     """
+    _begin("allreduce", "starting switch and workers")
     from weir.bench.allreduce import run
 
     densities = tuple(density or (1.0, 0.1, 0.01))
@@ -235,6 +238,7 @@ def accuracy(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
 ) -> None:
     """Compare the final accuracy of training over Weir and over Gloo: same seeds, both trained in full."""
+    _begin("accuracy", "training over Weir and over Gloo")
     from weir.bench.accuracy import run
     from weir.train.config import ConfigError
 
@@ -397,6 +401,7 @@ def training(
     First simulates what one step waits for; then, as root, trains in network namespaces; all on the same bad
     links. The training needs cores to spare: all switches and workers share this machine.
     """
+    _begin("training", "simulating steps" if virtual else "training")
     from weir.bench.training import run
     from weir.bench.training_ways import PEERS
     from weir.train.config import ConfigError, make_config

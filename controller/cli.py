@@ -93,7 +93,7 @@ def controller(
 def status(address: _Address = DEFAULT_ADDRESS, as_json: _Json = False) -> None:
     """Show switches, ports, jobs and what the switches counted."""
     try:
-        with AgentClient(address) as client:
+        with AgentClient(address) as client, Console(stderr=True).status(f"asking {address}"):
             reply = client.status()
     except AgentError as error:
         _fail(str(error))

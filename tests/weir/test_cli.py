@@ -115,6 +115,15 @@ def test_a_plugin_that_is_not_there_is_named(arguments: list[str]) -> None:
     assert status == 2 and "--plugin" in output and "there is no file" in output
 
 
+@pytest.mark.parametrize("name", ["switch", "p4runtime", "allreduce", "accuracy", "training"])
+def test_a_benchmark_says_so_before_it_imports_anything(name: str) -> None:
+    command = [sys.executable, "-m", "weir", "bench", name]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(f"weir bench {name}: ".encode())
+        process.terminate()
+
+
 @pytest.mark.parametrize(
     ("arguments", "named", "remedy"),
     [

@@ -41,7 +41,8 @@ def pcap(
         )
 
     try:
-        trace = Trace.of(read_frames(file))
+        with Console(stderr=True).status(f"reading {file}"):
+            trace = Trace.of(read_frames(file))
     except CaptureError as error:
         typer.echo(f"weir pcap: {error}", err=True)
         raise typer.Exit(2) from None

@@ -42,7 +42,8 @@ def read_frames(path: Path) -> Iterator[CapturedFrame]:
     try:
         reader = RawPcapReader(str(path))
     except (OSError, Scapy_Exception) as error:
-        raise CaptureError(f"{path}: {error}") from None
+        words = getattr(error, "strerror", None) or error
+        raise CaptureError(f"{path}: {words}") from None
     with reader:
         for frame, about in reader:
             name = getattr(about, "ifname", None) or b""
