@@ -33,9 +33,9 @@ def world(cluster: LocalCluster) -> Iterator[World]:
         yield world
 
 
-def second_world(cluster: LocalCluster, timeout_s: float = 30.0) -> World:
+def second_world(cluster: LocalCluster) -> World:
     """Return ranks on the hosts that the module's world does not use."""
-    return World(SIZE, lambda rank: cluster.environment(SIZE + rank), timeout_s=timeout_s)
+    return World(SIZE, lambda rank: cluster.environment(SIZE + rank))
 
 
 def ring() -> None:
@@ -246,6 +246,8 @@ def test_a_message_that_does_not_fit_is_refused_on_both_sides_and_costs_nothing(
 
 
 def without_a_partner() -> str:
+    dist.barrier()
+    dist.group.WORLD.set_timeout(timedelta(seconds=2))
     if dist.get_rank() == 2:
         with pytest.raises(weir.torch.MessageError) as caught:
             dist.recv(torch.ones(3), 1, tag=4)
@@ -260,7 +262,7 @@ def without_a_partner() -> str:
 
 
 def test_a_timeout_names_the_rank_that_was_waited_for(cluster: LocalCluster) -> None:
-    with second_world(cluster, timeout_s=2) as world:
+    with second_world(cluster) as world:
         _, _, message, _ = world.run(without_a_partner)
     assert message == "after 2 s still waiting for rank 1 to send (tag 4)"
 
