@@ -21,6 +21,7 @@ from rich.console import Console
 
 from weir.bench import allreduce_worker
 from weir.bench.allreduce_worker import BLOCK, AllreduceSpec, Sample
+from weir.bench.line import least_seconds
 from weir.bench.table import command_line, show, spread
 from weir.child import end, log_tail, spawn
 from weir.cluster import local_cluster
@@ -118,7 +119,7 @@ def summarize(samples: Samples, setting: Setting, workers: int, elements: int) -
         for name, taken in contenders.items():
             seconds = [sample.seconds for sample in taken]
             # Gloo does not look at the values, so all of them travel.
-            line = least_seconds(name, elements, workers, setting.rate) if setting.rate else None
+            line = _least(name, elements, workers, setting.rate) if setting.rate else None
             if name != "gloo" and float(density) < 1:
                 line = None
             results.append(
@@ -137,17 +138,13 @@ def summarize(samples: Samples, setting: Setting, workers: int, elements: int) -
     return results
 
 
-def least_seconds(contender: str, elements: int, workers: int, rate: int) -> float:
-    """Return what an all-reduce of float32 values takes at the line's payload rate.
-
-    That is its rate without the headers of full packets, from Ethernet up: of TCP segments, or of Weir's.
-    Weir sends every value once in each direction, maybe several in a lane; Gloo's ring 2 (n - 1) / n times.
-    """
+def _least(contender: str, elements: int, workers: int, rate: int) -> float:
+    """Return the least time at the line's payload rate; packed lanes carry several values each."""
     if contender == "gloo":
-        return 2 * (workers - 1) / workers * 32 * elements / (rate * TCP_PAYLOAD)
+        return least_seconds(elements, workers, rate, ring=True)
     bits = next(bits for bits, name in allreduce_worker.CONTENDERS.items() if name == contender)
     lanes = lane_format(bits, 0.0, workers).lanes(BLOCK) / BLOCK
-    return 32 * elements * lanes / (rate * WEIR_PAYLOAD)
+    return least_seconds(elements * lanes, workers, rate, ring=False)
 
 
 def report(title: str, results: Sequence[Result], notes: Sequence[str]) -> None:

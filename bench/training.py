@@ -1,29 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench training``: time to equal accuracy of Weir's methods and of its peers, on the same bad links.
 
-All train the same model from the same seed over the same network, one after the other: racks and spines of
-soft switches in network namespaces, links with a rate, random loss and incast. The peers' TCP and Weir's UDP
-come from the kernels of the hosts' namespaces, and our switches forward, queue and lose both alike.
+All train the same model from the same seed over the same links, one after the other: racks and spines in
+network namespaces, links with a rate, random loss and incast. Soft switches forward, queue and lose Weir's
+packets; the peers have the kernel's own bridges, whose links and queues do the same to theirs
+(``bridged_lab``): TCP's packets, too, pass those of the bursts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 
 from weir.bench import training_virtual
 from weir.bench.dense_curve import dense_curve
+from weir.bench.line import least_seconds
 from weir.bench.table import show
 from weir.bench.training_plot import draw
 from weir.bench.training_virtual import Reduced
 from weir.bench.training_ways import PEERS, Kind, Way, WayResult, train
 from weir.methods import find_method
-from weir.netns.cluster import network_cluster
+from weir.netns.cluster import bridged_network, network_cluster
 from weir.netns.namespace import gain_root
 from weir.train.config import TrainConfig
 from weir.train.models import parameter_count
-from weir.train.netrows import links_line
+from weir.train.netrows import NOT_KNOWN, links_line
 from weir.train.words import byte_count, duration, method_words
+
+_USE: Final = ("line", "worker", "switches", "machine")
 
 console = Console(stderr=True)
 
@@ -57,8 +62,9 @@ def run(
     outcomes: list[WayResult] = []
     for way in reversed(ways(configs, peers, budget, 60 * peer_minutes)):
         console.print(f"{way.name} ...")
-        with network_cluster(way.config.workers, network=way.config.network) as cluster:
-            outcomes.insert(0, train(way, cluster))
+        make = network_cluster if way.kind == "weir" else bridged_network
+        with make(way.config.workers, network=way.config.network) as network:
+            outcomes.insert(0, train(way, network))
     report(outcomes, configs[0], target, plot)
 
 
@@ -141,11 +147,14 @@ def _virtual(config: TrainConfig, budget: float) -> None:
     best = min(ring.seconds for ring in rings)
     show(
         f"All-reduce of {config.model}'s gradient in virtual time, {workers} workers, {links_line(config)}",
-        ("", "time", "missing", "x best ring", "x lossless"),
+        ("", "time", "line", "missing", "x best ring", "x lossless"),
         [
             (
                 name,
                 duration(one.seconds),
+                f"{least_seconds(parameters, workers, spec.rate_bps, ring=one in rings) / one.seconds:.0%}"
+                if spec.rate_bps
+                else NOT_KNOWN,
                 "–" if one in rings else f"{one.missing:.2%}",
                 f"{best / one.seconds:.2f}",
                 f"{lossless.seconds / one.seconds:.2f}",
@@ -155,7 +164,8 @@ def _virtual(config: TrainConfig, budget: float) -> None:
         [
             "dense gradient; simulated links and TCP, everything of Weir's real: no figure depends on this "
             "machine's load",
-            f"the rate alone allows {duration(4 * 8 * parameters / (spec.rate_bps or 1))} for Weir's lanes",
+            "line: the least time that the line's payload rate allows, over the time; payload rate: the rate "
+            "without the headers of full packets, from Ethernet up",
         ],
     )
 
@@ -181,6 +191,8 @@ def _print(
                 f"{done.missing_share:.2%}" if outcome.way.kind == "weir" else "–",
                 "not reached" if seconds is None else estimated + duration(seconds),
                 *(_ratio(reached[other], seconds) for other in beside),
+                NOT_KNOWN if outcome.of_line is None else f"{outcome.of_line:.0%}",
+                *_processor(outcome),
             )
         )
         notes.append(_counted(outcome))
@@ -190,6 +202,16 @@ def _print(
         + "; step: median, of the slowest worker"
     )
     notes += _savings(outcomes, reached)
+    notes.append(
+        "line: share of its link's rate that a worker's packets take up in the steps, headers included, "
+        "forward and backward pass, too; worker, switches, machine: processor seconds for each GB of a "
+        "worker's gradients, the worker's with forward and backward pass, the machine's with all that ran"
+    )
+    if any(o.way.kind != "weir" for o in outcomes):
+        notes.append(
+            "peers: on the kernel's bridges, over links with the same rate, losses and bursts, spread over "
+            "the spines without collision; their packets pass the bursts', as Weir's do"
+        )
     if source:
         notes.append(f"~: cut short; its own time per step times the number of steps {source}")
     if any(o.way.kind == "ps" for o in outcomes):
@@ -198,10 +220,18 @@ def _print(
         )
     show(
         f"{config.model}, {config.workers} workers, {links_line(config)}",
-        ("", "step", "accuracy", "missing", f"to {target:.1%}", *(f"x {name}" for name in beside)),
+        ("", "step", "accuracy", "missing", f"to {target:.1%}", *(f"x {name}" for name in beside), *_USE),
         rows,
         notes,
     )
+
+
+def _processor(outcome: WayResult) -> tuple[str, ...]:
+    """Return the cells of processor time for each gigabyte of gradients."""
+    used = outcome.record.processor_per_gigabyte()
+    if used is None:
+        return (NOT_KNOWN,) * 3
+    return tuple(f"{each:.1f}" if each else NOT_KNOWN for each in (used.own, used.others, used.machine))
 
 
 def _ratio(theirs: float | None, ours: float | None) -> str:
@@ -226,12 +256,14 @@ def _savings(outcomes: Sequence[WayResult], reached: Mapping[str, float | None])
 def _counted(outcome: WayResult) -> str:
     """Return what workers and switches counted."""
     record, counts, done = outcome.record, outcome.counts, outcome.record.delivery
+    switches = counts and (
+        f", {done.counters.releases:,} releases; switches trimmed {counts.trims:,} packets, marked "
+        f"{counts.marks:,}, found no room for {counts.congestion_drops:,}, lost {counts.lost:,} on purpose"
+    )
     mean, steps = record.mean_traffic, max(1, len(record.steps))
     method = f" ({method_words(outcome.way.config)})" if outcome.way.kind == "weir" else ""
     return (
         f"{outcome.name}{method}: {len(record.steps)} of {record.total_steps} steps, "
         f"{byte_count(mean.bytes_up / steps)} up per worker and step, "
-        f"{mean.retransmissions:,} retransmissions, {done.counters.releases:,} releases; switches trimmed "
-        f"{counts.trims:,} packets, marked {counts.marks:,}, found no room for "
-        f"{counts.congestion_drops:,}, lost {counts.lost:,} on purpose"
+        f"{mean.retransmissions:,} retransmissions{switches or ''}"
     )

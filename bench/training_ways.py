@@ -2,7 +2,7 @@
 """One way to train on a network of namespaces, and how far it came: Weir with some method, or a peer."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,8 @@ from rich.console import Console
 
 from weir.child import end, spawn
 from weir.native.scratch import scratch_folder
-from weir.netns.cluster import NetworkCluster
+from weir.netns.cluster import BridgedNetwork, NetworkCluster
+from weir.processor import ProcessorTime
 from weir.train.config import TrainConfig
 from weir.train.messages import Failed
 from weir.train.record import RunRecord, StepSummary
@@ -51,11 +52,11 @@ class Way:
 
 @dataclass(frozen=True)
 class WayResult:
-    """The result of a way to train. ``counts``: what the switches counted meanwhile."""
+    """The result of a way to train. ``counts``: what the switches counted meanwhile; None of bridges."""
 
     way: Way
     record: RunRecord
-    counts: NetworkCounts
+    counts: NetworkCounts | None
 
     @property
     def name(self) -> str:
@@ -71,6 +72,13 @@ class WayResult:
     def step_s(self) -> float:
         """Return median time of a step; the first of them warms up."""
         return median(step.seconds for step in self.record.steps[1:] or self.record.steps)
+
+    @property
+    def of_line(self) -> float | None:
+        """Return the share of its line's rate that a worker's packets took in the steps, headers included."""
+        rate = self.way.config.network.rate_bps
+        bits = 8 * self.record.mean_traffic.bytes_up
+        return bits / (rate * self.record.training_s) if rate and self.record.training_s else None
 
     def curve(self) -> list[tuple[float, float]]:
         """Return (seconds of training, accuracy) at each evaluation; evaluating itself takes no time."""
@@ -88,51 +96,52 @@ class WayResult:
         return next((e.step for e in self.record.evaluations if e.accuracy >= target), None)
 
 
-def train(way: Way, cluster: NetworkCluster) -> WayResult:
+def train(way: Way, network: NetworkCluster | BridgedNetwork) -> WayResult:
     """Return one run to its end, or until its time is over.
 
-    Raises RuntimeError with what a failed worker said.
+    Raises RuntimeError with what a failed worker said, NamespaceError if a part of the network has died.
     """
     config, ranks = way.config, range(way.config.workers)
     backend: Literal["weir", "gloo"] = "weir" if way.kind == "weir" else "gloo"
     record, ticker = RunRecord(backend, ranks, config.epochs), _Ticker(way.name)
     with (
         scratch_folder("bench") as folder,
-        _server(way, cluster, folder) as added,
+        _server(way, network, folder) as added,
     ):
         spec = WorkerSpec(config=config, backend=backend, init_method=f"file://{folder}/store")
-        environment = {rank: {**worker_environment(), **cluster.environment(rank), **added} for rank in ranks}
+        environment = {rank: {**worker_environment(), **network.environment(rank), **added} for rank in ranks}
         with Workers(
             spec.model_dump_json(),
             ranks,
             config.workers,
             environment,
             folder,
-            prefix=cluster.lab.at_worker,
+            prefix=network.lab.at_worker,
             module="weir.bench.training_worker",
         ) as workers:
-            for news in _steps(workers, record):
+            for news in _steps(workers, record, network.check):
+                record.clock(ProcessorTime.now(network.switch_pids()))
                 ticker.tell(record, news)
                 if len(record.steps) >= _MIN_STEPS and record.training_s > way.limit_s:
                     record.status = "interrupted"
                     break
             else:
                 record.status = "complete"
-    return WayResult(way, record, _counts(cluster))
+    return WayResult(way, record, _counts(network) if isinstance(network, NetworkCluster) else None)
 
 
 @contextmanager
-def _server(way: Way, cluster: NetworkCluster, folder: Path) -> Iterator[dict[str, str]]:
+def _server(way: Way, network: NetworkCluster | BridgedNetwork, folder: Path) -> Iterator[dict[str, str]]:
     """Yield the parameter server on rank 0's host, if the way has one; what workers are told of it."""
     if way.kind != "ps":
         yield {}
         return
-    address = cluster.lab.plan.workers[0].ip
+    address = network.lab.plan.workers[0].ip
     process = spawn(
         "weir.bench.parameter_server",
         [address, str(_PORT), str(way.config.workers)],
         log=folder / "server.log",
-        prefix=cluster.lab.at_worker(0),
+        prefix=network.lab.at_worker(0),
     )
     try:
         yield {SERVER: f"{address}:{_PORT}"}
@@ -140,13 +149,13 @@ def _server(way: Way, cluster: NetworkCluster, folder: Path) -> Iterator[dict[st
         end([process])
 
 
-def _steps(workers: Workers, record: RunRecord) -> Iterator[StepSummary]:
+def _steps(workers: Workers, record: RunRecord, check: Callable[[], None]) -> Iterator[StepSummary]:
     """Yield every step as all workers have taken it, until all have left."""
     left = set(record.ranks)
     while left:
         match workers.next_event(_TICK_S):
             case None:
-                pass
+                check()
             case Failed(rank=rank, error=sentence, traceback=text):
                 raise RuntimeError(f"worker {rank} failed:\n{text or sentence}")
             case Exited(rank=rank, reason=reason):

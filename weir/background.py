@@ -101,6 +101,7 @@ class _KernelOutlet:
             made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             made.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
             made.setblocking(False)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the same port towards every victim
             made.bind((sender.ip, _SOURCE_PORT + flow))
             made.connect((victim.ip, DISCARD_PORT))
             self._sockets.append(made)

@@ -5,17 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from weir.bench.allreduce import (
-    Result,
-    Setting,
-    as_json,
-    least_seconds,
-    measure,
-    over_links,
-    report,
-    summarize,
-)
+from weir.bench.allreduce import Result, Setting, as_json, measure, over_links, report, summarize
 from weir.bench.allreduce_worker import AllreduceSpec, Sample
+from weir.bench.line import least_seconds
 from weir.netns.cluster import network_cluster
 
 WORKERS, ELEMENTS, RATE = 3, 300_000, "1gbit"
@@ -34,7 +26,12 @@ def test_gloo_has_a_bridge_with_offloads_and_weir_the_switch_each_at_its_least_b
         switched, bridged = find(port), find(f"bridge-{port}")
     assert setting.rate is not None
     for link, contender in ((switched, "weir"), (bridged, "gloo")):
-        least = ROUNDS * least_seconds(contender, ELEMENTS, WORKERS, setting.rate) * setting.rate / 8
+        least = (
+            ROUNDS
+            * least_seconds(ELEMENTS, WORKERS, setting.rate, ring=contender == "gloo")
+            * setting.rate
+            / 8
+        )
         assert 0.95 * least < link.sent_bytes < 1.1 * least, contender
     assert switched.sent_bytes / switched.sent < FULL_FRAME
     assert bridged.sent_bytes / bridged.sent > FULL_FRAME  # trains of segments
@@ -51,7 +48,7 @@ def result(contender: str, seconds: list[float]) -> Result:
 def test_shares_of_the_line_are_of_what_has_to_travel() -> None:
     """Half of the line's payload rate in twice the least time; sparse tensors need less of Weir's."""
     links = Setting("200mbit", 200_000_000, lambda _rank: ([], {}), ())
-    least = least_seconds("gloo", 1000, 4, links.rate or 0)
+    least = least_seconds(1000, 4, links.rate or 0, ring=True)
     assert least == pytest.approx(1.5 * 32_000 / (links.rate or 0) / (1448 / 1514))
     samples = {
         density: {name: [Sample(2 * least, 0.1, 0.2, 0.4)] for name in ("gloo", "weir")}

@@ -15,6 +15,7 @@ from weir.calibrate.trial import Trial
 from weir.calibrate.trial import run as run_trial
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.network import NetworkSpec, parse_shape
+from weir.processor import ProcessorTime
 from weir.train.config import make_config
 from weir.train.messages import Evaluated, Ready
 from weir.train.record import RunRecord
@@ -37,10 +38,11 @@ def outcome(way: Way, step_s: float, accuracies: list[float], *, complete: bool 
     record.add(Ready(rank=0, parameters=1000, steps_per_epoch=2, samples=4, traffic_source=""))
     for number in range(1, 2 * max(1, len(accuracies)) + 1):
         record.add(step(0, number, seconds=step_s))
+        record.clock(ProcessorTime(0, number, number))
     for number, accuracy in enumerate(accuracies, 1):
         record.add(Evaluated(0, number, 1.0, accuracy, step=2 * number))
     record.status = "complete" if complete else "interrupted"
-    return WayResult(way, record, NetworkCounts())
+    return WayResult(way, record, NetworkCounts() if way.kind == "weir" else None)
 
 
 def no_curve() -> Iterator[tuple[int, float]]:
@@ -104,6 +106,8 @@ def test_a_table_and_a_plot_come_out(
     out = capsys.readouterr().out
     assert "less time than PS: Weir, dense 93.75%; Weir, topk 97.50%" in out
     assert "as Weir, dense needed" in out
+    heads = next(line for line in out.splitlines() if "┃" in line and "machine" in line)
+    assert {"line", "worker", "switches", "machine"} <= set(heads.split())
 
 
 def test_in_virtual_time_an_all_reduce_takes_at_least_what_the_rate_allows() -> None:

@@ -45,6 +45,13 @@ def test_the_mean_load_on_a_victims_link_is_what_was_asked_for() -> None:
     assert bits / spec.period_s == pytest.approx(0.25e8)
 
 
+def test_a_host_sends_to_several_victims_over_its_kernel() -> None:
+    victims = tuple(Victim(ip=f"127.0.0.{number}", mac="") for number in (2, 3))
+    spec = IncastSpec(senders=(Sender(ip="127.0.0.1", mac="", victims=victims),), hosts=1, rate_bps=10**8)
+    (own,) = open_outlets(spec)
+    assert [outlet.send(flow) for outlet in own for flow in range(FLOWS)].count(True) > 0
+
+
 def test_a_burst_comes_from_all_hosts_and_what_finds_no_room_is_lost(tmp_path: Path) -> None:
     ends = [ShmPort(tmp_path, number, SWITCH) for number in (1, 2)]
     senders = tuple(sender(tmp_path, number) for number in (1, 2))

@@ -17,8 +17,11 @@ import pytest
 from tests.harness.capabilities import Capability, without
 from weir.netns import Namespace, NetlinkError, TokenBucket, why_not
 from weir.netns.lab import Lab, bridged_lab, lab
+from weir.network import NetworkSpec, parse_shape
 
 PATIENCE = 30.0
+SOMEBODY = bytes.fromhex("02000000ff01")  # a MAC address
+ALL_PROTOCOLS = 3  # ETH_P_ALL
 SO_SNDBUFFORCE = 32  # of asm-generic/socket.h
 
 
@@ -28,17 +31,19 @@ def two() -> Iterator[list[Namespace]]:
         yield [one, other]
 
 
+def _raw(interface: str) -> socket.socket:
+    """Return a socket for the frames of an interface."""
+    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    made.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 1 << 24)  # not to wait for what is queued
+    made.bind((interface, ALL_PROTOCOLS))
+    return made
+
+
 def accepted(namespace: Namespace, interface: str, frames: int) -> int:
     """Return how many of so many frames of 1000 bytes an interface takes at once."""
 
-    def raw() -> socket.socket:
-        made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-        made.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 1 << 24)  # not to wait for what is queued
-        made.bind((interface, 0))
-        return made
-
     taken = 0
-    with namespace.call(raw) as sender:
+    with namespace.call(partial(_raw, interface)) as sender:
         for _ in range(frames):
             with contextlib.suppress(OSError):  # no buffer space
                 sender.send(bytes(12) + b"\x88\xb5" + bytes(986))
@@ -199,9 +204,59 @@ def test_a_bridge_beside_the_switch_has_the_same_token_buckets() -> None:
         assert len(taken) == 1 and 96 <= taken.pop() < 400
 
 
+@pytest.mark.root
+class TestBridgedRacks:
+    """The kernel's bridges do to packets what a network of soft switches is told to do."""
+
+    RACKS = parse_shape("leaf-spine-2x1")
+
+    def test_racks_reach_one_another(self) -> None:
+        with bridged_lab(3, network=NetworkSpec(self.RACKS, rate_bps=10**9)) as made:
+            assert {host.switch for host in made.hosts[::2]} == {"leaf1", "leaf2"}
+            sent = os.urandom(1 << 20)
+            assert _through(made, sent) == sent
+
+    def test_each_link_loses_its_share_of_the_packets(self) -> None:
+        frames, loss = 4000, 0.5
+        with bridged_lab(2, network=NetworkSpec(loss=loss)) as made:
+            other = bytes.fromhex(made.hosts[1].mac.replace(":", ""))
+            before = [made.switch.links.find(name).sent for name in made.interfaces]
+            with made.namespaces[0].call(partial(_raw, "eth0")) as sender:
+                for _ in range(frames):
+                    sender.send(other + SOMEBODY + b"\x88\xb5" + bytes(100))
+            after = [made.switch.links.find(name).sent for name in made.interfaces]
+        expected = frames * (1 - loss) ** 2  # from host to bridge, from bridge to host
+        deviation = (expected * (1 - (1 - loss) ** 2)) ** 0.5
+        assert after[0] == before[0]
+        assert abs(after[1] - before[1] - expected) < 6 * deviation
+
+    def test_tcp_passes_what_else_waits_for_a_link(self) -> None:
+        """Two hosts fill the link between the racks; a third one's segment leaves before the last of that."""
+        with bridged_lab(6, network=NetworkSpec(self.RACKS, rate_bps=100_000)) as made:
+            to = bytes.fromhex(made.hosts[5].mac.replace(":", ""))
+
+            def frame(protocol: int) -> bytes:
+                return to + SOMEBODY + b"\x08\x00" + bytes(9) + bytes([protocol]) + bytes(976)
+
+            with made.namespaces[5].call(partial(_raw, "eth0")) as receiver:
+                receiver.settimeout(PATIENCE)
+                for host, protocol, count in (
+                    (0, socket.IPPROTO_UDP, 98),  # as many as a full bucket lets through
+                    (1, socket.IPPROTO_UDP, 98),
+                    (2, socket.IPPROTO_TCP, 1),
+                ):
+                    with made.namespaces[host].call(partial(_raw, "eth0")) as sender:
+                        for _ in range(count):
+                            sender.send(frame(protocol))
+                while receiver.recv(2000)[23] != socket.IPPROTO_TCP:
+                    pass
+                while receiver.recv(2000)[23] != socket.IPPROTO_UDP:
+                    pass
+
+
 def _through(made: Lab, data: bytes) -> bytes:
     """Return what the third host receives of what the first one sends."""
-    first, _, third = made.hosts
+    first, third = made.hosts[0], made.hosts[2]
     with made.namespaces[2].call(lambda: socket.create_server((third.ip, 5000))) as server:
         client = made.namespaces[0].call(lambda: socket.create_connection((third.ip, 5000), PATIENCE))
         connection, (address, _) = server.accept()

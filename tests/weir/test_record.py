@@ -42,14 +42,14 @@ def test_processor_time_is_of_the_steps_after_the_first_for_each_gigabyte_of_gra
     record = RunRecord("weir", ranks=range(2), epochs=1)
     record.add(Ready(rank=0, parameters=250_000, steps_per_epoch=3, samples=4, traffic_source=""))
     for number, each in ((1, 9.0), (2, 0.1), (3, 0.2)):  # the first one warms up
-        assert record.processor_per_gigabyte() is None
+        assert record.processor_per_gigabyte() is None or number == 3
         for rank in range(2):
             record.add(step(rank, number, processor_s=each * (1 + 2 * rank)))  # twice as much on average
-    record.processor = ProcessorTime(0.0, 0.4, 1.6)
+        record.clock(ProcessorTime(1.0, 5.0 + 0.2 * number, 100.0 + 0.8 * number))
     assert record.processor_per_gigabyte() == ProcessorTime(
         pytest.approx(2 * 0.3 / 0.002), pytest.approx(0.4 / 0.002), pytest.approx(1.6 / 0.002)
     )
-    record.processor = None  # workers elsewhere
+    record.clock(None)  # a switch is gone
     assert record.processor_per_gigabyte() is None
 
 

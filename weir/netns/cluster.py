@@ -15,7 +15,7 @@ from weir import child
 from weir.agent_service.client import AgentClient
 from weir.controller.wiring import Target
 from weir.native.scratch import scratch_folder
-from weir.netns.lab import Lab, lab
+from weir.netns.lab import Lab, bridged_lab, lab
 from weir.netns.namespace import NamespaceError
 from weir.network import NetworkSpec, incast, switch_ports
 
@@ -56,17 +56,46 @@ class NetworkCluster:
         another.
         """
         lost, spines = self.lost_spines(), self.lab.plan.spines
-        spared = lost if len(lost) < len(spines) else {}
-        for name, process in self.processes.items():
-            if (how := self.lookout.look(process)) and name not in spared:
-                verb = "hangs" if process.poll() is None else "died"
-                log = child.log_tail(self.folder / f"{name}.log")
-                raise NamespaceError(f"{name} {verb} ({how}):\n{log}")
+        _check(self.processes, self.folder, self.lookout, lost if len(lost) < len(spines) else {})
 
     def lost_spines(self) -> dict[str, str]:
         """Return spines that have ended or hang: name -> how, in words."""
         spines = self.lab.plan.spines
         return {name: how for name in spines if (how := self.lookout.look(self.processes[name]))}
+
+
+@dataclass(frozen=True)
+class BridgedNetwork:
+    """A lab of kernel bridges with background traffic: the same links for a peer over TCP."""
+
+    lab: Lab
+    folder: Path
+    processes: Mapping[str, subprocess.Popen[bytes]]
+    lookout: child.Lookout = field(default_factory=child.Lookout)
+
+    def environment(self, _rank: int) -> dict[str, str]:
+        """Return environment variables of a worker; run it with ``lab.at_worker(rank)``."""
+        return self.lab.environment()
+
+    def switch_pids(self) -> list[int]:
+        """Return none: a bridge is no process."""
+        return []
+
+    def check(self) -> None:
+        """Raise NamespaceError with its log's end if a process has ended or hangs."""
+        _check(self.processes, self.folder, self.lookout, {})
+
+
+def _check(
+    processes: Mapping[str, subprocess.Popen[bytes]],
+    folder: Path,
+    lookout: child.Lookout,
+    spared: Mapping[str, str],
+) -> None:
+    for name, process in processes.items():
+        if (how := lookout.look(process)) and name not in spared:
+            verb = "hangs" if process.poll() is None else "died"
+            raise NamespaceError(f"{name} {verb} ({how}):\n{child.log_tail(folder / f'{name}.log')}")
 
 
 @contextlib.contextmanager
@@ -95,11 +124,21 @@ def network_cluster(
             processes.update(zip((one.name for one in made.topology.switches), switches, strict=True))
             address = f"unix:{folder}/controller.sock"
             processes["controller"] = _start_controller(made, folder, address)
-            for host, process in zip(made.plan.background, _start_background(made, folder), strict=False):
-                processes[f"background-{host.name}"] = process
+            processes.update(_start_background(made, folder))
             yield NetworkCluster(made, address, folder, processes)
         finally:
             child.end(list(reversed(processes.values())))
+
+
+@contextlib.contextmanager
+def bridged_network(workers: int, network: NetworkSpec) -> Iterator[BridgedNetwork]:
+    """Yield a lab whose switches are kernel bridges, with background traffic; errors as for ``lab``."""
+    with bridged_lab(workers, network=network) as made, scratch_folder("net") as folder:
+        processes = _start_background(made, folder)
+        try:
+            yield BridgedNetwork(made, folder, processes)
+        finally:
+            child.end(list(processes.values()))
 
 
 def start_switches(
@@ -134,19 +173,17 @@ def _start_bmv2(made: Lab, ports: dict[int, str], folder: Path) -> subprocess.Po
         return subprocess.Popen(child.tied(command), stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
 
-def _start_background(made: Lab, folder: Path) -> list[subprocess.Popen[bytes]]:
-    """Return one process on every background host; they burst together."""
-    started = []
+def _start_background(made: Lab, folder: Path) -> dict[str, subprocess.Popen[bytes]]:
+    """Return one process on every background host, by its name; they burst together."""
+    started = {}
     for host in made.plan.background:
-        spec = incast(made.plan, only=host.name)
+        name, spec = f"background-{host.name}", incast(made.plan, only=host.name)
         if spec is not None:
-            started.append(
-                child.spawn(
-                    "weir.background",
-                    [spec.model_dump_json()],
-                    log=folder / f"background-{host.name}.log",
-                    prefix=made.at_host(made.hosts.index(host)),
-                )
+            started[name] = child.spawn(
+                "weir.background",
+                [spec.model_dump_json()],
+                log=folder / f"{name}.log",
+                prefix=made.at_host(made.hosts.index(host)),
             )
     return started
 

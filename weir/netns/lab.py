@@ -10,6 +10,7 @@ that is also ``bridged`` each host has a link of either kind.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Final
 
 from weir.controller.topology import Topology
 from weir.controller.wiring import Host, Target
+from weir.netns.bpf import Side, disturb
 from weir.netns.namespace import Namespace, NamespaceError
 from weir.netns.netlink import NetlinkError, TokenBucket
 from weir.netns.offloads import offloads_off
@@ -25,6 +27,7 @@ from weir.softswitch.runtime.queueing import parse_rate
 
 _GRPC_PORT: Final = 9559  # and up, within the switches' own namespace
 _BRIDGE: Final = "bridge"
+_CORE: Final = "core"  # the bridge between the racks' bridges
 _BRIDGED_LINK: Final = "eth1"  # of hosts whose eth0 leads to a switch program
 
 
@@ -112,16 +115,62 @@ def lab(
 
 
 @contextlib.contextmanager
-def bridged_lab(workers: int, *, rate: str | None = None) -> Iterator[Lab]:
-    """Make a lab whose switch is a kernel bridge that already forwards, the hosts' offloads left on.
+def bridged_lab(
+    workers: int, *, rate: str | None = None, network: NetworkSpec | None = None
+) -> Iterator[Lab]:
+    """Make a lab whose switches are kernel bridges that already forward, the hosts' offloads left on.
 
     The links and their token buckets are those of ``lab``, and so are names and addresses; arguments and
-    errors, too.
+    errors, too. With a ``network`` every rack has a bridge, and its spines are one, to which each rack has a
+    single link as fast as all of its cables: traffic that is spread without any collision. Every link loses
+    what ``network`` says, packet by packet; queues are as long, and TCP passes all else in them, as Weir's
+    packets do in the soft switch. No background traffic is started yet.
     """
-    bucket = TokenBucket(parse_rate(rate)) if rate else None
-    with _hosts(_plan(workers, "soft", NetworkSpec())) as made:
-        _bridge(made, "eth0", bucket)
-        yield made
+    network = network or NetworkSpec(rate_bps=parse_rate(rate) if rate else None)
+    bucket = TokenBucket(network.rate_bps) if network.rate_bps else None
+    with _hosts(_plan(workers, "soft", network)) as made:
+        if network.shape.single and not network.loss and not made.plan.background:
+            _bridge(made, "eth0", bucket)
+            yield made
+            return
+        with contextlib.ExitStack() as programs:
+            _bridged_racks(made, programs)
+            yield made
+
+
+def _bridged_racks(made: Lab, programs: contextlib.ExitStack) -> None:
+    """Join the hosts of each rack by a bridge, and the racks by another one, over links with faults."""
+    spec, links = made.plan.spec, made.switch.links
+
+    def disturbed(interface: str, *sides: Side, times: int = 1) -> None:
+        """Shape an interface of a bridge, and lose packets there."""
+        if spec.rate_bps:
+            links.shape(interface, TokenBucket(times * spec.rate_bps))
+            links.prioritise(interface, times * spec.depth)
+        for side in sides:
+            try:
+                held = made.switch.call(partial(disturb, interface, side, spec.loss))
+            except OSError as error:
+                raise NamespaceError(f"a bridge whose links lose packets: {error}") from error
+            programs.callback(os.close, held)
+
+    bridges = dict.fromkeys(host.switch for host in made.hosts)
+    for name in (*bridges, *([] if spec.shape.single else [_CORE])):
+        links.add_bridge(name)
+        links.set(name, up=True)
+    up = TokenBucket(spec.rate_bps) if spec.rate_bps else None
+    for host, namespace, port in zip(made.hosts, made.namespaces, made.interfaces, strict=True):
+        _join(made, port, namespace, "eth0", host.mac, host.ip, prefix=16, down=None, up=up)
+        # Losses are of single packets, so the sender's kernel is to cut trains before its link, not after it.
+        namespace.call(partial(offloads_off, "eth0", ("tso",)))
+        links.set(port, bridge=host.switch)
+        disturbed(port, Side.RECEIVED, Side.SENT)
+    for name in bridges if not spec.shape.single else ():
+        ends = {f"{name}-up": name, f"{name}-down": _CORE}
+        links.add_veth(*ends)
+        for end, bridge in ends.items():
+            links.set(end, bridge=bridge, up=True)
+            disturbed(end, Side.SENT, times=spec.shape.spines)
 
 
 def _bridge(made: Lab, name: str, bucket: TokenBucket | None) -> None:
@@ -174,13 +223,14 @@ def _join(
     mac: str | None,
     ip: str,
     *,
+    prefix: int = 24,
     down: TokenBucket | None,
     up: TokenBucket | None,
 ) -> None:
     """Make a veth pair: ``port`` at the switch, ``name`` at the host; shape what either sends."""
     made.switch.links.add_veth(port, name, there=namespace.file)
     namespace.links.set(name, mac=mac)
-    namespace.links.add_address(name, f"{ip}/24")
+    namespace.links.add_address(name, f"{ip}/{prefix}")
     for links, interface, bucket in ((made.switch.links, port, down), (namespace.links, name, up)):
         links.set(interface, up=True)
         if bucket:

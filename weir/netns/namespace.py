@@ -20,6 +20,10 @@ from weir.netns.netlink import Links
 
 _ENTER: Final = (sys.executable, "-IS", str(Path(__file__).with_name("enter.py")))
 _GAINED: Final = "WEIR_USER_NAMESPACE"
+_SETTINGS: Final = {
+    "ipv6/conf/default/disable_ipv6": "1",
+    "bridge/bridge-nf-call-iptables": "0",  # a bridge is to forward frames, and to look no further
+}
 _T = TypeVar("_T")
 
 
@@ -111,8 +115,9 @@ def _make() -> tuple[int, Links]:
         _system("unshare", CLONE_NEWNET)
     except OSError as error:
         raise NamespaceError(f"network namespaces need root ({error})") from error
-    with contextlib.suppress(OSError):  # a kernel without IPv6, a container whose /proc/sys is read-only
-        Path("/proc/sys/net/ipv6/conf/default/disable_ipv6").write_text("1")
+    for name, value in _SETTINGS.items():
+        with contextlib.suppress(OSError):  # a kernel without this, a container whose /proc/sys is read-only
+            Path("/proc/sys/net", name).write_text(value)
     links = Links()
     links.set("lo", up=True)
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC), links

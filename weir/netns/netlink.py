@@ -16,6 +16,7 @@ from ipaddress import IPv4Address, IPv4Interface
 from typing import Final, Self
 
 _ROOT: Final = 0xFFFFFFFF  # where an interface's queueing discipline hangs
+_BUCKET: Final = 0x10000  # handle of a token bucket; one more: its only class, where its queue hangs
 _ETHERNET: Final = 1  # the link layer of its rate
 _PERMANENT: Final = 0x80  # a neighbour that nobody asks for again
 _MAIN_TABLE, _STATIC, _UNICAST = 254, 4, 1  # of a route
@@ -57,6 +58,7 @@ class _Link(IntEnum):
     NAME = 3
     MTU = 4
     MASTER = 10
+    TX_QUEUE_LENGTH = 13
     INFO = 18
     STATISTICS = 23
     NAMESPACE_FD = 28
@@ -249,8 +251,15 @@ class Links:
         )
         options = _attribute(_Tc.PARAMETERS, parameters) + _number(_Tc.BURST, bucket.burst)
         options += _attribute(_Tc.RATE, struct.pack("=Q", rate))
-        body = self._discipline(name) + _text(_Tc.KIND, "tbf") + _nest(_Tc.OPTIONS, options)
+        body = self._discipline(name, _BUCKET) + _text(_Tc.KIND, "tbf") + _nest(_Tc.OPTIONS, options)
         self._ask(_Do.NEW_DISCIPLINE, _How.PUT, body, f"shape {name} with a token bucket")
+
+    def prioritise(self, name: str, length: int) -> None:
+        """Give a token bucket a queue of that many frames for each of three priorities, best ones first."""
+        body = _interface() + _text(_Link.NAME, name) + _number(_Link.TX_QUEUE_LENGTH, length)
+        self._ask(_Do.NEW_LINK, _How(0), body, f"change {name}")
+        body = self._discipline(name, parent=_BUCKET + 1) + _text(_Tc.KIND, "pfifo_fast")
+        self._ask(_Do.NEW_DISCIPLINE, _How.PUT, body, f"give {name} queues by priority")
 
     def unshape(self, name: str) -> None:
         """Take an interface's token bucket away."""
@@ -258,8 +267,8 @@ class Links:
             _Do.DELETE_DISCIPLINE, _How(0), self._discipline(name), f"remove the token bucket of {name}"
         )
 
-    def _discipline(self, name: str) -> bytes:
-        return struct.pack("=BxHiIII", 0, 0, self.find(name).index, 0, _ROOT, 0)
+    def _discipline(self, name: str, handle: int = 0, parent: int = _ROOT) -> bytes:
+        return struct.pack("=BxHiIII", 0, 0, self.find(name).index, handle, parent, 0)
 
     def _ask(self, kind: _Do, flags: _How, body: bytes, words: str) -> bytes:
         """Send a request; return the body of the answer. ``words``: what it was to do, for the error."""

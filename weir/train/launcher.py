@@ -11,7 +11,6 @@ from weir.cluster import ClusterError
 from weir.native.scratch import scratch_folder
 from weir.netns import NamespaceError
 from weir.network import NetworkSpec
-from weir.processor import ProcessorTime
 from weir.train.config import TrainConfig
 from weir.train.deployment import Deployment, deploy, deploy_reference, joined_deployment, starting_line
 from weir.train.display import Display, make_display
@@ -140,14 +139,10 @@ class _Session:
             init_method=deployment.init_method(run),
             replicas=deployment.replicas,
         )
-        began: ProcessorTime | None = None
 
         def news(record: RunRecord, news: StepSummary | Evaluated) -> None:
-            nonlocal began
             if isinstance(news, StepSummary):
-                now = deployment.processor_time()
-                began = now if len(record.steps) == 1 else began
-                record.processor = now - began if now is not None and began is not None else None
+                record.clock(deployment.processor_time())
             self._news(record, news)
 
         watched = run == "weir" and self.config.network_matters  # there is more to see than one switch

@@ -94,6 +94,7 @@ class RunRecord:
         self.status: Status = "running"
         self.problem = ""
         self.identical_at_end = False
+        self._began: ProcessorTime | None = None
         self._worker_s = 0.0  # processor time of a worker in its steps after the first
         self._pending: dict[int, dict[int, Step]] = {}
         self._checksums: dict[int, int] = {}
@@ -164,6 +165,12 @@ class RunRecord:
     def selection_s(self) -> float | None:
         """Mean time per step to choose what is sent; None where no values are chosen."""
         return mean_known(step.selection_s if step.build_up is not None else None for step in self.steps)
+
+    def clock(self, now: ProcessorTime | None) -> None:
+        """Take in the processor time at the end of a step; None where it is not known."""
+        if len(self.steps) == 1:
+            self._began = now
+        self.processor = None if now is None or self._began is None else now - self._began
 
     def processor_per_gigabyte(self) -> ProcessorTime | None:
         """Return processor time for each gigabyte (1e9 bytes) of one worker's float32 gradients.
