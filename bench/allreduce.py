@@ -119,7 +119,7 @@ def summarize(samples: Samples, setting: Setting, workers: int, elements: int) -
         for name, taken in contenders.items():
             seconds = [sample.seconds for sample in taken]
             # Gloo does not look at the values, so all of them travel.
-            line = _least(name, elements, workers, setting.rate) if setting.rate else None
+            line = least_of(name, elements, workers, setting.rate) if setting.rate else None
             if name != "gloo" and float(density) < 1:
                 line = None
             results.append(
@@ -138,7 +138,7 @@ def summarize(samples: Samples, setting: Setting, workers: int, elements: int) -
     return results
 
 
-def _least(contender: str, elements: int, workers: int, rate: int) -> float:
+def least_of(contender: str, elements: int, workers: int, rate: int) -> float:
     """Return the least time at the line's payload rate; packed lanes carry several values each."""
     if contender == "gloo":
         return least_seconds(elements, workers, rate, ring=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from weir.bench.allreduce import Result, Setting, as_json, measure, over_links, report, summarize
+from weir.bench.allreduce import Result, Setting, as_json, least_of, measure, over_links, report, summarize
 from weir.bench.allreduce_worker import AllreduceSpec, Sample
 from weir.bench.line import least_seconds
 from weir.netns.cluster import network_cluster
@@ -66,8 +66,8 @@ def test_shares_of_the_line_are_of_what_has_to_travel() -> None:
     ("contender", "workers", "of_whole"), [("weir-16", 4, 2), ("weir-8", 4, 4), ("weir-8", 9, 8 / 3)]
 )
 def test_packed_values_need_less_of_the_line(contender: str, workers: int, of_whole: float) -> None:
-    whole = least_seconds("weir", 1000, workers, 10**9)
-    assert whole / least_seconds(contender, 1000, workers, 10**9) == pytest.approx(of_whole)
+    whole = least_of("weir", 1000, workers, 10**9)
+    assert whole / least_of(contender, 1000, workers, 10**9) == pytest.approx(of_whole)
 
 
 def test_ratios_shares_and_processor_time_stand_side_by_side_in_80_columns(
