@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A P4Info message, indexed by id and checked against the program it describes."""
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
@@ -15,6 +16,7 @@ from weir.softswitch.program.types import Counter, MatchKind, Meter, Register
 from weir.softswitch.state.action_profiles import ProfileLimits
 
 _T = TypeVar("_T")
+_log = logging.getLogger(__name__)
 P4Info = Any
 """``p4.config.v1.P4Info``; the stubs carry no types."""
 
@@ -140,10 +142,16 @@ class ValueSetInfo:
 
 
 class P4InfoIndex:
-    """A P4Info as the P4Runtime server asks it: objects by id, and actions by name."""
+    """A P4Info as the P4Runtime server asks it: objects by id, and actions by name.
+
+    Attributes:
+        removed: tables, by id, that the compiler has left out of the program, because no packet reaches them.
+            They are not among `tables`, nor are their meters among `direct_meters`.
+    """
 
     def __init__(self, info: P4Info) -> None:
         self.message = info
+        self.removed: dict[int, TableInfo] = {}
         counted = {counter.direct_table_id for counter in info.direct_counters}
         self.actions = {a.preamble.id: _action(a) for a in info.actions}
         self.tables = {t.preamble.id: _table(t, counted) for t in info.tables}
@@ -166,7 +174,13 @@ class P4InfoIndex:
         self._action_ids = {action.name: action.id for action in self.actions.values()}
 
     def table(self, number: int) -> TableInfo:
-        """Return the table with that id. Raises ControlError NOT_FOUND."""
+        """Return the table with that id. Raises ControlError: NOT_FOUND, UNIMPLEMENTED if removed."""
+        if number in self.removed:
+            raise ControlError(
+                Code.UNIMPLEMENTED,
+                f"table {self.removed[number].name} is not in the program: the compiler removed it, "
+                "as no packet reaches it",
+            )
         return _find(self.tables, number, "table")
 
     def profile(self, number: int) -> ProfileInfo:
@@ -201,10 +215,15 @@ class P4InfoIndex:
         return _find(self.value_sets, number, "value set")
 
     def check_against(self, program: Program) -> None:
-        """Raise ProgramError, naming the first difference, unless P4Info describes ``program``."""
+        """Raise ProgramError, naming the first difference, unless P4Info describes ``program``.
+
+        What P4Info, which p4c writes before it optimises, cannot know is taken from the program: which tables
+        are left, and the width of fields of type error.
+        """
         _check_ids(self.message)
         _check_served(self.message)
-        for table in self.tables.values():
+        self._set_removed_apart(program)
+        for table in list(self.tables.values()):
             self._check_table(table, program)
         for header, fields in self.packet_headers.items():
             for field in fields:
@@ -234,18 +253,38 @@ class P4InfoIndex:
         for value_set in self.value_sets.values():
             _check_value_set(value_set, program)
 
+    def _set_removed_apart(self, program: Program) -> None:
+        """Note which tables are not in the program. Raises ProgramError when it rather has others."""
+        self.removed = {n: table for n, table in self.tables.items() if table.name not in program.tables}
+        if not self.removed:
+            return
+        names = ", ".join(table.name for table in self.removed.values())
+        described = {table.name for table in self.tables.values()}
+        for known in program.tables.values():
+            # The compiler's own tables have no key or no entries but constant ones.
+            if known.name not in described and known.keys and not known.immutable:
+                raise _mismatch(f"table {names}", f"the program does not have it, but {known.name}")
+        _log.warning("the compiler removed table %s, which no packet reaches: it takes no entries", names)
+        self.tables = {n: table for n, table in self.tables.items() if n not in self.removed}
+        self.direct_meters = {n: meter for n, meter in self.direct_meters.items() if n not in self.removed}
+        self.profiles = {
+            n: replace(profile, tables=tuple(table for table in profile.tables if table not in self.removed))
+            for n, profile in self.profiles.items()
+            if profile.name in program.action_profiles or not self.removed.keys() >= {*profile.tables}
+        }
+
     def _check_table(self, table: TableInfo, program: Program) -> None:
-        known = program.tables.get(table.name)
-        if known is None:
-            raise _mismatch(f"table {table.name}", "the program does not have it")
+        known = program.tables[table.name]
         if [key.kind for key in known.keys] != [_KINDS.get(field.match_type) for field in table.fields]:
             raise _mismatch(f"table {table.name}", "its key is another")
         if table.counted and not known.counted:
             raise _mismatch(f"table {table.name}", "it has no direct counter")
         if table.idle_timeout and not known.ages:
             raise _mismatch(f"table {table.name}", "its entries have no idle timeout")
-        for field, key in zip(table.fields, known.keys, strict=True):
-            self._check_field(f"table {table.name}", field, key.bits)
+        widths = [key.bits for key in known.keys]
+        self.tables[table.id] = replace(
+            table, fields=self._checked(f"table {table.name}", table.fields, widths)
+        )
         profile = self.profiles[table.profile].name if table.profile in self.profiles else None
         if known.profile != profile:
             raise _mismatch(f"table {table.name}", "its action profile is another")
@@ -258,8 +297,23 @@ class P4InfoIndex:
                 raise _mismatch(f"table {table.name}", f"it has no action {action.name}")
             if len(run.params) != len(action.params):
                 raise _mismatch(f"action {action.name}", f"it has {len(run.params)} parameters")
-            for field, param in zip(action.params, run.params, strict=True):
-                self._check_field(f"action {action.name}", field, param.bits)
+            widths = [param.bits for param in run.params]
+            self.actions[number] = replace(
+                action, params=self._checked(f"action {action.name}", action.params, widths)
+            )
+
+    def _checked(
+        self, where: str, fields: Sequence[FieldInfo], widths: Sequence[int]
+    ) -> tuple[FieldInfo, ...]:
+        """Return fields that have these widths, a field of type error the program's. Raises ProgramError."""
+        found = []
+        for field, bits in zip(fields, widths, strict=True):
+            settled = (
+                field if field.bits or self._translation(field) is not None else replace(field, bits=bits)
+            )
+            self._check_field(where, settled, bits)
+            found.append(settled)
+        return tuple(found)
 
     def _check_field(self, where: str, field: FieldInfo, bits: int) -> None:
         """Raise ProgramError unless a field has so many bits, or is translated to another number of them."""

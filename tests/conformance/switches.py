@@ -4,12 +4,17 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
+from google.protobuf import text_format
+
 from tests.conformance.cases import Compiled
 from tests.harness.bmv2_stream import Bmv2Stream
 from tests.harness.soft import entry_key
 from tests.harness.target import Key
+from weir.p4runtime.schema import p4info_pb2
 from weir.softswitch.errors import ControlError
+from weir.softswitch.p4rt.p4info import P4InfoIndex
 from weir.softswitch.program.errors import ProgramError
+from weir.softswitch.program.loader import load_program
 from weir.softswitch.state.entry import Entry
 from weir.softswitch.switch import Switch
 
@@ -45,11 +50,14 @@ class Runner(Protocol):
 
 
 class SoftRunner:
-    """The soft switch, in this process."""
+    """The soft switch, in this process. It must take p4c's P4Info, too."""
 
     def __init__(self, compiled: Compiled) -> None:
+        info = text_format.Parse(compiled.p4info.read_text(), p4info_pb2.P4Info())
         try:
-            self._switch = Switch(compiled.program)
+            program = load_program(compiled.program)
+            P4InfoIndex(info).check_against(program)
+            self._switch = Switch(program)
         except ProgramError as error:
             raise RefusedError(str(error).removeprefix("the soft switch does not support ")) from error
         self._now = 0

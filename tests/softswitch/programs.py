@@ -39,7 +39,7 @@ NAMES: Final = (
     "value_sets",
 )
 
-CONTROLLED: Final = ("types", "control")
+CONTROLLED: Final = ("types", "control", "unreached")
 """Programs for tests of the control plane alone."""
 WITH_P4INFO: Final = ("matching", "meters", "profiles", "unions", "varbits", "value_sets", *CONTROLLED)
 """The programs that controllers are tested with."""
