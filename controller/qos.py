@@ -7,29 +7,50 @@ jobs run.
     qos:
       priorities: true                 # false: all classes but the reliable one share the lowest queue
       spray: round_robin               # or random, least_loaded, hash
-      classes:                         # by DSCP; what is not given stays as it is by default
-        48: {trim_at: 16, mark_at: 12}
+      classes:                         # by DSCP or its name; what is not given stays as it is by default
+        AF13: {trim_at: 12}            # the smallest magnitudes of the back layers
         0: {drop_at: 40, mark_at: never}
       losses:
-        - {switch: leaf1, port: 5, direction: egress, dscp: 8, probability: 0.01}
+        - {switch: leaf1, port: 5, direction: egress, dscp: AF11, probability: 0.01}
       queues:                          # BMv2 only: a soft switch takes rates and depths on its command line
         - {switch: leaf1, port: 5, rate_pps: 2000, depth: 64}
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from types import MappingProxyType
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from weir.wire.definition import BEST_EFFORT_DSCP, LAYER_CLASSES, RELIABLE_DSCP, SprayMode, dscp
+from weir.wire.definition import (
+    BEST_EFFORT_DSCP,
+    LAYER_CLASSES,
+    MAGNITUDE_CLASSES,
+    RELIABLE_DSCP,
+    SprayMode,
+    dscp,
+)
 
+
+def _code_point(given: object) -> object:
+    """Return the DSCP that AFxy (RFC 2597) or CSx (RFC 2474) names; anything else as it is."""
+    if isinstance(given, str):
+        if forwarding := re.fullmatch(r"AF([1-4])([1-3])", given, re.IGNORECASE):
+            return 8 * int(forwarding[1]) + 2 * int(forwarding[2])
+        if selector := re.fullmatch(r"CS([0-7])", given, re.IGNORECASE):
+            return 8 * int(selector[1])
+    return given
+
+
+_OLD_LAYERS: Final = range(8, 56, 8)  # CS1 to CS6, which topology files for wire version 2 name
 NEVER: Final = 0xFFFF  # a threshold that no queue reaches
 DROP_PORT: Final = 511  # v1model's bit<9> drop port; nothing can be attached to it
 
 Threshold = Annotated[int, Field(ge=0, lt=NEVER)] | Literal["never"]
-Dscp = Annotated[int, Field(ge=0, lt=64)]
+Dscp = Annotated[int, BeforeValidator(_code_point), Field(ge=0, lt=64)]
 Port = Annotated[int, Field(ge=1, lt=DROP_PORT)]
 SprayName = Literal["hash", "round_robin", "random", "least_loaded"]
 Direction = Literal["ingress", "egress"]
@@ -84,12 +105,26 @@ class Enqueue:
     drop_at: int = NEVER
 
 
+TRIM_AT: Final = (16, 32, 48)  # by magnitude class
+"""Thresholds staggered as WRED's often are, each precedence beginning where the one before has lost all:
+while the loss of the smallest packets holds a queue at 16, no larger one is lost. The first is above mark_at,
+so that senders slow down before anything is lost; the last leaves a quarter of the usual 64 places to what
+may not be trimmed. The distances are our choice."""
+
+WEIR_CLASSES: Final[Mapping[int, tuple[int, int]]] = MappingProxyType(
+    {
+        dscp(layer, magnitude): (layer, magnitude)
+        for layer, magnitude in product(range(LAYER_CLASSES), range(MAGNITUDE_CLASSES))
+    }
+)
+"""Layer class and magnitude class that a DSCP stands for."""
+
 DEFAULT_CLASSES: Final[Mapping[int, Enqueue]] = MappingProxyType(
     {
         RELIABLE_DSCP: Enqueue(queue=RELIABLE_DSCP >> 3, mark_at=12),
         **{
-            dscp(layer): Enqueue(queue=dscp(layer) >> 3, trim_at=16, mark_at=12)
-            for layer in range(LAYER_CLASSES)
+            code: Enqueue(queue=code >> 3, trim_at=TRIM_AT[magnitude], mark_at=12)
+            for code, (_, magnitude) in WEIR_CLASSES.items()
         },
         BEST_EFFORT_DSCP: Enqueue(queue=0, mark_at=20),
     }
@@ -104,6 +139,27 @@ class Qos(_Model):
     spray: SprayName = "round_robin"
     losses: tuple[Loss, ...] = ()
     queues: tuple[QueueSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _trims_what_can_be_trimmed(self) -> "Qos":
+        for code, said in self.classes.items():
+            if said.trim_at not in {None, "never"} and code not in WEIR_CLASSES:
+                old = f" (CS{code >> 3} was a layer class of wire version 2)" if code in _OLD_LAYERS else ""
+                raise ValueError(f"classes: DSCP {code} has trim_at, but only AF11 to AF43 are trimmed{old}")
+        return self
+
+    @model_validator(mode="after")
+    def _keeps_order(self) -> "Qos":
+        treatments = self.treatments()
+        for layer in range(LAYER_CLASSES):
+            limits = [treatments[dscp(layer, magnitude)].trim_at for magnitude in range(MAGNITUDE_CLASSES)]
+            if limits != sorted(limits):
+                x = dscp(layer) >> 3
+                raise ValueError(
+                    f"classes: trim_at must not fall from AF{x}3 to AF{x}1, the largest magnitudes; "
+                    f"it would be {', '.join(map(_word, limits))}"
+                )
+        return self
 
     @model_validator(mode="after")
     def _once(self) -> "Qos":
@@ -148,10 +204,14 @@ def class_name(code: int) -> str:
         return "reliable"
     if code == BEST_EFFORT_DSCP:
         return "best effort"
-    for layer in range(LAYER_CLASSES):
-        if code == dscp(layer):
-            return f"layer class {layer}"
+    if code in WEIR_CLASSES:
+        layer, magnitude = WEIR_CLASSES[code]
+        return f"AF{code >> 3}{code >> 1 & 3} layer {layer}, magnitude {magnitude}"
     return ""
+
+
+def _word(threshold: int) -> str:
+    return "never" if threshold == NEVER else str(threshold)
 
 
 def _packets(said: int | Literal["never"] | None, default: int) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from weir.controller.qos import ClassSpec, Qos
+from weir.controller.qos import WEIR_CLASSES, ClassSpec, Qos
 from weir.controller.topology import leaf_spine
 from weir.host_agent.collectives import limbs, quantize
 from weir.host_agent.flows import (
@@ -163,7 +163,7 @@ def budgeted(digest: Digest) -> None:
         magnitudes = (words(f"magnitudes {block}", 60) % d.MAGNITUDE_CLASSES).astype(np.uint8)
         accounts = (words(f"accounts {block}", 60) % 3).astype(np.uint16)
         service = ServiceClass(
-            layer=3 + number,
+            layer=2 + number,
             magnitudes=magnitudes,
             accounts=accounts,
             budgets=np.array([0, 4 * block, 9 * block], np.uint64),
@@ -179,7 +179,7 @@ def budgeted(digest: Digest) -> None:
 
 def two_tiers(digest: Digest) -> None:
     """Three racks and two spines with other people's traffic, congestion, and losses on the way."""
-    classes = {d.dscp(layer): ClassSpec(trim_at=12) for layer in range(d.LAYER_CLASSES)}
+    classes = {code: ClassSpec(trim_at=12) for code in WEIR_CLASSES}
     topology = leaf_spine(3, 2, 3, target="soft", qos=Qos(classes=classes, spray="random"))
     link = LinkSpec(200_000_000, Faults(delay=5_000, jitter=20_000, loss=0.01, duplicate=0.01))
     with Network(topology, seed=5, link=link, queueing=Queueing(depth_packets=48)) as network:
@@ -203,7 +203,7 @@ def two_tiers(digest: Digest) -> None:
 
 def parameter_server(digest: Digest) -> None:
     """Workers push with a budget to a server in another rack and pull, over faulty links."""
-    classes = {d.dscp(layer): ClassSpec(trim_at=8) for layer in range(d.LAYER_CLASSES)}
+    classes = {code: ClassSpec(trim_at=8) for code in WEIR_CLASSES}
     topology = leaf_spine(2, 2, 2, target="soft", qos=Qos(classes=classes))
     link = LinkSpec(100_000_000, Faults(delay=5_000, jitter=30_000, loss=0.02, duplicate=0.02))
     with Network(topology, seed=3, link=link) as network:
@@ -305,7 +305,7 @@ def packets(digest: Digest) -> None:
         payload = packet.encode()
         assert Packet.decode(payload) == packet
         digest.put(payload, *(framer.wrap(payload, random.getrandbits(8)) for framer in framers))
-    head = flow_codec.Head(flow=0xC0FFEE42, worker=3, tensor=9, count=40, layer=5, magnitude=2)
+    head = flow_codec.Head(flow=0xC0FFEE42, worker=3, tensor=9, count=40, layer=3, magnitude=2)
     bits = np.array([random.random() < 0.5 for _ in range(33)])
     terms = flow_codec.Terms((100, 2000), (0, 300))
     for made in (
@@ -320,13 +320,13 @@ def packets(digest: Digest) -> None:
 
 
 SCENARIOS: dict[Callable[[Digest], None], str] = {
-    every_op_and_block: "c74ed7174f036d63b2886a303e7dd055a12901ed9399015125538509ba8425a0",
-    filled: "72bd8911308915380caf7529c1cf02a6ca5d4b4a060de70fb52467b7205d3681",
-    budgeted: "f14800f8f7e6440b7342aaa6e1c5e70b45e0ea13bb52c8ae3ebff7d66615cb50",
-    two_tiers: "c7212332573488d1a20b653799722fa77410c23b0578813b6a28e47b63046ab7",
-    parameter_server: "366e1675abfa78feb12501ee198460b08ef832dd2e91323b0b0f241662411ce9",
+    every_op_and_block: "74abacd3f075040e12968b57f6f484a9e15412918c5e0e3724a9ea141f120dbe",
+    filled: "f86c5c9c821a56eb36afce0225d85ad8d71ab95c22ba86c4cbf5fbb6c72e7583",
+    budgeted: "9925b67b3ec60d6d587410e98626d6ddbc29531cc5dcee288622160117b2f223",
+    two_tiers: "d60899309fd6bb9e7068cb4f62b4bd837f115ac53c1a07a8d2303127c35ec3f7",
+    parameter_server: "d41160126d1d4e473d3f071a756bb26c3e398a1e1e8bfc46dab486c26cd31031",
     fixed_point: "1ce4de608a1cddf819b159536ebb7811953c273f57818acc40a51107917adef6",
-    packets: "b078bf2f2ef693af9f9e241120791aafbfb27709e4214b5b8ccae67dd7c16758",
+    packets: "3540d3cc2af232d825802f87e5b0000765c9a48a42c25ba33f92e1ae3b5ab08f",
 }
 
 

@@ -40,8 +40,8 @@ WHOLE_PATH: Final = 0x7FFF  # a path has at most three such numbers, the worker'
 AUDIENCE_EXCEPT: Final = 0x8000  # with a path: every worker but this one gets the lanes of a result
 AUDIENCE_ALL: Final = 0xFFFF  # every worker
 
-LAYER_CLASSES: Final = 6  # 0: the front layers, which the next forward pass needs first
-MAGNITUDE_CLASSES: Final = 4  # 0: blocks of the smallest mean |g| of their tensor
+LAYER_CLASSES: Final = 4  # 0: the front layers, which the next forward pass needs first
+MAGNITUDE_CLASSES: Final = 3  # 0: blocks of the smallest mean |g| of their tensor
 RELIABLE_DSCP: Final = 56  # CS7: packets without lanes or data, and what is sent again
 BEST_EFFORT_DSCP: Final = 0  # everything that is not Weir's
 NOT_ECT: Final = 0  # ECN of packets that may be trimmed
@@ -276,11 +276,18 @@ FLOW: Final = Header(
 HEADERS: Final = (WEIR, COLUMN, FLOW)
 
 
-def dscp(layer: int) -> int:
-    """Return the DSCP of a layer class: CS6 for the front layers down to CS1 for the back ones."""
+def dscp(layer: int, magnitude: int = MAGNITUDE_CLASSES - 1) -> int:
+    """Return the DSCP of a layer and a magnitude class: Assured Forwarding, AFxy (RFC 2597).
+
+    x is 4 for the front layers down to 1 for the back ones; y, the drop precedence, 3 for the smallest
+    magnitudes, which a congested network drops first, down to 1 for the largest. What may not be lost travels
+    with y = 1 whatever its magnitude. Raises ValueError for a class that there is not.
+    """
     if not 0 <= layer < LAYER_CLASSES:
         raise ValueError(f"layer class {layer} is not in 0..{LAYER_CLASSES - 1}")
-    return 8 * (LAYER_CLASSES - layer)
+    if not 0 <= magnitude < MAGNITUDE_CLASSES:
+        raise ValueError(f"magnitude class {magnitude} is not in 0..{MAGNITUDE_CLASSES - 1}")
+    return 8 * (LAYER_CLASSES - layer) + 2 * (MAGNITUDE_CLASSES - magnitude)
 
 
 def path(*numbers: int) -> int:

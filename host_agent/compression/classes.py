@@ -2,14 +2,13 @@
 """The importance of a part of a gradient: its layer class, and the magnitude class of each of its blocks.
 
 The layer class says how soon the next forward pass needs the parameter: it decides which of the network's
-queues a bucket's packets wait in. The magnitude class says how much the block contributes: together they
-decide how much of it may go missing (``weir.host_agent.compression.loss_policy``). Both are this worker's own
-view; workers need not agree.
+queues a bucket's packets wait in. The magnitude class says how much the block contributes: it decides what a
+congested queue drops first, and together they decide how much may go missing
+(``weir.host_agent.compression.loss_policy``). Both are this worker's own view; workers need not agree.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,8 +30,8 @@ def layer_classes(sizes: Sequence[int]) -> list[int]:
 
     Example::
 
-        layer_classes([10, 10, 10, 10, 10, 10])   # [0, 1, 2, 3, 4, 5]
-        layer_classes([10, 1000, 10])             # [0, 2, 5]
+        layer_classes([10, 10, 10, 10])   # [0, 1, 2, 3]
+        layer_classes([10, 1000, 10])     # [0, 1, 3]
     """
     ends = np.cumsum(np.asarray(sizes, np.int64))
     if not ends.size or not ends[-1]:
@@ -74,65 +73,26 @@ class LayerClasses:
         return [list(self._classes.values()).count(found) for found in range(LAYER_CLASSES)]
 
 
-@dataclass(frozen=True)
-class Magnitudes:
-    """The classifier's findings in one vector. classes: of each block; quartiles: to be adopted, by name."""
+def magnitude_classes(layout: BucketLayout, vector: torch.Tensor) -> npt.NDArray[np.uint8]:
+    """Return the magnitude class of every block of ``vector`` (float32, spread by ``layout``).
 
-    classes: npt.NDArray[np.uint8]
-    quartiles: Mapping[str, npt.NDArray[np.float32]]
-
-
-class MagnitudeClassifier:
-    """Sorts the blocks of each tensor into MAGNITUDE_CLASSES by their mean |g|, 3 being the largest.
-
-    A block is compared with the tensor's quartiles of the steps before, an exponential average: one noisy
-    step does not move the bounds by much. Blocks that are zero count nowhere: with a sparsifier the quartiles
-    are those of what is sent. A tensor seen for the first time is compared with its own quartiles.
-
-    decay: weight of the past in the average, in [0, 1). Gradients shrink as training goes on, so a long
-    memory takes too many blocks for small ones; docs/calibrate.md has what was measured.
+    The blocks of each tensor that are not zero are sorted by their mean |g| and cut into MAGNITUDE_CLASSES
+    equal parts, 0 the smallest; equal blocks are in one class, the larger. Nothing is remembered of other
+    steps: what meets in a queue is of one step, and bounds from steps before would put nearly all of a step
+    whose gradients are larger, or smaller, into one class.
     """
-
-    def __init__(self, decay: float = 0.5) -> None:
-        if not 0.0 <= decay < 1.0:
-            raise ValueError(f"decay is {decay!r}: it is the weight of the past, at least 0 and below 1")
-        self.decay = decay
-        self._quartiles: dict[str, npt.NDArray[np.float32]] = {}
-
-    def classify(self, layout: BucketLayout, vector: torch.Tensor) -> Magnitudes:
-        """Return the classes of the blocks of ``vector`` (float32, spread by ``layout``); changes nothing
-        yet.
-        """
-        sums = torch.linalg.vector_norm(vector.view(-1, layout.packet_block), ord=1, dim=1)
-        means = (sums / layout.block_lengths).clamp_(max=_LARGEST).numpy()
-        now, seen = _quartiles(layout, means)
-        known = [self._quartiles.get(segment.name) for segment in layout]
-        before = np.stack([now[i] if limits is None else limits for i, limits in enumerate(known)])
-        classes = (means[:, np.newaxis] >= before[layout.owners]).sum(axis=1, dtype=np.uint8)
-        classes[means == 0] = 0
-        average = now + np.float32(self.decay) * (before - now)
-        names = [segment.name for segment in layout]
-        return Magnitudes(classes, {names[i]: average[i] for i in np.flatnonzero(seen)})
-
-    def adopt(self, magnitudes: Magnitudes) -> None:
-        """Make what was found part of the average: once for every vector that was delivered."""
-        self._quartiles.update(magnitudes.quartiles)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the averages by parameter name."""
-        return {name: torch.tensor(quartiles) for name, quartiles in self._quartiles.items()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace all averages by a copy of saved ones."""
-        self._quartiles = {name: quartiles.numpy().copy() for name, quartiles in state.items()}
+    sums = torch.linalg.vector_norm(vector.view(-1, layout.packet_block), ord=1, dim=1)
+    means = (sums / layout.block_lengths).clamp_(max=_LARGEST).numpy()
+    bounds = _quantiles(layout, means)[layout.owners]
+    classes: npt.NDArray[np.uint8] = (means[:, np.newaxis] >= bounds).sum(axis=1, dtype=np.uint8)
+    classes[means == 0] = 0
+    return classes
 
 
-def _quartiles(
-    layout: BucketLayout, means: npt.NDArray[np.float32]
-) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Return each tensor's quartiles, a row each, and whether it has a block that is not zero.
+def _quantiles(layout: BucketLayout, means: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Return, in a row for each tensor, the least mean of each class but the first.
 
-    They are three of its means: a quarter, a half, three quarters of those that are not zero are below them.
+    Of those of its means that are not zero; a tensor that has none has a row without meaning.
     """
     tensors = len(layout.segments)
     blocks = np.bincount(layout.owners, minlength=tensors)
@@ -141,4 +101,4 @@ def _quartiles(
     places = (blocks - zeros)[:, np.newaxis] * np.arange(1, MAGNITUDE_CLASSES) // MAGNITUDE_CLASSES
     firsts = np.cumsum(blocks) - blocks + zeros
     seen = blocks > zeros
-    return ordered[np.where(seen[:, np.newaxis], firsts[:, np.newaxis] + places, 0)], seen
+    return ordered[np.where(seen[:, np.newaxis], firsts[:, np.newaxis] + places, 0)]

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.float_sum import Contribution, encode, packet_block_of
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, LaneFormat, WholeLanes, lane_format
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.classes import LayerClasses, Magnitudes
+from weir.host_agent.compression.classes import LayerClasses
 from weir.host_agent.compression.encodings import (
     SCALE_BLOCK,
     Encoder,
@@ -211,13 +212,13 @@ class GradientExchange:
             dense=not selection.everything,
             notes=notes,
         )
-        magnitudes = self.gradients.classify(selection.layout, on_host)
-        budgets = self._budgets(service, selection, magnitudes, contribution)
+        classes = self.gradients.classify(selection.layout, on_host)
+        budgets = self._budgets(service, selection, classes, contribution)
         summed, report = contribution.add(communicator, keep=self.gradients.keeps_rounding, service=budgets)
         packed_total = torch.from_numpy(summed.values()).to(bucket.device)
         total = selection.unpack(packed_total)
         layout.collect(self.gradients.sparsifier.decode(total), bucket)
-        self._settle(choice, selection, packed, contribution, report, magnitudes)
+        self._settle(choice, selection, packed, contribution, report)
         if self.gradients.observes:
             with clock.time("observing"):
                 self.gradients.observe(layout, total, selection.union(total))
@@ -257,7 +258,6 @@ class GradientExchange:
         packed: torch.Tensor,
         contribution: Contribution,
         report: ReduceReport,
-        magnitudes: Magnitudes | None,
     ) -> None:
         """Keep what the sum did not include."""
         undelivered = choice.compensated
@@ -272,19 +272,19 @@ class GradientExchange:
             chosen = torch.from_numpy((lost if places is None else places[lost]).astype(np.int64))
             blocks[chosen] = packed.view(blocks.shape)[chosen]
             undelivered = selection.unpack(blocks.view(-1))
-        self.gradients.settle(choice, undelivered, magnitudes)
+        self.gradients.settle(choice, undelivered)
 
     def _budgets(
         self,
         service: ServiceClass,
         selection: Selection,
-        magnitudes: Magnitudes | None,
+        classes: npt.NDArray[np.uint8] | None,
         contribution: Contribution,
     ) -> ServiceClass:
         """Return the classes and budgets of the blocks that ``mine`` has lanes of."""
-        if magnitudes is None or not contribution.lanes.size:
+        if classes is None or not contribution.lanes.size:
             return service
-        classes, places, occupied = magnitudes.classes, contribution.places(), contribution.occupied()
+        places, occupied = contribution.places(), contribution.occupied()
         if places is not None:
             sent_here, occupied = occupied, np.zeros(classes.size, np.bool_)
             occupied[places] = sent_here
@@ -317,17 +317,16 @@ class GradientExchange:
         self.step = state["step"]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is shared, and this worker's residuals and classes: enough to go on bit for bit."""
+        """Return what is shared, and this worker's residuals: enough to go on bit for bit."""
         return {**self.shared_state(), **self.gradients.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state_dict`` gave on this worker; ValueError when it is of other parameters."""
-        for what in ("residuals", "quartiles"):
-            unknown = sorted(set(state[what]) - self._names)
-            if unknown:
-                raise ValueError(
-                    f"the saved state has {what} of parameters this module lacks: {', '.join(unknown)}"
-                )
+        unknown = sorted(set(state["residuals"]) - self._names)
+        if unknown:
+            raise ValueError(
+                f"the saved state has residuals of parameters this module lacks: {', '.join(unknown)}"
+            )
         self.load_shared_state(state)
         self.gradients.load_state_dict(state)
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment, Span, spans_of
-from weir.host_agent.compression.classes import MagnitudeClassifier, Magnitudes
+from weir.host_agent.compression.classes import magnitude_classes
 from weir.host_agent.compression.error_feedback import ErrorFeedback
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier
@@ -54,7 +56,7 @@ def _matches(pattern: str, name: str, dimensions: int) -> bool:
 
 
 class LocalGradients:
-    """One worker's sparsifier, residuals and magnitude classes, from step to step.
+    """One worker's sparsifier and residuals, from step to step.
 
     Args:
         sparsifier: chooses what is sent.
@@ -83,7 +85,6 @@ class LocalGradients:
         self.policy = policy
         keeps = not sparsifier.sends_all or not policy.lossless or coarse
         self.feedback = ErrorFeedback() if error_feedback and keeps else None
-        self.classifier = None if policy.lossless else MagnitudeClassifier()
 
     def join(self, module: torch.nn.Module, rank: int, workers: int) -> None:
         """Take the module's parameters and a place in a group; again when either has changed.
@@ -109,13 +110,11 @@ class LocalGradients:
             self.feedback.compensate(layout, vector)
         return vector
 
-    def classify(self, layout: BucketLayout, vector: torch.Tensor) -> Magnitudes | None:
-        """Return the classes of the blocks of what is sent; None when nothing can be lost. Changes
-        nothing.
-        """
-        if self.classifier is None or not layout.length:
+    def classify(self, layout: BucketLayout, vector: torch.Tensor) -> npt.NDArray[np.uint8] | None:
+        """Return the magnitude classes of the blocks of what is sent; None when nothing can be lost."""
+        if self.policy.lossless or not layout.length:
             return None
-        return self.classifier.classify(layout, vector)
+        return magnitude_classes(layout, vector)
 
     def _chosen(self, layout: BucketLayout, vector: torch.Tensor) -> torch.Tensor:
         """Return what is chosen of each parameter, of each by itself; good until the next call.
@@ -173,27 +172,19 @@ class LocalGradients:
         """
         return self.feedback is not None and (self.coarse or not self.sparsifier.sends_all)
 
-    def settle(self, choice: Choice, undelivered: torch.Tensor, magnitudes: Magnitudes | None = None) -> None:
+    def settle(self, choice: Choice, undelivered: torch.Tensor) -> None:
         """Take note of what no sum included of this worker: compensated minus delivered.
 
         To be called once for each vector, when its sum is there. ``undelivered`` must not change any more.
-        magnitudes: what ``classify`` said of what was sent.
         """
         if self.feedback is not None:
             self.feedback.keep(choice.layout, undelivered)
-        if self.classifier is not None and magnitudes is not None:
-            self.classifier.adopt(magnitudes)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of what is this worker's own: residuals and classes."""
-        return {
-            "residuals": self.feedback.state_dict() if self.feedback is not None else {},
-            "quartiles": self.classifier.state_dict() if self.classifier is not None else {},
-        }
+        """Return a copy of what is this worker's own: residuals."""
+        return {"residuals": self.feedback.state_dict() if self.feedback is not None else {}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state_dict`` gave; what these settings do not use is left out."""
         if self.feedback is not None:
             self.feedback.load_state_dict(state["residuals"])
-        if self.classifier is not None:
-            self.classifier.load_state_dict(state["quartiles"])

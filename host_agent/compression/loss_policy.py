@@ -28,10 +28,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 # The shape of a policy made from one number, after what DLCP reports: models stood 1.1 % loss in front layers
 # but 0.4 % in back layers, 1.6 % of small gradients but 0.1 % of large ones.
-LAYER_SHAPE: Final = tuple(1 - 0.12 * layer for layer in range(LAYER_CLASSES))
-MAGNITUDE_SHAPE: Final = (2.0, 1.3, 0.6, 0.1)  # mean 1: quarters of a tensor that use theirs up lose p of it
+LAYER_SHAPE: Final = (1.0, 0.8, 0.6, 0.4)
+MAGNITUDE_SHAPE: Final = (1.9, 1.0, 0.1)  # mean 1: thirds of a tensor that use theirs up lose p of it
 
 _ROUNDING: Final = 1e-6  # lanes: a product such as 0.29 * 100 must not lose a whole one to binary fractions
+_OLD_TABLE: Final = [4] * 6  # magnitude classes of each layer class before wire version 3
 _MOST_ACCOUNTS: Final = 1 << 16
 
 
@@ -77,9 +78,11 @@ class LossPolicy(BaseModel):
     def _is_a_table(cls, rows: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
         if len(rows) != LAYER_CLASSES or any(len(row) != MAGNITUDE_CLASSES for row in rows):
             found = ", ".join(str(len(row)) for row in rows)
+            old = [len(row) for row in rows] == _OLD_TABLE
             raise ValueError(
                 f"{LAYER_CLASSES} rows (layer classes) of {MAGNITUDE_CLASSES} shares (magnitude classes) "
                 f"are needed, these are {len(rows)} of {found or 'none'}"
+                + ("; it was made for the classes of wire version 2: calibrate again" if old else "")
             )
         return rows
 

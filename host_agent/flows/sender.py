@@ -189,9 +189,11 @@ class FlowSender:
         return min((time for time in times if time is not None), default=None)
 
     def urgency(self, now: int) -> int | None:
-        """Return the DSCP of the packet that would be sent next; None when there is none."""
+        """Return the class (DSCP without drop precedence) of the packet that would be sent next; None when
+        there is none.
+        """
         chosen = self._choose(now)
-        return None if chosen is None else chosen[0]
+        return None if chosen is None else chosen[0] >> 3
 
     def next(self, now: int) -> Datagram | None:
         """Return the next packet to send now."""
@@ -218,7 +220,7 @@ class FlowSender:
             counts.chunks += 1
             counts.resent += step is _Step.RESEND
             if not chunk.protected:
-                ecn = NOT_ECT
+                code, ecn = dscp(tensor.layer, chunk.head.magnitude), NOT_ECT
                 counts.droppable += 1
         counts.packets += 1
         counts.bytes += FRAME_OVERHEAD + len(payload)

@@ -5,7 +5,7 @@ Example::
 
     # two accounts of a vector of four blocks: the first loses nothing, the second up to 512 lanes
     service = ServiceClass(
-        layer=5, accounts=np.array([0, 0, 1, 1], np.uint16), budgets=np.array([0, 512], np.uint64)
+        layer=3, accounts=np.array([0, 0, 1, 1], np.uint16), budgets=np.array([0, 512], np.uint64)
     )
     reducer.reduce(lanes, Op.ADD, 256, service)
 """

@@ -148,6 +148,7 @@ struct metadata_t {
     bit<32> included; // mask of workers whose lanes are in the sums
     bit<16> count; // how many workers' they are
     bit<8> flags; // PROTECTED, CONGESTED and DISAGREE of the packets that the cell is made of
+    bit<8> magnitudes; // the greatest of their magnitude classes, in unary
     bit<32> check; // fingerprint of the operation that the cell is about: the round's first packet's
 }
 

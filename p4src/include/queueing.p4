@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Which queue a packet joins, and what becomes of it when that queue is deep: the selective treatment of DLCP
-// and MLT, by DSCP and ECN, with limits in table entries that the controller changes while jobs run.
+// and MLT, by DSCP and ECN, with limits in table entries that the controller changes while jobs run. The DSCP is
+// AFxy: all drop precedences y of a layer class x share a queue, where each has limits of its own.
 //
 //   the packet is                                     depth reaches    then
 //   ─────────────────────────────────────────────────────────────────────────────────────────────

@@ -40,17 +40,21 @@ control Room(inout headers_t hdr, inout metadata_t meta) {
 }
 
 // Ingress, after Room and Tree. The packet that completed its round and one that repeats it get the same
-// payload but for hdr.weir.worker. Block indices and classes are the packet's own.
+// payload but for hdr.weir.worker. Block indices and layer class are the packet's own; the magnitude class is the
+// greatest of what was added.
 control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    // DSCP of the packet's layer class, as wire.definition.dscp has it. What nobody gave up is ECN-capable.
+    // AFxy as wire.definition.dscp has it. What nobody gave up is ECN-capable, and the last to be dropped.
     action sums(bit<4> kind, bit<8> flags) {
+        bit<6> magnitude = (bit<6>)meta.magnitudes[0:0] + (bit<6>)meta.magnitudes[1:1];
+        hdr.weir.magnitude = (bit<4>)magnitude;
         hdr.weir.kind = kind;
         hdr.weir.flags = flags;
         hdr.weir.groups = meta.written;
         hdr.weir.included = meta.included;
         hdr.weir.count = meta.count;
         hdr.weir.check = meta.check;
-        hdr.ipv4.dscp = ((bit<6>)LAYER_CLASSES - (bit<6>)hdr.weir.layer) << 3;
+        hdr.ipv4.dscp = ((bit<6>)LAYER_CLASSES - (bit<6>)hdr.weir.layer) << 3
+            | (flags & FLAG_PROTECTED != 0 ? 1 : (bit<6>)MAGNITUDE_CLASSES - magnitude) << 1;
         hdr.ipv4.ecn = flags & FLAG_PROTECTED != 0 ? ECT : NOT_ECT;
         meta.made = true;
     }

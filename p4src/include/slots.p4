@@ -49,7 +49,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     register<bit<32>>(CELLS) includeds; // mask of those whose lanes were added
     register<bit<16>>(CELLS) counts; // of workers whose lanes were added
     register<bit<8>>(CELLS) writtens; // lane groups that hold data of this round
-    register<bit<8>>(CELLS) marks; // PROTECTED, CONGESTED and DISAGREE of what was added, and FINAL
+    register<bit<16>>(CELLS) marks; // magnitudes of what was added; PROTECTED, CONGESTED, DISAGREE of it, and FINAL
     register<bit<32>>(CELLS) checks; // fingerprint of the operation, as the round's first packet had it
 
     const bit<8> FINAL = 0x80; // the cell holds the spine's result
@@ -65,7 +65,10 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         includeds.read(meta.included, meta.cell);
         counts.read(meta.count, meta.cell);
         writtens.read(meta.written, meta.cell);
-        marks.read(meta.flags, meta.cell);
+        bit<16> both;
+        marks.read(both, meta.cell);
+        meta.magnitudes = both[15:8];
+        meta.flags = both[7:0];
         checks.read(meta.check, meta.cell);
     }
 
@@ -75,6 +78,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.count = 0;
         meta.written = 0;
         meta.flags = 0;
+        meta.magnitudes = 0;
         meta.check = hdr.weir.check;
         meta.first = true;
     }
@@ -85,16 +89,18 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
             | (hdr.weir.check == meta.check ? 0 : FLAG_DISAGREE);
     }
 
-    // Data of the cell. Congestion that the packet met is everybody's.
+    // Data of the cell. Congestion that the packet met is everybody's. Magnitude classes are kept in unary, so
+    // that OR finds the greatest.
     action store() {
         meta.flags = meta.flags | (hdr.ipv4.ecn == CE ? FLAG_CONGESTED : 0)
             | (hdr.weir.flags & (hdr.weir.groups != 0 ? FLAG_PROTECTED | FLAG_CONGESTED : FLAG_CONGESTED));
+        meta.magnitudes = meta.magnitudes | (hdr.weir.groups != 0 ? (8w1 << hdr.weir.magnitude) - 1 : 0);
         meta.adds = true;
         meta.written = hdr.weir.groups | meta.written;
         includeds.write(meta.cell, meta.included);
         counts.write(meta.cell, meta.count);
         writtens.write(meta.cell, meta.written);
-        marks.write(meta.cell, meta.flags);
+        marks.write(meta.cell, meta.magnitudes ++ meta.flags);
     }
 
     // A packet without lanes is seen, but not included: there was nothing to add, or it was given up.
@@ -120,6 +126,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.included = hdr.weir.included;
         meta.count = hdr.weir.count;
         meta.flags = FINAL | (meta.flags & FLAG_DISAGREE);
+        meta.magnitudes = 0;
         store();
     }
 

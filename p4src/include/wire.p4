@@ -17,8 +17,8 @@
 @noWarn("unused") const bit<16> WHOLE_PATH = 0x7fff;
 @noWarn("unused") const bit<16> AUDIENCE_EXCEPT = 0x8000;
 @noWarn("unused") const bit<16> AUDIENCE_ALL = 0xffff;
-@noWarn("unused") const bit<4> LAYER_CLASSES = 0x6;
-@noWarn("unused") const bit<4> MAGNITUDE_CLASSES = 0x4;
+@noWarn("unused") const bit<4> LAYER_CLASSES = 0x4;
+@noWarn("unused") const bit<4> MAGNITUDE_CLASSES = 0x3;
 @noWarn("unused") const bit<6> RELIABLE_DSCP = 0x38;
 @noWarn("unused") const bit<6> BEST_EFFORT_DSCP = 0x0;
 @noWarn("unused") const bit<2> NOT_ECT = 0x0;

@@ -100,7 +100,7 @@ def test_a_hangup_brings_new_settings_and_a_mistake_changes_nothing(
     process, address = started
 
     def trim_at() -> int:
-        (row,) = [c for c in json.loads(told())["switches"][0]["classes"] if c["dscp"] == 48]
+        (row,) = [c for c in json.loads(told())["switches"][0]["classes"] if c["dscp"] == 38]
         return int(row["trim_at"])
 
     def told() -> str:
@@ -116,11 +116,11 @@ def test_a_hangup_brings_new_settings_and_a_mistake_changes_nothing(
 
     written = json.loads(topology.read_text())
     assert trim_at() == 16
-    rewrite(qos={"classes": {"48": {"trim_at": 5}}})
+    rewrite(qos={"classes": {"AF43": {"trim_at": 5}}})
     until(lambda: trim_at() == 5)
-    rewrite(hosts=[], qos={"classes": {"48": {"trim_at": 6}}})
+    rewrite(hosts=[], qos={"classes": {"AF43": {"trim_at": 6}}})
     logged("hosts changed, but only qos may while the controller runs")
-    rewrite(qos={"classes": {"48": {"trim_at": "soon"}}})
+    rewrite(qos={"classes": {"AF43": {"trim_at": "soon"}}})
     logged("is not a valid topology")
     assert trim_at() == 5
 
@@ -135,7 +135,7 @@ def test_a_busy_leaf_is_shown_with_its_paths_queues_classes_and_losses() -> None
     ]
     classes = [
         agent_pb2.ClassStatus(
-            dscp=48, name="layer class 0", queue=6, trim_at=16, mark_at=12, drop_at=65535, traffic=traffic(57)
+            dscp=38, name="AF43", queue=4, trim_at=16, mark_at=12, drop_at=65535, traffic=traffic(57)
         )
     ]
     paths = [
@@ -161,7 +161,7 @@ def test_a_busy_leaf_is_shown_with_its_paths_queues_classes_and_losses() -> None
     assert "1 spine1 1 (1.0 kB) 25.0%" in rows
     assert "3 spine3 3 (3.0 kB) 75.0%" in rows
     assert "6 50 (50.0 kB) 7 (7.0 kB) 3 (3.0 kB) 0" in rows
-    assert "48 layer class 0 6 16 12 never 57 (57.0 kB)" in rows
+    assert "38 AF43 4 16 12 never 57 (57.0 kB)" in rows
     assert "3 egress all 0.01" in rows
 
 

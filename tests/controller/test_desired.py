@@ -279,11 +279,11 @@ def test_the_classes_of_a_lost_spine_are_spread_over_the_others() -> None:
 
 
 def test_qos_is_written_to_every_switch_and_losses_to_their_own() -> None:
-    changed = RACKS.model_copy(update={"qos": Qos(classes={48: ClassSpec(trim_at=3)}, losses=LOSSES)})
+    changed = RACKS.model_copy(update={"qos": Qos(classes={38: ClassSpec(trim_at=3)}, losses=LOSSES)})
     for switch in RACKS.switches:
         classes = params(desired_state(changed, switch, []), queueing.CLASSES)
-        assert classes[48,] == {"queue": 6, "trim_at": 3, "mark_at": 12, "drop_at": 65535}
-        assert set(classes) == {(dscp,) for dscp in (0, 8, 16, 24, 32, 40, 48, 56)}
+        assert classes[38,] == {"queue": 4, "trim_at": 3, "mark_at": 12, "drop_at": 65535}
+        assert set(classes) == {(dscp,) for dscp in (0, 10, 12, 14, 18, 20, 22, 26, 28, 30, 34, 36, 38, 56)}
     leaf = desired_state(changed, LEAF1, [])
     assert params(leaf, losses.FAULTS["egress"]) == {
         (3, Ternary(0, 0)): {"probability": 1 << 30},

@@ -4,31 +4,47 @@
 import pytest
 from pydantic import ValidationError
 
-from weir.controller.qos import NEVER, ClassSpec, Enqueue, Loss, Qos, QueueSpec, class_name
-from weir.wire.definition import LAYER_CLASSES, RELIABLE_DSCP, SprayMode, dscp
+from weir.controller.qos import NEVER, TRIM_AT, ClassSpec, Enqueue, Loss, Qos, QueueSpec, class_name
+from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES, RELIABLE_DSCP, SprayMode, dscp
 
 
 def test_by_default_every_layer_class_has_its_own_queue() -> None:
     treatments = Qos().treatments()
-    assert [treatments[dscp(layer)].queue for layer in range(LAYER_CLASSES)] == [6, 5, 4, 3, 2, 1]
+    for magnitude in range(MAGNITUDE_CLASSES):
+        queues = [treatments[dscp(layer, magnitude)].queue for layer in range(LAYER_CLASSES)]
+        assert queues == [4, 3, 2, 1]
     assert treatments[RELIABLE_DSCP] == Enqueue(queue=7, mark_at=12)
-    assert treatments[dscp(0)] == Enqueue(queue=6, trim_at=16, mark_at=12)
     assert treatments[0] == Enqueue(queue=0, mark_at=20)
 
 
+def test_by_default_small_magnitudes_are_trimmed_first() -> None:
+    treatments = Qos().treatments()
+    for layer in range(LAYER_CLASSES):
+        limits = [treatments[dscp(layer, magnitude)].trim_at for magnitude in range(MAGNITUDE_CLASSES)]
+        assert limits == sorted(set(limits))
+        assert treatments[dscp(layer)].mark_at < limits[0]
+
+
+def test_code_points_have_their_rfcs_names() -> None:
+    by_name = {"AF43": {"trim_at": 4}, "af11": {"mark_at": 5}, "CS6": {"queue": 6}, "8": {"drop_at": 9}}
+    assert Qos.model_validate({"classes": by_name}).classes == {
+        38: ClassSpec(trim_at=4), 10: ClassSpec(mark_at=5), 48: ClassSpec(queue=6), 8: ClassSpec(drop_at=9),
+    }  # fmt: skip
+
+
 def test_a_file_changes_what_it_names_and_nothing_else() -> None:
-    said = Qos(classes={48: ClassSpec(trim_at=4, mark_at="never"), 10: ClassSpec(drop_at=30)})
+    said = Qos(classes={38: ClassSpec(trim_at=4, mark_at="never"), 9: ClassSpec(drop_at=30)})
     treatments, default = said.treatments(), Qos().treatments()
-    assert treatments.pop(48) == Enqueue(queue=6, trim_at=4)
-    assert treatments.pop(10) == Enqueue(queue=1, drop_at=30)
-    default.pop(48)
+    assert treatments.pop(38) == Enqueue(queue=4, trim_at=4)
+    assert treatments.pop(9) == Enqueue(queue=1, drop_at=30)
+    default.pop(38)
     assert treatments == default
 
 
 def test_without_priorities_one_queue_has_all_but_the_reliable_class() -> None:
     treatments = Qos(priorities=False).treatments()
     assert {code: t.queue for code, t in treatments.items() if t.queue} == {RELIABLE_DSCP: 7}
-    assert treatments[48].trim_at == 16
+    assert treatments[38].trim_at == TRIM_AT[0]
 
 
 def test_modes_are_the_programs() -> None:
@@ -38,10 +54,10 @@ def test_modes_are_the_programs() -> None:
 
 
 def test_classes_have_names() -> None:
-    assert [class_name(code) for code in (56, 48, 8, 0, 5)] == [
+    assert [class_name(code) for code in (56, 38, 10, 0, 48)] == [
         "reliable",
-        "layer class 0",
-        "layer class 5",
+        "AF43 layer 0, magnitude 0",
+        "AF11 layer 3, magnitude 2",
         "best effort",
         "",
     ]
@@ -60,7 +76,14 @@ def test_classes_have_names() -> None:
         ),
         ({"queues": [QueueSpec(switch="s", port=1, depth=4)] * 2}, "queues: port 1 of s is given twice"),
         ({"classes": {8: {"queue": 8}}}, "less than or equal to 7"),
-        ({"classes": {8: {"trim_at": NEVER}}}, "less than 65535"),
+        ({"classes": {10: {"trim_at": NEVER}}}, "less than 65535"),
+        ({"classes": {"AF14": {}}}, "a valid integer"),
+        (
+            {"classes": {48: {"trim_at": 16}}},
+            r"only AF11 to AF43 are trimmed \(CS6 was a layer class of wire",
+        ),
+        ({"classes": {0: {"trim_at": 16}}}, r"DSCP 0 has trim_at, but only AF11 to AF43 are trimmed \["),
+        ({"classes": {"AF21": {"trim_at": 8}}}, "must not fall from AF23 to AF21.* it would be 16, 32, 8"),
     ],
 )
 def test_what_cannot_be_is_refused(section: dict[str, object], says: str) -> None:

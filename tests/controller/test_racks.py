@@ -24,7 +24,7 @@ from weir.controller.tables import admission, tree
 from weir.controller.topology import TopologyError, leaf_spine
 from weir.host_agent.transport.reducer import Reducer
 from weir.native.ring import ShmPort
-from weir.wire.definition import FLOW_PORT, VERSION, FlowType, Op
+from weir.wire.definition import FLOW_PORT, VERSION, FlowType, Op, dscp
 from weir.wire.scapy_layer import WeirFlow
 
 LANES = 1_000_000
@@ -107,7 +107,7 @@ def test_packets_for_another_rack_are_spread_evenly_and_counted(racks: Racks) ->
     sender, receiver = racks.topology.hosts[0], racks.topology.hosts[3]
     gateway = racks.topology.switch("leaf1").aggregation.mac
     flow = WeirFlow(version=VERSION, type=FlowType.CHUNK) / bytes(100)
-    there = IP(src=sender.ip, dst=receiver.ip, tos=48 << 2) / UDP(sport=FLOW_PORT, dport=FLOW_PORT)
+    there = IP(src=sender.ip, dst=receiver.ip, tos=dscp(0) << 2) / UDP(sport=FLOW_PORT, dport=FLOW_PORT)
     frame = bytes(Ether(src=sender.mac, dst=gateway) / there / flow)
     with running(racks.topology, FAST) as controller, AgentClient(controller.address) as agent:
         until(lambda: {switch.state for switch in agent.status().switches} == {"ready"})
@@ -120,9 +120,9 @@ def test_packets_for_another_rack_are_spread_evenly_and_counted(racks: Racks) ->
                 arrived = into.recv(timeout=10)
                 assert arrived is not None
                 told = Ether(arrived)
-                assert (told.dst, told[IP].ttl, told[IP].tos) == (receiver.mac, 61, 48 << 2)
+                assert (told.dst, told[IP].ttl, told[IP].tos) == (receiver.mac, 61, dscp(0) << 2)
         leaf = switch_status(agent, "leaf1")
-        (front,) = [row for row in leaf.classes if row.dscp == 48]
+        (front,) = [row for row in leaf.classes if row.dscp == dscp(0)]
         assert front.traffic.packets == frames
         assert [(path.spine, path.traffic.packets) for path in leaf.paths] == [
             ("spine1", frames // 2),
@@ -204,14 +204,14 @@ def test_qos_changes_while_a_job_runs_and_nothing_else_may(racks: Racks) -> None
     with running(racks.topology, FAST) as controller, ExitStack() as stack:
         workers = Workers(racks, controller.address, ("h1", "h4"), stack)
         workers.reduce(1)
-        qos = {"classes": {8: {"trim_at": 3}}, "spray": "random"}
+        qos = {"classes": {"AF13": {"trim_at": 3}}, "spray": "random"}
         qos |= {"losses": [{"switch": "leaf1", "port": 3, "probability": 0.05}]}
         changed = racks.topology.model_validate({**racks.topology.model_dump(), "qos": qos})
         controller.reconfigure(changed)
         agent = workers.agents[0]
         until(lambda: "drop_simulated" in _events_after(workers, agent))
         status = switch_status(agent, "leaf1")
-        (back,) = [row for row in status.classes if row.dscp == 8]
+        (back,) = [row for row in status.classes if row.dscp == dscp(3, 0)]
         assert (back.trim_at, back.mark_at, back.queue) == (3, 12, 1)
         assert (status.spray, len(status.losses)) == ("random", 1)
         other = changed.model_copy(update={"hosts": changed.hosts[:-1]})

@@ -139,7 +139,7 @@ class TestRack:
         """Without lanes there is nothing to trim, and the mark stays."""
         job = rack.job
         job.send(0, lanes={0: A}, flags=0, check=ONE)
-        free = {"flags": Flag.DISAGREE, "traffic_class": dscp(0) << 2 | NOT_ECT}
+        free = {"flags": Flag.DISAGREE, "traffic_class": dscp(0, 0) << 2 | NOT_ECT}
         assert job.send(1, lanes={0: B}, flags=0, check=OTHER) == [
             rack.partial(check=ONE, included=0, **free)
         ]

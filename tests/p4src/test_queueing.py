@@ -18,6 +18,7 @@ from weir.wire.definition import (
     CE,
     ECT,
     FLOW_PORT,
+    MAGNITUDE_CLASSES,
     NOT_ECT,
     RELIABLE_DSCP,
     UDP_PORT,
@@ -36,7 +37,8 @@ TREATED, MARKED = "WeirIngress.queueing.treatments", "WeirEgress.marking.treatme
 HERE, THERE = "02:00:00:00:01:01", "02:00:00:00:01:02"
 NEVER = 0xFFFF
 LAYER = 2
-QUEUE = dscp(LAYER) >> 3
+CODE = dscp(LAYER, 1)
+QUEUE = CODE >> 3
 LANES = {0: group_of(5), 3: group_of(2**31)}
 
 
@@ -59,7 +61,7 @@ def passing(job: Job, **fields: Any) -> Any:
     default.
     """
     fields = {"lanes": LANES, "flags": 0, "layer": LAYER, "magnitude": 1, **fields}
-    frame = job.contribution(0, **{"traffic_class": dscp(LAYER) << 2 | NOT_ECT, **fields})
+    frame = job.contribution(0, **{"traffic_class": CODE << 2 | NOT_ECT, **fields})
     frame[Ether].dst, frame[IP].dst = THERE, "10.0.9.254"
     return Ether(bytes(frame))
 
@@ -71,7 +73,7 @@ def flow_packet(
     return Ether(
         bytes(
             Ether(src=HERE, dst=THERE)
-            / IP(src="10.0.0.1", dst="10.0.9.7", tos=dscp(LAYER) << 2 | ecn)
+            / IP(src="10.0.0.1", dst="10.0.9.7", tos=CODE << 2 | ecn)
             / UDP(sport=40000, dport=FLOW_PORT)
             / WeirFlow(type=kind, flags=flags, layer=LAYER, flow=7, tensor=1, index=5, count=9)
             / Raw(data)
@@ -127,7 +129,7 @@ class TestTrimming:
 
     @pytest.mark.parametrize("block_log2", [5, 8])
     def test_droppable_lanes_are_cut_off(self, elsewhere: Lab, block_log2: int) -> None:
-        limits(elsewhere, dscp(LAYER), trim=0)
+        limits(elsewhere, CODE, trim=0)
         columns = 256 >> block_log2
         frame = passing(
             elsewhere.job(2),
@@ -147,29 +149,29 @@ class TestTrimming:
         "kept",
         [
             {"flags": Flag.PROTECTED},
-            {"traffic_class": dscp(LAYER) << 2 | ECT},
-            {"traffic_class": dscp(LAYER) << 2 | CE},
-            {"flags": Flag.PROTECTED, "traffic_class": dscp(LAYER) << 2 | ECT},
+            {"traffic_class": CODE << 2 | ECT},
+            {"traffic_class": CODE << 2 | CE},
+            {"flags": Flag.PROTECTED, "traffic_class": CODE << 2 | ECT},
             {"lanes": {}},
             {"type": PacketType.RESULT},
-            {"traffic_class": dscp(LAYER + 1) << 2},
+            {"traffic_class": dscp(LAYER - 1, 1) << 2},
         ],
         ids=str,
     )
     def test_nothing_else_loses_its_lanes(self, elsewhere: Lab, kept: dict[str, Any]) -> None:
-        limits(elsewhere, dscp(LAYER), trim=0)
+        limits(elsewhere, CODE, trim=0)
         frame = passing(elsewhere.job(2), **kept)
         assert elsewhere.send(1, frame) == [Sent(3, bytes(frame))]
 
     def test_a_cut_off_packet_is_not_cut_again(self, elsewhere: Lab) -> None:
         """Half a contribution ends inside its lanes: there is nothing to be sure of."""
-        limits(elsewhere, dscp(LAYER), trim=0)
+        limits(elsewhere, CODE, trim=0)
         frame = bytes(passing(elsewhere.job(2)))[:-64]
         assert elsewhere.send(1, frame) == [Sent(3, frame)]
 
     @pytest.mark.parametrize("server", [False, True])
     def test_droppable_chunks_lose_their_data(self, elsewhere: Lab, server: bool) -> None:
-        limits(elsewhere, dscp(LAYER), trim=0)
+        limits(elsewhere, CODE, trim=0)
         frame = flow_packet(FlowType.CHUNK)
         if server:  # to a worker, whose port may be any
             frame[UDP].sport, frame[UDP].dport = FLOW_PORT, 40000
@@ -196,21 +198,36 @@ class TestTrimming:
         ids=["protected", "ecn-capable", "no data", "probe", "bitmap", "stop"],
     )
     def test_no_other_flow_packet_loses_data(self, elsewhere: Lab, frame: Any) -> None:
-        limits(elsewhere, dscp(LAYER), trim=0)
+        limits(elsewhere, CODE, trim=0)
         assert elsewhere.send(1, frame) == [Sent(3, bytes(frame))]
 
     def test_given_up_partial_sums_are_cut_off_on_the_way_to_the_spine(self, lab: Lab) -> None:
-        limits(lab, dscp(LAYER), trim=0)
+        limits(lab, CODE, trim=0)
         up = lab.uplink(lab.job(2, ports=[1, 2]), port=3)
+        fields = {"layer": LAYER, "magnitude": 1}
         for worker in (0, 1):
-            sent = up.job.send(worker, lanes=LANES, flags=0, layer=LAYER)
-        assert sent == [up.partial(flags=Flag.TRIMMED, layer=LAYER, traffic_class=RELIABLE_DSCP << 2)]
+            sent = up.job.send(worker, lanes=LANES, flags=0, **fields)
+        assert sent == [up.partial(flags=Flag.TRIMMED, **fields, traffic_class=RELIABLE_DSCP << 2)]
+
+    @pytest.mark.parametrize("spared", range(MAGNITUDE_CLASSES))
+    def test_drop_precedences_share_a_queue_and_not_its_limit(self, elsewhere: Lab, spared: int) -> None:
+        """What is below the spared magnitude is trimmed, and counted in the same queue."""
+        for magnitude in range(MAGNITUDE_CLASSES):
+            limits(elsewhere, dscp(LAYER, magnitude), trim=NEVER if magnitude >= spared else 0)
+        for magnitude in range(MAGNITUDE_CLASSES):
+            frame = passing(
+                elsewhere.job(2), magnitude=magnitude, traffic_class=dscp(LAYER, magnitude) << 2 | NOT_ECT
+            )
+            sent, counted = treated(elsewhere, frame)
+            cut = magnitude < spared
+            assert sent == [Sent(3, trimmed_contribution(frame) if cut else bytes(frame))]
+            assert counted == {(Treatment.TRIMMED if cut else Treatment.QUEUED, QUEUE): 1}
 
     def test_a_changed_limit_holds_from_the_next_packet_on(self, elsewhere: Lab) -> None:
         frame = passing(elsewhere.job(2))
-        limits(elsewhere, dscp(LAYER))
+        limits(elsewhere, CODE)
         for trim, expected in ((NEVER, bytes(frame)), (0, trimmed_contribution(frame))) * 2:
-            elsewhere.target.modify(CLASSES, (dscp(LAYER),), ENQUEUE, (QUEUE, trim, NEVER, NEVER))
+            elsewhere.target.modify(CLASSES, (CODE,), ENQUEUE, (QUEUE, trim, NEVER, NEVER))
             assert elsewhere.send(1, frame) == [Sent(3, expected)]
 
 
@@ -230,7 +247,7 @@ class TestDropping:
         assert elsewhere.events() == {Event.DROP_CONGESTION: 1}
 
     def test_what_can_be_trimmed_is_not_dropped(self, elsewhere: Lab) -> None:
-        limits(elsewhere, dscp(LAYER), trim=0, drop=0)
+        limits(elsewhere, CODE, trim=0, drop=0)
         frame = passing(elsewhere.job(2))
         assert elsewhere.send(1, frame) == [Sent(3, trimmed_contribution(frame))]
 
@@ -265,7 +282,7 @@ class TestMarking:
 
 
 def test_packets_are_counted_by_class_and_queue(elsewhere: Lab) -> None:
-    limits(elsewhere, dscp(LAYER))
+    limits(elsewhere, CODE)
     limits(elsewhere, RELIABLE_DSCP)
     job = elsewhere.job(2)
     before = treatments(elsewhere)
@@ -275,11 +292,11 @@ def test_packets_are_counted_by_class_and_queue(elsewhere: Lab) -> None:
     after = treatments(elsewhere)
     assert after[Treatment.QUEUED, QUEUE] - before.get((Treatment.QUEUED, QUEUE), 0) == 3
     assert after[Treatment.QUEUED, 7] - before.get((Treatment.QUEUED, 7), 0) == 1
-    assert elsewhere.target.entry_counter(CLASSES, (dscp(LAYER),)).packets == 3
+    assert elsewhere.target.entry_counter(CLASSES, (CODE,)).packets == 3
 
 
 def test_tcp_of_any_class_passes_as_it_is(elsewhere: Lab) -> None:
-    limits(elsewhere, dscp(LAYER), trim=0)
-    tos = dscp(LAYER) << 2
+    limits(elsewhere, CODE, trim=0)
+    tos = CODE << 2
     frame = Ether(src=HERE, dst=THERE) / IP(dst="10.9.9.9", tos=tos) / TCP(dport=UDP_PORT) / b"payload"
     assert elsewhere.send(1, frame) == [Sent(3, bytes(frame))]

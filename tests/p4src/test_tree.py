@@ -122,7 +122,7 @@ class TestRack:
         """Partial sums may be trimmed only if all that is in them may."""
         job = rack.job
         job.send(0, lanes={0: A}, flags=0)
-        free = {"flags": 0, "traffic_class": dscp(0) << 2 | NOT_ECT}
+        free = {"flags": 0, "traffic_class": dscp(0, 0) << 2 | NOT_ECT}
         up = rack.partial(lanes={0: added(A, B)}, included=0b11, **free)
         assert job.send(1, lanes={0: B}, flags=0) == [up]
         job.send(0, round=2, lanes={0: A}, flags=0)
@@ -131,6 +131,29 @@ class TestRack:
         job.send(0, round=3, lanes={0: A}, flags=0)
         up = rack.partial(round=3, lanes={0: A}, included=0b01, **free)
         assert job.send(1, round=3) == [up]  # protected, but with nothing to protect
+
+    @pytest.mark.parametrize("magnitudes", [(0, 1), (1, 0), (2, 0), (1, 2)], ids=str)
+    def test_partial_sums_are_of_the_greatest_magnitude_in_them(
+        self, rack: Uplink, magnitudes: tuple[int, int]
+    ) -> None:
+        """Whoever sends last; and down to what the workers get."""
+        job = rack.job
+        job.send(0, lanes={0: A}, flags=0, magnitude=magnitudes[0])
+        greatest = max(magnitudes)
+        up = rack.partial(
+            lanes={0: added(A, B)}, included=0b11, flags=0, magnitude=greatest,
+            traffic_class=dscp(0, greatest) << 2 | NOT_ECT,
+        )  # fmt: skip
+        assert job.send(1, lanes={0: B}, flags=0, magnitude=magnitudes[1]) == [up]
+        total = {"lanes": {0: D}, "included": 0b1111, "magnitude": greatest}
+        assert rack.send(PacketType.RESULT, **total) == job.results(**total)
+
+    def test_a_packet_without_lanes_says_nothing_of_their_magnitude(self, rack: Uplink) -> None:
+        rack.job.send(0, lanes={0: A}, flags=0, magnitude=1)
+        up = rack.partial(
+            lanes={0: A}, included=0b01, flags=0, magnitude=1, traffic_class=dscp(0, 1) << 2 | NOT_ECT
+        )
+        assert rack.job.send(1, flags=0, magnitude=2) == [up]
 
     def test_congestion_is_told_upwards_and_downwards(self, rack: Uplink) -> None:
         job = rack.job

@@ -26,7 +26,7 @@ PACKET = Packet(
     columns=(Column(1, 2), Column(3, 4)),
     groups=groups_of(np.arange(128, dtype=np.uint32)),
     flags=Flag.PROTECTED,
-    layer=4,
+    layer=3,
 )
 
 

@@ -9,13 +9,13 @@ from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.softswitch.runtime.queueing import Queueing
-from weir.wire.definition import Op, Treatment
+from weir.wire.definition import Op, Treatment, dscp
 
 BLOCK = 256
 FAST = LinkSpec(1_000_000_000, Faults(delay=5_000))
 BOTTLENECK = LinkSpec(200_000_000, Faults(delay=5_000))
 MARKED = "WeirEgress.marking.treatments"
-FRONT_QUEUE = 6
+FRONT_QUEUE = dscp(0) >> 3
 
 
 def begin_long(job: Allocation, blocks: int = 40_000) -> None:

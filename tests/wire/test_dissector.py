@@ -29,13 +29,13 @@ PACKET = Packet(
     groups={5: (7,) * 32},
     included=0b1101,
     flags=Flag.CONGESTED,
-    layer=4,
+    layer=3,
     magnitude=2,
     audience=0x1F07,
     count=3,
     check=0xDEADBEEF,
 )
-CHUNK = Chunk(Head(0xC0FFEE42, 3, 70_000, 12, layer=4, magnitude=2), 11, 7, b"\1\2\3\4", protected=False)
+CHUNK = Chunk(Head(0xC0FFEE42, 3, 70_000, 12, layer=3, magnitude=2), 11, 7, b"\1\2\3\4", protected=False)
 
 pytestmark = pytest.mark.tshark
 
@@ -56,7 +56,7 @@ def test_tshark_reads_every_field(tmp_path: Path) -> None:
     read = tshark_reads(PACKET.encode(), UDP_PORT, fields, tmp_path)
     wanted = {
         "version": 3, "type": 2, "flags": 4, "op": 2, "block_log2": 7, "groups": 1 << 5, "job": 0xC0FFEE,
-        "worker": 3, "layer": 4, "magnitude": 2, "slot": 517, "round": 70_000, "included": 0b1101,
+        "worker": 3, "layer": 3, "magnitude": 2, "slot": 517, "round": 70_000, "included": 0b1101,
         "audience": 0x1F07, "count": 3, "check": 0xDEADBEEF,
     }  # fmt: skip
     assert {field: int(read[f"weir.{field}"], 0) for field in wanted} == wanted
@@ -110,7 +110,7 @@ def test_tshark_reads_every_field_of_a_flow(tmp_path: Path) -> None:
     fields = [f"weir.flow.{field.name}" for field in FLOW.fields] + ["weir.flow.data", "_ws.col.Info"]
     read = tshark_reads(CHUNK.encode(), FLOW_PORT, fields, tmp_path)
     wanted = {
-        "version": 3, "type": FlowType.CHUNK, "flags": 0, "layer": 4, "magnitude": 2, "worker": 3,
+        "version": 3, "type": FlowType.CHUNK, "flags": 0, "layer": 3, "magnitude": 2, "worker": 3,
         "flow": 0xC0FFEE42, "tensor": 70_000, "index": 11, "count": 12, "first": 7,
     }  # fmt: skip
     assert {field: int(read[f"weir.flow.{field}"], 0) for field in wanted} == wanted

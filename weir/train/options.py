@@ -181,8 +181,8 @@ BackgroundDscp = Annotated[
     int,
     typer.Option(
         metavar="DSCP",
-        help="Class of the bursts, 0 to 63. 0: best effort, which the switches serve after all of Weir's "
-        "classes, 8 (back layers) to 48 (front layers).",
+        help="DSCP of the bursts, 0 to 63. 0: best effort, which the switches serve after all of Weir's "
+        "classes, AF13 (14: back layers, small gradients) to AF41 (34: front layers, large ones).",
         rich_help_panel=_NETWORK,
     ),
 ]

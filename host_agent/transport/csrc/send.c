@@ -120,6 +120,12 @@ static const treatment EARLY = {0, WEIR_FLAG_ANSWER, WEIR_RELIABLE_DSCP << 2 | W
 static const treatment PROBE = {0, WEIR_FLAG_PROTECTED | WEIR_FLAG_TRIMMED | WEIR_FLAG_ANSWER,
                                 WEIR_RELIABLE_DSCP << 2 | WEIR_ECT};
 
+/* AFxy, as wire.definition.dscp has it. */
+static inline uint32_t dscp_of(uint32_t layer, uint32_t magnitude)
+{
+    return 8 * (WEIR_LAYER_CLASSES - layer) + 2 * (WEIR_MAGNITUDE_CLASSES - magnitude);
+}
+
 static inline treatment with_lanes(const slot_state *slot, uint32_t dscp, int droppable)
 {
     return (treatment){slot->groups, droppable ? 0 : (uint8_t)WEIR_FLAG_PROTECTED,
@@ -136,10 +142,23 @@ static int expendable(weir_transport *t, slot_state *slot)
     return slot->reserved;
 }
 
+/* The greatest magnitude class among the blocks that the packet carries. */
+static inline uint8_t magnitude_of(const weir_transport *t, const slot_state *slot)
+{
+    uint8_t greatest = 0;
+    if (t->service.magnitudes)
+        for (uint32_t c = 0; c < t->columns; c++)
+            if (weir_column_sent(t, slot, c) && t->service.magnitudes[slot->block[c]] > greatest)
+                greatest = t->service.magnitudes[slot->block[c]];
+    return greatest;
+}
+
 static treatment first_treatment(weir_transport *t, slot_state *slot)
 {
     if (!slot->groups) return BARE;
-    return with_lanes(slot, 8 * (WEIR_LAYER_CLASSES - t->service.layer), expendable(t, slot));
+    int droppable = expendable(t, slot);
+    uint32_t magnitude = droppable ? magnitude_of(t, slot) : WEIR_MAGNITUDE_CLASSES - 1;
+    return with_lanes(slot, dscp_of(t->service.layer, magnitude), droppable);
 }
 
 /* A packet that was sent before. Lanes go out when they are asked for or the retransmission timeout is over,
@@ -159,17 +178,6 @@ static treatment next_treatment(weir_transport *t, slot_state *slot)
     }
     t->report.retransmissions++;
     return slot->groups ? with_lanes(slot, WEIR_RELIABLE_DSCP, 0) : BARE;
-}
-
-/* The greatest magnitude class among the blocks that the packet carries. */
-static inline uint8_t magnitude_of(const weir_transport *t, const slot_state *slot)
-{
-    uint8_t greatest = 0;
-    if (t->service.magnitudes)
-        for (uint32_t c = 0; c < t->columns; c++)
-            if (weir_column_sent(t, slot, c) && t->service.magnitudes[slot->block[c]] > greatest)
-                greatest = t->service.magnitudes[slot->block[c]];
-    return greatest;
 }
 
 static uint32_t write_contribution(const weir_transport *t, uint32_t s, treatment how, uint8_t *out)

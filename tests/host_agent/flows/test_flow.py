@@ -16,7 +16,7 @@ from weir.host_agent.transport.datagram import RELIABLE_CLASS
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.link import Faults
-from weir.wire.definition import CE, ECT, FlowType
+from weir.wire.definition import CE, ECT, LAYER_CLASSES, MAGNITUDE_CLASSES, RELIABLE_DSCP, FlowType, dscp
 
 MS = 1_000_000
 EXAMPLES = 150
@@ -65,8 +65,8 @@ def random_values(rng: np.random.Generator, lanes: int) -> Floats:
 
 
 def random_service(rng: np.random.Generator, config: FlowConfig, lanes: int, lossy: bool) -> ServiceClass:
-    chunks, layer = config.chunks(lanes), int(rng.integers(0, 6))
-    magnitudes = rng.integers(0, 4, chunks, dtype=np.uint8)
+    chunks, layer = config.chunks(lanes), int(rng.integers(0, LAYER_CLASSES))
+    magnitudes = rng.integers(0, MAGNITUDE_CLASSES, chunks, dtype=np.uint8)
     if not lossy:
         return ServiceClass(layer, magnitudes)
     accounts = int(rng.integers(1, 9))
@@ -394,7 +394,7 @@ def test_a_bitmap_of_many_parts_is_one_answer() -> None:
 def test_front_layers_overtake_back_layers() -> None:
     """Submitted last, delivered first: every packet leaves in the order of its layer."""
     world = World(FlowConfig(FLOW_ID, first_window=8))
-    for layer in (5, 3, 0):
+    for layer in (3, 2, 0):
         world.sender.submit(np.ones(352 * 50, np.float32), ServiceClass(layer=layer))
     world.left.pump()
     world.run()
@@ -405,14 +405,14 @@ def test_front_layers_overtake_back_layers() -> None:
 
 def test_the_probe_rides_behind_its_chunks_in_their_class() -> None:
     world = World(FlowConfig(FLOW_ID))
-    world.submit(np.ones(352 * 3, np.float32), ServiceClass(layer=4))
+    world.submit(np.ones(352 * 3, np.float32), ServiceClass(layer=2))
     world.run()
     assert sent(world) == [
-        (FlowType.CHUNK, 16),
-        (FlowType.CHUNK, 16),
-        (FlowType.CHUNK, 16),
-        (FlowType.PROBE, 16),
-        (FlowType.STOP, 56),
+        (FlowType.CHUNK, dscp(2)),
+        (FlowType.CHUNK, dscp(2)),
+        (FlowType.CHUNK, dscp(2)),
+        (FlowType.PROBE, dscp(2)),
+        (FlowType.STOP, RELIABLE_DSCP),
     ]
 
 
@@ -507,7 +507,7 @@ def test_a_tensor_that_waits_for_its_turn_asks_nothing() -> None:
     """Its answer came, and urgent tensors have the window for longer than any time-out."""
     world = World(FlowConfig(FLOW_ID, first_window=1, congestion=True), back=Faults(delay=MS))
     world.there.change = mark  # so that the window stays at one chunk
-    world.submit(np.ones(352 * 4, np.float32), ServiceClass(layer=5))
+    world.submit(np.ones(352 * 4, np.float32), ServiceClass(layer=3))
     for _ in range(8):
         world.clock.step()
     world.submit(np.ones(352 * 300, np.float32), ServiceClass(layer=0))
@@ -539,12 +539,12 @@ def test_marks_shrink_the_window_and_are_counted_chunk_by_chunk() -> None:
 
 def test_repeated_questions_stay_behind_the_chunks_until_there_is_silence() -> None:
     sender = FlowSender(FlowConfig(FLOW_ID))
-    sender.submit(np.ones(10, np.float32), ServiceClass(layer=4))
+    sender.submit(np.ones(10, np.float32), ServiceClass(layer=2))
     _, deadline = sender.poll(0)
     codes = []
     for _ in range(4):
         assert deadline is not None
         ((_, traffic_class),), deadline = sender.poll(deadline)
         codes.append(traffic_class >> 2)
-    assert codes == [16, 16, 56, 56]
+    assert codes == [dscp(2)] * 2 + [RELIABLE_DSCP] * 2
     assert sender.window.shrunk == 2

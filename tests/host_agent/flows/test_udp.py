@@ -21,6 +21,7 @@ from weir.host_agent.flows.server import WorkerFlows
 from weir.host_agent.flows.udp import UdpFlows
 from weir.host_agent.transport.links import Aborted, TransportTimeout
 from weir.host_agent.transport.service_class import ServiceClass
+from weir.wire.definition import CE, ECT, NOT_ECT, dscp
 
 LOOPBACK = ("127.0.0.1", 0)
 
@@ -56,21 +57,24 @@ def test_the_traffic_class_crosses_with_the_packet() -> None:
         there = Address(*peer.getsockname())
         sender = FlowSender(config)
         flows.mux.add(sender, there)
-        sender.submit(np.ones(10, np.float32), ServiceClass(layer=5, budgets=np.array([10], np.uint64)))
+        sender.submit(np.ones(10, np.float32), ServiceClass(layer=3, budgets=np.array([10], np.uint64)))
         with pytest.raises(TransportTimeout, match=r"flow 0xabcd0002 .* waits for tensors \[1\]"):
             flows.drive(lambda: sender.idle, timeout_s=0)
         classes = []
         for _ in range(2):
             _, ((_, _, tos),), _, _ = peer.recvmsg(2000, 100)
             classes.append(tos[0])
-        assert classes == [8 << 2 | 0, 8 << 2 | 2]  # a chunk that may be trimmed, the probe behind it
+        assert classes == [
+            dscp(3, 0) << 2 | NOT_ECT,
+            dscp(3) << 2 | ECT,
+        ]  # a chunk that may be trimmed, the probe behind it
 
         # and back: a mark on a chunk reaches the receiver
         marked = FlowReceiver(FlowConfig(0xABCD0003))
         flows.mux.add(marked, there)
         other = FlowSender(FlowConfig(0xABCD0003))
         other.submit(np.ones(10, np.float32))
-        peer.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 48 << 2 | 3)
+        peer.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp(0) << 2 | CE)
         peer.sendto(other.poll(0)[0][0].payload, flows.address)
         flows.drive(lambda: marked.counts.marked == 1, timeout_s=10)
 

@@ -16,27 +16,28 @@ from torch.nn.parallel import DistributedDataParallel
 import weir
 import weir.torch
 from tests.host_agent.torch.worlds import World
+from weir.controller.qos import WEIR_CLASSES
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.classes import LayerClasses
+from weir.host_agent.compression.classes import LayerClasses, magnitude_classes
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.transport.ledger import Direction
 from weir.network import NetworkSpec, Shape
-from weir.wire.definition import LAYER_CLASSES, dscp
+from weir.wire.definition import LAYER_CLASSES
 
 SIZE = 3
 BLOCK = 32
 BLOCKS: dict[str, Any] = {"block": BLOCK, "encoding": f"blocks:{BLOCK}"}
 SCATTERED: dict[str, Any] = {"sparsifier": "topk", "density": 0.2, "encoding": "shared-mask:2"}
 STEPS = 4
-POLICY = LossPolicy(budgets=((0.6, 0.5, 0.4, 0.2),) * LAYER_CLASSES, tensor=(0.4,) * LAYER_CLASSES)
+POLICY = LossPolicy(budgets=((0.6, 0.4, 0.2),) * LAYER_CLASSES, tensor=(0.4,) * LAYER_CLASSES)
 
 # Packets vanish on every link; or arrive, but every one that may be trimmed is.
 NETWORKS = {
     "loss": NetworkSpec(loss=0.03),
     "trimming": NetworkSpec(
         shape=Shape(racks=2, spines=1),
-        qos={"classes": {dscp(layer): {"trim_at": 0} for layer in range(LAYER_CLASSES)}},
+        qos={"classes": {code: {"trim_at": 0} for code in WEIR_CLASSES}},
     ),
 }
 
@@ -125,8 +126,7 @@ def followed(options: dict[str, Any]) -> int:
             SIZE * torch.randint(-999, 1000, (sum(p.numel() for _, p in named),), generator=generator).float()
         )
         compensated = layout.spread(bucket).div_(SIZE) + residual
-        assert state.exchanger.gradients.classifier is not None
-        magnitudes = state.exchanger.gradients.classifier.classify(layout, compensated).classes
+        magnitudes = magnitude_classes(layout, compensated)
         state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
         residual = residuals(state, layout)
         delivered = compensated.double() - residual.double()
@@ -177,7 +177,7 @@ def sparse_rows() -> int:
     Only small ones may be lost. A packet holds one block, so that each is lost or not by itself.
     """
     block, size = 256, 600
-    small_only = LossPolicy(budgets=((1.0, 0.0, 0.0, 0.0),) * LAYER_CLASSES, tensor=(1.0,) * LAYER_CLASSES)
+    small_only = LossPolicy(budgets=((1.0, 0.0, 0.0),) * LAYER_CLASSES, tensor=(1.0,) * LAYER_CLASSES)
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(block, size, bias=False))
     state = weir.torch.HookState(model, sparsifier="dense", block=block, loss_policy=small_only)
@@ -190,8 +190,7 @@ def sparse_rows() -> int:
         rows = torch.randint(-9, 10, (100, block), generator=generator) * torch.arange(1, 101).unsqueeze(1)
         bucket.view(size, block)[chosen] = SIZE * rows.roll(dist.get_rank(), dims=0).float()
         compensated = bucket / SIZE + residual
-        assert state.exchanger.gradients.classifier is not None
-        classes = state.exchanger.gradients.classifier.classify(layout, compensated).classes
+        classes = magnitude_classes(layout, compensated)
         state.group.submit(functools.partial(state.exchange, layout, bucket, True)).wait()
         residual = residuals(state, layout)
         delivered = compensated.double() - residual.double()
@@ -225,7 +224,7 @@ def test_without_error_feedback_replicas_agree_all_the_same(world: World) -> Non
 
 
 def saved_and_loaded() -> None:
-    """Residuals and classes survive a checkpoint bit for bit; what is lost later is up to the network."""
+    """Residuals survive a checkpoint bit for bit; what is lost later is up to the network."""
     run, other = Run(sparsifier="dense"), Run(sparsifier="dense")
     for number in range(STEPS):
         run.step(number)
@@ -235,14 +234,14 @@ def saved_and_loaded() -> None:
     other.state.load_state_dict(torch.load(saved))
     ours, theirs = run.state.state_dict(), other.state.state_dict()
     assert theirs["step"] == ours["step"] == STEPS
-    for what in ("residuals", "quartiles"):
-        assert ours[what].keys() == theirs[what].keys() == dict(run.model.module.named_parameters()).keys()
-        assert all(torch.equal(value, theirs[what][name]) for name, value in ours[what].items())
-    with pytest.raises(ValueError, match=r"quartiles of parameters this module lacks: x"):
-        other.state.load_state_dict({**ours, "quartiles": {"x": torch.zeros(3)}})
+    kept, loaded = ours["residuals"], theirs["residuals"]
+    assert kept.keys() == loaded.keys() == dict(run.model.module.named_parameters()).keys()
+    assert all(torch.equal(value, loaded[name]) for name, value in kept.items())
+    with pytest.raises(ValueError, match=r"residuals of parameters this module lacks: x"):
+        other.state.load_state_dict({**ours, "residuals": {"x": torch.zeros(3)}})
 
 
-def test_a_checkpoint_holds_residuals_and_classes(world: World) -> None:
+def test_a_checkpoint_holds_residuals(world: World) -> None:
     world.run(saved_and_loaded)
 
 

@@ -52,8 +52,8 @@ SMALL = Packet(
     round=7,
     columns=(Column(8, 9),),
     flags=d.Flag.PROTECTED,
-    layer=5,
-    magnitude=3,
+    layer=3,
+    magnitude=2,
     audience=0xA0,
     count=1,
     check=0x0A0B0C0D,
@@ -84,7 +84,7 @@ def test_scapy_sees_the_same_packet(packet: Packet) -> None:
 
 def test_the_bytes_of_a_small_packet() -> None:
     """Written out by hand from the wire format's description."""
-    expected = "31 01 18 00  01020304  05 53 0006  00000007  00000000  00A0 0001 0A0B0C0D   00000008 00000009"
+    expected = "31 01 18 00  01020304  05 32 0006  00000007  00000000  00A0 0001 0A0B0C0D   00000008 00000009"
     assert SMALL.encode() == bytes.fromhex(expected.replace(" ", ""))
 
 
@@ -110,8 +110,8 @@ def test_no_other_length_is_accepted(packet: Packet, data: st.DataObject) -> Non
         (2, 0x14, "block_log2 4"),
         (2, 0x19, "block_log2 9"),
         (8, 32, "worker 32"),
-        (9, 0x60, "layer class 6"),
-        (9, 0x04, "magnitude class 4"),
+        (9, 0x40, "layer class 4"),
+        (9, 0x03, "magnitude class 3"),
     ],
 )
 def test_a_wrong_header_is_refused_by_name(byte: int, value: int, message: str) -> None:
@@ -128,8 +128,8 @@ def test_a_wrong_header_is_refused_by_name(byte: int, value: int, message: str) 
         ({"round": -1}, "round"),
         ({"worker": 32}, "worker 32"),
         ({"block_log2": 4}, "block_log2 4"),
-        ({"layer": 6}, "layer class 6"),
-        ({"magnitude": 4}, "magnitude class 4"),
+        ({"layer": 4}, "layer class 4"),
+        ({"magnitude": 3}, "magnitude class 3"),
         ({"flags": 256}, "flags"),
         ({"columns": ()}, "0 columns"),
         ({"columns": (Column(1 << 32, 0),)}, "column.block"),

@@ -36,12 +36,12 @@ def begun(workers: int = 1) -> SlotTransport:
 def classed() -> SlotTransport:
     """As ``begun``, of the back layers, and one of its two packets may be shed: CLASSES."""
     transport = SlotTransport(TransportConfig(job=9, worker=0, workers=1, slots=8))
-    service = ServiceClass(layer=5, budgets=np.array([256], np.uint64))
+    service = ServiceClass(layer=3, budgets=np.array([256], np.uint64))
     transport.begin(Op.ADD, 256, np.arange(1, 513, dtype=np.uint32), service)
     return transport
 
 
-CLASSES = [dscp(5) << 2 | NOT_ECT, dscp(5) << 2 | ECT]
+CLASSES = [dscp(3, 0) << 2 | NOT_ECT, dscp(3) << 2 | ECT]
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ class TestShm:
                 assert frame is not None
                 classes.append(frame[15])
                 reply = result(Packet.decode(frame[42:])).encode()
-                assert port.send(Framer(THEM).wrap(reply, dscp(5) << 2 | CE))
+                assert port.send(Framer(THEM).wrap(reply, dscp(3) << 2 | CE))
         assert classes == CLASSES
         assert transport.report().marked == 2
 
@@ -174,7 +174,7 @@ class TestUdp:
                 for mark in (ECT, CE):
                     payload, (told, *_), _, sender = switch.recvmsg(2048, socket.CMSG_SPACE(4))
                     classes.append(told[2][0])
-                    switch.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp(5) << 2 | mark)
+                    switch.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp(3) << 2 | mark)
                     switch.sendto(result(Packet.decode(payload)).encode(), sender)
         assert classes == CLASSES
         assert transport.report().marked == 1

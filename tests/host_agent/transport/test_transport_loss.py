@@ -13,12 +13,12 @@ from weir.host_agent.transport.datagram import Datagram
 from weir.host_agent.transport.report import Account, Verdict
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.host_agent.transport.slot_transport import SlotTransport, TransportConfig
-from weir.wire.definition import ECT, NOT_ECT, RELIABLE_DSCP, Flag, Op, PacketType, dscp
+from weir.wire.definition import ECT, LAYER_CLASSES, NOT_ECT, RELIABLE_DSCP, Flag, Op, PacketType, dscp
 
 MS = 1_000_000
 RELIABLE = RELIABLE_DSCP << 2 | ECT
 PROBE = (Flag.PROTECTED | Flag.TRIMMED | Flag.ANSWER, RELIABLE)
-SHED, KEPT = (Flag(0), dscp(0) << 2 | NOT_ECT), (Flag.PROTECTED, dscp(0) << 2 | ECT)
+SHED, KEPT = (Flag(0), dscp(0, 0) << 2 | NOT_ECT), (Flag.PROTECTED, dscp(0) << 2 | ECT)
 
 
 def transport(slots: int = 4, **more: Any) -> SlotTransport:
@@ -67,30 +67,30 @@ def ask(t: SlotTransport, datagram: Datagram, now: int = 0, **changes: Any) -> V
 
 
 class TestClasses:
-    @pytest.mark.parametrize("layer", range(6))
+    @pytest.mark.parametrize("layer", range(LAYER_CLASSES))
     def test_lanes_travel_in_their_layers_class(self, layer: int) -> None:
         t = transport()
         t.begin(Op.ADD, 256, np.ones(256, np.uint32), ServiceClass(layer=layer))
         (datagram,) = send(t)
-        assert treatment(datagram) == (Flag.PROTECTED, 8 * (6 - layer) << 2 | ECT)
+        assert treatment(datagram) == (Flag.PROTECTED, dscp(layer) << 2 | ECT)
         assert Packet.decode(datagram.payload).layer == layer
 
     def test_a_packet_says_the_greatest_magnitude_of_the_blocks_that_it_carries(self) -> None:
         t, lanes = transport(), np.ones(8 * 64, np.uint32)
         lanes[64:128] = 0  # block 1
-        t.begin(Op.ADD, 64, lanes, ServiceClass(magnitudes=np.array([1, 3, 0, 2, 0, 0, 1, 0], np.uint8)))
-        assert [packet.magnitude for packet in packets(send(t))] == [2, 1]
+        t.begin(Op.ADD, 64, lanes, ServiceClass(magnitudes=np.array([1, 2, 0, 1, 0, 0, 0, 0], np.uint8)))
+        assert [packet.magnitude for packet in packets(send(t))] == [1, 0]
 
     @pytest.mark.parametrize("op", Op)
     def test_packets_without_lanes_are_reliable(self, op: Op) -> None:
         t = transport()
-        t.begin(op, 256, np.zeros(256, np.uint32), ServiceClass(layer=5))
+        t.begin(op, 256, np.zeros(256, np.uint32), ServiceClass(layer=3))
         (datagram,) = send(t)
         assert treatment(datagram) == (Flag(0), RELIABLE)
 
     def test_what_is_sent_again_is_reliable(self) -> None:
         t = transport(initial_rto=0.1)
-        t.begin(Op.ADD, 256, np.ones(256, np.uint32), ServiceClass(layer=5))
+        t.begin(Op.ADD, 256, np.ones(256, np.uint32), ServiceClass(layer=3))
         (first,), (again,) = send(t), send(t, 100 * MS)
         assert treatment(again) == (Flag.PROTECTED, RELIABLE)
         assert again.payload == first.payload
@@ -163,8 +163,8 @@ class TestBudget:
             (Op.ADD, 2, {"budgets": [1], "accounts": [0]}, "1 accounts for 2 blocks"),
             (Op.ADD, 2, {"budgets": [1], "accounts": [0, 1]}, "account 1: there are 1"),
             (Op.ADD, 2, {"magnitudes": [0, 0, 0]}, "3 magnitudes for 2 blocks"),
-            (Op.ADD, 2, {"magnitudes": [0, 4]}, "magnitude class 4: there are 4"),
-            (Op.ADD, 2, {"layer": 6}, r"layer class 6 is not in 0\.\.5"),
+            (Op.ADD, 2, {"magnitudes": [0, 3]}, "magnitude class 3: there are 3"),
+            (Op.ADD, 2, {"layer": 4}, r"layer class 4 is not in 0\.\.3"),
         ],
     )
     def test_service_classes_that_do_not_fit(
