@@ -138,6 +138,8 @@ def _virtual(config: TrainConfig, budget: float) -> None:
         ("ring over TCP, BBR", lambda: training_virtual.ring(spec, workers, parameters, "bbr")),
         ("Weir, lossless", lambda: training_virtual.weir(spec, workers, parameters, 0.0)),
         (f"Weir, budget {budget:g}", lambda: training_virtual.weir(spec, workers, parameters, budget)),
+        ("Weir, 16 bits", lambda: training_virtual.weir(spec, workers, parameters, 0.0, 16)),
+        ("Weir, 8 bits", lambda: training_virtual.weir(spec, workers, parameters, 0.0, 8)),
     ]
     found = {}
     for name, reduce in ways:

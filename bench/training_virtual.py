@@ -17,6 +17,8 @@ import numpy as np
 
 from weir.agent_service import MOST_SLOTS
 from weir.background import FLOWS, frame
+from weir.host_agent.collectives.packing import LaneBits, lane_format
+from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.network import NetworkPlan, NetworkSpec, incast, make_plan
 from weir.simulator.congestion import Algorithm
@@ -44,18 +46,19 @@ class Reduced:
     releases: int = 0
 
 
-def weir(spec: NetworkSpec, workers: int, parameters: int, budget: float) -> Reduced:
-    """Return the gradient as Weir sums it: shared exponents first, then fixed-point lanes, all blocks
+def weir(spec: NetworkSpec, workers: int, parameters: int, budget: float, bits: LaneBits = 32) -> Reduced:
+    """Return the gradient as Weir sums it: shared scales first, then fixed-point lanes, all blocks
     non-zero.
 
-    budget: the share of the lanes that may go missing, in one account.
+    budget: the share of the lanes that may go missing, in one account. bits: of a value on the wire.
     """
-    blocks = -(-parameters // SLOT_LANES)
+    scales = -(-parameters // SCALE_BLOCK)
+    blocks = -(-scales * lane_format(bits, 0.0, workers).lanes(SCALE_BLOCK) // SLOT_LANES)
     numbers = np.random.default_rng(0)
     with _network(spec, workers) as (network, plan):
         job = network.admit([host.name for host in plan.workers], slots=MOST_SLOTS)
         for worker in job.workers:
-            exponents = numbers.integers(1, 255, blocks, dtype=np.uint32)
+            exponents = numbers.integers(1, 255, scales, dtype=np.uint32)
             lanes = numbers.integers(1, 1 << 32, blocks * SLOT_LANES, dtype=np.uint32)
             worker.submit(Work(Op.MAX, SLOT_LANES, exponents, service=ServiceClass(layer=LAYER)))
             worker.submit(Work(Op.ADD, SLOT_LANES, lanes, service=_service(blocks, budget)))

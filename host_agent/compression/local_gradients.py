@@ -16,6 +16,7 @@ import torch
 
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment, Span, spans_of
 from weir.host_agent.compression.classes import magnitude_classes
+from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.compression.error_feedback import ErrorFeedback
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier
@@ -98,17 +99,25 @@ class LocalGradients:
 
     def prepare(self, layout: BucketLayout, bucket: torch.Tensor) -> Choice:
         """Return what to send of a bucket (flat, any float dtype); changes nothing."""
-        vector = self.compensated(layout, bucket)
+        vector = layout.spread(bucket, self.sparsifier.workers)
+        idle = _idle_blocks(vector) if self.sparsifier.sends_all and self.keeps_rounding else None
+        self._compensate(layout, vector)
         started = time.perf_counter()
         chosen = vector if self.sparsifier.sends_all else self._chosen(layout, vector)
+        if idle is not None and bool(idle.any()):
+            chosen = vector.clone()
+            chosen.view(-1, SCALE_BLOCK)[idle] = 0
         return Choice(layout, vector, chosen, time.perf_counter() - started)
 
     def compensated(self, layout: BucketLayout, bucket: torch.Tensor) -> torch.Tensor:
         """Return a bucket's gradients over the number of workers, plus residuals: a new vector."""
         vector = layout.spread(bucket, self.sparsifier.workers)
+        self._compensate(layout, vector)
+        return vector
+
+    def _compensate(self, layout: BucketLayout, vector: torch.Tensor) -> None:
         if self.feedback is not None:
             self.feedback.compensate(layout, vector)
-        return vector
 
     def classify(self, layout: BucketLayout, vector: torch.Tensor) -> npt.NDArray[np.uint8] | None:
         """Return the magnitude classes of the blocks of what is sent; None when nothing can be lost."""
@@ -168,7 +177,7 @@ class LocalGradients:
         """Return whether residuals have the errors of rounding to fixed point in them, too.
 
         Not where everything is sent in whole lanes: blocks that are zero in the next step would be sent for
-        their sake.
+        their sake. Packed lanes keep them, and such blocks wait until they have a gradient again.
         """
         return self.feedback is not None and (self.coarse or not self.sparsifier.sends_all)
 
@@ -188,3 +197,9 @@ class LocalGradients:
         """Go on from what ``state_dict`` gave; what these settings do not use is left out."""
         if self.feedback is not None:
             self.feedback.load_state_dict(state["residuals"])
+
+
+def _idle_blocks(vector: torch.Tensor) -> torch.Tensor:
+    """Return which blocks of SCALE_BLOCK have no gradient at all: bool."""
+    idle: torch.Tensor = torch.linalg.vector_norm(vector.view(-1, SCALE_BLOCK), ord=torch.inf, dim=1) == 0
+    return idle

@@ -107,6 +107,21 @@ def test_dense_gradients_take_a_lane_for_several_values(bits: LaneBits, fields: 
     assert done[0].report.blocks_sent == done[0].blocks == -(-done[0].report.lanes // 256)
 
 
+def test_blocks_without_a_gradient_are_not_sent_for_what_was_rounded_off() -> None:
+    job = Job("dense", 8, 4)
+    job.step(0)
+    sparse = [torch.zeros(job.layout.elements) for _ in job.workers]
+    for rank, bucket in enumerate(sparse):
+        bucket[1024 * rank] = 1.0
+    job.given += np.stack([bucket.double().numpy() for bucket in sparse]) / 4
+    owed = job.owed()
+    done = job.group.run(
+        [functools.partial(w.exchange, job.layout, b) for w, b in zip(job.workers, sparse, strict=True)]
+    )
+    assert [one.report.blocks_sent for one in done] == [1] * 4
+    assert np.count_nonzero(job.owed() != owed) <= 4 * 256
+
+
 @pytest.mark.parametrize("bits", [32, 16, 8])
 @pytest.mark.parametrize("encoding", ["dense", "blocks:128", "auto"])
 def test_lost_blocks_are_owed(bits: LaneBits, encoding: str) -> None:
