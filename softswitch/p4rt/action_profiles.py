@@ -8,7 +8,7 @@ from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.actions import decode_action, encode_action
 from weir.softswitch.p4rt.keys import Message, invalid
-from weir.softswitch.p4rt.p4info import ProfileInfo, TableInfo
+from weir.softswitch.p4rt.p4info_objects import ProfileInfo, TableInfo
 from weir.softswitch.p4rt.pipeline import Pipeline
 from weir.softswitch.p4rt.values import decode, encode
 from weir.softswitch.state.entry import (

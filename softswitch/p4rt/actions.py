@@ -2,7 +2,8 @@
 """P4Runtime's Action: to and from a name with arguments."""
 
 from weir.softswitch.p4rt.keys import Message, invalid
-from weir.softswitch.p4rt.p4info import ActionInfo, P4InfoIndex
+from weir.softswitch.p4rt.p4info import P4InfoIndex
+from weir.softswitch.p4rt.p4info_objects import ActionInfo
 from weir.softswitch.p4rt.values import decode, encode
 
 

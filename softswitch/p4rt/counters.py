@@ -8,7 +8,7 @@ from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.direct import Direct
 from weir.softswitch.p4rt.keys import Message, decode_key, encode_key, invalid
-from weir.softswitch.p4rt.p4info import ArrayInfo
+from weir.softswitch.p4rt.p4info_objects import ArrayInfo
 from weir.softswitch.p4rt.pipeline import Pipeline
 from weir.softswitch.state.entry import Count
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
-from weir.softswitch.p4rt.p4info import DigestInfo
+from weir.softswitch.p4rt.p4info_objects import DigestInfo
 from weir.softswitch.state.digests import Digest
 
 Message = Any

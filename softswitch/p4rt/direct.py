@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.keys import Message, invalid, stored_with
-from weir.softswitch.p4rt.p4info import P4InfoIndex, TableInfo
+from weir.softswitch.p4rt.p4info import P4InfoIndex
+from weir.softswitch.p4rt.p4info_objects import TableInfo
 from weir.softswitch.p4rt.pipeline import Pipeline
 from weir.softswitch.state.entry import Entry
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.p4rt.keys import Message, encode_key, invalid
-from weir.softswitch.p4rt.p4info import TableInfo
+from weir.softswitch.p4rt.p4info_objects import TableInfo
 from weir.softswitch.p4rt.pipeline import EntryNotes, Pipeline
 from weir.softswitch.state.entry import Entry
 

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from weir.p4runtime.schema import p4info_pb2, p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
-from weir.softswitch.p4rt.p4info import FieldInfo, TableInfo
+from weir.softswitch.p4rt.p4info_objects import FieldInfo, TableInfo
 from weir.softswitch.p4rt.values import decode, encode
 from weir.softswitch.state.entry import Exact, Lpm, Match, Optional, Range, Ternary
 from weir.softswitch.state.table_store import PackedEntry, TableStore

@@ -9,7 +9,7 @@ from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.counters import cells, encode_count
 from weir.softswitch.p4rt.direct import Direct
 from weir.softswitch.p4rt.keys import Message, decode_key, encode_key, invalid
-from weir.softswitch.p4rt.p4info import MeterInfo, TableInfo
+from weir.softswitch.p4rt.p4info_objects import MeterInfo, TableInfo
 from weir.softswitch.p4rt.pipeline import Pipeline
 from weir.softswitch.state.entry import Marked, MeterConfig
 

@@ -3,17 +3,30 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from weir.p4runtime.schema import API_VERSION, p4info_pb2
 from weir.softswitch.errors import Code, ControlError
-from weir.softswitch.p4rt.p4data import Encoder, encoder
-from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
+from weir.softswitch.p4rt.p4info_objects import (
+    ActionInfo,
+    ArrayInfo,
+    FieldInfo,
+    MeterInfo,
+    ProfileInfo,
+    TableInfo,
+    ValueSetInfo,
+    action_info,
+    digest_info,
+    field_info,
+    meter_info,
+    profile_info,
+    register_info,
+    table_info,
+)
+from weir.softswitch.program.errors import ProgramError
 from weir.softswitch.program.loader import Program
 from weir.softswitch.program.types import Counter, MatchKind, Meter, Register
-from weir.softswitch.state.action_profiles import ProfileLimits
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -31,116 +44,6 @@ _KINDS: Final = {
 _ORDERED: Final = (p4info_pb2.MatchField.LPM, p4info_pb2.MatchField.RANGE)  # a match depends on the width
 
 
-@dataclass(frozen=True)
-class FieldInfo:
-    """A key field, action parameter or field of a controller header.
-
-    ``match_type`` is a MatchField.MatchType, 0 for what is none. ``type_name``: of a user-defined type.
-    """
-
-    id: int
-    name: str
-    bits: int
-    match_type: int = 0
-    type_name: str = ""
-
-    @cached_property
-    def place(self) -> str:
-        """Return how messages name a key field, behind the name of what has the key."""
-        return f", field {self.name}" if self.name else ""
-
-
-@dataclass(frozen=True)
-class ActionInfo:
-    """An action and its parameters, in order."""
-
-    id: int
-    name: str
-    params: tuple[FieldInfo, ...]
-
-
-@dataclass(frozen=True)
-class TableInfo:
-    """A table: key fields in order, and which actions its entries and its default may have."""
-
-    id: int
-    name: str
-    fields: tuple[FieldInfo, ...]
-    entry_actions: frozenset[int]
-    default_actions: frozenset[int]
-    const_default: bool
-    constant: bool
-    counted: bool
-    idle_timeout: bool
-    profile: int  # its action profile's id, or 0
-
-    @cached_property
-    def title(self) -> str:
-        """Return how messages name it."""
-        return f"table {self.name}"
-
-    @cached_property
-    def prioritised(self) -> bool:
-        """Return whether entries carry a priority."""
-        return any(
-            field.match_type
-            in (p4info_pb2.MatchField.TERNARY, p4info_pb2.MatchField.RANGE, p4info_pb2.MatchField.OPTIONAL)
-            for field in self.fields
-        )
-
-
-@dataclass(frozen=True)
-class ProfileInfo:
-    """An action profile and the tables that use it."""
-
-    id: int
-    name: str
-    tables: tuple[int, ...]
-    limits: ProfileLimits
-
-
-@dataclass(frozen=True)
-class ArrayInfo:
-    """An indirect counter or a register.
-
-    ``signed``: a register of ``int<W>``. ``data``: which field of P4Data a register's cells are in.
-    """
-
-    id: int
-    name: str
-    size: int
-    signed: bool = False
-    data: str = "bitstring"
-
-
-@dataclass(frozen=True)
-class MeterInfo(ArrayInfo):
-    """A meter array, or (of size 0) a table's meter. ``type`` is a MeterSpec.Type; ``bytes``: not packets."""
-
-    type: int = p4info_pb2.MeterSpec.TWO_RATE_THREE_COLOR
-    bytes: bool = False
-
-
-@dataclass(frozen=True)
-class DigestInfo:
-    """A digest. ``encode`` makes a P4Data of its fields; None when that cannot be, as ``obstacle`` says."""
-
-    name: str
-    encode: Encoder | None
-    widths: tuple[int, ...]
-    obstacle: str = ""
-
-
-@dataclass(frozen=True)
-class ValueSetInfo:
-    """A parser value set: the fields of its members, in order, and how many it holds."""
-
-    id: int
-    name: str
-    fields: tuple[FieldInfo, ...]
-    size: int
-
-
 class P4InfoIndex:
     """A P4Info as the P4Runtime server asks it: objects by id, and actions by name.
 
@@ -153,22 +56,24 @@ class P4InfoIndex:
         self.message = info
         self.removed: dict[int, TableInfo] = {}
         counted = {counter.direct_table_id for counter in info.direct_counters}
-        self.actions = {a.preamble.id: _action(a) for a in info.actions}
-        self.tables = {t.preamble.id: _table(t, counted) for t in info.tables}
-        self.profiles = {p.preamble.id: _profile(p) for p in info.action_profiles}
+        self.actions = {a.preamble.id: action_info(a) for a in info.actions}
+        self.tables = {t.preamble.id: table_info(t, counted) for t in info.tables}
+        self.profiles = {p.preamble.id: profile_info(p) for p in info.action_profiles}
         self.counters = {
             c.preamble.id: ArrayInfo(c.preamble.id, c.preamble.name, c.size) for c in info.counters
         }
-        self.registers = {r.preamble.id: _register(r, info.type_info) for r in info.registers}
-        self.meters = {m.preamble.id: _meter(m, m.size) for m in info.meters}
-        self.direct_meters = {m.direct_table_id: _meter(m, 0) for m in info.direct_meters}
-        self.digests = {d.preamble.id: _digest(d, info.type_info) for d in info.digests}
+        self.registers = {r.preamble.id: register_info(r, info.type_info) for r in info.registers}
+        self.meters = {m.preamble.id: meter_info(m, m.size) for m in info.meters}
+        self.direct_meters = {m.direct_table_id: meter_info(m, 0) for m in info.direct_meters}
+        self.digests = {d.preamble.id: digest_info(d, info.type_info) for d in info.digests}
         self.value_sets = {
-            v.preamble.id: ValueSetInfo(v.preamble.id, v.preamble.name, tuple(map(_field, v.match)), v.size)
+            v.preamble.id: ValueSetInfo(
+                v.preamble.id, v.preamble.name, tuple(map(field_info, v.match)), v.size
+            )
             for v in info.value_sets
         }
         self.packet_headers = {
-            header.preamble.name: tuple(_field(m) for m in header.metadata)
+            header.preamble.name: tuple(field_info(m) for m in header.metadata)
             for header in info.controller_packet_metadata
         }
         self._action_ids = {action.name: action.id for action in self.actions.values()}
@@ -354,30 +259,6 @@ def _mismatch(what: str, difference: str) -> ProgramError:
     )
 
 
-def _field(message: Any) -> FieldInfo:
-    kind = getattr(message, "match_type", 0)
-    return FieldInfo(message.id, message.name, message.bitwidth, kind, message.type_name.name)
-
-
-def _action(action: Any) -> ActionInfo:
-    return ActionInfo(action.preamble.id, action.preamble.name, tuple(_field(p) for p in action.params))
-
-
-def _register(register: Any, types: Any) -> ArrayInfo:
-    spec, name = register.type_spec, register.preamble.name
-    if spec.HasField("new_type") and spec.new_type.name in types.new_types:
-        new_type = types.new_types[spec.new_type.name]
-        if new_type.HasField("translated_type"):
-            return ArrayInfo(register.preamble.id, name, register.size)
-        spec = new_type.original_type
-    data = "enum_value" if spec.HasField("serializable_enum") else "bitstring"
-    if data == "bitstring" and not spec.HasField("bitstring"):
-        raise ProgramError(f"P4Info: register {name} holds {spec.WhichOneof('type_spec')}, not numbers")
-    return ArrayInfo(
-        register.preamble.id, name, register.size, signed=spec.bitstring.HasField("int"), data=data
-    )
-
-
 def _check_ids(info: P4Info) -> None:
     """Raise ProgramError unless every object has an id of its own, as every part of it has within it."""
     for objects in (
@@ -427,22 +308,6 @@ def _check_distinct(ids: Sequence[int], what: str) -> None:
         raise ProgramError(f"P4Info: the ids of {what} are {list(ids)}: each needs one of its own, not 0")
 
 
-def _table(table: Any, counted: set[int]) -> TableInfo:
-    ref = p4info_pb2.ActionRef
-    return TableInfo(
-        id=table.preamble.id,
-        name=table.preamble.name,
-        fields=tuple(_field(m) for m in table.match_fields),
-        entry_actions=frozenset(a.id for a in table.action_refs if a.scope != ref.DEFAULT_ONLY),
-        default_actions=frozenset(a.id for a in table.action_refs if a.scope != ref.TABLE_ONLY),
-        const_default=table.const_default_action_id != 0,
-        constant=table.is_const_table,
-        counted=table.preamble.id in counted,
-        idle_timeout=table.idle_timeout_behavior != p4info_pb2.Table.NO_TIMEOUT,
-        profile=table.implementation_id,
-    )
-
-
 def _check_value_set(value_set: ValueSetInfo, program: Program) -> None:
     known = program.value_sets.get(value_set.name)
     if known is None:
@@ -454,43 +319,12 @@ def _check_value_set(value_set: ValueSetInfo, program: Program) -> None:
         raise _mismatch(f"value set {value_set.name}", f"its size is {known.size}, not {value_set.size}")
 
 
-def _meter(meter: Any, size: int) -> MeterInfo:
-    spec = meter.spec
-    return MeterInfo(
-        meter.preamble.id,
-        meter.preamble.name,
-        size,
-        type=spec.type,
-        bytes=spec.unit == p4info_pb2.MeterSpec.BYTES,
-    )
-
-
 def _check_meter(meter: MeterInfo, table: str | None, program: Program) -> None:
     known = program.meters.get(meter.name)
     if known is None or known.table != table:
         raise _mismatch(f"meter {meter.name}", f"the program has no such meter of {table or 'no table'}")
     if known.bytes != meter.bytes:
         raise _mismatch(f"meter {meter.name}", f"it counts {'bytes' if known.bytes else 'packets'}")
-
-
-def _digest(digest: Any, types: Any) -> DigestInfo:
-    name = digest.preamble.name
-    try:
-        encode, widths = encoder(digest.type_spec, types, f"digest {name}")
-    except UnsupportedConstruct as error:
-        return DigestInfo(name, None, (), str(error))
-    return DigestInfo(name, encode, tuple(widths))
-
-
-def _profile(profile: Any) -> ProfileInfo:
-    by_members = profile.WhichOneof("selector_size_semantics") == "sum_of_members"
-    limits = ProfileLimits(
-        size=profile.size,
-        by_members=by_members,
-        group_size=profile.max_group_size,
-        member_weight=profile.sum_of_members.max_member_weight if by_members else 0,
-    )
-    return ProfileInfo(profile.preamble.id, profile.preamble.name, tuple(profile.table_ids), limits)
 
 
 def _check_array(

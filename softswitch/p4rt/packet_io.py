@@ -6,7 +6,8 @@ from typing import Any
 
 from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
-from weir.softswitch.p4rt.p4info import FieldInfo, P4InfoIndex
+from weir.softswitch.p4rt.p4info import P4InfoIndex
+from weir.softswitch.p4rt.p4info_objects import FieldInfo
 from weir.softswitch.p4rt.values import decode, encode
 
 Message = Any

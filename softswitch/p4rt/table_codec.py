@@ -9,7 +9,8 @@ from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.p4rt.actions import decode_action, encode_action
 from weir.softswitch.p4rt.keys import Message, Reader, by_field, invalid, missing, reader, wildcard
-from weir.softswitch.p4rt.p4info import FieldInfo, P4InfoIndex, TableInfo
+from weir.softswitch.p4rt.p4info import P4InfoIndex
+from weir.softswitch.p4rt.p4info_objects import FieldInfo, TableInfo
 from weir.softswitch.program.types import MatchKind, TableKey
 from weir.softswitch.state.packed_keys import Put, check_fits
 from weir.softswitch.state.table_store import TableStore

@@ -12,7 +12,7 @@ from weir.softswitch.p4rt.counters import DIRECT_COUNTERS, decode_count, encode_
 from weir.softswitch.p4rt.idle import check_idle_fields
 from weir.softswitch.p4rt.keys import Message, check_priority, decode_key, encode_key, invalid, stored_with
 from weir.softswitch.p4rt.meters import check_zero, decode_config, direct_meter, encode_config, encode_marked
-from weir.softswitch.p4rt.p4info import TableInfo
+from weir.softswitch.p4rt.p4info_objects import TableInfo
 from weir.softswitch.p4rt.pipeline import EntryNotes, Pipeline
 from weir.softswitch.p4rt.table_codec import TableCodec
 from weir.softswitch.state.entry import MeterConfig

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from weir import native
 from weir.p4runtime.schema import p4info_pb2
-from weir.softswitch.p4rt.p4info import FieldInfo
+from weir.softswitch.p4rt.p4info_objects import FieldInfo
 from weir.softswitch.p4rt.table_codec import TableCodec
 
 _HERE: Final = Path(__file__).resolve().parent
