@@ -8,10 +8,7 @@ network that TCP is fastest on.
 """
 
 import contextlib
-import json
-import socket
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -22,11 +19,10 @@ from rich.console import Console
 from weir.bench import allreduce_worker
 from weir.bench.allreduce_worker import BLOCK, AllreduceSpec, Sample
 from weir.bench.line import least_seconds
+from weir.bench.ranks import Start, run_ranks
 from weir.bench.table import command_line, show, spread
-from weir.child import end, log_tail, spawn
 from weir.cluster import local_cluster
 from weir.host_agent.collectives.packing import lane_format
-from weir.native.scratch import scratch_folder
 from weir.netns.cluster import NetworkCluster, network_cluster
 from weir.netns.namespace import gain_root
 from weir.softswitch.runtime.queueing import parse_rate
@@ -34,12 +30,10 @@ from weir.train.folder import write_json
 from weir.train.wirebytes import TCP_PAYLOAD, WEIR_PAYLOAD
 
 Samples: TypeAlias = dict[str, dict[str, list[Sample]]]  # density -> contender -> one a repetition
-Start: TypeAlias = Callable[[int], tuple[list[str], dict[str, str]]]  # rank -> command prefix, environment
 
 CONTENDERS: Final = {"gloo": "Gloo", "weir": "Weir", "weir-16": "Weir 16", "weir-8": "Weir 8"}
 """Contenders in words; every one is compared with the first."""
 
-TIMEOUT_S: Final = 1200
 console = Console(stderr=True)
 
 
@@ -96,7 +90,7 @@ def run(
     ]
     settings = [_local(workers)]
     if reason is None:
-        settings += (_links(workers, rate) for rate in rates)
+        settings += (shaped_links(workers, rate) for rate in rates)
     else:
         notes.append(f"shaped links not measured: {reason}")
     results: list[Result] = []
@@ -203,7 +197,7 @@ def _local(workers: int) -> Iterator[Setting]:
 
 
 @contextlib.contextmanager
-def _links(workers: int, rate: str) -> Iterator[Setting]:
+def shaped_links(workers: int, rate: str) -> Iterator[Setting]:
     with network_cluster(workers, rate=rate, bridged=True) as cluster:
         yield over_links(cluster, rate)
 
@@ -224,17 +218,7 @@ def measure(workers: int, spec: AllreduceSpec, start: Start) -> Samples:
 
     Raises RuntimeError with what a failed rank said.
     """
-    port = _free_port()
-    with scratch_folder("bench") as folder:
-        processes: list[subprocess.Popen[bytes]] = []
-        try:
-            processes += (_rank(rank, workers, spec, start, folder, port) for rank in range(workers))
-            for rank, process in enumerate(processes):
-                if process.wait(TIMEOUT_S):
-                    raise RuntimeError(f"rank {rank} failed:\n{log_tail(folder / f'{rank}.log')}")
-        finally:
-            end(processes)
-        ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]
+    ranks = run_ranks("weir.bench.allreduce_worker", spec.json(), workers, start)
     return {
         density: {
             name: [
@@ -252,27 +236,3 @@ def _together(ranks: Sequence[Sample]) -> Sample:
         seconds=max(sample.seconds for sample in ranks),
         worker=sum(sample.worker for sample in ranks) / len(ranks),
     )
-
-
-def _free_port() -> int:
-    """Return a TCP port that nobody listens on now (in a namespace of its own, any port is free)."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _rank(
-    rank: int, workers: int, spec: AllreduceSpec, start: Start, folder: Path, port: int
-) -> subprocess.Popen[bytes]:
-    prefix, environment = start(rank)
-    rendezvous = {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_PORT": str(port)}
-    with (folder / f"{rank}.json").open("wb") as out:
-        return spawn(
-            "weir.bench.allreduce_worker",
-            [spec.json()],
-            log=folder / f"{rank}.log",
-            environment={**environment, **rendezvous},
-            stdout=out,
-            prefix=prefix,
-        )

@@ -228,6 +228,38 @@ def allreduce(
 
 
 @app.command()
+def fsdp(
+    workers: Workers = 4,
+    width: Annotated[int, typer.Option(min=8, help="Width of the four linear layers.")] = 1024,
+    rate: Annotated[
+        list[str] | None,
+        typer.Option(
+            callback=_rates,
+            help="Rate of the shaped links, such as 100mbit; may be given more than once. Default: 200mbit.",
+        ),
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Steps, after one that warms up.")] = 5,
+    lane_bits: Annotated[
+        list[int] | None,
+        typer.Option(
+            callback=_lane_bits,
+            help="Bits of a summed value in Weir's packets; may be given more than once. Default: 32, 16.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Where the figures (JSON) go.")] = Path("runs/bench-fsdp.json"),
+) -> None:
+    """Time steps of a model whose parameters are sharded (fully_shard), over Weir and over Gloo.
+
+    It needs root, or a user namespace: over shaped links between network namespaces, where Gloo has the
+    kernel's own bridge.
+    """
+    _begin("fsdp", "starting switch and workers")
+    from weir.bench.fsdp import run
+
+    run(workers, width, rate or ["200mbit"], repeats, lane_bits or [32, 16], out)
+
+
+@app.command()
 def accuracy(
     model: options.Model = "cnn",
     workers: Workers = 4,

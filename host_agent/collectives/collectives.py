@@ -129,8 +129,9 @@ class Collectives:
             whose = f"the part of rank {owners[part]}" if len(tensors) > 1 else "it"
             return f"{title}, element {element} of {whose}, a {describe(tensors[part])}"
 
-        whole = reduce(self.communicator, parts.join(values), op, name, parts)
-        total = whole[parts.of_rank(self.communicator.rank)]
+        whole = reduce(self.communicator, parts.join(values, values[0].dtype), op, name, parts)
+        rank = self.communicator.rank
+        total = parts.part(whole, owners.index(rank)) if rank in owners else whole[:0]
         return torch.view_as_complex(total.view(-1, 2)) if tensors[0].is_complex() else total
 
     def _title(self, what: str) -> str:

@@ -5,96 +5,76 @@ OR with zeros changes no bit, so any dtype arrives exactly; lanes that are zero 
 one rank wants alone only it gets, and what all others want does not come back to its sender.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
-from weir.host_agent.collectives.communicator import Communicator, fitting_block
-from weir.host_agent.collectives.dtypes import Lanes, byte_count, lanes_for, read_bytes, write_bytes
+from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.dtypes import byte_count, lanes_for, read_bytes, write_bytes
+from weir.host_agent.collectives.parts import Parts, reduce
 from weir.wire.definition import Op
-
-
-def place(sizes: Sequence[int], block: int = 1) -> tuple[list[int], int]:
-    """Return where parts of ``sizes`` bytes begin, in lanes, and the number of all lanes.
-
-    They lie one after another, each on a multiple of ``block`` lanes.
-    """
-    offsets, total = [], 0
-    for size in sizes:
-        offsets.append(total)
-        total += -(-lanes_for(size) // block) * block
-    return offsets, total
 
 
 def deliver(
     communicator: Communicator,
     sizes: Sequence[int],
     audience: Sequence[int],
-    own: Callable[[int], torch.Tensor | None],
-) -> tuple[Lanes, list[int]]:
-    """Return lanes with the parts that this rank has or wants, and where in them each part begins.
+    inputs: Mapping[int, torch.Tensor],
+    outputs: Mapping[int, torch.Tensor],
+) -> None:
+    """Bring parts of a vector from the ranks that have them to those that want them.
 
     Args:
         communicator: of all workers, which make the same call.
         sizes: bytes of each part.
         audience: who wants it: rank r alone, or with ~r all but rank r.
-        own: returns the part of this index, when this rank has it; None: another does.
+        inputs: the parts that this rank has, by index.
+        outputs: what is overwritten by parts that it wants or has.
     """
-    block = fitting_block(max(map(lanes_for, sizes), default=0))
-    offsets, total = place(sizes, block)
-    lanes: Lanes = np.zeros(total, np.uint32)
-    for index, offset in enumerate(offsets):
-        if (part := own(index)) is not None:
-            write_bytes(lanes, offset, part)
-    blocks = np.diff([*offsets, total]) // block
-    communicator.reduce(lanes, Op.OR, block, audience=np.repeat(np.array(audience, np.int16), blocks))
-    return lanes, offsets
+    parts = Parts.of([lanes_for(size) for size in sizes], audience, torch.int32)
+    whole = parts.join(
+        [_as_lanes(inputs[index]) if index in inputs else None for index in range(len(sizes))], torch.int32
+    )
+    reduce(communicator, whole.numpy().view(np.uint32), Op.OR, parts)
+    for index, output in outputs.items():
+        read_bytes(parts.part(whole, index).numpy().view(np.uint32), 0, output)
+
+
+def _as_lanes(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a tensor in lanes."""
+    lanes = np.zeros(lanes_for(byte_count(tensor)), np.uint32)
+    write_bytes(lanes, 0, tensor)
+    return torch.from_numpy(lanes.view(np.int32))
 
 
 def all_gather(communicator: Communicator, outputs: Sequence[torch.Tensor], own: torch.Tensor) -> None:
     """Fill ``outputs[r]`` with rank r's ``own``; sizes may differ from rank to rank."""
-    lanes, offsets = deliver(
-        communicator,
-        [byte_count(output) for output in outputs],
-        [~rank for rank in range(communicator.size)],
-        lambda rank: own if rank == communicator.rank else None,
-    )
-    for offset, output in zip(offsets, outputs, strict=True):
-        read_bytes(lanes, offset, output)
+    sizes = [byte_count(output) for output in outputs]
+    audience = [~rank for rank in range(communicator.size)]
+    deliver(communicator, sizes, audience, {communicator.rank: own}, dict(enumerate(outputs)))
 
 
 def gather(communicator: Communicator, outputs: Sequence[torch.Tensor], own: torch.Tensor, root: int) -> None:
     """Fill the root's ``outputs[r]`` with rank r's ``own``; all are of one size. Others pass no outputs."""
-    lanes, offsets = deliver(
-        communicator,
-        [byte_count(own)] * communicator.size,
-        [root] * communicator.size,
-        lambda rank: own if rank == communicator.rank else None,
-    )
-    for offset, output in zip(offsets, outputs, strict=False):
-        read_bytes(lanes, offset, output)
+    sizes, audience = [byte_count(own)] * communicator.size, [root] * communicator.size
+    deliver(communicator, sizes, audience, {communicator.rank: own}, dict(enumerate(outputs)))
 
 
 def broadcast(communicator: Communicator, tensor: torch.Tensor, root: int) -> None:
     """Overwrite ``tensor`` by the root's."""
+    whole = {0: tensor}
     here = communicator.rank == root
-    lanes, _ = deliver(communicator, [byte_count(tensor)], [~root], lambda _: tensor if here else None)
-    if not here:
-        read_bytes(lanes, 0, tensor)
+    deliver(communicator, [byte_count(tensor)], [~root], whole if here else {}, {} if here else whole)
 
 
 def scatter(
     communicator: Communicator, output: torch.Tensor, inputs: Sequence[torch.Tensor], root: int
 ) -> None:
     """Overwrite ``output`` by the root's ``inputs[this rank]``; all are of one size. Others pass none."""
-    lanes, offsets = deliver(
-        communicator,
-        [byte_count(output)] * communicator.size,
-        [*range(communicator.size)],
-        lambda rank: inputs[rank] if communicator.rank == root else None,
-    )
-    read_bytes(lanes, offsets[communicator.rank], output)
+    sizes, audience = [byte_count(output)] * communicator.size, list(range(communicator.size))
+    mine = dict(enumerate(inputs)) if communicator.rank == root else {}
+    deliver(communicator, sizes, audience, mine, {communicator.rank: output})
 
 
 def all_to_all(
@@ -116,13 +96,11 @@ def all_to_all(
                 f"all_to_all: rank {source} sends {sent[source][target]} bytes to rank {target}, "
                 f"which expects {expected[target][source]}"
             )
-    lanes, offsets = deliver(
+    rank, size = communicator.rank, communicator.size
+    deliver(
         communicator,
-        [size for row in sent for size in row],
-        [*ranks] * communicator.size,
-        lambda pair: (
-            inputs[pair % communicator.size] if pair // communicator.size == communicator.rank else None
-        ),
+        [count for row in sent for count in row],
+        [*ranks] * size,
+        {rank * size + target: inputs[target] for target in ranks},
+        {source * size + rank: outputs[source] for source in ranks},
     )
-    for source in ranks:
-        read_bytes(lanes, offsets[source * communicator.size + communicator.rank], outputs[source])

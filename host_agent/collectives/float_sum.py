@@ -119,13 +119,10 @@ class Contribution:
         return vector
 
     def part(self, blocks: npt.NDArray[np.intp]) -> "Contribution":
-        """Return what it says of some blocks of values, which follow one another in it."""
-        first, last = (int(blocks[0]), int(blocks[-1]) + 1) if blocks.size else (0, 0)
-        rows = np.arange(first, last, dtype=np.uint32) if self.rows is None else self.rows[first:last]
-        lanes = self.form.lanes(self.scale_block)
-        return replace(
-            self, lanes=self.lanes[first * lanes : last * lanes], scales=self.scales[first:last], rows=rows
-        )
+        """Return what it says of some of its blocks of values; a copy."""
+        rows = blocks.astype(np.uint32) if self.rows is None else self.rows[blocks]
+        lanes = self.lanes.reshape(-1, self.form.lanes(self.scale_block))[blocks].reshape(-1)
+        return replace(self, lanes=lanes, scales=self.scales[blocks], rows=rows)
 
     def write(self, vector: npt.NDArray[np.float32]) -> None:
         """Overwrite the blocks of ``vector`` that the lanes are of."""
@@ -221,11 +218,11 @@ def sum_float32(
 
 def _sum_of_part(communicator: Communicator, mine: Contribution, parts: Parts) -> Contribution:
     """Return the sum of this worker's part over all workers' contributions."""
-    owners = parts.audience(mine.count, block=mine.scale_block)
+    owners = parts.of_blocks(mine.count, block=mine.scale_block)
     lanes = mine.form.lanes(mine.scale_block)
     if mine.rows is None:
         block = min(largest_block(lanes * parts.unit // mine.scale_block), SLOT_LANES)
-        audience = parts.audience(mine.lanes.size, block=block)
+        audience = parts.of_blocks(mine.lanes.size, block=block)
     else:
         block = largest_block(lanes)
         owners = owners[mine.rows]

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Vectors in parts, of which each rank wants one: what reduce_scatter, gather and all_to_all are made of.
 
-A block of lanes has one owner, so each part starts on a block of its own.
+A block of lanes has one audience, so each part begins on a block of its own. Parts of one length take turns,
+some blocks at a time: then the links of all ranks are in use all the time, not one after another.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.communicator import Audience, Communicator, fitting_block
@@ -21,74 +23,81 @@ ROOMY: Final = 2048
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of a vector, one after another, each padded to whole blocks.
+    """Parts of a vector in units, padded with zeros.
 
     Attributes:
         counts: elements of each part.
-        owners: the rank that wants each; every rank owns at most one.
+        audience: who wants each, as ``Audience`` has it.
         block: lanes in a block.
-        unit: elements to a multiple of which each part is padded: a whole number of blocks of lanes, whatever
-            the form of elements in lanes.
+        unit: elements in a unit: a whole number of blocks of lanes, whatever the form of elements in lanes.
     """
 
     counts: tuple[int, ...]
-    owners: tuple[int, ...]
+    audience: tuple[int, ...]
     block: int
     unit: int
 
     @classmethod
-    def of(cls, counts: Sequence[int], owners: Sequence[int], dtype: torch.dtype) -> "Parts":
+    def of(cls, counts: Sequence[int], audience: Sequence[int], dtype: torch.dtype) -> "Parts":
         """Lay out parts of so many elements of a dtype."""
         in_lane = max(1, LANE_BYTES // dtype.itemsize)
         block = fitting_block(-(-max(counts, default=0) // in_lane))
         unit = ROOMY if max(counts, default=0) >= ROOMY else block * in_lane
-        return cls(tuple(counts), tuple(owners), block, unit)
+        return cls(tuple(counts), tuple(audience), block, unit)
 
     @property
-    def lengths(self) -> list[int]:
-        """Return the elements of each part with its padding."""
-        return [-(-count // self.unit) * self.unit for count in self.counts]
+    def units(self) -> npt.NDArray[np.intp]:
+        """Return which part each unit of the vector is of."""
+        lengths = [-(-count // self.unit) for count in self.counts]
+        everyone = np.arange(len(lengths))
+        if len(set(lengths)) == 1:
+            return np.tile(everyone, lengths[0])
+        return np.repeat(everyone, lengths)
 
     @property
     def size(self) -> int:
         """Return the elements of the vector."""
-        return sum(self.lengths)
+        return self.unit * sum(-(-count // self.unit) for count in self.counts)
 
-    def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the flat vector of the parts, padded with zeros."""
-        whole = torch.zeros(self.size, dtype=parts[0].dtype)
-        for place, part in zip(torch.split(whole, self.lengths), parts, strict=True):
-            place[: part.numel()] = part.detach().reshape(-1)
-        return whole
+    def join(self, parts: Sequence[torch.Tensor | None], dtype: torch.dtype) -> torch.Tensor:
+        """Return the flat vector of the parts, of zeros where they are None."""
+        whole = torch.zeros(self.size // self.unit, self.unit, dtype=dtype)
+        for index, part in enumerate(parts):
+            if part is not None and part.numel():
+                flat = part.detach().reshape(-1)
+                padding = -flat.numel() % self.unit
+                whole[self._places(index)] = torch.nn.functional.pad(flat, (0, padding)).view(-1, self.unit)
+        return whole.view(-1)
 
-    def of_rank(self, rank: int) -> slice:
-        """Return where in the vector the elements of a rank's part are: nowhere when it owns none."""
-        if rank not in self.owners:
-            return slice(0, 0)
-        index = self.owners.index(rank)
-        start = sum(self.lengths[:index])
-        return slice(start, start + self.counts[index])
+    def part(self, whole: torch.Tensor, index: int) -> torch.Tensor:
+        """Return a part of the vector, flat."""
+        rows = whole.view(-1, self.unit)[self._places(index)]
+        return rows.reshape(-1)[: self.counts[index]]
 
-    def locate(self, index: int) -> tuple[int, int]:
+    def locate(self, element: int) -> tuple[int, int]:
         """Return the part that an element of the vector is in, and which one of it."""
-        for part, length in enumerate(self.lengths):
-            if index < length:
-                return part, index
-            index -= length
-        raise IndexError(f"the vector has {self.size} elements")
+        unit, within = divmod(element, self.unit)
+        units = self.units
+        before = int(np.count_nonzero(units[:unit] == units[unit]))
+        return int(units[unit]), before * self.unit + within
 
-    def audience(self, lanes: int, planes: int = 1, block: int | None = None) -> Audience:
+    def of_blocks(self, lanes: int, planes: int = 1, block: int | None = None) -> Audience:
         """Return who wants each block of so many lanes.
 
-        The lanes are ``planes`` vectors one after another, in each of which the parts have their proportion.
+        The lanes are ``planes`` vectors one after another, in each of which the units have their proportion.
         """
-        of_unit = lanes * self.unit // (planes * self.size * (block or self.block))
-        counts = [length // self.unit * of_unit for length in self.lengths]
-        return np.tile(np.repeat(np.array(self.owners, np.int16), counts), planes)
+        in_unit = lanes * self.unit // (planes * self.size * (block or self.block))
+        return np.tile(np.repeat(np.array(self.audience, np.int16)[self.units], in_unit), planes)
+
+    def _places(self, index: int) -> slice:
+        """Return where the units of a part are."""
+        places = np.flatnonzero(self.units == index)
+        step = int(places[1] - places[0]) if places.size > 1 else 1
+        return slice(int(places[0]), int(places[-1]) + 1, step) if places.size else slice(0, 0)
 
 
 def reduce(communicator: Communicator, lanes: Lanes, op: Op, parts: Parts | None, planes: int = 1) -> Lanes:
-    """Reduce ``lanes`` in place, each part for its owner, and return them; for all, without parts."""
+    """Reduce ``lanes`` in place, each part for its audience, and return them; for all, without parts."""
     if parts is None or not lanes.size:
         return communicator.reduce(lanes, op)
-    return communicator.reduce(lanes, op, parts.block, audience=parts.audience(lanes.size, planes))
+    return communicator.reduce(lanes, op, parts.block, audience=parts.of_blocks(lanes.size, planes))

@@ -127,6 +127,32 @@ def test_functional_collectives_and_fsdp(world: World) -> None:
     world.run(other_front_ends)
 
 
+def sharded_training() -> None:
+    """Three steps with sharded parameters, beside the same on one rank with all ranks' batches."""
+
+    def make() -> torch.nn.Sequential:
+        torch.manual_seed(5)
+        return torch.nn.Sequential(torch.nn.Linear(40, 70), torch.nn.Tanh(), torch.nn.Linear(70, 3))
+
+    batches = [torch.randn(4, 40, generator=torch.Generator().manual_seed(rank)) for rank in range(SIZE)]
+    alone, model = make(), make()
+    mesh = init_device_mesh("cpu", (SIZE,))
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
+    for trained, batch in ((alone, torch.cat(batches)), (model, batches[dist.get_rank()])):
+        optimizer = torch.optim.AdamW(trained.parameters(), lr=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            trained(batch).square().mean().backward()
+            optimizer.step()
+    for whole, shard in zip(alone.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(shard.full_tensor(), whole, rtol=1e-4, atol=1e-5)
+
+
+def test_fsdp_trains_as_one_process_does(world: World) -> None:
+    world.run(sharded_training)
+
+
 def refused_operations() -> None:
     with pytest.raises(TypeError, match=r"AVG is defined for floats, not for torch.int32"):
         dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes of a benchmark, one a rank, that print what they measured."""
+
+import json
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from weir.child import end, log_tail, spawn
+from weir.native.scratch import scratch_folder
+
+Start: TypeAlias = Callable[[int], tuple[list[str], dict[str, str]]]  # rank -> command prefix, environment
+
+TIMEOUT_S: Final = 1200
+
+
+def run_ranks(module: str, argument: str, workers: int, start: Start) -> list[Any]:
+    """Run a module on each rank to its end, and return the JSON that each has printed.
+
+    Raises:
+        RuntimeError: a rank failed; with what it said.
+    """
+    port = _free_port()
+    with scratch_folder("bench") as folder:
+        processes: list[subprocess.Popen[bytes]] = []
+        try:
+            processes += (
+                _rank(module, argument, rank, workers, start, folder, port) for rank in range(workers)
+            )
+            for rank, process in enumerate(processes):
+                if process.wait(TIMEOUT_S):
+                    raise RuntimeError(f"rank {rank} failed:\n{log_tail(folder / f'{rank}.log')}")
+        finally:
+            end(processes)
+        return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]
+
+
+def _free_port() -> int:
+    """Return a TCP port that nobody listens on now (in a namespace of its own, any port is free)."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _rank(
+    module: str, argument: str, rank: int, workers: int, start: Start, folder: Path, port: int
+) -> subprocess.Popen[bytes]:
+    prefix, environment = start(rank)
+    rendezvous = {"RANK": str(rank), "WORLD_SIZE": str(workers), "MASTER_PORT": str(port)}
+    with (folder / f"{rank}.json").open("wb") as out:
+        return spawn(
+            module,
+            [argument],
+            log=folder / f"{rank}.log",
+            environment={**environment, **rendezvous},
+            stdout=out,
+            prefix=prefix,
+        )
