@@ -3,7 +3,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec
 
 from weir.p4runtime.schema import p4runtime_pb2
 from weir.softswitch.errors import Code, ControlError
@@ -17,7 +17,6 @@ from weir.softswitch.state.table_store import PackedEntry
 _REQUEST: Final = p4runtime_pb2.WriteRequest
 _UPDATE: Final = p4runtime_pb2.Update
 _P = ParamSpec("_P")
-_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 Results = list[ControlError | None]
@@ -63,27 +62,25 @@ def apply_ordinary(pipeline: Pipeline, updates: Updates) -> Results:
 
 
 def _apply_run(pipeline: Pipeline, run: Run) -> Results:
-    store = run.codec.store
+    """Make the updates of a run at once if that can be; if not, one by one, to see which of them cannot."""
+    store, entries = run.codec.store, (run.keys, run.actions, run.args, run.wires)
     if run.type == _UPDATE.DELETE:
-        results = _all_or_each(store.delete_all, store.delete_packed, run.keys)
+        done = store.delete_all(run.keys)
+    elif run.type == _UPDATE.INSERT:
+        done = store.insert_all(*entries)
     else:
-        made = list(map(PackedEntry, run.keys, run.actions, run.args, run.wires))
-        if run.type == _UPDATE.INSERT:
-            results = _all_or_each(store.insert_all, store.insert_packed, made)
-        else:
-            results = _all_or_each(store.modify_all, store.modify_packed, made)
+        done = store.modify_all(*entries)
+    results: Results = [None] * len(run.keys)
+    if not done and run.type == _UPDATE.DELETE:
+        results = [attempt(store.delete_packed, key) for key in run.keys]
+    elif not done:
+        put = store.insert_packed if run.type == _UPDATE.INSERT else store.modify_packed
+        results = [attempt(put, made) for made in map(PackedEntry, *entries)]
     if pipeline.notes:
         for key, error in zip(run.keys, results, strict=True):
             if error is None:
                 pipeline.notes.pop((run.codec.table.name, key), None)
     return results
-
-
-def _all_or_each(
-    put_all: Callable[[Sequence[_T]], bool], put: Callable[[_T], None], updates: Sequence[_T]
-) -> Results:
-    """Make updates at once if that can be; if not, one by one, to see which of them cannot."""
-    return [None] * len(updates) if put_all(updates) else [attempt(put, each) for each in updates]
 
 
 def _check_queues(pipeline: Pipeline, updates: Sequence[Message]) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One table as the control plane sees it: entries checked, remembered, and put into the native table."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from weir.softswitch.codegen.keys import Piece, arg_pieces, entry_words, pack_args, unpack_args
@@ -41,9 +41,9 @@ class PackedEntry:
         action: the program's number of the action; 0 with `via`.
         args: the argument words; empty with `via`.
         wire: the entry as a control protocol sends it, if that keeps it here.
+        handle: the native table's.
         timeout_ns, meter, via: as in `Entry`.
         entry: the entry that this was made from, if it was.
-        handle: the native table's.
         reference: to the members of an action profile.
     """
 
@@ -51,11 +51,11 @@ class PackedEntry:
     action: int
     args: bytes
     wire: bytes | None = None
+    handle: int = -1
     timeout_ns: int = 0
     meter: MeterConfig | None = None
     via: Via | None = None
     entry: Entry | None = None
-    handle: int = -1
     reference: Reference | None = None
 
 
@@ -165,35 +165,43 @@ class TableStore:
 
     # Many at once, in a plain table: all of them, or none, which is for the caller to do one by one.
 
-    def insert_all(self, made: Sequence[PackedEntry]) -> bool:
+    def insert_all(
+        self,
+        keys: Sequence[bytes],
+        actions: Sequence[int],
+        args: Sequence[bytes],
+        wires: Sequence[bytes | None],
+    ) -> bool:
         """Add entries as `insert_packed` does; do nothing, and return False, if one cannot be added."""
         with self._native.control:
-            keys = [each.key for each in made]
-            if len(self._stored) + len(keys) > self._table.size:
+            stored = self._stored
+            if len(stored) + len(keys) > self._table.size:
                 return False
-            if len(set(keys)) < len(keys) or not self._stored.keys().isdisjoint(keys):
+            if len(set(keys)) < len(keys) or not stored.keys().isdisjoint(keys):
                 return False
-            handles = self._native.insert_all(self._number, keys, *_calls(made))
+            handles = self._native.insert_all(self._number, keys, actions, b"".join(args))
             if len(handles) < len(keys):  # no memory
                 self._native.remove_all(self._number, handles)
                 return False
-            for each, handle in zip(made, handles, strict=True):
-                each.handle = handle
-            self._stored.update(zip(keys, made, strict=True))
+            stored.update(zip(keys, map(PackedEntry, keys, actions, args, wires, handles), strict=True))
         return True
 
-    def modify_all(self, made: Sequence[PackedEntry]) -> bool:
+    def modify_all(
+        self,
+        keys: Sequence[bytes],
+        actions: Sequence[int],
+        args: Sequence[bytes],
+        wires: Sequence[bytes | None],
+    ) -> bool:
         """Replace entries as `modify_packed` does; do nothing, and return False, if one is not there."""
         with self._native.control:
             stored = self._stored
             try:
-                handles = [stored[each.key].handle for each in made]
+                handles = [stored[key].handle for key in keys]
             except KeyError:
                 return False
-            self._native.modify_all(self._number, handles, *_calls(made))
-            for each, handle in zip(made, handles, strict=True):
-                each.handle = handle
-                stored[each.key] = each
+            self._native.modify_all(self._number, handles, actions, b"".join(args))
+            stored.update(zip(keys, map(PackedEntry, keys, actions, args, wires, handles), strict=True))
         return True
 
     def delete_all(self, keys: Sequence[bytes]) -> bool:
@@ -348,7 +356,7 @@ class TableStore:
         self._check(entry)
         action, args = self.pack_action(entry.action, tuple(entry.args)) if entry.via is None else (0, b"")
         key = self.keys.pack(entry.key, entry.priority)
-        made = PackedEntry(key, action, args, None, entry.timeout_ns, entry.meter, entry.via)
+        made = PackedEntry(key, action, args, timeout_ns=entry.timeout_ns, meter=entry.meter, via=entry.via)
         if any(isinstance(match, Optional) for match in entry.key):  # packed, it is a ternary match
             canonical = zip(entry.key, self.keys.unpack(key)[0], strict=True)
             matches = tuple(given if isinstance(given, Optional) else match for given, match in canonical)
@@ -437,11 +445,6 @@ class TableStore:
             raise ControlError(
                 Code.INVALID_ARGUMENT, f"{self._table.name} has an action profile: its entries refer to that"
             )
-
-
-def _calls(made: Iterable[PackedEntry]) -> tuple[list[int], bytes]:
-    """Return the actions of entries, and their arguments."""
-    return [each.action for each in made], b"".join([each.args for each in made])
 
 
 def _obstacle(table: Table) -> tuple[Code, str] | None:
