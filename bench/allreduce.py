@@ -216,7 +216,7 @@ def measure(workers: int, spec: AllreduceSpec, start: Start) -> Samples:
     """Run the spec on ``workers`` processes; of each repetition, the slowest rank's time, the mean processor
     time of the ranks, and what the first one saw of the rest.
 
-    Raises RuntimeError with what a failed rank said.
+    Raises ChildError with what a failed rank said.
     """
     ranks = run_ranks("weir.bench.allreduce_worker", spec.json(), workers, start)
     return {

@@ -2,17 +2,34 @@
 """``weir bench``: Weir beside its peers, in one run, on the same links."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperGroup
 
+from weir.child import ChildError
+from weir.cluster import ClusterError
 from weir.methods import Plugin
+from weir.netns import NamespaceError
 from weir.train import options
 
 if TYPE_CHECKING:
     from weir.train.config import Model
 
+
+class _Benches(TyperGroup):
+    """The benchmarks; one whose process dies ends with a sentence."""
+
+    def invoke(self, context: Any) -> Any:
+        try:
+            return super().invoke(context)
+        except (ChildError, ClusterError, NamespaceError) as error:
+            typer.echo(f"weir bench: {error}", err=True)
+            raise typer.Exit(1) from None
+
+
 app = typer.Typer(
+    cls=_Benches,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",  # a paragraph's lines are one

@@ -6,21 +6,19 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
-from weir.child import end, log_tail, spawn
+from weir.child import end, spawn, wait_for_all
 from weir.native.scratch import scratch_folder
 
 Start: TypeAlias = Callable[[int], tuple[list[str], dict[str, str]]]  # rank -> command prefix, environment
-
-TIMEOUT_S: Final = 1200
 
 
 def run_ranks(module: str, argument: str, workers: int, start: Start) -> list[Any]:
     """Run a module on each rank to its end, and return the JSON that each has printed.
 
     Raises:
-        RuntimeError: a rank failed; with what it said.
+        ChildError: a rank failed; with what it said.
     """
     port = _free_port()
     with scratch_folder("bench") as folder:
@@ -29,9 +27,7 @@ def run_ranks(module: str, argument: str, workers: int, start: Start) -> list[An
             processes += (
                 _rank(module, argument, rank, workers, start, folder, port) for rank in range(workers)
             )
-            for rank, process in enumerate(processes):
-                if process.wait(TIMEOUT_S):
-                    raise RuntimeError(f"rank {rank} failed:\n{log_tail(folder / f'{rank}.log')}")
+            wait_for_all(processes, [folder / f"{rank}.log" for rank in range(workers)])
         finally:
             end(processes)
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One way to train on a network of namespaces, and how far it came: Weir with some method, or a peer."""
 
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Final, Literal
 
 from rich.console import Console
 
-from weir.child import end, spawn
+from weir.child import ChildError, end, how_it_ended, log_tail, spawn
 from weir.native.scratch import scratch_folder
 from weir.netns.cluster import BridgedNetwork, NetworkCluster
 from weir.processor import ProcessorTime
@@ -99,15 +100,17 @@ class WayResult:
 def train(way: Way, network: NetworkCluster | BridgedNetwork) -> WayResult:
     """Return one run to its end, or until its time is over.
 
-    Raises RuntimeError with what a failed worker said, NamespaceError if a part of the network has died.
+    Raises ChildError with what a failed worker or server said, NamespaceError if a part of the network has
+    died.
     """
     config, ranks = way.config, range(way.config.workers)
     backend: Literal["weir", "gloo"] = "weir" if way.kind == "weir" else "gloo"
     record, ticker = RunRecord(backend, ranks, config.epochs), _Ticker(way.name)
     with (
         scratch_folder("bench") as folder,
-        _server(way, network, folder) as added,
+        _server(way, network, folder) as server,
     ):
+        added = {SERVER: server.address} if server else {}
         spec = WorkerSpec(config=config, backend=backend, init_method=f"file://{folder}/store")
         environment = {rank: {**worker_environment(), **network.environment(rank), **added} for rank in ranks}
         with Workers(
@@ -119,7 +122,7 @@ def train(way: Way, network: NetworkCluster | BridgedNetwork) -> WayResult:
             prefix=network.lab.at_worker,
             module="weir.bench.training_worker",
         ) as workers:
-            for news in _steps(workers, record, network.check):
+            for news in _steps(workers, record, [network.check, *([server.check] if server else [])]):
                 record.clock(ProcessorTime.now(network.switch_pids()))
                 ticker.tell(record, news)
                 if len(record.steps) >= _MIN_STEPS and record.training_s > way.limit_s:
@@ -130,11 +133,25 @@ def train(way: Way, network: NetworkCluster | BridgedNetwork) -> WayResult:
     return WayResult(way, record, _counts(network) if isinstance(network, NetworkCluster) else None)
 
 
+@dataclass(frozen=True)
+class _Server:
+    """A parameter server that runs."""
+
+    address: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def check(self) -> None:
+        """Raise ChildError if it has failed."""
+        if status := self.process.poll():
+            raise ChildError(f"the parameter server died ({how_it_ended(status)}):\n{log_tail(self.log)}")
+
+
 @contextmanager
-def _server(way: Way, network: NetworkCluster | BridgedNetwork, folder: Path) -> Iterator[dict[str, str]]:
-    """Yield the parameter server on rank 0's host, if the way has one; what workers are told of it."""
+def _server(way: Way, network: NetworkCluster | BridgedNetwork, folder: Path) -> Iterator[_Server | None]:
+    """Yield the parameter server on rank 0's host, if the way has one."""
     if way.kind != "ps":
-        yield {}
+        yield None
         return
     address = network.lab.plan.workers[0].ip
     process = spawn(
@@ -144,23 +161,26 @@ def _server(way: Way, network: NetworkCluster | BridgedNetwork, folder: Path) ->
         prefix=network.lab.at_worker(0),
     )
     try:
-        yield {SERVER: f"{address}:{_PORT}"}
+        yield _Server(f"{address}:{_PORT}", process, folder / "server.log")
     finally:
         end([process])
 
 
-def _steps(workers: Workers, record: RunRecord, check: Callable[[], None]) -> Iterator[StepSummary]:
+def _steps(
+    workers: Workers, record: RunRecord, checks: Sequence[Callable[[], None]]
+) -> Iterator[StepSummary]:
     """Yield every step as all workers have taken it, until all have left."""
     left = set(record.ranks)
     while left:
         match workers.next_event(_TICK_S):
             case None:
-                check()
+                for check in checks:
+                    check()
             case Failed(rank=rank, error=sentence, traceback=text):
-                raise RuntimeError(f"worker {rank} failed:\n{text or sentence}")
+                raise ChildError(f"worker {rank} failed:\n{text or sentence}")
             case Exited(rank=rank, reason=reason):
                 if reason:
-                    raise RuntimeError(f"worker {rank} failed: {reason}")
+                    raise ChildError(f"worker {rank} failed: {reason}")
                 left.discard(rank)
             case message:
                 if isinstance(news := record.add(message), StepSummary):

@@ -28,9 +28,14 @@ PARENT: Final = "WEIR_CHILD_PARENT"
 """In the environment of a child: the ``identity`` of the process that started it."""
 
 _GRACE_S: Final = 5.0
+_POLL_S: Final = 0.05
 _REMOVE: Final = "WEIR_CHILD_REMOVE"
 _STOPPED_S: Final = 10.0  # as long as a worker may be silent
 _TIE: Final = Path(__file__).with_name("tie.py")
+
+
+class ChildError(RuntimeError):
+    """A process that others wait for did not do its work; the message says which, and how it ended."""
 
 
 def spawn(
@@ -85,6 +90,18 @@ def end(processes: Sequence[subprocess.Popen[bytes]], grace_s: float = _GRACE_S)
         if process.stdin is not None:
             with contextlib.suppress(OSError):
                 process.stdin.close()
+
+
+def wait_for_all(processes: Sequence[subprocess.Popen[bytes]], logs: Sequence[Path]) -> None:
+    """Wait until all have ended well, in any order. Raises ChildError for the first one that has not."""
+    left = dict(enumerate(processes))
+    while left:
+        for rank, process in list(left.items()):
+            if status := process.poll():
+                raise ChildError(f"rank {rank} failed ({how_it_ended(status)}):\n{log_tail(logs[rank])}")
+            if status == 0:
+                del left[rank]
+        time.sleep(_POLL_S)
 
 
 def log_tail(log: Path, limit: int = 4000) -> str:

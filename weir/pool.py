@@ -8,8 +8,9 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 
-from weir.child import PARENT, identity
+from weir.child import PARENT, ChildError, identity
 
 
 @contextlib.contextmanager
@@ -19,6 +20,8 @@ def process_pool(processes: int, begin: Callable[[], object] | None = None) -> I
     An exception in the block, also Ctrl-C, ends them in the middle of what they do. When this process is
     killed, they end by themselves: the pipe that each has from it closes. (PR_SET_PDEATHSIG would end them
     with the *thread* that submitted work first.)
+
+    Raises ChildError in the block's place when one of them was killed.
 
     Args:
         processes: how many.
@@ -32,9 +35,13 @@ def process_pool(processes: int, begin: Callable[[], object] | None = None) -> I
     )  # until each has been started, which the pool does when it likes
     try:
         yield pool
-    except BaseException:
+    except BaseException as error:
         for process in set(multiprocessing.active_children()) - others:
             process.terminate()
+        if isinstance(error, BrokenProcessPool):
+            raise ChildError(
+                "one of the processes that compute was killed; is there memory for so many at a time?"
+            ) from None
         raise
     finally:
         pool.shutdown(cancel_futures=True)

@@ -71,6 +71,9 @@ class StallWatch:
         quiet = [str(rank) for rank in after if after[rank] == before.get(rank)]
         if not after:
             return "the controller knows the job no more"
+        if len(quiet) == len(after):
+            leaves = ", ".join(name for job in self._jobs(status) for name in job.leaves)
+            return f"switch {leaves} gets no packets, not even this rank's: it hangs, or the way to it is cut"
         if not quiet:
             return "the switch gets packets from all ranks: do they call the same collectives?"
         ranks = f"rank{'s' if len(quiet) > 1 else ''} {', '.join(quiet)}"
@@ -78,5 +81,8 @@ class StallWatch:
 
     def _packets(self, status: Any) -> dict[int, int]:
         """Return how many packets the switch has counted from each rank."""
-        jobs = [job for job in status.jobs if job.job_id == self._job_id]
-        return {member.rank: member.up.packets for job in jobs for member in job.members}
+        return {member.rank: member.up.packets for job in self._jobs(status) for member in job.members}
+
+    def _jobs(self, status: Any) -> list[Any]:
+        """Return the group's job, if the controller knows it."""
+        return [job for job in status.jobs if job.job_id == self._job_id]

@@ -27,13 +27,20 @@ PATIENCE_S: Final = 120.0  # until a wait counts as one that never ends
 _MARK: Final = "WEIR_TEST_RUN"
 _MEMORY: Final = re.compile(r"/dev/shm/weir-[^/\s]+")
 _POLL_S: Final = 0.05
+# A test run that a shell put in the background ignores SIGINT, and passes that on.
+_INTERRUPTIBLE: Final = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 _T = TypeVar("_T")
 
 
 class Started:
     """A command that runs, or has run; its working directory is ``folder``/work.
 
-    Its temporary files and sockets are in ``folder``, which has a short path for that (``short_path``).
+    Its temporary files and sockets are in ``folder``, which has a short path for that (``short_path``);
+    ``environment`` says so, and what else it was told, but for the mark.
     """
 
     def __init__(self, folder: Path, *command: object, environment: Mapping[str, str] | None = None) -> None:
@@ -46,11 +53,12 @@ class Started:
             each.mkdir(exist_ok=True)
         mark = dict([self._mark.split("=")])
         private = {"TMPDIR": str(self._temporary), "XDG_RUNTIME_DIR": str(self._temporary), "COLUMNS": "200"}
-        with self._log.open("wb") as log, _interrupts():
+        self.environment = {**os.environ, **private, **(environment or {})}
+        with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*map(str, command)],
+                [sys.executable, "-ISc", _INTERRUPTIBLE, *map(str, command)],
                 cwd=folder / "work",
-                env={**os.environ, **private, **(environment or {}), **mark},
+                env={**self.environment, **mark},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -83,9 +91,9 @@ class Started:
 
         return self.until(look, f"a process of {pattern!r} {environment}")
 
-    def wait_for(self, pattern: str) -> None:
+    def wait_for(self, pattern: str, patience_s: float = PATIENCE_S) -> None:
         """Return when it has said something that has the pattern."""
-        self.until(lambda: re.search(pattern, self.said), f"{pattern!r} to be said")
+        self.until(lambda: re.search(pattern, self.said), f"{pattern!r} to be said", patience_s)
 
     def wait(self, patience_s: float = PATIENCE_S) -> int:
         """Return its exit status. AssertionError with what it said if it does not end."""
@@ -93,9 +101,9 @@ class Started:
             return self.process.wait(patience_s)
         raise AssertionError(f"it has not ended after {patience_s:g} s; it runs {self._state()}")
 
-    def until(self, look: Callable[[], _T | None], words: str) -> _T:
+    def until(self, look: Callable[[], _T | None], words: str, patience_s: float = PATIENCE_S) -> _T:
         """Return what ``look`` does once that is true. AssertionError if that cannot come or does not."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while True:
             ended = self.process.poll() is not None and not self.processes()
             if found := look():
@@ -140,18 +148,6 @@ def started(
         yield running
     finally:
         running.kill()
-
-
-@contextmanager
-def _interrupts() -> Iterator[None]:
-    """Let SIGINT end what is started: a test run that a shell put in the background ignores it, and passes
-    that on.
-    """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _marked(mark: str) -> list[int]:

@@ -24,6 +24,7 @@ def main() -> None:
     timeout = timedelta(seconds=float(sys.argv[2]) if len(sys.argv) > 2 else 60)
     dist.init_process_group("weir", timeout=timeout)
     rank, size = dist.get_rank(), dist.get_world_size()
+    print(f"rank {rank} begins", flush=True)
     rounds, going = 0, True
     while going:
         rounds += 1

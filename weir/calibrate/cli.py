@@ -2,7 +2,6 @@
 """``weir calibrate``: options of the command line to a calibration, and what comes of it."""
 
 import os
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 from rich.console import Console
 
 from weir.calibrate.config import make_calibration
+from weir.child import ChildError
 from weir.methods import Plugin
 from weir.train.config import ConfigError
 
@@ -81,16 +81,17 @@ def calibrate(
     from weir.calibrate import report, runner
     from weir.calibrate.progress import RunProgress
     from weir.train.folder import FolderError, writing
+    from weir.train.running import interruptible
 
     console = Console()
     try:
-        with RunProgress(console) as progress:
+        with RunProgress(console) as progress, interruptible():
             done = runner.calibrate(config, progress)
     except KeyboardInterrupt:
         typer.echo("weir calibrate: interrupted; nothing was written", err=True)
         raise typer.Exit(130) from None
-    except BrokenProcessPool:
-        typer.echo("weir calibrate: a training process was killed; is there memory for --jobs?", err=True)
+    except ChildError as error:
+        typer.echo(f"weir calibrate: {error}", err=True)
         raise typer.Exit(1) from None
     console.print(report.tables(done))  # first of all: they took long
     picture = config.out.with_suffix(".png")
