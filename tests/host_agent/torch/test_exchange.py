@@ -13,6 +13,7 @@ import weir
 import weir.torch
 from tests.host_agent.torch.worlds import World
 from weir.host_agent.collectives.in_memory import InMemoryGroup
+from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.compression.exchange import GradientExchange
@@ -53,9 +54,11 @@ def gradients(rank: int, step: int, length: int) -> torch.Tensor:
     return torch.randn(length, generator=generator) * torch.randn(length, generator=generator) ** 4
 
 
-def through_the_switch(name: str) -> tuple[Outcome, int]:
+def through_the_switch(name: str, bits: LaneBits) -> tuple[Outcome, int]:
     """Return one rank's averages, its state, its counts; and how many slots the job has."""
-    state = weir.torch.HookState(DistributedDataParallel(Model()), sparsifier=name, density=DENSITY)
+    state = weir.torch.HookState(
+        DistributedDataParallel(Model()), sparsifier=name, density=DENSITY, lane_bits=bits
+    )
     layout, averages, counts = layout_of(Model()), [], []
     rank = torch.distributed.get_rank()
     for step in range(STEPS):
@@ -68,12 +71,12 @@ def through_the_switch(name: str) -> tuple[Outcome, int]:
     return (averages, state.state_dict(), counts), state.group.connection.membership.slot_count
 
 
-def in_memory(name: str, slots: int) -> list[Outcome]:
+def in_memory(name: str, bits: LaneBits, slots: int) -> list[Outcome]:
     module, group = Model(), InMemoryGroup(SIZE)
     layout, workers = layout_of(module), []
     for communicator in group.communicators:
         sparsifier = create_sparsifier(name, SparsifierOptions(density=DENSITY))
-        workers.append(GradientExchange(sparsifier, LossPolicy.of(0.0)))
+        workers.append(GradientExchange(sparsifier, LossPolicy.of(0.0), lane_bits=bits))
         workers[-1].join(module, communicator, slots)
     outcomes: list[Outcome] = [([], {}, []) for _ in workers]
     for step in range(STEPS):
@@ -89,19 +92,22 @@ def in_memory(name: str, slots: int) -> list[Outcome]:
     ]
 
 
-def bits(thing: Any) -> Any:
+def in_bits(thing: Any) -> Any:
     """Return something that is equal only where every bit is."""
     if isinstance(thing, torch.Tensor):
         return thing.dtype, tuple(thing.shape), thing.contiguous().view(-1).view(torch.uint8).tolist()
     if isinstance(thing, dict):
-        return {key: bits(value) for key, value in thing.items()}
-    return [bits(one) for one in thing] if isinstance(thing, list | tuple) else thing
+        return {key: in_bits(value) for key, value in thing.items()}
+    return [in_bits(one) for one in thing] if isinstance(thing, list | tuple) else thing
 
 
-@pytest.mark.parametrize("name", sparsifier_names())
-def test_a_step_in_memory_is_a_step_over_the_switch(world: World, name: str) -> None:
-    outcomes = world.run(through_the_switch, name)
-    for (switched, slots), here in zip(outcomes, in_memory(name, outcomes[0][1]), strict=True):
+PACKED: list[tuple[str, LaneBits]] = [("dense", 16), ("dense", 8), ("topk", 8), ("exdyna", 16)]
+
+
+@pytest.mark.parametrize(("name", "bits"), [*((name, 32) for name in sparsifier_names()), *PACKED])
+def test_a_step_in_memory_is_a_step_over_the_switch(world: World, name: str, bits: LaneBits) -> None:
+    outcomes = world.run(through_the_switch, name, bits)
+    for (switched, slots), here in zip(outcomes, in_memory(name, bits, outcomes[0][1]), strict=True):
         assert slots == outcomes[0][1]
-        assert bits(switched) == bits(here)
-    assert bits(outcomes[0][0][0]) == bits(outcomes[1][0][0])
+        assert in_bits(switched) == in_bits(here)
+    assert in_bits(outcomes[0][0][0]) == in_bits(outcomes[1][0][0])
