@@ -497,7 +497,7 @@ def tail(
         float, typer.Option(min=0.1, help="Least retransmission timeout of all contenders, in ms.")
     ] = 10.0,
     depth: Annotated[int, typer.Option(min=1, help="Packets that a switch queue holds.")] = 128,
-    contenders: Annotated[str, typer.Option(help="Rows to measure, by their letters.")] = "abcde",
+    contenders: Annotated[str, typer.Option(help="Rows to measure, by their letters.")] = "abcdef",
     processes: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
     ] = None,
@@ -506,7 +506,7 @@ def tail(
     """Simulate tensor completion times, mean and p99, of 16 workers in four racks under incast traffic.
 
     Sets a ring all-reduce, or streams over DCTCP, beside Weir with one mechanism after the other: hashed
-    paths, spraying, priorities, trimming with a loss budget.
+    paths, spraying, priorities, trimming with a loss budget; the ring, or the streams, in the first class.
     """
     from weir.bench.tail import measure
     from weir.bench.tail_cases import CONTENDERS, SETTINGS, Scenario
@@ -516,7 +516,7 @@ def tail(
         raise typer.BadParameter(f"--setting: {', '.join(SETTINGS)} or both, not {setting!r}")
     rows = [contender for contender in CONTENDERS if contender.name[0] in contenders]
     if not rows or set(contenders) - {contender.name[0] for contender in CONTENDERS}:
-        raise typer.BadParameter(f"--contenders: letters from a to e, not {contenders!r}")
+        raise typer.BadParameter(f"--contenders: letters from a to f, not {contenders!r}")
     scenario = Scenario(
         loss=loss,
         tensor=kilobytes * 1024,

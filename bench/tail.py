@@ -155,7 +155,8 @@ def _notes(setting: Setting, scenario: Scenario, seeds: int) -> list[str]:
         f"background: bursts of {scenario.fan_in} DCTCP flows of {scenario.burst // 1000} kB from background "
         f"hosts to any host of another rack; its load is that of the links between racks, which lose "
         f"{scenario.loss:.2%} of packets.",
-        f"a: {peer}, least time-out {1000 * scenario.min_rto:g} ms, as for Weir. b: the path of all of a "
+        f"a, f: {peer}, least time-out {1000 * scenario.min_rto:g} ms, as for Weir; f in a class that passes "
+        "the bursts. b: the path of all of a "
         "job's packets, or of each flow, is drawn once (ECMP).",
         f"{seeds} x {scenario.tensors} tensors of {size}, one at a time; a budget allows "
         f"{scenario.budget:.0%} of the lanes {'' if setting == 'collectives' else 'pushed '}to be missing. "

@@ -9,7 +9,7 @@ time is from its begin to the last worker's end.
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, Literal
 
@@ -91,7 +91,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Contender:
-    """One way to move tensors. ``weir`` False: DCTCP, and the rest says nothing."""
+    """One way to move tensors. ``weir`` False: DCTCP, with priorities in the class that is served first."""
 
     name: str
     weir: bool = True
@@ -116,6 +116,7 @@ CONTENDERS: Final = (
     Contender("e + trimming"),
     Contender("e - spraying", spray=False),
     Contender("e - priorities", priorities=False),
+    Contender("f DCTCP, first", weir=False, spray=False, trims=False),
 )
 
 
@@ -144,12 +145,16 @@ def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -
     ) as network:
         outcome = TailResult()
         tcp = TcpConfig(min_rto=round(scenario.min_rto * SECOND))
+        own_tcp = replace(tcp, dscp=RELIABLE_DSCP) if contender.priorities else tcp
         if setting == "collectives":
-            begin = (_tree if contender.weir else _ring)(network, contender, scenario, seed, workers, outcome)
+            if contender.weir:
+                begin = _tree(network, contender, scenario, seed, workers, outcome)
+            else:
+                begin = _ring(network, scenario, own_tcp, workers, outcome)
         elif contender.weir:
             begin = _flows(network, contender, scenario, workers, servers, outcome)
         else:
-            begin = _streams(network, scenario, tcp, workers, servers, outcome)
+            begin = _streams(network, scenario, own_tcp, workers, servers, outcome)
         background = None
         if scenario.load:
             everybody = [*workers, *servers, *others]
@@ -213,9 +218,9 @@ class _Count:
 
 
 def _ring(
-    network: Network, _: Contender, scenario: Scenario, _seed: int, workers: list[str], outcome: TailResult
+    network: Network, scenario: Scenario, tcp: TcpConfig, workers: list[str], outcome: TailResult
 ) -> Begin:
-    ring = Ring(network, workers, TcpConfig(min_rto=round(scenario.min_rto * SECOND)))
+    ring = Ring(network, workers, tcp)
 
     def begin(_number: int) -> Callable[[], bool]:
         count = _Count(len(workers))

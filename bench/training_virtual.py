@@ -3,7 +3,8 @@
 
 The real switch program, the real entries and the real transport, in the simulator: what comes out depends on
 the seed and not on how busy this machine is. The peer is Gloo's ring of two segments a chunk over simulated
-TCP as Linux has it (`weir.simulator.tcp`), with time-outs of 200 ms at least, without marks.
+TCP as Linux has it (`weir.simulator.tcp`), with time-outs of 200 ms at least, without marks, in the class
+that switches serve first.
 """
 
 import itertools
@@ -28,7 +29,7 @@ from weir.simulator.network import LinkSpec, Network
 from weir.simulator.ring import Ring
 from weir.simulator.tcp import TcpConfig
 from weir.softswitch.runtime.queueing import Queueing
-from weir.wire.definition import SLOT_LANES, Op
+from weir.wire.definition import RELIABLE_DSCP, SLOT_LANES, Op
 
 LAYER: Final = 2
 DELAY_NS: Final = 10_000  # of every link
@@ -75,7 +76,7 @@ def weir(spec: NetworkSpec, workers: int, parameters: int, budget: float, bits: 
 def ring(spec: NetworkSpec, workers: int, parameters: int, algorithm: Algorithm) -> Reduced:
     """Return the gradient as a ring of TCP streams sums it, with that congestion control."""
     with _network(spec, workers) as (network, plan):
-        config = TcpConfig(min_rto=LINUX_MIN_RTO_NS, algorithm=algorithm)
+        config = TcpConfig(min_rto=LINUX_MIN_RTO_NS, algorithm=algorithm, dscp=RELIABLE_DSCP)
         members = Ring(network, [host.name for host in plan.workers], config)
         done: list[int] = []
         for rank in range(workers):

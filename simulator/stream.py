@@ -53,13 +53,13 @@ class Port(Protocol):
 class _Frames:
     """Makes the frames of one direction. Their data are zeros: what travels is only counted."""
 
-    __slots__ = ("_base", "_ect", "_ends", "_heads", "_ips", "_ports")
+    __slots__ = ("_base", "_ends", "_heads", "_ips", "_ports", "_tos")
 
-    def __init__(self, port: Port, peer: Port, next_mac: bytes, ports: tuple[int, int], *, ecn: bool) -> None:
+    def __init__(self, port: Port, peer: Port, next_mac: bytes, ports: tuple[int, int], tos: int) -> None:
         self._ends = next_mac + port.mac
         self._ips = (port.ip, peer.ip)
         self._ports = ports
-        self._ect = ECT if ecn else 0
+        self._tos = tos
         self._base = self._address_sum() + PROTOCOL + sum(ports) + _WINDOW
         self._heads: dict[int, bytes] = {}  # Ethernet and IPv4 headers, by length of what follows
 
@@ -96,10 +96,10 @@ class _Frames:
         return sum((ip >> 16) + (ip & 0xFFFF) for ip in self._ips)
 
     def _head(self, length: int) -> bytes:
-        total = 0x4500 + self._ect + 40 + length + 0x4000 + (_TTL << 8 | PROTOCOL) + self._address_sum()
+        total = 0x4500 + self._tos + 40 + length + 0x4000 + (_TTL << 8 | PROTOCOL) + self._address_sum()
         total = (total & 0xFFFF) + (total >> 16)
         checksum = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
-        words = (0x0800, 0x45, self._ect, 40 + length, 0, 0x4000, _TTL, PROTOCOL, checksum)
+        words = (0x0800, 0x45, self._tos, 40 + length, 0, 0x4000, _TTL, PROTOCOL, checksum)
         head = self._heads[length] = _IP.pack(self._ends, *words, *self._ips)
         return head
 
@@ -140,9 +140,9 @@ class Stream:
         there = receiving.open_any(PROTOCOL, self.on_data)
         self._ports = ports = (here, there)
         self.sender, self.receiver = Sender(config), Receiver()
-        ecn = self.sender.congestion.ecn
-        self._data = _Frames(sending, receiving, macs[0], ports, ecn=ecn)
-        self._acks = _Frames(receiving, sending, macs[1], (ports[1], ports[0]), ecn=ecn)
+        tos = (config or TcpConfig()).dscp << 2 | (ECT if self.sender.congestion.ecn else 0)
+        self._data = _Frames(sending, receiving, macs[0], ports, tos)
+        self._acks = _Frames(receiving, sending, macs[1], (ports[1], ports[0]), tos)
         self.on_bytes: Callable[[int], None] | None = None
         self.on_done: Callable[[], None] | None = None
         self._served = False  # the interface will ask for a frame

@@ -18,6 +18,7 @@ from typing import Final
 
 from weir.simulator.bbr import Bbr
 from weir.simulator.congestion import MSS, Ack, Algorithm, Congestion, Cubic, Dctcp
+from weir.wire.definition import BEST_EFFORT_DSCP
 
 __all__ = ["MSS", "Range", "Receiver", "Sender", "TcpConfig"]
 
@@ -40,13 +41,14 @@ class TcpConfig:
     """Times in nanoseconds.
 
     min_rto: 10 ms, as simulations of data centres have it (RFC 6298 says 1 s, Linux 200 ms).
-    initial_window: in segments (RFC 6928). algorithm: of congestion control.
+    initial_window: in segments (RFC 6928). algorithm: of congestion control. dscp: the class of all packets.
     """
 
     min_rto: int = 10 * _MS
     max_rto: int = 1000 * _MS
     initial_window: int = 10
     algorithm: Algorithm = "dctcp"
+    dscp: int = BEST_EFFORT_DSCP
 
 
 class Receiver:

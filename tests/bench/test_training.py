@@ -120,6 +120,17 @@ def test_in_virtual_time_an_all_reduce_takes_at_least_what_the_rate_allows() -> 
     assert again == exact
 
 
+def test_in_virtual_time_bursts_hold_up_neither_weir_nor_the_ring() -> None:
+    quiet = NetworkSpec(rate_bps=10**8)
+    bursts = NetworkSpec(rate_bps=10**8, background="incast", load=0.9)
+    assert training_virtual.ring(bursts, 4, 100_000, "bbr").seconds < (
+        1.2 * training_virtual.ring(quiet, 4, 100_000, "bbr").seconds
+    )
+    assert training_virtual.weir(bursts, 4, 100_000, 0.0).seconds < (
+        1.2 * training_virtual.weir(quiet, 4, 100_000, 0.0).seconds
+    )
+
+
 def test_in_virtual_time_no_more_is_missing_than_the_budget() -> None:
     spec = NetworkSpec(RACKS.shape, rate_bps=10**8, loss=0.02, background="incast")
     found = training_virtual.weir(spec, 4, 100_000, 0.05)
