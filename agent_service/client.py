@@ -77,7 +77,7 @@ class Membership:
 
     Attributes:
         job_id: the job on the wire.
-        rank: this worker's index on the wire.
+        rank: this worker, of all of the job.
         size: number of workers.
         slot_count: the job's slots are 0 to slot_count - 1.
         aggregation: where contributions go and results come from.
@@ -86,6 +86,8 @@ class Membership:
         switch_port: the switch port this worker is on.
         lease_s: silence that costs the membership.
         fill: send requested blocks even when they are zero, because the switch cannot lengthen packets.
+        paths: of each rank, as audiences name it: the numbers on its way to the root of the job's tree, 5
+            bits for each tier, its own at its leaf lowest.
     """
 
     job_id: int
@@ -101,6 +103,12 @@ class Membership:
     shm_dir: Path | None
     lease_s: float
     fill: bool
+    paths: tuple[int, ...]
+
+    @property
+    def number(self) -> int:
+        """Return this worker's index on the wire: its number among the job's workers on its leaf."""
+        return self.paths[self.rank] & 31
 
 
 class AgentClient:
@@ -146,7 +154,7 @@ class AgentClient:
 
         Args:
             job: name, the same on all ranks.
-            size: number of workers, 1 to 32.
+            size: number of workers; at most 32 are on one switch.
             rank: this worker, 0 to size - 1.
             token: the job's secret, the same on all ranks.
             host: this host's name in the topology; or ``ip``, its address there.
@@ -357,4 +365,5 @@ def _membership(job: str, rank: int, reply: Any) -> Membership:
         shm_dir=Path(reply.shm_dir) if reply.shm_dir else None,
         lease_s=reply.lease_s,
         fill=reply.fill,
+        paths=tuple(reply.paths),
     )

@@ -12,6 +12,7 @@ from weir.cluster import ClusterError
 from weir.methods import Plugin
 from weir.netns import NamespaceError
 from weir.train import options
+from weir.wire.definition import MAX_WORKERS
 
 if TYPE_CHECKING:
     from weir.train.config import Model
@@ -471,6 +472,26 @@ def training(
     except ConfigError as error:
         typer.echo(f"weir bench training: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+@app.command()
+def scale(
+    workers: Annotated[
+        str, typer.Option(help="Sizes of the job; the first is what the others are compared with.")
+    ] = "32,256,1024",
+    kilobytes: Annotated[int, typer.Option(min=1, help="Size of the vector in KiB.")] = 256,
+    slots: Annotated[int, typer.Option(min=1, max=1024, help="Switch slots of the job.")] = 64,
+    gigabits: Annotated[float, typer.Option(min=0.001, help="Rate of every link in Gbit/s.")] = 1.0,
+    delay: Annotated[float, typer.Option(min=0, help="Delay of every link in microseconds.")] = 1.0,
+) -> None:
+    """Simulate one sum over ever more workers: racks of 32, then two tiers, then three.
+
+    The time is virtual, until the last worker has the sum; every worker's sum is checked.
+    """
+    from weir.bench.scale import measure
+
+    sizes = _numbers(int, workers, "--workers", 0, MAX_WORKERS)
+    measure(sizes, kilobytes * 256, slots, round(gigabits * 1e9), round(delay * 1000))
 
 
 @app.command()

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state that each switch must hold, from the topology and the jobs: a pure function.
 
-A job whose workers are on one switch is aggregated there. One that spans racks is a tree: every leaf sums its
-own workers, is itself a worker of the spines, and passes their results on; slot s goes to the spine of its
-class s mod 16. The job's number, slots and multicast group are the same on every switch.
+A job is summed along a tree (:mod:`weir.controller.job_tree`): every switch of it sums its children, is
+itself a child of those above it, and passes their results on; slot s goes to the spine, and the core, of its
+class s mod 16. The job's number, slots and multicast group are the same on every switch; a core's has a group
+for each class, for classes go to different spines of a pod.
 
-A spine that a job has given up (``Job.parents``) sums nothing for it any more, nor do its leaves hear it.
+A spine or core that a job has given up (``Job.parents``) sums nothing for it any more, nor is it heard below.
 """
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 from weir.controller.entries import Replica, SwitchState, TableEntry
-from weir.controller.jobs import Job, Member
+from weir.controller.job_tree import JobTree, members_of
+from weir.controller.jobs import Job
 from weir.controller.slots import SlotRange
 from weir.controller.tables import (
     admission,
@@ -27,48 +30,57 @@ from weir.controller.tables import (
 )
 from weir.controller.topology import Topology
 from weir.controller.wiring import Switch
-from weir.wire.definition import UDP_PORT
+from weir.wire.definition import MAX_CHILDREN, SPINE_CLASSES, UDP_PORT, WHOLE_PATH, path
+
+
+@dataclass(frozen=True)
+class _Child:
+    """One of the ways to a child of a point: its number, the port, the addresses there.
+
+    rack: it is a switch. path, mask: what the paths of all workers behind it have in common.
+    """
+
+    number: int
+    port: int
+    mac: str
+    ip: str
+    udp_port: int
+    rack: bool
+    path: int
+    mask: int
 
 
 def desired_state(
-    topology: Topology, switch: Switch, jobs: Iterable[Job], alive_spines: Collection[str] | None = None
+    topology: Topology, switch: Switch, jobs: Iterable[Job], alive: Collection[str] | None = None
 ) -> SwitchState:
     """Return what ``switch`` must hold for ``jobs``, those of other switches among them ignored.
 
-    ``alive_spines``: names of the spines that leaves spray over, and that jobs use which do not say it
-    themselves; None: all. Where none is alive, all are kept: there is nothing better to do with packets.
+    ``alive``: names of the spines and cores that packets are sprayed over, and that jobs use which do not say
+    it themselves; None: all. Where none of several is alive, all are kept: there is nothing better to do with
+    packets.
     """
-    entries = list(_standing(topology, switch, _uplinks(topology, switch, alive_spines)))
+    entries = list(_standing(topology, switch, alive))
     groups: dict[int, frozenset[Replica]] = {}
     hosts = topology.hosts_of(switch.name)
     if hosts:
         groups[replication.FLOOD_GROUP] = replication.flood(host.port for host in hosts)
         entries.append(forwarding.broadcast(replication.FLOOD_GROUP))
     for job in jobs:
-        leaves = job.leaves
-        if switch.name in leaves:
-            entries += _leaf(switch, job)
-            groups[_group(job)] = replication.results({m.rank: m.host.port for m in _members(switch, job)})
-            if job.spans_racks:
-                entries += _climbing(topology, switch, job, alive_spines)
-        elif job.spans_racks and topology.is_spine(switch.name) and _uses(job.parents, switch):
-            racks = _racks(topology, switch, job)
-            entries += _spine(switch, job, racks)
-            groups[_group(job)] = replication.results({n: port for n, (port, _leaf) in enumerate(racks)})
+        job_tree = JobTree.of(topology, job)
+        point = _point(topology, switch, job, job_tree, alive)
+        if point is not None:
+            entries += point.entries()
+            groups.update(point.groups())
     return SwitchState(frozenset(entries), groups)
 
 
-def _uplinks(
-    topology: Topology, switch: Switch, alive_spines: Collection[str] | None
-) -> list[tuple[int, Switch]]:
-    """Return a leaf's ports and the spines there that packets may be sent to."""
-    if topology.is_spine(switch.name):
-        return []
-    every = list(topology.neighbours(switch.name))
-    return [(p, s) for p, s in every if alive_spines is None or s.name in alive_spines] or every
+def _live(names: Iterable[str], alive: Collection[str] | None) -> list[str]:
+    """Return those of several interchangeable switches that are alive; all if none is."""
+    every = list(names)
+    return [name for name in every if alive is None or name in alive] or every
 
 
-def _standing(topology: Topology, switch: Switch, uplinks: list[tuple[int, Switch]]) -> Iterator[TableEntry]:
+def _standing(topology: Topology, switch: Switch, alive: Collection[str] | None) -> Iterator[TableEntry]:
     """Yield the entries that do not depend on jobs: hosts, the switch's own addresses, routes, classes of
     packets.
     """
@@ -79,16 +91,7 @@ def _standing(topology: Topology, switch: Switch, uplinks: list[tuple[int, Switc
     for host in topology.hosts_of(switch.name):
         yield forwarding.to_mac(host.mac, host.port)
         yield forwarding.to_ip(host.ip, host.mac, host.port)
-    if uplinks:
-        paths = [spraying.Path(port, spine.aggregation.mac) for port, spine in uplinks]
-        places = len(topology.spines)
-        yield from spraying.spread(spraying.UP_GROUP, topology.qos.spray_mode, own.mac, paths, places)
-        for other in topology.leaves:
-            if other.name != switch.name:
-                yield forwarding.sprayed(other.prefix, spraying.UP_GROUP)
-    elif topology.is_spine(switch.name):
-        for port, leaf in topology.neighbours(switch.name):
-            yield forwarding.to_subnet(leaf.prefix, leaf.aggregation.mac, port)
+    yield from _routes(topology, switch, alive)
     for dscp, treatment in topology.qos.treatments().items():
         yield queueing.traffic_class(dscp, treatment)
     for loss in topology.qos.losses:
@@ -96,109 +99,167 @@ def _standing(topology: Topology, switch: Switch, uplinks: list[tuple[int, Switc
             yield losses.fault(loss)
 
 
-def _leaf(switch: Switch, job: Job) -> Iterator[TableEntry]:
-    """Yield the entries that a leaf has for its own workers, by their ranks in the job."""
-    slots, members = _slots(job), _members(switch, job)
-    for member in members:
-        yield admission.worker(
-            port=member.host.port,
-            job_id=job.id,
-            rank=member.rank,
-            all_workers=admission.bits(m.rank for m in members),
-            slot_base=slots.base,
-            slot_count=slots.count,
-            group=_group(job),
-        )
-        yield results.receiver(
-            job_id=job.id,
-            rank=member.rank,
-            src_mac=switch.aggregation.mac,
-            src_ip=switch.aggregation.ip,
-            dst_mac=member.host.mac,
-            dst_ip=member.host.ip,
-            dst_port=member.udp_port,
-            path=member.rank,
-        )
-
-
-def _climbing(
-    topology: Topology, switch: Switch, job: Job, alive_spines: Collection[str] | None
-) -> Iterator[TableEntry]:
-    """Yield a leaf's way up to the job's spines, and down again from them."""
-    slots = _slots(job)
-    alive = {spine.name for _port, spine in _uplinks(topology, switch, alive_spines)}
-    up = alive if job.uplinks is None else job.uplinks
-    down = alive if job.parents is None else job.parents
-    yield from tree.uplinks(
-        job_id=job.id,
-        member=job.leaves.index(switch.name),
-        src_mac=switch.aggregation.mac,
-        src_ip=switch.aggregation.ip,
-        spines=len(topology.spines),
-        ways={
-            number: tree.Uplink(port, spine.aggregation.mac, spine.aggregation.ip)
-            for number, (port, spine) in enumerate(topology.neighbours(switch.name))
-            if spine.name in up
-        },
+def _routes(topology: Topology, switch: Switch, alive: Collection[str] | None) -> Iterator[TableEntry]:
+    """Yield the ways to other racks: down to a leaf, else sprayed over all spines or cores that lead
+    there.
+    """
+    tiers, pods = topology.tiers(), topology.pods()
+    tier, ports = (
+        tiers[switch.name],
+        {other.name: (port, other) for port, other in topology.neighbours(switch.name)},
     )
-    for port, spine in topology.neighbours(switch.name):
-        if spine.name in down:
-            yield admission.parent(
-                port=port,
-                job_id=job.id,
-                all_workers=admission.bits(m.rank for m in _members(switch, job)),
-                slot_base=slots.base,
-                slot_count=slots.count,
-                group=_group(job),
+    first = 0  # of the paths of the next group
+
+    def spread(group: int, over: Iterable[str]) -> Iterator[TableEntry]:
+        nonlocal first
+        names = list(over)
+        ways = [ports[name] for name in _live(names, alive)]
+        paths = [spraying.Path(port, other.aggregation.mac) for port, other in ways]
+        yield from spraying.spread(
+            group, topology.qos.spray_mode, switch.aggregation.mac, paths, len(names), first
+        )
+        first += len(names)
+
+    above = [name for name in ports if tiers[name] > tier]
+    if above:
+        yield from spread(spraying.UP_GROUP, above)
+    for number, pod in enumerate(pods):
+        if tier == 2:
+            yield from spread(spraying.UP_GROUP + number, pod.spines)
+        for leaf in map(topology.switch, pod.leaves):
+            if leaf.name == switch.name:
+                continue
+            if leaf.name in ports:
+                yield forwarding.to_subnet(leaf.prefix, leaf.aggregation.mac, ports[leaf.name][0])
+            elif tier == 2:
+                yield forwarding.sprayed(leaf.prefix, spraying.UP_GROUP + number)
+            elif above:
+                yield forwarding.sprayed(leaf.prefix, spraying.UP_GROUP)
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A switch's part in a job.
+
+    up: the classes' ways to the parents, and the ports that these are heard on; none at the root. number:
+    this switch's at its parents. whole: its sums are not to be trimmed on their way up.
+    """
+
+    switch: Switch
+    job_id: int
+    slots: SlotRange
+    children: tuple[_Child, ...]
+    replicas: tuple[dict[int, int], ...]  # by class, or one for all: child's number -> port
+    number: int = 0
+    whole: bool = False
+    up: tuple[tree.Uplink, ...] = ()  # by class
+    parents: tuple[int, ...] = ()
+
+    def entries(self) -> Iterator[TableEntry]:
+        """Yield the entries of admission, tree and results."""
+        share = {
+            "job_id": self.job_id,
+            "all_children": admission.bits(child.number for child in self.children),
+            "slot_base": self.slots.base,
+            "slot_count": self.slots.count,
+            "group": self._group,
+            "spread": len(self.replicas) - 1,
+        }
+        own = self.switch.aggregation
+        for child in self.children:
+            yield admission.worker(port=child.port, number=child.number, rack=child.rack, **share)
+            yield results.receiver(
+                job_id=self.job_id,
+                number=child.number,
+                port=child.port,
+                src_mac=own.mac,
+                src_ip=own.ip,
+                dst_mac=child.mac,
+                dst_ip=child.ip,
+                dst_port=child.udp_port,
+                path=child.path,
+                mask=child.mask,
             )
-
-
-def _uses(spines: Collection[str] | None, spine: Switch) -> bool:
-    return spines is None or spine.name in spines
-
-
-def _spine(switch: Switch, job: Job, racks: list[tuple[int, Switch]]) -> Iterator[TableEntry]:
-    """Yield the entries of a spine, whose workers are racks, numbered from 0."""
-    slots = _slots(job)
-    for number, (port, leaf) in enumerate(racks):
-        yield admission.worker(
-            port=port,
-            job_id=job.id,
-            rank=number,
-            all_workers=admission.bits(range(len(racks))),
-            slot_base=slots.base,
-            slot_count=slots.count,
-            group=_group(job),
-            rack=True,
+        yield from tree.uplinks(
+            job_id=self.job_id,
+            number=self.number,
+            whole=self.whole,
+            src_mac=own.mac,
+            src_ip=own.ip,
+            ways=self.up,
         )
-        yield results.receiver(
-            job_id=job.id,
-            rank=number,
-            src_mac=switch.aggregation.mac,
-            src_ip=switch.aggregation.ip,
-            dst_mac=leaf.aggregation.mac,
-            dst_ip=leaf.aggregation.ip,
-            dst_port=UDP_PORT,
-            path=0,
-            mask=0,
-        )
+        for port in self.parents:
+            yield admission.parent(port=port, number=self.number, **share)
+
+    def groups(self) -> dict[int, frozenset[Replica]]:
+        """Return the multicast groups that reach the children."""
+        count = min(len(self.replicas), self.slots.count)
+        return {self._group + c: replication.results(self.replicas[c]) for c in range(count)}
+
+    @property
+    def _group(self) -> int:
+        return replication.job_group(self.slots.base)
 
 
-def _racks(topology: Topology, spine: Switch, job: Job) -> list[tuple[int, Switch]]:
-    """Return a spine's ports to the job's leaves, and these, in the order of their numbers."""
-    by_name = {leaf.name: (port, leaf) for port, leaf in topology.neighbours(spine.name)}
-    return [by_name[name] for name in job.leaves]
-
-
-def _members(switch: Switch, job: Job) -> list[Member]:
-    return [member for member in job.members.values() if member.host.switch == switch.name]
-
-
-def _slots(job: Job) -> SlotRange:
+def _point(
+    topology: Topology, switch: Switch, job: Job, job_tree: JobTree, alive: Collection[str] | None
+) -> _Point | None:
+    """Return the switch's part in a job; None if it has none."""
     if job.slots is None:
         raise ValueError(f"job {job.name!r} has no slots yet")
-    return job.slots
+    tier = _tier(switch, job, job_tree)
+    if tier is None:
+        return None
+    used = alive if job.uplinks is None else job.uplinks
+    heard = alive if job.parents is None else job.parents
+    ports = {other.name: (port, other.aggregation) for port, other in topology.neighbours(switch.name)}
+
+    def switches(number: int, names: Iterable[str], *place: int) -> Iterator[_Child]:
+        common = WHOLE_PATH ^ path(*[MAX_CHILDREN - 1] * tier)
+        for name in names:
+            port, there = ports[name]
+            yield _Child(number, port, there.mac, there.ip, UDP_PORT, True, path(*place), common)
+
+    number = 0
+    above: tuple[str, ...] = ()
+    replicas: tuple[dict[int, int], ...]
+    if tier == 0:
+        pod, number = job_tree.place(switch.name)
+        above = job_tree.pods[pod].spines
+        children = tuple(
+            _Child(n, m.host.port, m.host.mac, m.host.ip, m.udp_port, False, path(n, number, pod), WHOLE_PATH)
+            for n, m in enumerate(members_of(job, switch.name))
+        )
+        replicas = ({child.number: child.port for child in children},)
+    elif tier == 1:
+        pod = number = job_tree.pod_of_spine(switch.name) or 0
+        above = job_tree.cores
+        leaves = enumerate(job_tree.pods[pod].leaves)
+        children = tuple(child for n, leaf in leaves for child in switches(n, [leaf], 0, n, pod))
+        replicas = ({child.number: child.port for child in children},)
+    else:
+        pods = [(n, pod.spines) for n, pod in enumerate(job_tree.pods)]
+        children = tuple(child for n, spines in pods for child in switches(n, _live(spines, used), 0, 0, n))
+        ways = {n: tree.spread_over(spines, _live(spines, used)) for n, spines in pods}
+        replicas = tuple({n: ports[way[c]][0] for n, way in ways.items()} for c in range(SPINE_CLASSES))
+    up = {name: tree.Uplink(ports[name][0], ports[name][1].mac, ports[name][1].ip) for name in above}
+    return _Point(
+        switch,
+        job.id,
+        job.slots,
+        children,
+        replicas,
+        number=number,
+        whole=tier == 0 and job_tree.tiers == 3,
+        up=tuple(up[name] for name in tree.spread_over(above, _live(above, used))),
+        parents=tuple(up[name].port for name in _live(above, heard)),
+    )
 
 
-def _group(job: Job) -> int:
-    return replication.job_group(_slots(job).base)
+def _tier(switch: Switch, job: Job, job_tree: JobTree) -> int | None:
+    """Return the tier at which a switch sums for a job; None if it does not."""
+    if switch.name in job_tree.leaves:
+        return 0
+    if switch.name not in job_tree.joining or not (job.parents is None or switch.name in job.parents):
+        return None
+    return 2 if switch.name in job_tree.cores else 1

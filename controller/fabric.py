@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All switches of a topology, each with its reconciler, and the choice of the spines that leaves send to.
+"""All switches of a topology, each with its reconciler, and the choice of the spines and cores that are used.
 
-A spine that has not answered for a while is given up: leaves spray packets over the others, and running
-jobs leave it (controller.failover). When it is back it is programmed first; then packets are sprayed over it
-again, and jobs that begin use it.
+A spine or core that has not answered for a while is given up: packets are sprayed over the others, and
+running jobs leave it (controller.failover). When it is back it is programmed first; then packets are sprayed
+over it again, and jobs that begin use it.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from weir.controller.program import load_program
 from weir.controller.reconciler import ReconcilerState, SwitchReconciler
 from weir.controller.switch_client import SwitchError
 from weir.controller.topology import Topology
+from weir.controller.wiring import Switch
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class Fabric:
         self._jobs: list[Job] = []
         self._failover = Failover()
         self.on_failover: Callable[[], None] = lambda: None  # which spines jobs use is about to change
-        self._spines = tuple(spine.name for spine in topology.spines)
+        self._spines = _names((*topology.spines, *topology.cores))
         self._alive = frozenset(self._spines)
         programs = {name: load_program(name, p4_dir) for name in {s.program for s in topology.switches}}
         self.reconcilers = {
@@ -63,8 +64,8 @@ class Fabric:
         return self._topology
 
     @property
-    def alive_spines(self) -> frozenset[str]:
-        """Return the spines that are not given up."""
+    def alive(self) -> frozenset[str]:
+        """Return the spines and cores that are not given up."""
         return self._alive
 
     def slots(self) -> dict[str, int]:
@@ -74,7 +75,7 @@ class Fabric:
     def update(self, jobs: Iterable[Job]) -> None:
         """Make these the jobs that switches serve."""
         self._jobs = list(jobs)
-        self._failover.update(self._jobs, self._alive, self._spines)
+        self._failover.update(self._jobs, self._alive, self._topology)
         self._want()
 
     def reconfigure(self, topology: Topology) -> None:
@@ -83,17 +84,21 @@ class Fabric:
         self._want()
 
     async def settled(self, switches: Iterable[str], timeout_s: float) -> None:
-        """Wait until these switches hold what they must; spines that are given up are not waited for.
+        """Wait until these switches hold what they must; spines and cores that are given up are not waited
+        for.
 
         Raises:
-            SwitchError: one does not within ``timeout_s``, or no spine is left among those that are needed.
+            SwitchError: one does not within ``timeout_s``, or no spine of a pod, or no core, is left of those
+            needed.
         """
         names = tuple(switches)
         await asyncio.gather(*(self._settled(name, timeout_s) for name in names))
-        spines = [name for name in names if name in self._spines]
-        if spines and not self._alive.intersection(spines):
-            problems = "; ".join(self.reconcilers[name].problem for name in spines)
-            raise SwitchError(f"no spine is left: {problems}")
+        pods = [pod.spines for pod in self._topology.pods()]
+        for kind, peers in (*(("spine", spines) for spines in pods), ("core", _names(self._topology.cores))):
+            needed = [name for name in peers if name in names]
+            if needed and not self._alive.intersection(needed):
+                problems = "; ".join(self.reconcilers[name].problem for name in needed)
+                raise SwitchError(f"no {kind} is left: {problems}")
 
     async def settled_if_ready(self, timeout_s: float) -> None:
         """Wait until the switches that answer hold what they must; the others are not waited for."""
@@ -146,11 +151,12 @@ class Fabric:
         if alive == self._alive:
             return
         for name in self._alive - alive:
-            log.warning("spine %s is given up: %s", name, self.reconcilers[name].problem)
+            log.warning("switch %s is given up: %s", name, self.reconcilers[name].problem)
         for name in alive - self._alive:
-            log.info("spine %s is back: for jobs that begin, and packets that are not summed", name)
-        if not alive:
-            log.error("no spine is left: jobs that span racks wait for theirs")
+            log.info("switch %s is back: for jobs that begin, and packets that are not summed", name)
+        for peers in (*(pod.spines for pod in self._topology.pods()), _names(self._topology.cores)):
+            if peers and not alive.intersection(peers):
+                log.error("none of %s is left: jobs that need one wait for theirs", ", ".join(peers))
         self._alive = alive
         self._want()
 
@@ -172,3 +178,7 @@ class Fabric:
         if name not in self._alive:
             return reconciler.current
         return reconciler.down_since is None or now - reconciler.down_since < self._spine_timeout_s
+
+
+def _names(switches: Iterable[Switch]) -> tuple[str, ...]:
+    return tuple(switch.name for switch in switches)

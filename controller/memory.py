@@ -11,10 +11,12 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from weir.controller.job_tree import JobTree
 from weir.controller.jobs import Job, JobState, Member, MemberState
 from weir.controller.slots import SlotRange
 from weir.controller.topology import Topology
 from weir.native.files import write_atomically
+from weir.wire.definition import MAX_WORKERS
 
 _PROBE: Final = 4096  # bytes, which a few jobs take
 
@@ -28,7 +30,7 @@ class _Record(BaseModel):
 
 
 class _MemberRecord(_Record):
-    rank: int = Field(ge=0, lt=32)
+    rank: int = Field(ge=0, lt=MAX_WORKERS)
     host: str
     udp_port: int = Field(gt=0, lt=1 << 16)
     process: str
@@ -39,7 +41,7 @@ class _JobRecord(_Record):
     id: int = Field(gt=0, lt=1 << 32)
     name: str
     token: str
-    size: int = Field(ge=1, le=32)
+    size: int = Field(ge=1, le=MAX_WORKERS)
     slots_wanted: int
     slot_base: int = Field(ge=0)
     slot_count: int = Field(gt=0)
@@ -170,8 +172,7 @@ def _job(record: _JobRecord, topology: Topology) -> Job | None:
         parents=None if record.parents is None else frozenset(record.parents),
         uplinks=None if record.uplinks is None else frozenset(record.uplinks),
     )
-    spines = tuple(spine.name for spine in topology.spines) if job.spans_racks else ()
-    return job if job.switches == (*job.leaves, *spines) else None
+    return job if job.switches == (*job.leaves, *JobTree.of(topology, job).joining) else None
 
 
 def _sorted(names: frozenset[str] | None) -> tuple[str, ...] | None:

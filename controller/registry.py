@@ -7,7 +7,8 @@ Calls say what happened and when; the registry answers with effects for its call
                  └▶ GatherFailed (a rank never came)             └▶ Stopped (a member was lost)
 
 A job whose hosts are all on one switch has its slots there; one that spans racks, on all its leaves and on
-every spine, so that slots can move from one spine to another.
+every spine of their pods, and one that spans pods on every core, too: so slots can move from one of them to
+another.
 """
 
 from collections import OrderedDict
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from weir.agent_service import MOST_SLOTS
+from weir.controller.job_tree import JobTree, refuse_misfit
 from weir.controller.jobs import (
     Job,
     JobError,
@@ -28,6 +30,7 @@ from weir.controller.jobs import (
     refuse_disagreement,
 )
 from weir.controller.slots import LEAST_SLOTS, SlotExhaustedError, SlotPool, take, take_share
+from weir.controller.wiring import Wiring
 
 _TOMBSTONES = 1024  # jobs that are over whose end can still be asked for
 
@@ -79,12 +82,12 @@ class JobRegistry:
     Args:
         slots: number of slots of each switch, by name.
         lease_s: how long a member may be silent.
-        spines: names of the switches that join the others; without any, jobs stay on one switch.
+        topology: how the switches are linked.
     """
 
-    def __init__(self, slots: dict[str, int], lease_s: float, spines: Iterable[str] = ()) -> None:
+    def __init__(self, slots: dict[str, int], lease_s: float, topology: Wiring) -> None:
         self.lease_s = lease_s
-        self._spines = tuple(spines)
+        self._topology = topology
         self.pools = {name: SlotPool(total) for name, total in slots.items()}
         self._gathering: dict[str, Job] = {}
         self._jobs: dict[int, Job] = {}  # programming and running
@@ -122,9 +125,8 @@ class JobRegistry:
             job = self._new_job(spec, now + timeout_s)
         else:
             refuse_disagreement(job, spec)
-            self._refuse_unlinked(job, spec)
         self._refuse_taken_place(spec)
-        job.members[spec.rank] = Member(spec.rank, spec.host, spec.udp_port, spec.process)
+        self._add(job, Member(spec.rank, spec.host, spec.udp_port, spec.process))
         job.withdrawn.pop(spec.rank, None)
         job.deadline = min(job.deadline, now + timeout_s)
         self._gathering[spec.job] = job
@@ -154,7 +156,7 @@ class JobRegistry:
         False if its slots are not there or another job has them: then it is not taken.
         """
         switches = self._switches(job)
-        if job.spans_racks and not self._spines:
+        if not JobTree.of(self._topology, job).linked:
             return False
         if job.slots is None or not all(self.pools[name].can_claim(job.slots) for name in switches):
             return False
@@ -318,18 +320,18 @@ class JobRegistry:
                     f"put rank {spec.rank} of job {spec.job!r} on another host or port, or wait",
                 )
 
-    def _refuse_unlinked(self, job: Job, spec: JoinSpec) -> None:
-        if self._spines or spec.host.switch in job.leaves:
-            return
-        raise JobError(
-            Refusal.INVALID,
-            f"host {spec.host.name} is on switch {spec.host.switch}, but {job.first} is on "
-            f"{job.leaves[0]}, and no spine links them; a job's workers are on one switch or on linked ones",
-        )
+    def _add(self, job: Job, member: Member) -> None:
+        """Add a member, unless the job's tree could not be then."""
+        job.members[member.rank] = member
+        try:
+            refuse_misfit(self._topology, job, member)
+        except JobError:
+            del job.members[member.rank]
+            raise
 
     def _switches(self, job: Job) -> tuple[str, ...]:
         """Return the switches on which the job needs slots."""
-        return (*job.leaves, *self._spines) if job.spans_racks else job.leaves
+        return (*job.leaves, *JobTree.of(self._topology, job).joining)
 
     def _form(self, job: Job) -> None:
         del self._gathering[job.name]

@@ -8,6 +8,7 @@ from typing import Any
 from weir.agent_service.proto import agent_pb2
 from weir.controller.entries import Match, TableEntry
 from weir.controller.fabric import Fabric
+from weir.controller.job_tree import members_of
 from weir.controller.jobs import Job, Member
 from weir.controller.qos import class_name
 from weir.controller.reconciler import Reading, SwitchReconciler
@@ -17,6 +18,8 @@ from weir.controller.tables import events, queueing
 from weir.controller.topology import Topology
 from weir.controller.wiring import Switch
 from weir.wire.definition import EVENT_HELP, Treatment
+
+_ROLES = ("leaf", "spine", "core")
 
 
 async def status_reply(fabric: Fabric, registry: JobRegistry, now: float) -> Any:
@@ -47,15 +50,15 @@ async def _reading(reconciler: SwitchReconciler) -> Reading:
 def _switch(fabric: Fabric, reconciler: SwitchReconciler, registry: JobRegistry, reading: Reading) -> Any:
     switch, topology = reconciler.switch, fabric.topology
     pool = registry.pools[switch.name]
-    spine = topology.is_spine(switch.name)
+    tier = topology.tiers()[switch.name]
     return agent_pb2.SwitchStatus(
         name=switch.name,
         address=switch.grpc,
         program=switch.program,
         state=reconciler.state.value,
         problem=reconciler.problem,
-        role="spine" if spine else "leaf",
-        given_up=spine and switch.name not in fabric.alive_spines,
+        role=_ROLES[tier],
+        given_up=tier > 0 and switch.name not in fabric.alive,
         entries=len(reconciler.wanted.entries),
         slots=pool.total,
         slots_used=pool.used,
@@ -96,28 +99,22 @@ def _switch(fabric: Fabric, reconciler: SwitchReconciler, registry: JobRegistry,
 
 
 def _ports(topology: Topology, switch: Switch, jobs: Iterable[Job], reading: Reading) -> list[Any]:
-    """Return the ports by which workers, or racks, contribute."""
-    port_of: dict[tuple[Match, Match], int] = {}
-    for job in jobs:
-        if switch.name in job.leaves:
-            members = [member for member in job.members.values() if member.host.switch == switch.name]
-            port_of.update({(job.id, member.rank): member.host.port for member in members})
-        elif switch.name in job.switches:
-            there = {leaf.name: port for port, leaf in topology.neighbours(switch.name)}
-            port_of.update({(job.id, number): there[name] for number, name in enumerate(job.leaves)})
+    """Return the ports by which workers, racks or pods contribute."""
+    ids = {job.id for job in jobs}
 
     def at(counts: dict[TableEntry, Count], port: int) -> Any:
-        return _traffic(count for entry, count in counts.items() if port_of.get(_who(entry)) == port)
+        return _traffic(n for entry, n in counts.items() if _where(entry) == port and _who(entry)[0] in ids)
 
     ports = [
         agent_pb2.PortStatus(port=h.port, host=h.name, mac=h.mac, ip=h.ip, shm_dir=h.shm or "")
         for h in topology.hosts_of(switch.name)
     ]
-    if topology.is_spine(switch.name):
-        ports += [
-            agent_pb2.PortStatus(port=port, host=leaf.name, mac=leaf.aggregation.mac, ip=leaf.aggregation.ip)
-            for port, leaf in topology.neighbours(switch.name)
-        ]
+    tiers = topology.tiers()
+    ports += [
+        agent_pb2.PortStatus(port=port, host=other.name, mac=other.aggregation.mac, ip=other.aggregation.ip)
+        for port, other in topology.neighbours(switch.name)
+        if tiers[other.name] < tiers[switch.name]
+    ]
     for status in ports:
         status.up.CopyFrom(at(reading.up, status.port))
         status.down.CopyFrom(at(reading.down, status.port))
@@ -140,9 +137,11 @@ def _classes(topology: Topology, reading: Reading) -> list[Any]:
     ]
 
 
-def _paths(topology: Topology, leaf: Switch, reading: Reading) -> list[Any]:
-    """Return the traffic that a leaf's entries have carried, by port."""
-    ports = {} if topology.is_spine(leaf.name) else dict(topology.neighbours(leaf.name))
+def _paths(topology: Topology, switch: Switch, reading: Reading) -> list[Any]:
+    """Return the traffic that a switch's entries have carried upwards, or a core's to spines, by port."""
+    tiers = topology.tiers()
+    over = 1 if tiers[switch.name] != 1 else 2  # the tier that it sprays over
+    ports = {port: other for port, other in topology.neighbours(switch.name) if tiers[other.name] == over}
     return [
         agent_pb2.PathStatus(
             port=port,
@@ -154,9 +153,12 @@ def _paths(topology: Topology, leaf: Switch, reading: Reading) -> list[Any]:
 
 
 def _job(job: Job, readings: dict[str, Reading], now: float) -> Any:
+    numbers = {m.rank: number for leaf in job.leaves for number, m in enumerate(members_of(job, leaf))}
+
     def of(member: Member, direction: str) -> Any:
         counts: dict[TableEntry, Count] = getattr(readings[member.host.switch], direction)
-        return _traffic(count for entry, count in counts.items() if _who(entry) == (job.id, member.rank))
+        own = (job.id, numbers[member.rank])
+        return _traffic(count for entry, count in counts.items() if _who(entry) == own)
 
     return agent_pb2.JobStatus(
         name=job.name,
@@ -186,6 +188,11 @@ def _who(entry: TableEntry) -> tuple[Match, Match]:
     """Return job id and worker of an entry of admission.workers or results.receivers."""
     match = dict(entry.match)
     return match["job"], match["worker"]
+
+
+def _where(entry: TableEntry) -> Match:
+    """Return the port of such an entry."""
+    return dict(entry.match)["port"]
 
 
 def _traffic(counts: Iterable[Count]) -> Any:

@@ -74,9 +74,7 @@ class Controller:
             spine_timeout_s=settings.spine_timeout_s,
         )
         memory = Memory(settings.state_file)
-        registry = JobRegistry(
-            self._fabric.slots(), settings.lease_s, [spine.name for spine in topology.spines]
-        )
+        registry = JobRegistry(self._fabric.slots(), settings.lease_s, topology)
         for job in memory.load(topology):
             adopted = registry.adopt(job, time.monotonic())
             log.info("job %r from before %s", job.name, "goes on" if adopted else "has lost its slots")

@@ -12,6 +12,7 @@ import grpc
 
 from weir.agent_service.proto import agent_pb2
 from weir.controller.fabric import Fabric
+from weir.controller.job_tree import paths
 from weir.controller.jobs import Job, JobError, JoinSpec, Member, Refusal
 from weir.controller.memory import Memory, StateFileError
 from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Stopped
@@ -250,6 +251,7 @@ class AgentService:
             host=agent_pb2.Endpoint(mac=spec.host.mac, ip=spec.host.ip, udp_port=spec.udp_port),
             host_name=spec.host.name,
             shm_dir=spec.host.shm or "",
+            paths=paths(self._topology, job),
             fill=any(self._topology.switch(name).fills for name in job.switches),
             switch_port=spec.host.port,
             switch_name=switch.name,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The problems of a topology, in sentences: things used twice, links that do not make two tiers."""
+"""The problems of a topology, in sentences: things used twice, links that do not make tiers."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from ipaddress import IPv4Address
@@ -64,35 +64,62 @@ def link_problems(topology: Wiring) -> list[str]:
     return problems
 
 
+_TIERS = ("leaves (both have hosts)", "spines (neither has hosts)", "cores (neither has hosts)")
+
+
 def tier_problems(topology: Wiring) -> list[str]:
-    """Return the reasons why sound links are not two tiers with addresses of their own."""
-    leaves, spines = topology.leaves, topology.spines
-    spine_names = {spine.name for spine in spines}
+    """Return the reasons why sound links are not two or three tiers with addresses of their own."""
+    tiers, pods = topology.tiers(), topology.pods()
+    cores = [core.name for core in topology.cores]
+    linked = {frozenset(end.switch for end in link.ends) for link in topology.links}
     problems = []
     for link in topology.links:
-        inside = [end.switch for end in link.ends if end.switch in spine_names]
-        if len(inside) != 1:
-            kind = "two leaves (both have hosts)" if not inside else "two spines (neither has hosts)"
-            problems.append(f"link {link} joins {kind}: links are between a leaf and a spine")
+        one, other = (tiers[end.switch] for end in link.ends)
+        if abs(one - other) != 1:
+            problems.append(
+                f"link {link} joins two {_TIERS[one]}: "
+                "links are between a leaf and a spine, or a spine and a core"
+            )
+    spines = [spine.name for spine in topology.spines]
+    here = " of its pod" if cores else ""
+    for pod in pods:
+        # Without cores there is one pod, all of it; with cores, pods are what links make them.
+        wanted = pod.spines if cores else spines
+        problems += [
+            f"{leaf} has no link to {spine}: every leaf needs one to every spine{here}"
+            for leaf in pod.leaves
+            for spine in wanted
+            if frozenset((leaf, spine)) not in linked
+        ]
+        problems += [
+            f"{leaf} has no link to a spine: every leaf needs one"
+            for leaf in pod.leaves
+            if not pod.spines and cores
+        ]
+        if len(pod.spines) > SPINE_CLASSES:
+            problems.append(
+                f"there are {len(pod.spines)} spines{' in one pod' if cores else ''}:"
+                f" slots are spread over at most {SPINE_CLASSES}"
+            )
     problems += [
-        f"{leaf.name} has no link to {spine.name}: every leaf needs one to every spine"
-        for leaf in leaves
+        f"{spine} has no link to {core}: every spine needs one to every core"
         for spine in spines
-        if spine.name not in {other.name for _port, other in topology.neighbours(leaf.name)}
+        for core in cores
+        if frozenset((spine, core)) not in linked
     ]
-    if len(spines) > SPINE_CLASSES:
-        problems.append(f"there are {len(spines)} spines: slots are spread over at most {SPINE_CLASSES}")
+    if len(cores) > SPINE_CLASSES:
+        problems.append(f"there are {len(cores)} cores: slots are spread over at most {SPINE_CLASSES}")
     problems += repeated(topology.switches, "aggregation MAC address", lambda s: s.aggregation.mac)
     problems += repeated(topology.switches, "aggregation IP address", lambda s: s.aggregation.ip)
     problems += [
         f"host {host.name} ({host.ip}) is outside {leaf.prefix}, the subnet of its rack {leaf.name}"
-        for leaf in leaves
+        for leaf in topology.leaves
         for host in topology.hosts_of(leaf.name)
         if IPv4Address(host.ip) not in leaf.prefix
     ]
     problems += [
         f"racks {one.name} ({one.prefix}) and {two.name} ({two.prefix}) overlap: each needs its own subnet"
-        for one, two in combinations(leaves, 2)
+        for one, two in combinations(topology.leaves, 2)
         if one.prefix.overlaps(two.prefix)
     ]
     return problems

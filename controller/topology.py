@@ -16,8 +16,11 @@
       - {ends: [leaf1:5, spine1:1]}
     qos: {}                            # see controller.qos
 
-Roles follow from the links: a linked switch with hosts is a leaf, one without is a spine. Every leaf has one
-link to every spine, and there are no others: two tiers.
+Roles follow from the links. A linked switch with hosts is a leaf; one without is a spine, if some leaf is
+linked to it, else a core. In two tiers every leaf has one link to every spine. In three, leaves that share
+spines are a
+pod: every leaf has one link to every spine of its pod, and every spine to every core. There are no other
+links.
 """
 
 import json
@@ -41,7 +44,7 @@ class TopologyError(ValueError):
 
 
 class Topology(Wiring):
-    """A network that is checked: what is there is there once, and links make two tiers."""
+    """A network that is checked: what is there is there once, and links make two tiers, or three."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Topology":
@@ -167,26 +170,89 @@ def leaf_spine(
     Raises:
         TopologyError: more of something than can be numbered.
     """
-    most = {
-        "racks": (racks, MAX_RACKS),
-        "spines": (spines, SPINE_CLASSES),
-        "hosts": (hosts_per_rack, MAX_HOSTS),
+    return _clos(1, racks, spines, 0, hosts_per_rack, grpc, shm, target, qos)
+
+
+def leaf_spine_core(
+    pods: int,
+    racks: int,
+    spines: int,
+    cores: int,
+    hosts_per_rack: int,
+    *,
+    grpc: Callable[[str], str] = "unix:/run/weir/{}.sock".format,
+    shm: Callable[[str], str] | None = None,
+    target: Target = "soft",
+    qos: Qos | None = None,
+) -> Topology:
+    """Return three tiers: ``pods`` pods of ``racks`` leaves and ``spines`` spines each, joined by ``cores``
+    cores.
+
+    Names, ports and addresses are those of :func:`leaf_spine`, leaves and spines numbered pod by pod. A
+    spine's ports after its leaves' lead to core 1, 2, ...; port s of a core leads to spine s; core c has
+    address 10.2.c.254.
+
+    Raises:
+        TopologyError: more of something than can be numbered.
+    """
+    return _clos(pods, racks, spines, cores, hosts_per_rack, grpc, shm, target, qos)
+
+
+def _clos(
+    pods: int,
+    racks: int,
+    spines: int,
+    cores: int,
+    hosts_per_rack: int,
+    grpc: Callable[[str], str],
+    shm: Callable[[str], str] | None,
+    target: Target,
+    qos: Qos | None,
+) -> Topology:
+    """Return a folded Clos network; without cores, of one pod."""
+    where = "three tiers have" if cores else "a leaf-spine topology has"
+    limits = {
+        "racks": (pods * racks, MAX_RACKS, where),
+        "spines": (spines, SPINE_CLASSES, "a pod has" if cores else where),
+        "spines in all": (pods * spines, MAX_RACKS, where),
+        "hosts": (hosts_per_rack, MAX_HOSTS, "a rack has"),
     }
-    for what, (count, limit) in most.items():
+    if cores:
+        limits["cores"] = (cores, SPINE_CLASSES, where)
+    for what, (count, limit, has) in limits.items():
         if not 1 <= count <= limit:
-            where = "a rack" if what == "hosts" else "a leaf-spine topology"
-            raise TopologyError(f"{where} has 1 to {limit} {what}, not {count}")
+            raise TopologyError(f"{has} 1 to {limit} {what}, not {count}")
 
     def switch(name: str, tier: int, number: int) -> Switch:
         own = Aggregation(mac=f"02:00:00:{tier:02x}:{number:02x}:fe", ip=f"10.{tier}.{number}.254")
         return Switch(name=name, grpc=grpc(name), target=target, aggregation=own)
 
-    leaf_names = [f"leaf{r}" for r in range(1, racks + 1)]
-    spine_names = [f"spine{s}" for s in range(1, spines + 1)]
+    def numbered(what: str, count: int) -> list[str]:
+        return [f"{what}{number}" for number in range(1, count + 1)]
+
+    leaf_names, spine_names = numbered("leaf", pods * racks), numbered("spine", pods * spines)
+    core_names = numbered("core", cores)
+    within = [
+        Link(
+            ends=(
+                End(switch=leaf_names[pod * racks + r], port=hosts_per_rack + s + 1),
+                End(switch=spine_names[pod * spines + s], port=r + 1),
+            )
+        )
+        for pod in range(pods)
+        for r in range(racks)
+        for s in range(spines)
+    ]
+    between = [
+        Link(ends=(End(switch=spine, port=racks + c), End(switch=core, port=s)))
+        for s, spine in enumerate(spine_names, 1)
+        for c, core in enumerate(core_names, 1)
+    ]
     return Topology(
-        switches=(
-            *(switch(name, 0, r) for r, name in enumerate(leaf_names, 1)),
-            *(switch(name, 1, s) for s, name in enumerate(spine_names, 1)),
+        switches=tuple(
+            switch(name, tier, number)
+            for tier, names in enumerate((leaf_names, spine_names, core_names))
+            for number, name in enumerate(names, 1)
         ),
         hosts=tuple(
             Host(
@@ -200,11 +266,7 @@ def leaf_spine(
             for r, leaf in enumerate(leaf_names, 1)
             for i in range(1, hosts_per_rack + 1)
         ),
-        links=tuple(
-            Link(ends=(End(switch=leaf, port=hosts_per_rack + s), End(switch=spine, port=r)))
-            for r, leaf in enumerate(leaf_names, 1)
-            for s, spine in enumerate(spine_names, 1)
-        ),
+        links=(*within, *between),
         qos=qos or Qos(),
     )
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Switches, hosts and links of a network, and the roles that follow from how they are linked."""
 
+from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -122,7 +123,9 @@ class Link(_Model):
 
 
 class Wiring(_Model):
-    """All switches, hosts and links. A linked switch without hosts is a spine; any other is a leaf."""
+    """All switches, hosts and links. What is not linked, or has hosts, is a leaf; of the others, those linked
+    to a leaf are spines, and the rest are cores.
+    """
 
     switches: tuple[Switch, ...] = Field(min_length=1)
     hosts: tuple[Host, ...] = ()
@@ -150,16 +153,74 @@ class Wiring(_Model):
         }
         return tuple((ports[other.name], other) for other in self.switches if other.name in ports)
 
-    def is_spine(self, switch: str) -> bool:
-        """Return whether the switch joins racks and has no hosts itself."""
-        return bool(self.neighbours(switch)) and not self.hosts_of(switch)
+    def tiers(self) -> dict[str, int]:
+        """Return the tier of each switch: 0 for a leaf, 1 for a spine, 2 for a core."""
+        racks = {host.switch for host in self.hosts}
+        ends = [(link.ends[i].switch, link.ends[1 - i].switch) for link in self.links for i in (0, 1)]
+        linked = {here for here, _there in ends}
+        spines = {here for here, there in ends if here not in racks and there in racks}
+        return {
+            switch.name: 0
+            if switch.name in racks or switch.name not in linked
+            else 1
+            if switch.name in spines
+            else 2
+            for switch in self.switches
+        }
+
+    def tier(self, number: int) -> tuple[Switch, ...]:
+        """Return the switches of a tier, in the order of the file."""
+        tiers = self.tiers()
+        return tuple(switch for switch in self.switches if tiers[switch.name] == number)
 
     @property
     def leaves(self) -> tuple[Switch, ...]:
         """Return the switches that hosts may be on, in the order of the file."""
-        return tuple(switch for switch in self.switches if not self.is_spine(switch.name))
+        return self.tier(0)
 
     @property
     def spines(self) -> tuple[Switch, ...]:
-        """Return the switches that join racks, in the order of the file."""
-        return tuple(switch for switch in self.switches if self.is_spine(switch.name))
+        """Return the switches that join racks to pods, in the order of the file."""
+        return self.tier(1)
+
+    @property
+    def cores(self) -> tuple[Switch, ...]:
+        """Return the switches that join pods, in the order of the file."""
+        return self.tier(2)
+
+    def pods(self) -> "tuple[Pod, ...]":
+        """Return the leaves that share spines, with these, in the order of the file. An unlinked leaf is a
+        pod.
+        """
+        tiers = self.tiers()
+        peers: dict[str, set[str]] = {name: set() for name in tiers if tiers[name] < 2}
+        for link in self.links:
+            here, there = (end.switch for end in link.ends)
+            if here in peers and there in peers:
+                peers[here].add(there)
+                peers[there].add(here)
+        pods, seen = [], set[str]()
+        for leaf in (name for name in peers if tiers[name] == 0):
+            if leaf in seen:
+                continue
+            reached, fresh = {leaf}, {leaf}
+            while fresh:
+                fresh = set().union(*(peers[name] for name in fresh)) - reached
+                reached |= fresh
+            seen |= reached
+            inside = [name for name in peers if name in reached]
+            pods.append(
+                Pod(
+                    leaves=tuple(name for name in inside if tiers[name] == 0),
+                    spines=tuple(name for name in inside if tiers[name] == 1),
+                )
+            )
+        return tuple(pods)
+
+
+@dataclass(frozen=True)
+class Pod:
+    """The names of leaves that share spines, and of these."""
+
+    leaves: tuple[str, ...]
+    spines: tuple[str, ...]

@@ -41,8 +41,8 @@ class SwitchJob:
                 admission.worker(
                     port=port,
                     job_id=self.job,
-                    rank=worker,
-                    all_workers=admission.bits(range(len(self.ports))),
+                    number=worker,
+                    all_children=admission.bits(range(len(self.ports))),
                     slot_base=self.slot_base,
                     slot_count=self.slots,
                     group=self.group,
@@ -52,7 +52,8 @@ class SwitchJob:
             written.append(
                 results.receiver(
                     job_id=self.job,
-                    rank=worker,
+                    number=worker,
+                    port=port,
                     src_mac=AGGREGATION.mac,
                     src_ip=AGGREGATION.ip,
                     dst_mac=host.mac,

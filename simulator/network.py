@@ -23,6 +23,7 @@ from typing import Final, Self
 from weir.controller.desired import desired_state
 from weir.controller.entries import SwitchState
 from weir.controller.failover import Failover
+from weir.controller.job_tree import paths
 from weir.controller.jobs import Job, Member
 from weir.controller.slots import SlotRange
 from weir.controller.sync import plan
@@ -46,9 +47,10 @@ from weir.softswitch.program.loader import load_program
 from weir.softswitch.runtime.queueing import Queueing
 from weir.softswitch.switch import Switch
 from weir.wire.addresses import mac_bytes
-from weir.wire.definition import FLOW_PORT, UDP_PORT
+from weir.wire.definition import FLOW_PORT, MAX_CHILDREN, UDP_PORT
 
 _FIRST_PORT: Final = 10_000  # of jobs after the first: below what streams use
+_DESCRIBED: Final = 8  # workers that are named when nothing moves any more
 SLOTS: Final = 1024  # of a switch, in p4src/include/config.p4
 
 
@@ -73,9 +75,10 @@ class Node:
 
 @dataclass
 class Allocation:
-    """A job of a network: its workers by rank, which are the simulator's hosts."""
+    """A job of a network: by rank, its workers, which are the simulator's hosts, and their paths."""
 
     job: Job
+    paths: list[int]
     workers: list[Host] = field(default_factory=list)
 
     @property
@@ -198,8 +201,8 @@ class Network:
         """
         if topology is not None:
             self.topology = topology
-        alive = {spine.name for spine in self.topology.spines} - self._down
-        self._failover.update(self._jobs, alive, [spine.name for spine in self.topology.spines])
+        alive = {switch.name for switch in self.topology.switches} - self._down
+        self._failover.update(self._jobs, alive, self.topology)
         if self._failover.fence(alive):
             self._write(alive)
             self._failover.fenced(lambda _leaf: 0)
@@ -252,13 +255,15 @@ class Network:
             parents=None if spines is None else frozenset(spines),
             uplinks=None if spines is None else frozenset(spines),
         )
-        allocation = Allocation(job)
+        allocation = Allocation(job, paths(self.topology, job))
         for rank, station in enumerate(stations):
             leaf = self.topology.switch(station.host.switch).aggregation
             addresses = Addresses(
                 Endpoint(station.host.mac, station.host.ip, port), Endpoint(leaf.mac, leaf.ip)
             )
-            transport = TransportConfig(number, rank, len(hosts), slots, **config)  # type: ignore[arg-type]
+            path = allocation.paths[rank]
+            place = TransportConfig(number, path % MAX_CHILDREN, len(hosts), slots, path=path)
+            transport = replace(place, **config)  # type: ignore[arg-type]
             worker = Host(self.clock, transport, addresses, station.send)
             station.open(UDP, port, worker.receive)
             allocation.workers.append(worker)
@@ -308,13 +313,15 @@ class Network:
         self.clock.now = end
 
     def _describe(self) -> str:
-        waiting = {
-            (allocation.job.name, rank): worker.transport.waiting()
+        waiting = [
+            (allocation.job.name, rank, worker.transport.waiting())
             for allocation in self._allocations
             for rank, worker in enumerate(allocation.workers)
             if not worker.idle
-        }
-        return f"at {self.clock.now / SECOND:.3f} virtual seconds, workers wait for (slot, round): {waiting}"
+        ]
+        first = "; ".join(f"{job}, rank {rank}: {rounds}" for job, rank, rounds in waiting[:_DESCRIBED])
+        when = f"at {self.clock.now / SECOND:.3f} virtual seconds"
+        return f"{when}, {len(waiting)} workers wait for (slot, round); {first}"
 
     def close(self) -> None:
         """Free switches and transports."""

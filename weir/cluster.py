@@ -18,7 +18,7 @@ from weir.child import Lookout, end, how_it_ended, log_tail, spawn
 from weir.extras import require
 from weir.native.scratch import scratch_folder
 from weir.network import LOOPBACK, NetworkPlan, NetworkSpec, incast, make_plan, switch_ports
-from weir.wire.definition import MAX_WORKERS
+from weir.wire.definition import MAX_CHILDREN
 
 MEMORY: Final = Path("/dev/shm")
 """Where local clusters are by default, if it is there."""
@@ -54,8 +54,8 @@ class LocalCluster:
         pcap: Path | str | None = None,
         directory: Path | str | None = None,
     ) -> None:
-        if not 1 <= workers <= MAX_WORKERS:
-            raise ValueError(f"workers is {workers}: a switch has 1 to {MAX_WORKERS} of them")
+        if not 1 <= workers <= MAX_CHILDREN:
+            raise ValueError(f"workers is {workers}: a switch has 1 to {MAX_CHILDREN} of them")
         self.workers = workers
         self.network = network or NetworkSpec()
         if workers < self.network.shape.racks:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from weir.background import IncastSpec, Sender, Victim
-from weir.wire.definition import MAX_WORKERS
+from weir.wire.definition import MAX_CHILDREN
 
 if TYPE_CHECKING:
     from weir.controller.topology import Topology
@@ -155,8 +155,8 @@ def make_plan(
     ValueError when there are more workers than a job can have, or fewer than racks.
     """
     racks = spec.shape.racks
-    if not 1 <= workers <= MAX_WORKERS:
-        raise ValueError(f"workers is {workers}: a switch has 1 to {MAX_WORKERS} of them")
+    if not 1 <= workers <= MAX_CHILDREN:
+        raise ValueError(f"workers is {workers}: a switch has 1 to {MAX_CHILDREN} of them")
     if workers < racks:
         raise ValueError(f"{workers} workers cannot be spread over {racks} racks: take as many at least")
     each = -(-workers // racks) + spec.extra_hosts

@@ -33,7 +33,10 @@ MIN_BLOCK_LOG2: Final = 5
 MAX_BLOCK_LOG2: Final = 8
 BLOCK_SIZES: Final = tuple(1 << log2 for log2 in range(MIN_BLOCK_LOG2, MAX_BLOCK_LOG2 + 1))
 MAX_COLUMNS: Final = SLOT_LANES >> MIN_BLOCK_LOG2
-MAX_WORKERS: Final = 32
+MAX_CHILDREN: Final = 32  # of one aggregation point: workers of a leaf, leaves of a pod, pods of a core
+TIERS: Final = 3  # that sum, at most
+MAX_WORKERS: Final = MAX_CHILDREN**TIERS
+FLOW_WORKERS: Final = 256  # that flows tell apart
 NO_BLOCK: Final = 0xFFFFFFFF  # "no further block" in a column's next pointer; "no block" in its index
 PATH_BITS: Final = 5  # of a worker's path for each tier: its number at its leaf, the leaf's at its spine, ...
 WHOLE_PATH: Final = 0x7FFF  # a path has at most three such numbers, the worker's lowest
@@ -214,7 +217,7 @@ WEIR: Final = Header(
         Field("block_log2", 4, "log2 of the block size in lanes, 5 to 8"),
         Field("groups", 8, "bit g set: lanes 32g to 32g+31 of the slot are in this packet"),
         Field("job", 32, "job, chosen by the controller; a new membership is a new job"),
-        Field("worker", 8, "contribution: who sends; result: who it is for"),
+        Field("worker", 8, "contribution: number of the child that sends it; result: of that which gets it"),
         Field("layer", 4, "layer class, below LAYER_CLASSES"),
         Field("magnitude", 4, "magnitude class, below MAGNITUDE_CLASSES: its blocks' greatest"),
         Field("slot", 16, "slot within the job's range"),
@@ -226,7 +229,7 @@ WEIR: Final = Header(
         Field(
             "included",
             32,
-            "bit w set when worker w's lanes are in the sums of a result or of a rack; else zero",
+            "in a switch's: bit c set when lanes of its child c are in the sums; else zero",
         ),
         Field(
             "audience",

@@ -22,7 +22,8 @@ def _constants() -> Iterator[tuple[str, int, int]]:
     yield "GROUPS", d.GROUPS, 32
     yield "SLOT_LANES", d.SLOT_LANES, 32
     yield "MAX_COLUMNS", d.MAX_COLUMNS, 32
-    yield "MAX_WORKERS", d.MAX_WORKERS, 8
+    yield "MAX_CHILDREN", d.MAX_CHILDREN, 8
+    yield "MAX_WORKERS", d.MAX_WORKERS, 32
     yield "MIN_BLOCK_LOG2", d.MIN_BLOCK_LOG2, 4
     yield "MAX_BLOCK_LOG2", d.MAX_BLOCK_LOG2, 4
     yield "NO_BLOCK", d.NO_BLOCK, 32

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``admission``: the workers that may touch a job's slots. The gate of every job.
+"""``admission``: the children that may touch a job's slots. The gate of every job.
 
-A worker is known by (ingress port, job, worker); at a spine a whole rack is one worker. At a leaf, results
-may come down from spines: (ingress port, job).
+A child is known by (ingress port, job, number): a worker of a leaf, a rack of a spine, a pod of a core, which
+has it behind several ports. Results may come down from parents: (ingress port, job).
 """
 
 from collections.abc import Iterable
@@ -25,37 +25,48 @@ def worker(
     *,
     port: int,
     job_id: int,
-    rank: int,
-    all_workers: int,
+    number: int,
+    all_children: int,
     slot_base: int,
     slot_count: int,
     group: int,
+    spread: int = 0,
     rack: bool = False,
 ) -> TableEntry:
-    """Admit worker ``rank`` on ``port`` to ``slot_count`` slots from ``slot_base`` on.
+    """Admit child ``number`` on ``port`` to ``slot_count`` slots from ``slot_base`` on.
 
-    ``all_workers``: mask of those that this switch waits for. ``rack``: the worker is a leaf.
+    ``all_children``: mask of those that this switch waits for. ``spread``: a class of slots c has multicast
+    group ``group + (c & spread)``. ``rack``: the child is a switch, not a worker.
     """
     return TableEntry(
         WORKERS,
-        (("port", port), ("job", job_id), ("worker", rank)),
+        (("port", port), ("job", job_id), ("worker", number)),
         ADMIT,
         (
             ("slot_base", slot_base),
             ("slot_count", slot_count),
-            ("worker_bit", 1 << rank),
-            ("all_workers", all_workers),
+            ("worker_bit", 1 << number),
+            ("all_workers", all_children),
             ("group", group),
+            ("spread", spread),
             ("rack", int(rack)),
         ),
     )
 
 
 def parent(
-    *, port: int, job_id: int, all_workers: int, slot_base: int, slot_count: int, group: int
+    *,
+    port: int,
+    job_id: int,
+    number: int,
+    all_children: int,
+    slot_base: int,
+    slot_count: int,
+    group: int,
+    spread: int = 0,
 ) -> TableEntry:
-    """Accept results of a job from the spine on ``port``; the other values are those of the leaf's own
-    workers.
+    """Accept results of a job from the parent on ``port``, whose child ``number`` this switch is; the other
+    values are those of the switch's own children.
     """
     return TableEntry(
         PARENTS,
@@ -64,7 +75,9 @@ def parent(
         (
             ("slot_base", slot_base),
             ("slot_count", slot_count),
-            ("all_workers", all_workers),
+            ("own_bit", 1 << number),
+            ("all_workers", all_children),
             ("group", group),
+            ("spread", spread),
         ),
     )

@@ -2,7 +2,7 @@
 """Multicast groups: one floods broadcasts, one per job carries its results to its workers.
 
 A job's group number follows from its first slot: jobs have disjoint slots, so groups never collide and need
-no bookkeeping of their own.
+no bookkeeping of their own. That leaves a job as many numbers as slots, enough for one a class.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,6 +24,9 @@ def job_group(slot_base: int) -> int:
     return _FIRST_JOB_GROUP + slot_base
 
 
-def results(ports_by_rank: Mapping[int, int]) -> frozenset[Replica]:
-    """Return the copies of a result; replication id ``rank + 1`` tells egress for whom each is."""
-    return frozenset(Replica(port, rank + 1) for rank, port in ports_by_rank.items())
+def results(ports: Mapping[int, int]) -> frozenset[Replica]:
+    """Return the copies of a result, from the children's ports by number.
+
+    Replication id ``number + 1`` tells egress for whom each is.
+    """
+    return frozenset(Replica(port, number + 1) for number, port in ports.items())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``results``: the addresses of a result's copy for each worker of its job."""
+"""``results``: the addresses of a result's copy for each child that waits for it."""
 
 from weir.controller.addresses import ip_number
 from weir.controller.entries import TableEntry
@@ -13,7 +13,8 @@ DELIVER = "WeirEgress.results.deliver"
 def receiver(
     *,
     job_id: int,
-    rank: int,
+    number: int,
+    port: int,
     src_mac: str,
     src_ip: str,
     dst_mac: str,
@@ -22,13 +23,14 @@ def receiver(
     path: int,
     mask: int = WHOLE_PATH,
 ) -> TableEntry:
-    """Send a result for worker ``rank`` from the aggregation address to the worker's UDP port.
+    """Send a result for child ``number`` that leaves by ``port`` from the aggregation address to the
+    child's.
 
     path, mask: of the workers that get it, those bits of the path that are the same. Of a worker itself, all.
     """
     return TableEntry(
         RECEIVERS,
-        (("job", job_id), ("worker", rank)),
+        (("job", job_id), ("worker", number), ("port", port)),
         DELIVER,
         (
             ("src_mac", mac_number(src_mac)),

@@ -12,7 +12,7 @@ GROUPS = "WeirIngress.spraying.groups"
 CHOOSE = "WeirIngress.spraying.choose"
 PATHS = "WeirIngress.spraying.paths"
 TAKE = "WeirIngress.spraying.take"
-UP_GROUP = 1  # a leaf's way to the other racks
+UP_GROUP = 1  # a leaf's or spine's way to other racks; a core has a group for each pod from here on
 COMPARED = 4  # paths whose queues LEAST_LOADED looks at
 
 
@@ -25,9 +25,9 @@ class Path:
 
 
 def spread(
-    group: int, mode: SprayMode, src_mac: str, paths: Sequence[Path], places: int
+    group: int, mode: SprayMode, src_mac: str, paths: Sequence[Path], places: int, first: int = 0
 ) -> Iterator[TableEntry]:
-    """Spread packets of ``group`` over ``paths``.
+    """Spread packets of ``group`` over ``paths``, whose entries begin at ``first``.
 
     ``places`` entries are written, whatever the number of paths; those left over repeat them. So a path that
     goes away or comes back modifies entries and removes none, and at no moment does a choice find nothing.
@@ -40,7 +40,7 @@ def spread(
         CHOOSE,
         (
             ("mode", int(mode)),
-            ("base", 0),
+            ("base", first),
             ("count", len(paths)),
             *((f"port{number}", port) for number, port in enumerate(ports)),
         ),
@@ -49,7 +49,7 @@ def spread(
         path = paths[index % len(paths)]
         yield TableEntry(
             PATHS,
-            (("index", index),),
+            (("index", first + index),),
             TAKE,
             (("port", path.port), ("src_mac", mac_number(src_mac)), ("dst_mac", mac_number(path.mac))),
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``tree``: the spines that a leaf sends the sums of its rack to. A job without entries ends at the leaf."""
+"""``tree``: the parents that a switch sends its sums to. A job without entries ends at this switch."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from weir.controller.addresses import ip_number
@@ -15,7 +15,7 @@ CLIMB = "WeirIngress.tree.climb"
 
 @dataclass(frozen=True)
 class Uplink:
-    """The way to one spine: the leaf's port, and the spine's aggregation address."""
+    """The way to one parent: the own port, and the parent's aggregation address."""
 
     port: int
     mac: str
@@ -35,22 +35,28 @@ def spine_of(spine_class: int, spines: int, alive: Collection[int]) -> int:
     return next(spine for spine in (first, *rest[turn:], *rest[:turn]) if spine in alive)
 
 
-def uplinks(
-    *, job_id: int, member: int, src_mac: str, src_ip: str, spines: int, ways: Mapping[int, Uplink]
-) -> Iterator[TableEntry]:
-    """Send every class of slots to its spine, as ``spine_of`` has it; there this leaf is number ``member``.
+def spread_over(spines: Sequence[str], alive: Collection[str]) -> list[str]:
+    """Return the spine of each class, by name, as ``spine_of`` has it; none if there are no spines."""
+    numbers = [number for number, name in enumerate(spines) if name in alive]
+    return [spines[spine_of(c, len(spines), numbers)] for c in range(SPINE_CLASSES)] if spines else []
 
-    ``ways``: to those that are alive, by their number among all ``spines``.
+
+def uplinks(
+    *, job_id: int, number: int, whole: bool, src_mac: str, src_ip: str, ways: Sequence[Uplink]
+) -> Iterator[TableEntry]:
+    """Send every class of slots to its parent, where this switch is child ``number``.
+
+    whole: the sums are protected, whatever is in them. ways: by class.
     """
-    for spine_class in range(SPINE_CLASSES):
-        spine = ways[spine_of(spine_class, spines, ways.keys())]
+    for spine_class, spine in enumerate(ways):
         yield TableEntry(
             UPLINKS,
             (("job", job_id), ("spine_class", spine_class)),
             CLIMB,
             (
                 ("port", spine.port),
-                ("member", member),
+                ("number", number),
+                ("whole", int(whole)),
                 ("src_mac", mac_number(src_mac)),
                 ("src_ip", ip_number(src_ip)),
                 ("dst_mac", mac_number(spine.mac)),

@@ -5,13 +5,15 @@ A *scale block* of lanes shares one exponent e, the greatest of its values' *bia
 workers (the MAX operator agrees on it), so |x| < 2^E with E = e - 126. Subnormal values count as exponent 1;
 0 says that the block is all zero, 255 that it holds a NaN or an infinity, on some worker.
 
-*Encoding* for n workers, h = ceil(log2 n): q = round(x / u), to nearest, ties to even, with the quantum
-u = 2^(E + h - 31). Division by a power of two is exact, so the rounding is the only error:
-|u q - x| <= u / 2, and 0 when x is a multiple of u: a value in the block's top binade has its last
-mantissa bit at 2^(E - 24), so values less than 7 - h binades below the largest are exact.
+*Encoding* for n workers, h = ceil(log2 n), from 129 workers on ceil(log2 (n + 1)): q = round(x / u), to
+nearest, ties to even, with the quantum u = 2^(E + h - 31). Division by a power of two is exact, so the
+rounding is the only error: |u q - x| <= u / 2, and 0 when x is a multiple of u: a value in the block's top
+binade has its last mantissa bit at 2^(E - 24), so values less than 7 - h binades below the largest are exact.
 
-*No overflow*: a float32 below 2^E is at most 2^E (1 - 2^-24), thus |q| <= 2^(31 - h) (1 - 2^-24), and the sum
-of n <= 2^h of them is at most 2^31 - 2^7 in magnitude.
+*No overflow*: a float32 below 2^E is at most 2^E (1 - 2^-24), thus |x / u| <= 2^(31 - h) (1 - 2^-24). Up to h
+= 7 that bound is a whole number, so |q| is not above it, and the sum of n <= 2^h of them is at most 2^31 -
+2^7 in magnitude. For greater h, q may be rounded up to 2^(31 - h), and there n <= 2^h - 1: the sum is at most
+2^31 - 2^(31 - h).
 
 *Decoding* rounds the integer sum times u to float32, once.
 
@@ -47,10 +49,12 @@ def block_count(count: int, scale_block: int) -> int:
 
 
 def headroom(workers: int) -> int:
-    """Return how many bits stay free so that the sum over ``workers`` workers fits: ceil(log2 workers)."""
+    """Return how many bits stay free so that the sum over ``workers`` workers fits: h of the module's
+    derivation.
+    """
     if not 1 <= workers <= MAX_WORKERS:
         raise ValueError(f"headroom is for 1 to {MAX_WORKERS} workers, not {workers}")
-    return (workers - 1).bit_length()
+    return (workers - 1 if workers <= 128 else workers).bit_length()
 
 
 def exponents(x: Floats, scale_block: int) -> Exponents:

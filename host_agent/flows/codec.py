@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from weir.host_agent.flows.config import MAX_DATA
 from weir.host_agent.flows.verdict import FlowVerdict
-from weir.wire.definition import FLOW, LAYER_CLASSES, MAGNITUDE_CLASSES, MAX_WORKERS, VERSION, Flag, FlowType
+from weir.wire.definition import FLOW, LAYER_CLASSES, MAGNITUDE_CLASSES, VERSION, Flag, FlowType
 
 MAX_ACCOUNTS: Final = 128
 """Accounts of one tensor: their terms fit into one probe."""
@@ -184,8 +184,6 @@ def decode(payload: bytes) -> FlowPacket | FlowVerdict:
     layer, magnitude = classes >> 4, classes & 0x0F
     if layer >= LAYER_CLASSES or magnitude >= MAGNITUDE_CLASSES:
         return FlowVerdict.BAD_CLASS
-    if worker >= MAX_WORKERS:
-        return FlowVerdict.WRONG_WORKER
     if not count:
         return FlowVerdict.BAD_COUNT
     if not tensor:

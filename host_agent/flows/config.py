@@ -5,7 +5,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
-from weir.wire.definition import FLOW, MAX_WORKERS
+from weir.wire.definition import FLOW, FLOW_WORKERS
 
 MAX_DATA: Final = 1500 - 20 - 8 - FLOW.size
 """Bytes behind the flow header in an IPv4 packet of 1500 bytes: no packet of a flow needs a larger MTU."""
@@ -47,8 +47,8 @@ class FlowConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.flow <= 0xFFFFFFFF:
             raise ValueError(f"flow id {self.flow} is no 32-bit number")
-        if not 0 <= self.worker < MAX_WORKERS:
-            raise ValueError(f"worker {self.worker} is not in 0..{MAX_WORKERS - 1}")
+        if not 0 <= self.worker < FLOW_WORKERS:
+            raise ValueError(f"worker {self.worker} is not in 0..{FLOW_WORKERS - 1}")
         if not 1 <= self.chunk_lanes <= MAX_CHUNK_LANES:
             raise ValueError(f"a chunk has 1 to {MAX_CHUNK_LANES} lanes, not {self.chunk_lanes}")
         for name in ("open_tensors", "ack_every", "max_lanes", "first_window"):

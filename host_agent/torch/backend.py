@@ -347,8 +347,8 @@ def create(
     rank, size = options.group_rank, options.group_size
     if size > MAX_WORKERS:
         raise ValueError(
-            f"a process group of {size} ranks is more than a switch slot holds: the weir backend takes "
-            f"at most {MAX_WORKERS}. Use fewer processes"
+            f"a process group of {size} ranks is more than three tiers of switches sum: "
+            f"the weir backend takes at most {MAX_WORKERS}. Use fewer processes"
         )
     ranks = list(options.global_ranks_in_group) or list(range(size))
     chosen = group_options or GroupOptions()

@@ -70,12 +70,13 @@ class Connection(Communicator):
         self._share = share
         config = TransportConfig(
             membership.job_id,
-            membership.rank,
+            membership.number,
             membership.size,
             slots=membership.slot_count,
+            path=membership.paths[membership.rank],
             fill=membership.fill,
         )
-        self._paths = np.arange(membership.size, dtype=np.uint16)
+        self._paths = np.array(membership.paths, np.uint16)
         self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
         self._closing = threading.Lock()
         self._closed = False
@@ -166,7 +167,7 @@ class Connection(Communicator):
     def free_slots(self) -> list[FreeSlots]:
         """Return the slots that no job holds now. AgentError when the controller cannot be asked."""
         return [
-            FreeSlots(switch.name, switch.slots - switch.slots_used, switch.role == "spine")
+            FreeSlots(switch.name, switch.slots - switch.slots_used, switch.role != "leaf")
             for switch in self._client.status().switches
         ]
 

@@ -153,8 +153,8 @@ def _check_shape(block_log2: int, worker: int) -> None:
         raise CodecError(
             f"block_log2 {block_log2}: blocks have 2^{d.MIN_BLOCK_LOG2} to 2^{d.MAX_BLOCK_LOG2} lanes"
         )
-    if not 0 <= worker < d.MAX_WORKERS:
-        raise CodecError(f"worker {worker}: there are at most {d.MAX_WORKERS}")
+    if not 0 <= worker < d.MAX_CHILDREN:
+        raise CodecError(f"worker {worker}: a switch has at most {d.MAX_CHILDREN}")
 
 
 def _check_classes(layer: int, magnitude: int) -> None:

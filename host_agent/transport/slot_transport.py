@@ -25,7 +25,7 @@ from weir.host_agent.transport import engine
 from weir.host_agent.transport.datagram import Datagram
 from weir.host_agent.transport.report import Account, ReduceReport, Returned, Verdict
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
-from weir.wire.definition import MAX_BLOCK_LOG2, MAX_WORKERS, MIN_BLOCK_LOG2, Op
+from weir.wire.definition import MAX_BLOCK_LOG2, MAX_CHILDREN, MAX_WORKERS, MIN_BLOCK_LOG2, Op
 
 Lanes = npt.NDArray[np.uint32] | npt.NDArray[np.int32]
 Audiences = npt.NDArray[np.uint16]
@@ -39,7 +39,8 @@ NEVER: Final = (1 << 63) - 1
 class TransportConfig:
     """One worker's place in a job, and its timers.
 
-    job: 32-bit id on the wire. worker: own index, below workers. slots: of the job, the window in packets.
+    job: 32-bit id on the wire. worker: own number at the switch, 0 to 31. workers: of the job, at
+    all switches. slots: of the job, the window in packets.
     Timeouts in seconds: the initial one holds until a round trip is measured; the maximum caps RFC 6298's
     back-off, so that an outage of any length is over at most that long after the network is back.
     The minimum is well above the delays of a busy machine's scheduler: a packet repeated for nothing costs
@@ -70,8 +71,9 @@ class TransportConfig:
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MAX_WORKERS:
             raise ValueError(f"a job has 1 to {MAX_WORKERS} workers, not {self.workers}")
-        if not 0 <= self.worker < self.workers:
-            raise ValueError(f"worker {self.worker} is not in 0..{self.workers - 1}")
+        least = min(self.workers, MAX_CHILDREN)
+        if not 0 <= self.worker < least:
+            raise ValueError(f"worker {self.worker} is not in 0..{least - 1}")
         if not 1 <= self.slots <= MAX_SLOTS:
             raise ValueError(f"a job has 1 to {MAX_SLOTS} slots, not {self.slots}")
         if not 0 <= self.job <= 0xFFFFFFFF or not 0 <= self.first_round <= 0xFFFFFFFF:

@@ -5,12 +5,12 @@
 #include "headers.p4"
 
 // Who may touch which slots: only what the controller installed, so a job cannot reach another's slots, nor
-// one worker pass for another, nor anybody for the spine. The direct counter of `workers` is the worker's uplink.
+// one worker pass for another, nor anybody for the parent. The direct counter of `workers` is the worker's uplink.
 //
 //   table      who                                              may send
 //   ───────────────────────────────────────────────────────────────────────────────────────
-//   parents    a spine, to a rack's switch                      results; questions (REPEAT)
-//   workers    a worker; with `rack`, a rack's switch           contributions; a rack: results, too
+//   parents    a switch above this one                          results; questions (REPEAT)
+//   workers    a worker; with `rack`, a switch below            contributions; a switch: results, too
 //
 control Admission(in headers_t hdr, inout metadata_t meta, in standard_metadata_t standard_metadata) {
     direct_counter(CounterType.packets_and_bytes) uplink;
@@ -19,25 +19,29 @@ control Admission(in headers_t hdr, inout metadata_t meta, in standard_metadata_
         meta.event = EVENT_DROP_NOT_ADMITTED;
     }
 
-    // slot_base, slot_count: the job's slots; worker_bit: 1 << worker; all_workers: OR of the bits of all that
-    // this switch waits for; group: the multicast group of their ports, never 0. rack: 1 when the worker is a
-    // rack of workers, numbered among the racks; its packets say themselves whose lanes are in their sums.
+    // slot_base, slot_count: the job's slots; worker_bit: 1 << worker; all_workers: OR of the bits of all children
+    // that this switch waits for; group: the multicast group of their ports, never 0. A core reaches a pod by the
+    // spine of the slot's class, so it has a group for each: the slot's number & spread is added. rack: 1 when the
+    // child is a switch, whose packets say themselves how many workers' lanes are in their sums.
     action admit(bit<32> slot_base, bit<16> slot_count, bit<32> worker_bit, bit<32> all_workers, bit<16> group,
-                 bit<1> rack) {
+                 bit<16> spread, bit<1> rack) {
         meta.slot_base = slot_base;
         meta.slot_count = slot_count;
         meta.worker_bit = worker_bit;
         meta.all_workers = all_workers;
-        meta.group = group;
+        meta.group = group + (hdr.weir.slot & spread);
         meta.from_rack = rack == 1;
     }
 
-    // The same of this rack's own workers, who get what the spine sends.
-    action accept(bit<32> slot_base, bit<16> slot_count, bit<32> all_workers, bit<16> group) {
+    // The same of this switch's own children, who get what the parent sends. own_bit: this switch's in the
+    // parent's masks.
+    action accept(bit<32> slot_base, bit<16> slot_count, bit<32> own_bit, bit<32> all_workers, bit<16> group,
+                  bit<16> spread) {
         meta.slot_base = slot_base;
         meta.slot_count = slot_count;
+        meta.own_bit = own_bit;
         meta.all_workers = all_workers;
-        meta.group = group;
+        meta.group = group + (hdr.weir.slot & spread);
         meta.from_parent = true;
     }
 

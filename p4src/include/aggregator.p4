@@ -55,7 +55,7 @@ control Validation(in headers_t hdr, inout metadata_t meta, in standard_metadata
                 || hdr.weir.layer >= LAYER_CLASSES || hdr.weir.magnitude >= MAGNITUDE_CLASSES
                 || hdr.weir.kind < TYPE_CONTRIBUTION || hdr.weir.kind > TYPE_REPEAT
                 || hdr.weir.op < OP_ADD || hdr.weir.op > OP_OR
-                || hdr.weir.worker >= MAX_WORKERS) {
+                || hdr.weir.worker >= MAX_CHILDREN) {
             meta.event = EVENT_DROP_MALFORMED;
         }
     }

@@ -108,8 +108,9 @@ struct metadata_t {
     bool aggregate; // UDP that this switch is to aggregate, not to forward
     bit<16> headroom; // bytes by which a packet may leave longer than it came
     bool made; // the packet has become one of this switch's own: egress gives it lengths and addresses
-    bool up; // of those: it goes to the spine, and ingress has addressed it
-    bit<16> skip; // replication id that gets no copy, 0 for none
+    bool up; // of those: it goes to the parent, and ingress has addressed it
+    bool whole; // of those: it must not be trimmed on its way
+    bit<32> skip; // mask of children that get no copy of what is multicast
     bool flooded; // sent to all ports: egress takes out the one it came from
 
     // Written by Forwarding for Spraying: the group of paths to choose from, 0 for none.
@@ -125,27 +126,29 @@ struct metadata_t {
     bit<32> slot_base; // first slot of the job
     bit<16> slot_count; // slots of the job
     bit<32> worker_bit; // the sender, as a mask
-    bit<32> all_workers; // mask of those whom this switch waits for
+    bit<32> own_bit; // this switch, as a mask of its parent's
+    bit<32> all_workers; // mask of the children that this switch waits for
     bit<16> group; // multicast group that reaches all of them
-    bool from_rack; // the sender is a rack: its switch sends the sums of its workers
-    bool from_parent; // the sender is the spine
+    bool from_rack; // the sender is a switch below, which sends the sums of its children
+    bool from_parent; // the sender is the switch above
 
     // Written by Slots: what is to be done with columns and lanes.
     bit<32> cell; // index of (slot, version)
     bool first; // nothing of this round is in the cell yet
-    bool adds; // the packet is the sender's first of this round, or the spine's result
-    bool complete; // every worker was seen, so the packet turns into what the cell holds
-    bool final; // the cell holds the spine's result
+    bool adds; // the packet is the sender's first of this round, or the parent's result
+    bool complete; // every child was seen, so the packet turns into what the cell holds
+    bool final; // the cell holds the parent's result
     bool bounce; // the sender is to send its lanes again
-    bool ask; // the other racks are to repeat what they hold
-    bool relay; // another rack's result for the racks that lack it
+    bool ask; // the children that are missing are to repeat what they hold
+    bool relay; // one child's result for the others, which may lack it
     // Lane groups, one bit each; for a group that several masks name, the first of them counts.
     bit<8> put; // to write to the cell: first of the round
     bit<8> merge; // to combine with those in the cell
     bit<8> fetch; // to read from the cell: what the result holds
     bit<8> discard; // to cut off the packet: what the result does not hold
     bit<8> written; // lane groups that somebody has written in this round
-    bit<32> included; // mask of workers whose lanes are in the sums
+    bit<32> included; // mask of the children whose lanes are in the sums
+    bit<32> above; // the same in the parent's result: mask of its children
     bit<16> count; // how many workers' they are
     bit<8> flags; // PROTECTED, CONGESTED and DISAGREE of the packets that the cell is made of
     bit<8> magnitudes; // the greatest of their magnitude classes, in unary

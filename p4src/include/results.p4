@@ -91,11 +91,6 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
         standard_metadata.mcast_grp = meta.group;
     }
 
-    action to_others() {
-        standard_metadata.mcast_grp = meta.group;
-        meta.skip = (bit<16>)hdr.weir.worker + 1;
-    }
-
     apply {
         if (meta.bounce) {
             strip();
@@ -107,11 +102,11 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
                 strip();
             }
             question();
-            to_others();
+            to_all();
             meta.event = EVENT_REPEAT_ASKED;
         } else if (meta.relay) {
             meta.made = true;
-            to_others();
+            to_all();
         } else if (meta.complete) {
             bool asked = hdr.weir.kind != TYPE_CONTRIBUTION; // by the spine
             // By a worker that does not know yet whether anything is lost, and sent no lanes.
@@ -119,12 +114,14 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
             bit<8> flags = meta.flags & (FLAG_CONGESTED | FLAG_DISAGREE | FLAG_ELSEWHERE);
             if (meta.up && meta.final) {
                 sums(TYPE_RESULT, flags | FLAG_PROTECTED);
+                hdr.weir.included = meta.above;
             } else if (meta.up && early) {
                 strip();
                 probe();
                 meta.event = EVENT_PARTIAL_REPEATED;
             } else if (meta.up) {
-                sums(TYPE_CONTRIBUTION, (meta.flags & FLAGS & ~FLAG_ELSEWHERE) | (asked ? FLAG_ANSWER : 0));
+                sums(TYPE_CONTRIBUTION, (meta.flags & FLAGS & ~FLAG_ELSEWHERE)
+                     | (asked ? FLAG_ANSWER : 0) | (meta.whole ? FLAG_PROTECTED : 0));
                 if (!asked && meta.event != EVENT_DISAGREEMENT) {
                     meta.event = meta.adds ? EVENT_PARTIAL_SENT : EVENT_PARTIAL_REPEATED;
                 }
@@ -175,6 +172,7 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
         key = {
             hdr.weir.job: exact @name("job");
             hdr.weir.worker: exact @name("worker");
+            standard_metadata.egress_port: exact @name("port"); // a core has several to one pod
         }
         actions = { deliver; @defaultonly no_receiver; }
         const default_action = no_receiver;
@@ -200,7 +198,8 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     }
 
     apply {
-        if (standard_metadata.egress_rid != 0 && standard_metadata.egress_rid == meta.skip) {
+        bit<32> copies = meta.skip >> (bit<8>)(standard_metadata.egress_rid - 1); // lowest bit: this child
+        if (standard_metadata.egress_rid != 0 && copies & 1 != 0) {
             mark_to_drop(standard_metadata);
         } else {
             if (standard_metadata.egress_rid != 0) {

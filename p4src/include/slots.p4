@@ -8,23 +8,22 @@
 //   another job, or an                   add, first of the round  add, first of the round;
 //   older round                                                   pass it on
 //   this round            no             add                      add; pass it on
-//   this round            yes            drop; of a rack: ask     pass it on once more
-//                                        the other racks
+//   this round            yes            drop; of a switch: ask   pass it on once more
+//                                        those that are missing
 //   a newer round                        drop, nothing touched
 //
-// "Pass it on": at the root, which is the spine, or the one switch that all workers are at, the sums are the
-// result and go to everybody, or once more to who repeated. In a rack, they go up to the spine until its result
-// has come, and is what goes to everybody, or once more to who repeated.
+// "Pass it on": at the root of the tree the sums are the result and go to all children, or once more to the one that
+// repeated. Elsewhere they go up to the parent until its result has come, and is what goes to the children.
 //
 // All packets of a round must be of the same operation, so each that is added has its fingerprint compared with
 // the first one's. A difference changes nothing in this table: it sets a mark (DISAGREE) that the cell keeps, that
-// sums take up to the spine and results down again, and that costs them their lanes, which mean nothing. So
+// sums take up to the parent and results down again, and that costs them their lanes, which mean nothing. So
 // every worker hears of it when all have been seen.
 //
-//   from the spine        cell holds this round, complete            anything else
+//   from the parent       cell holds this round, complete            anything else
 //   ──────────────────────────────────────────────────────────────────────────────
-//   result                keep it (once), pass it on to the workers  drop
-//   result, its lanes     keep the rack's sums, pass it on           drop
+//   result                keep it (once), pass it on to the children drop
+//   result, its lanes     keep the own sums, pass it on            drop
 //   elsewhere
 //   question (REPEAT)     answer: the result, else the partial sums  drop
 //
@@ -45,14 +44,15 @@ const bit<32> HALF_OF_ROUNDS = 0x80000000;
 control Slots(in headers_t hdr, inout metadata_t meta) {
     register<bit<32>>(CELLS) owners; // job
     register<bit<32>>(CELLS) rounds;
-    register<bit<32>>(CELLS) seens; // mask of workers that took part in the round
-    register<bit<32>>(CELLS) includeds; // mask of those whose lanes were added
+    register<bit<32>>(CELLS) seens; // mask of children that took part in the round
+    register<bit<32>>(CELLS) includeds; // mask of those whose lanes are in the sums
+    register<bit<32>>(CELLS) aboves; // the parent's mask of its children, beside the parent's result
     register<bit<16>>(CELLS) counts; // of workers whose lanes were added
     register<bit<8>>(CELLS) writtens; // lane groups that hold data of this round
     register<bit<16>>(CELLS) marks; // magnitudes of what was added; PROTECTED, CONGESTED, DISAGREE of it, and FINAL
     register<bit<32>>(CELLS) checks; // fingerprint of the operation, as the round's first packet had it
 
-    const bit<8> FINAL = 0x80; // the cell holds the spine's result
+    const bit<8> FINAL = 0x80; // the cell holds the parent's result
 
     bit<32> owner;
     bit<32> round;
@@ -63,6 +63,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         rounds.read(round, meta.cell);
         seens.read(seen, meta.cell);
         includeds.read(meta.included, meta.cell);
+        aboves.read(meta.above, meta.cell);
         counts.read(meta.count, meta.cell);
         writtens.read(meta.written, meta.cell);
         bit<16> both;
@@ -108,7 +109,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.put = hdr.weir.groups & ~meta.written;
         meta.merge = hdr.weir.groups & meta.written;
         meta.included = meta.included
-            | (hdr.weir.groups == 0 ? 0 : (meta.from_rack ? hdr.weir.included : meta.worker_bit));
+            | (hdr.weir.groups == 0 ? 0 : meta.worker_bit);
         meta.count = meta.count + (hdr.weir.groups == 0 ? 0 : (meta.from_rack ? hdr.weir.count : 1));
         seen = seen | meta.worker_bit;
         owners.write(meta.cell, hdr.weir.job);
@@ -118,15 +119,18 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         store();
     }
 
-    // The spine's result takes the place of the rack's sums.
+    // The parent's result takes the place of the own sums. Whose lanes are in it? If this switch's are, those of
+    // the children whose were in its sums.
     action keep() {
         meta.first = true;
         meta.written = 0;
         meta.put = hdr.weir.groups;
-        meta.included = hdr.weir.included;
+        meta.included = hdr.weir.included & meta.own_bit == 0 ? 0 : meta.included;
+        meta.above = hdr.weir.included;
         meta.count = hdr.weir.count;
         meta.flags = FINAL | (meta.flags & FLAG_DISAGREE);
         meta.magnitudes = 0;
+        aboves.write(meta.cell, meta.above);
         store();
     }
 
@@ -167,6 +171,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         bit<32> ahead = hdr.weir.round - round;
         if (hdr.weir.kind == TYPE_RESULT && meta.from_rack) {
             meta.relay = true;
+            meta.skip = meta.worker_bit;
             meta.event = EVENT_RESULT_RELAYED;
         } else if (owner == hdr.weir.job && ahead >= HALF_OF_ROUNDS) {
             meta.event = EVENT_DROP_STALE_ROUND;
@@ -219,6 +224,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
             } else {
                 meta.event = EVENT_DUPLICATE_PENDING;
                 meta.ask = meta.from_rack && hdr.weir.flags & FLAG_ANSWER == 0;
+                meta.skip = seen;
             }
             if (meta.final && meta.flags & FLAG_ELSEWHERE != 0) {
                 withhold();

@@ -10,7 +10,8 @@
 @noWarn("unused") const bit<32> GROUPS = 0x8;
 @noWarn("unused") const bit<32> SLOT_LANES = 0x100;
 @noWarn("unused") const bit<32> MAX_COLUMNS = 0x8;
-@noWarn("unused") const bit<8> MAX_WORKERS = 0x20;
+@noWarn("unused") const bit<8> MAX_CHILDREN = 0x20;
+@noWarn("unused") const bit<32> MAX_WORKERS = 0x8000;
 @noWarn("unused") const bit<4> MIN_BLOCK_LOG2 = 0x5;
 @noWarn("unused") const bit<4> MAX_BLOCK_LOG2 = 0x8;
 @noWarn("unused") const bit<32> NO_BLOCK = 0xffffffff;
@@ -87,12 +88,12 @@ header weir_t {
     bit<4> block_log2; // log2 of the block size in lanes, 5 to 8
     bit<8> groups; // bit g set: lanes 32g to 32g+31 of the slot are in this packet
     bit<32> job; // job, chosen by the controller; a new membership is a new job
-    bit<8> worker; // contribution: who sends; result: who it is for
+    bit<8> worker; // contribution: number of the child that sends it; result: of that which gets it
     bit<4> layer; // layer class, below LAYER_CLASSES
     bit<4> magnitude; // magnitude class, below MAGNITUDE_CLASSES: its blocks' greatest
     bit<16> slot; // slot within the job's range
     bit<32> round; // round of this slot, from 1, serial arithmetic (RFC 1982); its parity picks the version
-    bit<32> included; // bit w set when worker w's lanes are in the sums of a result or of a rack; else zero
+    bit<32> included; // in a switch's: bit c set when lanes of its child c are in the sums; else zero
     bit<16> audience; // who gets the lanes of the result: a worker's path, AUDIENCE_EXCEPT and a path, or AUDIENCE_ALL
     bit<16> count; // workers whose lanes are in this packet's: 0 or 1 in a worker's
     bit<32> check; // fingerprint of the operation: all packets of a round must have the same

@@ -4,6 +4,7 @@
 import time
 from collections.abc import Callable
 
+from weir.controller.job_tree import JobTree
 from weir.controller.jobs import Job, JobState, Member
 from weir.controller.slots import SlotRange
 from weir.controller.topology import Topology
@@ -23,8 +24,7 @@ def job(
         state=JobState.RUNNING,
         slots=SlotRange(slot_base, slot_count),
     )
-    spines = tuple(spine.name for spine in topology.spines) if made.spans_racks else ()
-    made.switches = (*made.leaves, *spines)
+    made.switches = (*made.leaves, *JobTree.of(topology, made).joining)
     return made
 
 

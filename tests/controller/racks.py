@@ -73,7 +73,12 @@ class Racks:
         addresses = Addresses(Endpoint(here.mac, here.ip), Endpoint(there.mac, there.ip))
         assert member.shm_dir is not None
         config = TransportConfig(
-            member.job_id, member.rank, member.size, slots=member.slot_count, fill=member.fill
+            member.job_id,
+            member.number,
+            member.size,
+            slots=member.slot_count,
+            path=member.paths[member.rank],
+            fill=member.fill,
         )
         with Reducer(ShmLink(member.shm_dir, member.switch_port, addresses), config) as reducer:
             yield reducer

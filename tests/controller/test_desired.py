@@ -9,12 +9,13 @@ from weir.controller.addresses import ip_number, mac_number
 from weir.controller.codec import Codec
 from weir.controller.desired import desired_state
 from weir.controller.entries import Lpm, Replica, SwitchState, TableEntry, Ternary
+from weir.controller.job_tree import paths
 from weir.controller.program import load_program
 from weir.controller.qos import ClassSpec, Loss, Qos
 from weir.controller.sync import EntryUpdate, GroupUpdate, Verb
 from weir.controller.tables import TABLES, admission, forwarding, losses, queueing, spraying, tree
 from weir.controller.tables.events import COUNTERS
-from weir.controller.topology import leaf_spine, single_switch
+from weir.controller.topology import leaf_spine, leaf_spine_core, single_switch
 from weir.controller.wiring import Host
 
 TOPOLOGY = single_switch(2, "127.0.0.1:9559")
@@ -85,6 +86,7 @@ def test_a_job_of_two() -> None:
                     ("worker_bit", 1 << rank),
                     ("all_workers", 0b11),
                     ("group", 130),
+                    ("spread", 0),
                     ("rack", 0),
                 ),
             )
@@ -93,7 +95,7 @@ def test_a_job_of_two() -> None:
         *(
             TableEntry(
                 "WeirEgress.results.receivers",
-                (("job", 0xABCD), ("worker", rank)),
+                (("job", 0xABCD), ("worker", rank), ("port", rank + 1)),
                 "WeirEgress.results.deliver",
                 (
                     ("src_mac", OWN_MAC),
@@ -176,20 +178,21 @@ def test_a_leaf_routes_to_other_racks_over_all_spines_and_a_spine_to_the_racks()
 
 def test_a_leaf_sums_its_own_workers_and_goes_up_to_the_spine_of_the_slots_class() -> None:
     state = desired_state(RACKS, LEAF2, [job("wide", RACKS, size=4, job_id=9, slot_base=32, slot_count=16)])
-    slots = {"slot_base": 32, "slot_count": 16, "all_workers": 0b1100, "group": 34}
+    slots = {"slot_base": 32, "slot_count": 16, "all_workers": 0b11, "group": 34, "spread": 0}
     assert params(state, admission.WORKERS) == {
-        (1, 9, 2): {**slots, "worker_bit": 0b0100, "rack": 0},
-        (2, 9, 3): {**slots, "worker_bit": 0b1000, "rack": 0},
+        (1, 9, 0): {**slots, "worker_bit": 0b01, "rack": 0},
+        (2, 9, 1): {**slots, "worker_bit": 0b10, "rack": 0},
     }
-    assert params(state, admission.PARENTS) == {(3, 9): slots, (4, 9): slots}
-    assert state.groups[34] == {Replica(1, 3), Replica(2, 4)}
+    assert params(state, admission.PARENTS) == {key: {**slots, "own_bit": 2} for key in [(3, 9), (4, 9)]}
+    assert state.groups[34] == {Replica(1, 1), Replica(2, 2)}
     ups = params(state, tree.UPLINKS)
     assert len(ups) == 16
     for spine_class in range(16):
         spine = ("spine1", "spine2")[spine_class % 2]
         assert ups[9, spine_class] == {
             "port": 3 + spine_class % 2,
-            "member": 1,
+            "number": 1,
+            "whole": 0,
             "src_mac": OWN["leaf2"][0],
             "src_ip": OWN["leaf2"][1],
             "dst_mac": OWN[spine][0],
@@ -199,20 +202,20 @@ def test_a_leaf_sums_its_own_workers_and_goes_up_to_the_spine_of_the_slots_class
 
 def test_a_spine_waits_for_racks() -> None:
     state = desired_state(RACKS, SPINE1, [job("wide", RACKS, size=4, job_id=9, slot_base=32, slot_count=16)])
-    slots = {"slot_base": 32, "slot_count": 16, "all_workers": 0b11, "group": 34, "rack": 1}
+    slots = {"slot_base": 32, "slot_count": 16, "all_workers": 0b11, "group": 34, "spread": 0, "rack": 1}
     assert params(state, admission.WORKERS) == {
         (1, 9, 0): {**slots, "worker_bit": 0b01},
         (2, 9, 1): {**slots, "worker_bit": 0b10},
     }
     assert state.groups == {34: {Replica(1, 1), Replica(2, 2)}}
-    assert params(state, "WeirEgress.results.receivers")[9, 1] == {
+    assert params(state, "WeirEgress.results.receivers")[9, 1, 2] == {
         "src_mac": OWN["spine1"][0],
         "src_ip": OWN["spine1"][1],
         "dst_mac": OWN["leaf2"][0],
         "dst_ip": OWN["leaf2"][1],
         "dst_port": 9347,
-        "mask": 0,
-        "path": 0,
+        "mask": 0x7FE0,
+        "path": 1 << 5,
     }
     assert params(state, tree.UPLINKS) == params(state, admission.PARENTS) == {}
 
@@ -232,7 +235,7 @@ def test_racks_are_numbered_by_their_lowest_ranks() -> None:
     assert running.leaves == ("leaf2", "leaf1")
     spine = params(desired_state(RACKS, SPINE1, [running]), admission.WORKERS)
     assert {key: entry["worker_bit"] for key, entry in spine.items()} == {(2, 1, 0): 1, (1, 1, 1): 2}
-    assert params(desired_state(RACKS, LEAF1, [running]), tree.UPLINKS)[1, 0]["member"] == 1
+    assert params(desired_state(RACKS, LEAF1, [running]), tree.UPLINKS)[1, 0]["number"] == 1
 
 
 def test_a_spine_that_is_given_up_is_nobodys_way() -> None:
@@ -276,6 +279,90 @@ def test_the_classes_of_a_lost_spine_are_spread_over_the_others() -> None:
         owners = [tree.spine_of(c, spines, range(1, spines)) for c in range(0, 16, spines)]
         most = max(owners.count(spine) for spine in range(1, spines))
         assert most <= -(-len(owners) // (spines - 1))
+
+
+# ---- three tiers
+
+PODS = leaf_spine_core(2, 2, 2, 2, 2)
+
+
+def test_other_pods_are_reached_over_all_spines_and_cores() -> None:
+    leaf, spine, core = (desired_state(PODS, PODS.switch(name), []) for name in ("leaf2", "spine1", "core1"))
+
+    def by_rack(state: SwitchState) -> dict[int, dict[str, int]]:
+        routes = {str(key[0]): way for key, way in params(state, forwarding.IPV4).items()}
+        return {r: way for r in range(1, 5) if (way := routes.get(str(Lpm(0x0A000000 | r << 8, 24))))}
+
+    assert by_rack(leaf) == {key: {"group": 1} for key in (1, 3, 4)}
+    assert [by_rack(spine)[rack].get("port") for rack in (1, 2)] == [1, 2]
+    assert by_rack(spine)[3] == by_rack(spine)[4] == {"group": 1}
+    assert {path["port"] for path in params(spine, spraying.PATHS).values()} == {3, 4}
+    assert {rack: way["group"] for rack, way in by_rack(core).items()} == {1: 1, 2: 1, 3: 2, 4: 2}
+    groups = {key[0]: way for key, way in params(core, spraying.GROUPS).items()}
+    ports = {key[0]: way["port"] for key, way in params(core, spraying.PATHS).items()}
+    for group, expected in ((1, {1, 2}), (2, {3, 4})):
+        first, count = groups[group]["base"], groups[group]["count"]
+        assert {ports[index] for index in range(first, first + count)} == expected
+    less = desired_state(PODS, PODS.switch("core1"), [], {"spine1", "spine3", "spine4", "core1"})
+    assert {path["port"] for path in params(less, spraying.PATHS).values()} == {1, 3, 4}
+
+
+def test_a_job_of_two_pods_is_a_tree_of_three_tiers() -> None:
+    running = job("wide", PODS, size=8, job_id=9, slot_base=32, slot_count=16)
+    leaf, spine, core = (desired_state(PODS, PODS.switch(n), [running]) for n in ("leaf4", "spine3", "core2"))
+    slots = {"slot_base": 32, "slot_count": 16, "all_workers": 0b11, "group": 34}
+    assert {(w["number"], w["whole"]) for w in params(leaf, tree.UPLINKS).values()} == {(1, 1)}
+    assert params(spine, admission.WORKERS) == {
+        (1, 9, 0): {**slots, "spread": 0, "worker_bit": 1, "rack": 1},
+        (2, 9, 1): {**slots, "spread": 0, "worker_bit": 2, "rack": 1},
+    }
+    assert params(spine, admission.PARENTS) == {
+        key: {**slots, "spread": 0, "own_bit": 2} for key in [(3, 9), (4, 9)]
+    }
+    ups = params(spine, tree.UPLINKS)
+    assert [(ups[9, c]["port"], ups[9, c]["number"], ups[9, c]["whole"]) for c in range(2)] == [
+        (3, 1, 0),
+        (4, 1, 0),
+    ]
+    assert params(core, admission.WORKERS) == {
+        (port, 9, pod): {**slots, "spread": 15, "worker_bit": 1 << pod, "rack": 1}
+        for port, pod in ((1, 0), (2, 0), (3, 1), (4, 1))
+    }
+    assert set(params(core, "WeirEgress.results.receivers")) == {(9, 0, 1), (9, 0, 2), (9, 1, 3), (9, 1, 4)}
+    assert core.groups == {34 + c: {Replica(1 + c % 2, 1), Replica(3 + c % 2, 2)} for c in range(16)}
+    assert params(core, tree.UPLINKS) == params(core, admission.PARENTS) == {}
+
+
+def test_a_job_of_few_slots_has_no_more_groups_than_these() -> None:
+    core = desired_state(PODS, PODS.switch("core1"), [job("small", PODS, size=8, slot_base=5, slot_count=3)])
+    assert set(core.groups) == {7, 8, 9}
+
+
+def test_a_core_follows_the_classes_of_a_spine_that_is_given_up() -> None:
+    running = job("wide", PODS, size=8, slot_count=16)
+    running.parents = running.uplinks = frozenset({"spine2", "spine3", "spine4", "core1", "core2"})
+    core = desired_state(PODS, PODS.switch("core1"), [running])
+    assert all(Replica(2, 1) in replicas and len(replicas) == 2 for replicas in core.groups.values())
+    assert {key[0] for key in params(core, admission.WORKERS)} == {2, 3, 4}
+    gone = PODS.switch("spine1")
+    assert desired_state(PODS, gone, [running]) == desired_state(PODS, gone, [])
+
+
+def test_a_job_within_a_pod_ends_at_its_spines() -> None:
+    running = job("pod", PODS, size=4)
+    assert params(desired_state(PODS, PODS.switch("spine1"), [running]), tree.UPLINKS) == {}
+    for other in ("core1", "spine3", "leaf3"):
+        switch = PODS.switch(other)
+        assert desired_state(PODS, switch, [running]) == desired_state(PODS, switch, [])
+    assert {w["whole"] for w in params(desired_state(PODS, LEAF1, [running]), tree.UPLINKS).values()} == {0}
+
+
+def test_paths_number_a_worker_at_every_tier() -> None:
+    running = job("wide", PODS, size=8)
+    places = [(worker, leaf, pod) for pod in (0, 1) for leaf in (0, 1) for worker in (0, 1)]
+    assert paths(PODS, running) == [worker | leaf << 5 | pod << 10 for worker, leaf, pod in places]
+    running.members[0].host, running.members[7].host = running.members[7].host, running.members[0].host
+    assert paths(PODS, running)[:3] == [0, 1 << 10, 1 << 5 | 1 << 10]
 
 
 def test_qos_is_written_to_every_switch_and_losses_to_their_own() -> None:

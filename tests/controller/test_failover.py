@@ -10,7 +10,7 @@ from weir.controller.entries import SwitchState
 from weir.controller.failover import Failover
 from weir.controller.jobs import Job
 from weir.controller.tables import admission, tree
-from weir.controller.topology import leaf_spine
+from weir.controller.topology import leaf_spine, leaf_spine_core
 
 SPINES = ("spine1", "spine2", "spine3")
 RACKS = leaf_spine(2, 3, 1)
@@ -23,7 +23,7 @@ def wide() -> Job:
 
 def test_first_nobody_hears_the_spine_then_nobody_sends_to_it() -> None:
     running, failover = wide(), Failover()
-    failover.update([running], SPINES, SPINES)
+    failover.update([running], SPINES, RACKS)
     assert running.parents == running.uplinks == set(SPINES)
     assert failover.fence({"spine1", "spine3"})
     failover.fenced({"leaf1": 7, "leaf2": 4}.__getitem__)
@@ -38,20 +38,20 @@ def test_first_nobody_hears_the_spine_then_nobody_sends_to_it() -> None:
 
 def test_a_spine_that_is_back_is_for_new_jobs_only() -> None:
     old, new, failover = wide(), wide(), Failover()
-    failover.update([old], SPINES, SPINES)
+    failover.update([old], SPINES, RACKS)
     failover.fence({"spine2"})
     failover.fenced(lambda _leaf: 1)
     failover.move(lambda _leaf, _version: True)
     assert not failover.fence(SPINES)
     new.id = 2
-    failover.update([old, new], SPINES, SPINES)
+    failover.update([old, new], SPINES, RACKS)
     assert old.parents == old.uplinks == {"spine2"}
     assert new.parents == set(SPINES)
 
 
 def test_the_last_spine_is_kept_until_another_one_of_the_jobs_is_back() -> None:
     running, failover = wide(), Failover()
-    failover.update([running], ["spine1", "spine2"], SPINES)
+    failover.update([running], ["spine1", "spine2"], RACKS)
     assert not failover.fence(["spine3"])
     assert not failover.fence([])
     assert failover.fence(["spine2", "spine3"])
@@ -61,7 +61,7 @@ def test_the_last_spine_is_kept_until_another_one_of_the_jobs_is_back() -> None:
 
 def test_a_job_within_a_rack_has_no_spines() -> None:
     home, failover = job("home", RACKS, size=1), Failover()
-    failover.update([home], SPINES, SPINES)
+    failover.update([home], SPINES, RACKS)
     assert home.parents is None
     assert not failover.fence(["spine1"])
 
@@ -69,10 +69,28 @@ def test_a_job_within_a_rack_has_no_spines() -> None:
 def test_a_job_that_was_taken_over_between_the_steps_takes_the_second_one() -> None:
     running, failover = wide(), Failover()
     running.parents, running.uplinks = frozenset({"spine1"}), frozenset({"spine1", "spine2"})
-    failover.update([running], SPINES, SPINES)
+    failover.update([running], SPINES, RACKS)
     failover.fenced(lambda _leaf: 1)
     assert failover.move(lambda _leaf, _version: True) == [running]
     assert running.uplinks == {"spine1"}
+
+
+def test_a_core_is_left_once_no_spine_hears_it() -> None:
+    pods = leaf_spine_core(2, 1, 2, 2, 1)
+    running, failover = job("pods", pods, size=2), Failover()
+    every = {"spine1", "spine2", "spine3", "spine4", "core1", "core2"}
+    failover.update([running], every, pods)
+    assert running.parents == every
+    failover.fence(every - {"core1"})
+    failover.fenced(lambda _switch: 1)
+    for late in ("leaf2", "spine3"):
+        assert failover.move(lambda switch, _version, late=late: switch != late) == []
+    assert running.uplinks == every
+    assert failover.move(lambda _switch, _version: True) == [running]
+    assert running.uplinks == every - {"core1"}
+    assert not failover.fence({"spine3", "spine4"})  # of each kind the last ones are kept
+    assert failover.fence({"spine1", "spine3", "spine4"})
+    assert running.parents == every - {"core1", "spine2"}
 
 
 _STEPS = st.lists(
@@ -93,7 +111,7 @@ def test_no_slot_ever_has_two_spines_that_leaves_hear(steps: list[tuple[str, obj
     them to before.
     """
     running, failover, alive = wide(), Failover(), frozenset(SPINES)
-    failover.update([running], alive, SPINES)
+    failover.update([running], alive, RACKS)
     by_name = {switch.name: switch for switch in RACKS.switches}
     wanted: dict[str, list[SwitchState]] = {leaf: [] for leaf in LEAVES}
     held: dict[str, int] = {}

@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def _registry(*jobs: Job) -> tuple[JobRegistry, list[bool]]:
-    registry = JobRegistry({"s1": 128}, 10.0)
+    registry = JobRegistry({"s1": 128}, 10.0, TOPOLOGY)
     return registry, [registry.adopt(one, 100.0) for one in jobs]
 
 

@@ -10,17 +10,22 @@ from hypothesis import strategies as st
 
 from weir.controller.jobs import Job, JobError, JobState, JoinSpec, MemberState, Refusal
 from weir.controller.registry import Ended, Formed, GatherFailed, JobRegistry, Left, Stopped
-from weir.controller.topology import leaf_spine, single_switch
+from weir.controller.topology import leaf_spine, leaf_spine_core, single_switch
 from weir.controller.wiring import Host
 
 LEASE = 10.0
-HOSTS = single_switch(40, "127.0.0.1:1").hosts
+ONE = single_switch(40, "127.0.0.1:1")
+UNLINKED = ONE.model_copy(
+    update={"switches": (*ONE.switches, ONE.switches[0].model_copy(update={"name": "s2"}))}
+)
+HOSTS = ONE.hosts
+RACKS = leaf_spine(3, 2, 4)
 SHM_HOSTS = single_switch(4, "127.0.0.1:1", "/dev/shm/weir-s1").hosts
 
 
 @pytest.fixture
 def registry() -> JobRegistry:
-    return JobRegistry({"s1": 256, "s2": 256}, LEASE)
+    return JobRegistry({"s1": 256, "s2": 256}, LEASE, UNLINKED)
 
 
 def spec(rank: int, size: int = 2, job: str = "digits", host: Host | None = None, **more: object) -> JoinSpec:
@@ -74,7 +79,7 @@ def test_jobs_have_disjoint_slots_and_different_ids(registry: JobRegistry) -> No
 @pytest.mark.parametrize(
     ("wrong", "why", "says"),
     [
-        ({"size": 33}, Refusal.INVALID, "job 'digits' has 33 workers; a job has 1 to 32"),
+        ({"size": 32769}, Refusal.INVALID, "job 'digits' has 32769 workers; a job has 1 to 32768"),
         ({"size": 0}, Refusal.INVALID, "job 'digits' has 0 workers"),
         ({"rank": 2}, Refusal.INVALID, "rank 2 is not one of the 2 ranks of job 'digits'"),
         ({"job": ""}, Refusal.INVALID, "the job has no name"),
@@ -175,14 +180,12 @@ def test_slot_exhaustion_says_what_is_free_and_who_has_the_rest(registry: JobReg
 
 @pytest.fixture
 def racks() -> JobRegistry:
-    return JobRegistry(
-        dict.fromkeys(("leaf1", "leaf2", "leaf3", "spine1", "spine2"), 256), LEASE, ["spine1", "spine2"]
-    )
+    return JobRegistry(dict.fromkeys((switch.name for switch in RACKS.switches), 256), LEASE, RACKS)
 
 
 def across(registry: JobRegistry, name: str, hosts: list[int], slots: int = 0) -> Job:
     """Return a formed job with rank i on host ``hosts[i]`` of three racks of four; forgets the effects."""
-    there = leaf_spine(3, 2, 4).hosts
+    there = RACKS.hosts
     for rank, number in enumerate(hosts):
         job = registry.join(spec(rank, len(hosts), name, there[number - 1], slots=slots), 0, 60)
     return job
@@ -207,6 +210,39 @@ def test_a_job_that_spans_racks_has_the_same_slots_on_all_its_switches(racks: Jo
     } | dict.fromkeys(("spine1", "spine2"), 0)
 
 
+def test_a_job_has_slots_in_its_own_pods_and_on_cores_only_if_it_spans_pods() -> None:
+    topology = leaf_spine_core(3, 2, 2, 2, 1)
+    registry = JobRegistry({switch.name: 256 for switch in topology.switches}, LEASE, topology)
+
+    def formed(name: str, hosts: list[int]) -> Job:
+        for rank, host in enumerate(hosts):
+            made = registry.join(spec(rank, len(hosts), name, topology.hosts[host - 1], slots=16), 0, 60)
+        return made
+
+    assert formed("rack", [1]).switches == ("leaf1",)
+    assert formed("pod", [4, 3]).switches == ("leaf4", "leaf3", "spine3", "spine4")
+    wide = formed("pods", [6, 2])
+    assert wide.switches == ("leaf6", "leaf2", "spine5", "spine6", "spine1", "spine2", "core1", "core2")
+    assert (str(wide.slots), registry.pools["core1"].used, registry.pools["spine3"].used) == ("0-15", 16, 16)
+
+
+def test_a_switch_with_more_than_32_children_is_refused() -> None:
+    registry = JobRegistry({"s1": 256}, LEASE, ONE)
+    for rank in range(32):
+        job = registry.join(spec(rank, 33), 0, 60)
+    with pytest.raises(JobError) as caught:
+        registry.join(spec(32, 33), 0, 60)
+    assert refusal(caught)[0] is Refusal.INVALID
+    assert "would have 33 workers on switch s1: a switch sums at most 32 children" in refusal(caught)[1]
+    assert sorted(job.members) == list(range(32))
+    racks = leaf_spine(33, 1, 1)
+    registry = JobRegistry({switch.name: 256 for switch in racks.switches}, LEASE, racks)
+    for rank in range(32):
+        registry.join(spec(rank, 33, host=racks.hosts[rank]), 0, 60)
+    with pytest.raises(JobError, match="33 leaves below spine1: a switch sums at most 32 children"):
+        registry.join(spec(32, 33, host=racks.hosts[32]), 0, 60)
+
+
 def test_slot_exhaustion_over_racks_names_all_switches_and_who_is_on_any(racks: JobRegistry) -> None:
     across(racks, "home", [1, 2], slots=200)
     across(racks, "wide", [5, 9], slots=100)
@@ -223,13 +259,13 @@ def test_slot_exhaustion_over_racks_names_all_switches_and_who_is_on_any(racks: 
 
 def test_a_job_that_spans_racks_is_adopted_whole_or_not_at_all(racks: JobRegistry) -> None:
     wide = across(racks, "wide", [1, 5], slots=64)
-    successor = JobRegistry(
-        {name: pool.total for name, pool in racks.pools.items()}, LEASE, ["spine1", "spine2"]
-    )
+    slots = {name: pool.total for name, pool in racks.pools.items()}
+    successor = JobRegistry(slots, LEASE, RACKS)
     across(successor, "taken", [6], slots=10)
     assert not successor.adopt(wide, 0)
     assert successor.pools["leaf1"].used == 0
-    without_spines = JobRegistry({"leaf1": 256, "leaf2": 256}, LEASE)
+    unlinked = RACKS.model_copy(update={"links": ()})
+    without_spines = JobRegistry(slots, LEASE, unlinked)
     assert not without_spines.adopt(wide, 0)
 
 
@@ -444,7 +480,7 @@ def test_stop_all_tells_everybody(registry: JobRegistry) -> None:
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0, 3)), max_size=80))
 def test_slots_are_those_of_the_jobs_whatever_happens(steps: list[tuple[int, int, int]]) -> None:
     """Any order of joins, leaves, losses and time: no slot is lost, shared, or kept by a job that is over."""
-    registry = JobRegistry({"s1": 192}, LEASE)
+    registry = JobRegistry({"s1": 192}, LEASE, ONE)
     now = 0.0
     seen: dict[int, Job] = {}
     for what, number, rank in steps:

@@ -126,6 +126,7 @@ def test_everybody_gets_what_a_worker_needs_and_the_switch_is_programmed(world: 
         shm_dir=None,
         lease_s=1.0,
         fill=True,  # the topology does not say that it is a soft switch
+        paths=(0, 1, 2, 3),
     )
     assert {member.job_id for member in members} == {members[0].job_id}
     topology = single_switch(8, world.switch)
@@ -182,7 +183,7 @@ def test_a_client_may_join_again_after_leaving(world: World) -> None:
 @pytest.mark.parametrize(
     ("asked", "error", "says"),
     [
-        ({"size": 33}, JoinRefused, "a job has 1 to 32"),
+        ({"size": 32769}, JoinRefused, "a job has 1 to 32768"),
         ({"rank": 4}, JoinRefused, "rank 4 is not one of the 4 ranks"),
         ({"host": "h9"}, JoinRefused, "'h9' is not in the topology; hosts there: h1 10.0.0.1, h2 10.0.0.2"),
         ({"host": "", "ip": "10.9.9.9"}, JoinRefused, "a host with address 10.9.9.9 is not in the topology"),

@@ -18,7 +18,7 @@ from weir.controller.tables import admission, queueing, results, spraying
 from weir.controller.tables.events import COUNTERS
 from weir.controller.topology import leaf_spine, single_switch
 from weir.controller.wiring import Switch, SwitchTls
-from weir.wire.definition import MAX_WORKERS, Event, Treatment
+from weir.wire.definition import MAX_CHILDREN, Event, Treatment
 
 PROGRAM = load_program("weir_v1model")
 # Above what other tests' controllers take, and far enough apart for one that follows.
@@ -36,9 +36,9 @@ def client(any_switch: SwitchProcess) -> Iterator[SwitchClient]:
 
 
 def test_a_full_job_is_read_back_as_written_and_removed_again(client: SwitchClient) -> None:
-    topology = single_switch(MAX_WORKERS, client.switch.grpc)
+    topology = single_switch(MAX_CHILDREN, client.switch.grpc)
     wanted = desired_state(
-        topology, topology.switches[0], [job("big", topology, size=MAX_WORKERS, job_id=1 << 31)]
+        topology, topology.switches[0], [job("big", topology, size=MAX_CHILDREN, job_id=1 << 31)]
     )
     client.write(plan(client.read(), wanted))
     assert client.read() == wanted

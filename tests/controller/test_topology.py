@@ -10,10 +10,12 @@ from weir.controller.topology import (
     Topology,
     TopologyError,
     leaf_spine,
+    leaf_spine_core,
     load_topology,
     single_switch,
     with_tls_files,
 )
+from weir.controller.wiring import Pod
 
 YAML = """
 switches:
@@ -228,6 +230,74 @@ def test_a_mistake_in_two_tiers_is_named(tmp_path: Path, old: str, new: str, say
 def test_what_cannot_be_numbered_is_refused(counts: tuple[int, int, int], says: str) -> None:
     with pytest.raises(TopologyError, match=says):
         leaf_spine(*counts)
+
+
+# ---- three tiers
+
+
+def test_three_tiers_are_pods_joined_by_cores(tmp_path: Path) -> None:
+    made = leaf_spine_core(2, 2, 2, 3, 1)
+    assert _load(tmp_path, made.model_dump_json(), "topology.json") == made
+    tiers = [[switch.name for switch in made.tier(number)] for number in range(3)]
+    assert tiers == [
+        ["leaf1", "leaf2", "leaf3", "leaf4"],
+        ["spine1", "spine2", "spine3", "spine4"],
+        ["core1", "core2", "core3"],
+    ]
+    assert made.pods() == (
+        Pod(("leaf1", "leaf2"), ("spine1", "spine2")),
+        Pod(("leaf3", "leaf4"), ("spine3", "spine4")),
+    )
+    assert [(port, other.name) for port, other in made.neighbours("spine3")] == [
+        (1, "leaf3"),
+        (2, "leaf4"),
+        (3, "core1"),
+        (4, "core2"),
+        (5, "core3"),
+    ]
+    assert [other.name for _port, other in made.neighbours("core2")] == tiers[1]
+
+
+@pytest.mark.parametrize(
+    ("drop", "add", "says"),
+    [
+        ("spine4:5 - core3:4", None, "spine4 has no link to core3: every spine needs one to every core"),
+        ("leaf4:3 - spine4:2", None, "leaf4 has no link to spine4: every leaf needs one to every spine of"),
+        (None, ("spine1:9", "spine2:9"), "joins two spines (neither has hosts)"),
+        (None, ("core1:9", "core2:9"), "joins two cores (neither has hosts)"),
+        (None, ("leaf1:9", "leaf3:9"), "joins two leaves (both have hosts)"),
+        (
+            None,
+            ("leaf1:9", "spine3:9"),
+            "leaf2 has no link to spine3: every leaf needs one to every spine of",
+        ),
+    ],
+)
+def test_a_mistake_in_three_tiers_is_named(
+    tmp_path: Path, drop: str | None, add: tuple[str, str] | None, says: str
+) -> None:
+    made = leaf_spine_core(2, 2, 2, 3, 1).model_dump(mode="json")
+    made["links"] = [link for link in made["links"] if " - ".join(link["ends"]) != drop]
+    made["links"] += [{"ends": add}] if add else []
+    with pytest.raises(TopologyError) as caught:
+        _load(tmp_path, json.dumps(made), "topology.json")
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("counts", "says"),
+    [
+        ((0, 1, 1, 1, 1), "1 to 255 racks, not 0"),
+        ((9, 32, 1, 1, 1), "1 to 255 racks, not 288"),
+        ((2, 1, 17, 1, 1), "a pod has 1 to 16 spines, not 17"),
+        ((2, 1, 1, 17, 1), "1 to 16 cores, not 17"),
+    ],
+)
+def test_what_cannot_be_numbered_in_three_tiers_is_refused(
+    counts: tuple[int, int, int, int, int], says: str
+) -> None:
+    with pytest.raises(TopologyError, match=says):
+        leaf_spine_core(*counts)
 
 
 SAVED = Path(__file__).parent / "saved"

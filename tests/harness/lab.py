@@ -153,6 +153,29 @@ class Uplink:
         return self.job.lab.send(self.spine.port, frame)
 
 
+@dataclass(frozen=True)
+class Core:
+    """The root of a job of several pods, each behind the ports of its spines: those of pod p are
+    ``spines[p]``.
+    """
+
+    lab: "Lab"
+    id: int
+    spines: tuple[tuple[Station, ...], ...]
+
+    def send(self, pod: int, spine: Station, **fields: Any) -> list[Sent]:
+        """Send a pod's sums from one of its spines; everything that comes out."""
+        return self._of(pod, spine).send(pod, **fields)
+
+    def result(self, pod: int, spine: Station, **fields: Any) -> Sent:
+        """Return the result of a round as a spine of the pod must receive it."""
+        return self._of(pod, spine).result(pod, **fields)
+
+    def _of(self, pod: int, spine: Station) -> Job:
+        """Return the job as if the pod had this spine alone."""
+        return Job(self.lab, self.id, (spine,) * (pod + 1), 0, 0, 0)
+
+
 def _sent(job: Job, kind: PacketType, worker: int, to: Station, lanes: Lanes, fields: dict[str, Any]) -> Sent:
     """Return a packet that the switch makes for `to`."""
     tos = fields.pop("traffic_class")
@@ -246,22 +269,15 @@ class Lab:
         self.target.set_group(job.group, replicas)
         for worker, station in enumerate(stations):
             self.admit(job, worker, rack=racks)
-            addresses = (AGGREGATION_MAC, AGGREGATION_IP, station.mac, station.ip)
-            args = [mac_number(a) if ":" in a else ip_number(a) for a in addresses]
-            self.target.insert(
-                "WeirEgress.results.receivers",
-                (job.id, worker),
-                "WeirEgress.results.deliver",
-                (
-                    *args,
-                    station.udp_port,
-                    *((path(31) ^ WHOLE_PATH, path(0, worker)) if racks else (WHOLE_PATH, path(worker))),
-                ),
-            )
+            inside = (path(31) ^ WHOLE_PATH, path(0, worker)) if racks else (WHOLE_PATH, path(worker))
+            self._receiver(job.id, worker, station, *inside)
         return job
 
-    def uplink(self, job: Job, *, port: int, member: int = 1) -> Uplink:
-        """Make a job's workers one rack of a larger job, whose spine is behind a port."""
+    def uplink(self, job: Job, *, port: int, member: int = 1, whole: bool = False) -> Uplink:
+        """Make a job's workers one rack of a larger job, whose spine is behind a port.
+
+        whole: the rack's sums must not be trimmed on their way.
+        """
         spine = Station(port, f"02:00:00:01:00:{port:02x}", f"10.1.0.{port}", UDP_PORT)
         addresses = (AGGREGATION_MAC, AGGREGATION_IP, spine.mac, spine.ip)
         args = [mac_number(a) if ":" in a else ip_number(a) for a in addresses]
@@ -270,15 +286,49 @@ class Lab:
                 "WeirIngress.tree.uplinks",
                 (job.id, spine_class),
                 "WeirIngress.tree.climb",
-                (port, member, *args),
+                (port, member, int(whole), *args),
             )
         self.target.insert(
             "WeirIngress.admission.parents",
             (port, job.id),
             "WeirIngress.admission.accept",
-            (job.slot_base, job.slot_count, job.everyone, job.group),
+            (job.slot_base, job.slot_count, 1 << member, job.everyone, job.group, 0),
         )
         return Uplink(job, spine, member)
+
+    def core(self, ports: Sequence[Sequence[int]], *, slots: int = 20) -> Core:
+        """Install a job whose pod p has a spine at each of ``ports[p]``; they share the classes of slots."""
+        spines = tuple(
+            tuple(Station(port, f"02:00:00:01:00:{port:02x}", f"10.1.0.{port}", UDP_PORT) for port in behind)
+            for behind in ports
+        )
+        core = Core(self, next(_job_ids), spines)
+        group = 1 + next(_groups) % 3000 * SPINE_CLASSES
+        for spine_class in range(SPINE_CLASSES):
+            ways = [(behind[spine_class % len(behind)].port, pod + 1) for pod, behind in enumerate(spines)]
+            self.target.set_group(group + spine_class, ways)
+        everyone = (1 << len(spines)) - 1
+        for pod, behind in enumerate(spines):
+            for spine in behind:
+                self.target.insert(
+                    "WeirIngress.admission.workers",
+                    (spine.port, core.id, pod),
+                    "WeirIngress.admission.admit",
+                    (0, slots, 1 << pod, everyone, group, SPINE_CLASSES - 1, 1),
+                )
+                self._receiver(core.id, pod, spine, path(31, 31) ^ WHOLE_PATH, path(0, 0, pod))
+        return core
+
+    def _receiver(self, job: int, number: int, station: Station, mask: int, path: int) -> None:
+        """Install the addresses for what goes to a job's child, and which workers are behind it."""
+        addresses = (AGGREGATION_MAC, AGGREGATION_IP, station.mac, station.ip)
+        args = [mac_number(a) if ":" in a else ip_number(a) for a in addresses]
+        self.target.insert(
+            "WeirEgress.results.receivers",
+            (job, number, station.port),
+            "WeirEgress.results.deliver",
+            (*args, station.udp_port, mask, path),
+        )
 
     def admit(self, job: Job, worker: int, *, rack: bool = False) -> None:
         """Install one worker's admission; `rack`: it is a rack's switch."""
@@ -286,7 +336,7 @@ class Lab:
             "WeirIngress.admission.workers",
             (job.stations[worker].port, job.id, worker),
             "WeirIngress.admission.admit",
-            (job.slot_base, job.slot_count, 1 << worker, job.everyone, job.group, int(rack)),
+            (job.slot_base, job.slot_count, 1 << worker, job.everyone, job.group, 0, int(rack)),
         )
 
     def events(self) -> dict[Event, int]:

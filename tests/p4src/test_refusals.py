@@ -166,7 +166,7 @@ def test_a_result_without_a_receiver(lab: Lab) -> None:
         "WeirIngress.admission.workers",
         (4, job.id, 5),
         "WeirIngress.admission.admit",
-        (0, 4, 1 << 5, 1 << 5, 3500, 0),
+        (0, 4, 1 << 5, 1 << 5, 3500, 0, 0),
     )
     frame = job.contribution(0, lanes={0: LANES}, round=77)
     frame[Weir].worker = 5

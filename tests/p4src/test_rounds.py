@@ -5,7 +5,7 @@ import pytest
 from scapy.layers.inet import IP
 
 from tests.harness.lab import PROTECTED_FRONT, Lab, group_of
-from weir.wire.definition import CE, ECT, LAYER_CLASSES, MAX_WORKERS, RELIABLE_DSCP, Event, Flag, dscp
+from weir.wire.definition import CE, ECT, LAYER_CLASSES, MAX_CHILDREN, RELIABLE_DSCP, Event, Flag, dscp
 
 A, B, C = group_of(1), group_of(1000), group_of(2**31)
 
@@ -24,12 +24,12 @@ def test_a_worker_alone_gets_its_own_lanes_back_at_once(lab: Lab) -> None:
 
 
 def test_as_many_workers_as_the_masks_have_bits(lab: Lab) -> None:
-    job = lab.job(MAX_WORKERS)
+    job = lab.job(MAX_CHILDREN)
     lanes = {5: [1 << 31] * 32}
-    for worker in range(MAX_WORKERS - 1):
+    for worker in range(MAX_CHILDREN - 1):
         assert job.send(worker, lanes=lanes if worker % 2 else {}) == []
     expected = job.results(lanes={5: [0] * 32}, included=0xAAAAAAAA)  # 16 times 2^31 wraps to 0
-    assert job.send(MAX_WORKERS - 1, lanes=lanes) == expected
+    assert job.send(MAX_CHILDREN - 1, lanes=lanes) == expected
 
 
 def test_a_packet_without_lanes_is_seen_but_not_included(lab: Lab) -> None:
@@ -266,9 +266,8 @@ def test_worker_counters_show_both_directions(lab: Lab) -> None:
     for worker in (0, 0, 1):
         lab.send(job.stations[worker].port, frames[worker])
     for worker, packets in ((0, 2), (1, 1)):
-        up = lab.target.entry_counter(
-            "WeirIngress.admission.workers", (job.stations[worker].port, job.id, worker)
-        )
-        down = lab.target.entry_counter("WeirEgress.results.receivers", (job.id, worker))
+        port = job.stations[worker].port
+        up = lab.target.entry_counter("WeirIngress.admission.workers", (port, job.id, worker))
+        down = lab.target.entry_counter("WeirEgress.results.receivers", (job.id, worker, port))
         assert (up.packets, up.bytes) == (packets, packets * len(frames[worker]))
         assert down.packets == 1

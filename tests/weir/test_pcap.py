@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir pcap`` shows what packets say, and says when a result is not what its contributions make."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,9 +27,7 @@ def contribution(
 
 def result(worker: int, lanes: int, included: int, following: int = NO_BLOCK, **where: int) -> Packet:
     made = contribution(worker, lanes, following, **where)
-    return Packet(
-        PacketType.RESULT, Op.ADD, 8, 7, worker, made.slot, made.round, made.columns, made.groups, included
-    )
+    return replace(made, type=PacketType.RESULT, included=included, count=included.bit_count())
 
 
 def frame(packet: Packet) -> Ether:

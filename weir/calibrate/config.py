@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from weir.methods import find_method
 from weir.train.config import ConfigError, Model, TrainConfig, in_words, make_config
-from weir.wire.definition import MAX_WORKERS
+from weir.wire.definition import MAX_CHILDREN
 
 # Shares of blocks that are tried, by bisection.
 GRID: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.9)
@@ -44,7 +44,7 @@ class CalibrateConfig(BaseModel):
 
     model: Model
     plugin: tuple[Path, ...] = ()
-    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 4
+    workers: Annotated[int, Field(ge=1, le=MAX_CHILDREN)] = 4
     seeds: Annotated[int, Field(ge=1)] = 3
     tolerance: Annotated[float, Field(gt=0)] = 0.5
     epochs: Annotated[int, Field(ge=1)]

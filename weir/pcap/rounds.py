@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from weir.host_agent.transport.codec import Packet
 from weir.pcap.frames import CapturedFrame
-from weir.wire.definition import GROUP_LANES, NO_BLOCK, SLOT_LANES, Op, PacketType
+from weir.wire.definition import GROUP_LANES, MAX_CHILDREN, NO_BLOCK, SLOT_LANES, Op, PacketType
 
 _Lanes = npt.NDArray[np.uint32]
 _COMBINE: Final = {Op.ADD: np.add, Op.MAX: np.maximum, Op.OR: np.bitwise_or}
@@ -171,8 +171,9 @@ def _check(found: Round, result: Packet, lanes: _Lanes) -> list[str]:
     """Return what is wrong with the first result of a round, as far as the capture can tell."""
     wrong = []
     first = {p.worker: p for p in found.contributions if p.copy == 1}
-    included = [worker for worker in range(32) if result.included >> worker & 1]
-    if all(worker in found.lanes for worker in included):
+    included = [worker for worker in range(MAX_CHILDREN) if result.included >> worker & 1]
+    everybody = result.count == len(included)  # else workers of other racks are in the sums
+    if everybody and all(worker in found.lanes for worker in included):
         expected = np.zeros(SLOT_LANES, np.uint32)
         for worker in included:
             expected = _COMBINE[found.op](expected, found.lanes[worker])

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from weir.methods import find_method, load_plugin
 from weir.network import Background, NetworkSpec, parse_shape
 from weir.softswitch.runtime.queueing import parse_rate
-from weir.wire.definition import MAX_WORKERS
+from weir.wire.definition import MAX_CHILDREN
 
 if TYPE_CHECKING:
     from weir.host_agent.compression.sparsifiers import SparsifierOptions
@@ -56,7 +56,7 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    workers: Annotated[int, Field(ge=1, le=MAX_WORKERS)] = 4
+    workers: Annotated[int, Field(ge=1, le=MAX_CHILDREN)] = 4
     model: Model = "resnet18"
     data: Data
     plugin: tuple[Path, ...] = ()

@@ -18,6 +18,7 @@ static void read_header(weir_result *h, const uint8_t *p)
     h->round = weir_get32(p + WEIR_WEIR_ROUND_OFFSET);
     h->audience = weir_get16(p + WEIR_WEIR_AUDIENCE_OFFSET);
     h->included = weir_get32(p + WEIR_WEIR_INCLUDED_OFFSET);
+    h->count = weir_get16(p + WEIR_WEIR_COUNT_OFFSET);
     h->check = weir_get32(p + WEIR_WEIR_CHECK_OFFSET);
 }
 
@@ -52,8 +53,9 @@ static enum weir_verdict check_result(const weir_transport *t, const slot_state 
             (weir_column_sent(t, slot, c) && !present && !elsewhere && weir_own_included(t, h)))
             return WEIR_BAD_GROUPS;
     }
-    uint32_t everyone = t->config.workers == 32 ? UINT32_MAX : (1u << t->config.workers) - 1;
-    if (h->included & ~everyone || (weir_own_included(t, h) && !slot->groups) || (h->groups && !h->included))
+    int own = weir_own_included(t, h);
+    if (h->count > t->config.workers || (uint32_t)__builtin_popcount(h->included) > h->count ||
+        (own && !slot->groups) || (h->groups && !h->count))
         return WEIR_BAD_INCLUDED;
     return WEIR_ACCEPTED;
 }

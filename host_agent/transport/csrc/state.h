@@ -175,7 +175,7 @@ void weir_recover(weir_transport *t, int64_t now_ns);
 typedef struct {
     uint8_t version, type, flags, op, block_log2, groups, worker, layer, magnitude;
     uint32_t job, round, included, check;
-    uint16_t slot, audience;
+    uint16_t slot, audience, count;
     uint32_t block[WEIR_MAX_COLUMNS], next[WEIR_MAX_COLUMNS];
 } weir_result;
 

@@ -50,7 +50,7 @@ enum weir_verdict {
 
 typedef struct {
     uint32_t job;
-    uint32_t worker, workers; /* own index, size of the job */
+    uint32_t worker, workers; /* own number at the switch, size of the job */
     uint32_t path;            /* own place in the tree, as an audience names it */
     uint32_t slots;           /* of the job: the window */
     uint32_t first_round;     /* 1, unless a test wants to see the counter wrap */

@@ -10,7 +10,8 @@
 #define WEIR_GROUPS 8u
 #define WEIR_SLOT_LANES 256u
 #define WEIR_MAX_COLUMNS 8u
-#define WEIR_MAX_WORKERS 32u
+#define WEIR_MAX_CHILDREN 32u
+#define WEIR_MAX_WORKERS 32768u
 #define WEIR_MIN_BLOCK_LOG2 5u
 #define WEIR_MAX_BLOCK_LOG2 8u
 #define WEIR_NO_BLOCK 4294967295u
@@ -91,14 +92,14 @@
 #define WEIR_WEIR_BLOCK_LOG2_SHIFT 0u
 #define WEIR_WEIR_GROUPS_OFFSET 3u /* bit g set: lanes 32g to 32g+31 of the slot are in this packet */
 #define WEIR_WEIR_JOB_OFFSET 4u /* job, chosen by the controller; a new membership is a new job */
-#define WEIR_WEIR_WORKER_OFFSET 8u /* contribution: who sends; result: who it is for */
+#define WEIR_WEIR_WORKER_OFFSET 8u /* contribution: number of the child that sends it; result: of that which gets it */
 #define WEIR_WEIR_LAYER_OFFSET 9u /* layer class, below LAYER_CLASSES */
 #define WEIR_WEIR_LAYER_SHIFT 4u
 #define WEIR_WEIR_MAGNITUDE_OFFSET 9u /* magnitude class, below MAGNITUDE_CLASSES: its blocks' greatest */
 #define WEIR_WEIR_MAGNITUDE_SHIFT 0u
 #define WEIR_WEIR_SLOT_OFFSET 10u /* slot within the job's range */
 #define WEIR_WEIR_ROUND_OFFSET 12u /* round of this slot, from 1, serial arithmetic (RFC 1982); its parity picks the version */
-#define WEIR_WEIR_INCLUDED_OFFSET 16u /* bit w set when worker w's lanes are in the sums of a result or of a rack; else zero */
+#define WEIR_WEIR_INCLUDED_OFFSET 16u /* in a switch's: bit c set when lanes of its child c are in the sums; else zero */
 #define WEIR_WEIR_AUDIENCE_OFFSET 20u /* who gets the lanes of the result: a worker's path, AUDIENCE_EXCEPT and a path, or AUDIENCE_ALL */
 #define WEIR_WEIR_COUNT_OFFSET 22u /* workers whose lanes are in this packet's: 0 or 1 in a worker's */
 #define WEIR_WEIR_CHECK_OFFSET 24u /* fingerprint of the operation: all packets of a round must have the same */

@@ -137,10 +137,22 @@ def test_arrays_that_do_not_fit(x: Any, exps: Any, error: type[Exception], messa
         to_fixed(x, exps, 32, 2)
 
 
-def test_headroom_is_for_at_most_32_workers() -> None:
-    assert [headroom(n) for n in (1, 2, 3, 4, 5, 32)] == [0, 1, 2, 2, 3, 5]
-    with pytest.raises(ValueError, match="1 to 32 workers, not 33"):
-        headroom(33)
+def test_headroom_follows_the_number_of_workers() -> None:
+    assert [headroom(n) for n in (1, 2, 3, 4, 5, 32, 33, 128)] == [0, 1, 2, 2, 3, 5, 6, 7]
+    assert [headroom(n) for n in (129, 255, 256, 1023, 1024, 32768)] == [8, 8, 9, 10, 11, 16]
+    with pytest.raises(ValueError, match="1 to 32768 workers, not 32769"):
+        headroom(32769)
+
+
+@pytest.mark.parametrize("workers", [128, 129, 255, 256, 1023, 1024, 32768])
+def test_many_workers_largest_values_do_not_overflow(workers: int) -> None:
+    """Beyond 128 workers the largest float of a binade is rounded up."""
+    largest = np.full(64, np.nextafter(np.float32(2), np.float32(1)), np.float32)
+    exps = exponents(largest, 32)
+    total = workers * to_fixed(largest, exps, 32, workers).astype(np.int64)
+    assert np.abs(total).max() < 2**31
+    decoded = from_fixed(total.astype(np.int32), exps, 32, workers)
+    np.testing.assert_allclose(decoded, workers * largest, rtol=2.0**-14)
 
 
 @pytest.mark.parametrize("rows", [[], [0], [1, 3], [0, 1, 2, 3]])

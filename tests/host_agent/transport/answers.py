@@ -20,14 +20,14 @@ def packets(datagrams: Iterable[Datagram]) -> list[Packet]:
 
 def result(contribution: Packet, **changes: Any) -> Packet:
     """Return the result of a round in which the sender's contribution is all there is, but for
-    ``changes``.
+    ``changes``; unless they say so, ``count`` is that of the included.
     """
     fields: dict[str, Any] = {
         "type": PacketType.RESULT,
         "flags": Flag(0),
         "included": 1 << contribution.worker if contribution.groups else 0,
-    }
-    return replace(contribution, **(fields | changes))
+    } | changes
+    return replace(contribution, **({"count": fields["included"].bit_count()} | fields))
 
 
 def answer_all(transport: SlotTransport, now: int = 0) -> list[Packet]:

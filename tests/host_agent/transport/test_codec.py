@@ -27,7 +27,7 @@ def packets(draw: st.DrawFn) -> Packet:
         op=draw(st.sampled_from(d.Op)),
         block_log2=block_log2,
         job=draw(words),
-        worker=draw(st.integers(0, d.MAX_WORKERS - 1)),
+        worker=draw(st.integers(0, d.MAX_CHILDREN - 1)),
         slot=draw(st.integers(0, 2**16 - 1)),
         round=draw(words),
         columns=tuple(columns),

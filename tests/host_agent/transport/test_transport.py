@@ -255,8 +255,9 @@ MALFORMED: list[tuple[Verdict, Callable[[bytes], bytes]]] = [
     (Verdict.BAD_NEXT, _replaced(columns=(Column(0, 8), Column(1, 17)))),  # beyond the end
     (Verdict.BAD_GROUPS, lambda reply: _byte(3, 0x0F)(reply[: -4 * 128])),  # ours is included: where?
     (Verdict.BAD_GROUPS, lambda reply: _byte(3, 0x7F)(reply[:-128])),  # half a column
-    (Verdict.BAD_INCLUDED, _replaced(included=0xF)),
-    (Verdict.BAD_INCLUDED, _replaced(included=0)),  # lanes of nobody
+    (Verdict.BAD_INCLUDED, _replaced(included=0xF)),  # more than they say they are
+    (Verdict.BAD_INCLUDED, _replaced(count=200)),  # more than there are
+    (Verdict.BAD_INCLUDED, _replaced(included=0, count=0)),  # lanes of nobody
     (Verdict.BAD_AUDIENCE, _replaced(audience=1)),
     (
         Verdict.BAD_AUDIENCE,
@@ -583,7 +584,8 @@ class TestMisuse:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"workers": 33}, "1 to 32 workers, not 33"),
+            ({"workers": 32769}, "1 to 32768 workers, not 32769"),
+            ({"worker": 32, "workers": 1024}, r"worker 32 is not in 0\.\.31"),
             ({"worker": 2}, r"worker 2 is not in 0\.\.1"),
             ({"slots": 0}, "slots, not 0"),
             ({"min_rto": 0.3}, "timeouts"),
