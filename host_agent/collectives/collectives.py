@@ -6,7 +6,9 @@ Tensors may have any strides and any length, zero included; results are written 
 ``docs/collectives.md`` says how each is built and what it costs.
 """
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
+from typing import Concatenate, Final, ParamSpec
 
 import torch
 import torch.distributed as dist
@@ -14,10 +16,41 @@ import torch.distributed as dist
 from weir.host_agent.collectives import data_movement
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import describe
+from weir.host_agent.collectives.operation import Call
 from weir.host_agent.collectives.parts import Parts
 from weir.host_agent.collectives.reductions import RedOpType, reduce
 
 Tensors = Sequence[torch.Tensor]
+P = ParamSpec("P")
+
+
+def _operation(
+    describe: Callable[P, Call],
+) -> Callable[[Callable[Concatenate["Collectives", P], None]], Callable[Concatenate["Collectives", P], None]]:
+    """Return a decorator that makes a method an operation of the group, as its arguments describe it."""
+
+    def decorate(
+        method: Callable[Concatenate["Collectives", P], None],
+    ) -> Callable[Concatenate["Collectives", P], None]:
+        @functools.wraps(method)
+        def run(self: "Collectives", /, *args: P.args, **kwargs: P.kwargs) -> None:
+            with self.communicator.operation(describe(*args, **kwargs)):
+                method(self, *args, **kwargs)
+
+        return run
+
+    return decorate
+
+
+_SUM: Final = dist.ReduceOp.SUM
+
+
+def _root(root: int) -> str:
+    return f"root {root}"
+
+
+def _sizes(tensors: Tensors) -> tuple[int, ...]:
+    return tuple(tensor.numel() for tensor in tensors)
 
 
 class Collectives:
@@ -33,16 +66,29 @@ class Collectives:
         self.communicator = communicator
         self._count = 0
 
+    @_operation(
+        lambda tensor, op=_SUM: Call("all_reduce", (tensor.dtype, tensor.numel(), op.value), (tensor, op))
+    )
     def all_reduce(self, tensor: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM) -> None:
         """Overwrite ``tensor`` by its reduction over all ranks."""
         _assign(tensor, self._reduced("all_reduce", tensor, op))
 
+    @_operation(
+        lambda tensor, root, op=_SUM: Call(
+            "reduce", (tensor.dtype, tensor.numel(), root, op.value), (tensor, _root(root), op)
+        )
+    )
     def reduce(self, tensor: torch.Tensor, root: int, op: RedOpType = dist.ReduceOp.SUM) -> None:
         """Overwrite the root's ``tensor`` by the reduction; leave the others' as they are."""
         total = self._reduced_parts("reduce", [tensor], [root], op)
         if self.communicator.rank == root:
             _assign(tensor, total)
 
+    @_operation(
+        lambda output, inputs, op=_SUM: Call(
+            "reduce_scatter", (output.dtype, _sizes(inputs), op.value), (output, inputs, op)
+        )
+    )
     def reduce_scatter(
         self, output: torch.Tensor, inputs: Tensors, op: RedOpType = dist.ReduceOp.SUM
     ) -> None:
@@ -50,43 +96,69 @@ class Collectives:
         self._expect("reduce_scatter", output, inputs[self.communicator.rank])
         _assign(output, self._reduced_parts("reduce_scatter", inputs, range(self.communicator.size), op))
 
+    @_operation(
+        lambda output, whole, op=_SUM: Call(
+            "reduce_scatter_tensor", (whole.dtype, whole.numel(), op.value), (output, whole, op)
+        )
+    )
     def reduce_scatter_single(
         self, output: torch.Tensor, whole: torch.Tensor, op: RedOpType = dist.ReduceOp.SUM
     ) -> None:
         """Do ``reduce_scatter`` with the inputs laid one after another in ``whole``."""
         self.reduce_scatter(output, self._parts("reduce_scatter_single", whole, output), op)
 
+    @_operation(
+        lambda tensor, root: Call("broadcast", (tensor.dtype, tensor.numel(), root), (tensor, _root(root)))
+    )
     def broadcast(self, tensor: torch.Tensor, root: int) -> None:
         """Overwrite ``tensor`` by the root's."""
         data_movement.broadcast(self.communicator, tensor, root)
 
+    @_operation(lambda outputs, own: Call("all_gather", (own.dtype, _sizes(outputs)), (outputs, own)))
     def all_gather(self, outputs: Tensors, own: torch.Tensor) -> None:
         """Overwrite ``outputs[r]`` by rank r's ``own``; sizes may differ."""
         self._expect("all_gather", outputs[self.communicator.rank], own)
         data_movement.all_gather(self.communicator, outputs, own)
 
+    @_operation(
+        lambda output, own: Call("all_gather_into_tensor", (output.dtype, output.numel()), (output, own))
+    )
     def all_gather_single(self, output: torch.Tensor, own: torch.Tensor) -> None:
         """Do ``all_gather`` with the outputs laid one after another in ``output``."""
         flat = torch.empty(output.numel(), dtype=output.dtype)
         data_movement.all_gather(self.communicator, self._parts("all_gather_single", flat, own), own)
         _assign(output, flat)
 
+    @_operation(lambda outputs, own, root: Call("gather", (own.dtype, own.numel(), root), (own, _root(root))))
     def gather(self, outputs: Tensors, own: torch.Tensor, root: int) -> None:
         """Overwrite the root's ``outputs[r]`` by rank r's ``own``, all of one size; others pass none."""
         for output in outputs:
             self._expect("gather", output, own)
         data_movement.gather(self.communicator, outputs, own, root)
 
+    @_operation(
+        lambda output, inputs, root: Call(
+            "scatter", (output.dtype, output.numel(), root), (output, _root(root))
+        )
+    )
     def scatter(self, output: torch.Tensor, inputs: Tensors, root: int) -> None:
         """Overwrite ``output`` by the root's ``inputs[this rank]``, all of one size; others pass none."""
         for part in inputs:
             self._expect("scatter", output, part)
         data_movement.scatter(self.communicator, output, inputs, root)
 
+    @_operation(
+        lambda outputs, inputs: Call("all_to_all", tuple(one.dtype for one in inputs[:1]), (outputs, inputs))
+    )
     def all_to_all(self, outputs: Tensors, inputs: Tensors) -> None:
         """Overwrite ``outputs[r]`` by rank r's ``inputs[this rank]``; sizes may differ."""
         data_movement.all_to_all(self.communicator, outputs, inputs)
 
+    @_operation(
+        lambda output, whole, output_splits=(), input_splits=(): Call(
+            "all_to_all_single", (whole.dtype,), (output, whole)
+        )
+    )
     def all_to_all_single(
         self,
         output: torch.Tensor,
@@ -100,6 +172,7 @@ class Collectives:
         self.all_to_all(outputs, self._rows("input", whole, input_splits))
         _assign(output, gathered)
 
+    @_operation(lambda: Call("barrier"))
     def barrier(self) -> None:
         """Return when every rank has called it."""
         self.communicator.barrier()

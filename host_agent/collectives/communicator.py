@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.collectives.operation import Call, fingerprint
 from weir.host_agent.collectives.packing import Precision
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
@@ -42,12 +43,27 @@ class Communicator(ABC):
         size: how many workers there are.
         scratch: memory for lanes.
         precision: of float sums; the same on every worker.
+        call: what this worker is in; None between operations.
+        number: how many operations it has begun.
+        fingerprint: of the operation: 32 bits, the same on every worker, or they disagree.
+        exchanged: something of the operation was reduced.
     """
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.scratch = Scratch()
         self.precision = Precision()
+        self.call: Call | None = None
+        self.number = self.fingerprint = 0
+        self.exchanged = False
+
+    def operation(self, call: Call) -> "Operation":
+        """Return a context for the reductions that a call is made of, whose packets say so.
+
+        Every worker is to be in the same operation at a time; where one is not, a reduction raises on every
+        worker. An operation that reduces nothing ends with a barrier. Inside another it changes nothing.
+        """
+        return Operation(self, call)
 
     @abstractmethod
     def reduce_lanes(
@@ -87,6 +103,37 @@ class Communicator(ABC):
     def barrier(self) -> None:
         """Return when every worker has called it."""
         self.reduce_lanes(np.empty(0, np.uint32), Op.ADD)
+
+
+class Operation:
+    """The time that a rank spends in a call, as a context; see ``Communicator.operation``.
+
+    What a call is made of, be it other calls, belongs to the outermost one.
+    """
+
+    __slots__ = ("_call", "_communicator", "_outer")
+
+    def __init__(self, communicator: Communicator, call: Call) -> None:
+        self._communicator, self._call = communicator, call
+
+    def __enter__(self) -> None:
+        communicator = self._communicator
+        self._outer = communicator.call
+        if self._outer is None:
+            communicator.call = self._call
+            communicator.number += 1
+            communicator.exchanged = False
+            communicator.fingerprint = fingerprint(communicator.number, self._call)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        communicator = self._communicator
+        if self._outer is None:
+            try:
+                if kind is None and not communicator.exchanged:
+                    communicator.barrier()
+            finally:
+                communicator.call = None
+                communicator.fingerprint = 0
 
 
 def fitting_block(lanes: int) -> int:

@@ -42,11 +42,13 @@ class _Call:
     block: int
     service: ServiceClass
     audience: Audience | None
+    operation: int
     report: ReduceReport | None = None
 
     @property
-    def shape(self) -> tuple[int, Op, int, bytes]:
-        return self.lanes.size, self.op, self.block, b"" if self.audience is None else self.audience.tobytes()
+    def shape(self) -> tuple[int, Op, int, int, bytes]:
+        audience = b"" if self.audience is None else self.audience.tobytes()
+        return self.lanes.size, self.op, self.block, self.operation, audience
 
     def take(self, total: Lanes) -> None:
         """Overwrite this worker's lanes by the result, but for blocks that only others want."""
@@ -178,7 +180,9 @@ class _InMemoryCommunicator(Communicator):
         audience: Audience | None = None,
     ) -> ReduceReport:
         """Reduce as ``Communicator.reduce_lanes``."""
-        return self._group.reduce(_Call(self.rank, lanes.reshape(-1), op, block, service, audience))
+        self.exchanged = True
+        call = _Call(self.rank, lanes.reshape(-1), op, block, service, audience, self.fingerprint)
+        return self._group.reduce(call)
 
 
 def _lengths(lanes: int, block: int) -> npt.NDArray[np.int64]:

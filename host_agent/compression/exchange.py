@@ -6,6 +6,7 @@ workers of one process (``weir.host_agent.collectives.in_memory``).
 """
 
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -145,7 +146,10 @@ class GradientExchange:
         self.gradients = LocalGradients(
             sparsifier, policy, error_feedback=error_feedback, exclude=exclude, coarse=lane_bits != 32
         )
-        self.encoder = Encoder(parse_rule(sparsifier.encoding if encoding is None else encoding), sparsifier)
+        rule = sparsifier.encoding if encoding is None else encoding
+        self.encoder = Encoder(parse_rule(rule), sparsifier)
+        self.settings = _settings(sparsifier, rule, policy, error_feedback, exclude, lane_bits, lane_error)
+        """The method and its options in words, which must be the same on every worker."""
         self.ledger = Ledger()
         self.step = 0
         self._names: frozenset[str] = frozenset()
@@ -333,3 +337,29 @@ class GradientExchange:
     def __getstate__(self) -> dict[str, Any]:
         """Return everything but the communicator, which another process does not have."""
         return {**self.__dict__, "_communicator": None}
+
+
+def _settings(
+    sparsifier: Sparsifier,
+    encoding: str,
+    policy: LossPolicy,
+    error_feedback: bool,
+    exclude: Sequence[str],
+    lane_bits: LaneBits,
+    lane_error: float,
+) -> str:
+    """Return a method and its options in words: those that are as usual are left out."""
+    options = [f"{name}={getattr(sparsifier.options, name)}" for name in sparsifier.uses]
+    if "density" in sparsifier.uses and sparsifier.options.warmup_steps:
+        options.append(f"warmup_steps={sparsifier.options.warmup_steps}")
+    settings = [f"{sparsifier.name}({', '.join(options)})", f"encoding={encoding}"]
+    if exclude:
+        settings.append(f"exclude={','.join(exclude)}")
+    if not policy.lossless:
+        share = max(*policy.tensor, 0.0)
+        settings.append(f"loss_policy={zlib.crc32(policy.model_dump_json().encode()):08x} (up to {share:g})")
+    if lane_bits != 32:
+        settings.append(f"lane_bits={lane_bits}, lane_error={lane_error:g}")
+    if not error_feedback:
+        settings.append("no error feedback")
+    return ", ".join(settings)

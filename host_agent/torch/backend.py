@@ -354,7 +354,14 @@ def create(
     chosen = group_options or GroupOptions()
     chosen.precision.form(size)  # which refuses what so many ranks cannot have
     connection = Connection.open(
-        options.store, rank, ranks, options.group_id, options.timeout, start, chosen.slots
+        options.store,
+        rank,
+        ranks,
+        options.group_id,
+        options.timeout,
+        start,
+        chosen.slots,
+        str(chosen) if chosen != GroupOptions() else "",
     )
     connection.precision = chosen.precision
     return WeirProcessGroup(options, chosen, connection, start)

@@ -18,10 +18,11 @@ from weir.agent_service.client import AgentClient, AgentError, Membership
 from weir.host_agent.collectives.communicator import Audience, Communicator
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.torch import rendezvous
+from weir.host_agent.torch.call_board import CallBoard
 from weir.host_agent.torch.cluster_watch import ClusterWatch
 from weir.host_agent.torch.link_choice import bind_udp, choose_port, wanted_link
 from weir.host_agent.torch.stall_watch import StallWatch
-from weir.host_agent.transport.links import Aborted, TransportTimeout
+from weir.host_agent.transport.links import Aborted, DisagreementError, TransportTimeout
 from weir.host_agent.transport.operations import OperationQueue
 from weir.host_agent.transport.ports import PortShare
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
@@ -63,6 +64,7 @@ class Connection(Communicator):
         met: rendezvous.Rendezvous,
         cluster: rendezvous.LocalCluster | None,
         timeout: timedelta,
+        store: Store,
     ) -> None:
         super().__init__(membership.rank, membership.size)
         self.membership = membership
@@ -84,6 +86,9 @@ class Connection(Communicator):
         self._companions: list[Callable[[], None]] = []
         self.broken: str | None = None
         """Why the group is over, or None while it is not."""
+        self.disagreement = ""
+        """What the ranks disagreed about; empty while they have not."""
+        self._calls = CallBoard(store, membership.job, membership.rank, membership.size)
         self._watch = ClusterWatch(Path(met.notice), cluster, self._cluster_died) if met.notice else None
         self._stalls = StallWatch(
             self._name(), membership.job_id, lambda: self._reducer.waiting_since, client.status
@@ -103,6 +108,7 @@ class Connection(Communicator):
         timeout: timedelta,
         start: rendezvous.StartCluster,
         slots: int = 0,
+        options: str = "",
     ) -> "Connection":
         """Join the job of a group; return when all its ranks have.
 
@@ -114,13 +120,14 @@ class Connection(Communicator):
             timeout: how long to wait for the others, and each reduction for progress.
             start: starts a local cluster where there is no controller.
             slots: how many of the switch's the job is to have; 0: a share of what is free.
+            options: of the group, in words; all ranks must have the same.
 
         Raises:
             RendezvousError, AgentError, OSError: each says what is missing.
         """
         wanted = wanted_link()
         with contextlib.ExitStack() as undo:
-            met, cluster = rendezvous.agree(store, ranks, rank, group, timeout, start)
+            met, cluster = rendezvous.agree(store, ranks, rank, group, timeout, start, options)
             undo.callback(rendezvous.leave, met)
             if cluster is not None:
                 undo.callback(cluster.stop)
@@ -141,7 +148,7 @@ class Connection(Communicator):
             )
             share = choose_port(membership, wanted, udp)
             undo.callback(share.release)
-            connection = cls(client, membership, share, met, cluster, timeout)
+            connection = cls(client, membership, share, met, cluster, timeout, store)
             undo.pop_all()
             return connection
 
@@ -196,10 +203,16 @@ class Connection(Communicator):
         """See Reducer.reduce; GroupBrokenError when the group is, or when this breaks it."""
         for reason in self._client.departed.values():
             raise GroupBrokenError(f"{self._name()}: {reason}; no collective can complete without it")
+        self.exchanged, self._reducer.operation = True, self.fingerprint
         try:
             return self._reducer.reduce(lanes, op, block, service, self._audiences(audience))
+        except DisagreementError:
+            self.disagreement = self._calls.compare(self.number, self.call)
+            self._break(self.disagreement)
+            raise GroupBrokenError(f"{self._name()}: {self.disagreement}") from None
         except Aborted as error:
-            raise GroupBrokenError(f"{self._name()}: {error}") from None
+            why = f"the group is broken: {self.disagreement}" if self.disagreement else error
+            raise GroupBrokenError(f"{self._name()}: {why}") from None
         except (TransportTimeout, OSError) as error:
             known = f"{error} After some seconds: {words}." if (words := self._stalls.words) else str(error)
             self._give_up(known)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
+from weir.host_agent.collectives.operation import Call
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK, EncodingPlan
@@ -181,6 +182,18 @@ class HookState:
             bucket: gradients, flat.
             last: the step ends with this bucket.
         """
+        with self.group.connection.operation(self._call(layout, last)):
+            return self._exchange(layout, bucket, last)
+
+    def _call(self, layout: BucketLayout, last: bool) -> Call:
+        """Return what all ranks must agree on when a bucket is summed."""
+        names = tuple(segment.name for segment in layout)
+        lengths = tuple(segment.length for segment in layout)
+        which = f"bucket {layout.index}: {len(names)} parameters, {layout.elements} elements"
+        facts = (layout.index, names, lengths, last, self.exchanger.settings)
+        return Call("weir.torch.hook", facts, (which, self.exchanger.settings))
+
+    def _exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool) -> torch.Tensor:
         if not self._joined:
             self._join()
         started, before = time.perf_counter(), self.group.connection.stats

@@ -5,6 +5,7 @@ Rank 0 decides and publishes; the others read. Where no controller is named and 
 rank 0 has a switch and a controller started for them: how, it is told by whoever registered the backend.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -23,6 +24,9 @@ from weir.agent_service.waiting import FIRST_S, logged_wait, next_line
 
 log = logging.getLogger(__name__)
 
+_LOOK_S = 0.2  # how often ranks that wait for others look whether these want another group
+_CONFLICT_S = 1.0  # for all who want one to say so
+_BEYOND = 32  # ranks above the greatest of our own may want a group with us, too
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -80,7 +84,13 @@ _local: list[Rendezvous] = []
 
 
 def agree(
-    store: Store, ranks: list[int], rank: int, group: str, timeout: timedelta, start: StartCluster
+    store: Store,
+    ranks: list[int],
+    rank: int,
+    group: str,
+    timeout: timedelta,
+    start: StartCluster,
+    options: str = "",
 ) -> tuple[Rendezvous, LocalCluster | None]:
     """Return the group's rendezvous, and the cluster that this process started for it and has to stop.
 
@@ -91,17 +101,19 @@ def agree(
         group: torch's name for it.
         timeout: how long to wait for the other ranks.
         start: starts a cluster, where one is needed.
+        options: that the ranks must agree on, in words.
 
     Raises:
-        RendezvousError: the ranks could not agree on a controller.
+        RendezvousError: a rank did not come, wants another group, or no controller was found.
     """
     # A group can be made again on the same store; every rank counts the times for itself.
-    attempt = f"weir/rendezvous-{store.add(f'weir/rendezvous-of/{rank}', 1)}"
-    store.set(f"{attempt}/machine/{rank}", _machine())
+    attempt = f"weir/rendezvous-{store.add(f'weir/rendezvous-of/{ranks[rank]}', 1)}"
+    wanted = f"new_group({', '.join(filter(None, (str(ranks), options)))})"
+    machines = _meet(store, attempt, ranks, rank, wanted, timeout)
     if rank:
         return _attend(store, attempt, timeout), None
     try:
-        met, cluster = _convene(store, attempt, ranks, group, timeout, start)
+        met, cluster = _convene(machines, ranks, group, start)
     except Exception as error:
         store.set(attempt, json.dumps({"error": str(error)}))
         raise
@@ -133,7 +145,7 @@ def _attend(store: Store, attempt: str, timeout: timedelta) -> Rendezvous:
 
 
 def _convene(
-    store: Store, attempt: str, ranks: list[int], group: str, timeout: timedelta, start: StartCluster
+    machines: set[str], ranks: list[int], group: str, start: StartCluster
 ) -> tuple[Rendezvous, LocalCluster | None]:
     job, token = f"{group}-{secrets.token_hex(4)}", secrets.token_hex(16)
     if address := os.environ.get("WEIR_CONTROLLER"):
@@ -143,7 +155,7 @@ def _convene(
             met = Rendezvous(known.controller, job, token, known.hosts, known.notice)
             _local.append(met)
             return met, None
-    _require_one_machine(store, attempt, len(ranks), timeout)
+    _require_one_machine(machines)
     with logged_wait(log, lambda: "a local switch and controller to start: the first start compiles C"):
         cluster = start(len(ranks))
     hosts = {member: f"h{number}" for number, member in enumerate(ranks, start=1)}
@@ -152,16 +164,59 @@ def _convene(
     return met, cluster
 
 
-def _require_one_machine(store: Store, attempt: str, size: int, timeout: timedelta) -> None:
-    keys = [f"{attempt}/machine/{rank}" for rank in range(size)]
-    try:
-        _wait(store, {key: f"rank {rank} of {size} to come" for rank, key in enumerate(keys)}, timeout)
-    except RuntimeError as error:
-        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-        raise RendezvousError(
-            f"of {size} ranks these did not come within {timeout.total_seconds():g} s: {missing}"
-        ) from error
-    machines = {store.get(key).decode() for key in keys}
+def _meet(
+    store: Store, attempt: str, ranks: list[int], rank: int, wanted: str, timeout: timedelta
+) -> set[str]:
+    """Wait until all members want the same group, and return the machines they are on.
+
+    Ranks that want different ones may wait for some who never come: who sees it says so in the store.
+
+    Raises:
+        RendezvousError: they do not; or some did not come in time.
+    """
+    store.set(f"{attempt}/rank/{ranks[rank]}", json.dumps([_machine(), wanted]))
+    keys = {member: f"{attempt}/rank/{member}" for member in ranks}
+    conflict = f"{attempt}/conflict"
+    began, due, limit = time.monotonic(), FIRST_S, timeout.total_seconds()
+    while True:
+        waited = time.monotonic() - began
+        with contextlib.suppress(RuntimeError):
+            store.wait(list(keys.values()), timedelta(seconds=min(_LOOK_S, max(limit - waited, 0.001))))
+        here = [member for member, key in keys.items() if store.check([key])]
+        said = {member: json.loads(store.get(keys[member])) for member in here}
+        if any(words != wanted for _, words in said.values()) or store.check([conflict]):
+            store.add(conflict, 1)
+            raise RendezvousError(_conflict(store, attempt, ranks))
+        if len(said) == len(ranks):
+            return {machine for machine, _ in said.values()}
+        missing = [place for place, member in enumerate(ranks) if member not in said]
+        if waited >= limit:
+            raise RendezvousError(
+                f"of {len(ranks)} ranks these did not come within {limit:g} s: {missing}"
+                if rank == 0 or 0 not in missing
+                else f"rank 0 did not say within {limit:g} s which controller to join: does it run?"
+            )
+        if waited >= due:
+            words = ", ".join(f"rank {place} of {len(ranks)} to come" for place in missing)
+            log.warning("after %.0f s still waiting for %s", due, words)
+            due = next_line(due)
+
+
+def _conflict(store: Store, attempt: str, ranks: list[int]) -> str:
+    """Return who wants which group, as far as they say it within moments."""
+    time.sleep(_CONFLICT_S)
+    calls: dict[str, list[int]] = {}
+    for member in range(max(ranks) + _BEYOND):
+        if store.check([key := f"{attempt}/rank/{member}"]):
+            calls.setdefault(json.loads(store.get(key))[1], []).append(member)
+    said = "; ".join(
+        f"rank{'s' if len(who) > 1 else ''} {', '.join(map(str, who))} called {words}"
+        for words, who in calls.items()
+    )
+    return f"ranks disagree about a group: {said}. Every rank must make the same groups in the same order."
+
+
+def _require_one_machine(machines: set[str]) -> None:
     if len(machines) > 1:
         names = ", ".join(sorted(machine.split()[0] for machine in machines))
         raise RendezvousError(
