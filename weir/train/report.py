@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from weir.pictures import count_steps, plain_log, set_title
 from weir.train.config import TrainConfig
 from weir.train.display import headline
+from weir.train.netrows import NOT_KNOWN
 from weir.train.record import RunRecord
+from weir.train.summary import use_rows
 from weir.train.wirebytes import dense_bytes
 from weir.train.words import percent
 
@@ -51,11 +53,20 @@ def draw(config: TrainConfig, records: list[RunRecord]) -> "Figure":
     if not linked:
         _density(axes[1][1], records)
     _finish(axes, records, over_time=linked)
+    if linked:
+        figure.supxlabel("\n".join(_use(config, record) for record in records if record.steps), fontsize=9)
     weir = next((record for record in records if record.run == "weir" and record.steps), None)
     if disturbed and weir is not None:
         _network(axes[2][0], axes[2][1], config, weir)
-        figure.supxlabel(_switches(weir), fontsize=10)
+        if not linked:  # there the kernel's token buckets hold the queues
+            figure.supxlabel(_switches(weir), fontsize=10)
     return figure
+
+
+def _use(config: TrainConfig, record: RunRecord) -> str:
+    """Return what a run needed of its links and of the processors, in a line."""
+    known = (" ".join(row) for row in use_rows(config, record) if row[1] != NOT_KNOWN)
+    return f"{_NAMES[record.run]}: {'; '.join(known)}"
 
 
 def _style(record: RunRecord) -> dict[str, Any]:

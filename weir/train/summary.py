@@ -125,7 +125,7 @@ _PROCESSOR: Final = {
 }
 
 
-def _use_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]]:
+def use_rows(config: TrainConfig, record: RunRecord) -> list[tuple[str, str]]:
     """Return label and value of what the run needed of its links and of the processors."""
     rows = []
     if (rate := config.network.rate_bps) is not None:
@@ -165,7 +165,7 @@ def summary_view(config: TrainConfig, records: list[RunRecord], status: Status) 
         cells = ["–" if math.isnan(v) else words(v) for v in values]
         fair = comparable and (config.same_links or name not in _LINK_TIMES)
         table.add_row(name, *cells, *([ratio(*values) if fair else ""] if both else []))
-    for row in zip(*(_use_rows(config, record) for record in records), strict=True):
+    for row in zip(*(use_rows(config, record) for record in records), strict=True):
         table.add_row(row[0][0], *(value for _, value in row), *([""] if both else []))
     for row in zip(*(network_rows(config, record) for record in records), strict=True):
         table.add_row(row[0][0], *(value for _, value in row), *([""] if both else []))
