@@ -271,9 +271,9 @@ def fixed_point(digest: Digest) -> None:
         wide = numbers.view(np.float64).copy()
         wide[:3] = [0.0, 5e-324, -1e308]
         exponents = limbs.exponents64(wide, block)
-        split = limbs.split_float64(wide, exponents, block)
-        digest.put(limbs.split_int64(numbers), limbs.join_int64(limbs.split_int64(numbers)))
-        digest.put(exponents, split, limbs.join_float64(split, exponents, block).view(np.uint64))
+        split = limbs.split_float64(wide, exponents, block, 32)
+        digest.put(limbs.split_int64(numbers, 32), limbs.join_int64(limbs.split_int64(numbers, 32), 32))
+        digest.put(exponents, split, limbs.join_float64(split, exponents, block, 32).view(np.uint64))
 
 
 def packets(digest: Digest) -> None:

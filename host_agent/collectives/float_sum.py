@@ -259,9 +259,12 @@ def sum_float64(
         exponents = shared
     else:
         exponents[rows] = shared
-    lanes = limbs.split_float64(values, exponents, scale_block)
+    lanes = limbs.split_float64(values, exponents, scale_block, communicator.size)
     values[:] = limbs.join_float64(
-        reduce(communicator, lanes.reshape(-1), Op.ADD, parts, limbs.LIMBS), exponents, scale_block
+        reduce(communicator, lanes.reshape(-1), Op.ADD, parts, limbs.LIMBS),
+        exponents,
+        scale_block,
+        communicator.size,
     )
 
 

@@ -69,8 +69,9 @@ def _sum(communicator: Communicator, flat: torch.Tensor, name: Namer, parts: Par
     if flat.dtype in NARROW_INTEGERS:
         return dtypes.narrow(reduce_lanes(communicator, dtypes.widen(flat), Op.ADD, parts), flat.dtype)
     if flat.dtype == torch.int64:
-        lanes = reduce_lanes(communicator, split_int64(flat.numpy()), Op.ADD, parts, LIMBS)
-        return torch.from_numpy(join_int64(lanes))
+        split = split_int64(flat.numpy(), communicator.size)
+        lanes = reduce_lanes(communicator, split, Op.ADD, parts, LIMBS)
+        return torch.from_numpy(join_int64(lanes, communicator.size))
     if flat.dtype == torch.float64:
         sum_float64(communicator, flat.numpy(), name, parts)
         return flat

@@ -158,11 +158,11 @@ SIGNATURES: Final[native.Signatures] = {
         (pointer, c_uint64, c_float, c_float, pointer, pointer, c_uint64, ctypes.POINTER(c_uint64)),
     ),
     "weir_energies": (None, (pointer, c_uint64, c_uint32, pointer)),
-    "weir_split_int64": (None, (pointer, c_uint64, pointer)),
-    "weir_join_int64": (None, (pointer, c_uint64, pointer)),
+    "weir_split_int64": (None, (pointer, c_uint64, c_uint32, pointer)),
+    "weir_join_int64": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_exponents64": (None, (pointer, c_uint64, c_uint32, pointer)),
-    "weir_split_float64": (c_uint64, (pointer, c_uint64, c_uint32, pointer, pointer)),
-    "weir_join_float64": (None, (pointer, c_uint64, c_uint32, pointer, pointer)),
+    "weir_split_float64": (c_uint64, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
+    "weir_join_float64": (None, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
 }
 
 
