@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.harness.ports import free_port
 from weir.agent_service.client import Membership
-from weir.controller.topology import Topology, leaf_spine
+from weir.controller.topology import Topology, leaf_spine, leaf_spine_core
 from weir.host_agent.transport.frames import Addresses, Endpoint
 from weir.host_agent.transport.links import ShmLink
 from weir.host_agent.transport.reducer import Reducer
@@ -19,16 +19,20 @@ LOOPBACK = "127.0.0.1"
 
 
 class Racks:
-    """Switches of ``topology``. ``kill`` ends one as a power cut would, ``start`` brings it back, empty."""
+    """Switches of ``topology``. ``kill`` ends one as a power cut would, ``start`` brings it back, empty.
 
-    def __init__(self, folder: Path, *, racks: int = 2, spines: int = 2, hosts: int = 2) -> None:
+    pods: of so many racks and spines each, joined by as many cores; one: there are none.
+    """
+
+    def __init__(
+        self, folder: Path, *, pods: int = 1, racks: int = 2, spines: int = 2, hosts: int = 2
+    ) -> None:
         self._folder = folder
-        self.topology: Topology = leaf_spine(
-            racks,
-            spines,
-            hosts,
-            grpc=lambda name: f"unix:{folder}/{name}.sock",
-            shm=lambda leaf: f"{folder}/{leaf}",
+        grpc, shm = f"unix:{folder}/{{}}.sock".format, f"{folder}/{{}}".format
+        self.topology: Topology = (
+            leaf_spine(racks, spines, hosts, grpc=grpc, shm=shm)
+            if pods == 1
+            else leaf_spine_core(pods, racks, spines, pods, hosts, grpc=grpc, shm=shm)
         )
         self._devices: dict[str, Device] = {}
         ends = [end for link in self.topology.links for end in link.ends]

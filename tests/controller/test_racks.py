@@ -151,6 +151,26 @@ def test_a_job_goes_on_without_a_spine_and_a_new_one_uses_it_again(racks: Racks)
         later.reduce(6)
 
 
+def test_a_job_of_two_pods_goes_on_without_a_core(tmp_path: Path) -> None:
+    with (
+        Racks(tmp_path, pods=2, racks=1, spines=1) as pods,
+        running(pods.topology, FAST) as controller,
+        ExitStack() as stack,
+    ):
+        workers = Workers(pods, controller.address, ("h1", "h3", "h4"), stack)
+        assert workers.members[0].paths == (0, 1 << 10, 1 << 10 | 1)
+        workers.reduce(1)
+        agent = workers.agents[0]
+        assert list(agent.status().jobs[0].spines) == ["core1", "core2", "spine1", "spine2"]
+        core = switch_status(agent, "core2")
+        assert core.role == "core"
+        assert [port.host for port in core.ports] == ["spine1", "spine2"]
+        assert all(port.up.packets and port.down.packets for port in core.ports)
+        workers.reduce(2, during=lambda: pods.kill("core2"))
+        until(lambda: list(agent.status().jobs[0].spines) == ["core1", "spine1", "spine2"])
+        workers.reduce(3)
+
+
 def test_no_leaf_sends_elsewhere_before_all_leaves_are_deaf_to_the_spine(racks: Racks) -> None:
     """A leaf that cannot be told holds the move up: it might still hear the spine."""
     both, fenced, moved = ({3, 4}, {3, 4}), ({3}, {3, 4}), ({3}, {3})
