@@ -313,7 +313,9 @@ def _blame(communicator: Communicator, values: npt.NDArray[np.floating[Any]], na
     mine = np.flatnonzero(~np.isfinite(values))
     first = np.array([_LAST - np.uint32(mine[0]) if mine.size else 0], dtype=np.uint32)
     index = int(_LAST - communicator.reduce(first, Op.MAX)[0])
-    culprits = np.array([1 << communicator.rank if mine.size else 0], dtype=np.uint32)
-    mask = int(communicator.reduce(culprits, Op.OR)[0])
-    ranks = tuple(rank for rank in range(communicator.size) if mask >> rank & 1)
+    culprits = np.zeros(-(-communicator.size // 32), np.uint32)
+    if mine.size:
+        culprits[communicator.rank // 32] = 1 << communicator.rank % 32
+    found = np.unpackbits(communicator.reduce(culprits, Op.OR).view(np.uint8), bitorder="little")
+    ranks = tuple(np.flatnonzero(found).tolist())
     return NonFiniteError(name(index), ranks, index, communicator.rank)

@@ -75,6 +75,20 @@ def test_a_small_sum_loses_nothing_that_float32_holds() -> None:
     np.testing.assert_array_equal(summed(vectors)[0], np.array(MIXED, np.float32) * 4)
 
 
+def test_a_small_sum_over_many_workers_loses_nothing_either() -> None:
+    vectors = [np.array(MIXED, np.float32)] * 100
+    np.testing.assert_array_equal(
+        summed(vectors)[99], (vectors[0].astype(np.float64) * 100).astype(np.float32)
+    )
+
+
+def test_nan_is_named_among_many_workers() -> None:
+    vectors = [np.ones(3, np.float32) for _ in range(70)]
+    vectors[33][1] = vectors[69][2] = np.nan
+    with pytest.raises(float_sum.NonFiniteError, match="ranks 33, 69: element 1"):
+        summed(vectors)
+
+
 @pytest.mark.parametrize("bits", [32, 8])
 def test_exact_sums_lose_nothing_at_any_size(bits: LaneBits) -> None:
     vectors = [np.tile(np.array(MIXED, np.float32), 1000)] * SIZE
