@@ -17,6 +17,7 @@ from weir.host_agent.collectives import data_movement
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import describe
 from weir.host_agent.collectives.operation import Call
+from weir.host_agent.collectives.packing import Precision
 from weir.host_agent.collectives.parts import Parts
 from weir.host_agent.collectives.reductions import RedOpType, reduce
 
@@ -34,7 +35,7 @@ def _operation(
     ) -> Callable[Concatenate["Collectives", P], None]:
         @functools.wraps(method)
         def run(self: "Collectives", /, *args: P.args, **kwargs: P.kwargs) -> None:
-            with self.communicator.operation(describe(*args, **kwargs)):
+            with self.communicator.operation(self._as_made(describe(*args, **kwargs))):
                 method(self, *args, **kwargs)
 
         return run
@@ -43,6 +44,7 @@ def _operation(
 
 
 _SUM: Final = dist.ReduceOp.SUM
+_USUAL: Final = Precision()
 
 
 def _root(root: int) -> str:
@@ -206,6 +208,13 @@ class Collectives:
         rank = self.communicator.rank
         total = parts.part(whole, owners.index(rank)) if rank in owners else whole[:0]
         return torch.view_as_complex(total.view(-1, 2)) if tensors[0].is_complex() else total
+
+    def _as_made(self, call: Call) -> Call:
+        """Return a call with the options that the group was made with, where they are not the usual ones."""
+        precision = self.communicator.precision
+        if precision == _USUAL:
+            return call
+        return call._replace(facts=(*call.facts, precision), arguments=(*call.arguments, str(precision)))
 
     def _title(self, what: str) -> str:
         """Return the name of a further reduction, for errors."""

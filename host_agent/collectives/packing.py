@@ -271,6 +271,14 @@ class Precision:
     lane_error: float = LANE_ERROR
     exact: bool = False
 
+    def __str__(self) -> str:
+        """Return the options in words: "lane_bits=8"."""
+        if self.exact:
+            return "exact"
+        return f"lane_bits={self.lane_bits}" + (
+            f", lane_error={self.lane_error:g}" if self.lane_bits == "auto" else ""
+        )
+
     def form(self, workers: int) -> LaneFormat:
         """Return the form for so many workers. Raises ValueError where there is none."""
         return lane_format(self.lane_bits, self.lane_error, workers)

@@ -14,7 +14,8 @@ import torch.distributed as dist
 import weir
 from tests.host_agent.torch.worlds import WorkerError, World
 from weir.host_agent.collectives import float_sum
-from weir.host_agent.collectives.in_memory import InMemoryGroup
+from weir.host_agent.collectives.collectives import Collectives
+from weir.host_agent.collectives.in_memory import InMemoryGroup, OutOfStepError
 from weir.host_agent.collectives.packing import LANE_BITS, LaneBits, Precision
 from weir.host_agent.torch.backend import GroupOptions
 
@@ -124,6 +125,19 @@ def test_what_float32_users_expect_is_not_warned_of(
     ):
         summed(vectors, precision)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_ranks_whose_groups_were_made_with_other_options_disagree() -> None:
+    group = InMemoryGroup(2)
+    group.communicators[1].precision = Precision(exact=True)  # which sends the same lanes of so few values
+    with pytest.raises(OutOfStepError):
+        group.run(
+            [
+                lambda c=communicator: Collectives(c).all_reduce(torch.ones(5))
+                for communicator in group.communicators
+            ]
+        )
+    assert str(Precision("auto", 0.1)) == "lane_bits=auto, lane_error=0.1"
 
 
 # ------------------------------------------------------------------------------------- through a real switch
