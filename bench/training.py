@@ -22,7 +22,7 @@ from weir.bench.training_virtual import Reduced
 from weir.bench.training_ways import PEERS, Kind, Way, WayResult, train
 from weir.methods import find_method
 from weir.netns.cluster import bridged_network, network_cluster
-from weir.netns.namespace import gain_root
+from weir.netns.namespace import NamespaceError, gain_root
 from weir.train.config import TrainConfig
 from weir.train.models import parameter_count
 from weir.train.netrows import NOT_KNOWN, links_line
@@ -63,8 +63,13 @@ def run(
     for way in reversed(ways(configs, peers, budget, 60 * peer_minutes)):
         console.print(f"{way.name} ...")
         make = network_cluster if way.kind == "weir" else bridged_network
-        with make(way.config.workers, network=way.config.network) as network:
-            outcomes.insert(0, train(way, network))
+        try:
+            with make(way.config.workers, network=way.config.network) as network:
+                outcomes.insert(0, train(way, network))
+        except NamespaceError as error:
+            if way.kind == "weir":
+                raise
+            console.print(f"{way.name} not trained: {error}")  # the rest was, and is shown
     report(outcomes, configs[0], target, plot)
 
 

@@ -173,6 +173,17 @@ class TestGainRoot:
         assert said == "02:00:00:00:00:01 kept arguments\n"
         assert Path("/proc/self/ns/user").readlink() == here
 
+    def test_a_user_namespace_has_no_right_to_make_bridges_lose_packets(self) -> None:
+        code = GAINING.replace('rate="100mbit"', "network=NetworkSpec(loss=0.1)")
+        code = code.replace("import os, sys", "import os, sys\nfrom weir.network import NetworkSpec")
+        command = [*without(Capability.SYS_ADMIN, Capability.NET_ADMIN, Capability.BPF)]
+        done = subprocess.run(
+            [*command, sys.executable, "-c", code], capture_output=True, text=True, check=False
+        )
+        if "no user namespace is to be had" in done.stdout:
+            pytest.skip(f"needs unprivileged user namespaces: {done.stdout}")
+        assert "NamespaceError: a bridge whose links lose packets: [Errno 1] bpf: " in done.stderr
+
     def test_without_either_it_says_why(self) -> None:
         """A program that gained root once already does not try again."""
         environment = {**os.environ, "WEIR_USER_NAMESPACE": "1"}
