@@ -29,6 +29,11 @@ _LAST = np.uint32(0xFFFFFFFF)
 WORTH_ASKING = 512  # blocks: from here on, a bitmap of those that are not zero costs less than it saves
 WORTH_SELECTING = 1 / 2  # of the blocks: with more, copying them out and in costs more than it saves
 
+GATHERED_LANES: Final = 4096
+"""Our choice: sums of which all workers' values take no more are made by every worker itself, of all of them.
+That is one round trip instead of two, of 16 packets at most.
+"""
+
 EXACT_VALUES: Final = 1024
 """Our choice: sums of no more values are made in limbs. They are 48 packets, which travel together."""
 
@@ -194,9 +199,13 @@ def sum_float32(
 ) -> None:
     """Replace a vector, or this worker's part of it, by its sum over all workers.
 
-    Of up to EXACT_VALUES values, and where ``communicator.precision`` says so, in limbs, else in its form. On
-    errors, those of ``encode``, the vector keeps its values.
+    Few values (GATHERED_LANES) are gathered and added here. Sums of up to EXACT_VALUES, and of all where
+    ``communicator.precision`` says so, are made in limbs, others in its form. On errors, those of ``encode``,
+    the vector keeps its values.
     """
+    if parts is None and values.size * communicator.size <= GATHERED_LANES:
+        _sum_here(communicator, values, name)
+        return
     precision = communicator.precision
     if precision.exact or values.size <= EXACT_VALUES:
         wide = values.astype(np.float64)
@@ -250,7 +259,10 @@ def _warn_once(values: npt.NDArray[np.float32], total: Contribution, workers: in
 def sum_float64(
     communicator: Communicator, values: npt.NDArray[np.float64], name: Namer, parts: Parts | None = None
 ) -> None:
-    """Do ``sum_float32`` for float64: three limb lanes a value."""
+    """Do ``sum_float32`` for float64: three limb lanes a value, where they are not few."""
+    if parts is None and 2 * values.size * communicator.size <= GATHERED_LANES:
+        _sum_here(communicator, values, name)
+        return
     scale_block = fitting_block(values.size) if parts is None else parts.block
     exponents = limbs.exponents64(values, scale_block)
     rows = _occupied(communicator, exponents)
@@ -266,6 +278,34 @@ def sum_float64(
         scale_block,
         communicator.size,
     )
+
+
+def _sum_here(communicator: Communicator, values: npt.NDArray[np.floating[Any]], name: Namer) -> None:
+    """Gather all workers' values and add them, in rank order, to what is nearest to their exact sum.
+
+    Errors of the additions are themselves added up (Knuth's TwoSum), so the result is that of twice the
+    precision of float64, rounded.
+    """
+    everyone = np.zeros((communicator.size, values.size), values.dtype)
+    everyone[communicator.rank] = values
+    communicator.reduce(everyone.reshape(-1).view(np.uint32), Op.OR)
+    if not np.isfinite(everyone).all():
+        raise _culprits(~np.isfinite(everyone), name, communicator.rank)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity is the sum, then
+        total, error = everyone[0].astype(np.float64), np.zeros(values.size)
+        for row in everyone[1:]:
+            addend, before = row.astype(np.float64), total
+            total = before + addend
+            of_addend = total - before
+            error += (before - (total - of_addend)) + (addend - of_addend)
+        values[:] = np.where(np.isfinite(total), total + error, total)
+
+
+def _culprits(spoilt: npt.NDArray[np.bool_], name: Namer, rank: int) -> NonFiniteError:
+    """Return the error that names whose values are not finite, by rank, and the first of them."""
+    ranks = tuple(int(found) for found in np.flatnonzero(spoilt.any(axis=1)))
+    index = int(np.flatnonzero(spoilt.any(axis=0))[0])
+    return NonFiniteError(name(index), ranks, index, rank)
 
 
 def _agree(

@@ -181,8 +181,8 @@ def contiguous(array: npt.NDArray[Any], what: str, *dtypes: type[np.generic]) ->
 
     Raises TypeError or ValueError, saying what ``what`` is, for anything else.
     """
-    wanted = " or ".join(np.dtype(dtype).name for dtype in dtypes)
-    if not isinstance(array, np.ndarray) or array.dtype not in [np.dtype(dtype) for dtype in dtypes]:
+    if not isinstance(array, np.ndarray) or not any(array.dtype == dtype for dtype in dtypes):
+        wanted = " or ".join(np.dtype(dtype).name for dtype in dtypes)
         found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise TypeError(f"{what} must be a numpy array of {wanted}, not {found}")
     if not array.flags.c_contiguous:

@@ -162,10 +162,13 @@ class ShmLink(_NativeLink):
         if not io:
             raise _cannot_open(path, port)
         super().__init__(io, f"shared-memory port {path}", "the switch does not run")
+        self._addresses = addresses
 
     def readdress(self, addresses: Addresses) -> None:
         """Send from and receive for these addresses from now on. Not while another thread drives."""
-        self._lib.weir_shm_readdress(self._io, addresses.native())
+        if addresses is not self._addresses:
+            self._lib.weir_shm_readdress(self._io, addresses.native())
+            self._addresses = addresses
 
 
 def _cannot_open(path: Path, port: int) -> OSError:

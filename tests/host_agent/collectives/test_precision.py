@@ -3,6 +3,7 @@
 
 import logging
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -215,3 +216,39 @@ def refused() -> None:
 def test_lane_bits_that_there_are_not_are_refused_when_the_group_is_made(world: World) -> None:
     with pytest.raises(WorkerError, match="lane bits 12: there are 32, 16, 8, auto"):
         world.run(refused)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_few_values_take_one_round_trip_and_are_exact(dtype: Any) -> None:
+    """Whatever cancels out before smaller values are added."""
+    rows = np.array([[1e16, 3.0, 1e-3], [1.0, 2.0, -1e10], [-1e16, 0.1, 5.0], [0.5, -5.1, 1e10]]).astype(
+        dtype
+    )
+    expected = [float(sum(map(Fraction, column.tolist()))) for column in rows.T]
+    group, results, reductions = InMemoryGroup(SIZE), rows.copy(), []
+    count_reductions(group, reductions)
+    add = float_sum.sum_float32 if dtype is np.float32 else float_sum.sum_float64
+    group.run([lambda c=c, v=v: add(c, v, str) for c, v in zip(group.communicators, results, strict=True)])
+    for result in results:
+        np.testing.assert_array_equal(result, np.array(expected).astype(dtype))
+    assert len(reductions) == SIZE  # one on each worker
+
+
+def count_reductions(group: InMemoryGroup, made: list[int]) -> None:
+    """Note the size of every reduction that a worker of the group makes."""
+    reduce = group.reduce
+
+    def noting(call: Any) -> Any:
+        made.append(call.lanes.size)
+        return reduce(call)
+
+    group.reduce = noting  # type: ignore[method-assign]
+
+
+def test_few_values_that_are_not_finite_are_named_and_overflow_is_infinite() -> None:
+    rows = np.array([[3e38, 1.0], [3e38, 1.0]], np.float32)
+    assert summed(list(rows))[0].tolist() == [np.inf, 2.0]
+    rows = np.array([[1.0, 1.0], [1.0, np.nan], [np.inf, 1.0]], np.float32)
+    with pytest.raises(float_sum.NonFiniteError, match="ranks 1, 2: element 0") as raised:
+        summed(list(rows))
+    assert (raised.value.ranks, raised.value.index) == ((1, 2), 0)
