@@ -95,7 +95,7 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     action store() {
         meta.flags = meta.flags | (hdr.ipv4.ecn == CE ? FLAG_CONGESTED : 0)
             | (hdr.weir.flags & (hdr.weir.groups != 0 ? FLAG_PROTECTED | FLAG_CONGESTED : FLAG_CONGESTED));
-        meta.magnitudes = meta.magnitudes | (hdr.weir.groups != 0 ? (8w1 << hdr.weir.magnitude) - 1 : 0);
+        meta.magnitudes = meta.magnitudes | (hdr.weir.groups != 0 ? (8w1 << (bit<8>)hdr.weir.magnitude) - 1 : 0);
         meta.adds = true;
         meta.written = hdr.weir.groups | meta.written;
         includeds.write(meta.cell, meta.included);
