@@ -3,8 +3,8 @@
 
 import contextlib
 import json
+import time
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Final
 
 from torch._C._distributed_c10d import Store
@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import Store
 from weir.host_agent.collectives.operation import Call
 
 _WAIT_S: Final = 8.0  # for what the others called; torch's stores look up names, which may take 5 s
+_POLL_S: Final = 0.01
 _READ_S: Final = 1.0  # for the others to read it: this process may be the one that holds the store
 
 REMEDY: Final = "Every rank must call the same collectives in the same order with the same sizes."
@@ -46,15 +47,21 @@ class CallBoard:
             known |= self._others(store)
             if store.add(f"{self._prefix}/read", 1) == self._size:
                 store.set(f"{self._prefix}/all-read", "")
-            store.wait([f"{self._prefix}/all-read"], timedelta(seconds=_READ_S))
+            _wait(store, [f"{self._prefix}/all-read"], _READ_S)
         return sentence(known, self._size)
 
     def _others(self, store: Store) -> dict[int, tuple[int, str]]:
         """Return number and words of all ranks that write them in time."""
         keys = {rank: f"{self._prefix}/{rank}" for rank in range(self._size)}
-        with contextlib.suppress(RuntimeError):
-            store.wait(list(keys.values()), timedelta(seconds=_WAIT_S))
+        _wait(store, list(keys.values()), _WAIT_S)
         return {rank: tuple(json.loads(store.get(key))) for rank, key in keys.items() if store.check([key])}
+
+
+def _wait(store: Store, keys: list[str], seconds: float) -> None:
+    """Return when the keys are there, or after a while; the store's own wait shows that in the log."""
+    until = time.monotonic() + seconds
+    while not store.check(keys) and time.monotonic() < until:
+        time.sleep(_POLL_S)
 
 
 def sentence(calls: Mapping[int, tuple[int, str]], size: int) -> str:

@@ -5,7 +5,6 @@ Rank 0 decides and publishes; the others read. Where no controller is named and 
 rank 0 has a switch and a controller started for them: how, it is told by whoever registered the backend.
 """
 
-import contextlib
 import json
 import logging
 import os
@@ -24,7 +23,7 @@ from weir.agent_service.waiting import FIRST_S, logged_wait, next_line
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.2  # how often ranks that wait for others look whether these want another group
+_LOOK_S = 0.2  # how often, at least, ranks look whether others have come, and which group they want
 _CONFLICT_S = 1.0  # for all who want one to say so
 _BEYOND = 32  # ranks above the greatest of our own may want a group with us, too
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -180,8 +179,6 @@ def _meet(
     began, due, limit = time.monotonic(), FIRST_S, timeout.total_seconds()
     while True:
         waited = time.monotonic() - began
-        with contextlib.suppress(RuntimeError):
-            store.wait(list(keys.values()), timedelta(seconds=min(_LOOK_S, max(limit - waited, 0.001))))
         here = [member for member, key in keys.items() if store.check([key])]
         said = {member: json.loads(store.get(keys[member])) for member in here}
         if any(words != wanted for _, words in said.values()) or store.check([conflict]):
@@ -200,6 +197,9 @@ def _meet(
             words = ", ".join(f"rank {place} of {len(ranks)} to come" for place in missing)
             log.warning("after %.0f s still waiting for %s", due, words)
             due = next_line(due)
+        time.sleep(
+            min(max(waited / 10, 0.005), _LOOK_S)
+        )  # a wait of the store's own shows its end in the log
 
 
 def _conflict(store: Store, attempt: str, ranks: list[int]) -> str:
