@@ -35,8 +35,8 @@ def _operation(
     ) -> Callable[Concatenate["Collectives", P], None]:
         @functools.wraps(method)
         def run(self: "Collectives", /, *args: P.args, **kwargs: P.kwargs) -> None:
-            with self.communicator.operation(self._as_made(describe(*args, **kwargs))):
-                method(self, *args, **kwargs)
+            call = self._as_made(describe(*args, **kwargs))
+            self.communicator.operate(call, method, self, *args, **kwargs)
 
         return run
 

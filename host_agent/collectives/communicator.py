@@ -2,6 +2,8 @@
 """A group of workers, and the one operation on lanes that everything else is built from."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +14,9 @@ from weir.host_agent.collectives.packing import Precision
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, SLOT_LANES, Op
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Audience = npt.NDArray[np.int16]
 """For each block, who wants its result: r, rank r alone; ~r, all but rank r."""
@@ -57,13 +62,25 @@ class Communicator(ABC):
         self.number = self.fingerprint = 0
         self.exchanged = False
 
-    def operation(self, call: Call) -> "Operation":
-        """Return a context for the reductions that a call is made of, whose packets say so.
+    def operate(self, call: Call, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what ``work`` does with the arguments: what a call is made of, as its packets say.
 
         Every worker is to be in the same operation at a time; where one is not, a reduction raises on every
-        worker. An operation that reduces nothing ends with a barrier. Inside another it changes nothing.
+        worker. An operation that reduces nothing ends with a barrier. Inside another it is a part of that.
         """
-        return Operation(self, call)
+        if self.call is not None:
+            return work(*args, **kwargs)
+        self.call = call
+        self.number += 1
+        self.fingerprint = fingerprint(self.number, call)
+        self.exchanged = False
+        try:
+            result = work(*args, **kwargs)
+            if not self.exchanged:
+                self.barrier()
+            return result
+        finally:
+            self.call, self.fingerprint = None, 0
 
     @abstractmethod
     def reduce_lanes(
@@ -103,37 +120,6 @@ class Communicator(ABC):
     def barrier(self) -> None:
         """Return when every worker has called it."""
         self.reduce_lanes(np.empty(0, np.uint32), Op.ADD)
-
-
-class Operation:
-    """The time that a rank spends in a call, as a context; see ``Communicator.operation``.
-
-    What a call is made of, be it other calls, belongs to the outermost one.
-    """
-
-    __slots__ = ("_call", "_communicator", "_outer")
-
-    def __init__(self, communicator: Communicator, call: Call) -> None:
-        self._communicator, self._call = communicator, call
-
-    def __enter__(self) -> None:
-        communicator = self._communicator
-        self._outer = communicator.call
-        if self._outer is None:
-            communicator.call = self._call
-            communicator.number += 1
-            communicator.exchanged = False
-            communicator.fingerprint = fingerprint(communicator.number, self._call)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        communicator = self._communicator
-        if self._outer is None:
-            try:
-                if kind is None and not communicator.exchanged:
-                    communicator.barrier()
-            finally:
-                communicator.call = None
-                communicator.fingerprint = 0
 
 
 def fitting_block(lanes: int) -> int:

@@ -182,8 +182,8 @@ class HookState:
             bucket: gradients, flat.
             last: the step ends with this bucket.
         """
-        with self.group.connection.operation(self._call(layout, last)):
-            return self._exchange(layout, bucket, last)
+        call = self._call(layout, last)
+        return self.group.connection.operate(call, self._exchange, layout, bucket, last)
 
     def _call(self, layout: BucketLayout, last: bool) -> Call:
         """Return what all ranks must agree on when a bucket is summed."""
