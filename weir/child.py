@@ -122,13 +122,16 @@ def how_it_ended(status: int) -> str:
 
 
 class Lookout:
-    """Says of children what has become of them, also of those that a signal has stopped for long."""
+    """Says of children what has become of them; kills those that a signal has stopped for long."""
 
     def __init__(self) -> None:
         self._stopped_since: dict[int, float] = {}
+        self._killed: set[int] = set()
 
     def look(self, process: subprocess.Popen[bytes]) -> str | None:
-        """Return how one has ended, or "stopped by a signal for 10 s"; None of one that runs."""
+        """Return how one has ended, in words; None of one that runs."""
+        if process.pid in self._killed:
+            return f"a signal had stopped it for {_STOPPED_S:g} s"
         if (status := process.poll()) is not None:
             return how_it_ended(status)
         if state(process.pid) != "T":
@@ -137,7 +140,9 @@ class Lookout:
         since = self._stopped_since.setdefault(process.pid, time.monotonic())
         if time.monotonic() - since < _STOPPED_S:
             return None
-        return f"stopped by a signal for {_STOPPED_S:g} s"
+        process.kill()  # it could not end with this process
+        self._killed.add(process.pid)
+        return self.look(process)
 
 
 def state(pid: int) -> str:

@@ -179,17 +179,16 @@ class LocalCluster:
         return [self._processes[switch.name].pid for switch in self.plan.topology.switches]
 
     def check(self) -> None:
-        """Raise ClusterError, with its log's end, if a process has ended or hangs that the others need.
+        """Raise ClusterError, with its log's end, if a process has ended that the others need.
 
         A spine is not needed while another spine runs: the controller moves its slots there.
         """
         for name, how in self._lost().items():
             if not self._spared(name):
-                verb = "hangs" if self._processes[name].poll() is None else "died"
-                raise ClusterError(f"the {_called(name)} {verb} ({how}):\n{self._log(name)}")
+                raise ClusterError(f"the {_called(name)} died ({how}):\n{self._log(name)}")
 
     def lost_spines(self) -> dict[str, str]:
-        """Return the spines that have ended, or hang, while others run: name -> how, in words."""
+        """Return the spines that have ended while others run: name -> how, in words."""
         spines = self._plan.spines if self._plan else ()
         return {name: how for name, how in self._lost().items() if name in spines}
 
@@ -201,7 +200,7 @@ class LocalCluster:
             return client.status()
 
     def _lost(self) -> dict[str, str]:
-        """Return the processes that have ended or hang: name -> how, in words."""
+        """Return the processes that have ended: name -> how, in words."""
         looked = {name: self._lookout.look(process) for name, process in self._processes.items()}
         return {name: how for name, how in looked.items() if how}
 

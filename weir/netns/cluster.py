@@ -52,14 +52,14 @@ class NetworkCluster:
         return [self.processes[switch.name].pid for switch in self.lab.topology.switches]
 
     def check(self) -> None:
-        """Raise NamespaceError with its log's end if a process has ended or hangs, but for a spine beside
+        """Raise NamespaceError with its log's end if a process has ended, but for a spine beside
         another.
         """
         lost, spines = self.lost_spines(), self.lab.plan.spines
         _check(self.processes, self.folder, self.lookout, lost if len(lost) < len(spines) else {})
 
     def lost_spines(self) -> dict[str, str]:
-        """Return spines that have ended or hang: name -> how, in words."""
+        """Return spines that have ended: name -> how, in words."""
         spines = self.lab.plan.spines
         return {name: how for name in spines if (how := self.lookout.look(self.processes[name]))}
 
@@ -82,7 +82,7 @@ class BridgedNetwork:
         return []
 
     def check(self) -> None:
-        """Raise NamespaceError with its log's end if a process has ended or hangs."""
+        """Raise NamespaceError with its log's end if a process has ended."""
         _check(self.processes, self.folder, self.lookout, {})
 
 
@@ -94,8 +94,7 @@ def _check(
 ) -> None:
     for name, process in processes.items():
         if (how := lookout.look(process)) and name not in spared:
-            verb = "hangs" if process.poll() is None else "died"
-            raise NamespaceError(f"{name} {verb} ({how}):\n{child.log_tail(folder / f'{name}.log')}")
+            raise NamespaceError(f"{name} died ({how}):\n{child.log_tail(folder / f'{name}.log')}")
 
 
 @contextlib.contextmanager
