@@ -39,7 +39,7 @@ class LeafSpine(Topo):
 
 def make(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Topo:
     if not 1 <= options.racks <= 32 or options.hosts < 1 or options.racks * options.hosts > 32:
-        parser.error("--racks, --hosts: one job has 1 to 32 workers")
+        parser.error("--racks, --hosts: from 1 to 32 hosts in all")
     if not 1 <= options.spines <= 16:
         parser.error("--spines: from 1 to 16")
     if options.rate and options.switch != "soft":

@@ -22,7 +22,7 @@ def test_a_model_trains_on_hosts_of_two_racks(switch: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--racks", "3", "--hosts", "11"], "--racks, --hosts: one job has 1 to 32 workers"),
+        (["--racks", "3", "--hosts", "11"], "--racks, --hosts: from 1 to 32 hosts in all"),
         (["--spines", "17"], "--spines: from 1 to 16"),
         (["--switch", "bmv2", "--rate", "1mbit"], "--rate is the soft switch's"),
     ],
