@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.host_agent.transport.answers import result
-from tests.host_agent.transport.racks import on_every_worker, shm_rack
+from tests.host_agent.transport.racks import on_every_worker, shm_rack, udp_rack
 from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Addresses, Framer
 from weir.host_agent.transport.links import Aborted, DisagreementError, ShmLink, TransportTimeout
@@ -153,6 +153,15 @@ def test_workers_that_disagree_all_hear_of_it(
             r.barrier()
 
     with shm_rack(tmp_path, workers=3, timeout_s=20, timers={"fill": fill}) as rack:
+        on_every_worker(rack, work)
+
+
+def test_workers_hear_of_a_disagreement_over_udp() -> None:
+    def work(r: Reducer) -> None:
+        with pytest.raises(DisagreementError):
+            r.reduce(LONG.copy() if r.config.worker == 1 else SHORT.copy(), Op.ADD)
+
+    with udp_rack(workers=3) as rack:
         on_every_worker(rack, work)
 
 
