@@ -26,10 +26,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What p4c made of a case."""
+    """What p4c made of a case. p4info: None where it is not at hand."""
 
     program: Path
-    p4info: Path
+    p4info: Path | None
 
     def json(self) -> Any:
         """Return the BMv2 JSON."""
@@ -47,13 +47,13 @@ def find(folder: Path) -> Iterator[Case]:
 def compile_case(case: Case, scratch: Path) -> Compiled:
     """Compile a case into a folder, which is made. Raises NotCompiledError."""
     scratch.mkdir(parents=True, exist_ok=True)
-    made = Compiled(scratch / "program.json", scratch / "program.p4info.txtpb")
-    outputs = ["-o", str(made.program), "--p4runtime-files", str(made.p4info)]
+    program, p4info = scratch / "program.json", scratch / "program.p4info.txtpb"
+    outputs = ["-o", str(program), "--p4runtime-files", str(p4info)]
     command = ["p4c-bm2-ss", "--std", "p4-16", *outputs, str(case.source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LONGEST)
-    if done.returncode or not made.program.exists():
+    if done.returncode or not program.exists():
         errors = [line for line in done.stderr.splitlines() if "error" in line.lower()]
         raise NotCompiledError(
             errors[0].replace(str(case.source), case.source.name) if errors else "no output"
         )
-    return made
+    return Compiled(program, p4info)

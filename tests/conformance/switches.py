@@ -53,10 +53,11 @@ class SoftRunner:
     """The soft switch, in this process. It must take p4c's P4Info, too."""
 
     def __init__(self, compiled: Compiled) -> None:
-        info = text_format.Parse(compiled.p4info.read_text(), p4info_pb2.P4Info())
         try:
             program = load_program(compiled.program)
-            P4InfoIndex(info).check_against(program)
+            if compiled.p4info is not None:
+                info = text_format.Parse(compiled.p4info.read_text(), p4info_pb2.P4Info())
+                P4InfoIndex(info).check_against(program)
             self._switch = Switch(program)
         except ProgramError as error:
             raise RefusedError(str(error).removeprefix("the soft switch does not support ")) from error
@@ -94,6 +95,7 @@ class Bmv2Runner:
 
     def __init__(self, compiled: Compiled) -> None:
         try:
+            assert compiled.p4info is not None
             self._switch = Bmv2Stream(compiled.program, compiled.p4info)
         except RuntimeError as error:
             raise RefusedError(str(error)) from error

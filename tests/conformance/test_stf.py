@@ -124,9 +124,7 @@ def test_names_that_the_program_lacks(text: str) -> None:
 def outcome(tmp_path: Path, stf: str, program: str) -> Outcome:
     test = tmp_path / "case.stf"
     test.write_text(stf)
-    return run(
-        Case("case", test.with_suffix(".p4"), test), Compiled(FOLDER / program, FOLDER / program), "soft"
-    )
+    return run(Case("case", test.with_suffix(".p4"), test), Compiled(FOLDER / program, None), "soft")
 
 
 REPLICAS = """

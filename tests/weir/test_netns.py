@@ -211,8 +211,9 @@ def test_a_bridge_beside_the_switch_has_the_same_token_buckets() -> None:
     with lab(2, rate="8kbit", bridged=True) as made:
         ends = [(made.switch, name) for port in made.interfaces for name in (port, f"bridge-{port}")]
         ends += [(host, name) for host in made.namespaces for name in ("eth0", "eth1")]
-        taken = {accepted(namespace, name, 400) for namespace, name in ends}
-        assert len(taken) == 1 and 96 <= taken.pop() < 400
+        taken = [accepted(namespace, name, 400) for namespace, name in ends]
+        assert 96 <= min(taken) <= max(taken) < 400
+        assert max(taken) - min(taken) <= 3  # of 1000 bytes: what the buckets get in as many seconds
 
 
 @pytest.mark.root

@@ -14,7 +14,7 @@ from weir.cli import app
 from weir.host_agent.transport.codec import Column, Packet
 from weir.pcap.frames import read_frames
 from weir.pcap.rounds import Trace
-from weir.wire.definition import GROUP_LANES, NO_BLOCK, UDP_PORT, Op, PacketType
+from weir.wire.definition import GROUP_LANES, NO_BLOCK, UDP_PORT, Flag, Op, PacketType
 
 
 def contribution(
@@ -97,6 +97,26 @@ def test_a_wrong_result_is_called_wrong(capture: Path, packets: list[Packet], wr
 def test_a_right_result_with_lanes_that_were_released_is_right(capture: Path) -> None:
     write(capture, contribution(0, 1), contribution(1, 2), result(0, 1, included=0b01))
     assert run(capture)[0] == 0
+
+
+@pytest.mark.parametrize("wanted", [0, 1])
+def test_a_result_for_one_worker_is_right_without_lanes_at_the_other(capture: Path, wanted: int) -> None:
+    bare = {"groups": {}, "flags": Flag.PROTECTED | Flag.ELSEWHERE}
+    results = [result(worker, 3, included=0b11) for worker in (0, 1)]
+    results[1 - wanted] = replace(results[1 - wanted], **bare)
+    write(capture, contribution(0, 1), contribution(1, 2), *results)
+    assert run(capture)[0] == 0
+    write(capture, contribution(0, 1), contribution(1, 4), *results)
+    status, output = run(capture)
+    assert status == 1 and "256 lanes are not ADD of the contributions'" in output
+
+
+def test_workers_in_different_operations_are_told(capture: Path) -> None:
+    disagreed = replace(result(0, 3, included=0b11), groups={}, flags=Flag.PROTECTED | Flag.DISAGREE)
+    write(capture, contribution(0, 1), contribution(1, 2), disagreed)
+    status, output = run(capture)
+    assert status == 1 and "the workers are in different operations" in output
+    assert "lanes are not" not in output
 
 
 def test_a_capture_that_began_late_is_not_called_wrong(capture: Path) -> None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from weir.host_agent.transport.codec import Packet
 from weir.pcap.frames import CapturedFrame
-from weir.wire.definition import GROUP_LANES, MAX_CHILDREN, NO_BLOCK, SLOT_LANES, Op, PacketType
+from weir.wire.definition import GROUP_LANES, MAX_CHILDREN, NO_BLOCK, SLOT_LANES, Flag, Op, PacketType
 
 _Lanes = npt.NDArray[np.uint32]
 _COMBINE: Final = {Op.ADD: np.add, Op.MAX: np.maximum, Op.OR: np.bitwise_or}
@@ -55,7 +55,8 @@ class Round:
     results: list[PacketSeen] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     lanes: dict[int, _Lanes] = field(default_factory=dict, repr=False)
-    result: tuple[Packet, _Lanes] | None = field(default=None, repr=False)
+    result: Packet | None = field(default=None, repr=False)
+    sums: _Lanes | None = field(default=None, repr=False)
 
     @property
     def began(self) -> float:
@@ -131,17 +132,22 @@ class Trace:
 
     def _add_result(self, found: Round, seen: CapturedFrame, packet: Packet) -> None:
         found.results.append(_note(seen, packet, found.results))
-        lanes = _lanes(packet)
         if found.result is None:
-            found.result = (packet, lanes)
-            found.wrong += _check(found, packet, lanes)
+            found.result = packet
+            found.wrong += _check_nexts(found, packet)
+            if packet.flags & Flag.DISAGREE:
+                found.wrong.append("the workers are in different operations")
+        first, lanes = found.result, _lanes(packet)
+        differs = (first.columns, first.included) != (packet.columns, packet.included)
+        if packet.flags & (Flag.ELSEWHERE | Flag.DISAGREE):
+            differs = differs or bool(packet.groups)
+        elif found.sums is None:
+            found.sums = lanes
+            found.wrong += _check_sums(found, packet, lanes)
             found.lanes.clear()
-            return
-        first, first_lanes = found.result
-        if not np.array_equal(lanes, first_lanes) or (first.columns, first.included) != (
-            packet.columns,
-            packet.included,
-        ):
+        else:
+            differs = differs or not np.array_equal(lanes, found.sums)
+        if differs:
             found.wrong.append(f"the result for worker {packet.worker} differs from that for {first.worker}")
 
 
@@ -167,20 +173,23 @@ def _lanes(packet: Packet) -> _Lanes:
     return lanes
 
 
-def _check(found: Round, result: Packet, lanes: _Lanes) -> list[str]:
-    """Return what is wrong with the first result of a round, as far as the capture can tell."""
-    wrong = []
-    first = {p.worker: p for p in found.contributions if p.copy == 1}
+def _check_sums(found: Round, result: Packet, lanes: _Lanes) -> list[str]:
+    """Return what is wrong with the sums of a round, as far as the capture can tell."""
     included = [worker for worker in range(MAX_CHILDREN) if result.included >> worker & 1]
     everybody = result.count == len(included)  # else workers of other racks are in the sums
-    if everybody and all(worker in found.lanes for worker in included):
-        expected = np.zeros(SLOT_LANES, np.uint32)
-        for worker in included:
-            expected = _COMBINE[found.op](expected, found.lanes[worker])
-        if not np.array_equal(expected, lanes):
-            wrong.append(
-                f"{int((expected != lanes).sum())} lanes are not {found.op.name} of the contributions'"
-            )
+    if not everybody or any(worker not in found.lanes for worker in included):
+        return []
+    expected = np.zeros(SLOT_LANES, np.uint32)
+    for worker in included:
+        expected = _COMBINE[found.op](expected, found.lanes[worker])
+    wrong = int((expected != lanes).sum())
+    return [f"{wrong} lanes are not {found.op.name} of the contributions'"] if wrong else []
+
+
+def _check_nexts(found: Round, result: Packet) -> list[str]:
+    """Return what is wrong with the blocks that the first result of a round asks for next."""
+    wrong = []
+    first = {p.worker: p for p in found.contributions if p.copy == 1}
     for index, column in enumerate(result.columns):
         nexts = [n for p in first.values() if (n := p.columns[index].next) is not None]
         if nexts and column.next > min(nexts):
