@@ -7,7 +7,6 @@ start does not count. The entries are put into the program as constant ones, so 
 """
 
 import json
-import socket
 import struct
 import subprocess
 import time
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from weir.bench.ports import free_port
 from weir.child import tied
 from weir.softswitch.state.entry import Entry, Exact, Lpm, Match, Range, Ternary
 
@@ -77,7 +77,7 @@ def rate(program: Any, frames: Sequence[bytes], ports: int, folder: Path) -> flo
         _write(folder / f"{port}_in.pcap", frames if port == 1 else ())
         (folder / f"{port}_out.pcap").unlink(missing_ok=True)
     interfaces = [word for port in range(ports) for word in ("-i", f"{port}@{folder / str(port)}")]
-    general = ["--use-files", "0", "--thrift-port", str(_free_port()), "--device-id", "0"]
+    general = ["--use-files", "0", "--thrift-port", str(free_port()), "--device-id", "0"]
     notifications = ["--notifications-addr", f"ipc://{folder / 'notifications'}"]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
@@ -121,10 +121,3 @@ def _write(path: Path, frames: Sequence[bytes]) -> None:
         file.write(_HEADER)
         for frame in frames:
             file.write(struct.pack("<IIII", 0, 0, len(frame), len(frame)) + frame)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

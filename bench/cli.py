@@ -87,6 +87,14 @@ def _begin(name: str, doing: str) -> None:
     typer.echo(f"weir bench {name}: {doing} ...", err=True)
 
 
+Rates = Annotated[
+    list[str] | None,
+    typer.Option(
+        callback=_rates,
+        help="Rate of the shaped links, such as 100mbit; may be given more than once. Default: 200mbit.",
+    ),
+]
+
 Density = Annotated[
     float,
     typer.Option(
@@ -213,13 +221,7 @@ def allreduce(
             help="Share of blocks that are not zero; may be given more than once. Default: 1, 0.1, 0.01.",
         ),
     ] = None,
-    rate: Annotated[
-        list[str] | None,
-        typer.Option(
-            callback=_rates,
-            help="Rate of the shaped links, such as 100mbit; may be given more than once. Default: 200mbit.",
-        ),
-    ] = None,
+    rate: Rates = None,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 5,
     overlap: Annotated[bool, typer.Option(help="Give all ranks the same non-zero blocks.")] = False,
     lane_bits: Annotated[
@@ -249,13 +251,7 @@ def allreduce(
 def fsdp(
     workers: Workers = 4,
     width: Annotated[int, typer.Option(min=8, help="Width of the four linear layers.")] = 1024,
-    rate: Annotated[
-        list[str] | None,
-        typer.Option(
-            callback=_rates,
-            help="Rate of the shaped links, such as 100mbit; may be given more than once. Default: 200mbit.",
-        ),
-    ] = None,
+    rate: Rates = None,
     repeats: Annotated[int, typer.Option(min=1, help="Steps, after one that warms up.")] = 5,
     lane_bits: Annotated[
         list[int] | None,

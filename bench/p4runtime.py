@@ -7,7 +7,6 @@ made before the clock starts; replies are parsed while it runs.
 
 import contextlib
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import Any, Final
 from google.protobuf import text_format
 from rich.console import Console
 
+from weir.bench.ports import free_port
 from weir.bench.table import show, spread
 from weir.child import tied
 from weir.native.scratch import scratch_folder
@@ -143,7 +143,7 @@ def _switch(kind: str) -> Iterator[Session]:
         address = f"unix:{folder}/grpc"
         if kind == "BMv2":
             # Its Thrift port must be free; nobody speaks to it.
-            options = ["--no-p4", "--device-id", "1", "--thrift-port", str(_free_port())]
+            options = ["--no-p4", "--device-id", "1", "--thrift-port", str(free_port())]
             command = ["simple_switch_grpc", *options, "--", "--grpc-server-addr", address]
         else:
             command = [sys.executable, "-m", "weir.softswitch", "--grpc", address]
@@ -154,11 +154,6 @@ def _switch(kind: str) -> Iterator[Session]:
         finally:
             process.kill()
             process.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 def _session(address: str, process: "subprocess.Popen[bytes]") -> Session:

@@ -2,12 +2,12 @@
 """Processes of a benchmark, one a rank, that print what they measured."""
 
 import json
-import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from weir.bench.ports import free_port
 from weir.child import end, spawn, wait_for_all
 from weir.native.scratch import scratch_folder
 
@@ -20,7 +20,7 @@ def run_ranks(module: str, argument: str, workers: int, start: Start) -> list[An
     Raises:
         ChildError: a rank failed; with what it said.
     """
-    port = _free_port()
+    port = free_port()
     with scratch_folder("bench") as folder:
         processes: list[subprocess.Popen[bytes]] = []
         try:
@@ -31,14 +31,6 @@ def run_ranks(module: str, argument: str, workers: int, start: Start) -> list[An
         finally:
             end(processes)
         return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(workers)]
-
-
-def _free_port() -> int:
-    """Return a TCP port that nobody listens on now (in a namespace of its own, any port is free)."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _rank(

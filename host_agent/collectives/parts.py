@@ -7,10 +7,10 @@ some blocks at a time: then the links of all ranks are in use all the time, not 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.communicator import Audience, Communicator, fitting_block
@@ -45,19 +45,20 @@ class Parts:
         unit = ROOMY if max(counts, default=0) >= ROOMY else block * in_lane
         return cls(tuple(counts), tuple(audience), block, unit)
 
-    @property
-    def units(self) -> npt.NDArray[np.intp]:
-        """Return which part each unit of the vector is of."""
-        lengths = [-(-count // self.unit) for count in self.counts]
-        everyone = np.arange(len(lengths))
-        if len(set(lengths)) == 1:
-            return np.tile(everyone, lengths[0])
-        return np.repeat(everyone, lengths)
+    @cached_property
+    def lengths(self) -> list[int]:
+        """Return the units of each part."""
+        return [-(-count // self.unit) for count in self.counts]
+
+    @cached_property
+    def take_turns(self) -> bool:
+        """Return whether a unit of each part follows one of the part before."""
+        return len(set(self.lengths)) == 1
 
     @property
     def size(self) -> int:
         """Return the elements of the vector."""
-        return self.unit * sum(-(-count // self.unit) for count in self.counts)
+        return self.unit * sum(self.lengths)
 
     def join(self, parts: Sequence[torch.Tensor | None], dtype: torch.dtype) -> torch.Tensor:
         """Return the flat vector of the parts, of zeros where they are None."""
@@ -77,9 +78,14 @@ class Parts:
     def locate(self, element: int) -> tuple[int, int]:
         """Return the part that an element of the vector is in, and which one of it."""
         unit, within = divmod(element, self.unit)
-        units = self.units
-        before = int(np.count_nonzero(units[:unit] == units[unit]))
-        return int(units[unit]), before * self.unit + within
+        if self.take_turns:
+            before, part = divmod(unit, len(self.counts))
+            return part, before * self.unit + within
+        for part, length in enumerate(self.lengths):
+            if unit < length:
+                return part, unit * self.unit + within
+            unit -= length
+        raise IndexError(f"the vector has {self.size} elements")
 
     def of_blocks(self, lanes: int, planes: int = 1, block: int | None = None) -> Audience:
         """Return who wants each block of so many lanes.
@@ -87,13 +93,16 @@ class Parts:
         The lanes are ``planes`` vectors one after another, in each of which the units have their proportion.
         """
         in_unit = lanes * self.unit // (planes * self.size * (block or self.block))
-        return np.tile(np.repeat(np.array(self.audience, np.int16)[self.units], in_unit), planes)
+        parts = np.array(self.audience, np.int16)
+        units = np.tile(parts, self.lengths[0]) if self.take_turns else np.repeat(parts, self.lengths)
+        return np.tile(np.repeat(units, in_unit), planes)
 
     def _places(self, index: int) -> slice:
         """Return where the units of a part are."""
-        places = np.flatnonzero(self.units == index)
-        step = int(places[1] - places[0]) if places.size > 1 else 1
-        return slice(int(places[0]), int(places[-1]) + 1, step) if places.size else slice(0, 0)
+        if self.take_turns:
+            return slice(index, None, len(self.counts))
+        start = sum(self.lengths[:index])
+        return slice(start, start + self.lengths[index])
 
 
 def reduce(communicator: Communicator, lanes: Lanes, op: Op, parts: Parts | None, planes: int = 1) -> Lanes:

@@ -195,29 +195,28 @@ class TableStore:
     ) -> bool:
         """Replace entries as `modify_packed` does; do nothing, and return False, if one is not there."""
         with self._native.control:
-            stored = self._stored
-            try:
-                handles = [stored[key].handle for key in keys]
-            except KeyError:
+            if (handles := self._handles(keys)) is None:
                 return False
             self._native.modify_all(self._number, handles, actions, b"".join(args))
-            stored.update(zip(keys, map(PackedEntry, keys, actions, args, wires, handles), strict=True))
+            self._stored.update(zip(keys, map(PackedEntry, keys, actions, args, wires, handles), strict=True))
         return True
 
     def delete_all(self, keys: Sequence[bytes]) -> bool:
         """Remove entries as `delete_packed` does; do nothing, and return False, if one is not there."""
         with self._native.control:
-            stored = self._stored
-            if len(set(keys)) < len(keys):
-                return False
-            try:
-                handles = [stored[key].handle for key in keys]
-            except KeyError:
+            if len(set(keys)) < len(keys) or (handles := self._handles(keys)) is None:
                 return False
             self._native.remove_all(self._number, handles)
             for key in keys:
-                del stored[key]
+                del self._stored[key]
         return True
+
+    def _handles(self, keys: Sequence[bytes]) -> list[int] | None:
+        """Return the handles of the entries with these packed keys; None if one is not there."""
+        try:
+            return [self._stored[key].handle for key in keys]
+        except KeyError:
+            return None
 
     def packed_entry(self, key: bytes) -> PackedEntry:
         """Return the entry with this packed key; NOT_FOUND without one."""

@@ -7,12 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from tests.host_agent.transport.answers import combine
+from tests.simulator.reductions import (
+    BLOCK,
+    MS,
+    Lanes,
+    check_exact,
+    delivered,
+    network_faults,
+    submit,
+    vectors,
+)
 from weir.controller.qos import ClassSpec, Qos
 from weir.controller.tables import spraying
 from weir.controller.topology import Topology, leaf_spine
@@ -22,22 +30,17 @@ from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.simulator.background import Background, IncastBursts
-from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.simulator.ring import Ring
 from weir.simulator.trace import Trace
 from weir.softswitch.dataplane.pcap import read_capture
 from weir.softswitch.runtime.queueing import Queueing
-from weir.wire.definition import MAGNITUDE_CLASSES, UDP_PORT, Flag, Op, Treatment, dscp
+from weir.wire.definition import MAGNITUDE_CLASSES, UDP_PORT, Flag, Treatment, dscp
 
-MS = 1_000_000
-BLOCK = 256
 UNLIMITED = LinkSpec(None, Faults(delay=1_000))
 FAST = LinkSpec(1_000_000_000, Faults(delay=1_000))
 SLOW = LinkSpec(100_000_000, Faults(delay=1_000))
-
-Lanes = npt.NDArray[np.uint32]
 
 
 def two_tiers(racks: int, spines: int, hosts: int, **qos: Any) -> Topology:
@@ -48,37 +51,13 @@ def everybody(topology: Topology) -> list[str]:
     return [host.name for host in topology.hosts]
 
 
-def vectors(seed: int, workers: int, blocks: int) -> list[Lanes]:
-    rng = np.random.default_rng(seed)
-    return [rng.integers(0, 2**32, blocks * BLOCK, dtype=np.uint32) for _ in range(workers)]
-
-
-def submit(job: Allocation, arrays: list[Lanes], service: ServiceClass = LOSSLESS) -> list[Lanes]:
-    """Begin to reduce copies of the vectors, which are returned."""
-    copies = [array.copy() for array in arrays]
-    for worker, lanes in zip(job.workers, copies, strict=True):
-        worker.submit(Work(Op.ADD, BLOCK, lanes, service=service))
-    return copies
-
-
-def check_exact(before: list[Lanes], after: list[Lanes]) -> None:
-    expected = combine(Op.ADD, before)
-    for result in after:
-        np.testing.assert_array_equal(result, expected)
-
-
 def check_bounded(before: list[Lanes], after: list[Lanes], job: Allocation, budget: int) -> None:
     """Every replica holds the sum of all but what came back, which is within the budget."""
-    included = []
-    for lanes, worker in zip(before, job.workers, strict=True):
+    for worker in job.workers:
         report = worker.reports[-1]
         assert report.missing.tolist() == [report.returned.lanes]
         assert report.returned.lanes <= budget
-        rest = lanes.copy()
-        for number, values in zip(report.given_back.blocks, report.given_back.lanes, strict=True):
-            rest[number * BLOCK : (number + 1) * BLOCK] -= values
-        included.append(rest)
-    check_exact(included, after)
+    check_exact(delivered(before, job), after)
 
 
 def treated(network: Network, treatment: Treatment, pipeline: str = "WeirIngress.queueing") -> int:
@@ -156,7 +135,6 @@ def test_a_trace_can_be_read_and_is_in_order(tmp_path: Path) -> None:
 
 # -- exactness -----------------------------------------------------------------------------------------
 
-probabilities = st.sampled_from([0.0, 0.01, 0.1, 0.3])
 networks = st.fixed_dictionaries(
     {
         "racks": st.integers(1, 4),
@@ -165,17 +143,7 @@ networks = st.fixed_dictionaries(
         "slots": st.one_of(st.integers(1, 4), st.integers(1, 64)),
         "seed": st.integers(0, 2**32 - 1),
         "rate": st.sampled_from([None, 100_000_000]),
-        "faults": st.builds(
-            Faults,
-            delay=st.sampled_from([1_000, 1 * MS]),
-            jitter=st.sampled_from([0, 100_000, 20 * MS]),
-            loss=probabilities,
-            duplicate=probabilities,
-            late=st.sampled_from([0.0, 0.05]),
-            lateness=st.sampled_from([100 * MS, 2_000 * MS]),
-            trim=probabilities,
-            mark=probabilities,
-        ),
+        "faults": network_faults,
         "first_round": st.sampled_from([1, 2**32 - 3]),
         "bounded": st.booleans(),
         "dies": st.sampled_from([None, 1, 1 * MS, 20 * MS, 300 * MS]),  # the first spine, when

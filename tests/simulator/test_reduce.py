@@ -14,13 +14,14 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from tests.host_agent.transport.answers import combine
+from tests.simulator.reductions import check_wanted
 from weir.host_agent.transport.report import ReduceReport
 from weir.simulator.entries import aggregation
 from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.rack import Rack
 from weir.softswitch.switch import Switch
-from weir.wire.definition import AUDIENCE_EXCEPT, WHOLE_PATH, Op
+from weir.wire.definition import AUDIENCE_EXCEPT, Op
 
 MS = 1_000_000
 REDUCES = 4  # one after the other in each example, without waiting for the slowest worker
@@ -122,12 +123,7 @@ def test_whoever_wants_a_block_gets_exactly_its_result(
             running.run()
             expected = combine(op, vectors)
             for worker, lanes in enumerate(after):
-                only, but = (
-                    audiences == worker,
-                    (audiences & AUDIENCE_EXCEPT != 0) & (audiences & WHOLE_PATH != worker),
-                )
-                wanted = np.repeat(only | but, block)[: lanes.size]
-                assert np.array_equal(lanes[wanted], expected[wanted])
+                check_wanted(audiences, worker, block, lanes, expected)
 
 
 def test_all_of_it_follows_from_the_seed(switch: Switch, job_ids: Iterator[int]) -> None:

@@ -3,64 +3,50 @@
 workers.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from tests.host_agent.transport.answers import combine
+from tests.simulator.reductions import (
+    BLOCK,
+    MS,
+    Lanes,
+    check_exact,
+    check_wanted,
+    delivered,
+    network_faults,
+    submit,
+    vectors,
+)
 from weir.controller.qos import Qos
 from weir.controller.topology import Topology, leaf_spine_core
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
-from weir.simulator.host import Work
 from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
-from weir.wire.definition import AUDIENCE_EXCEPT, WHOLE_PATH, Op
+from weir.wire.definition import AUDIENCE_EXCEPT, Op
 
-MS = 1_000_000
-BLOCK = 256
 BUDGET = 3 * BLOCK
-
-Lanes = npt.NDArray[np.uint32]
 
 
 def three_tiers(pods: int, racks: int, spines: int, cores: int, hosts: int) -> Topology:
     return leaf_spine_core(pods, racks, spines, cores, hosts, qos=Qos(spray="random"))
 
 
-def vectors(seed: int, workers: int, blocks: int) -> list[Lanes]:
-    rng = np.random.default_rng(seed)
-    return [rng.integers(0, 2**32, blocks * BLOCK, dtype=np.uint32) for _ in range(workers)]
-
-
-def submit(job: Allocation, arrays: list[Lanes], service: ServiceClass = LOSSLESS) -> list[Lanes]:
-    """Begin to reduce copies of the vectors, which are returned."""
-    copies = [array.copy() for array in arrays]
-    for worker, lanes in zip(job.workers, copies, strict=True):
-        worker.submit(Work(Op.ADD, BLOCK, lanes, service=service))
-    return copies
-
-
 def check(before: list[Lanes], after: list[Lanes], job: Allocation, budget: int = 0) -> None:
     """Every replica holds the sum of all but what came back, which is within the budget; books agree."""
-    kept = []
-    for lanes, worker in zip(before, job.workers, strict=True):
+    for worker in job.workers:
         report = worker.reports[-1]
         assert report.entered == report.included + report.returned
         assert report.returned.lanes <= budget
-        rest = lanes.copy()
-        for number, values in zip(report.given_back.blocks, report.given_back.lanes, strict=True):
-            rest[number * BLOCK : (number + 1) * BLOCK] -= values
-        kept.append(rest)
-    expected = combine(Op.ADD, kept)
-    for result in after:
-        np.testing.assert_array_equal(result, expected)
+    check_exact(delivered(before, job), after)
 
 
-probabilities = st.sampled_from([0.0, 0.01, 0.1, 0.3])
 deaths = st.tuples(
     st.sampled_from(["spine1", "spine3", "core1"]),
     st.sampled_from([1, 100_000, 1 * MS, 20 * MS, 300 * MS]),  # when
@@ -74,17 +60,7 @@ networks = st.fixed_dictionaries(
         "slots": st.one_of(st.integers(1, 4), st.integers(1, 40)),
         "seed": st.integers(0, 2**32 - 1),
         "rate": st.sampled_from([None, 100_000_000]),
-        "faults": st.builds(
-            Faults,
-            delay=st.sampled_from([1_000, 1 * MS]),
-            jitter=st.sampled_from([0, 100_000, 20 * MS]),
-            loss=probabilities,
-            duplicate=probabilities,
-            late=st.sampled_from([0.0, 0.05]),
-            lateness=st.sampled_from([100 * MS, 2_000 * MS]),
-            trim=probabilities,
-            mark=probabilities,
-        ),
+        "faults": network_faults,
         "first_round": st.sampled_from([1, 2**32 - 3]),
         "bounded": st.booleans(),
         "death": st.none() | deaths,
@@ -92,10 +68,9 @@ networks = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, print_blob=True, suppress_health_check=list(HealthCheck))
-@given(shape=networks)
-def test_three_tiers_sum_exactly_what_they_include_whatever_happens(shape: dict[str, Any]) -> None:
-    note(f"{shape!r}")
+@contextlib.contextmanager
+def running(shape: dict[str, Any]) -> Iterator[tuple[Network, Allocation]]:
+    """Yield a network of this shape, with a job of all its hosts, in which the death will happen."""
     topology = three_tiers(shape["pods"], shape["racks"], 2, 2, shape["hosts"])
     link = LinkSpec(shape["rate"], shape["faults"])
     with Network(topology, seed=shape["seed"], link=link) as network:
@@ -105,8 +80,16 @@ def test_three_tiers_sum_exactly_what_they_include_whatever_happens(shape: dict[
             who, when, noticed = shape["death"]
             network.clock.at(when, network.kill, who)
             network.clock.at(when + noticed, network.program)
+        yield network, job
+
+
+@settings(max_examples=150, print_blob=True, suppress_health_check=list(HealthCheck))
+@given(shape=networks)
+def test_three_tiers_sum_exactly_what_they_include_whatever_happens(shape: dict[str, Any]) -> None:
+    note(f"{shape!r}")
+    with running(shape) as (network, job):
         for step in range(3):
-            before = vectors(shape["seed"] + step, len(names), 10)
+            before = vectors(shape["seed"] + step, len(job.workers), 10)
             bounded = shape["bounded"] and step != 1
             service = ServiceClass(layer=step, budgets=np.array([BUDGET], np.uint64)) if bounded else LOSSLESS
             after = submit(job, before, service)
@@ -119,29 +102,17 @@ def test_three_tiers_sum_exactly_what_they_include_whatever_happens(shape: dict[
 def test_whoever_wants_a_block_gets_exactly_its_result_whatever_happens(shape: dict[str, Any]) -> None:
     """Some blocks are for one worker, some for all but one."""
     note(f"{shape!r}")
-    topology = three_tiers(shape["pods"], shape["racks"], 2, 2, shape["hosts"])
     rng = np.random.default_rng(shape["seed"])
-    with Network(topology, seed=shape["seed"], link=LinkSpec(shape["rate"], shape["faults"])) as network:
-        names = [host.name for host in topology.hosts]
-        job = network.admit(names, slots=shape["slots"], first_round=shape["first_round"])
-        if shape["death"] is not None and shape["death"][0] in network.nodes:
-            who, when, noticed = shape["death"]
-            network.clock.at(when, network.kill, who)
-            network.clock.at(when + noticed, network.program)
+    with running(shape) as (network, job):
         for step in range(3):
-            before = vectors(shape["seed"] + step, len(names), 12)
+            before = vectors(shape["seed"] + step, len(job.workers), 12)
             audiences = np.repeat(rng.choice(job.paths, 4), 3).astype(np.uint16)
             audiences[rng.random(12) < 0.5] |= AUDIENCE_EXCEPT
-            after = [lanes.copy() for lanes in before]
-            for worker, lanes in zip(job.workers, after, strict=True):
-                worker.submit(Work(Op.ADD, BLOCK, lanes, audiences=audiences))
+            after = submit(job, before, audiences=audiences)
             network.run(lambda: job.idle)
             expected = combine(Op.ADD, before)
             for path, lanes in zip(job.paths, after, strict=True):
-                only = audiences == path
-                but = (audiences & AUDIENCE_EXCEPT != 0) & (audiences & WHOLE_PATH != path)
-                wanted = np.repeat(only | but, BLOCK)
-                np.testing.assert_array_equal(lanes[wanted], expected[wanted])
+                check_wanted(audiences, path, BLOCK, lanes, expected)
 
 
 @pytest.mark.parametrize("who", ["spine1", "core1"])
