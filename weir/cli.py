@@ -47,6 +47,7 @@ _COMMANDS: Final = {
     ),
     "status": _Command("weir.controller.cli", "status", "Show switches, ports, jobs and what was counted."),
     "pcap": _Command("weir.pcap.cli", "pcap", "Print the rounds in a capture file.", ("train",)),
+    "audit": _Command("weir.pcap.cli", "audit", "Check captures against the protocol's rules.", ("train",)),
     "calibrate": _Command(
         "weir.calibrate.cli",
         "calibrate",

@@ -14,7 +14,18 @@ from weir.cli import app
 from weir.host_agent.transport.codec import Column, Packet
 from weir.pcap.frames import read_frames
 from weir.pcap.rounds import Trace
-from weir.wire.definition import GROUP_LANES, NO_BLOCK, UDP_PORT, Flag, Op, PacketType
+from weir.wire.definition import (
+    ECT,
+    GROUP_LANES,
+    NO_BLOCK,
+    NOT_ECT,
+    RELIABLE_DSCP,
+    UDP_PORT,
+    Flag,
+    Op,
+    PacketType,
+    dscp,
+)
 
 
 def contribution(
@@ -22,7 +33,8 @@ def contribution(
 ) -> Packet:
     groups = {} if lanes is None else dict.fromkeys(range(8), (lanes,) * GROUP_LANES)
     columns = (Column(block=slot, next=following),)
-    return Packet(PacketType.CONTRIBUTION, Op.ADD, 8, 7, worker, slot, round_, columns, groups)
+    count = int(lanes is not None)
+    return Packet(PacketType.CONTRIBUTION, Op.ADD, 8, 7, worker, slot, round_, columns, groups, count=count)
 
 
 def result(worker: int, lanes: int, included: int, following: int = NO_BLOCK, **where: int) -> Packet:
@@ -33,7 +45,10 @@ def result(worker: int, lanes: int, included: int, following: int = NO_BLOCK, **
 def frame(packet: Packet) -> Ether:
     up = packet.type is PacketType.CONTRIBUTION
     udp = UDP(sport=9000, dport=UDP_PORT) if up else UDP(sport=UDP_PORT, dport=9000)
-    return Ether() / IP(dst="10.0.0.254") / udp / packet.encode()
+    ends = ["10.0.0.1", "10.0.0.254"] if up else ["10.0.0.254", "10.0.0.1"]
+    ecn = ECT if packet.flags & Flag.PROTECTED or not packet.groups else NOT_ECT
+    code = dscp(packet.layer, packet.magnitude) if packet.groups else RELIABLE_DSCP
+    return Ether() / IP(src=ends[0], dst=ends[1], tos=code << 2 | ecn) / udp / packet.encode()
 
 
 @pytest.fixture
@@ -80,11 +95,11 @@ def test_a_round_is_told_from_first_packet_to_result(capture: Path) -> None:
     [
         ([result(0, 4, included=0b11)], "256 lanes are not ADD of the contributions'"),
         ([result(0, 2, included=0b01)], "256 lanes are not ADD of the contributions'"),
-        ([result(0, 3, included=0b11, following=8)], "column 0 asks for 8 next, a worker announced 6"),
-        ([result(0, 3, included=0b11)], "column 0 asks for nothing next, a worker announced 6"),
+        ([result(0, 3, included=0b11, following=8)], "column 0 asks for 8 next, 6 was announced"),
+        ([result(0, 3, included=0b11)], "column 0 asks for nothing next, 6 was announced"),
         (
             [result(0, 3, included=0b11, following=6), result(1, 2, included=0b11, following=6)],
-            "the result for worker 1 differs from that for 0",
+            "the result for child 1 differs from that for 0",
         ),
     ],
 )
@@ -102,7 +117,7 @@ def test_a_right_result_with_lanes_that_were_released_is_right(capture: Path) ->
 @pytest.mark.parametrize("wanted", [0, 1])
 def test_a_result_for_one_worker_is_right_without_lanes_at_the_other(capture: Path, wanted: int) -> None:
     bare = {"groups": {}, "flags": Flag.PROTECTED | Flag.ELSEWHERE}
-    results = [result(worker, 3, included=0b11) for worker in (0, 1)]
+    results = [replace(result(worker, 3, included=0b11), audience=wanted) for worker in (0, 1)]
     results[1 - wanted] = replace(results[1 - wanted], **bare)
     write(capture, contribution(0, 1), contribution(1, 2), *results)
     assert run(capture)[0] == 0
@@ -144,7 +159,7 @@ def test_other_and_malformed_frames_are_counted(capture: Path) -> None:
     trace = Trace.of(read_frames(capture))
     assert trace.other == 2
     assert [problem for _, problem in trace.malformed] == ["1 bytes: a Weir header has 28"]
-    assert "2 frames are not Weir's" in run(capture)[1]
+    assert "2 frames are not of the slot protocol" in run(capture)[1]
 
 
 def test_pcapng_with_port_names_and_vlan_tags(capture: Path) -> None:

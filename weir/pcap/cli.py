@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir pcap FILE``."""
+"""``weir pcap FILE`` and ``weir audit FILE...``."""
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Annotated
 
@@ -26,8 +27,9 @@ def pcap(
 ) -> None:
     """Print the rounds in a capture: the blocks that each worker sent, those asked for next, and the results.
 
-    Every result is checked against the contributions in the capture. The exit status is 1 when one is wrong.
+    Every round is checked as `weir audit` does. The exit status is 1 when a rule was broken.
     """
+    from weir.pcap.audit import PacketAudit
     from weir.pcap.frames import CaptureError, read_frames
     from weir.pcap.rounds import Round, Trace
     from weir.pcap.view import LEGEND, round_lines, summary_table
@@ -40,20 +42,57 @@ def pcap(
             and (worker is None or any(packet.worker == worker for packet in packets))
         )
 
+    trace, audit = Trace(), PacketAudit()
     try:
         with Console(stderr=True).status(f"reading {file}"):
-            trace = Trace.of(read_frames(file))
+            for seen in read_frames(file):
+                trace.add(seen)
+                audit.add(seen)
+            audit.finish()
     except CaptureError as error:
         typer.echo(f"weir pcap: {error}", err=True)
         raise typer.Exit(2) from None
     console = Console()
+    wrong: dict[tuple[str, int, int, int], list[str]] = defaultdict(list)
+    for finding in audit.report.findings:
+        if finding.round is not None:
+            wrong[finding.round].append(finding.text)
     rounds = [found for found in trace.rounds if wanted(found)]
     for found in rounds[:limit]:
-        for line in round_lines(found, trace.rounds[0].began, worker):
+        for line in round_lines(found, trace.rounds[0].began, wrong.get(found.key, ()), worker):
             console.print(line, soft_wrap=True)
     if rounds[:limit]:
         console.print(LEGEND, style="dim")
     if 0 < limit < len(rounds):
         console.print(f"{len(rounds) - limit:,} more rounds; --limit {len(rounds)} prints them all")
-    console.print(summary_table(trace, rounds))
-    raise typer.Exit(1 if any(found.wrong for found in rounds) else 0)
+    console.print(summary_table(trace, rounds, wrong.keys()))
+    raise typer.Exit(1 if any(found.key in wrong for found in rounds) else 0)
+
+
+def audit(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="Captures, pcap or pcapng, of one run.")
+    ],
+    *,
+    limit: Annotated[int, typer.Option(help="Findings to print at most.")] = 20,
+) -> None:
+    """Check captures against the protocol's rules, from packets alone.
+
+    Rounds, masks, sums (added up again from the payloads, at every switch), audiences, classes and ECN, what
+    is trimmed, and the settlements of flows. Where interfaces are called "A > B", one for each direction of a
+    link, also who goes first on a link and how evenly packets are sprayed.
+
+    The exit status is 1 when a rule was broken; each finding names the frames by file and number.
+    """
+    from weir.pcap.audit import PacketAudit
+    from weir.pcap.audit.view import report_view
+    from weir.pcap.frames import CaptureError
+
+    try:
+        with Console(stderr=True).status("reading"):
+            report = PacketAudit.of_files(files).report
+    except CaptureError as error:
+        typer.echo(f"weir audit: {error}", err=True)
+        raise typer.Exit(2) from None
+    Console().print(report_view(report, limit), soft_wrap=True)
+    raise typer.Exit(1 if report.findings else 0)

@@ -4,11 +4,15 @@
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any, Final
 
+from weir.host_agent.flows.codec import FlowPacket
+from weir.host_agent.flows.codec import decode as decode_flow
+from weir.host_agent.flows.verdict import FlowVerdict
 from weir.host_agent.transport.codec import CodecError, Packet
-from weir.wire.definition import UDP_PORT
+from weir.wire.definition import FLOW_PORT, UDP_PORT
 
 _VLAN_TYPES: Final = (0x8100, 0x88A8)
 _IPV4: Final = 0x0800
@@ -20,18 +24,47 @@ class CaptureError(ValueError):
 
 
 @dataclass(frozen=True)
-class CapturedFrame:
-    """One frame of the capture. Exactly one of ``packet`` and ``problem`` is set for a Weir frame, and
-    neither for any other.
+class Datagram:
+    """Addresses, class and payload of a captured UDP datagram from or to one of Weir's ports."""
 
-    time: seconds, as captured. port: the interface's name in the capture, when it has one. size: bytes.
+    source: str
+    destination: str
+    dscp: int
+    ecn: int
+    flow: bool
+    payload: bytes
+
+
+@dataclass(frozen=True)
+class CapturedFrame:
+    """One frame of the capture.
+
+    Of ``packet``, ``flow`` and ``problem`` exactly one is set for a Weir frame, and none for any other.
+
+    file: name of the capture. number: of the frame in it, from 1. time: seconds, as captured. port: the
+    interface's name in the capture, when it has one. size: bytes. udp: of a Weir frame, what it is in.
     """
 
+    file: str
+    number: int
     time: float
     port: str
     size: int
+    udp: Datagram | None = None
     packet: Packet | None = None
+    flow: FlowPacket | None = None
     problem: str | None = None
+
+    @property
+    def ends(self) -> tuple[str, str] | None:
+        """Return where the frame came from and where it went, of an interface that is called ``A > B``."""
+        here, arrow, there = self.port.partition(" > ")
+        return (here, there) if arrow else None
+
+    @property
+    def place(self) -> str:
+        """Return where the frame is: the file, its number, and the interface if that has a name."""
+        return f"{self.file} #{self.number}" + (f" ({self.port})" if self.port else "")
 
 
 def read_frames(path: Path) -> Iterator[CapturedFrame]:
@@ -45,12 +78,18 @@ def read_frames(path: Path) -> Iterator[CapturedFrame]:
         words = getattr(error, "strerror", None) or error
         raise CaptureError(f"{path}: {words}") from None
     with reader:
-        for frame, about in reader:
-            name = getattr(about, "ifname", None) or b""
-            packet, problem = _weir(frame)
-            yield CapturedFrame(
-                _time(reader, about), name.decode(errors="replace"), len(frame), packet, problem
-            )
+        for number, (data, about) in enumerate(reader, 1):
+            name = (getattr(about, "ifname", None) or b"").decode(errors="replace")
+            yield frame_of(data, str(path), number, _time(reader, about), name)
+
+
+def frame_of(data: bytes, file: str, number: int, time: float, port: str) -> CapturedFrame:
+    """Return an Ethernet frame with what it says."""
+    udp = _datagram(data)
+    if udp is None:
+        return CapturedFrame(file, number, time, port, len(data))
+    packet, flow, problem = _decode(udp)
+    return CapturedFrame(file, number, time, port, len(data), udp, packet, flow, problem)
 
 
 def _time(reader: Any, about: Any) -> float:
@@ -61,19 +100,21 @@ def _time(reader: Any, about: Any) -> float:
     return float(about.sec + about.usec / (1e9 if reader.nano else 1e6))
 
 
-def _weir(frame: bytes) -> tuple[Packet | None, str | None]:
-    """Return the Weir packet in an Ethernet frame, or why there is none where there should be."""
-    payload = udp_payload(frame)
-    if payload is None:
-        return None, None
+def _decode(udp: Datagram) -> tuple[Packet | None, FlowPacket | None, str | None]:
+    """Return the Weir packet in a datagram, or why there is none where there should be."""
+    if udp.flow:
+        flow = decode_flow(udp.payload)
+        if isinstance(flow, FlowVerdict):
+            return None, None, f"{len(udp.payload)} bytes to or from the flow port: {flow.name}"
+        return None, flow, None
     try:
-        return Packet.decode(payload), None
+        return Packet.decode(udp.payload), None, None
     except CodecError as error:
-        return None, str(error)
+        return None, None, str(error)
 
 
-def udp_payload(frame: bytes) -> bytes | None:
-    """Return the payload of an Ethernet/IPv4/UDP frame from or to Weir's port; None of any other frame."""
+def _datagram(frame: bytes) -> Datagram | None:
+    """Return the datagram in an Ethernet/IPv4/UDP frame from or to one of Weir's ports; None of any other."""
     try:
         at = 12
         (kind,) = struct.unpack_from("!H", frame, at)
@@ -85,8 +126,17 @@ def udp_payload(frame: bytes) -> bytes | None:
             return None
         udp = ip + 4 * (frame[ip] & 0xF)
         source, destination, length = struct.unpack_from("!HHH", frame, udp)
+        sender, receiver = struct.unpack_from("!II", frame, ip + 12)
     except (struct.error, IndexError):
         return None
-    if UDP_PORT not in (source, destination):
+    ports = (source, destination)
+    if UDP_PORT not in ports and FLOW_PORT not in ports:
         return None
-    return frame[udp + 8 : udp + length]
+    return Datagram(
+        str(IPv4Address(sender)),
+        str(IPv4Address(receiver)),
+        dscp=frame[ip + 1] >> 2,
+        ecn=frame[ip + 1] & 3,
+        flow=UDP_PORT not in ports,
+        payload=frame[udp + 8 : udp + length],
+    )

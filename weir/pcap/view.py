@@ -2,7 +2,7 @@
 """Rounds as lines, and a capture as a table."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -17,8 +17,10 @@ LEGEND = (
 )
 
 
-def round_lines(found: Round, start: float, worker: int | None = None) -> Iterator[Text]:
-    """Yield a round: a heading, a line per contribution, a line for the result.
+def round_lines(
+    found: Round, start: float, wrong: Iterable[str] = (), worker: int | None = None
+) -> Iterator[Text]:
+    """Yield a round: a heading, a line per contribution, a line for the result, and what is wrong with it.
 
     start: the capture's first time, in seconds. worker: leave out other workers' packets.
     """
@@ -34,7 +36,7 @@ def round_lines(found: Round, start: float, worker: int | None = None) -> Iterat
                 _offset(packet, found), f"  worker {packet.worker:<2} ", _columns(packet), again
             )
     yield from _result_lines(found, worker)
-    for problem in found.wrong:
+    for problem in wrong:
         yield Text(f"{'':14}WRONG: {problem}", "bold red")
 
 
@@ -74,8 +76,13 @@ def _workers(mask: int) -> str:
     return ", ".join(str(worker) for worker in range(32) if mask >> worker & 1) or "nobody (no lanes)"
 
 
-def summary_table(trace: Trace, rounds: list[Round]) -> RenderableType:
-    """Return totals over ``rounds``, a column per job, and what else the capture holds."""
+def summary_table(
+    trace: Trace, rounds: list[Round], wrong: Collection[tuple[str, int, int, int]]
+) -> RenderableType:
+    """Return totals over ``rounds``, a column per job, and what else the capture holds.
+
+    wrong: keys of rounds in which a rule was broken.
+    """
     jobs: dict[int, list[Round]] = defaultdict(list)
     for found in rounds:
         jobs[found.job].append(found)
@@ -83,16 +90,16 @@ def summary_table(trace: Trace, rounds: list[Round]) -> RenderableType:
     table.add_column("")
     for job in sorted(jobs):
         table.add_column(f"job {job:#x}", justify="right")
-    columns = [_totals(jobs[job]) for job in sorted(jobs)]
+    columns = [_totals(jobs[job], wrong) for job in sorted(jobs)]
     for name in columns[0] if columns else ():
         table.add_row(name, *(column[name] for column in columns))
-    notes = [Text(f"{trace.other} frames are not Weir's")] if trace.other else []
+    notes = [Text(f"{trace.other} frames are not of the slot protocol")] if trace.other else []
     if trace.malformed:
         notes.append(Text(f"{len(trace.malformed)} malformed, the first: {trace.malformed[0][1]}", "red"))
     return Group(*([table] if jobs else [Text("no rounds")]), *notes)
 
 
-def _totals(rounds: list[Round]) -> dict[str, str]:
+def _totals(rounds: list[Round], wrong: Collection[tuple[str, int, int, int]]) -> dict[str, str]:
     """Return what one job's rounds come to, by name."""
     up = [packet for found in rounds for packet in found.contributions]
     down = [packet for found in rounds for packet in found.results]
@@ -101,7 +108,7 @@ def _totals(rounds: list[Round]) -> dict[str, str]:
         "slots": str(len({found.slot for found in rounds})),
         "rounds": f"{len(rounds):,}",
         "  with a result": f"{sum(found.complete for found in rounds):,}",
-        "  with a wrong result": f"{sum(bool(found.wrong) for found in rounds):,}",
+        "  in which a rule was broken": f"{sum(found.key in wrong for found in rounds):,}",
         "contributions": f"{len(up):,}",
         "  with lanes": f"{sum(any(c.lanes for c in packet.columns) for packet in up):,}",
         "contributions sent again": f"{sum(packet.copy > 1 for packet in up):,}",

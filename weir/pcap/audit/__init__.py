@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Audit of captures: whether what is on the links keeps the protocol's rules, from packets alone."""
+
+from weir.pcap.audit.audit import PacketAudit
+from weir.pcap.audit.report import Finding, Report, Rule
+
+__all__ = ["Finding", "PacketAudit", "Report", "Rule"]
