@@ -9,6 +9,8 @@ Example::
     model = DistributedDataParallel(model)
     state = weir.torch.HookState(model, sparsifier="topk-block", density=0.05)  # optional: sparsify
     model.register_comm_hook(state, weir.torch.hook)
+
+    layers = weir.torch.LayersFirst(model, optimizer)  # or: the next forward pass begins before all is summed
 """
 
 from typing import TYPE_CHECKING
@@ -22,6 +24,7 @@ from weir.host_agent.torch.backend import register as _register_backend
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.ds_sync import DsSync, NoSlotsError
 from weir.host_agent.torch.hook import HookState, StepStats, hook
+from weir.host_agent.torch.overlap import LayersFirst
 from weir.host_agent.torch.point_to_point import MessageError
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ __all__ = [
     "GroupBrokenError",
     "GroupOptions",
     "HookState",
+    "LayersFirst",
     "LossPolicy",
     "LossPolicyError",
     "MessageError",

@@ -90,6 +90,8 @@ class WeirProcessGroup(SplittableGroup):
         run: Callable[[], Any],
         timeout: timedelta | None = None,
         devices: Sequence[torch.device] = (),
+        *,
+        yields: bool = False,
     ) -> QueuedWork:
         """Queue ``run``, which may use ``collectives``, behind the operations issued before.
 
@@ -98,6 +100,7 @@ class WeirProcessGroup(SplittableGroup):
             timeout: of each reduction in it; None or a negative one, torch's "not set": the group's.
             devices: the CUDA devices it uses. There it runs on streams of the thread's own, behind what the
                 caller's current streams have under way.
+            yields: it lets other operations of the group pass, see ``OperationQueue.passing``.
         """
         limit = timeout if timeout is not None and timeout > timedelta(0) else self._timeout
 
@@ -105,7 +108,7 @@ class WeirProcessGroup(SplittableGroup):
             with self.connection.deadline(limit):
                 return run()
 
-        return submit(self.connection.operations, guarded, devices)
+        return submit(self.connection.operations, guarded, devices, group=self.connection, yields=yields)
 
     def _queue(self, opts: Any, run: Callable[[Any, Any], None], outputs: Any, inputs: Any) -> QueuedWork:
         """Queue ``run(outputs, inputs)``, both in host memory, which overwrites ``outputs``, its result.

@@ -72,12 +72,20 @@ class QueuedWork(Work):
 
 
 def submit(
-    operations: OperationQueue, run: Callable[[], Any], devices: Sequence[torch.device] = ()
+    operations: OperationQueue,
+    run: Callable[[], Any],
+    devices: Sequence[torch.device] = (),
+    *,
+    group: object = None,
+    yields: bool = False,
 ) -> QueuedWork:
     """Queue an operation on tensors, which no gradients are recorded of.
 
     Args:
+        operations: the queue.
+        run: the operation.
         devices: the CUDA devices that its tensors are on.
+        group, yields: see ``OperationQueue.submit``.
 
     Raises:
         RuntimeError: the queue is closed.
@@ -89,6 +97,6 @@ def submit(
             return run()
 
     try:
-        return QueuedWork(operations.submit(operation), devices)
+        return QueuedWork(operations.submit(operation, group=group, yields=yields), devices)
     except QueueClosedError:
         raise RuntimeError("the process group was destroyed: it takes no more collectives") from None

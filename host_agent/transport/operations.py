@@ -4,19 +4,29 @@
 A port has one reader and one writer, and all workers of a job must make the same reductions in the same
 order. So whatever uses a port is submitted to its queue, by all groups that share it and from any thread.
 Below the queue nothing waits for a turn: links and reducers refuse a second caller.
+
+An operation that is long may yield to others of its own group, which it runs itself: see ``passing``.
 """
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 
 class QueueClosedError(RuntimeError):
     """The queue takes no more operations."""
+
+
+class _Item(NamedTuple):
+    outcome: Future[Any]
+    operation: Callable[[], Any]
+    group: object
+    yields: bool
 
 
 class OperationQueue:
@@ -31,16 +41,24 @@ class OperationQueue:
     """
 
     def __init__(self, name: str) -> None:
-        self._items: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._items: deque[_Item] = deque()
+        self._turns: queue.SimpleQueue[bool] = (
+            queue.SimpleQueue()
+        )  # at least one for each item; False: the end
         self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name=name)
         self._thread.start()
 
-    def submit(self, operation: Callable[[], T]) -> Future[T]:
+    def submit(self, operation: Callable[[], T], *, group: object = None, yields: bool = False) -> Future[T]:
         """Queue an operation behind all that were submitted before, and return its outcome.
 
         An operation that raises ends alone: the exception is its outcome, and the next one runs.
+
+        Args:
+            operation: called once, on the queue's thread.
+            group: whose it is.
+            yields: the group's other operations may pass it.
 
         Raises:
             QueueClosedError: ``close`` was called.
@@ -49,8 +67,39 @@ class OperationQueue:
         with self._lock:
             if self._closed:
                 raise QueueClosedError("the queue is closed: it takes no more operations")
-            self._items.put((outcome, operation))
+            self._items.append(_Item(outcome, operation, group, yields))
+            self._turns.put(True)
         return outcome
+
+    def passing(self, group: object) -> int:
+        """Return how many of a group's operations that wait may pass its yielding ones.
+
+        Those are the ones that do not yield themselves, up to the first of another group: the order of
+        operations of different groups never changes, so that groups with common members do not wait for one
+        another in a circle.
+        """
+        with self._lock:
+            return len(self._passing(group))
+
+    def pass_first(self, group: object) -> None:
+        """Run the first operation that may pass, here and now; to be called by one of the group that yields.
+
+        All ranks of the group must do so at the same place among its reductions.
+        """
+        with self._lock:
+            item = self._passing(group)[0]
+            self._items.remove(item)
+        complete(item.outcome, item.operation)
+
+    def _passing(self, group: object) -> list[_Item]:
+        """Return the items that ``passing`` counts; the lock is held."""
+        found = []
+        for item in self._items:
+            if item.group is not group:
+                break
+            if not item.yields:
+                found.append(item)
+        return found
 
     def close(self) -> None:
         """Take no more operations; run what is queued, then end the thread. Closing twice is harmless.
@@ -60,14 +109,17 @@ class OperationQueue:
         with self._lock:
             if not self._closed:
                 self._closed = True
-                self._items.put(None)
+                self._turns.put(False)
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     def _serve(self) -> None:
-        while (item := self._items.get()) is not None:
-            complete(*item)
-            del item  # what the operation held on to goes when it is done
+        while self._turns.get():
+            with self._lock:
+                item = self._items.popleft() if self._items else None  # it has passed, and run
+            if item is not None:
+                complete(item.outcome, item.operation)
+                del item  # what the operation held on to goes when it is done
 
 
 def complete(outcome: Future[T], operation: Callable[[], T]) -> None:

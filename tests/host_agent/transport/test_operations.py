@@ -64,6 +64,33 @@ class TestQueue:
         last.result()
         assert done == [*range(20), "last"]
 
+    def test_what_yields_is_passed_by_its_own_group_alone_and_never_past_another_groups(
+        self, operations: OperationQueue
+    ) -> None:
+        gate, done = Gate(), []
+        ours, others = object(), object()
+
+        def long() -> None:
+            gate()
+            assert operations.passing(others) == 0
+            while operations.passing(ours):
+                operations.pass_first(ours)
+            done.append("long")
+
+        def submit(name: str, group: object, yields: bool = False) -> None:
+            operations.submit(lambda: done.append(name), group=group, yields=yields)
+
+        operations.submit(long, group=ours, yields=True)
+        gate.until_running()
+        submit("long, too", ours, yields=True)
+        submit("first", ours)
+        submit("second", ours)
+        submit("other", others)
+        submit("third", ours)
+        gate.open()
+        operations.close()
+        assert done == ["first", "second", "long", "long, too", "other", "third"]
+
     def test_what_an_operation_raises_is_its_own_outcome_alone(self, operations: OperationQueue) -> None:
         failed, left = operations.submit(lambda: 1 // 0), operations.submit(lambda: sys.exit(3))
         assert operations.submit(lambda: 7).result() == 7
