@@ -7,7 +7,7 @@ Only the former needs what ``weir-ina[controller]`` installs; it is imported whe
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
 from rich.console import Console
@@ -106,3 +106,37 @@ def status(address: _Address = DEFAULT_ADDRESS, as_json: _Json = False) -> None:
 def _fail(message: str) -> NoReturn:
     typer.secho(f"weir: {message}", err=True, fg=typer.colors.RED)
     raise typer.Exit(1)
+
+
+def qos(
+    interfaces: Annotated[
+        list[str],
+        typer.Argument(metavar="PORT", help="Ports of the switch: Ethernet0 for SONiC, eth0 for tc."),
+    ],
+    *,
+    form: Annotated[
+        Literal["sonic", "tc"],
+        typer.Option("--format", help="What the switch reads: config_db.json, or a script."),
+    ],
+    topology: Annotated[
+        Path | None, typer.Option(help="Topology file with a qos section; default: Weir's own settings.")
+    ] = None,
+    rate: Annotated[str, typer.Option(help="tc: rate of the links, in tc's words.")] = "1gbit",
+    ecn: Annotated[bool, typer.Option(help="tc: mark protected packets (needs the kernel's red).")] = True,
+) -> None:
+    """Print settings for a switch without P4: strict priorities and early drops by Weir's classes.
+
+    weir qos --format sonic Ethernet0 Ethernet4 > weir.json     # then: sudo config load weir.json
+
+    weir qos --format tc --rate 10gbit eth0 eth1 | sudo sh -e
+    """
+    from weir.controller.commodity import sonic, tc
+    from weir.controller.qos import Qos
+    from weir.controller.topology import TopologyError, load_topology
+
+    try:
+        classes = Qos() if topology is None else load_topology(topology).qos
+        typer.echo(sonic(classes, interfaces) if form == "sonic" else tc(classes, interfaces, rate, ecn=ecn))
+    except (TopologyError, ValueError) as error:
+        typer.echo(f"weir qos: {error}", err=True)
+        raise typer.Exit(2) from None

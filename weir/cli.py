@@ -46,6 +46,9 @@ _COMMANDS: Final = {
         "weir.controller.cli", "controller", "Program the switches and let agents join jobs.", ("controller",)
     ),
     "status": _Command("weir.controller.cli", "status", "Show switches, ports, jobs and what was counted."),
+    "qos": _Command(
+        "weir.controller.cli", "qos", "Print settings for switches without P4: SONiC, or Linux's tc."
+    ),
     "pcap": _Command("weir.pcap.cli", "pcap", "Print the rounds in a capture file.", ("train",)),
     "audit": _Command("weir.pcap.cli", "audit", "Check captures against the protocol's rules.", ("train",)),
     "calibrate": _Command(
