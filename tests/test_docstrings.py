@@ -18,6 +18,7 @@ FOLDERS: Final = (
     "host_agent/collectives",
     "host_agent/compression",
     "host_agent/flows",
+    "host_agent/parameter_server",
     "host_agent/torch",
     "native",
     "p4runtime",
@@ -27,6 +28,7 @@ FOLDERS: Final = (
     "weir/calibrate",
     "weir/compare",
     "weir/pcap",
+    "weir/server",
     "weir/train",
     "wire",
 )

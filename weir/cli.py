@@ -42,6 +42,9 @@ _COMMANDS: Final = {
     "methods": _Command("weir.methods", "list_methods", "List the methods: what is sent of a gradient."),
     "switch": _Command("weir.softswitch.cli", "app", "Run a P4 switch in software."),
     "shell": _Command("weir.shell", "shell", "Open p4runtime-shell on a switch."),
+    "server": _Command(
+        "weir.server.cli", "server", "Keep a shard of a model: a parameter server for training workers."
+    ),
     "controller": _Command(
         "weir.controller.cli", "controller", "Program the switches and let agents join jobs.", ("controller",)
     ),

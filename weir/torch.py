@@ -25,6 +25,8 @@ from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.ds_sync import DsSync, NoSlotsError
 from weir.host_agent.torch.hook import HookState, StepStats, hook
 from weir.host_agent.torch.overlap import LayersFirst
+from weir.host_agent.torch.parameter_server import ParameterServer, Server
+from weir.host_agent.torch.parameter_server.team import register as _register_team
 from weir.host_agent.torch.point_to_point import MessageError
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ __all__ = [
     "MessageError",
     "NoSlotsError",
     "NonFiniteError",
+    "ParameterServer",
+    "Server",
     "Span",
     "Sparsifier",
     "SparsifierOptions",
@@ -62,3 +66,4 @@ def _start_cluster(workers: int) -> "LocalCluster":
 
 
 _register_backend(_start_cluster)
+_register_team(_start_cluster)

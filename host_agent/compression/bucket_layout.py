@@ -9,10 +9,18 @@ its buckets after the first iteration, and once more after a restart from a chec
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+
+class Parameters(Protocol):
+    """A model as far as its gradients' exchange knows it: a torch.nn.Module is one."""
+
+    def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Yield every parameter with its name, in the order of the forward pass."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +174,7 @@ class Span:
     total: int
 
 
-def spans_of(module: torch.nn.Module) -> dict[str, Span]:
+def spans_of(module: Parameters) -> dict[str, Span]:
     """Return where the trained parameters of a module lie in its gradient, by name."""
     named = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
     total, start, spans = sum(length for _, length in named), 0, {}

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.bucket_layout import BucketLayout, Parameters
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
 _LARGEST: Final = torch.finfo(torch.float32).max
@@ -53,7 +53,7 @@ class LayerClasses:
         self._classes = dict(classes)
 
     @classmethod
-    def of(cls, module: torch.nn.Module) -> "LayerClasses":
+    def of(cls, module: Parameters) -> "LayerClasses":
         """Return the classes of the module's parameters that are trained."""
         named = [(name, p.numel()) for name, p in module.named_parameters() if p.requires_grad]
         classes = layer_classes([size for _, size in named])

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.communicator import Audience, Communicator
 from weir.host_agent.collectives.float_sum import Contribution, encode, packet_block_of
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, LaneFormat, WholeLanes, lane_format
-from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.bucket_layout import BucketLayout, Parameters
 from weir.host_agent.compression.classes import LayerClasses
 from weir.host_agent.compression.encodings import (
     SCALE_BLOCK,
@@ -35,6 +35,7 @@ from weir.host_agent.compression.sparsifiers import Sparsifier
 from weir.host_agent.transport.ledger import Direction, Ledger
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import ServiceClass
+from weir.wire.definition import Op
 
 
 class PhaseClock:
@@ -85,6 +86,21 @@ class Exchanged:
     notes: int
     report: ReduceReport
     seconds: PhaseClock
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Members of a group that have no gradients: each is given the sums of some parameters, nobody else is.
+
+    They are the last ranks of the group.
+
+    Attributes:
+        count: how many there are.
+        rank_of: the one that is given a parameter's sum, by the parameter's name.
+    """
+
+    count: int
+    rank_of: Mapping[str, int]
 
 
 def gradient_form(bits: LaneBits, error: float, workers: int, *, lossless: bool) -> LaneFormat:
@@ -155,31 +171,56 @@ class GradientExchange:
         self._names: frozenset[str] = frozenset()
         self._layers = LayerClasses({})
         self._communicator: Communicator | None = None
+        self._servers: Servers | None = None
+        self._workers = 1
 
-    def join(self, module: torch.nn.Module, communicator: Communicator, slots: int) -> None:
+    def join(
+        self, module: Parameters, communicator: Communicator, slots: int, servers: Servers | None = None
+    ) -> None:
         """Take a place among the workers that sum a module's gradients; again when either has changed.
 
         Args:
             module: holds the parameters.
-            communicator: sums lanes over the workers.
+            communicator: sums lanes over the workers, and the servers.
             slots: of the switch, which the sums take; what encodings cost depends on it.
+            servers: who the sums are for; None: for all workers.
 
         Raises:
             ValueError: a pattern of ``exclude`` that fits no parameter of the module, or lanes of so few bits
-                that this group, the encoding or the loss budget does not go with them.
+                that this group, the encoding or the loss budget does not go with them; a loss budget together
+                with servers.
         """
         lossless = self.gradients.policy.lossless
-        self.form = gradient_form(*self._lanes, communicator.size, lossless=lossless)
-        self._communicator = communicator
+        if servers is not None and not lossless:
+            raise ValueError("sums for servers are lossless: a loss budget does not go with them")
+        workers = communicator.size - (servers.count if servers else 0)
+        self.form = gradient_form(*self._lanes, workers, lossless=lossless)
+        self._communicator, self._servers, self._workers = communicator, servers, workers
         self._names = frozenset(name for name, _ in module.named_parameters())
         self._layers = LayerClasses.of(module)
-        self.gradients.join(module, communicator.rank, communicator.size)
-        self.encoder.join(communicator.size, slots, self.form)
+        self.gradients.join(module, communicator.rank, workers)
+        self.encoder.join(workers, slots, self.form)
+
+    @property
+    def _contributes(self) -> bool:
+        """Return whether this member has gradients."""
+        return self._communicator is not None and self._communicator.rank < self._workers
+
+    @property
+    def _for_servers(self) -> bool:
+        """Return whether this step's sums are given to the servers alone.
+
+        A sparsifier that looks at the sums is shown them on every worker.
+        """
+        gradients = self.gradients
+        return self._servers is not None and not (gradients.observes and gradients.sparsifier.observes_values)
 
     def exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool = True) -> Exchanged:
         """Overwrite a bucket by the average over all workers of what was delivered.
 
-        Until the sum is there nothing of the state has changed, so a step that raised can be repeated.
+        Where there are servers, a server's bucket is overwritten by the averages of its parameters, whatever
+        it held, and zeros elsewhere, a worker's by nothing of use. Until the sum is there nothing of the
+        state has changed, so a step that raised can be repeated.
 
         Args:
             layout: of the bucket; its parameters start on multiples of SCALE_BLOCK.
@@ -193,7 +234,11 @@ class GradientExchange:
         assert self._communicator is not None, "join comes first"
         communicator, clock = self._communicator, PhaseClock()
         service = ServiceClass(self._layers.frontmost(segment.name for segment in layout))
-        choice = self.gradients.prepare(layout, bucket)
+        choice = (
+            self.gradients.prepare(layout, bucket)
+            if self._contributes
+            else self.gradients.nothing(layout, bucket.device)
+        )
         clock.choice = choice.seconds
         with clock.time("planning"):
             plan = self.encoder.plan(layout, self.gradients.spans, self.gradients.excluded)
@@ -203,7 +248,7 @@ class GradientExchange:
         fills = self.gradients.sparsifier.fills_union
         packed = selection.pack(choice.compensated if fills else choice.chosen)
         with clock.time("planning"):
-            notes = self.encoder.notes(communicator, selection, packed)
+            notes = self.encoder.notes(communicator.rank, selection, packed)
         on_host = packed.cpu()  # from here on the network's
         contribution = encode(
             communicator,
@@ -218,16 +263,26 @@ class GradientExchange:
         )
         classes = self.gradients.classify(selection.layout, on_host)
         budgets = self._budgets(service, selection, classes, contribution)
-        summed, report = contribution.add(communicator, keep=self.gradients.keeps_rounding, service=budgets)
-        packed_total = torch.from_numpy(summed.values()).to(bucket.device)
+        summed, report = contribution.add(
+            communicator,
+            keep=self._contributes and self.gradients.keeps_rounding,
+            service=budgets,
+            audience=self._audience(selection, contribution),
+        )
+        packed_total = self._own(selection, torch.from_numpy(summed.values())).to(bucket.device)
         total = selection.unpack(packed_total)
         layout.collect(self.gradients.sparsifier.decode(total), bucket)
-        self._settle(choice, selection, packed, contribution, report)
+        if self._contributes:
+            self._settle(choice, selection, packed, contribution, report)
         if self.gradients.observes:
             with clock.time("observing"):
                 self.gradients.observe(layout, total, selection.union(total))
         with clock.time("planning"):
-            self.encoder.settle(selection, total, communicator.size, notes)
+            tally = self.encoder.tally(selection, total)
+        if self._for_servers:
+            communicator.reduce(tally, Op.OR, None, service)  # of each parameter, one server has it
+        with clock.time("planning"):
+            self.encoder.settle(selection, tally, notes)
         for direction in Direction:
             self.ledger.record(self.step, f"bucket {layout.index}", direction, report)
         if last:
@@ -235,7 +290,9 @@ class GradientExchange:
         return Exchanged(
             chosen=choice.chosen,
             chosen_elements=proposal.elements,
-            union_elements=selection.layout.elements if fills else int(torch.count_nonzero(packed_total)),
+            union_elements=selection.layout.elements
+            if fills or self._for_servers
+            else int(torch.count_nonzero(packed_total)),
             selection=selection,
             blocks=-(
                 -selection.layout.length
@@ -244,16 +301,38 @@ class GradientExchange:
                 // contribution.packet_block
             ),
             total=total,
-            notes=notes.size // communicator.size,
+            notes=notes.size // self._workers,
             report=report,
             seconds=clock,
         )
 
     def _packet_block(self, plan: EncodingPlan, selection: Selection) -> int | None:
         """Return the lanes in a block of the packets; None: as many as fit, as no block stands by itself."""
+        if self._servers is not None:
+            return packet_block_of(self.form, SCALE_BLOCK if selection.everything else plan.packet_block)
         if self.form.fields > 1 and selection.everything and self.gradients.policy.lossless:
             return None
         return packet_block_of(self.form, plan.packet_block)
+
+    def _audience(self, selection: Selection, contribution: Contribution) -> Audience | None:
+        """Return which server wants each block of the lanes; None: all members want all."""
+        if self._servers is None or not self._for_servers:
+            return None
+        layout = selection.layout.in_blocks(SCALE_BLOCK)
+        ranks = np.array([self._servers.rank_of[segment.name] for segment in layout], np.int16)
+        of_scales = ranks[layout.owners]
+        if contribution.rows is not None:
+            of_scales = of_scales[contribution.rows]
+        return np.repeat(of_scales, self.form.lanes(SCALE_BLOCK) // contribution.packet_block)
+
+    def _own(self, selection: Selection, packed: torch.Tensor) -> torch.Tensor:
+        """Return of a packed vector of sums those that this member was given, zeros elsewhere."""
+        if self._servers is None or not self._for_servers or self._communicator is None:
+            return packed
+        for segment in selection.layout:
+            if self._servers.rank_of[segment.name] != self._communicator.rank:
+                packed[segment.in_vector] = 0
+        return packed
 
     def _settle(
         self,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from weir.host_agent.compression.bucket_layout import BucketLayout, Segment, Span, spans_of
+from weir.host_agent.compression.bucket_layout import BucketLayout, Parameters, Segment, Span, spans_of
 from weir.host_agent.compression.classes import magnitude_classes
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.compression.error_feedback import ErrorFeedback
@@ -40,7 +40,7 @@ class Choice:
     seconds: float = 0.0
 
 
-def check_patterns(exclude: Sequence[str], module: torch.nn.Module) -> None:
+def check_patterns(exclude: Sequence[str], module: Parameters) -> None:
     """Raise ValueError, with parameters' names, for a pattern that fits none of the module's parameters."""
     names = {name: parameter.dim() for name, parameter in module.named_parameters()}
     for pattern in exclude:
@@ -87,7 +87,7 @@ class LocalGradients:
         keeps = not sparsifier.sends_all or not policy.lossless or coarse
         self.feedback = ErrorFeedback() if error_feedback and keeps else None
 
-    def join(self, module: torch.nn.Module, rank: int, workers: int) -> None:
+    def join(self, module: Parameters, rank: int, workers: int) -> None:
         """Take the module's parameters and a place in a group; again when either has changed.
 
         Raises:
@@ -108,6 +108,11 @@ class LocalGradients:
             chosen = vector.clone()
             chosen.view(-1, SCALE_BLOCK)[idle] = 0
         return Choice(layout, vector, chosen, time.perf_counter() - started)
+
+    def nothing(self, layout: BucketLayout, device: torch.device) -> Choice:
+        """Return the choice of who has no gradient."""
+        zeros = torch.zeros(layout.length, device=device)
+        return Choice(layout, zeros, zeros)
 
     def compensated(self, layout: BucketLayout, bucket: torch.Tensor) -> torch.Tensor:
         """Return a bucket's gradients over the number of workers, plus residuals: a new vector."""

@@ -64,6 +64,7 @@ class Encoder:
         self.rule, self.sparsifier = rule, sparsifier
         self.plans: dict[int, EncodingPlan] = {}
         self._prescribed = _prescribed(rule, sparsifier)
+        self._workers = 1
         self._planner = Planner(workers=1, slots=1)
         self._learns = self._prescribed is None or self._prescribed.mask_block is not None
 
@@ -79,6 +80,7 @@ class Encoder:
                 f"encoding {self.rule}: with {form.fields} values to a lane, blocks have "
                 f"{' or '.join(map(str, sizes))} values"
             )
+        self._workers = workers
         self._planner.resize(workers, slots, form)
 
     def plan(self, layout: BucketLayout, spans: Mapping[str, Span], excluded: Excluded) -> EncodingPlan:
@@ -115,20 +117,27 @@ class Encoder:
         )
         self.plans[layout.index] = plan
 
-    def notes(self, communicator: Communicator, selection: Selection, packed: torch.Tensor) -> Lanes:
-        """Return what the workers tell each other for the next step's plan, each in lanes of its own."""
+    def notes(self, rank: int, selection: Selection, packed: torch.Tensor) -> Lanes:
+        """Return what the workers tell each other for the next step's plan, each in lanes of its own.
+
+        rank: of this worker; one that is none of the workers' tells nothing.
+        """
         if not self._learns:
             return np.empty(0, np.uint32)
         own = self._planner.count(selection.layout, packed)
-        notes: Lanes = np.zeros((communicator.size, own.size), np.uint32)
-        notes[communicator.rank] = own
+        notes: Lanes = np.zeros((self._workers, own.size), np.uint32)
+        notes[rank : rank + 1] = own
         return notes.reshape(-1)
 
-    def settle(self, selection: Selection, total: torch.Tensor, workers: int, notes: Lanes) -> None:
-        """Learn from a bucket's sum (the whole vector), and the notes of all workers."""
+    def tally(self, selection: Selection, total: torch.Tensor) -> Lanes:
+        """Return what there is to learn from a bucket's sum (the whole vector), as ``settle`` takes it."""
+        return self._planner.tally(selection.whole, total) if self._learns else np.empty(0, np.uint32)
+
+    def settle(self, selection: Selection, tally: Lanes, notes: Lanes) -> None:
+        """Learn from the ``tally`` of a bucket's sum, and the notes of all workers."""
         if self._learns:
-            told = notes.reshape(workers, notes.size // workers)
-            self._planner.observe(selection.whole, selection.plan, total, told)
+            told = notes.reshape(self._workers, notes.size // self._workers)
+            self._planner.observe(selection.whole, selection.plan, tally, told)
 
     def end_step(self) -> None:
         """End a step, after its last bucket."""

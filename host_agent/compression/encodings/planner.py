@@ -150,22 +150,36 @@ class Planner:
         """Return what the workers are to know of this one's packed vector, often nothing; of one length on
         all.
         """
-        found = [
-            pyramid.counts(packed[segment.in_vector]) for segment in layout if self._is_due(segment.name)
-        ]
+        found = [pyramid.counts(packed[segment.in_vector]) for segment in self._due(layout)]
         if not found:
             return np.empty(0, np.uint32)
         return torch.cat(found).cpu().numpy().astype(np.uint32)
 
+    def tally(self, layout: BucketLayout, total: torch.Tensor) -> npt.NDArray[np.uint32]:
+        """Return what ``observe`` is to know of a bucket's sum (the whole vector): for each parameter that is
+        due how many blocks of each size are not zero, for each that is watched how many elements; often
+        nothing.
+        """
+        due, watched = self._due(layout), self._watched_of(layout)
+        found = [pyramid.counts(total[segment.in_vector], UNION_LEVELS) for segment in due]
+        found += [torch.count_nonzero(total[segment.in_vector]).reshape(1) for segment in watched]
+        return torch.cat(found).cpu().numpy().astype(np.uint32) if found else np.empty(0, np.uint32)
+
     def observe(
-        self, layout: BucketLayout, plan: EncodingPlan, total: torch.Tensor, counts: npt.NDArray[np.uint32]
+        self,
+        layout: BucketLayout,
+        plan: EncodingPlan,
+        tally: npt.NDArray[np.uint32],
+        counts: npt.NDArray[np.uint32],
     ) -> None:
-        """Take note of a bucket's sum (the whole vector), and what each worker counted: [workers, k]."""
-        self._watch(layout, total)
-        due = [segment for segment in layout if self._is_due(segment.name)]
+        """Take note of the ``tally`` of a bucket's sum, and what each worker counted: [workers, k]."""
+        due = self._due(layout)
+        of_due, of_watched = np.split(tally, [len(due) * UNION_LEVELS])
+        for segment, size in zip(self._watched_of(layout), of_watched.tolist(), strict=True):
+            self._watched[segment.name] = size
         if not due:
             return
-        unions = torch.stack([pyramid.counts(total[s.in_vector], UNION_LEVELS) for s in due]).tolist()
+        unions = of_due.reshape(len(due), UNION_LEVELS).tolist()
         sums = counts.sum(axis=0, dtype=np.int64).reshape(len(due), pyramid.LEVELS)
         for segment, union, counted in zip(due, unions, sums.tolist(), strict=True):
             mask_block = plan.encodings[segment.name].mask_block
@@ -205,17 +219,18 @@ class Planner:
     def _is_due(self, name: str) -> bool:
         return name not in self._parameters or self._parameters[name].wait <= 0
 
-    def _watch(self, layout: BucketLayout, total: torch.Tensor) -> None:
-        """Count, between two counts of everything, how many elements the union has now."""
-        watched = [
+    def _due(self, layout: BucketLayout) -> list[Segment]:
+        return [segment for segment in layout if self._is_due(segment.name)]
+
+    def _watched_of(self, layout: BucketLayout) -> list[Segment]:
+        """Return the parameters of which, between two counts of everything, the union's elements are
+        counted.
+        """
+        return [
             segment
             for segment in layout
             if not self._is_due(segment.name) and self._parameters[segment.name].wait % _WATCH == 0
         ]
-        if watched:
-            sizes = torch.stack([torch.count_nonzero(total[segment.in_vector]) for segment in watched])
-            for segment, size in zip(watched, sizes.tolist(), strict=True):
-                self._watched[segment.name] = size
 
     def _has_changed(self, name: str) -> bool:
         """Return whether a union is another by so much that it is worth to count again."""

@@ -120,6 +120,11 @@ class Sparsifier(ABC):
         return self.mask_block
 
     @property
+    def observes_values(self) -> bool:
+        """Return whether ``observe`` needs this step's sums, and not only which elements were chosen."""
+        return not self.fills_union
+
+    @property
     def density(self) -> float:
         """Return the fraction to keep in this step."""
         return self.options.density_at(self.step)

@@ -67,6 +67,11 @@ class Deft(Sparsifier):
         self._seen: dict[str, tuple[Span, torch.Tensor]] = {}  # of this step
         self._plan: tuple[int, int, Mapping[str, list[Share]]] | None = None  # step, workers, shares
 
+    @property
+    def observes_values(self) -> bool:
+        """Return that it measures the sums."""
+        return True
+
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
         """Return the largest of this worker's pieces, and what is not finite anywhere."""
         sent = keep_non_finite(gradient)

@@ -102,6 +102,11 @@ class Exclusive(Sparsifier):
         return keep_from(part, self._begun(total) if self.threshold is None else self.threshold)
 
     @property
+    def observes_values(self) -> bool:
+        """Return whether the first threshold is to be found among the sums."""
+        return self._shares
+
+    @property
     def _shares(self) -> bool:
         """Return whether exact shares are taken in this step, not what a threshold lets through."""
         return not self.published and (self.threshold is None or self.step < self.options.warmup_steps)

@@ -95,7 +95,7 @@ def exchange(planner: Planner, bucket: Bucket, plan: EncodingPlan | None = None)
     rows = zip(*packed, strict=True)
     counts = np.stack([planner.count(shorter, spread(shorter, list(row))) for row in rows])
     union = spread(layout, [np.asarray(flags.any(axis=0)) for flags in bucket.values()])
-    planner.observe(layout, plan, union.float(), counts)
+    planner.observe(layout, plan, planner.tally(layout, union.float()), counts)
     return plan
 
 

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The terms of a job with parameter servers: all that its members must agree on, said by worker 0."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
+from weir.host_agent.parameter_server.shards import ParameterInfo, Shards
+
+OPTIMIZERS: Final = ("SGD", "Adam", "AdamW")
+
+BUCKET_BYTES: Final = 25 * 2**20
+"""Of the gradients that are pushed together: as DDP's buckets."""
+
+
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """The optimizer of the servers: a name of OPTIMIZERS, and each group's hyper-parameters, plain values."""
+
+    name: str
+    groups: tuple[dict[str, Any], ...]
+
+    def __post_init__(self) -> None:
+        if self.name not in OPTIMIZERS:
+            raise ValueError(f"optimizer {self.name}: servers have {', '.join(OPTIMIZERS)}")
+
+
+@dataclass(frozen=True)
+class Method:
+    """The method: what is pushed of a gradient, and how it is written down. Its fields are HookState's."""
+
+    sparsifier: str = "dense"
+    density: float = 0.05
+    threshold: float = 1e-3
+    block: int = 256
+    encoding: str | None = None
+    warmup_steps: int = 0
+    exclude: tuple[str, ...] = ()
+    lane_bits: LaneBits = 32
+    lane_error: float = LANE_ERROR
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The terms of a job.
+
+    Attributes:
+        workers, servers: how many there are: ranks 0 to workers - 1, and the ranks after them.
+        parameters: those that are trained, in the model's order.
+        optimizer: of the servers.
+        method: of what is pushed.
+        max_norm: the greatest norm of the whole averaged gradient, to which the servers clip it; None: any.
+        bucket_bytes: of gradients that are pushed together.
+        consistency: when workers see each other's gradients; "sync": all of a step before the next.
+    """
+
+    workers: int
+    servers: int
+    parameters: tuple[ParameterInfo, ...]
+    optimizer: OptimizerSpec
+    method: Method = field(default_factory=Method)
+    max_norm: float | None = None
+    bucket_bytes: int = BUCKET_BYTES
+    consistency: Literal["sync"] = "sync"
+
+    def shards(self) -> Shards:
+        """Return which server has what."""
+        return Shards.of(self.parameters, self.servers)
+
+    def rank_of(self, server: int) -> int:
+        """Return the rank of a server."""
+        return self.workers + server
+
+    def to_json(self) -> str:
+        """Return the terms as text, from which ``from_json`` makes equal ones."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Terms":
+        """Return the terms that ``to_json`` wrote."""
+        said = json.loads(text)
+        parameters = tuple(
+            ParameterInfo(one["name"], tuple(one["shape"]), one["group"]) for one in said.pop("parameters")
+        )
+        optimizer = said.pop("optimizer")
+        method = said.pop("method")
+        return cls(
+            parameters=parameters,
+            optimizer=OptimizerSpec(optimizer["name"], tuple(optimizer["groups"])),
+            method=Method(**{**method, "exclude": tuple(method["exclude"])}),
+            **said,
+        )

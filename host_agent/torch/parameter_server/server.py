@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A parameter server: joins the job that worker 0 describes, and steps its shard of the model."""
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+
+import torch
+from torch._C._distributed_c10d import Store
+
+from weir.host_agent.collectives.float_sum import NonFiniteError
+from weir.host_agent.parameter_server.commands import Command, Kind
+from weir.host_agent.torch.connection import GroupBrokenError
+from weir.host_agent.torch.parameter_server.pull import Pull
+from weir.host_agent.torch.parameter_server.push import Push
+from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
+from weir.host_agent.torch.parameter_server.team import TIMEOUT, Team, await_terms
+from weir.host_agent.torch.parameter_server.worker import begin
+
+log = logging.getLogger(__name__)
+
+
+def clip(gradients: Mapping[str, torch.Tensor], norm: float, limit: float) -> None:
+    """Scale gradients whose norm, with those of the other shards, is above a limit, as
+    ``clip_grad_norm_`` does.
+    """
+    if (factor := limit / (norm + 1e-6)) < 1:
+        for gradient in gradients.values():
+            gradient.mul_(factor)
+
+
+class Server:
+    """One server of a job: ``run`` serves until the workers end the job.
+
+    Args:
+        store: of ``open_store``.
+        index: of the server, from 0.
+        timeout: how long to wait for the others, and each exchange for progress.
+
+    Raises:
+        ValueError: the job has not so many servers.
+        RendezvousError, AgentError: the job cannot be formed; the message says why.
+    """
+
+    def __init__(self, store: Store, index: int, timeout: timedelta = TIMEOUT) -> None:
+        self.index = index
+        self.terms = await_terms(store, timeout)
+        if index >= self.terms.servers:
+            raise ValueError(f"server {index}: the workers wait for {self.terms.servers}, from 0")
+        self._pieces = self.terms.shards().of_server(index)
+        self._team = Team(store, self.terms.rank_of(index), self.terms, timeout)
+        self._push, self._pull = Push(self._team), Pull(self._team)
+        self.shard = ShardOptimizer(self._pieces, self.terms.optimizer)
+        self._sent = torch.zeros_like(self.shard.model)
+
+    def run(self) -> None:
+        """Serve until the workers end the job, or leave it between two steps.
+
+        Raises:
+            GroupBrokenError: a worker or another server was lost; says which.
+        """
+        try:
+            self._begin()
+            while (command := self._next()).kind is not Kind.END:
+                self._obey(command)
+        finally:
+            self._team.close()
+
+    def _begin(self) -> None:
+        """Take worker 0's parameters."""
+        whole = torch.zeros(self.terms.shards().size)
+        begin(self._team, whole)
+        for piece in self._pieces:
+            self.shard.view(piece.title).copy_(whole[piece.in_model])
+        self._sent.copy_(self.shard.model)
+
+    def _next(self) -> Command:
+        """Return what the workers want next; the end, where one has left without a word."""
+        try:
+            return self._team.announce()
+        except GroupBrokenError:
+            left = self._team.connection.departed
+            if not left:
+                raise
+            log.info("%s: the job is over", "; ".join(left.values()))
+            return Command(Kind.END)
+
+    def _obey(self, command: Command) -> None:
+        if command.kind is Kind.STEP:
+            if groups := command.body.get("groups"):
+                self.shard.configure(groups)
+            try:
+                self._step()
+            except NonFiniteError as error:  # the workers have it, too; nothing has changed
+                log.warning("%s", error)
+
+    def _step(self) -> None:
+        """Take the averaged gradients of the shard, step, and send what has changed."""
+        gradients: dict[str, torch.Tensor] = {}
+        for index in range(len(self._push.buckets)):
+            gradients |= self._push.server_take(index, self.index)
+        if (limit := self.terms.max_norm) is not None:
+            clip(gradients, self._push.norm(gradients), limit)
+        self.shard.apply(gradients)
+        self._pull.server_send(self.shard, self._sent, self.index)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The team: workers and servers of one job, how they find one another, and what they do next."""
+
+import logging
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import numpy as np
+import torch
+from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
+
+from weir.agent_service.waiting import logged_wait
+from weir.host_agent.collectives.operation import Call
+from weir.host_agent.parameter_server.commands import COMMAND_LANES, Command, pack, rest_of, unpack
+from weir.host_agent.parameter_server.terms import Terms
+from weir.host_agent.torch.connection import Connection, GroupBrokenError
+from weir.host_agent.torch.rendezvous import RendezvousError, StartCluster
+from weir.host_agent.torch.work import submit
+from weir.wire.definition import Op
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+TIMEOUT: Final = timedelta(minutes=30)
+"""Torch's own default: how long to wait for the others, and an operation for progress."""
+
+_PREFIX: Final = "weir/parameter-server"
+_TERMS: Final = "terms"
+
+_start: list[StartCluster] = []
+
+
+def register(start: StartCluster) -> None:
+    """Say how a local cluster is started, for jobs that no controller was named for."""
+    _start[:] = [start]
+
+
+def open_store(rendezvous: str | None, *, leads: bool, timeout: timedelta = TIMEOUT) -> Store:
+    """Return the store through which workers and servers find one another.
+
+    Args:
+        rendezvous: ``tcp://host:port`` or ``file:///path``; None: WEIR_RENDEZVOUS, else MASTER_ADDR and
+            MASTER_PORT, which torchrun sets.
+        leads: this process is worker 0, which holds a TCP store unless torchrun does.
+        timeout: how long to wait for it.
+
+    Raises:
+        RendezvousError: none is named, or nobody answers.
+    """
+    where = rendezvous or os.environ.get("WEIR_RENDEZVOUS")
+    if not where and "MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ:
+        where = f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    if not where:
+        raise RendezvousError(
+            "where do workers and servers meet? Set WEIR_RENDEZVOUS to tcp://host:port or file:///path on "
+            "all of them, or MASTER_ADDR and MASTER_PORT as torchrun does"
+        )
+    url = urlsplit(where)
+    if url.scheme == "file" and url.path:
+        return PrefixStore(_PREFIX, FileStore(url.path))
+    if url.scheme != "tcp" or not url.hostname or not url.port:
+        raise RendezvousError(f"rendezvous {where!r} is neither tcp://host:port nor file:///path")
+    holds = leads and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+    try:
+        store = TCPStore(
+            url.hostname,
+            url.port,
+            is_master=holds,
+            timeout=timeout,
+            wait_for_workers=False,
+            multi_tenant=True,
+        )
+    except (RuntimeError, ValueError) as error:
+        raise RendezvousError(f"no store at {where}: {error}") from error
+    return PrefixStore(_PREFIX, store)
+
+
+def publish(store: Store, terms: Terms) -> None:
+    """Say the terms to the servers, which wait for them."""
+    store.set(_TERMS, terms.to_json())
+
+
+def await_terms(store: Store, timeout: timedelta = TIMEOUT) -> Terms:
+    """Return the terms that worker 0 says. RendezvousError when it does not in time."""
+    try:
+        with logged_wait(log, lambda: "worker 0 to say what model there is to serve"):
+            store.wait([_TERMS], timeout)
+    except RuntimeError as error:
+        raise RendezvousError(
+            f"worker 0 did not say within {timeout.total_seconds():g} s what model there is to serve: "
+            "does the training run, with the same rendezvous?"
+        ) from error
+    return Terms.from_json(store.get(_TERMS).decode())
+
+
+class Team:
+    """One member's place among the workers and servers of a job.
+
+    Args:
+        store: of ``open_store``.
+        rank: this member's: workers come first, then servers.
+        terms: of the job.
+        timeout: how long to wait for the others, and an operation for progress.
+
+    Attributes:
+        connection: the communicator of all members, workers and servers.
+
+    Raises:
+        RendezvousError, AgentError, OSError: each says what is missing.
+    """
+
+    def __init__(self, store: Store, rank: int, terms: Terms, timeout: timedelta = TIMEOUT) -> None:
+        self.terms, self.rank = terms, rank
+        self.size = terms.workers + terms.servers
+        self.connection = Connection.open(
+            store, rank, list(range(self.size)), "parameter-server", timeout, _start_cluster
+        )
+
+    @property
+    def slots(self) -> int:
+        """Return the slots of the job."""
+        return self.connection.membership.slot_count
+
+    def run(
+        self, name: str, facts: tuple[Any, ...], work: Callable[[], T], devices: tuple[torch.device, ...] = ()
+    ) -> T:
+        """Do an operation of all members, in the order of this process's operations, and return its result.
+
+        name, facts: of the operation, the same on all members.
+        """
+        call = Call(name, facts, tuple(map(str, facts)))
+        handle = submit(self.connection.operations, lambda: self.connection.operate(call, work), devices)
+        try:
+            handle.wait()
+        except GroupBrokenError as error:
+            raise GroupBrokenError(f"{error} ({self._roles()})") from None
+        result: T = handle.result()
+        return result
+
+    def _roles(self) -> str:
+        """Return which ranks are what."""
+        last = self.size - 1
+        servers = (
+            f"{self.terms.workers} to {last} servers" if self.terms.servers > 1 else f"{last} is the server"
+        )
+        return f"ranks 0 to {self.terms.workers - 1} are workers, {servers}"
+
+    def announce(self, command: Command | None = None) -> Command:
+        """Say what comes next, as worker 0, or hear it; all members call this."""
+        return self.run("weir.parameter_server.next", (), lambda: self._announced(command))
+
+    def _announced(self, command: Command | None) -> Command:
+        communicator = self.connection
+        first, rest = np.zeros(COMMAND_LANES, np.uint32), np.empty(0, np.uint32)
+        if command is not None:
+            first, rest = pack(command)
+        communicator.reduce(first, Op.OR)
+        if rest.size != rest_of(first):
+            rest = np.zeros(rest_of(first), np.uint32)
+        communicator.reduce(rest, Op.OR)
+        return unpack(first, rest)
+
+    def close(self) -> None:
+        """Leave the job."""
+        self.connection.close()
+
+
+def _start_cluster(members: int) -> Any:
+    if not _start:
+        raise RendezvousError("no controller is named (WEIR_CONTROLLER) and nothing can start one")
+    return _start[0](members)

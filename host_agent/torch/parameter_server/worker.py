@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The worker's door: a model whose parameters are kept, and stepped, by parameter servers."""
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Self
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from weir.host_agent.collectives.data_movement import broadcast
+from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
+from weir.host_agent.parameter_server.commands import Command, Kind
+from weir.host_agent.parameter_server.shards import ParameterInfo
+from weir.host_agent.parameter_server.terms import BUCKET_BYTES, Method, Terms
+from weir.host_agent.torch.parameter_server.pull import Pull
+from weir.host_agent.torch.parameter_server.push import Push
+from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
+from weir.host_agent.torch.parameter_server.team import TIMEOUT, Team, open_store, publish
+
+
+class ParameterServer:
+    """Parameter servers that keep a model: ``step`` pushes gradients and takes the parameters that come of
+    them.
+
+    The servers are processes of their own (``weir server``). They sum what the workers push, in fact the
+    switches on the way do, divide it by the number of workers, and make the step of the optimizer that is
+    given here, each for its shard of the model. Worker 0's parameters are those that everybody begins with.
+
+    Args:
+        model: the same on every worker. Of a DistributedDataParallel, the module inside is trained, and its
+            own summing of gradients ends (as under ``no_sync``).
+        optimizer: torch's SGD, Adam or AdamW over parameters of the model. It describes what the servers do
+            and never steps itself. Its hyper-parameters may change at any time, by a schedule for example;
+            worker 0's travel with the next step.
+        servers: how many there are.
+        sparsifier, density, threshold, block, encoding, warmup_steps, exclude, lane_bits, lane_error, seed:
+            what is pushed of each gradient and how it is written down, see HookState. What is not pushed
+            waits for the next step.
+        max_norm: clip the averaged gradient of the whole model to this norm, as ``clip_grad_norm_`` does.
+        bucket_bytes: of gradients that are pushed together.
+        rendezvous: where workers and servers meet: ``tcp://host:port`` or ``file:///path``. None:
+            WEIR_RENDEZVOUS, else MASTER_ADDR and MASTER_PORT, which torchrun sets.
+        rank, workers: this worker's place, and how many there are. None: as torch.distributed has it, else
+            RANK and WORLD_SIZE.
+        timeout: how long to wait for the others, and each exchange for progress.
+
+    Raises:
+        TypeError: an optimizer that servers do not have.
+        ValueError: a parameter of the optimizer that is none of the model's, and options that do not fit.
+        RendezvousError, AgentError: the job cannot be formed; the message says why.
+
+    Example::
+
+        server = weir.torch.ParameterServer(model, optimizer, servers=2)
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss(model(inputs), targets).backward()
+            server.step()                      # instead of optimizer.step()
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        *,
+        servers: int = 1,
+        sparsifier: str = "dense",
+        density: float = 0.05,
+        threshold: float = 1e-3,
+        block: int = 256,
+        encoding: str | None = None,
+        warmup_steps: int = 0,
+        exclude: Sequence[str] = (),
+        lane_bits: LaneBits = 32,
+        lane_error: float = LANE_ERROR,
+        seed: int = 0,
+        max_norm: float | None = None,
+        bucket_bytes: int = BUCKET_BYTES,
+        rendezvous: str | None = None,
+        rank: int | None = None,
+        workers: int | None = None,
+        timeout: timedelta = TIMEOUT,
+    ) -> None:
+        if isinstance(model, DistributedDataParallel):
+            model.require_backward_grad_sync = False
+            model = model.module
+        self.optimizer = optimizer
+        self.rank, self.workers = _place(rank, workers)
+        self._parameters = _trained(model, optimizer)
+        self.terms = Terms(
+            self.workers,
+            servers,
+            tuple(
+                ParameterInfo(name, tuple(parameter.shape), group)
+                for name, (parameter, group) in self._parameters.items()
+            ),
+            spec_of(optimizer),
+            Method(
+                sparsifier,
+                density,
+                threshold,
+                block,
+                encoding,
+                warmup_steps,
+                tuple(exclude),
+                lane_bits,
+                lane_error,
+                seed,
+            ),
+            max_norm,
+            bucket_bytes,
+        )
+        self._shards = self.terms.shards()
+        store = open_store(rendezvous, leads=self.rank == 0, timeout=timeout)
+        if self.rank == 0:
+            publish(store, self.terms)
+        self._team = Team(store, self.rank, self.terms, timeout)
+        self._closed = False
+        self._push, self._pull = Push(self._team), Pull(self._team)
+        self._said = self.terms.optimizer
+        self.master = torch.empty(self._shards.size)
+        """The model as the servers have it, flat and in float32: what the parameters are copies of."""
+        self._begin()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Push the gradients, and take the parameters that come of them. All workers call it.
+
+        A parameter without a gradient counts as one of zeros.
+
+        Raises:
+            NonFiniteError: some worker's gradient has NaN or infinity; on every worker. Nothing was changed.
+            GroupBrokenError: a worker or a server was lost; says which.
+        """
+        self._team.announce(self._step_command() if self.rank == 0 else None)
+        gradients = {name: _gradient(parameter) for name, (parameter, _) in self._parameters.items()}
+        for index in range(len(self._push.buckets)):
+            self._push.worker_push(index, gradients)
+        if self.terms.max_norm is not None:
+            self._push.norm({})
+        self._pull.worker_take(self.master)
+        self._write()
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or torch's schedules complain
+
+    def close(self) -> None:
+        """End the job: the servers end, too. To be called by all workers; can be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._team.connection.broken is None:
+            self._team.announce(Command(Kind.END) if self.rank == 0 else None)
+        self._team.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_exception: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._closed = True
+            self._team.close()
+
+    def _begin(self) -> None:
+        """Give worker 0's parameters to all workers and servers."""
+        with torch.no_grad():
+            for piece in self._shards.pieces:
+                parameter = self._parameters[piece.name][0]
+                self.master[piece.in_model] = parameter.reshape(-1)[piece.in_parameter].float().cpu()
+            begin(self._team, self.master)
+            self._write()
+
+    def _write(self) -> None:
+        """Overwrite the parameters by the model that the servers have."""
+        start = 0
+        for parameter, _ in self._parameters.values():
+            values = self.master[start : start + parameter.numel()]
+            parameter.copy_(values.view(parameter.shape))
+            start += parameter.numel()
+
+    def _step_command(self) -> Command:
+        now = spec_of(self.optimizer)
+        if now == self._said:
+            return Command(Kind.STEP)
+        self._said = now
+        return Command(Kind.STEP, {"groups": list(now.groups)})
+
+
+def begin(team: Team, model: torch.Tensor) -> None:
+    """Overwrite the flat model by worker 0's, on every member."""
+    team.run(
+        "weir.parameter_server.begin", (model.numel(),), lambda: broadcast(team.connection, model, root=0)
+    )
+
+
+def _place(rank: int | None, workers: int | None) -> tuple[int, int]:
+    """Return this worker's rank and how many workers there are."""
+    if rank is not None and workers is not None:
+        return rank, workers
+    if dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    raise ValueError("which worker is this? Give rank and workers, or start it with torchrun")
+
+
+def _trained(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, tuple[torch.nn.Parameter, int]]:
+    """Return the parameters that the optimizer is of, in the model's order, with their groups, by name."""
+    groups = {
+        parameter: index
+        for index, group in enumerate(optimizer.param_groups)
+        for parameter in group["params"]
+        if parameter.requires_grad
+    }
+    found = {
+        name: (parameter, groups[parameter])
+        for name, parameter in model.named_parameters()
+        if parameter in groups
+    }
+    if len(found) != len(groups):
+        raise ValueError(
+            f"the optimizer has {len(groups) - len(found)} parameters that are none of the model's"
+        )
+    return found
+
+
+def _gradient(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """Return a parameter's gradient in host memory, zeros where it has none."""
+    return torch.zeros(parameter.shape) if parameter.grad is None else parameter.grad.detach().cpu()

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradient step towards servers: they get the averages that workers get without them, bit for bit."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.in_memory import InMemoryGroup
+from weir.host_agent.collectives.packing import LaneBits
+from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.encodings import SCALE_BLOCK
+from weir.host_agent.compression.exchange import GradientExchange, Servers
+from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier, sparsifier_names
+
+WORKERS, SERVERS, STEPS, SLOTS = 3, 2, 5, 16
+SIZES = [(40, 30), (40,), (3000,), (7, 5), (200_000,)]
+
+
+class Model(torch.nn.Module):
+    """Parameters, no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = torch.nn.ParameterList(torch.zeros(size) for size in SIZES)
+
+
+def gradient(rank: int, step: int, length: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    found = torch.randn(length, generator=generator) * torch.randn(length, generator=generator) ** 4
+    found[length // 3 : length // 2] = 0
+    return found
+
+
+def layout_of(module: torch.nn.Module) -> BucketLayout:
+    named = list(module.named_parameters())
+    return BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], SCALE_BLOCK)
+
+
+def run(name: str, bits: LaneBits, exclude: tuple[str, ...], servers: Servers | None) -> list[Any]:
+    """Return by member: its averages step by step, and what of its state all have alike."""
+    module = Model()
+    layout = layout_of(module)
+    group = InMemoryGroup(WORKERS + (servers.count if servers else 0))
+
+    def train(communicator: Communicator) -> Any:
+        exchange = GradientExchange(
+            create_sparsifier(name, SparsifierOptions(density=0.1)),
+            LossPolicy.of(0.0),
+            exclude=exclude,
+            lane_bits=bits,
+        )
+        exchange.join(module, communicator, SLOTS, servers)
+        averages = []
+        for step in range(STEPS):
+            bucket = torch.zeros(layout.elements)
+            if communicator.rank < WORKERS:
+                bucket = gradient(communicator.rank, step, layout.elements)
+            exchange.exchange(layout, bucket)
+            averages.append(bucket)
+        return averages, exchange.shared_state()
+
+    return group.run([lambda c=c: train(c) for c in group.communicators])
+
+
+@pytest.mark.parametrize("bits", [32, 16])
+@pytest.mark.parametrize("name", sparsifier_names())
+def test_servers_get_what_workers_would(name: str, bits: LaneBits) -> None:
+    exclude = ("parts.1",)
+    layout = layout_of(Model())
+    owner = {segment.name: index % SERVERS for index, segment in enumerate(layout)}
+    servers = Servers(SERVERS, {name: WORKERS + index for name, index in owner.items()})
+    expected, _ = run(name, bits, exclude, None)[0]
+    members = run(name, bits, exclude, servers)
+    for index in range(SERVERS):
+        averages, _ = members[WORKERS + index]
+        for step in range(STEPS):
+            for segment in layout:
+                if owner[segment.name] == index:
+                    place = segment.in_bucket
+                    assert torch.equal(averages[step][place], expected[step][place]), (step, segment.name)
+    states = [str(state) for _, state in members]
+    assert len(set(states)) == 1, "all members plan alike"

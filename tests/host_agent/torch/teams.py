@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs with parameter servers for tests: worker processes that run functions, and servers beside them.
+
+Processes are forked from the server of ``worlds``, which has torch imported.
+"""
+
+import os
+import pickle
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import weir.torch
+from tests.host_agent.torch.worlds import PATIENCE_S, WorkerError, _context
+from weir.host_agent.torch.parameter_server.team import open_store
+
+
+class Job:
+    """``workers`` processes that each run ``train(rank, *args)``, and ``servers`` processes that serve them.
+
+    ``outcomes`` are what they return, workers first; an exception that one raised is its outcome.
+    """
+
+    def __init__(
+        self,
+        workers: int,
+        servers: int,
+        train: Callable[..., Any],
+        *args: Any,
+        environment: Callable[[int], Mapping[str, str]] = lambda rank: {},
+    ) -> None:
+        self._directory = tempfile.TemporaryDirectory()
+        store = Path(self._directory.name) / "store"
+        self._pipes: list[Connection] = []
+        self.processes = []
+        for rank in range(workers + servers):
+            ours, theirs = _context.Pipe()
+            common = {"WEIR_RENDEZVOUS": f"file://{store}", "RANK": str(rank), "WORLD_SIZE": str(workers)}
+            work = (train, (rank, *args)) if rank < workers else (_serve, (rank - workers,))
+            process = _context.Process(target=_run, args=(theirs, {**common, **environment(rank)}, *work))
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self.processes.append(process)
+
+    def outcomes(self, ranks: Sequence[int] | None = None) -> list[Any]:
+        """Return what processes returned, by default all of them."""
+        found = []
+        for rank in range(len(self._pipes)) if ranks is None else ranks:
+            if not self._pipes[rank].poll(PATIENCE_S):
+                raise WorkerError(f"process {rank} gave no answer within {PATIENCE_S:g} s")
+            found.append(pickle.loads(self._pipes[rank].recv_bytes()))
+        return found
+
+    def results(self) -> list[Any]:
+        """Return what all processes returned; fails when one raised."""
+        outcomes = self.outcomes()
+        for rank, outcome in enumerate(outcomes):
+            if isinstance(outcome, BaseException):
+                raise WorkerError(f"process {rank}: {outcome!r}") from outcome
+        return outcomes
+
+    def close(self) -> None:
+        """End what still runs."""
+        for process in self.processes:
+            process.join(PATIENCE_S)
+            if process.is_alive():
+                process.kill()
+                raise WorkerError(f"process {process.pid} did not end")
+        self._directory.cleanup()
+
+    def __enter__(self) -> "Job":
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+
+def _serve(index: int) -> None:
+    weir.torch.Server(open_store(None, leads=False), index).run()
+
+
+def _run(
+    pipe: Connection, environment: Mapping[str, str], function: Callable[..., Any], args: Sequence[Any]
+) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(environment)
+    try:
+        outcome = function(*args)
+    except Exception as error:
+        outcome = error
+    pipe.send_bytes(pickle.dumps(outcome))  # torch would share a tensor's memory, which ends with the process

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Synchronous training with parameter servers, in real processes, beside the same training in this one."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import weir
+import weir.torch
+from tests.host_agent.torch.teams import Job
+from weir.host_agent.collectives.packing import LaneBits
+
+WORKERS, SERVERS, BATCH = 3, 2, 8
+
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[weir.LocalCluster]:
+    with weir.local_cluster(workers=WORKERS + SERVERS) as cluster:
+        yield cluster
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 30), nn.Tanh(), nn.Linear(30, 5))
+
+
+def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    inputs = torch.randn(BATCH, 20, generator=generator)
+    return inputs, (inputs[:, :5] * 3).argmax(dim=1)
+
+
+def backward(model: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
+    inputs, targets = (torch.cat(part) for part in zip(*batches, strict=True))
+    nn.functional.cross_entropy(model(inputs), targets).backward()
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def locally(name: str, steps: int) -> Tensor:
+    """Return the parameters after training with the batches of all workers put together."""
+    model = make_model()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+    for step in range(steps):
+        optimizer.zero_grad()
+        backward(model, [batch(step, rank) for rank in range(WORKERS)])
+        optimizer.step()
+        schedule.step()
+    return flat(model)
+
+
+def train(rank: int, name: str, steps: int, options: dict[str, Any]) -> Tensor:
+    model = make_model()
+    if rank:
+        torch.nn.init.zeros_(model[0].weight)  # everybody begins with worker 0's
+    optimizer = OPTIMIZERS[name](model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+    with weir.torch.ParameterServer(model, optimizer, servers=SERVERS, **options) as server:
+        for step in range(steps):
+            optimizer.zero_grad()
+            backward(model, [batch(step, rank)])
+            server.step()
+            schedule.step()
+    return flat(model)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_training_is_local_training_on_all_batches(cluster: weir.LocalCluster, name: str) -> None:
+    steps = 12
+    with Job(WORKERS, SERVERS, train, name, steps, {}, environment=cluster.environment) as job:
+        *workers, _, _ = job.results()
+    assert all(torch.equal(workers[0], other) for other in workers), "bit for bit"
+    expected = locally(name, steps)
+    assert not torch.equal(expected, flat(make_model()))
+    # Sums are off by 2^-27 of the largest value around them; Adam divides by their size.
+    torch.testing.assert_close(workers[0], expected, rtol=1e-4, atol=1e-4 if "adam" in name else 1e-6)
+
+
+def train_sparsely(rank: int, name: str, bits: LaneBits) -> tuple[float, Tensor]:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    with weir.torch.ParameterServer(
+        model, optimizer, servers=SERVERS, sparsifier=name, density=0.1, lane_bits=bits, exclude=["1d"]
+    ) as server:
+        for step in range(20):
+            optimizer.zero_grad()
+            backward(model, [batch(step, rank)])
+            server.step()
+    inputs, targets = batch(1000, 0)
+    return float(nn.functional.cross_entropy(model(inputs), targets)), flat(model)
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"), [("dfs", 32), ("topk-block", 16), ("omnireduce", 32), ("exdyna", 32)]
+)
+def test_methods_push_less_and_train(cluster: weir.LocalCluster, name: str, bits: LaneBits) -> None:
+    inputs, targets = batch(1000, 0)
+    before = float(nn.functional.cross_entropy(make_model()(inputs), targets).detach())
+    with Job(WORKERS, SERVERS, train_sparsely, name, bits, environment=cluster.environment) as job:
+        *workers, _, _ = job.results()
+    assert all(torch.equal(workers[0][1], other) for _, other in workers)
+    assert workers[0][0] < 0.9 * before
+
+
+def train_with_accidents(rank: int) -> list[str]:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    said = []
+    with weir.torch.ParameterServer(model, optimizer, servers=SERVERS, max_norm=0.01) as server:
+        start = flat(model)
+        backward(model, [batch(0, rank)])
+        if rank == 1:
+            model[2].bias.grad[3] = torch.nan
+        try:
+            server.step()
+        except weir.torch.NonFiniteError as error:
+            said.append(str(error))
+        said.append(str(torch.equal(start, flat(model))))
+        optimizer.zero_grad()
+        backward(model, [batch(0, rank)])
+        server.step()
+        said.append(f"{float((flat(model) - start).norm()):.5f}")
+    return said
+
+
+def test_a_nan_changes_nothing_and_the_norm_is_that_of_the_whole_model(cluster: weir.LocalCluster) -> None:
+    with Job(WORKERS, SERVERS, train_with_accidents, environment=cluster.environment) as job:
+        *workers, _, _ = job.results()
+    for message, unchanged, moved in workers:
+        assert "NaN or infinity on rank 1" in message
+        assert "'2.bias'" in message
+        assert unchanged == "True"
+        assert moved == "0.00200"  # 0.2 times 0.01
+
+
+def train_until_lost(rank: int, victim: int, ready: str) -> str:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    server = weir.torch.ParameterServer(model, optimizer, servers=SERVERS)
+    try:
+        for step in range(10**6):
+            optimizer.zero_grad()
+            backward(model, [batch(step, rank)])
+            server.step()
+            if step == 3:
+                Path(ready, str(rank)).touch()
+    except weir.torch.GroupBrokenError as error:
+        return str(error)
+    return "nothing happened"
+
+
+@pytest.mark.parametrize("victim", [1, WORKERS + 1])
+def test_a_death_is_named_to_all_others(cluster: weir.LocalCluster, victim: int, tmp_path: Path) -> None:
+    with Job(
+        WORKERS, SERVERS, train_until_lost, victim, str(tmp_path), environment=cluster.environment
+    ) as job:
+        wait_for(lambda: len(list(tmp_path.iterdir())) == WORKERS)
+        job.processes[victim].kill()
+        others = [member for member in range(WORKERS + SERVERS) if member != victim]
+        said = job.outcomes(others)
+    for words in map(str, said):
+        assert f"rank {victim}" in words
+        assert f"ranks 0 to {WORKERS - 1} are workers, {WORKERS} to {WORKERS + SERVERS - 1} servers" in words
+
+
+def test_the_command_serves_a_plain_script(tmp_path: Path) -> None:
+    """Nothing but a rendezvous is given: worker 0 starts the switch."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch, weir.torch\n"
+        "torch.manual_seed(int(sys.argv[1]))\n"
+        "model = torch.nn.Linear(4, 2)\n"
+        "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
+        "server = weir.torch.ParameterServer(model, optimizer)\n"
+        "for _ in range(3):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.ones(1, 4)).sum().backward()\n"
+        "    server.step()\n"
+        "print(model.weight.tolist())\n"
+    )
+    environment = {**os.environ, "WEIR_RENDEZVOUS": f"file://{tmp_path / 'store'}"}
+    environment.pop("WEIR_CONTROLLER", None)
+    commands = [[sys.executable, "-m", "weir", "server"]]
+    commands += [[sys.executable, str(script), str(rank)] for rank in range(2)]
+    processes = []
+    for rank, command in enumerate(commands, start=-1):
+        own = {**environment, "RANK": str(rank), "WORLD_SIZE": "2"}
+        processes.append(
+            subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        )
+    said = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], said
+    assert said[1][0] == said[2][0] != ""

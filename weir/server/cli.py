@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir server``: one parameter server, as a process of its own."""
+
+import logging
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+
+def server(
+    *,
+    index: Annotated[
+        int, typer.Option(min=0, help="Which of the job's servers this is, from 0; each has a shard.")
+    ] = 0,
+    rendezvous: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where workers and servers meet: tcp://host:port or file:///path. Default: WEIR_RENDEZVOUS, "
+            "else MASTER_ADDR and MASTER_PORT as torchrun has them.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", help="How long to wait for the others, and each exchange for progress."
+        ),
+    ] = 1800.0,
+) -> None:
+    """Keep a shard of a model, and step it with the gradients that workers push.
+
+    Waits for the training script, whose weir.torch.ParameterServer says what model and which optimizer, and
+    ends with it. As for workers, WEIR_CONTROLLER names the controller, and WEIR_HOST this host in its
+    topology: by default h<number of workers + index + 1>. See docs/parameter-server.md.
+    """
+    import weir.torch
+    from weir.agent_service.client import AgentError
+    from weir.host_agent.torch.parameter_server.team import open_store
+    from weir.host_agent.torch.rendezvous import RendezvousError
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    limit = timedelta(seconds=timeout)
+    try:
+        store = open_store(rendezvous, leads=False, timeout=limit)
+        weir.torch.Server(store, index, limit).run()
+    except (RendezvousError, AgentError, weir.torch.GroupBrokenError, ValueError) as error:
+        typer.echo(f"weir server: {error}", err=True)
+        raise typer.Exit(1) from None
