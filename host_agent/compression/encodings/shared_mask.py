@@ -62,6 +62,14 @@ def set_bits(words: Lanes, count: int | None = None) -> npt.NDArray[np.bool_]:
     return np.unpackbits(words.view(np.uint8), count=count, bitorder="little").view(np.bool_)
 
 
+def pack_bits(flags: npt.NDArray[np.bool_]) -> Lanes:
+    """Return the words that have these bits, as many as needed: the opposite of ``set_bits``."""
+    words = np.zeros(-(-flags.size // WORD_BITS), np.uint32)
+    bits = np.packbits(flags, bitorder="little")
+    words.view(np.uint8)[: bits.size] = bits
+    return words
+
+
 def unite(communicator: Communicator, words: Lanes, levels: int, service: ServiceClass = LOSSLESS) -> Lanes:
     """Return the OR of all workers' words, which takes ``levels`` reductions at most. May overwrite
     ``words``.
@@ -70,18 +78,10 @@ def unite(communicator: Communicator, words: Lanes, levels: int, service: Servic
     """
     if levels == 1 or not words.size:
         return communicator.reduce(words, Op.OR, GROUP_LANES, service)
-    occupied = set_bits(unite(communicator, _summary(words), levels - 1, service), words.size)
+    occupied = set_bits(unite(communicator, pack_bits(words != 0), levels - 1, service), words.size)
     places = np.flatnonzero(occupied)
     words[places] = communicator.reduce(words[places], Op.OR, None, service)
     return words
-
-
-def _summary(words: Lanes) -> Lanes:
-    """Return one level up: a bit for each word that is not zero."""
-    above = np.zeros(-(-words.size // WORD_BITS), np.uint32)
-    bits = np.packbits(words != 0, bitorder="little")
-    above.view(np.uint8)[: bits.size] = bits
-    return above
 
 
 def _check_words(words: npt.NDArray[Any], length: int, mask_block: int) -> None:

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An update-centric parameter server as a state machine without I/O: updates in, filtered updates out.
+
+Nobody ever pulls a model: a worker that joins has zeros, and its first update is everything. Each push that
+the server applies is answered by an update of what has changed by more than a threshold since the last one;
+what is below it stays pending (``feed``). Pushes are applied in each worker's order, once each, in whatever
+order they come and however often.
+
+The state follows from the messages that were applied, in their order, and from nothing else: no clock, no
+random number. So a journal of them, on top of a checkpoint, is enough to be after a crash exactly where one
+was, with the same numbers on the same updates (given the same machine and libraries, as the optimizer must
+round alike).
+
+Example::
+
+    server = UpdateServer(optimizer, ServerRules(), Journal(folder))
+    for message in server.handle(words):
+        send(message.worker, message.encode())
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.host_agent.parameter_server.clocks import Clocks, Consistency
+from weir.host_agent.parameter_server.feed import Feed
+from weir.host_agent.parameter_server.journal import Arrays, Journal
+from weir.host_agent.parameter_server.messages import FromServer, FromWorker, Kind
+from weir.host_agent.parameter_server.payload import PayloadError, Words, decode
+from weir.host_agent.parameter_server.value_filter import FilterRule, Floats
+
+MOST_EARLY: Final = 64
+"""Pushes of a worker that may wait for one before them. A worker sends them again, so none is lost."""
+
+
+class Optimizer(Protocol):
+    """The use that a server makes of pushes. Deterministic: the journal plays them again."""
+
+    @property
+    def parameters(self) -> Floats:
+        """Return the model, flat; the same array always."""
+        ...
+
+    def step(self, gradient: Floats, lr: float, share: float) -> None:
+        """Change the parameters. share: 1 / workers, as each of them makes only its part of a step."""
+        ...
+
+    def arrays(self) -> Arrays:
+        """Return the state besides the parameters, by name."""
+        ...
+
+    def load(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take over a state that ``arrays`` gave."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServerRules:
+    """consistency: who gets an update when. filter: of what the server sends; peak_lr: the learning rate to
+    which the schedule "lr" relates. journal_limit: bytes of the journal after which a checkpoint is made.
+    """
+
+    consistency: Consistency = field(default_factory=lambda: Consistency(None))
+    filter: FilterRule = field(default_factory=FilterRule)
+    peak_lr: float = 1.0
+    journal_limit: int = 64 << 20
+
+
+class UpdateServer:
+    """One shard's server. For one thread at a time."""
+
+    def __init__(self, optimizer: Optimizer, rules: ServerRules, journal: Journal | None = None) -> None:
+        """Begin with the optimizer's parameters, or where the journal ends."""
+        self.optimizer, self.rules = optimizer, rules
+        self.clocks = Clocks()
+        self.feeds: dict[int, Feed] = {}
+        self.refusals: Counter[str] = Counter()
+        self._incarnations: dict[int, int] = {}
+        self._newest: dict[int, int] = {}  # the greatest incarnation so far, also of who has left
+        self._told: dict[int, int] = {}  # the floor of the last update, by worker
+        self._early: dict[int, dict[int, FromWorker]] = {}
+        self._journal: Journal | None = None
+        if journal is not None:
+            if journal.checkpoint is not None:
+                self._load(journal.checkpoint)
+                journal.checkpoint = None
+            for record in journal.records():
+                self._apply(FromWorker.decode(np.frombuffer(record, np.uint32)))
+            self._journal = journal
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """Return who has joined."""
+        return tuple(sorted(self.clocks.of))
+
+    def incarnation(self, worker: int) -> int | None:
+        """Return which process of this worker has joined; None: none has."""
+        return self._incarnations.get(worker)
+
+    def handle(self, message: FromWorker) -> list[FromServer]:
+        """Take a worker's message, and return what is to be sent because of it.
+
+        What cannot be taken is answered by a refusal, and changes nothing.
+        """
+        worker = message.worker
+        if message.kind is Kind.JOIN:
+            return self._join(message)
+        if self._incarnations.get(worker) != message.incarnation:
+            return self._refuse(message, "stranger", "has not joined, or was taken out: it must join anew")
+        applied = self.clocks.of[worker]
+        if message.kind is not Kind.LEAVE:
+            if message.taken > self.feeds[worker].last:
+                return self._refuse(message, "time", "has taken updates that were never sent")
+            self.feeds[worker].acknowledge(worker, message.taken)
+            if message.clock <= applied:
+                return []
+            if refusal := self._check(message):
+                return refusal
+            if message.clock > applied + 1:
+                early = self._early.setdefault(worker, {})
+                if len(early) < MOST_EARLY:
+                    early[message.clock] = message
+                return []
+        sent = self._record(message)
+        while following := self._early.get(worker, {}).pop(self.clocks.of.get(worker, -1) + 1, None):
+            sent += self._record(following)
+        return sent
+
+    def lacking(self, worker: int) -> list[FromServer]:
+        """Return what a worker has not acknowledged, to be sent again; at least where the clocks are."""
+        feed = self.feeds[worker]
+        return [self._message(worker, number, payload) for number, payload in feed.lacking(worker)] or [
+            self._message(worker)
+        ]
+
+    def dismiss(self, worker: int) -> list[FromServer]:
+        """Take a worker out that is known to be dead, and return what the others are to know."""
+        return self._record(FromWorker(Kind.LEAVE, worker, self._incarnations[worker]))
+
+    def save(self) -> None:
+        """Make a checkpoint now."""
+        if self._journal is not None:
+            self._journal.save(self._arrays())
+
+    def _refuse(self, message: FromWorker, reason: str, sentence: str) -> list[FromServer]:
+        self.refusals[reason] += 1
+        return [FromServer.refusing(message, f"worker {message.worker} {sentence}")]
+
+    def _join(self, message: FromWorker) -> list[FromServer]:
+        worker = message.worker
+        if self._incarnations.get(worker) != message.incarnation:
+            if message.incarnation <= self._newest.get(worker, -1):
+                return self._refuse(message, "stranger", "has left, or was started anew since it joined")
+            if message.taken:
+                return self._refuse(
+                    message, "stranger", "was taken out, or the server has lost its state: it must join anew"
+                )
+            return self._record(message)
+        if message.taken > self.feeds[worker].last or message.clock > self.clocks.of[worker]:
+            return self._refuse(
+                message, "time", "knows of more than the server does, whose state is an older one: restore it"
+            )
+        self.feeds[worker].acknowledge(worker, message.taken)
+        return self.lacking(worker)
+
+    def _check(self, message: FromWorker) -> list[FromServer]:
+        """Refuse a push that cannot be applied."""
+        if message.kind is Kind.FLUSH:
+            return []
+        try:
+            values = decode(message.payload, self.optimizer.parameters.size).values.view(np.float32)
+        except PayloadError as error:
+            return self._refuse(message, "payload", f"pushed what cannot be read: {error}")
+        if not np.isfinite(values).all():
+            return self._refuse(message, "not finite", f"pushed infinities or NaN in step {message.clock}")
+        return []
+
+    def _record(self, message: FromWorker) -> list[FromServer]:
+        """Apply a message once it is in the journal."""
+        if self._journal is not None:
+            self._journal.append(message.encode().tobytes())
+        sent = self._apply(message)
+        if self._journal is not None and self._journal.size > self.rules.journal_limit:
+            self.save()
+        return sent
+
+    # ------------------------------------------------------------- the state, which follows from the journal
+
+    def _apply(self, message: FromWorker) -> list[FromServer]:
+        worker, parameters = message.worker, self.optimizer.parameters
+        if message.kind in (Kind.JOIN, Kind.LEAVE):
+            if worker in self._incarnations:
+                self.clocks.leave(worker)
+                del self.feeds[worker], self._incarnations[worker], self._told[worker]
+                self._early.pop(worker, None)
+            sent = self._wake(message)
+            if message.kind is Kind.JOIN:
+                self._incarnations[worker] = self._newest[worker] = message.incarnation
+                self.clocks.join(worker)
+                self.feeds[worker] = Feed(np.zeros_like(parameters))
+                self.feeds[worker].admit(worker)
+                sent.append(self._update(worker, 0.0))
+            return sent
+        if message.kind is Kind.PUSH:
+            gradient = decode(message.payload, parameters.size).dense().view(np.float32)
+            self.optimizer.step(gradient, message.lr, 1.0 / len(self._incarnations))
+        self.clocks.tick(worker)
+        self.feeds[worker].acknowledge(worker, message.taken)
+        if message.kind is Kind.FLUSH:
+            return [self._update(worker, 0.0), *self._wake(message)]
+        return self._wake(message, worker)
+
+    def _wake(self, message: FromWorker, pusher: int | None = None) -> list[FromServer]:
+        """Send an update to who has pushed, and to who waited, if the floor lets them go on."""
+        allows, floor = self.rules.consistency.allows, self.clocks.floor
+        return [
+            self._update(worker, self._threshold(message))
+            for worker, made in sorted(self.clocks.of.items())
+            if allows(made, floor) and (worker == pusher or not allows(made, self._told[worker]))
+        ]
+
+    def _threshold(self, message: FromWorker) -> float:
+        return self.rules.filter.at(max(message.clock, 1), message.lr / self.rules.peak_lr)
+
+    def _update(self, worker: int, threshold: float) -> FromServer:
+        feed = self.feeds[worker]
+        payload = feed.update(self.optimizer.parameters, threshold, self.rules.filter.block)
+        self._told[worker] = self.clocks.floor
+        return self._message(worker, feed.last, payload)
+
+    def _message(self, worker: int, number: int = 0, payload: Words | None = None) -> FromServer:
+        """Return an update as it is told now. Told again, it must not promise what came after it."""
+        clocks, last = self.clocks, number in (0, self.feeds[worker].last)
+        return FromServer(
+            Kind.UPDATE,
+            worker,
+            self._incarnations[worker],
+            number,
+            clocks.of[worker],
+            self._told[worker] if last else 0,
+            np.empty(0, np.uint32) if payload is None else payload,
+        )
+
+    def _arrays(self) -> Arrays:
+        """Return the whole state, by name."""
+        workers = self.workers
+        return {
+            "parameters": self.optimizer.parameters,
+            "floor": np.array([self.clocks.floor], np.int64),
+            "workers": np.array([(w, self.clocks.of[w], self._told[w]) for w in workers], np.int64),
+            "incarnations": np.array([self._incarnations[w] for w in workers], np.uint64),
+            "newest": np.array(list(self._newest.items()), np.uint64),
+            **{f"optimizer/{name}": array for name, array in self.optimizer.arrays().items()},
+            **{f"feed-{w}/{name}": a for w in workers for name, a in self.feeds[w].arrays().items()},
+        }
+
+    def _load(self, arrays: Arrays) -> None:
+        parameters = self.optimizer.parameters
+        if arrays["parameters"].shape != parameters.shape:
+            raise ValueError(
+                f"the checkpoint is of {arrays['parameters'].size} parameters, the model has "
+                f"{parameters.size}: give this run a folder of its own"
+            )
+        parameters[:] = arrays["parameters"]
+        self.optimizer.load(_under("optimizer/", arrays))
+        rows = arrays["workers"].reshape(-1, 3).tolist()
+        self.clocks = Clocks({worker: made for worker, made, _ in rows}, int(arrays["floor"][0]))
+        self._told = {worker: told for worker, _, told in rows}
+        self._incarnations = {
+            row[0]: int(number) for row, number in zip(rows, arrays["incarnations"], strict=True)
+        }
+        self._newest = {int(worker): int(number) for worker, number in arrays["newest"].reshape(-1, 2)}
+        self.feeds = {w: Feed.restored(_under(f"feed-{w}/", arrays)) for w in self.clocks.of}
+
+
+def _under(prefix: str, arrays: Arrays) -> Arrays:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

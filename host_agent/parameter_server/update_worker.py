@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker of an update-centric parameter server as a state machine without I/O.
+
+Example::
+
+    worker = UpdateWorker(3, time.time_ns(), words, WorkerRules(), Residual(words.size))
+    send(worker.hello())
+    while training:
+        wait_for(worker.may_step)                 # meanwhile: worker.on_message(FromServer.decode(words))
+        ...                                       # forward and backward
+        send(worker.push(gradient, lr))
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from weir.host_agent.parameter_server.clocks import Consistency
+from weir.host_agent.parameter_server.feed import Replica
+from weir.host_agent.parameter_server.messages import FromServer, FromWorker, Kind
+from weir.host_agent.parameter_server.payload import Words, encode, plan
+from weir.host_agent.parameter_server.residual import Held
+from weir.host_agent.parameter_server.value_filter import FilterRule, Floats, above
+
+
+class RefusedError(RuntimeError):
+    """The server does not take part any more. The message says why."""
+
+
+@dataclass(frozen=True)
+class WorkerRules:
+    """consistency: when a step may begin. filter: of what is pushed, in units of the parameters: it is
+    compared with gradient x learning rate. peak_lr: the learning rate to which the schedule "lr" relates.
+    """
+
+    consistency: Consistency = field(default_factory=lambda: Consistency(None))
+    filter: FilterRule = field(default_factory=FilterRule)
+    peak_lr: float = 1.0
+
+
+class UpdateWorker:
+    """One worker's side of one server. For one thread at a time.
+
+    incarnation: a number below 2^64, greater than that of any process that was this worker before, such as
+    the time in nanoseconds. words: the model, which updates are written into; zeros at first.
+    """
+
+    def __init__(self, worker: int, incarnation: int, words: Words, rules: WorkerRules, held: Held) -> None:
+        words[:] = 0
+        self.worker, self.incarnation, self.rules, self.held = worker, incarnation, rules, held
+        self.replica = Replica(words)
+        self.made: int | None = None
+        """Pushes made, by number; None before the server's first word, which says where to begin."""
+        self.applied = 0
+        self.floor = 0
+        """The model here contains so many pushes of every worker (but for what filters hold)."""
+        self._floors: dict[int, int] = {}  # of updates that wait for others
+        self._unapplied: dict[int, FromWorker] = {}
+
+    @property
+    def ready(self) -> bool:
+        """Return whether the model has come."""
+        return self.replica.taken > 0
+
+    @property
+    def may_step(self) -> bool:
+        """Return whether the next step may begin with the model as it is here."""
+        return self.ready and self.rules.consistency.allows(self.made or 0, self.floor)
+
+    @property
+    def settled(self) -> bool:
+        """Return whether every push is known to be applied."""
+        return not self._unapplied
+
+    def hello(self) -> FromWorker:
+        """Return what joins, and what asks for everything that is lacking, at any time."""
+        return FromWorker(Kind.JOIN, self.worker, self.incarnation, self.applied, self.replica.taken)
+
+    def unapplied(self) -> list[FromWorker]:
+        """Return the pushes that the server may not have, to be sent again."""
+        return list(self._unapplied.values())
+
+    def push(self, gradient: Floats, lr: float) -> FromWorker:
+        """Make a step's push: what the filter passes of the gradient and of what it held before.
+
+        Raises ValueError for a gradient that is not finite.
+        """
+        if not np.isfinite(gradient).all():
+            raise ValueError(f"worker {self.worker}: the gradient of this step has infinities or NaN")
+        rule, clock = self.rules.filter, (self.made or 0) + 1
+        due = self.held.add(gradient)
+        bound = rule.at(clock, lr / self.rules.peak_lr)
+        planned = plan(above(due, bound / lr if lr else np.inf, rule.block))
+        taken = self.held.take(planned.covered)
+        return self._keep(Kind.PUSH, lr, encode(planned, taken.view(np.uint32)))
+
+    def flush(self) -> FromWorker:
+        """Make a step without a push, whose answer is all that is pending."""
+        return self._keep(Kind.FLUSH, 0.0, np.empty(0, np.uint32))
+
+    def leave(self) -> FromWorker:
+        """Return what says farewell."""
+        return FromWorker(Kind.LEAVE, self.worker, self.incarnation)
+
+    def on_message(self, message: FromServer) -> bool:
+        """Take a server's message; return whether it was news. Raises RefusedError or PayloadError."""
+        if message.incarnation != self.incarnation:
+            return False
+        if message.kind is Kind.REFUSAL:
+            raise RefusedError(message.sentence)
+        if self.made is None:
+            self.made = message.applied
+        news = message.applied > self.applied
+        self.applied = max(self.applied, message.applied)
+        for clock in [clock for clock in self._unapplied if clock <= self.applied]:
+            del self._unapplied[clock]
+        if message.number > self.replica.taken:
+            self._floors[message.number] = message.floor
+            news = self.replica.take(message.number, message.payload) > 0 or news
+        for number in [number for number in self._floors if number <= self.replica.taken]:
+            self.floor = max(self.floor, self._floors.pop(number))
+        return news
+
+    def _keep(self, kind: Kind, lr: float, payload: Words) -> FromWorker:
+        assert self.made is not None, "push before the model has come"
+        self.made += 1
+        message = FromWorker(kind, self.worker, self.incarnation, self.made, self.replica.taken, lr, payload)
+        self._unapplied[self.made] = message
+        return message
