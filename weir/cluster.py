@@ -39,7 +39,8 @@ class LocalCluster:
     Args:
         workers: how many workers can join, 1 to 32.
         network: shape, links, losses and background traffic; by default one switch and nothing in the way.
-        pcap: capture file for the packets of all switch ports; with several switches, the first leaf's.
+        pcap: capture file for the packets of all switch ports; with several switches, of each a file with its
+            name before the suffix (run.leaf1.pcapng).
         directory: parent of the cluster's own directory; by default shared memory, where there is some.
 
     Raises:
@@ -138,20 +139,32 @@ class LocalCluster:
 
     @contextlib.contextmanager
     def _capturing(self) -> Iterator[None]:
-        """Keep what the switch that captures says of its file while it ends."""
-        name = self._plan.topology.switches[0].name if self._plan else ""
-        process = self._processes.get(name)
-        if self._pcap is None or process is None:
+        """Keep what the switches that capture say of their files while they end."""
+        switches = self._plan.topology.switches if self._plan and self._pcap else ()
+        processes = {
+            switch.name: process
+            for switch in switches
+            if (process := self._processes.get(switch.name)) is not None
+        }
+        with contextlib.ExitStack() as logs:  # which outlive their folder
+            opened = {
+                name: logs.enter_context((self.directory / f"{name}.log").open(errors="replace"))
+                for name in processes
+            }
             yield
-            return
-        with (self.directory / f"{name}.log").open(errors="replace") as log:  # outlives its folder
-            yield
-            if process.returncode:
-                *_, said = ["", *log.read().splitlines()]
-                how = how_it_ended(process.returncode)
-                self._capture_problem = (
-                    f"no complete capture, as the {_called(name)} ended with {how}: {said}"
-                )
+            for name, process in processes.items():
+                if process.returncode:
+                    *_, said = ["", *opened[name].read().splitlines()]
+                    how = how_it_ended(process.returncode)
+                    self._capture_problem = (
+                        f"no complete capture, as the {_called(name)} ended with {how}: {said}"
+                    )
+
+    def _capture_of(self, switch: str) -> Path | None:
+        """Return the capture file of a switch."""
+        if self._pcap is None or self.network.shape.single:
+            return self._pcap
+        return self._pcap.with_suffix(f".{switch}{self._pcap.suffix}")
 
     def _end(self) -> None:
         self._scratch.close()
@@ -223,8 +236,9 @@ class LocalCluster:
                 folder.mkdir()
                 arguments += ["--shm", str(folder)]
             arguments += [word for port in ports[switch.name] for word in ("--port", port)]
-            if self._pcap is not None and switch is plan.topology.switches[0]:
-                arguments += ["--pcap", str(self._pcap)]
+            capture = self._capture_of(switch.name)
+            if capture is not None:
+                arguments += ["--pcap", str(capture)]
             self._spawn(switch.name, "softswitch", arguments)
         for switch in plan.topology.switches:
             self._wait_until_ready(switch.name)
@@ -293,7 +307,8 @@ def local_cluster(
     Args:
         workers: how many can join, 1 to 32.
         network: shape, links, losses and background traffic; by default one switch and nothing in the way.
-        pcap: capture file for the packets of all switch ports; with several switches, the first leaf's.
+        pcap: capture file for the packets of all switch ports; with several switches, of each a file with its
+            name before the suffix (run.leaf1.pcapng).
         directory: parent of the private directory; by default shared memory, where there is some.
 
     Raises:

@@ -331,6 +331,25 @@ def test_a_bitmap_in_a_data_class_is_found(congested: Path) -> None:
     assert [finding.frames for finding in audit.report.findings] == [(seen.place,)]
 
 
+def test_nothing_is_found_in_a_training_over_racks_that_lose_packets(tmp_path: Path) -> None:
+    """Real processes: every port of two leaves and two spines, with losses and a budget for more."""
+    capture = tmp_path / "run.pcapng"
+    options = "--workers 4 --model mlp --epochs 1 --max-steps 6 --topology leaf-spine-2x2 --loss 0.01"
+    done = CliRunner().invoke(
+        app,
+        f"train {options} --loss-budget 0.05 --no-reference --out {tmp_path} --pcap {capture}".split(),
+    )
+    assert done.exit_code == 0, done.output
+    files = sorted(tmp_path.glob("run.*.pcapng"))
+    assert [file.name for file in files] == [
+        f"run.{name}.pcapng" for name in ("leaf1", "leaf2", "spine1", "spine2")
+    ]
+    audit = PacketAudit.of_files(files)
+    assert not audit.findings, audit.findings[:3]
+    assert audit.report.checked[Rule.SUMS] > 100
+    assert len(audit.report.worker_lanes) == 4
+
+
 # -- the command ----------------------------------------------------------------------------------------
 
 

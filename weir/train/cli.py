@@ -42,7 +42,8 @@ def train(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Capture all ports of the switch (of the first, where there are several); see weir pcap.",
+            help="Capture all ports of the switch, of several each in a file with its name before the "
+            "suffix; see weir pcap and weir audit.",
         ),
     ] = None,
     name: Annotated[
