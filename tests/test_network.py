@@ -83,7 +83,10 @@ class Capture:
 
 
 @pytest.mark.parametrize("switch", ["soft", pytest.param("bmv2", marks=pytest.mark.bmv2)])
-def test_workers_on_udp_sockets_are_summed_by_the_program(switch: Target, tmp_path: Path) -> None:
+def test_workers_on_udp_sockets_are_summed_by_the_program(
+    switch: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIR_TRAINS", "off")  # a capture shows a train as one packet
     with network_cluster(WORKERS, switch=switch) as cluster:
         captures = [Capture(cluster.lab.at_host(rank)) for rank in range(WORKERS)]
         workers = [start(cluster, rank, tmp_path) for rank in range(WORKERS)]
@@ -95,6 +98,14 @@ def test_workers_on_udp_sockets_are_summed_by_the_program(switch: Target, tmp_pa
         packets_are_right(rank, [frame for frame in seen if Weir in frame])
     results = [{_round(f): bytes(f[Weir])[9:] for f in seen if _is(f, PacketType.RESULT)} for seen in frames]
     assert results[0] == results[1] == results[2]  # but for the receiver, everybody gets the same bytes
+
+
+def test_the_same_in_trains(tmp_path: Path) -> None:
+    with network_cluster(WORKERS) as cluster:
+        workers = [start(cluster, rank, tmp_path) for rank in range(WORKERS)]
+        said = [worker.communicate(timeout=120)[0] for worker in workers]
+        assert [worker.returncode for worker in workers] == [0] * WORKERS, "\n".join(said)
+    results_are_right(tmp_path)
 
 
 def start(cluster: NetworkCluster, rank: int, folder: Path) -> subprocess.Popen[str]:

@@ -118,7 +118,7 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_drive": (c_int, (pointer, pointer, c_int64)),
     "weir_shm_readdress": (None, (pointer, POINTER(Addresses))),
     "weir_shm_open": (pointer, (c_char_p, c_char_p, POINTER(Addresses))),
-    "weir_udp_open": (pointer, (c_int,)),
+    "weir_udp_open": (pointer, (c_int, c_int)),
     "weir_io_last_error": (c_int, (pointer,)),
     "weir_io_close": (None, (pointer,)),
     "weir_frame_wrap": (c_uint32, (POINTER(Addresses), c_char_p, c_uint32, c_uint8, pointer)),

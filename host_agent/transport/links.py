@@ -19,6 +19,7 @@ from weir.host_agent.transport import engine
 from weir.host_agent.transport.frames import Addresses
 from weir.host_agent.transport.report import ReduceReport, Verdict
 from weir.host_agent.transport.slot_transport import SlotTransport
+from weir.native.trains import trains_wanted
 
 SLICE_S: Final = 0.05
 SOCKET_BUFFER: Final = 4 << 20
@@ -184,9 +185,17 @@ def _cannot_open(path: Path, port: int) -> OSError:
 class UdpLink(_NativeLink):
     """A kernel UDP socket bound to ``bind`` (address, port; port 0 takes a free one) and connected to
     the aggregation address, now or later with ``connect``.
+
+    trains: let the kernel cut and gather trains of packets where it can; None: unless WEIR_TRAINS is off.
     """
 
-    def __init__(self, bind: tuple[str, int], aggregator: tuple[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        bind: tuple[str, int],
+        aggregator: tuple[str, int] | None = None,
+        *,
+        trains: bool | None = None,
+    ) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
@@ -194,7 +203,8 @@ class UdpLink(_NativeLink):
             self._bind(bind)
             if aggregator is not None:
                 self.connect(aggregator)
-            io = engine.library().weir_udp_open(self._socket.fileno())
+            allowed = trains_wanted() if trains is None else trains
+            io = engine.library().weir_udp_open(self._socket.fileno(), allowed)
             if not io:
                 code = ctypes.get_errno()
                 raise OSError(code, f"cannot use a UDP socket: {os.strerror(code)}")

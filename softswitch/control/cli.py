@@ -94,12 +94,23 @@ def stats(
     """Packets, bytes and drops of every port.
 
     Dropped in: the port was down, its ring was full, or there is no program. Too long: a frame of more than
-    2040 bytes. Dropped out: the queue was full or the port down.
+    2040 bytes. Dropped out: the queue was full or the port down. Trains: of packets that came in, or left, in
+    one piece.
     """
     found = [p for p in context.obj.call("ports") if port is None or p["port"] == port]
     if port is not None and not found:
         fail(f"there is no such port: {port}")
-    names = ("rx_packets", "rx_bytes", "rx_drops", "rx_oversize", "tx_packets", "tx_bytes", "tx_drops")
+    names = (
+        "rx_packets",
+        "rx_bytes",
+        "rx_drops",
+        "rx_oversize",
+        "rx_trains",
+        "tx_packets",
+        "tx_bytes",
+        "tx_drops",
+        "tx_trains",
+    )
     rows = ((p["port"], *(f"{p['statistics'][name]:,}" for name in names)) for p in found)
     heads = (
         "port",
@@ -107,9 +118,11 @@ def stats(
         "bytes in",
         "dropped in",
         "too long",
+        "trains in",
         "packets out",
         "bytes out",
         "dropped out",
+        "trains out",
     )
     show(context, found, heads, rows)
 

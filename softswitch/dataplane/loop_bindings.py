@@ -22,6 +22,8 @@ _SOURCES: Final = (
     "xdp_redirect.c",
     "port_udp.c",
     "batch.c",
+    "couple.c",
+    "cut.c",
     "port_queue.c",
 )
 
@@ -32,7 +34,8 @@ class PortStatistics:
 
     ``rx_drops`` came in and went nowhere (ring full, port down, no program loaded), ``rx_oversize`` was
     longer than MAX_FRAME bytes, ``tx_drops`` was sent by the program but found a full queue or a port
-    that is down.
+    that is down. ``rx_trains`` came in as one frame of several packets, which the switch cut, ``tx_trains``
+    left so.
     """
 
     rx_packets: int
@@ -42,6 +45,8 @@ class PortStatistics:
     tx_packets: int
     tx_bytes: int
     tx_drops: int
+    rx_trains: int
+    tx_trains: int
 
 
 class Statistics(ctypes.Structure):
@@ -76,9 +81,15 @@ SIGNATURES: Final[native.Signatures] = {
     "loop_stop_capture": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)),
     "loop_capture_error": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)),
     "loop_add_shm": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
-    "loop_add_interface": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
+    "loop_add_interface": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_int),
+    ),
     "loop_add_xdp": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p)),
-    "loop_add_udp": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_uint32, *(ctypes.c_char_p,) * 4)),
+    "loop_add_udp": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_uint32, *(ctypes.c_char_p,) * 4, ctypes.c_int),
+    ),
     "loop_add_queue": (
         ctypes.c_int,
         (ctypes.c_void_p, ctypes.c_uint32, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int),

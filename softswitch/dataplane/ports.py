@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from weir.native.ring import MAX_FRAME
+from weir.native.trains import trains_wanted
 from weir.softswitch.dataplane.loop_bindings import PortStatistics, Statistics, library
 from weir.softswitch.runtime.queueing import (
     Limits,
@@ -148,8 +149,12 @@ class PortLoop:
         self._add("loop_add_shm", number, f"shm in {directory}", os.fsencode(directory))
 
     def add_interface(self, number: int, interface: str) -> None:
-        """Attach port ``number`` to a network interface (AF_PACKET). Needs CAP_NET_RAW. Raises PortError."""
-        self._add("loop_add_interface", number, f"interface {interface!r}", interface.encode())
+        """Attach port ``number`` to a network interface (AF_PACKET). Needs CAP_NET_RAW. Raises PortError.
+
+        Trains of UDP datagrams that come in are cut; like frames leave as trains, unless WEIR_TRAINS is off.
+        """
+        what = f"interface {interface!r}"
+        self._add("loop_add_interface", number, what, interface.encode(), int(trains_wanted()))
 
     def add_xdp(self, number: int, interface: str) -> None:
         """Attach port ``number`` to a network interface by AF_XDP: faster, with hosts' offloads off.
@@ -167,7 +172,7 @@ class PortLoop:
         """Make port ``number`` this end of a UDP tunnel: each frame is one datagram.
 
         Only what comes from ``peer`` is received. An empty local host is every address of this machine.
-        Raises PortError.
+        Frames of one length leave as trains, unless WEIR_TRAINS is off. Raises PortError.
         """
         what = f"udp {_address(local)} to {_address(peer)}"
         try:
@@ -178,7 +183,7 @@ class PortLoop:
         except OSError as error:
             raise PortError(f"port {number}, {what}: {error.strerror or error}") from error
         numbers = (str(part).encode() for end in (here, there) for part in end[:2])
-        self._add("loop_add_udp", number, what, *numbers)
+        self._add("loop_add_udp", number, what, *numbers, int(trains_wanted()))
 
     def add_queue(self, number: int, name: str, output: Path | None = None, *, pcapng: bool = True) -> None:
         """Make port ``number`` one whose frames ``inject`` puts in and ``receive`` takes out.

@@ -15,6 +15,7 @@ from weir import child
 from weir.agent_service.client import AgentClient
 from weir.controller.wiring import Target
 from weir.native.scratch import scratch_folder
+from weir.native.trains import trains_wanted
 from weir.netns.lab import Lab, bridged_lab, lab
 from weir.netns.namespace import NamespaceError
 from weir.network import NetworkSpec, incast, switch_ports
@@ -113,8 +114,9 @@ def network_cluster(
     ``xdp``: the soft switch's ports are AF_XDP sockets. Other arguments as for ``lab``. Raises
     NamespaceError; its message ends with what the switches and the controller said.
     """
+    trains = switch == "soft" and not xdp and trains_wanted()
     with (
-        lab(workers, switch=switch, rate=rate, network=network, bridged=bridged) as made,
+        lab(workers, switch=switch, rate=rate, network=network, bridged=bridged, trains=trains) as made,
         scratch_folder("net") as folder,
     ):
         processes: dict[str, subprocess.Popen[bytes]] = {}

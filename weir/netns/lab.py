@@ -21,7 +21,7 @@ from weir.controller.wiring import Host, Target
 from weir.netns.bpf import Side, disturb
 from weir.netns.namespace import Namespace, NamespaceError
 from weir.netns.netlink import NetlinkError, TokenBucket
-from weir.netns.offloads import offloads_off
+from weir.netns.offloads import ALL, BUT_UDP, offloads_off
 from weir.network import NetworkPlan, NetworkSpec, make_plan
 from weir.softswitch.runtime.queueing import parse_rate
 
@@ -80,6 +80,7 @@ def lab(
     rate: str | None = None,
     network: NetworkSpec | None = None,
     bridged: bool = False,
+    trains: bool = False,
 ) -> Iterator[Lab]:
     """Make a namespace for every host and one for the switches, which end with the block.
 
@@ -92,6 +93,8 @@ def lab(
             shaped by a token bucket, the rest by the switches' queues.
         bridged: each host gets a second link, shaped to ``rate`` in the same way, to a kernel bridge that
             joins all of these, with the offloads on: for a peer over TCP in the same processes.
+        trains: what runs where the switches are cuts trains of UDP datagrams and completes checksums, so that
+            these offloads stay on.
 
     Raises:
         NamespaceError: this process cannot make them.
@@ -106,7 +109,7 @@ def lab(
         for host, namespace, interface in zip(made.hosts, made.namespaces, made.interfaces, strict=True):
             _join(made, interface, namespace, "eth0", host.mac, host.ip, down=bucket, up=bucket or uplink)
             for where, name in ((made.switch, interface), (namespace, "eth0")):
-                where.call(partial(offloads_off, name))
+                where.call(partial(offloads_off, name, BUT_UDP if trains else ALL))
             if not network.shape.single or network.loss:
                 _neighbours(made, host, namespace)
         if bridged:

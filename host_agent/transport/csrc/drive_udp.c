@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Carrier over a connected kernel UDP socket, many datagrams a system call. */
+/* Carrier over a connected kernel UDP socket, many datagrams a system call.
+ *
+ * Datagrams of one size and class that follow one another are a train: the kernel takes them in one piece
+ * (UDP_SEGMENT) and cuts it where a link wants single packets, and hands in one piece what came together
+ * (UDP_GRO). A kernel that has neither gets and gives them one by one. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <netinet/in.h>
@@ -10,22 +14,48 @@
 
 #include "drive.h"
 
-enum { BUFFER = WEIR_MAX_PAYLOAD + 1 }; /* one byte more: a datagram that is too long shows */
+#ifndef SOL_UDP
+#define SOL_UDP 17
+#endif
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
 
-/* Room for the one control message we deal in: the traffic class. */
+enum {
+    SINGLE_BYTES = WEIR_MAX_PAYLOAD + 1, /* one byte more: a datagram that is too long shows */
+    TRAIN_BYTES = 65507,                 /* the longest payload of UDP over IPv4 */
+    TRAIN_PACKETS = 64,                  /* UDP_MAX_SEGMENTS, in every kernel that has it */
+    TRAINS_IN = 16,                      /* taken in before answers go out */
+    TRAINS_OUT = 2,                      /* written before they are sent */
+};
+
+/* A message to be sent: one datagram, or several of this size, the last of which may be shorter. */
+typedef struct {
+    uint32_t packets, size;
+    uint8_t class;
+} train;
+
+/* Room for what the kernel is told of a message, or tells: traffic class, and size of a train's datagrams. */
 typedef union {
     struct cmsghdr header;
-    uint8_t bytes[CMSG_SPACE(sizeof(int))];
-} class_message;
+    uint8_t bytes[2 * CMSG_SPACE(sizeof(int))];
+} control;
 
 typedef struct {
     weir_io io;
     int fd;
-    int first, last; /* packets in `out` that the socket has not taken yet */
+    int cuts;             /* whether the kernel cuts trains that we send */
+    uint32_t most_in;     /* messages taken in at once */
+    uint32_t first, last; /* messages in `out` that the socket has not taken yet */
+    uint32_t written;     /* bytes of out_buffer */
+    train trains[WEIR_BATCH];
     struct mmsghdr in[WEIR_BATCH], out[WEIR_BATCH];
     struct iovec in_vector[WEIR_BATCH], out_vector[WEIR_BATCH];
-    class_message in_class[WEIR_BATCH], out_class[WEIR_BATCH];
-    uint8_t in_buffer[WEIR_BATCH][BUFFER], out_buffer[WEIR_BATCH][BUFFER];
+    control in_control[WEIR_BATCH], out_control[WEIR_BATCH];
+    uint8_t in_buffer[TRAINS_IN * (TRAIN_BYTES + 1)], out_buffer[TRAINS_OUT * TRAIN_BYTES];
 } udp_io;
 
 /* Errors that may pass, and say no more than that a packet was lost. */
@@ -47,47 +77,165 @@ static int is_loss(int error)
 
 static int is_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-/* DSCP << 2 | ECN that a datagram came with; 0 when the kernel does not say. */
-static uint8_t received_class(struct msghdr *message)
+/* ------------------------------------------------------------------------------------------ receiving */
+
+/* What the kernel says of a message that came: DSCP << 2 | ECN, 0 when it does not say, and the size of the
+ * datagrams that it holds. */
+static uint8_t read_control(struct msghdr *message, uint32_t *size)
 {
-    const struct cmsghdr *c = CMSG_FIRSTHDR(message);
-    return c && c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS ? *CMSG_DATA(c) : 0;
+    uint8_t class = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c))
+        if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS)
+            class = *CMSG_DATA(c);
+        else if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
+            int told;
+            memcpy(&told, CMSG_DATA(c), sizeof told);
+            if (told > 0) *size = (uint32_t)told;
+        }
+    return class;
+}
+
+/* Hand in the datagrams of a message. Returns how many there were. */
+static int take_apart(weir_transport *t, struct msghdr *message, uint32_t length, int64_t now_ns)
+{
+    const uint8_t *at = message->msg_iov->iov_base;
+    uint32_t size = length;
+    uint8_t class = read_control(message, &size);
+    if (length > size) weir_transport_train(t, 0);
+    int packets = 0;
+    do {
+        uint32_t here = length < size ? length : size;
+        weir_transport_receive(t, at, here, class, now_ns);
+        at += here;
+        length -= here;
+        packets++;
+    } while (length);
+    return packets;
 }
 
 static int udp_receive(weir_io *io, weir_transport *t, int64_t now_ns)
 {
     udp_io *udp = (udp_io *)io;
-    int n = recvmmsg(udp->fd, udp->in, WEIR_BATCH, MSG_DONTWAIT, NULL);
+    int n = recvmmsg(udp->fd, udp->in, udp->most_in, MSG_DONTWAIT, NULL);
     if (n < 0) {
         if (is_later(errno)) return 0;
         io->last_error = errno;
         return is_loss(errno) ? 0 : -errno;
     }
+    int packets = 0;
     for (int i = 0; i < n; i++) {
         struct msghdr *message = &udp->in[i].msg_hdr;
-        weir_transport_receive(t, udp->in_buffer[i], udp->in[i].msg_len, received_class(message), now_ns);
-        message->msg_controllen = sizeof udp->in_class[i].bytes; /* the kernel wrote what it used */
+        packets += take_apart(t, message, udp->in[i].msg_len, now_ns);
+        message->msg_controllen = sizeof udp->in_control[i].bytes; /* the kernel wrote what it used */
     }
-    return n;
+    return packets;
 }
 
-/* Send out[first..last). Returns how many left it, or -errno; those not taken stay for the next call. */
-static int flush(udp_io *udp)
+/* -------------------------------------------------------------------------------------------- sending */
+
+static void add_control(struct msghdr *message, int level, int type, const void *value, size_t bytes)
+{
+    struct cmsghdr *c = (void *)((uint8_t *)message->msg_control + message->msg_controllen);
+    c->cmsg_level = level;
+    c->cmsg_type = type;
+    c->cmsg_len = CMSG_LEN(bytes);
+    memcpy(CMSG_DATA(c), value, bytes);
+    message->msg_controllen += CMSG_SPACE(bytes);
+}
+
+static int is_full(const udp_io *udp, const train *of, uint32_t bytes)
+{
+    return !udp->cuts || of->packets == TRAIN_PACKETS || bytes + of->size > TRAIN_BYTES;
+}
+
+/* Put a datagram that was written at the end of out_buffer into the last train, or begin another. */
+static void append(udp_io *udp, uint32_t length, uint8_t class)
+{
+    train *at = &udp->trains[udp->last - 1];
+    struct iovec *vector = &udp->out_vector[udp->last - 1];
+    struct msghdr *message = &udp->out[udp->last - 1].msg_hdr;
+    udp->written += length;
+    if (udp->last && class == at->class && length <= at->size && vector->iov_len == at->packets * at->size &&
+        !is_full(udp, at, (uint32_t)vector->iov_len)) {
+        uint16_t size = (uint16_t)at->size;
+        if (at->packets++ == 1) add_control(message, SOL_UDP, UDP_SEGMENT, &size, sizeof size);
+        vector->iov_len += length;
+        return;
+    }
+    int wide = class;
+    udp->trains[udp->last] = (train){1, length, class};
+    udp->out_vector[udp->last] = (struct iovec){udp->out_buffer + udp->written - length, length};
+    message = &udp->out[udp->last++].msg_hdr;
+    message->msg_controllen = 0;
+    add_control(message, IPPROTO_IP, IP_TOS, &wide, sizeof wide);
+}
+
+/* Whether another datagram may be written. Not if it would begin a train that has to end early. */
+static int has_room(const udp_io *udp)
+{
+    uint32_t room = (uint32_t)sizeof udp->out_buffer - udp->written, last = udp->last - 1;
+    if (!udp->last) return 1;
+    return udp->last < WEIR_BATCH && room >= WEIR_MAX_PAYLOAD &&
+           (room >= TRAIN_BYTES ||
+            !is_full(udp, &udp->trains[last], (uint32_t)udp->out_vector[last].iov_len));
+}
+
+static void load(udp_io *udp, weir_transport *t, int64_t now_ns)
+{
+    uint32_t length;
+    uint8_t class;
+    udp->first = udp->last = udp->written = 0;
+    while (has_room(udp) && (length = weir_transport_send(t, now_ns, udp->out_buffer + udp->written, &class)))
+        append(udp, length, class);
+}
+
+/* Send the first datagram of a train that the kernel does not cut. Returns whether it was the last, or -1. */
+static int send_piece(udp_io *udp)
+{
+    train *at = &udp->trains[udp->first];
+    struct iovec *whole = &udp->out_vector[udp->first], piece = {whole->iov_base, at->size};
+    struct msghdr message = udp->out[udp->first].msg_hdr;
+    if (whole->iov_len < piece.iov_len) piece.iov_len = whole->iov_len;
+    message.msg_iov = &piece;
+    message.msg_controllen = CMSG_SPACE(sizeof(int)); /* the class alone */
+    ssize_t sent = sendmsg(udp->fd, &message, MSG_DONTWAIT);
+    int last = piece.iov_len == whole->iov_len;
+    if (sent < 0 && !is_loss(errno)) return -1;
+    if (sent < 0) udp->io.last_error = errno;
+    whole->iov_base = (uint8_t *)whole->iov_base + piece.iov_len;
+    whole->iov_len -= piece.iov_len;
+    return last;
+}
+
+/* Whether an error means that this kernel, or the way that the datagrams take, knows no trains. */
+static int is_refusal(const udp_io *udp, int error)
+{
+    return udp->cuts && udp->trains[udp->first].packets > 1 && !is_loss(error) && !is_later(error);
+}
+
+/* Send out[first..last). Returns how many calls did so, or -errno; what is not taken stays for the next call. */
+static int flush(udp_io *udp, weir_transport *t)
 {
     int gone = 0;
     while (udp->first < udp->last) {
-        int n = sendmmsg(udp->fd, udp->out + udp->first, (unsigned)(udp->last - udp->first), MSG_DONTWAIT);
+        int whole = udp->cuts || udp->trains[udp->first].packets == 1;
+        int n = whole ? sendmmsg(udp->fd, udp->out + udp->first, udp->last - udp->first, MSG_DONTWAIT)
+                      : send_piece(udp);
         if (n < 0 && is_later(errno)) {
             udp->io.blocked = 1;
             return gone;
+        }
+        if (n < 0 && is_refusal(udp, errno)) {
+            udp->cuts = 0;
+            continue;
         }
         if (n < 0) {
             udp->io.last_error = errno;
             if (!is_loss(errno)) return -errno;
             n = 1;
         }
-        udp->first += n;
-        gone += n;
+        for (gone++; n; n--)
+            if (udp->trains[udp->first++].packets > 1 && whole) weir_transport_train(t, 1);
     }
     return gone;
 }
@@ -98,21 +246,15 @@ static int udp_transmit(weir_io *io, weir_transport *t, int64_t now_ns)
     int total = 0;
     io->blocked = 0;
     for (;;) {
-        int n = flush(udp);
+        int n = flush(udp, t);
         if (n < 0) return n;
         total += n;
         if (io->blocked || !weir_transport_sendable(t, now_ns)) return total;
-        udp->first = udp->last = 0;
-        uint32_t length;
-        uint8_t class;
-        while (udp->last < WEIR_BATCH &&
-               (length = weir_transport_send(t, now_ns, udp->out_buffer[udp->last], &class))) {
-            int wide = class;
-            memcpy(CMSG_DATA(&udp->out_class[udp->last].header), &wide, sizeof wide);
-            udp->out_vector[udp->last++].iov_len = length;
-        }
+        load(udp, t, now_ns);
     }
 }
+
+/* ------------------------------------------------------------------------------------------------ life */
 
 static void udp_wait(weir_io *io, int64_t timeout_ns)
 {
@@ -124,31 +266,33 @@ static void udp_wait(weir_io *io, int64_t timeout_ns)
 
 static void udp_close(weir_io *io) { free(io); }
 
-static struct msghdr message(struct iovec *vector, class_message *class)
+static struct msghdr message(struct iovec *vector, control *about)
 {
     return (struct msghdr){.msg_iov = vector,
                            .msg_iovlen = 1,
-                           .msg_control = class->bytes,
-                           .msg_controllen = sizeof class->bytes};
+                           .msg_control = about->bytes,
+                           .msg_controllen = sizeof about->bytes};
 }
 
-/* Use a connected datagram socket, which stays the caller's to close. NULL with errno set. */
-weir_io *weir_udp_open(int fd)
+/* Use a connected datagram socket, which stays the caller's to close; `trains`: also its offloads, where the
+ * kernel has them. NULL with errno set. */
+weir_io *weir_udp_open(int fd, int trains)
 {
-    static const int yes = 1;
+    static const int yes = 1, none = 0;
     if (setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &yes, sizeof yes) < 0) return NULL;
     udp_io *udp = calloc(1, sizeof *udp);
     if (!udp) return NULL;
     udp->io =
         (weir_io){.receive = udp_receive, .transmit = udp_transmit, .wait = udp_wait, .close = udp_close};
     udp->fd = fd;
-    for (int i = 0; i < WEIR_BATCH; i++) {
-        udp->in_vector[i] = (struct iovec){udp->in_buffer[i], BUFFER};
-        udp->out_vector[i] = (struct iovec){udp->out_buffer[i], 0};
-        udp->in[i].msg_hdr = message(&udp->in_vector[i], &udp->in_class[i]);
-        udp->out[i].msg_hdr = message(&udp->out_vector[i], &udp->out_class[i]);
-        udp->out_class[i].header = (struct cmsghdr){
-            .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_TOS};
+    udp->cuts = trains && setsockopt(fd, SOL_UDP, UDP_SEGMENT, &none, sizeof none) == 0;
+    const int gathers = trains && setsockopt(fd, SOL_UDP, UDP_GRO, &yes, sizeof yes) == 0;
+    udp->most_in = gathers ? TRAINS_IN : WEIR_BATCH;
+    const size_t bytes = gathers ? TRAIN_BYTES + 1 : SINGLE_BYTES;
+    for (uint32_t i = 0; i < WEIR_BATCH; i++) {
+        if (i < udp->most_in) udp->in_vector[i] = (struct iovec){udp->in_buffer + i * bytes, bytes};
+        udp->in[i].msg_hdr = message(&udp->in_vector[i], &udp->in_control[i]);
+        udp->out[i].msg_hdr = message(&udp->out_vector[i], &udp->out_control[i]);
     }
     return &udp->io;
 }

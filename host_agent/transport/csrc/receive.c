@@ -169,3 +169,11 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
 }
 
 void weir_transport_refuse(weir_transport *t, enum weir_verdict verdict) { t->report.verdicts[verdict]++; }
+
+void weir_transport_train(weir_transport *t, int up)
+{
+    if (up)
+        t->report.trains_up++;
+    else
+        t->report.trains_down++;
+}

@@ -84,12 +84,13 @@ typedef struct {
     uint64_t blocks, blocks_sent; /* all blocks of the vector; those of which this worker sent lanes */
     uint64_t rounds;              /* slot rounds completed */
     uint64_t packets_up, packets_down, bytes_up, bytes_down;
-    uint64_t timeouts;        /* retransmission timeouts */
-    uint64_t retransmissions; /* packets of a round after its first, but for releases and probes */
-    uint64_t probes;          /* packets that ask for the result, or whether our lanes have arrived */
-    uint64_t releases;        /* packets without lanes of ours: given up, so that the round can complete */
-    uint64_t marked;          /* results that tell of congestion */
-    uint64_t trimmed;         /* rounds whose result lacks lanes that we had */
+    uint64_t trains_up, trains_down; /* packets that the kernel took, or gave, several in one piece */
+    uint64_t timeouts;               /* retransmission timeouts */
+    uint64_t retransmissions;        /* packets of a round after its first, but for releases and probes */
+    uint64_t probes;                 /* packets that ask for the result, or whether our lanes have arrived */
+    uint64_t releases; /* packets without lanes of ours: given up, so that the round can complete */
+    uint64_t marked;   /* results that tell of congestion */
+    uint64_t trimmed;  /* rounds whose result lacks lanes that we had */
     uint64_t entered_lanes, entered_sum;   /* lanes of non-zero blocks, when the reduce began */
     uint64_t included_lanes, included_sum; /* of those, in a result that was applied */
     uint64_t returned_lanes, returned_sum; /* of those, given back */
@@ -125,6 +126,9 @@ enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *paylo
 
 /* Count a frame that a driver refused before it came to a payload. */
 void weir_transport_refuse(weir_transport *t, enum weir_verdict verdict);
+
+/* Count a train that a driver sent (`up`) or received. */
+void weir_transport_train(weir_transport *t, int up);
 
 int weir_transport_done(const weir_transport *t);
 int weir_transport_disagrees(const weir_transport *t); /* with other workers: it will never be done */

@@ -2,42 +2,126 @@
 #define _GNU_SOURCE
 #include "batch.h"
 
-void batch_init(send_batch *b)
+void batch_init(send_batch *b, const send_kind *kind, int cuts)
 {
+    b->kind = kind;
+    b->cuts = cuts;
     for (uint32_t i = 0; i < SEND_BATCH; i++) {
-        b->vectors[i].iov_base = b->frames[i];
-        b->messages[i].msg_hdr = (struct msghdr){.msg_iov = &b->vectors[i], .msg_iovlen = 1};
+        b->vectors[i][0] = (struct iovec){b->notes[i], kind->prefix};
+        b->messages[i].msg_hdr = (struct msghdr){.msg_iov = b->vectors[i], .msg_iovlen = 2};
     }
 }
 
-void batch_flush(send_batch *b, port *p, int fd)
+// -- filling ---------------------------------------------------------------------------------------
+
+static void append(send_batch *b, const uint8_t *bytes, uint32_t len)
 {
-    uint32_t done = 0, refused = 0;
-    while (done < b->queued) {
-        int n = sendmmsg(fd, b->messages + done, b->queued - done, 0);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == ECONNREFUSED && !refused++)
-            continue; // said of an earlier datagram, which found nobody; this one has not been tried
-        if (n <= 0) { // the frame at `done`: queue full, interface down, longer than the MTU
-            p->stats.tx_drops++;
-            done++;
-            continue;
-        }
-        for (int i = 0; i < n; i++) p->stats.tx_bytes += b->vectors[done + (uint32_t)i].iov_len;
-        p->stats.tx_packets += (uint32_t)n;
-        done += (uint32_t)n;
-        refused = 0;
-    }
-    b->queued = 0;
+    memcpy(b->bytes + b->written, bytes, len);
+    b->vectors[b->queued - 1][1].iov_len += len;
+    b->written += len;
 }
 
 int batch_add(send_batch *b, port *p, int fd, const uint8_t *frame, uint32_t len)
 {
     if (len > SW_MAX_FRAME) return -1;
-    if (b->queued == SEND_BATCH) batch_flush(b, p, fd);
-    memcpy(b->frames[b->queued], frame, len);
-    b->vectors[b->queued++].iov_len = len;
+    if (b->queued == SEND_BATCH || b->written + len > SEND_BYTES) batch_flush(b, p, fd);
+    b->trains[b->queued] = (send_train){.frames = 1, .size = len};
+    b->vectors[b->queued++][1] = (struct iovec){b->bytes + b->written, 0};
+    append(b, frame, len);
     return 0;
+}
+
+const uint8_t *batch_last(const send_batch *b)
+{
+    return b->queued ? b->vectors[b->queued - 1][1].iov_base : NULL;
+}
+
+int batch_join(send_batch *b, const uint8_t *frame, uint32_t len, uint32_t headers)
+{
+    if (!b->cuts || b->queued == 0) return 0;
+    send_train *t = &b->trains[b->queued - 1];
+    const size_t bytes = b->vectors[b->queued - 1][1].iov_len;
+    if (len > t->size || len <= headers || bytes != headers + (size_t)t->frames * (t->size - headers) ||
+        t->frames == TRAIN_FRAMES || bytes + len - headers > TRAIN_BYTES || b->written + len > SEND_BYTES)
+        return 0;
+    t->headers = headers;
+    t->frames++;
+    append(b, frame + headers, len - headers);
+    return 1;
+}
+
+// -- sending ---------------------------------------------------------------------------------------
+
+static void count_sent(port *p, const send_train *t, size_t bytes)
+{
+    p->stats.tx_packets += t->frames;
+    p->stats.tx_bytes += bytes + (uint64_t)(t->frames - 1) * t->headers;
+    p->stats.tx_trains += t->frames > 1;
+}
+
+// Sends the frames of a train one by one, as they were.
+static void send_apart(const send_batch *b, port *p, int fd, uint32_t message)
+{
+    static uint8_t no_note[NOTE_BYTES];
+    const send_train *t = &b->trains[message];
+    const struct iovec *train = &b->vectors[message][1];
+    const uint8_t *body = (uint8_t *)train->iov_base + t->headers;
+    size_t left = train->iov_len - t->headers;
+    uint8_t frame[SW_MAX_FRAME];
+    memcpy(frame, train->iov_base, t->headers);
+    while (left) {
+        const size_t here = left < t->size - t->headers ? left : t->size - t->headers;
+        memcpy(frame + t->headers, body, here);
+        body += here;
+        left -= here;
+        if (b->kind->restore) b->kind->restore(frame, (uint32_t)(t->headers + here));
+        struct iovec vectors[] = {{no_note, b->kind->prefix}, {frame, t->headers + here}};
+        if (sendmsg(fd, &(struct msghdr){.msg_iov = vectors, .msg_iovlen = 2}, 0) < 0)
+            p->stats.tx_drops++;
+        else
+            count_sent(p, &(send_train){.frames = 1}, t->headers + here);
+    }
+}
+
+static void couple(send_batch *b)
+{
+    for (uint32_t i = 0; i < b->queued; i++) {
+        memset(b->notes[i], 0, NOTE_BYTES);
+        b->messages[i].msg_hdr.msg_controllen = 0;
+        if (b->trains[i].frames > 1) b->kind->couple(&b->messages[i].msg_hdr, &b->trains[i], b->notes[i]);
+    }
+}
+
+// Whether the kernel, or the interface, does not take trains, rather than having no room now.
+static int is_refusal(int error)
+{
+    return error == EINVAL || error == EIO || error == EMSGSIZE || error == EOPNOTSUPP;
+}
+
+// What could not be sent: queue full, interface down, longer than the MTU; or a train, and nothing takes trains here.
+static void give_up(send_batch *b, port *p, int fd, uint32_t message, int error)
+{
+    if (b->trains[message].frames > 1 && is_refusal(error)) {
+        b->cuts = 0;
+        send_apart(b, p, fd, message);
+    } else
+        p->stats.tx_drops += b->trains[message].frames;
+}
+
+void batch_flush(send_batch *b, port *p, int fd)
+{
+    uint32_t done = 0, refused = 0;
+    couple(b);
+    while (done < b->queued) {
+        int n = sendmmsg(fd, b->messages + done, b->queued - done, 0);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == ECONNREFUSED && !refused++)
+            continue; // said of an earlier datagram, which found nobody; this one has not been tried
+        if (n <= 0) give_up(b, p, fd, done++, errno);
+        for (; n > 0; n--, done++) count_sent(p, &b->trains[done], b->vectors[done][1].iov_len);
+        refused = 0;
+    }
+    b->queued = b->written = 0;
 }
 
 void grow_buffer(int fd, int forced_option, int option)

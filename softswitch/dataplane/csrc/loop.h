@@ -28,6 +28,7 @@ typedef struct {
     uint64_t rx_oversize; // longer than SW_MAX_FRAME, or an offloaded super-packet
     uint64_t tx_packets, tx_bytes;
     uint64_t tx_drops; // the program sent it here, but: ring or queue full, port or interface down
+    uint64_t rx_trains, tx_trains; // frames of several packets that came in and were cut, and that left
 } port_stats;
 
 typedef struct port port;
@@ -104,11 +105,11 @@ int loop_start_capture(loop *l, const char *path, int pcapng, uint32_t count, co
 int loop_stop_capture(loop *l, const char *path);
 int loop_capture_error(loop *l, const char *path);
 int loop_add_shm(loop *l, uint32_t number, const char *directory);
-int loop_add_interface(loop *l, uint32_t number, const char *interface);
+int loop_add_interface(loop *l, uint32_t number, const char *interface, int trains);
 enum { LOOP_XDP_NATIVE = 1, LOOP_XDP_ZERO_COPY = 2 };
 int loop_add_xdp(loop *l, uint32_t number, const char *interface);
 int loop_add_udp(loop *l, uint32_t number, const char *host, const char *service, const char *peer_host,
-                 const char *peer_service);
+                 const char *peer_service, int trains);
 int loop_add_queue(loop *l, uint32_t number, const char *name, const char *output, int pcapng);
 int loop_output_error(loop *l, uint32_t number);
 int loop_inject(loop *l, uint32_t number, const uint8_t *frame, uint32_t len, int64_t timeout_ns);

@@ -3,8 +3,11 @@
 // frame, and no block timer as V3 has, which would delay the last frames of a window), sent with sendmmsg.
 //
 // What the kernel leaves undone on virtual links is done here: a VLAN tag held beside the frame goes back
-// into it, and a checksum left to a device that does not exist is computed. Segmentation is not: frames
-// that a host left for the device to cut (TSO, GSO) are dropped and counted as oversize.
+// into it, a checksum left to a device that does not exist is computed, and a train of UDP datagrams is cut.
+// A train does not fit into the ring: it waits in the socket beside it (PACKET_COPY_THRESH), and the ring
+// says so in its place. Trains of TCP (TSO) are dropped and counted as oversize.
+//
+// What leaves is made trains of, where frames are alike, for the receiver's kernel or its device to cut.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <linux/if_ether.h>
@@ -14,7 +17,8 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-#include "batch.h"
+#include "couple.h"
+#include "cut.h"
 
 #ifndef PACKET_IGNORE_OUTGOING
 #define PACKET_IGNORE_OUTGOING 23
@@ -28,6 +32,7 @@ enum {
     RING_FRAMES = RING_BLOCKS * FRAMES_PER_BLOCK,
     VLAN_TAG = 4,
     MAC_ADDRESSES = 2 * ETH_ALEN,
+    LONG_FRAME = VLAN_TAG + ETH_HLEN + 0xFFFF, // a train
 };
 
 typedef struct {
@@ -35,7 +40,11 @@ typedef struct {
     int rx, tx;
     uint8_t *ring;
     uint32_t next;
-    uint64_t kernel_drops;
+    uint8_t *frame; // what peek returned, until it is released, and its length
+    uint32_t len;
+    cut_train train; // which it is of, when any of that is left
+    uint8_t long_frame[LONG_FRAME];
+    int coupling; // the last message that waits to be sent may be made a train
     send_batch out;
 } packet_port;
 
@@ -47,26 +56,21 @@ static struct tpacket2_hdr *current(packet_port *p)
                     (size_t)(p->next % FRAMES_PER_BLOCK) * RING_FRAME);
 }
 
-static void packet_release(port *base)
+static void next_in_ring(packet_port *p)
 {
-    packet_port *p = (packet_port *)base;
     __atomic_store_n(&current(p)->tp_status, TP_STATUS_KERNEL, __ATOMIC_RELEASE);
     if (++p->next == RING_FRAMES) p->next = 0;
 }
 
-// RFC 1071 over frame[start..len), where the checksum field holds the pseudo header's sum.
-static void complete_checksum(uint8_t *frame, uint32_t len, uint32_t start, uint32_t offset)
+static void packet_release(port *base)
 {
-    if (start + offset + 2 > len) return;
-    uint64_t sum = 0;
-    uint32_t i = start;
-    for (; i + 1 < len; i += 2) sum += (uint32_t)frame[i] << 8 | frame[i + 1];
-    if (i < len) sum += (uint32_t)frame[i] << 8;
-    while (sum >> 16) sum = (sum & 0xFFFF) + (sum >> 16);
-    uint16_t result = (uint16_t)~sum;
-    if (result == 0) result = 0xFFFF; // means the same, and not "no checksum" in UDP
-    frame[start + offset] = (uint8_t)(result >> 8);
-    frame[start + offset + 1] = (uint8_t)result;
+    packet_port *p = (packet_port *)base;
+    p->frame = NULL;
+    if (p->train.left) {
+        cut_next(&p->train);
+        p->frame = cut_frame(&p->train, &p->len);
+    }
+    if (!p->frame) next_in_ring(p);
 }
 
 static uint8_t *restore_vlan_tag(uint8_t *frame, const struct tpacket2_hdr *header)
@@ -78,27 +82,64 @@ static uint8_t *restore_vlan_tag(uint8_t *frame, const struct tpacket2_hdr *head
     return frame - VLAN_TAG;
 }
 
+// A frame that was too long for the ring. Returns its length, 0 when it is longer than a train can be.
+static uint32_t receive_long(packet_port *p)
+{
+    struct virtio_net_hdr offload; // as in the ring
+    struct iovec vectors[] = {{&offload, sizeof offload}, {p->long_frame + VLAN_TAG, LONG_FRAME - VLAN_TAG}};
+    struct msghdr message = {.msg_iov = vectors, .msg_iovlen = 2};
+    ssize_t n = recvmsg(p->rx, &message, MSG_DONTWAIT);
+    return n < (ssize_t)sizeof offload || message.msg_flags & MSG_TRUNC ? 0 : (uint32_t)n - sizeof offload;
+}
+
+// The frame that is next in the ring, the first of a train's, or NULL when it cannot be taken: counted.
+static uint8_t *open_frame(packet_port *p, const struct tpacket2_hdr *header, uint32_t status)
+{
+    uint8_t *frame = (uint8_t *)header + header->tp_mac;
+    uint32_t len = header->tp_snaplen;
+    const uint32_t tag = status & TP_STATUS_VLAN_VALID ? VLAN_TAG : 0;
+    struct virtio_net_hdr offload;
+    memcpy(&offload, frame - sizeof offload, sizeof offload);
+    if (status & TP_STATUS_COPY) {
+        len = receive_long(p);
+        frame = p->long_frame + VLAN_TAG;
+    }
+    const int train = offload.gso_type != VIRTIO_NET_HDR_GSO_NONE;
+    if (len != header->tp_len) {
+        if (train) // it found no room in the socket
+            p->base.stats.rx_drops++;
+        else
+            p->base.stats.rx_oversize++;
+        return NULL;
+    }
+    if (!train && offload.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM)
+        complete_checksum(frame, len, offload.csum_start, offload.csum_offset);
+    if (tag) frame = restore_vlan_tag(frame, header);
+    p->len = len + tag;
+    offload.csum_start += tag;
+    if (train && cut_begin(&p->train, frame, p->len, &offload) == 0) {
+        p->base.stats.rx_trains++;
+        frame = cut_frame(&p->train, &p->len);
+    } else if (train)
+        p->len = UINT32_MAX;
+    if (p->len <= SW_MAX_FRAME) return frame;
+    p->train.left = 0;
+    p->base.stats.rx_oversize++;
+    return NULL;
+}
+
 static const uint8_t *packet_peek(port *base, uint32_t *len)
 {
     packet_port *p = (packet_port *)base;
-    for (;;) {
-        struct tpacket2_hdr *header = current(p);
+    while (!p->frame) {
+        const struct tpacket2_hdr *header = current(p);
         uint32_t status = __atomic_load_n(&header->tp_status, __ATOMIC_ACQUIRE);
         if (!(status & TP_STATUS_USER)) return NULL;
-        uint8_t *frame = (uint8_t *)header + header->tp_mac;
-        struct virtio_net_hdr offload;
-        memcpy(&offload, frame - sizeof offload, sizeof offload);
-        uint32_t tag = status & TP_STATUS_VLAN_VALID ? VLAN_TAG : 0;
-        *len = header->tp_snaplen + tag;
-        if (header->tp_snaplen == header->tp_len && *len <= SW_MAX_FRAME &&
-            offload.gso_type == VIRTIO_NET_HDR_GSO_NONE) {
-            if (offload.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM)
-                complete_checksum(frame, header->tp_snaplen, offload.csum_start, offload.csum_offset);
-            return tag ? restore_vlan_tag(frame, header) : frame;
-        }
-        base->stats.rx_oversize++;
-        packet_release(base);
+        p->frame = open_frame(p, header, status);
+        if (!p->frame) next_in_ring(p);
     }
+    *len = p->len;
+    return p->frame;
 }
 
 static int packet_fd(port *base) { return ((packet_port *)base)->rx; }
@@ -108,6 +149,10 @@ static int packet_fd(port *base) { return ((packet_port *)base)->rx; }
 static int packet_send(port *base, const uint8_t *frame, uint32_t len)
 {
     packet_port *p = (packet_port *)base;
+    const int can = p->out.cuts && couple_can(frame, len);
+    const uint8_t *last = can && p->coupling ? batch_last(&p->out) : NULL;
+    if (last && couple_alike(last, frame) && batch_join(&p->out, frame, len, COUPLE_HEADERS)) return 0;
+    p->coupling = can;
     return batch_add(&p->out, base, p->tx, frame, len);
 }
 
@@ -170,25 +215,29 @@ static int open_receiver(packet_port *p, int interface)
     if (set_option(p->rx, SOL_PACKET, PACKET_VERSION, TPACKET_V2) != 0 ||
         set_option(p->rx, SOL_PACKET, PACKET_VNET_HDR, 1) != 0 ||
         set_option(p->rx, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1) != 0 ||
+        set_option(p->rx, SOL_PACKET, PACKET_COPY_THRESH, 1) != 0 ||
         setsockopt(p->rx, SOL_PACKET, PACKET_RX_RING, &ring, sizeof ring) != 0 ||
         setsockopt(p->rx, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous) != 0)
         return -errno;
     void *memory = mmap(NULL, (size_t)RING_BLOCKS * RING_BLOCK, PROT_READ | PROT_WRITE, MAP_SHARED, p->rx, 0);
     if (memory == MAP_FAILED) return -errno;
     p->ring = memory;
+    grow_buffer(p->rx, SO_RCVBUFFORCE, SO_RCVBUF); // for trains
     return bind_to(p->rx, interface, ETH_P_ALL) == 0 ? 0 : -errno;
 }
 
-static int open_sender(packet_port *p, int interface)
+static int open_sender(packet_port *p, int interface, int trains)
 {
     p->tx = socket(AF_PACKET, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (p->tx < 0 || bind_to(p->tx, interface, 0) != 0) return -errno;
+    if (p->tx < 0 || set_option(p->tx, SOL_PACKET, PACKET_VNET_HDR, 1) != 0 ||
+        bind_to(p->tx, interface, 0) != 0)
+        return -errno;
     grow_buffer(p->tx, SO_SNDBUFFORCE, SO_SNDBUF);
-    batch_init(&p->out);
+    batch_init(&p->out, &COUPLED_DATAGRAMS, trains);
     return 0;
 }
 
-int loop_add_interface(loop *l, uint32_t number, const char *interface)
+int loop_add_interface(loop *l, uint32_t number, const char *interface, int trains)
 {
     unsigned index = if_nametoindex(interface);
     if (index == 0) return -errno;
@@ -199,7 +248,7 @@ int loop_add_interface(loop *l, uint32_t number, const char *interface)
     p->rx = p->tx = -1;
     snprintf(p->base.name, sizeof p->base.name, "port %u (%s)", number, interface);
     int result = open_receiver(p, (int)index);
-    if (result == 0) result = open_sender(p, (int)index);
+    if (result == 0) result = open_sender(p, (int)index, trains);
     loop_enter(l);
     if (result == 0) result = loop_free_number(l, number);
     if (result == 0) loop_attach(l, &p->base);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ports that are one end of a UDP tunnel: every frame is the payload of one datagram, as it is. So switches
 // can be linked without root, on one machine or several. What others than the peer send is not received.
+//
+// Frames of one length that follow one another leave as a train, which the kernel cuts (UDP_SEGMENT) where single
+// datagrams are wanted, and come in as one where the kernel has gathered them (UDP_GRO).
 #define _GNU_SOURCE
 #include <linux/sock_diag.h>
 #include <netdb.h>
@@ -9,46 +12,101 @@
 
 #include "batch.h"
 
-enum { RECEIVE_BATCH = 64 };
+#ifndef SOL_UDP
+#define SOL_UDP 17
+#endif
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+
+enum { RECEIVE_BATCH = 16, LONGEST = 0xFFFF };
 
 typedef struct {
     port base;
     int fd;
     uint32_t next, filled; // of what the last call received
+    uint32_t at, size; // in the message that is next: where its next frame is, and the length of its frames
     uint64_t kernel_drops;
     struct mmsghdr messages[RECEIVE_BATCH];
     struct iovec vectors[RECEIVE_BATCH];
-    uint8_t frames[RECEIVE_BATCH][SW_MAX_FRAME];
+    _Alignas(struct cmsghdr) uint8_t notes[RECEIVE_BATCH][NOTE_BYTES];
+    uint8_t frames[RECEIVE_BATCH][LONGEST];
     send_batch out;
 } udp_port;
+
+// The length of the frames in a message, but for the last, which may be shorter.
+static uint32_t frame_size(struct mmsghdr *message)
+{
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&message->msg_hdr); c; c = CMSG_NXTHDR(&message->msg_hdr, c)) {
+        int size;
+        memcpy(&size, CMSG_DATA(c), sizeof size);
+        if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO && size > 0) return (uint32_t)size;
+    }
+    return message->msg_len;
+}
+
+static void open_message(udp_port *p)
+{
+    p->at = 0;
+    if (p->next == p->filled) return;
+    p->size = frame_size(&p->messages[p->next]);
+    p->base.stats.rx_trains += p->messages[p->next].msg_len > p->size;
+}
+
+// Returns whether there is anything.
+static int receive(udp_port *p)
+{
+    int n;
+    for (uint32_t i = 0; i < RECEIVE_BATCH; i++) p->messages[i].msg_hdr.msg_controllen = NOTE_BYTES;
+    do n = recvmmsg(p->fd, p->messages, RECEIVE_BATCH, MSG_DONTWAIT, NULL);
+    while (n < 0 && (errno == EINTR || errno == ECONNREFUSED)); // nobody there when we last sent; said once
+    p->next = 0;
+    p->filled = n > 0 ? (uint32_t)n : 0;
+    open_message(p);
+    return p->filled != 0;
+}
+
+static void udp_release(port *base)
+{
+    udp_port *p = (udp_port *)base;
+    p->at += p->size;
+    if (p->at < p->messages[p->next].msg_len) return;
+    p->next++;
+    open_message(p);
+}
 
 static const uint8_t *udp_peek(port *base, uint32_t *len)
 {
     udp_port *p = (udp_port *)base;
     for (;;) {
-        if (p->next == p->filled) {
-            int n = recvmmsg(p->fd, p->messages, RECEIVE_BATCH, MSG_DONTWAIT, NULL);
-            if (n < 0 && (errno == EINTR || errno == ECONNREFUSED))
-                continue; // the second: nobody there when we last sent; said once
-            p->next = 0;
-            p->filled = n > 0 ? (uint32_t)n : 0;
-            if (p->filled == 0) return NULL;
-        }
-        const struct mmsghdr *message = &p->messages[p->next];
-        if (!(message->msg_hdr.msg_flags & MSG_TRUNC)) {
-            *len = message->msg_len;
-            return p->frames[p->next];
-        }
+        if (p->next == p->filled && !receive(p)) return NULL;
+        const uint32_t left = p->messages[p->next].msg_len - p->at;
+        *len = left < p->size ? left : p->size;
+        if (*len <= SW_MAX_FRAME) return p->frames[p->next] + p->at;
         base->stats.rx_oversize++;
-        p->next++;
+        udp_release(base);
     }
 }
 
-static void udp_release(port *base) { ((udp_port *)base)->next++; }
+static void couple(struct msghdr *message, const send_train *train, uint8_t *note)
+{
+    const uint16_t size = (uint16_t)train->size;
+    message->msg_control = note;
+    message->msg_controllen = CMSG_SPACE(sizeof size);
+    struct cmsghdr *c = CMSG_FIRSTHDR(message);
+    *c = (struct cmsghdr){.cmsg_level = SOL_UDP, .cmsg_type = UDP_SEGMENT, .cmsg_len = CMSG_LEN(sizeof size)};
+    memcpy(CMSG_DATA(c), &size, sizeof size);
+}
+
+static const send_kind DATAGRAMS = {0, couple, NULL};
 
 static int udp_send(port *base, const uint8_t *frame, uint32_t len)
 {
     udp_port *p = (udp_port *)base;
+    if (batch_join(&p->out, frame, len, 0)) return 0;
     return batch_add(&p->out, base, p->fd, frame, len);
 }
 
@@ -92,12 +150,17 @@ static int find_address(const char *host, const char *service, struct addrinfo *
     return getaddrinfo(host, service, &hints, found) == 0 ? 0 : -EINVAL;
 }
 
-static int open_tunnel(udp_port *p, const struct addrinfo *local, const struct addrinfo *peer)
+static int open_tunnel(udp_port *p, const struct addrinfo *local, const struct addrinfo *peer, int trains)
 {
+    const int none = 0, yes = 1;
     p->fd = socket(local->ai_family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (p->fd < 0) return -errno;
     grow_buffer(p->fd, SO_RCVBUFFORCE, SO_RCVBUF);
     grow_buffer(p->fd, SO_SNDBUFFORCE, SO_SNDBUF);
+    batch_init(&p->out, &DATAGRAMS,
+               trains && setsockopt(p->fd, SOL_UDP, UDP_SEGMENT, &none, sizeof none) == 0);
+    if (trains)
+        setsockopt(p->fd, SOL_UDP, UDP_GRO, &yes, sizeof yes); // without: the kernel cuts what it gathered
     if (bind(p->fd, local->ai_addr, local->ai_addrlen) != 0 ||
         connect(p->fd, peer->ai_addr, peer->ai_addrlen) != 0)
         return -errno;
@@ -110,23 +173,23 @@ static int open_tunnel(udp_port *p, const struct addrinfo *local, const struct a
 
 // The local address and the peer's, in numbers.
 int loop_add_udp(loop *l, uint32_t number, const char *host, const char *service, const char *peer_host,
-                 const char *peer_service)
+                 const char *peer_service, int trains)
 {
     udp_port *p = calloc(1, sizeof *p);
     if (!p) return -ENOMEM;
     p->base.ops = &UDP_OPS;
     p->base.number = number;
     p->fd = -1;
-    batch_init(&p->out);
     for (uint32_t i = 0; i < RECEIVE_BATCH; i++) {
-        p->vectors[i] = (struct iovec){p->frames[i], SW_MAX_FRAME};
-        p->messages[i].msg_hdr = (struct msghdr){.msg_iov = &p->vectors[i], .msg_iovlen = 1};
+        p->vectors[i] = (struct iovec){p->frames[i], LONGEST};
+        p->messages[i].msg_hdr =
+            (struct msghdr){.msg_iov = &p->vectors[i], .msg_iovlen = 1, .msg_control = p->notes[i]};
     }
     snprintf(p->base.name, sizeof p->base.name, "port %u (udp)", number);
     struct addrinfo *local = NULL, *peer = NULL;
     int result = find_address(host, service, &local);
     if (result == 0) result = find_address(peer_host, peer_service, &peer);
-    if (result == 0) result = open_tunnel(p, local, peer);
+    if (result == 0) result = open_tunnel(p, local, peer, trains);
     if (local) freeaddrinfo(local);
     if (peer) freeaddrinfo(peer);
     loop_enter(l);

@@ -2,14 +2,18 @@
 """A real switch with a job on it, for tests of links: in-process, over shared memory or loopback UDP."""
 
 import contextlib
+import itertools
+import random
 import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from weir.host_agent.transport.codec import Packet
 from weir.host_agent.transport.frames import Framer
 from weir.host_agent.transport.links import Link, ShmLink, UdpLink
 from weir.host_agent.transport.reducer import Reducer
@@ -18,9 +22,11 @@ from weir.p4src import PROGRAM
 from weir.simulator.entries import SwitchJob, aggregation, host_addresses
 from weir.softswitch.dataplane.ports import PortLoop
 from weir.softswitch.switch import Switch
+from weir.wire.definition import Flag
 
+_SOL_UDP, _UDP_SEGMENT = 17, 103
 T = TypeVar("T")
-_jobs = count(1)
+_jobs = itertools.count(1)
 
 
 @contextlib.contextmanager
@@ -71,9 +77,13 @@ def shm_rack(
 
 
 @contextlib.contextmanager
-def udp_rack(workers: int, slots: int = 16) -> Iterator[list[Reducer]]:
-    """Yield one reducer per worker, over kernel UDP sockets on loopback to a switch behind another socket."""
-    with switch_with_job(workers, slots) as (switch, job), _loopback(switch, workers) as aggregator:
+def udp_rack(workers: int, slots: int = 16, disorder: random.Random | None = None) -> Iterator[list[Reducer]]:
+    """Yield one reducer per worker, over kernel UDP sockets on loopback to a switch behind another socket.
+
+    The switch takes what waits there together, and its results leave as trains where they are alike. With
+    ``disorder``, packets of either direction are lost, doubled, exchanged and trimmed.
+    """
+    with switch_with_job(workers, slots) as (switch, job), _loopback(switch, workers, disorder) as aggregator:
         links = [UdpLink(("127.0.0.1", 0), aggregator) for _ in range(workers)]
         made = reducers(job, links, slots)
         yield made
@@ -82,7 +92,7 @@ def udp_rack(workers: int, slots: int = 16) -> Iterator[list[Reducer]]:
 
 
 @contextlib.contextmanager
-def _loopback(switch: Switch, workers: int) -> Iterator[tuple[str, int]]:
+def _loopback(switch: Switch, workers: int, disorder: random.Random | None) -> Iterator[tuple[str, int]]:
     """Yield the switch behind a UDP socket: who sends as worker w is on port w + 1."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     listener.bind(("127.0.0.1", 0))
@@ -90,15 +100,22 @@ def _loopback(switch: Switch, workers: int) -> Iterator[tuple[str, int]]:
     senders: dict[int, tuple[str, int]] = {}
 
     def serve() -> None:
-        while payload := listener.recvfrom(2048):
-            data, sender = payload
-            if not data:
+        while True:
+            came = [listener.recvfrom(2048)]
+            with contextlib.suppress(BlockingIOError):
+                while len(came) < 256:
+                    came.append(listener.recvfrom(2048, socket.MSG_DONTWAIT))
+            if not all(data for data, _ in came):
                 return
-            port = data[8] + 1
-            senders[port] = sender
-            for out_port, frame in switch.process(port, framers[port].wrap(data, 0), 0):
-                if (result := framers[out_port].unwrap(frame)) and out_port in senders:
-                    listener.sendto(result.payload, senders[out_port])
+            results: dict[int, list[bytes]] = {}
+            for data, sender in _disturb(came, disorder):
+                port = data[8] + 1
+                senders[port] = sender
+                for out_port, frame in switch.process(port, framers[port].wrap(_trim(data, disorder), 0), 0):
+                    if (result := framers[out_port].unwrap(frame)) and out_port in senders:
+                        results.setdefault(out_port, []).append(result.payload)
+            for out_port, payloads in results.items():
+                _send_in_trains(listener, _disturb(payloads, disorder), senders[out_port])
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -108,6 +125,33 @@ def _loopback(switch: Switch, workers: int) -> Iterator[tuple[str, int]]:
         listener.sendto(b"", listener.getsockname())
         thread.join()
         listener.close()
+
+
+def _disturb(packets: list[T], disorder: random.Random | None) -> list[T]:
+    """Return them with some lost, some doubled, and some exchanged with those that come after them."""
+    if disorder is None:
+        return packets
+    kept = [packet for packet in packets for _ in range(disorder.choices((0, 1, 2), (3, 94, 3))[0])]
+    for at in range(1, len(kept)):
+        if disorder.random() < 0.05:
+            kept[at - 1], kept[at] = kept[at], kept[at - 1]
+    return kept
+
+
+def _trim(payload: bytes, disorder: random.Random | None) -> bytes:
+    """Return a contribution, perhaps with its lanes cut off."""
+    if disorder is None or disorder.random() > 0.02:
+        return payload
+    packet = Packet.decode(payload)
+    return (
+        replace(packet, flags=packet.flags | Flag.TRIMMED, groups={}).encode() if packet.groups else payload
+    )
+
+
+def _send_in_trains(end: socket.socket, payloads: list[bytes], to: tuple[str, int]) -> None:
+    for size, alike in itertools.groupby(payloads, len):
+        while together := b"".join(itertools.islice(alike, 40)):
+            end.sendmsg([together], [(_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", size))], 0, to)
 
 
 def on_every_worker(reducers: Sequence[Reducer], action: Callable[[Reducer], T]) -> list[T]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Links move a transport's packets for real, and say what is wrong when they cannot."""
 
+import random
 import socket
 import threading
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ def classed() -> SlotTransport:
     return transport
 
 
+_SO_NO_CHECK = 11
 CLASSES = [dscp(3, 0) << 2 | NOT_ECT, dscp(3) << 2 | ECT]
 
 
@@ -162,6 +164,31 @@ class TestUdp:
             on_every_worker(rack, lambda r: r.reduce(vectors[r.config.worker], Op.MAX, 32))
         for vector in vectors:
             np.testing.assert_array_equal(vector, expected)
+
+    @pytest.mark.parametrize("kernel", ["cuts and gathers", "refuses", "refuses at last"])
+    @pytest.mark.parametrize("disorder", [None, 1, 2], ids=["order", "disorder-1", "disorder-2"])
+    def test_trains_change_nothing_but_their_number(
+        self, monkeypatch: pytest.MonkeyPatch, kernel: str, disorder: int | None
+    ) -> None:
+        """With losses, doubles, packets out of order and trimmed ones, and whatever the kernel can do."""
+        if kernel == "refuses":
+            monkeypatch.setenv("WEIR_TRAINS", "off")
+        vectors = np.random.default_rng(3).integers(0, 2**32, (3, 40_000), dtype=np.uint32)
+        vectors[0, 5_000:9_000] = vectors[:, 20_000:30_000] = 0  # packets of several lengths
+        expected = np.add.reduce(vectors, axis=0, dtype=np.uint32)
+        with udp_rack(3, 64, random.Random(disorder) if disorder else None) as rack:
+            if kernel == "refuses at last":  # no train may have checksums that nobody computes
+                for reducer in rack:
+                    assert isinstance(reducer._link, UdpLink)
+                    reducer._link._socket.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
+            reports = on_every_worker(rack, lambda r: r.reduce(vectors[r.config.worker], Op.ADD))
+        for vector, report in zip(vectors, reports, strict=True):
+            np.testing.assert_array_equal(vector, expected)
+            assert report.entered == report.included
+            assert not report.refused
+            assert (report.trains_up > 0) == (kernel == "cuts and gathers")
+            assert (report.trains_down > 0) == (kernel != "refuses")
+            assert disorder is None or report.retransmissions
 
     def test_traffic_classes_go_both_ways(self) -> None:
         transport = classed()

@@ -16,6 +16,7 @@ from tests.softswitch.p4rt.p4rt_client import PATIENCE
 from weir.native.ring import ShmPort
 from weir.netns import TokenBucket
 from weir.softswitch.dataplane.ports import PortLoop
+from weir.softswitch.runtime.queueing import Queueing
 
 pytestmark = pytest.mark.root
 
@@ -50,6 +51,18 @@ def test_kernel_udp_passes_with_all_offloads_on(lab: Veths, loop: PortLoop) -> N
             assert two.recvfrom(2048) == (payload, ("10.0.0.1", 5000))
             two.sendto(payload, ("10.0.0.1", 5000))
             assert one.recvfrom(2048) == (payload, ("10.0.0.2", 5000))
+
+
+@_PACKET_ONLY
+def test_what_the_kernel_left_undone_is_done_once_though_frames_wait_outside(
+    lab: Veths, loop: PortLoop
+) -> None:
+    loop.set_queueing(1, Queueing(rate_bps=1_000_000))  # 8 ms each
+    payloads = [os.urandom(958) for _ in range(5)]
+    with lab.udp(1) as one, lab.udp(2) as two:
+        for payload in payloads:
+            one.sendto(payload, ("10.0.0.2", 5000))
+        assert [two.recv(2048) for _ in payloads] == payloads
 
 
 def test_frames_pass_unchanged_and_are_not_seen_twice(lab: Veths, loop: PortLoop) -> None:

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """UDP tunnels between switches."""
 
+import contextlib
+import os
 import random
 import socket
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from weir.softswitch.switch import Switch
 
 LOCAL = "127.0.0.1"
 IN, OUT, TUNNEL = 1, 2, 3
+_SO_NO_CHECK, _SOL_UDP, _UDP_SEGMENT = 11, 17, 103
 
 
 def free_address(host: str = LOCAL) -> tuple[str, int]:
@@ -158,3 +162,59 @@ def test_errors(loop: PortLoop, peer: socket.socket) -> None:
         loop.add_udp(9, free_address(), ("nosuchhost.invalid", 4))
     with pytest.raises(PortError, match="port 3 is already udp"):
         loop.add_udp(TUNNEL, free_address(), free_address())
+
+
+def _socket_of(address: tuple[str, int]) -> socket.socket:
+    """Return this process's socket that is bound to ``address``, once more."""
+    for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
+        with contextlib.suppress(OSError):
+            found = socket.socket(fileno=os.dup(number))
+            if found.type == socket.SOCK_DGRAM and found.getsockname() == address:
+                return found
+            found.close()
+    raise AssertionError(f"nothing is bound to {address}")
+
+
+@pytest.mark.parametrize("kernel", ["cuts", "refuses", "refuses at last"])
+def test_frames_of_one_length_travel_in_trains(
+    loop: PortLoop, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    """They arrive whole and in order, whatever the kernel makes of them."""
+    if kernel == "refuses":
+        monkeypatch.setenv("WEIR_TRAINS", "off")
+    frames = [order(TUNNEL).ljust(length, bytes([n])) for n, length in enumerate([900] * 50 + [700])]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.bind((LOCAL, 0))
+        peer.settimeout(PATIENCE)
+        local = free_address()
+        loop.add_udp(TUNNEL, local, peer.getsockname())
+        if kernel == "refuses at last":  # no train may have checksums that nobody computes
+            with _socket_of(local) as end:
+                end.setsockopt(socket.SOL_SOCKET, _SO_NO_CHECK, 1)
+        loop.set_queueing(TUNNEL, Queueing(rate_bps=1))  # but for the first, they wait, and leave together
+        for frame in frames:
+            loop.inject(IN, frame)
+        assert loop.drain(IN, PATIENCE)
+        loop.set_queueing(TUNNEL, None)
+        assert [peer.recv(4096)[REPORT:] for _ in frames] == frames
+        saw = loop.statistics(TUNNEL)
+        assert (saw.tx_packets, saw.tx_drops) == (len(frames), 0)
+        assert saw.tx_bytes == sum(REPORT + len(frame) for frame in frames)
+        assert (saw.tx_trains > 0) == (kernel == "cuts")
+
+
+@pytest.mark.parametrize("trains", ["on", "off"])
+def test_trains_that_come_in_are_taken_apart(
+    loop: PortLoop, monkeypatch: pytest.MonkeyPatch, trains: str
+) -> None:
+    monkeypatch.setenv("WEIR_TRAINS", trains)
+    frames = [order(OUT).ljust(length, bytes([n])) for n, length in enumerate([900] * 50 + [700])]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as peer:
+        peer.bind((LOCAL, 0))
+        local = free_address()
+        loop.add_udp(TUNNEL, local, peer.getsockname())
+        peer.connect(local)
+        peer.sendmsg([b"".join(frames)], [(_SOL_UDP, _UDP_SEGMENT, struct.pack("=H", 900))])
+        got = [loop.receive(OUT, PATIENCE) for _ in frames]
+    assert [frame[REPORT:] for frame in got if frame] == frames
+    assert loop.statistics(TUNNEL).rx_trains == (trains == "on")

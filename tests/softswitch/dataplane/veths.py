@@ -100,8 +100,11 @@ def made_veths() -> Iterator[Veths]:
 
 
 @contextlib.contextmanager
-def forwarding(veths: Veths, kind: str) -> Iterator[PortLoop]:
-    """Yield a running loop with both interfaces attached, over a switch that forwards by destination MAC."""
+def forwarding(veths: Veths, kind: str, *, start: bool = True) -> Iterator[PortLoop]:
+    """Yield a loop with both interfaces attached, over a switch that forwards by destination MAC.
+
+    It runs, unless the caller is to start it.
+    """
     veths.set_mtu(MTU[kind])
     with Switch(load_program(CONTROL), cpu_port=510) as switch, PortLoop() as loop:
         for host in veths.hosts:
@@ -111,5 +114,6 @@ def forwarding(veths: Veths, kind: str) -> Iterator[PortLoop]:
         for host in veths.hosts:
             veths.attach(loop, kind, host, f"sw{host}")
             assert kind.removeprefix("AF_XDP ") in (kind, loop.ports()[host].split("(")[-1].rstrip(")"))
-        loop.start()
+        if start:
+            loop.start()
         yield loop
