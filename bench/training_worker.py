@@ -14,10 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from weir.bench.parameter_server import Client
 from weir.bench.training_ways import SERVER
 from weir.train.backends import Exchange
-from weir.train.config import TrainConfig
 from weir.train.exchange import make_exchange
 from weir.train.messages import Sent
-from weir.train.spec import BackendName
+from weir.train.spec import WorkerSpec
 from weir.train.wirebytes import TcpMeter
 from weir.train.worker import main
 
@@ -43,11 +42,11 @@ class ServerExchange(Exchange):
         return self._client.average(bucket.buffer())
 
 
-def exchange(backend: BackendName, ddp: DistributedDataParallel, config: TrainConfig) -> Exchange:
+def exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
     """Return the parameter server's if there is one, else as in ``weir train``."""
     if server := os.environ.get(SERVER):
         return ServerExchange(server, int(os.environ["RANK"]))
-    return make_exchange(backend, ddp, config)
+    return make_exchange(spec, ddp)
 
 
 if __name__ == "__main__":

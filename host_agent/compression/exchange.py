@@ -68,7 +68,8 @@ class Exchanged:
         chosen: what this worker chose of the bucket's vector, all else zero; memory that its next exchange
             takes again.
         chosen_elements: how many of it are not zero.
-        union_elements: how many elements some worker chose, or sent where all of them send the union.
+        union_elements: how many elements some worker chose, or sent where all of them send the union; this
+            worker's own where only servers know.
         selection: what travelled of the vector, and how it was encoded.
         blocks: of the packets that its values take, zero ones included.
         total: the sum over all workers of what was delivered, a whole vector.
@@ -290,9 +291,7 @@ class GradientExchange:
         return Exchanged(
             chosen=choice.chosen,
             chosen_elements=proposal.elements,
-            union_elements=selection.layout.elements
-            if fills or self._for_servers
-            else int(torch.count_nonzero(packed_total)),
+            union_elements=self._union(selection, proposal.elements, packed_total),
             selection=selection,
             blocks=-(
                 -selection.layout.length
@@ -305,6 +304,12 @@ class GradientExchange:
             report=report,
             seconds=clock,
         )
+
+    def _union(self, selection: Selection, chosen: int, packed_total: torch.Tensor) -> int:
+        """Return how many elements of a bucket any worker sent, as far as it is known here."""
+        if self.gradients.sparsifier.fills_union or (self._for_servers and not selection.everything):
+            return selection.layout.elements
+        return chosen if self._for_servers else int(torch.count_nonzero(packed_total))
 
     def _packet_block(self, plan: EncodingPlan, selection: Selection) -> int | None:
         """Return the lanes in a block of the packets; None: as many as fit, as no block stands by itself."""

@@ -25,16 +25,11 @@ from weir.host_agent.torch.backend import WeirProcessGroup
 from weir.host_agent.torch.staging import devices_of
 from weir.host_agent.torch.state_sync import newest
 from weir.host_agent.torch.step_stats import StepStats
-from weir.host_agent.transport.counters import COUNTERS
 from weir.host_agent.transport.ledger import Ledger
-from weir.host_agent.transport.reducer import ReducerStats
-from weir.host_agent.transport.report import ReduceReport
 
 __all__ = ["HookState", "StepStats", "hook"]
 
 _HOOKABLE = frozenset({torch.float16, torch.bfloat16, torch.float32})
-_OF_THE_VALUES = frozenset({"blocks", "blocks_sent"})  # of their reduction alone
-_COUNTED = (*(name for name in COUNTERS if name not in _OF_THE_VALUES), "missing", "budget")
 
 
 class HookState:
@@ -198,15 +193,13 @@ class HookState:
             self._join()
         started, before = time.perf_counter(), self.group.connection.stats
         done = self.exchanger.exchange(layout, bucket, last)
-        part = StepStats(
+        part = StepStats.of(
+            done,
+            before,
+            self.group.connection.stats,
             step=self.step if last else self.step + 1,
             elements=layout.elements,
-            sent_elements=done.chosen_elements,
-            union_elements=done.union_elements,
             seconds=time.perf_counter() - started,
-            selection_seconds=done.seconds.choice + done.seconds.mask,
-            blocks=done.blocks,
-            **self._counted(done.report, before),
         )
         so_far = self._this_step if layout.index else StepStats()  # a step that raised left its part behind
         self._this_step = so_far.plus(part)
@@ -220,18 +213,6 @@ class HookState:
         if state is not None:
             self.exchanger.load_shared_state(state)
         self._joined = True
-
-    def _counted(self, report: ReduceReport, before: ReducerStats) -> dict[str, Any]:
-        """Return one bucket's numbers of the network; ``before``: the group's when it began."""
-        after = self.group.connection.stats
-        return {
-            "reduce_seconds": after.seconds - before.seconds,
-            "blocks_sent": report.blocks_sent,
-            "entered": report.entered,
-            "included": report.included,
-            "returned": report.returned,
-            **{name: getattr(after, name) - getattr(before, name) for name in _COUNTED},
-        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return this rank's residuals and classes, and what all ranks share: enough to go on bit for bit."""

@@ -3,8 +3,13 @@
 
 from dataclasses import dataclass, field, fields
 
-from weir.host_agent.transport.counters import TransportCounters
+from weir.host_agent.compression.exchange import Exchanged
+from weir.host_agent.transport.counters import COUNTERS, TransportCounters
+from weir.host_agent.transport.reducer import ReducerStats
 from weir.host_agent.transport.report import Account
+
+_OF_THE_VALUES = frozenset({"blocks", "blocks_sent"})  # of their reduction alone
+_COUNTED = (*(name for name in COUNTERS if name not in _OF_THE_VALUES), "missing", "budget")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,34 @@ class StepStats(TransportCounters):
     entered: Account = field(default_factory=Account)
     included: Account = field(default_factory=Account)
     returned: Account = field(default_factory=Account)
+
+    @classmethod
+    def of(
+        cls,
+        done: Exchanged,
+        before: ReducerStats,
+        after: ReducerStats,
+        *,
+        step: int,
+        elements: int,
+        seconds: float,
+    ) -> "StepStats":
+        """Return one bucket's part of a step. before, after: the group's, at its begin and its end."""
+        return cls(
+            step=step,
+            elements=elements,
+            sent_elements=done.chosen_elements,
+            union_elements=done.union_elements,
+            seconds=seconds,
+            selection_seconds=done.seconds.choice + done.seconds.mask,
+            blocks=done.blocks,
+            reduce_seconds=after.seconds - before.seconds,
+            blocks_sent=done.report.blocks_sent,
+            entered=done.report.entered,
+            included=done.report.included,
+            returned=done.report.returned,
+            **{name: getattr(after, name) - getattr(before, name) for name in _COUNTED},
+        )
 
     @property
     def density(self) -> float:

@@ -167,6 +167,25 @@ def test_the_capture_shows_right_rounds_only(run: tuple[Path, str, Path]) -> Non
     assert "round 1" in done.stdout and "more rounds" in done.stdout
 
 
+def test_parameter_servers_train_and_a_dead_one_is_named(tmp_path: Path) -> None:
+    options = ("--mode", "ps", "--servers", "2", "--method", "topk-block", "--no-reference")
+    status, output = train(tmp_path / "whole", *options, "--epochs", "1", "--max-steps", "4")
+    assert status == 0, output
+    assert "2 workers and 2 servers" in output
+    (run,) = summary(tmp_path / "whole")["runs"].values()
+    assert run["steps"] == 4
+    assert run["replicas"]["identical_after_every_step"]
+    process = start(tmp_path / "killed", *options, "--epochs", "1000")
+    wait_for_steps(tmp_path / "killed", 3)
+    (server,) = [
+        pid for pid in children(process.pid) if b"\0RANK=3\0" in Path(f"/proc/{pid}/environ").read_bytes()
+    ]
+    os.kill(server, signal.SIGKILL)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "server 1 failed: signal SIGKILL" in output, output
+
+
 def test_interrupting_ends_every_process_and_still_writes_the_summary(tmp_path: Path) -> None:
     process = start(tmp_path, "--epochs", "500")
     wait_for_steps(tmp_path, 3)

@@ -36,14 +36,21 @@ def server(
     """
     import weir.torch
     from weir.agent_service.client import AgentError
-    from weir.host_agent.torch.parameter_server.team import open_store
     from weir.host_agent.torch.rendezvous import RendezvousError
 
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    limit = timedelta(seconds=timeout)
     try:
-        store = open_store(rendezvous, leads=False, timeout=limit)
-        weir.torch.Server(store, index, limit).run()
+        serve(rendezvous, index, timedelta(seconds=timeout))
     except (RendezvousError, AgentError, weir.torch.GroupBrokenError, ValueError) as error:
         typer.echo(f"weir server: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def serve(rendezvous: str | None, index: int, timeout: timedelta | None = None) -> None:
+    """Be a server until the job ends, and tell the log of it; errors as of ``weir.torch.Server``."""
+    import weir.torch
+    from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store
+
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("weir.host_agent.torch.parameter_server").setLevel(logging.INFO)
+    limit = timeout or TIMEOUT
+    weir.torch.Server(open_store(rendezvous, leads=False, timeout=limit), index, limit).run()

@@ -4,11 +4,12 @@
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from weir.train.config import TrainConfig
 from weir.train.hooks import BucketHook
@@ -16,18 +17,26 @@ from weir.train.messages import Delivery, Sent, WireCounters
 from weir.train.task import average_buffers
 from weir.train.wirebytes import Meter, TcpMeter
 
+if TYPE_CHECKING:
+    from weir.host_agent.torch.step_stats import StepStats
+
 
 class Exchange(ABC):
     """A way for replicas to tell each other their gradients, or parameters, and what that costs.
 
     hook, state: the communication hook to register, if any, and its state. meter: counts its traffic.
-    in_step: the replicas are equal after every step, not after the last one alone.
+    in_step: the replicas are equal after every step, not after the last one alone. steps: ``stepped`` makes
+    the optimizer's step, too.
     """
 
     hook: BucketHook | None = None
     state: Any = None
     meter: Meter
     in_step = True
+    steps = False
+
+    def begin(self, optimizer: Optimizer) -> None:  # noqa: B027 may do nothing
+        """Do what is to be done before the first step. optimizer: as it is then."""
 
     def stepped(self) -> None:  # noqa: B027 may do nothing
         """Do what is to be done after each of the optimizer's steps."""
@@ -104,22 +113,29 @@ class SparseExchange(Exchange):
 
     def sent(self) -> Sent:
         """Return what the hook counted in the last step."""
-        last = self.state.last_step
-        assert last is not None, "a step was taken"
-        fills = self.state.exchanger.gradients.sparsifier.fills_union
-        values = last.union_elements if fills else last.sent_elements
-        return Sent(
-            density=values / last.elements,
-            blocks=last.blocks_sent,
-            blocks_skipped=last.blocks - last.blocks_sent,
-            chosen=last.sent_elements,
-            values=values,
-            union=last.union_elements,
-            selection_s=last.selection_seconds,
-        )
+        return sent_of(self.state.last_step, self.state.exchanger.gradients.sparsifier.fills_union)
 
     def delivery(self) -> Delivery:
         """Return what the hook counted in the last step."""
-        last = self.state.last_step
-        assert last is not None, "a step was taken"
-        return Delivery(last.counters, last.entered.lanes, last.missing, last.budget)
+        return delivery_of(self.state.last_step)
+
+
+def sent_of(last: "StepStats | None", fills_union: bool) -> Sent:
+    """Return what of a gradient was sent in a step. fills_union: of the sparsifier."""
+    assert last is not None, "a step was taken"
+    values = last.union_elements if fills_union else last.sent_elements
+    return Sent(
+        density=values / last.elements,
+        blocks=last.blocks_sent,
+        blocks_skipped=last.blocks - last.blocks_sent,
+        chosen=last.sent_elements,
+        values=values,
+        union=last.union_elements,
+        selection_s=last.selection_seconds,
+    )
+
+
+def delivery_of(last: "StepStats | None") -> Delivery:
+    """Return how packets fared in a step."""
+    assert last is not None, "a step was taken"
+    return Delivery(last.counters, last.entered.lanes, last.missing, last.budget)

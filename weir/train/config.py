@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Model = Literal["resnet18", "cnn", "mlp", "lm"]
 Data = Literal["digits", "stdlib"]
 Hosts = Literal["processes", "namespaces"]
+Mode = Literal["all-reduce", "ps"]
+Consistency = Literal["sync"]
 DEFAULT_METHOD: Final = "topk-block"
 
 
@@ -59,6 +61,9 @@ class TrainConfig(BaseModel):
     workers: Annotated[int, Field(ge=1, le=MAX_CHILDREN)] = 4
     model: Model = "resnet18"
     data: Data
+    mode: Mode = "all-reduce"
+    servers: Annotated[int, Field(ge=1)] = 1
+    consistency: Consistency = "sync"
     plugin: tuple[Path, ...] = ()
     method: str = DEFAULT_METHOD
     encoding: str | None = None
@@ -137,6 +142,24 @@ class TrainConfig(BaseModel):
         ):
             if given:
                 raise ValueError(f"{option}: method {self.method} sends no gradients that this could be of")
+        return self
+
+    @model_validator(mode="after")
+    def _servers_can_do_it(self) -> Self:
+        if self.mode != "ps":
+            if self.servers > 1:
+                raise ValueError("--servers: they are those of --mode ps")
+            return self
+        if find_method(self.method).kind != "sparsifier":
+            raise ValueError(f"--mode ps: method {self.method} sends no gradients that servers could take")
+        if self.lossy:
+            raise ValueError(
+                "--mode ps: what servers get is lossless; leave out --loss-budget, --loss-policy"
+            )
+        if self.members > MAX_CHILDREN:
+            raise ValueError(
+                f"--workers {self.workers}, --servers {self.servers}: at most {MAX_CHILDREN} together"
+            )
         return self
 
     @field_validator("lane_bits", mode="before")
@@ -227,6 +250,11 @@ class TrainConfig(BaseModel):
                 )
             _check_policy(self.loss_policy, self.model)
         return self
+
+    @property
+    def members(self) -> int:
+        """Return how many workers and servers there are."""
+        return self.workers + (self.servers if self.mode == "ps" else 0)
 
     @property
     def sparsifier_options(self) -> "SparsifierOptions":

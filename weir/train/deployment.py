@@ -30,7 +30,8 @@ class Deployment:
 
     ranks: those it starts, of ``size``. store: directory for the file through which they find each other,
     None when MASTER_ADDR and MASTER_PORT say where. replicas: who compares parameters. cluster: switches and
-    controller of our own. lab: the namespaces that the ranks run in.
+    controller of our own. lab: the namespaces that the ranks run in. servers: parameter servers that it
+    starts, too.
     """
 
     ranks: tuple[int, ...]
@@ -39,6 +40,7 @@ class Deployment:
     replicas: Literal["launcher", "group"]
     cluster: "LocalCluster | NetworkCluster | None" = None
     lab: "Lab | None" = None
+    servers: int = 0
 
     @classmethod
     def of_all(
@@ -47,9 +49,19 @@ class Deployment:
         store: Path,
         cluster: "LocalCluster | NetworkCluster | None" = None,
         lab: "Lab | None" = None,
+        servers: int = 0,
     ) -> Self:
-        """Return all workers on this machine."""
-        return cls(tuple(range(workers)), workers, store, "launcher", cluster, lab)
+        """Return all workers, and parameter servers, on this machine."""
+        return cls(tuple(range(workers)), workers, store, "launcher", cluster, lab, servers)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Return the ranks of all processes that are started: workers, then parameter servers."""
+        return (*self.ranks, *range(self.size, self.size + self.servers))
+
+    def called(self, rank: int) -> str:
+        """Return what a member is called."""
+        return f"worker {rank}" if rank < self.size else f"server {rank - self.size}"
 
     def init_method(self, run: str) -> str:
         """Return what torch.distributed is told; ``run`` names one of this deployment's runs."""
@@ -60,7 +72,7 @@ class Deployment:
         cluster, common = self.cluster, worker_environment()
         if self.lab is not None:
             common.update(self.lab.environment())
-        return {rank: {**common, **(cluster.environment(rank) if cluster else {})} for rank in self.ranks}
+        return {rank: {**common, **(cluster.environment(rank) if cluster else {})} for rank in self.members}
 
     def prefix(self, rank: int) -> Sequence[str]:
         """Return a command that becomes the one behind it, where that rank is to run."""
@@ -124,11 +136,15 @@ def deploy(config: TrainConfig) -> Iterator[Deployment]:
     if config.hosts == "namespaces":
         from weir.netns.cluster import network_cluster
 
-        with network_cluster(config.workers, rate=config.links) as linked:
-            yield Deployment.of_all(config.workers, linked.folder, linked, linked.lab)
+        with network_cluster(config.members, rate=config.links) as linked:
+            yield Deployment.of_all(
+                config.workers, linked.folder, linked, linked.lab, config.members - config.workers
+            )
         return
-    with local_cluster(config.workers, network=config.network, pcap=config.pcap) as cluster:
-        yield Deployment.of_all(config.workers, cluster.directory, cluster)
+    with local_cluster(config.members, network=config.network, pcap=config.pcap) as cluster:
+        yield Deployment.of_all(
+            config.workers, cluster.directory, cluster, servers=config.members - config.workers
+        )
 
 
 @contextlib.contextmanager

@@ -5,14 +5,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weir.methods import find_method
 from weir.train.backends import Exchange, GlooExchange, SparseExchange
-from weir.train.config import TrainConfig
-from weir.train.spec import BackendName
+from weir.train.spec import WorkerSpec
 
 
-def make_exchange(backend: BackendName, ddp: DistributedDataParallel, config: TrainConfig) -> Exchange:
+def make_exchange(spec: WorkerSpec, ddp: DistributedDataParallel) -> Exchange:
     """Return what a backend's process group, which must be initialized, is to be used for."""
-    if backend == "gloo":
+    config = spec.config
+    if spec.backend == "gloo":
         return GlooExchange()
+    if config.mode == "ps":
+        from weir.train.servers import ServersExchange, rendezvous
+
+        return ServersExchange(ddp, config, rendezvous(spec))
     match find_method(config.method).kind:
         case "sparsifier":
             return SparseExchange(ddp, config)

@@ -35,6 +35,23 @@ EvaluateEvery = Annotated[
 ]
 BatchSize = Annotated[int | None, typer.Option(help="Samples per worker and step; default: the model's own.")]
 LearningRate = Annotated[float | None, typer.Option(help="Peak learning rate; default: the model's own.")]
+Mode = Annotated[
+    str,
+    typer.Option(
+        metavar="MODE",
+        help="all-reduce: every worker gets the sum of the gradients, and steps. ps: parameter servers get "
+        "it, step, and send what has changed to all workers.",
+    ),
+]
+Servers = Annotated[
+    int, typer.Option(help="With --mode ps: server processes, each with a shard of the model.")
+]
+Consistency = Annotated[
+    str,
+    typer.Option(
+        metavar="KIND", help="With --mode ps: sync, where every step takes the gradients of all workers."
+    ),
+]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the folder of this run goes.")]
 
 Encoding = Annotated[
@@ -209,6 +226,9 @@ _TRAINING: Final[Mapping[str, Any]] = {
     "workers": Workers,
     "model": Model,
     "data": Data,
+    "mode": Mode,
+    "servers": Servers,
+    "consistency": Consistency,
     "plugin": Plugin,
     "encoding": Encoding,
     "density": Density,

@@ -47,14 +47,14 @@ def run_workers(
         watched as watch,
         Workers(
             spec.model_dump_json(),
-            deployment.ranks,
+            deployment.members,
             deployment.size,
             deployment.environment(),
             logs,
             deployment.prefix,
         ) as workers,
     ):
-        left = set(deployment.ranks)
+        left = set(deployment.members)
         while left:
             event = workers.next_event(_TICK_S)
             if look is not None and watch is not None:
@@ -62,7 +62,7 @@ def run_workers(
             if event is None:
                 deployment.check()
             elif isinstance(event, Failed) or (isinstance(event, Exited) and event.reason):
-                _raise_cause(event, workers)
+                _raise_cause(event, workers, deployment)
             elif isinstance(event, Exited):
                 left.discard(event.rank)
             elif (found := record.add(event)) is not None:
@@ -73,7 +73,7 @@ def run_workers(
     record.status = "complete"
 
 
-def _raise_cause(first: Failed | Exited, workers: Workers) -> NoReturn:
+def _raise_cause(first: Failed | Exited, workers: Workers, deployment: Deployment) -> NoReturn:
     """Listen for further failures, then raise the one that made the others: a crash before an exception.
 
     What several workers say alike is said once.
@@ -89,8 +89,10 @@ def _raise_cause(first: Failed | Exited, workers: Workers) -> NoReturn:
     others = [f for f in failures if isinstance(f, Failed) and f is not cause]
     alike = [f for f in others if isinstance(cause, Failed) and _alike(f.error) == _alike(cause.error)]
     ranks = sorted([cause.rank, *(f.rank for f in alike)])
-    who = f"worker{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks))}"
-    then = [f"worker {f.rank} then: {f.error}" for f in others if f not in alike]
+    who = ", ".join(map(deployment.called, ranks))
+    if len(ranks) > 1 and ranks[-1] < deployment.size:
+        who = f"workers {', '.join(map(str, ranks))}"
+    then = [f"{deployment.called(f.rank)} then: {f.error}" for f in others if f not in alike]
     said = (_alike(text or "") if alike else text or "").strip()
     raise WorkerError("\n".join([f"{who} failed: {said}", *then]))
 

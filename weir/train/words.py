@@ -59,7 +59,10 @@ def ratio(ours: float, theirs: float) -> str:
 
 def training_line(config: TrainConfig) -> str:
     """Describe the training, and how its gradients are sent, in one line."""
-    return f"{config.model} on {config.data}, {workers(config.workers)}, {method_words(config)}"
+    who = workers(config.workers)
+    if config.mode == "ps":
+        who += f" and {config.servers} server{'' if config.servers == 1 else 's'}"
+    return f"{config.model} on {config.data}, {who}, {method_words(config)}"
 
 
 def method_words(config: TrainConfig) -> str:

@@ -21,14 +21,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weir.host_agent.collectives.float_sum import NonFiniteError
 from weir.train.backends import Exchange
-from weir.train.config import PRESETS, TrainConfig
+from weir.train.config import PRESETS
 from weir.train.data import TooFewSamplesError, learning_rate, share
 from weir.train.exchange import make_exchange
 from weir.train.hooks import CommunicationClock, timed
 from weir.train.messages import Evaluated, Failed, Finished, Message, Ready, Step, WireCounters, encode
 from weir.train.models import parameter_checksum, parameter_count
 from weir.train.record import ReplicasDifferError
-from weir.train.spec import BackendName, WorkerSpec
+from weir.train.spec import WorkerSpec
 from weir.train.task import Task, evaluate, make_task, mean_loss
 
 _EXPLAINED: Final = frozenset({NonFiniteError.__name__, TooFewSamplesError.__name__})
@@ -38,7 +38,9 @@ _IN_HOOK: Final = re.compile(
     r"Got the following error when running the callback: (\w+): (.*?)(?:\n\nAt:\n.*)?\Z", re.DOTALL
 )
 
-MakeExchange = Callable[[BackendName, DistributedDataParallel, TrainConfig], Exchange]
+MakeExchange = Callable[[WorkerSpec, DistributedDataParallel], Exchange]
+
+_FEW_SLOTS: Final = 16  # for what workers tell each other beside their servers
 
 
 def main(make: MakeExchange = make_exchange) -> None:
@@ -93,11 +95,25 @@ def train(
     send: Callable[[Message], None],
     make: MakeExchange = make_exchange,
 ) -> None:
-    """Join the group, train, leave the group; also when training fails."""
+    """Join the group, train, leave the group; also when training fails.
+
+    A rank beyond the workers is a parameter server.
+    """
     torch.set_num_threads(1)
+    if rank >= workers:
+        from weir.train.servers import serve
+
+        with _reported(rank, send):
+            serve(spec, rank - workers)
+        return
+    options = None
     if spec.backend == "weir":
-        import weir.torch  # noqa: F401 registers the backend
-    dist.init_process_group(spec.backend, init_method=spec.init_method, rank=rank, world_size=workers)
+        import weir.torch
+
+        options = weir.torch.GroupOptions(slots=_FEW_SLOTS if spec.config.mode == "ps" else 0)
+    dist.init_process_group(
+        spec.backend, init_method=spec.init_method, rank=rank, world_size=workers, pg_options=options
+    )
     try:
         with _reported(rank, send):  # before leaving: others hear of that, and fail in turn
             _Training(spec, rank, workers, send, make).run()
@@ -121,11 +137,12 @@ class _Training:
         self.task: Task = make_task(config)
         # BatchNorm's statistics are averaged before each evaluation instead of broadcast at every step.
         self.ddp = DistributedDataParallel(self.task.model, forward_sync_buffers=False)
-        self.exchange = make(spec.backend, self.ddp, config)
+        self.exchange = make(spec, self.ddp)
         self.clock = CommunicationClock()
         if self.exchange.hook is not None:
             self.ddp.register_comm_hook(self.exchange.state, timed(self.exchange.hook, self.clock))
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=config.lr)
+        self.exchange.begin(self.optimizer)
         self.steps_per_epoch = len(self._batches(epoch=1))
         self.step = 0
         self.traffic = self.exchange.meter.read()
@@ -180,9 +197,10 @@ class _Training:
         self.optimizer.zero_grad()
         loss = mean_loss(self.ddp(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
-        if (limit := PRESETS[self.spec.config.model].clip) is not None:
-            torch.nn.utils.clip_grad_norm_(self.ddp.parameters(), limit)
-        self.optimizer.step()
+        if not self.exchange.steps:
+            if (limit := PRESETS[self.spec.config.model].clip) is not None:
+                torch.nn.utils.clip_grad_norm_(self.ddp.parameters(), limit)
+            self.optimizer.step()
         with self.clock.running():
             self.exchange.stepped()
         self.step += 1

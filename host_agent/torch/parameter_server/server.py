@@ -10,7 +10,7 @@ from torch._C._distributed_c10d import Store
 
 from weir.host_agent.collectives.float_sum import NonFiniteError
 from weir.host_agent.parameter_server.commands import Command, Kind
-from weir.host_agent.torch.connection import GroupBrokenError
+from weir.host_agent.torch.connection import Connection, GroupBrokenError
 from weir.host_agent.torch.parameter_server.pull import Pull
 from weir.host_agent.torch.parameter_server.push import Push
 from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
@@ -52,6 +52,11 @@ class Server:
         self._push, self._pull = Push(self._team), Pull(self._team)
         self.shard = ShardOptimizer(self._pieces, self.terms.optimizer)
         self._sent = torch.zeros_like(self.shard.model)
+
+    @property
+    def connection(self) -> Connection:
+        """Return the communicator of all workers and servers."""
+        return self._team.connection
 
     def run(self) -> None:
         """Serve until the workers end the job, or leave it between two steps.

@@ -2,6 +2,7 @@
 """The worker's door: a model whose parameters are kept, and stepped, by parameter servers."""
 
 import os
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Self
@@ -12,13 +13,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from weir.host_agent.collectives.data_movement import broadcast
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
+from weir.host_agent.compression.exchange import Exchanged
 from weir.host_agent.parameter_server.commands import Command, Kind
 from weir.host_agent.parameter_server.shards import ParameterInfo
 from weir.host_agent.parameter_server.terms import BUCKET_BYTES, Method, Terms
+from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.parameter_server.pull import Pull
 from weir.host_agent.torch.parameter_server.push import Push
 from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, Team, open_store, publish
+from weir.host_agent.torch.step_stats import StepStats
+from weir.host_agent.transport.reducer import ReducerStats
 
 
 class ParameterServer:
@@ -123,6 +128,8 @@ class ParameterServer:
         self._said = self.terms.optimizer
         self.master = torch.empty(self._shards.size)
         """The model as the servers have it, flat and in float32: what the parameters are copies of."""
+        self.last_step: StepStats | None = None
+        """Counts of the last step, what came of it included."""
         self._begin()
 
     @torch.no_grad()
@@ -135,15 +142,44 @@ class ParameterServer:
             NonFiniteError: some worker's gradient has NaN or infinity; on every worker. Nothing was changed.
             GroupBrokenError: a worker or a server was lost; says which.
         """
+        began, before = time.perf_counter(), self.connection.stats
         self._team.announce(self._step_command() if self.rank == 0 else None)
         gradients = {name: _gradient(parameter) for name, (parameter, _) in self._parameters.items()}
-        for index in range(len(self._push.buckets)):
-            self._push.worker_push(index, gradients)
+        parts = [self._push.worker_push(index, gradients) for index in range(len(self._push.buckets))]
         if self.terms.max_norm is not None:
             self._push.norm({})
         self._pull.worker_take(self.master)
         self._write()
+        self.last_step = self._counted(parts, began, before)
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or torch's schedules complain
+
+    @property
+    def fills_union(self) -> bool:
+        """Return whether a worker pushes what any worker has chosen."""
+        return self._push.exchange.gradients.sparsifier.fills_union
+
+    @property
+    def connection(self) -> Connection:
+        """Return the communicator of all workers and servers."""
+        return self._team.connection
+
+    def _counted(self, parts: Sequence[Exchanged], began: float, before: ReducerStats) -> StepStats:
+        """Return the counts of a step from those of its buckets; the network's are of the whole step."""
+        nothing = ReducerStats()
+        total = StepStats()
+        for number, (done, bucket) in enumerate(zip(parts, self._push.buckets, strict=True)):
+            last = number == len(parts) - 1
+            total = total.plus(
+                StepStats.of(
+                    done,
+                    before if last else nothing,
+                    self.connection.stats if last else nothing,
+                    step=self._push.exchange.step,
+                    elements=sum(piece.length for piece in bucket),
+                    seconds=time.perf_counter() - began if last else 0.0,
+                )
+            )
+        return total
 
     def close(self) -> None:
         """End the job: the servers end, too. To be called by all workers; can be called twice."""

@@ -80,8 +80,11 @@ class Job:
         self.close()
 
 
-def _serve(index: int) -> None:
-    weir.torch.Server(open_store(None, leads=False), index).run()
+def _serve(index: int) -> tuple[int, int]:
+    """Return the bytes that a server has sent to the switch and got from it."""
+    server = weir.torch.Server(open_store(None, leads=False), index)
+    server.run()
+    return server.connection.stats.bytes_up, server.connection.stats.bytes_down
 
 
 def _run(

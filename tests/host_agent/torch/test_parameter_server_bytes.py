@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes on the links: one gradient reaches a server in a step, one copy of its changes leaves it."""
+
+import pytest
+import torch
+
+import weir
+import weir.torch
+from tests.host_agent.torch.teams import Job
+from weir.network import NetworkSpec, parse_shape
+from weir.wire.definition import COLUMN, SLOT_LANES, WEIR
+
+ROWS, COLUMNS, STEPS = 512, 300, 4
+ELEMENTS = ROWS * COLUMNS
+HEADERS = 42 + WEIR.size + COLUMN.size  # of a packet of 256 lanes
+BLOCKS = -(-ELEMENTS // SLOT_LANES)
+GRADIENT = (BLOCKS + -(-BLOCKS // SLOT_LANES)) * (HEADERS + 4 * SLOT_LANES)
+"""Bytes of one gradient: values and one scale for each block, in full packets."""
+
+MODEL = BLOCKS * (HEADERS + 4 * SLOT_LANES)
+ASIDE = BLOCKS * HEADERS
+"""Bytes of the headers that advance the slots of a member who sends or gets no lanes."""
+
+
+def train(rank: int, steps: int) -> tuple[int, int]:
+    """Return the bytes that a worker has sent to the switch and got from it."""
+    torch.manual_seed(1)
+    model = torch.nn.Linear(COLUMNS, ROWS, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with weir.torch.ParameterServer(model, optimizer) as server:
+        for step in range(steps):
+            generator = torch.Generator().manual_seed(100 * step + rank)
+            model.weight.grad = torch.randn(ROWS, COLUMNS, generator=generator)
+            server.step()
+        return server.connection.stats.bytes_up, server.connection.stats.bytes_down
+
+
+@pytest.mark.parametrize(("workers", "shape"), [(2, "single"), (4, "single"), (5, "leaf-spine-2x1")])
+def test_one_gradient_in_and_one_copy_of_the_changes_out(workers: int, shape: str) -> None:
+    network = NetworkSpec(shape=parse_shape(shape))
+    counted = []
+    with weir.local_cluster(workers=workers + 1, network=network) as cluster:
+        for steps in (1, 1 + STEPS):
+            with Job(workers, 1, train, steps, environment=cluster.environment) as job:
+                counted.append(job.results())
+    per_step = [
+        ((up - up_before) / STEPS, (down - down_before) / STEPS)
+        for (up_before, down_before), (up, down) in zip(*counted, strict=True)
+    ]
+    sent, got = per_step.pop()
+    assert got == pytest.approx(GRADIENT + ASIDE, rel=0.05), "not one from every worker"
+    assert sent == pytest.approx(MODEL + ASIDE, rel=0.05), "not one to every worker"
+    for up, down in per_step:
+        assert up == pytest.approx(GRADIENT + ASIDE, rel=0.05)
+        assert down == pytest.approx(MODEL + ASIDE, rel=0.05)

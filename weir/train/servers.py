@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameter servers in place of the gradient all-reduce: what a worker does, and what a server does."""
+
+from collections.abc import Iterable
+
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from weir.train.backends import Exchange, WeirMeter, delivery_of, sent_of
+from weir.train.config import PRESETS, TrainConfig
+from weir.train.messages import Delivery, Sent
+from weir.train.spec import WorkerSpec
+
+
+def rendezvous(spec: WorkerSpec) -> str | None:
+    """Return where the workers and servers of a run meet; None: as the environment has it."""
+    return f"{spec.init_method}-servers" if spec.init_method.startswith("file:") else None
+
+
+class ServersExchange(Exchange):
+    """Gradients are pushed to servers, which step; what they change comes back."""
+
+    steps = True
+
+    def __init__(self, ddp: DistributedDataParallel, config: TrainConfig, where: str | None) -> None:
+        self._ddp, self._config, self._where = ddp, config, where
+        self.meter = WeirMeter([])
+
+    def begin(self, optimizer: Optimizer) -> None:
+        """Meet the servers."""
+        import weir.torch
+
+        config = self._config
+        self._server = weir.torch.ParameterServer(
+            self._ddp,
+            optimizer,
+            servers=config.servers,
+            sparsifier=config.method,
+            encoding=config.encoding,
+            density=config.density,
+            threshold=config.threshold,
+            block=config.block,
+            warmup_steps=config.warmup_steps,
+            exclude=config.exclude,
+            lane_bits=config.lane_bits,
+            lane_error=config.lane_error,
+            seed=config.seed,
+            max_norm=PRESETS[config.model].clip,
+            rendezvous=self._where,
+        )
+        self.meter = WeirMeter([self._server.connection])
+
+    def stepped(self) -> None:
+        """Push the gradients, take what has changed."""
+        self._server.step()
+
+    def finish(self, batches: Iterable[Tensor]) -> None:
+        """Let the servers go."""
+        self._server.close()
+
+    def sent(self) -> Sent:
+        """Return what was pushed in the last step."""
+        return sent_of(self._server.last_step, self._server.fills_union)
+
+    def delivery(self) -> Delivery:
+        """Return how the packets of the last step fared."""
+        return delivery_of(self._server.last_step)
+
+
+def serve(spec: WorkerSpec, index: int) -> None:
+    """Be a server of a run, until its workers let it go."""
+    from weir.server.cli import serve as be_a_server
+
+    be_a_server(rendezvous(spec), index)
