@@ -248,6 +248,45 @@ def allreduce(
 
 
 @app.command()
+def overlap(
+    workers: Workers = 2,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="resnet18 or lm; may be given more than once. Default: both."),
+    ] = None,
+    rate: Rates = None,
+    batch: Annotated[int, typer.Option(min=1, help="Samples of a worker and step.")] = 8,
+    steps: Annotated[int, typer.Option(min=2, help="Steps in a turn.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of either kind, after one that warms up.")] = 5,
+    bucket: Annotated[float, typer.Option(min=0, help="Size of DDP's buckets in MB; 0: DDP's own.")] = 0,
+    piece: Annotated[int, typer.Option(min=8, help="Size of LayersFirst's pieces in KiB.")] = 512,
+    device: Annotated[
+        list[float] | None,
+        typer.Option(
+            help="Let the passes of a step take so many ms, as on an accelerator, and leave the processors "
+            "to switch and transport; one for each model. Default: they are computed here."
+        ),
+    ] = None,
+) -> None:
+    """Time training steps with LayersFirst and with DDP alone, over shaped links between network namespaces.
+
+    Needs root. Most is to be gained where computing takes as long as summing: choose --batch and --rate so.
+    """
+    _begin("overlap", "starting switch and workers")
+    from weir.bench.overlap import run
+    from weir.bench.overlap_worker import OverlapSpec
+
+    models = model or ["resnet18", "lm"]
+    if device and len(device) != len(models):
+        raise typer.BadParameter(f"--device: one for each of {', '.join(models)}")
+    specs = [
+        OverlapSpec(name, batch, steps, repeats, bucket, 256 * piece, milliseconds / 1000)
+        for name, milliseconds in zip(models, device or [0.0] * len(models), strict=True)
+    ]
+    run(specs, workers, rate or ["200mbit"])
+
+
+@app.command()
 def fsdp(
     workers: Workers = 4,
     width: Annotated[int, typer.Option(min=8, help="Width of the four linear layers.")] = 1024,

@@ -203,17 +203,16 @@ def sum_float32(
     ``communicator.precision`` says so, are made in limbs, others in its form. On errors, those of ``encode``,
     the vector keeps its values.
     """
-    if parts is None and values.size * communicator.size <= GATHERED_LANES:
+    if parts is None and _gathered(communicator, values.size):
         _sum_here(communicator, values, name)
         return
-    precision = communicator.precision
-    if precision.exact or values.size <= EXACT_VALUES:
+    if _in_limbs(communicator, values.size):
         wide = values.astype(np.float64)
         sum_float64(communicator, wide, name, parts)
         with np.errstate(over="ignore"):  # infinity is the sum, then
             values[:] = wide
         return
-    form = precision.form(communicator.size)
+    form = communicator.precision.form(communicator.size)
     mine = encode(
         communicator, values, name, fitting_block(values.size) if parts is None else parts.block, form=form
     )
@@ -223,6 +222,19 @@ def sum_float32(
     if isinstance(form, WholeLanes) and not _has_warned:
         _warn_once(values, total, form.workers, name)
     total.write(values)
+
+
+def in_fixed_point(communicator: Communicator, count: int) -> bool:
+    """Return whether ``sum_float32`` makes the whole sum of so many values by ``encode`` and ``add``."""
+    return not _gathered(communicator, count) and not _in_limbs(communicator, count)
+
+
+def _gathered(communicator: Communicator, count: int) -> bool:
+    return count * communicator.size <= GATHERED_LANES
+
+
+def _in_limbs(communicator: Communicator, count: int) -> bool:
+    return communicator.precision.exact or count <= EXACT_VALUES
 
 
 def _sum_of_part(communicator: Communicator, mine: Contribution, parts: Parts) -> Contribution:

@@ -3,25 +3,8 @@
 
 import threading
 from collections.abc import Sequence
-from typing import Final
 
 import torch
-
-from weir.host_agent.collectives.float_sum import GATHERED_LANES
-from weir.wire.definition import SLOT_LANES
-
-LEAST_PIECE: Final = 2 * GATHERED_LANES
-"""Values: fewer are summed in another way, which rounds otherwise than the sum of the whole bucket does."""
-
-
-def check_piece(values: int) -> int:
-    """Return the size of a piece; ValueError where pieces of it would not sum as the whole does."""
-    if values < LEAST_PIECE or values % SLOT_LANES:
-        raise ValueError(
-            f"a piece has at least {LEAST_PIECE} values, in multiples of {SLOT_LANES} that share a scale, "
-            f"not {values}"
-        )
-    return values
 
 
 class Bucket:
@@ -34,7 +17,6 @@ class Bucket:
         values: flat.
         names: of the parameters, in their order.
         starts: of the parameters, in values.
-        piece: values that are summed at a time.
     """
 
     def __init__(
@@ -45,12 +27,11 @@ class Bucket:
         values: torch.Tensor,
         names: Sequence[str],
         starts: Sequence[int],
-        piece: int,
     ) -> None:
         self.number, self.values = number, values
         self.rank = (step, -place)
         self.error: BaseException | None = None
-        self._names, self._starts, self._piece = names, starts, piece
+        self._names, self._starts = names, starts
         self._left = values.numel()
         self._change = threading.Condition()
 
@@ -58,14 +39,6 @@ class Bucket:
     def over(self) -> bool:
         """Return whether all is summed, or never will be."""
         return not self._left or self.error is not None
-
-    def next_piece(self) -> tuple[int, int]:
-        """Return where the next piece starts and ends: the last one that is left.
-
-        The one at the end is longer, where what is over would be less than a piece.
-        """
-        pieces = max(1, self._left // self._piece)
-        return (pieces - 1) * self._piece, self._left
 
     def summed(self, start: int) -> None:
         """Note that all from ``start`` on is summed."""

@@ -2,10 +2,9 @@
 """Several buckets of a group on their way, of which the front one is summed first.
 
 Every bucket has an operation on the group's queue, which yields: it sums piece after piece until its bucket
-is done, but not only its own. Before each piece the ranks agree, in a reduction of two lanes, on how many
-buckets all of them have issued, and how many other operations wait on all of them. The others go first; then
-the foremost of the buckets that all have issued. So what a rank reduces next depends on nothing but what all
-of them know.
+is done, but not only its own. With each piece the ranks tell one another how many buckets they have issued,
+and how many other operations wait. The others that wait on all ranks go next; then the foremost of the
+buckets that all have issued. So what a rank reduces next depends on nothing but what all of them know.
 
 No rank waits for another that waits for it: the queue begins operations in the order in which they were
 issued, as without pieces. And a rank in the operation of bucket k works only for what every rank has issued
@@ -13,33 +12,42 @@ already, or for bucket k itself, whose operation every other rank comes to as it
 """
 
 import threading
+from typing import Final
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.collectives.reductions import reduce
 from weir.host_agent.torch.backend import WeirProcessGroup
 from weir.host_agent.torch.overlap.bucket import Bucket
+from weir.host_agent.torch.overlap.pieces import Pieces, divisible
 from weir.host_agent.torch.work import QueuedWork
-from weir.wire.definition import Op
 
-_AGREE = Call("weir.torch.LayersFirst: what is next")
+_MOST: Final = 16  # of either kind that is told with a piece
 
 
 class Exchange:
     """The buckets of one group that are on their way. ``issue`` may be called from any thread, in an order
     that is the same on all ranks.
+
+    Args:
+        group: the process group.
+        piece: lanes that are summed at a time.
+
+    Attributes:
+        overtaken: pieces that were summed before those of a bucket that was issued earlier.
     """
 
-    def __init__(self, group: WeirProcessGroup) -> None:
+    def __init__(self, group: WeirProcessGroup, piece: int) -> None:
         self.group = group
         self.overtaken = 0
-        """Pieces that were summed before those of a bucket that was issued earlier."""
+        self._piece = piece
         self._lock = threading.Lock()
         self._issued = 0
-        self._on_their_way: list[Bucket] = []
+        self._on_their_way: dict[Bucket, Pieces | None] = {}
+        self._known = 0  # buckets that all ranks have issued
+        self._others = 0  # operations that wait on all ranks, and may pass
 
     @property
     def issued(self) -> int:
@@ -50,63 +58,59 @@ class Exchange:
         """Begin to sum a bucket, whose number is that of those issued before."""
         with self._lock:
             self._issued += 1
-            self._on_their_way.append(bucket)
+            self._on_their_way[bucket] = None
         return self.group.submit(lambda: self._complete(bucket), yields=True)
 
     def _complete(self, bucket: Bucket) -> None:
         """Work, on the group's thread, until a bucket is summed or has failed."""
         operations, owner = self.group.connection.operations, self.group.connection
+        self._others = 0  # those of the last piece have run since
         try:
             while not bucket.over:
-                others, issued = self._agree()
-                if others:
-                    for _ in range(others):
-                        operations.pass_first(owner)
-                else:
-                    self._sum_piece(self._foremost(bucket, issued))
+                for _ in range(self._others):
+                    operations.pass_first(owner)
+                self._others = 0
+                self._sum_piece(self._foremost(bucket))
         except BaseException as error:
             bucket.fail(error)
         finally:
             with self._lock:
-                self._on_their_way.remove(bucket)
+                del self._on_their_way[bucket]
 
-    def _agree(self) -> tuple[int, int]:
-        """Return how many other operations, and how many buckets, all ranks have issued."""
-        owner = self.group.connection
-        mine = np.array([owner.operations.passing(owner), self._issued], np.uint32)
-        least = ~owner.operate(_AGREE, owner.reduce, ~mine, Op.MAX)
-        return int(least[0]), int(least[1])
-
-    def _foremost(self, bucket: Bucket, issued: int) -> Bucket:
+    def _foremost(self, bucket: Bucket) -> Bucket:
         """Return which bucket the next piece is of."""
         with self._lock:
-            ours = [one for one in self._on_their_way if one.number < issued and not one.over]
+            ours = [one for one in self._on_their_way if one.number < self._known and not one.over]
         chosen = min([bucket, *ours], key=lambda one: one.rank)
         self.overtaken += chosen is not bucket
         return chosen
 
     def _sum_piece(self, bucket: Bucket) -> None:
-        """Overwrite a bucket's next piece by its sum; note in the bucket what goes wrong with it alone."""
-        start, end = bucket.next_piece()
-        piece = bucket.values[start:end]
+        """Sum a bucket's next piece; note in the bucket what goes wrong with it on all ranks."""
+        pieces, values = self._on_their_way[bucket], bucket.values
+        left = pieces.left if pieces is not None else None
         call = Call(
             "weir.torch.LayersFirst",
-            (bucket.number, start, end, piece.dtype),
-            (f"values {start} to {end} of bucket {bucket.number}", piece),
+            (bucket.number, values.dtype, values.numel(), left, self._piece),
+            (f"bucket {bucket.number}", values, f"{left or 'all'} blocks left"),
         )
-        owner = self.group.connection
         try:
-            total = owner.operate(
-                call, reduce, owner, piece, dist.ReduceOp.SUM, lambda index: bucket.name(start + index)
-            )
-        except ArithmeticError as error:  # on all ranks
+            self.group.connection.operate(call, self._sum, bucket, pieces)
+        except ArithmeticError as error:
             bucket.fail(error)
-        else:
-            if total.data_ptr() != piece.data_ptr():
-                piece.copy_(total)
-            bucket.summed(start)
 
-
-def flat_on_host(bucket: torch.Tensor, ranks: int) -> torch.Tensor:
-    """Return a copy of gradients in host memory, divided as DDP divides them."""
-    return bucket.to("cpu", copy=True).mul_(1.0 / ranks)
+    def _sum(self, bucket: Bucket, pieces: Pieces | None) -> None:
+        owner = self.group.connection
+        if not divisible(owner, bucket.values):
+            bucket.values.copy_(reduce(owner, bucket.values, dist.ReduceOp.SUM, bucket.name))
+            bucket.summed(0)
+            return
+        if pieces is None:
+            pieces = self._on_their_way[bucket] = Pieces(owner, bucket, self._piece)
+        if pieces.left:
+            notes = np.zeros((2, _MOST), np.int32)  # as many ones as there are of either kind
+            notes[0, : self._issued - self._known] = 1
+            notes[1, : owner.operations.passing(owner)] = 1
+            pieces.add_last(notes.reshape(-1))
+            known, others = (notes == self.group.size()).sum(axis=1)
+            self._known, self._others = self._known + int(known), int(others)

@@ -15,12 +15,13 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 
 from weir.host_agent.torch.backend import WeirProcessGroup
-from weir.host_agent.torch.overlap.bucket import Bucket, check_piece
-from weir.host_agent.torch.overlap.exchange import Exchange, flat_on_host
+from weir.host_agent.torch.overlap.bucket import Bucket
+from weir.host_agent.torch.overlap.exchange import Exchange
 from weir.host_agent.torch.overlap.postponed import Optimizer, PostponedStep, refuse_closure
+from weir.wire.definition import SLOT_LANES
 
-PIECE = 262_144
-"""Our choice, values: 1 MiB takes long beside the two round trips before it, and short beside a step."""
+PIECE = 131_072
+"""Our choice, lanes: 512 KiB takes long beside a round trip, and short beside a step."""
 
 
 @dataclass
@@ -50,12 +51,12 @@ class LayersFirst:
     Args:
         ddp: on a group of the weir backend, without another communication hook.
         optimizers: of its parameters; each steps every parameter by itself, without a closure.
-        piece: values that are summed at a time, a multiple of 256: what is in front waits for one piece.
+        piece: lanes that are summed at a time, a multiple of 256: what is in front waits for one piece.
 
     Raises:
         TypeError: the group is not the weir backend's, or a part of the model is compiled: it would use
             parameters where nobody sees it.
-        ValueError: no optimizer, or pieces too small.
+        ValueError: no optimizer, or a piece that is no multiple of 256.
 
     Example::
 
@@ -77,16 +78,23 @@ class LayersFirst:
         if not optimizers:
             raise ValueError("LayersFirst(ddp, optimizer): it needs the optimizers whose steps it is to make")
         _refuse_compiled(ddp.module)
-        self._piece = check_piece(piece)
-        self._exchange = Exchange(group)
+        if piece < SLOT_LANES or piece % SLOT_LANES:
+            raise ValueError(f"a piece has a multiple of {SLOT_LANES} lanes, a packet's, not {piece}")
+        self._exchange = Exchange(group, piece)
         self._ranks = group.size()
         self._names = {parameter: name for name, parameter in ddp.module.named_parameters()}
         self._pending: dict[torch.nn.Parameter, _Pending] = {}
         self._step = 0
+        self._overlapped = 0
         self._stepping = False
         self._forward: _Uses | None = None
         ddp.register_comm_hook(None, self._hook)
         self._follow(ddp.module, optimizers)
+
+    @property
+    def overlapped(self) -> int:
+        """Return how many forward passes began before all was summed."""
+        return self._overlapped
 
     @property
     def overtaken(self) -> int:
@@ -137,10 +145,9 @@ class LayersFirst:
             self._exchange.issued,
             self._step,
             bucket.index(),
-            flat_on_host(buffer, self._ranks),
+            buffer.to("cpu", copy=True).mul_(1.0 / self._ranks),  # as DDP divides
             [self._names[parameter] for parameter in parameters],
             starts,
-            self._piece,
         )
         for parameter, start in zip(parameters, starts, strict=True):
             self._pending[parameter] = _Pending(mine, start)
@@ -189,6 +196,7 @@ class LayersFirst:
 
     def _begin_forward(self, _module: torch.nn.Module, _args: Any) -> None:
         if self._forward is None:
+            self._overlapped += any(not one.bucket.over for one in self._pending.values())
             self._forward = _Uses(self._pending, self._settle)
             self._forward.__enter__()  # type: ignore[no-untyped-call]
 

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sum of a bucket in pieces: to the bit what it is in one.
+
+The ranks agree on the scales of the whole bucket, as for any sum of floats. Then its lanes are added piece by
+piece. Each piece carries some lanes more, for what the ranks tell one another meanwhile.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from weir.host_agent.collectives.communicator import Communicator, fitting_block
+from weir.host_agent.collectives.float_sum import encode, in_fixed_point
+from weir.host_agent.torch.overlap.bucket import Bucket
+from weir.wire.definition import Op
+
+_WIDENED = frozenset({torch.float16, torch.bfloat16, torch.float32})
+
+
+def divisible(communicator: Communicator, values: torch.Tensor) -> bool:
+    """Return whether the sum of these values is made in a way that has pieces."""
+    return values.dtype in _WIDENED and in_fixed_point(communicator, values.numel())
+
+
+class Pieces:
+    """A bucket's lanes that are not summed yet.
+
+    To be made in one operation of the group, together with the first piece.
+
+    Args:
+        communicator: of all ranks.
+        bucket: with values for which ``divisible``.
+        lanes: of a piece.
+
+    Raises:
+        NonFiniteError: some value of some rank is NaN or infinite; on every rank.
+    """
+
+    def __init__(self, communicator: Communicator, bucket: Bucket, lanes: int) -> None:
+        self._communicator, self._bucket = communicator, bucket
+        self._values = bucket.values.to(torch.float32)  # itself, where it is float32
+        form = communicator.precision.form(communicator.size)
+        scale_block = fitting_block(self._values.numel())
+        mine = encode(communicator, self._values.numpy(), bucket.name, scale_block, form=form)
+        self._mine = replace(mine, lanes=mine.lanes.copy())
+        self._per_block = form.lanes(scale_block)
+        self._at_once = max(1, lanes // self._per_block)
+        self.left = -(-mine.lanes.size // self._per_block)
+        """Blocks of values that are left."""
+        if not self.left:
+            bucket.summed(0)  # zero on every rank
+
+    def add_last(self, notes: npt.NDArray[np.int32]) -> None:
+        """Sum the last piece that is left, and replace the notes by their sums over all ranks."""
+        mine, first = self._mine, max(0, self.left - self._at_once)
+        lanes = mine.lanes[first * self._per_block : self.left * self._per_block]
+        both = np.concatenate([lanes, notes])
+        self._communicator.reduce_lanes(both.view(np.uint32), Op.ADD, mine.packet_block)
+        notes[:] = both[lanes.size :]
+        part = replace(mine, lanes=both[: lanes.size], scales=mine.scales[first : self.left])
+        values, block = self._values.numpy(), mine.scale_block
+        if mine.rows is None:
+            start = first * block
+            part.write(values[start : self.left * block])
+        else:
+            start = int(mine.rows[first]) * block if first else 0
+            replace(part, rows=mine.rows[first : self.left]).write(values)
+        self.left = first
+        if self._values is not self._bucket.values:
+            self._bucket.values[start:] = self._values[start:].to(self._bucket.values.dtype)
+        self._bucket.summed(start)
