@@ -95,13 +95,15 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
                     }
                     if (meta.adds || meta.complete) {
                         column0.apply(hdr.columns[0], meta);
-                        column1.apply(hdr.columns[1], meta);
-                        column2.apply(hdr.columns[2], meta);
-                        column3.apply(hdr.columns[3], meta);
-                        column4.apply(hdr.columns[4], meta);
-                        column5.apply(hdr.columns[5], meta);
-                        column6.apply(hdr.columns[6], meta);
-                        column7.apply(hdr.columns[7], meta);
+                        if (hdr.columns[1].isValid()) {
+                            column1.apply(hdr.columns[1], meta);
+                            column2.apply(hdr.columns[2], meta);
+                            column3.apply(hdr.columns[3], meta);
+                            column4.apply(hdr.columns[4], meta);
+                            column5.apply(hdr.columns[5], meta);
+                            column6.apply(hdr.columns[6], meta);
+                            column7.apply(hdr.columns[7], meta);
+                        }
                         lanes0.apply(hdr.lanes0, hdr.weir.op, meta);
                         lanes1.apply(hdr.lanes1, hdr.weir.op, meta);
                         lanes2.apply(hdr.lanes2, hdr.weir.op, meta);

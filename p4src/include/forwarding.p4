@@ -4,15 +4,15 @@
 
 #include "headers.p4"
 
-// One hop from src_mac to dst_mac. The checksum is mended as RFC 1624 has it, for a word (TTL, protocol) that
-// falls by 0x0100. So options, which the parser leaves alone, do not matter.
-void hop(inout headers_t hdr, in bit<48> src_mac, in bit<48> dst_mac) {
-    hdr.ethernet.src = src_mac;
-    hdr.ethernet.dst = dst_mac;
-    hdr.ipv4.ttl = hdr.ipv4.ttl - 1;
-    bit<32> sum = (bit<32>)(~hdr.ipv4.checksum) + 0xFEFF;
+// One hop from SRC_MAC to DST_MAC. The checksum is mended as RFC 1624 has it, for a word (TTL, protocol) that
+// falls by 0x0100. So options, which the parser leaves alone, do not matter. No function: p4c would copy the
+// headers into it, and out again.
+#define HOP(SRC_MAC, DST_MAC) \
+    hdr.ethernet.src = SRC_MAC; \
+    hdr.ethernet.dst = DST_MAC; \
+    hdr.ipv4.ttl = hdr.ipv4.ttl - 1; \
+    bit<32> sum = (bit<32>)(~hdr.ipv4.checksum) + 0xFEFF; \
     hdr.ipv4.checksum = ~(sum[15:0] + sum[31:16]);
-}
 
 // Everything that is not for this switch: by destination MAC, or by IPv4 route when the MAC is the switch's
 // own. Forwarded frames leave as they came, whatever they hold above Ethernet.
@@ -56,7 +56,7 @@ control Forwarding(inout headers_t hdr, inout metadata_t meta, inout standard_me
 
     // The switch's own MAC becomes the source.
     action route(bit<9> port, bit<48> dst_mac) {
-        hop(hdr, hdr.ethernet.dst, dst_mac);
+        HOP(hdr.ethernet.dst, dst_mac)
         standard_metadata.egress_spec = port;
         meta.event = EVENT_FORWARDED;
     }

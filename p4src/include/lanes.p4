@@ -26,19 +26,18 @@
 #define MAX(L) \
     store.read(old, at); lanes.L = lanes.L + (old |-| lanes.L); store.write(at, lanes.L); at = at + 1;
 
-// Cuts all lanes off the packet.
-void cut_off(inout headers_t hdr, inout metadata_t meta) {
-    hdr.lanes0.setInvalid();
-    hdr.lanes1.setInvalid();
-    hdr.lanes2.setInvalid();
-    hdr.lanes3.setInvalid();
-    hdr.lanes4.setInvalid();
-    hdr.lanes5.setInvalid();
-    hdr.lanes6.setInvalid();
-    hdr.lanes7.setInvalid();
-    hdr.weir.groups = 0;
+// Cuts all lanes off the packet. No function: p4c would copy all headers into it, and out again.
+#define CUT_OFF \
+    hdr.lanes0.setInvalid(); \
+    hdr.lanes1.setInvalid(); \
+    hdr.lanes2.setInvalid(); \
+    hdr.lanes3.setInvalid(); \
+    hdr.lanes4.setInvalid(); \
+    hdr.lanes5.setInvalid(); \
+    hdr.lanes6.setInvalid(); \
+    hdr.lanes7.setInvalid(); \
+    hdr.weir.groups = 0; \
     meta.length = meta.without_lanes;
-}
 
 // One lane group, `number` of 0..7. After it, the packet holds the group's sums as far as they go, or nothing
 // of the group when a result must not have it; meta.length keeps step.

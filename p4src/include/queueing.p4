@@ -60,7 +60,7 @@ control Queueing(inout headers_t hdr, inout metadata_t meta, inout standard_meta
 
     action cut_lanes() {
         cut();
-        cut_off(hdr, meta);
+        CUT_OFF
         hdr.weir.included = 0;
         hdr.weir.count = 0;
         hdr.weir.flags = hdr.weir.flags | FLAG_TRIMMED;

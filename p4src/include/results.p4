@@ -23,7 +23,7 @@ const bit<16> LANE_BYTES = 1024; // of a whole slot
 control Room(inout headers_t hdr, inout metadata_t meta) {
     apply {
         if (meta.flags & FLAG_DISAGREE != 0) {
-            cut_off(hdr, meta);
+            CUT_OFF
             meta.written = 0;
             meta.included = 0;
             meta.count = 0;
@@ -60,7 +60,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
     }
 
     action strip() {
-        cut_off(hdr, meta);
+        CUT_OFF
     }
 
     action question() {
@@ -146,8 +146,8 @@ control Answer(inout headers_t hdr, inout metadata_t meta, inout standard_metada
 // counts a packet's bytes as it was received, here the packet that completed the round.
 control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     direct_counter(CounterType.packets_and_bytes) downlink;
-    bit<16> paths = 0;
-    bool there = true;
+    bit<16> paths = 0; // see deliver
+    bit<16> own = 0;
 
     action no_receiver() {
         meta.event = EVENT_DROP_NO_RECEIVER;
@@ -159,7 +159,7 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     action deliver(bit<48> src_mac, bit<32> src_ip, bit<48> dst_mac, bit<32> dst_ip, bit<16> dst_port,
                    bit<16> mask, bit<16> path) {
         paths = mask;
-        there = hdr.weir.audience & mask == path;
+        own = path;
         hdr.ethernet.src = src_mac;
         hdr.ethernet.dst = dst_mac;
         hdr.ipv4.src = src_ip;
@@ -182,7 +182,7 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
 
     // The others get the header, which advances their slot.
     action pass_by() {
-        cut_off(hdr, meta);
+        CUT_OFF
         hdr.weir.flags = hdr.weir.flags | FLAG_ELSEWHERE;
     }
 
@@ -198,8 +198,8 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
     }
 
     apply {
-        bit<32> copies = meta.skip >> (bit<8>)(standard_metadata.egress_rid - 1); // lowest bit: this child
-        if (standard_metadata.egress_rid != 0 && copies & 1 != 0) {
+        if (meta.skip != 0 && standard_metadata.egress_rid != 0
+                && (meta.skip >> (bit<8>)(standard_metadata.egress_rid - 1)) & 1 != 0) {
             mark_to_drop(standard_metadata);
         } else {
             if (standard_metadata.egress_rid != 0) {
@@ -207,14 +207,10 @@ control Results(inout headers_t hdr, inout metadata_t meta, inout standard_metad
             }
             if (!meta.up) {
                 receivers.apply();
-                if (hdr.weir.kind == TYPE_RESULT && hdr.weir.groups != 0 && hdr.weir.audience != AUDIENCE_ALL) {
-                    if (hdr.weir.audience & AUDIENCE_EXCEPT == 0) {
-                        if (!there) {
-                            pass_by();
-                        }
-                    } else if (there && paths == WHOLE_PATH) {
-                        pass_by();
-                    }
+                if (hdr.weir.audience != AUDIENCE_ALL && hdr.weir.kind == TYPE_RESULT && hdr.weir.groups != 0
+                        && (hdr.weir.audience & AUDIENCE_EXCEPT == 0 ? hdr.weir.audience & paths != own
+                            : paths == WHOLE_PATH && hdr.weir.audience & paths == own)) {
+                    pass_by();
                 }
             }
             finish();

@@ -48,8 +48,9 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     register<bit<32>>(CELLS) includeds; // mask of those whose lanes are in the sums
     register<bit<32>>(CELLS) aboves; // the parent's mask of its children, beside the parent's result
     register<bit<16>>(CELLS) counts; // of workers whose lanes were added
-    register<bit<8>>(CELLS) writtens; // lane groups that hold data of this round
-    register<bit<16>>(CELLS) marks; // magnitudes of what was added; PROTECTED, CONGESTED, DISAGREE of it, and FINAL
+    // What only grows within a round: lane groups that hold data of it; magnitudes of what was added; PROTECTED,
+    // CONGESTED, DISAGREE of it, and FINAL. The highest byte is free.
+    register<bit<32>>(CELLS) marks;
     register<bit<32>>(CELLS) checks; // fingerprint of the operation, as the round's first packet had it
 
     const bit<8> FINAL = 0x80; // the cell holds the parent's result
@@ -57,19 +58,19 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
     bit<32> owner;
     bit<32> round;
     bit<32> seen;
+    bit<8> disagree; // DISAGREE when the packet is not of the cell's operation
 
     action load() {
         owners.read(owner, meta.cell);
         rounds.read(round, meta.cell);
         seens.read(seen, meta.cell);
         includeds.read(meta.included, meta.cell);
-        aboves.read(meta.above, meta.cell);
         counts.read(meta.count, meta.cell);
-        writtens.read(meta.written, meta.cell);
-        bit<16> both;
-        marks.read(both, meta.cell);
-        meta.magnitudes = both[15:8];
-        meta.flags = both[7:0];
+        bit<32> mark;
+        marks.read(mark, meta.cell);
+        meta.written = mark[23:16];
+        meta.magnitudes = mark[15:8];
+        meta.flags = mark[7:0];
         checks.read(meta.check, meta.cell);
     }
 
@@ -86,22 +87,20 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
 
     // Is the packet of the cell's operation, as far as this switch and those below it can tell?
     action compare() {
-        meta.flags = meta.flags | (hdr.weir.flags & FLAG_DISAGREE)
-            | (hdr.weir.check == meta.check ? 0 : FLAG_DISAGREE);
+        disagree = (hdr.weir.flags & FLAG_DISAGREE) | (hdr.weir.check == meta.check ? 0 : FLAG_DISAGREE);
     }
 
     // Data of the cell. Congestion that the packet met is everybody's. Magnitude classes are kept in unary, so
     // that OR finds the greatest.
     action store() {
-        meta.flags = meta.flags | (hdr.ipv4.ecn == CE ? FLAG_CONGESTED : 0)
+        meta.flags = meta.flags | disagree | (hdr.ipv4.ecn == CE ? FLAG_CONGESTED : 0)
             | (hdr.weir.flags & (hdr.weir.groups != 0 ? FLAG_PROTECTED | FLAG_CONGESTED : FLAG_CONGESTED));
         meta.magnitudes = meta.magnitudes | (hdr.weir.groups != 0 ? (8w1 << (bit<8>)hdr.weir.magnitude) - 1 : 0);
         meta.adds = true;
         meta.written = hdr.weir.groups | meta.written;
         includeds.write(meta.cell, meta.included);
         counts.write(meta.cell, meta.count);
-        writtens.write(meta.cell, meta.written);
-        marks.write(meta.cell, meta.magnitudes ++ meta.flags);
+        marks.write(meta.cell, 8w0 ++ meta.written ++ meta.magnitudes ++ meta.flags);
     }
 
     // A packet without lanes is seen, but not included: there was nothing to add, or it was given up.
@@ -112,11 +111,15 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
             | (hdr.weir.groups == 0 ? 0 : meta.worker_bit);
         meta.count = meta.count + (hdr.weir.groups == 0 ? 0 : (meta.from_rack ? hdr.weir.count : 1));
         seen = seen | meta.worker_bit;
+        seens.write(meta.cell, seen);
+        store();
+    }
+
+    // The cell is this round's from now on.
+    action begin() {
         owners.write(meta.cell, hdr.weir.job);
         rounds.write(meta.cell, hdr.weir.round);
-        seens.write(meta.cell, seen);
         checks.write(meta.cell, meta.check);
-        store();
     }
 
     // The parent's result takes the place of the own sums. Whose lanes are in it? If this switch's are, those of
@@ -126,11 +129,10 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
         meta.written = 0;
         meta.put = hdr.weir.groups;
         meta.included = hdr.weir.included & meta.own_bit == 0 ? 0 : meta.included;
-        meta.above = hdr.weir.included;
+        aboves.write(meta.cell, hdr.weir.included);
         meta.count = hdr.weir.count;
         meta.flags = FINAL | (meta.flags & FLAG_DISAGREE);
         meta.magnitudes = 0;
-        aboves.write(meta.cell, meta.above);
         store();
     }
 
@@ -196,16 +198,16 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
                 } else {
                     // a question, or a result without its lanes, which is asked for by repeating the sums
                     complete();
+                    aboves.read(meta.above, meta.cell);
                     meta.final = meta.final && meta.flags & FLAG_ELSEWHERE == 0;
                     meta.event = meta.final ? EVENT_RESULT_REPEATED : EVENT_PARTIAL_REPEATED;
                 }
             } else if (seen & meta.worker_bit == 0) {
                 // Without lanes that nobody gave up the packet does not count. Nor may one without lanes be the
                 // last where it could not grow into the result: nobody would get that.
-                bit<8> before = meta.flags;
                 compare();
                 bit<16> bytes = 0;
-                if (hdr.weir.groups == 0 && meta.flags & FLAG_DISAGREE == 0
+                if (hdr.weir.groups == 0 && (meta.flags | disagree) & FLAG_DISAGREE == 0
                         && seen | meta.worker_bit == meta.all_workers) {
                     measure(bytes);
                 }
@@ -213,8 +215,13 @@ control Slots(in headers_t hdr, inout metadata_t meta) {
                         || bytes > meta.headroom) {
                     meta.bounce = true;
                 } else {
+                    if (meta.first) {
+                        begin();
+                    }
+                    if (disagree & ~meta.flags != 0) {
+                        meta.event = EVENT_DISAGREEMENT;
+                    }
                     add();
-                    meta.event = (before ^ meta.flags) & FLAG_DISAGREE == 0 ? EVENT_CONTRIBUTION : EVENT_DISAGREEMENT;
                     if (seen == meta.all_workers) {
                         complete();
                     }

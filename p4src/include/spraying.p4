@@ -42,7 +42,7 @@ control Spraying(inout headers_t hdr, inout metadata_t meta, inout standard_meta
     }
 
     action take(bit<9> port, bit<48> src_mac, bit<48> dst_mac) {
-        hop(hdr, src_mac, dst_mac);
+        HOP(src_mac, dst_mac)
         standard_metadata.egress_spec = port;
         meta.event = EVENT_FORWARDED;
     }

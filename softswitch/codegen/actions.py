@@ -15,9 +15,9 @@ from weir.softswitch.codegen.statements import StatementWriter, failure
 from weir.softswitch.codegen.tracepoints import Tracepoints
 from weir.softswitch.codegen.usage import (
     destination,
-    headers_changed,
     map_inputs,
     statement_fields,
+    storage_changed,
     with_destination,
 )
 from weir.softswitch.program.ir import Expr, FieldRef, Jump, ShiftStack, can_fail
@@ -139,5 +139,5 @@ def _temporaries(items: list[Item]) -> list[FieldRef]:
 
 def _touch(layout: Layout, action: Action) -> list[str]:
     """Mark the headers whose storage the action may change, for `forget_headers` of the next packet."""
-    headers = {name for each in action.body for name in headers_changed(layout.program, each)}
+    headers = {name for each in action.body for name in storage_changed(layout.program, each)}
     return [f"p->touched[{word}] |= 0x{mask:x}ull;" for word, mask in layout.masks(headers)]

@@ -9,28 +9,26 @@ from weir.softswitch.codegen.layout import Layout
 from weir.softswitch.codegen.usage import (
     calculation_fields,
     fields_in,
-    headers_changed,
     inputs,
     meter_targets,
     pipeline_actions,
+    storage_changed,
 )
 from weir.softswitch.program.ir import Clone, CopyHeader, CopyVarbit, FieldRef, Hash, Recirculate
 from weir.softswitch.program.types import Program
 
 
 def egress_writes(program: Program) -> frozenset[str]:
-    """Return headers whose storage or validity egress tables (actions, meters) or checksum updates may
-    change.
-    """
+    """Return headers whose storage egress tables (actions, meters) or checksum updates may change."""
     headers = {
         name
         for action in pipeline_actions(program, program.egress)
         for statement in action.body
-        for name in headers_changed(program, statement)
+        for name in storage_changed(program, statement)
     }
     headers.update(ref.header for table in program.egress.tables.values() for ref in meter_targets(table))
     for statement in program.deparser_body:
-        headers |= headers_changed(program, statement)
+        headers |= storage_changed(program, statement)
     headers.update(checksum.target.header for checksum in program.checksums if checksum.update)
     return frozenset(name for name in headers if not program.headers[name].metadata)
 

@@ -38,7 +38,7 @@ def queueing_functions(layout: Layout, intrinsic: Intrinsic, trace: Tracepoints)
     ``limited`` is a constant wherever ingress is inlined: a switch without limited ports runs code that knows
     no queues. (A test at run time, never true, made it 3 % slower.)
     """
-    copies = "\n".join(f"    {each}" for each in _copies(layout, intrinsic))
+    copies = "\n".join(f"    {each}" for each in copies_for_egress(layout, intrinsic))
     time = keep_time(layout.program)
     rid = " ".join(intrinsic.set("egress_rid", "to[i].rid", "n"))
     queued = trace.queued("sw_enqueue(r->s, port, priority, n->length, r->passes)", "to[i].port", "priority")
@@ -103,8 +103,8 @@ def keep_time(program: Program) -> str:
     return "    s->now = now_ns;\n" if needed else ""
 
 
-def _copies(layout: Layout, intrinsic: Intrinsic) -> list[str]:
-    """Return C statements that copy what stays of ``state *from`` to ``state *n``."""
+def copies_for_egress(layout: Layout, intrinsic: Intrinsic) -> list[str]:
+    """Return C statements that copy what egress may read of ``state *from`` to ``state *n``."""
     overwritten = {intrinsic.field(name) for name in _SET_AT_DEPARTURE}
     kept = egress_reads(layout.program)
     fields: list[FieldRef] = [

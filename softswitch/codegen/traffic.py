@@ -14,7 +14,7 @@ from typing import Final
 from weir.softswitch.codegen.digests import digest_function
 from weir.softswitch.codegen.intrinsic import Intrinsic, keep_fields_function
 from weir.softswitch.codegen.layout import Layout
-from weir.softswitch.codegen.queueing import QUEUED_TYPE, keep_time, queueing_functions
+from weir.softswitch.codegen.queueing import QUEUED_TYPE, copies_for_egress, keep_time, queueing_functions
 from weir.softswitch.codegen.tracepoints import Kind, Lost, Tracepoints
 from weir.softswitch.codegen.usage import pipeline_actions
 from weir.softswitch.program.ir import Clone, Recirculate, Resubmit, Statement, can_fail
@@ -267,7 +267,9 @@ SW_INLINE uint32_t leave(run *r, phv *p, state *m, uint32_t port, uint64_t enter
 
     def _replicate(self) -> str:
         rid = " ".join(self._intrinsic.set("egress_rid", "to[i].rid"))
+        copies = _indented(copies_for_egress(self._layout, self._intrinsic), 8)
         return f"""// Egress once per replica, each beginning with what ingress left. Unicast has no rid.
+// What egress may read is copied field by field: compilers keep large structs that are copied in memory.
 {self._linkage} void replicate(run *r, phv *p, const state *from, const sw_replica *to, uint32_t count,
                       int rids) {{
     saved *keep = &here(r)->keep;
@@ -275,7 +277,9 @@ SW_INLINE uint32_t leave(run *r, phv *p, state *m, uint32_t port, uint64_t enter
     if (count > 1) save(keep, p);
     for (uint32_t i = 0; i < count; i++) {{
         if (i != 0) restore(keep, p);
-        state copy = *from, *const m = &copy;
+        state n_, *const n = &n_, *const m = n;
+        n->clone_session = n->clone_list = n->resubmit = n->exit = 0;
+{copies}
         if (rids) {{ {rid} }}
         leave(r, p, m, to[i].port, r->now, 0, 0);
     }}

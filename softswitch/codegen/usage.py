@@ -164,6 +164,13 @@ def map_inputs(statement: Statement, change: Callable[[Expr], Expr | None]) -> S
     return cast(Statement, dataclasses.replace(cast(Any, statement), **changed)) if changed else statement
 
 
+def storage_changed(program: Program, statement: Statement) -> set[str]:
+    """Return the headers whose storage a statement may change; validity is kept apart (codegen/layout.py)."""
+    if isinstance(statement, SetValid) and not statement.valid:
+        return set()
+    return headers_changed(program, statement)
+
+
 def headers_changed(program: Program, statement: Statement) -> set[str]:
     """Return the headers whose storage or validity a statement may change."""
     match statement:
