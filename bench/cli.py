@@ -530,6 +530,20 @@ def scale(
 
 
 @app.command()
+def spraying(
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each mode.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="Permutations in a run.")] = 3,
+    kilobytes: Annotated[int, typer.Option(min=4, help="Size of a tensor in KiB.")] = 1024,
+    spines: Annotated[int, typer.Option(min=2, max=8, help="Paths between two racks.")] = 4,
+    depth: Annotated[int, typer.Option(min=1, help="Packets that a switch queue holds.")] = 128,
+) -> None:
+    """Simulate 16 hosts in four racks that send one another tensors, with each way to choose among paths."""
+    from weir.bench.spraying import Permutation, measure
+
+    measure(Permutation(spines=spines, depth=depth, tensor=kilobytes * 1024, rounds=rounds), seeds)
+
+
+@app.command()
 def tail(
     load: Annotated[
         list[float] | None,

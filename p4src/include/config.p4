@@ -16,6 +16,12 @@
 #define CPU_PORT 510
 #endif
 
+// By how many packets a path's queue must be longer than another's before LEAST_LOADED passes it over. With
+// fewer it follows chance more than load, and what is behind the next switch gets uneven shares.
+#ifndef SPRAY_MARGIN
+#define SPRAY_MARGIN 4
+#endif
+
 // Table sizes.
 #define AGGREGATION_ADDRESSES 16
 #define WORKERS 4096

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spraying of a job's own traffic: even shares, slow paths avoided, and a mode that does nothing fails."""
+
+from dataclasses import replace
+
+import pytest
+
+from weir.bench import spraying
+from weir.bench.spraying import NothingSprayedError, Pairs, Permutation, Spread, run, taken
+from weir.controller.qos import Qos, SprayName
+from weir.controller.topology import leaf_spine
+from weir.simulator.network import LinkSpec, Network
+from weir.softswitch.runtime.queueing import Queueing
+
+SMALL = Permutation(racks=2, hosts=2, spines=2, tensor=64 * 1024, rounds=1)
+
+
+def busiest(found: Spread) -> float:
+    return max(max(leaf) / sum(leaf) for leaf in found.taken)
+
+
+@pytest.mark.parametrize("mode", ["round_robin", "least_loaded"])
+def test_paths_get_even_shares_of_a_jobs_own_traffic(mode: str) -> None:
+    found = run(mode, SMALL, 1)
+    assert len(found.times) == 4
+    assert busiest(found) < 0.52
+    assert run(mode, SMALL, 1) == found
+
+
+def test_a_mode_that_leaves_a_path_without_packets_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = next(seed for seed in range(1, 9) if busiest(run("hash", SMALL, seed)) == 1)
+    monkeypatch.setattr(spraying, "Qos", lambda spray: Qos(spray="hash"))  # spraying that does nothing
+    with pytest.raises(NothingSprayedError, match="round_robin"):
+        run("round_robin", SMALL, seed)
+
+
+def share_of_a_slow_path(mode: SprayName) -> float:
+    """Return what part of a leaf's packets takes a path that has a tenth of the other's rate."""
+    topology = leaf_spine(2, 2, 2, target="soft", qos=Qos(spray=mode))
+    with Network(topology, seed=1, link=LinkSpec(SMALL.rate)) as network:
+        slow = Queueing(depth_packets=SMALL.depth, rate_bps=SMALL.rate // 10)
+        network.nodes["leaf1"].switch.queues(SMALL.hosts + 1).set(slow)
+        here = [name for name, station in network.stations.items() if station.host.switch == "leaf1"]
+        there = [name for name in network.stations if name not in here]
+        Pairs(network, dctcp=False).exchange(dict(zip(here, there, strict=True)), 4 * SMALL.tensor)
+        first, second = next(taken(network, replace(SMALL, racks=1)))
+        return first / (first + second)
+
+
+def test_least_loaded_avoids_a_path_whose_queue_grows() -> None:
+    assert share_of_a_slow_path("round_robin") == pytest.approx(0.5, abs=0.02)
+    assert share_of_a_slow_path("least_loaded") < 0.25
