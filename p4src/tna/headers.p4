@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// Headers, and the metadata that the controls hand to one another.
+#ifndef WEIR_TNA_HEADERS_P4
+#define WEIR_TNA_HEADERS_P4
+
+#include "../include/network.p4"
+#include "../include/wire.p4"
+
+// What egress is to do with a packet.
+const bit<8> ROLE_FORWARDED = 0;
+const bit<8> ROLE_FLOODED = 1; // sent to all ports: egress takes out the one it came from
+const bit<8> ROLE_MADE = 2; // this switch's own, for its children: egress addresses it
+const bit<8> ROLE_UP = 3; // this switch's own, for its parent
+
+// Who of the receivers gets lanes: all; none; only child; all but child.
+const bit<3> LANES_TO_ALL = 0;
+const bit<3> LANES_TO_NONE = 1;
+const bit<3> LANES_TO_ONE = 2;
+const bit<3> LANES_TO_OTHERS = 3;
+
+// From ingress to egress, in front of the packet.
+header bridge_t {
+    bit<8> role;
+    bit<3> lanes_to;
+    bit<5> child;
+    bit<16> in_port; // where it came from
+    bit<32> copies; // mask of children that get a copy of what is multicast
+}
+
+// What a packet means to its cell: the outcome of Slots.
+const bit<4> ACT_NONE = 0; // it counts, and others are missing: nothing more
+const bit<4> ACT_COMPLETES = 1; // it was the last
+const bit<4> ACT_AGAIN = 2; // its round is complete, and its sender seen: it asks once more
+const bit<4> ACT_PENDING = 3; // its sender was seen, others are missing
+const bit<4> ACT_BOUNCES = 4; // its sender is to send its lanes
+const bit<4> ACT_RELAYS = 5; // one child's result for the others, which may lack it
+const bit<4> ACT_KEEPS = 6; // the parent's result
+const bit<4> ACT_ASKED = 7; // the parent's question, or its result without the lanes
+const bit<4> ACT_IGNORED = 8; // of an old round, or nothing that the cell waits for
+const bit<4> ACT_REFUSED = 9; // nothing that its sender may send
+
+// What is done in the registers that hold a cell's data.
+const bit<3> STEP_NONE = 0;
+const bit<3> STEP_PUT = 1; // first of the round: overwrite
+const bit<3> STEP_ADD = 2; // lanes: add
+const bit<3> STEP_MAX_OR = 3; // lanes: greater of both, or the bits of both
+const bit<3> STEP_READ = 4;
+
+struct headers_t {
+    bridge_t bridge;
+    ethernet_t ethernet;
+    arp_t arp;
+    ipv4_t ipv4;
+    udp_t udp;
+    weir_t weir;
+    column_t column;
+    lanes_t lanes;
+}
+
+struct metadata_t {
+    bit<8> event; // what was decided about the packet: the index of its one counter
+    bit<1> aggregate; // UDP that this switch is to aggregate, not to forward
+    bit<1> bad_checksum;
+
+    // Written by Admission.
+    bit<1> admitted;
+    bit<1> from_rack;
+    bit<1> from_parent;
+    bit<1> alone; // the sender is the only child
+    bit<32> worker_bit;
+    bit<32> others; // mask of the children that this switch waits for but the sender
+    bit<16> group; // multicast group of the children
+    bit<1> in_range;
+    bit<16> base; // first slot of the job's range; its length, a power of two, divides it
+
+    // Written by Slots.
+    bit<16> cell;
+    bit<1> probe; // the packet may not count: its lanes were lost and nobody gave them up; or it is a question
+    bit<8> relation; // of the packet's round to the cell's
+    bit<8> likeness; // of its operation to the cell's
+    bit<32> check; // fingerprint of the cell's operation
+    bit<32> missing; // children that were missing when the packet came
+    bit<4> act;
+    bit<3> merge_step; // STEP_ADD or STEP_MAX_OR, by the operator
+    bit<3> step;
+    bit<8> is_or;
+    bit<1> own_in; // this switch's lanes are in the parent's result
+    bit<32> included; // what the packet adds to the cell's mask; or nonzero when the parent's result has own lanes
+    bit<16> adds_marks; // what it adds to the cell's tally: marks, and
+    bit<16> adds_count; // workers
+    bit<32> tally; // the cell's, after it
+    bit<32> above; // the parent's mask of its children, beside the parent's result
+    bit<1> has_lanes; // the cell's lanes are sums of somebody's
+    bit<8> marks; // flags that the cell's packets leave in what is made of them
+
+    // Written by Tree.
+    bit<1> has_parent;
+    bit<9> up_port;
+    bit<8> up_number; // this switch's among the parent's children
+}
+
+struct egress_metadata_t {
+    bit<1> cut; // the lanes were cut off in the parser
+    bit<1> checksum; // of IPv4, to be computed
+    bit<19> room; // up to the depth from which on packets are marked
+}
+
+#endif

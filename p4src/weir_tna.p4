@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Weir on Tofino 1 (TNA). docs/tofino.md says what fits, and what differs from weir_v1model.p4.
+#include <core.p4>
+#include <tna.p4>
+
+#include "include/network.p4"
+#include "include/wire.p4"
+#include "tna/config.p4"
+#include "tna/headers.p4"
+#include "tna/parser.p4"
+#include "tna/aggregator.p4"
+#include "tna/admission.p4"
+#include "tna/slots.p4"
+#include "tna/cells.p4"
+#include "tna/results.p4"
+#include "tna/queueing.p4"
+#include "tna/forwarding.p4"
+#include "tna/deparser.p4"
+
+#define EACH_LANE(DO) \
+    DO(l0) DO(l1) DO(l2) DO(l3) DO(l4) DO(l5) DO(l6) DO(l7) \
+    DO(l8) DO(l9) DO(l10) DO(l11) DO(l12) DO(l13) DO(l14) DO(l15) \
+    DO(l16) DO(l17) DO(l18) DO(l19) DO(l20) DO(l21) DO(l22) DO(l23) \
+    DO(l24) DO(l25) DO(l26) DO(l27) DO(l28) DO(l29) DO(l30) DO(l31)
+
+#define DECLARE(L) Lane() L;
+#define APPLY(L) L.apply(hdr.lanes.L, meta);
+#define BLANK(L) hdr.lanes.L = 0;
+
+control WeirIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig_intr_md,
+                    in ingress_intrinsic_metadata_from_parser_t ig_prsr_md,
+                    inout ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md,
+                    inout ingress_intrinsic_metadata_for_tm_t ig_tm_md) {
+    Counter<bit<64>, bit<8>>(EVENTS, CounterType_t.PACKETS_AND_BYTES) events;
+
+    Aggregator() aggregator;
+    Validation() validation;
+    Admission() admission;
+    Tree() tree;
+    Audience() audience;
+    Slots() slots;
+    Weighing() weighing;
+    Tally() tally;
+    Above() above;
+    Included() included;
+    Column() column;
+    EACH_LANE(DECLARE)
+    Answer() answer;
+    ArpResponder() arp;
+    Queueing() queueing;
+    Forwarding() forwarding;
+
+    // A packet without lanes is one with zeros, as far as the arithmetic goes.
+    action blank() {
+        hdr.lanes.setValid();
+        EACH_LANE(BLANK)
+    }
+
+    action refuse(bit<8> event) {
+        ig_dprsr_md.drop_ctl = 1;
+        meta.event = event;
+    }
+
+    apply {
+        hdr.bridge.setValid();
+        hdr.bridge.role = ROLE_FORWARDED;
+        hdr.bridge.in_port = (bit<16>)ig_intr_md.ingress_port;
+        // One stage of tables that do not wait for one another, then what they say together.
+        if (hdr.weir.isValid()) {
+            aggregator.apply(hdr, meta);
+            validation.apply(hdr, meta);
+            admission.apply(hdr, meta, ig_intr_md);
+            tree.apply(hdr, meta);
+            audience.apply(hdr, meta);
+        }
+        if (meta.aggregate == 1) {
+            if (meta.event == (bit<8>)EVENT_DROP_MALFORMED) {
+                ig_dprsr_md.drop_ctl = 1;
+            } else if (meta.admitted == 0) {
+                refuse((bit<8>)EVENT_DROP_NOT_ADMITTED);
+            } else if (meta.in_range == 0) {
+                refuse((bit<8>)EVENT_DROP_SLOT_RANGE);
+            } else {
+                if (hdr.weir.groups == 0) {
+                    blank();
+                }
+                slots.apply(hdr, meta);
+                weighing.apply(hdr, meta);
+                tally.apply(hdr, meta);
+                above.apply(hdr, meta);
+                included.apply(hdr, meta);
+                column.apply(hdr, meta);
+                EACH_LANE(APPLY)
+                answer.apply(hdr, meta, ig_intr_md, ig_dprsr_md, ig_tm_md);
+            }
+        } else {
+            bit<1> answered;
+            arp.apply(hdr, meta, ig_intr_md, ig_tm_md, answered);
+            if (answered == 0) {
+                forwarding.apply(hdr, meta, ig_dprsr_md, ig_tm_md);
+            }
+        }
+        queueing.apply(hdr, ig_tm_md);
+        events.count(meta.event);
+    }
+}
+
+control WeirEgress(inout headers_t hdr, inout egress_metadata_t meta, in egress_intrinsic_metadata_t eg_intr_md,
+                   in egress_intrinsic_metadata_from_parser_t eg_prsr_md,
+                   inout egress_intrinsic_metadata_for_deparser_t eg_dprsr_md,
+                   inout egress_intrinsic_metadata_for_output_port_t eg_oport_md) {
+    Results() results;
+    Marking() marking;
+
+    apply {
+        if (hdr.weir.isValid()) {
+            results.apply(hdr, meta, eg_intr_md, eg_dprsr_md);
+        } else if (hdr.bridge.role == ROLE_FLOODED && hdr.bridge.in_port == (bit<16>)eg_intr_md.egress_port) {
+            eg_dprsr_md.drop_ctl = 1;
+        }
+        marking.apply(hdr, meta, eg_intr_md);
+    }
+}
+
+Pipeline(WeirIngressParser(), WeirIngress(), WeirIngressDeparser(),
+         WeirEgressParser(), WeirEgress(), WeirEgressDeparser()) pipe;
+
+Switch(pipe) main;

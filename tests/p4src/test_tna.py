@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program for Tofino decides as the one for v1model does, packet by packet.
+
+Both get the same entries and the same packets, of one column and at most one lane group, which is what a
+Tofino takes in one pass. Whatever comes out must be the same, byte by byte, but where it says so.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import ARP, Ether
+
+from tests.harness.lab import AGGREGATION_IP, AGGREGATION_MAC, PROTECTED_FRONT, Job, Lab, Uplink, group_of
+from tests.harness.soft import SoftTarget
+from tests.harness.target import Sent
+from tests.harness.tna import TnaTarget
+from weir.wire.definition import (
+    AUDIENCE_ALL,
+    AUDIENCE_EXCEPT,
+    CE,
+    NO_BLOCK,
+    UDP_PORT,
+    Event,
+    Flag,
+    Op,
+    PacketType,
+)
+from weir.wire.scapy_layer import Weir
+
+pytestmark = pytest.mark.p4c
+
+PLACES = ("root", "leaf", "spine", "middle")  # the last: a spine below a core
+STEPS = 80
+# Where a round's operations differ already, one more of another kind is counted as such on Tofino only.
+SAME_EVENTS = {Event.DISAGREEMENT: {Event.CONTRIBUTION, Event.ROUND_COMPLETE, Event.PARTIAL_SENT}}
+
+
+@dataclass(frozen=True)
+class Place:
+    """One target with the same job installed as on the other."""
+
+    lab: Lab
+    job: Job
+    uplink: Uplink | None
+
+
+@pytest.fixture(scope="module")
+def targets() -> Iterator[tuple[SoftTarget, TnaTarget]]:
+    """Yield both programs, on soft switches."""
+    both = SoftTarget(), TnaTarget()
+    yield both
+    for target in both:
+        target.close()
+
+
+@pytest.fixture
+def tna(targets: tuple[SoftTarget, TnaTarget]) -> Lab:
+    """Return the program for Tofino alone."""
+    return Lab(targets[1])
+
+
+def install(target: SoftTarget | TnaTarget, place: str, workers: int, id: int) -> Place:
+    """Install a job with slots 8 to 11; the sums of a switch below another are always protected on Tofino."""
+    lab = Lab(target)
+    job = lab.job(workers, slot_base=8, id=id, racks=place in ("spine", "middle"))
+    uplink = lab.uplink(job, port=4, member=3, whole=True) if place in ("leaf", "middle") else None
+    return Place(lab, job, uplink)
+
+
+@dataclass
+class Packet:
+    """A packet drawn at random: from a child by its number, or from the parent (None)."""
+
+    child: int | None
+    kind: PacketType
+    lanes: dict[int, list[int]]
+    fields: dict[str, Any]
+
+    def send(self, place: Place) -> list[Sent]:
+        """Let it arrive; everything that comes out."""
+        fields = dict(self.fields)
+        if self.child is None:
+            assert place.uplink is not None
+            return place.uplink.send(self.kind, lanes=self.lanes, **fields)
+        packet = place.job.contribution(self.child, lanes=self.lanes, **fields)
+        packet[Weir].type = self.kind
+        return place.lab.send(place.job.stations[self.child].port, packet)
+
+
+@dataclass
+class Draw:
+    """Where a job's slots are, so that packets drawn at random are most often of their rounds."""
+
+    rng: random.Random
+    place: str
+    workers: int
+    op: Op
+    rounds: dict[int, int] = field(default_factory=dict)
+    disagreeing: set[tuple[int, int]] = field(default_factory=set)  # slots and rounds
+
+    def packet(self) -> Packet:
+        """Return the next packet."""
+        packet = _draw(self.rng, self.place, self.workers, self.rounds, self.op)
+        fields = packet.fields
+        where = (fields["slot"], fields["round"])
+        if packet.child is not None and (fields["flags"] & Flag.DISAGREE or fields["check"] == 7):
+            self.disagreeing.add(where)
+        # The parent heard of it by the sums, and says so: a Tofino relies on that.
+        if packet.child is None and packet.kind == PacketType.RESULT and where in self.disagreeing:
+            fields["flags"] |= Flag.DISAGREE
+        return packet
+
+
+def _draw(rng: random.Random, place: str, workers: int, rounds: dict[int, int], op: Op) -> Packet:
+    slot = rng.randrange(2)
+    round = max(1, rounds.get(slot, 1) + rng.choice([0, 0, 0, 0, 0, 1, 1, -1, -2]))
+    rounds[slot] = max(rounds.get(slot, 1), round)
+    lanes = {0: [rng.getrandbits(32) for _ in range(32)]} if rng.random() < 0.7 else {}
+    flags = rng.choice([Flag.PROTECTED] * 6 + [Flag(0), Flag.CONGESTED | Flag.PROTECTED, Flag.DISAGREE])
+    if not lanes and rng.random() < 0.4:
+        flags = Flag.TRIMMED | rng.choice([Flag(0), Flag.PROTECTED, Flag.PROTECTED | Flag.ANSWER])
+    fields: dict[str, Any] = {
+        "slot": slot if rng.random() < 0.98 else 4,
+        "round": round,
+        "op": op,
+        "nexts": [rng.choice([NO_BLOCK, rng.randrange(100)])],
+        "flags": flags,
+        "layer": rng.randrange(4),
+        "check": 0x1234 if rng.random() < 0.97 else 7,
+        "audience": rng.choice([AUDIENCE_ALL] * 3 + [0, 1, 2, 33, AUDIENCE_EXCEPT, AUDIENCE_EXCEPT | 34]),
+    }
+    if rng.random() < 0.05:
+        fields["traffic_class"] = PROTECTED_FRONT | CE
+    if rng.random() < 0.02:
+        fields |= rng.choice([{"job": 99}, {"op": 9}, {"layer": 7}, {"magnitude": 3}])
+    if place in ("leaf", "middle") and rng.random() < 0.3:
+        kind = rng.choice([PacketType.RESULT, PacketType.RESULT, PacketType.REPEAT])
+        if kind == PacketType.RESULT:
+            fields |= {"included": rng.getrandbits(5), "count": rng.randrange(1, 9) if lanes else 0}
+            if not lanes and not flags & Flag.TRIMMED:
+                fields["flags"] = Flag.PROTECTED | Flag.ELSEWHERE
+        return Packet(None, kind, lanes, fields)
+    kind = PacketType.CONTRIBUTION
+    if place in ("spine", "middle"):
+        fields["count"] = rng.randrange(1, 9) if lanes else 0
+        if rng.random() < 0.1:
+            kind, fields["included"] = PacketType.RESULT, 5
+    elif rng.random() < 0.02:
+        kind = PacketType.RESULT  # that a worker has none to send
+    return Packet(rng.randrange(workers), kind, lanes, fields)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("seed", range(8))
+def test_it_decides_as_the_program_for_v1model(
+    targets: tuple[SoftTarget, TnaTarget], place: str, seed: int
+) -> None:
+    rng = random.Random(f"{place} {seed}")
+    workers, op = rng.choice([1, 2, 3, 5]), list(Op)[seed % 3]
+    id = 0xA0000000 + 256 * PLACES.index(place) + seed  # cells of v1model's program are not cleared
+    theirs, ours = (install(target, place, workers, id) for target in targets)
+    draw = Draw(rng, place, workers, op)
+    final: set[tuple[int, int]] = set()  # rounds whose result has come from the parent
+    for _ in range(STEPS):
+        packet = draw.packet()
+        where = (packet.fields["slot"], packet.fields["round"])
+        expected, sent = packet.send(theirs), packet.send(ours)
+        (event,), (counted,) = theirs.lab.events(), ours.lab.events()
+        if event == Event.DROP_STALE_ROUND and counted == Event.RESULT_STORED:
+            assert where in final  # the parent's result once more: passed on once more
+            return
+        if event == Event.RESULT_STORED:
+            final.add(where)
+        assert (sent, counted) == (expected, event) or (
+            sent == expected and event in SAME_EVENTS.get(counted, set())
+        ), packet
+
+
+def test_every_event_of_the_slots_is_among_those_compared(targets: tuple[SoftTarget, TnaTarget]) -> None:
+    """The packets drawn reach every row of the tables, as far as events tell them apart."""
+    seen: set[Event] = set()
+    for place in PLACES:
+        draw = Draw(random.Random(place), place, 3, Op.ADD)
+        at = install(targets[1], place, 3, 0xB0000000)
+        for _ in range(500):
+            draw.packet().send(at)
+        seen |= set(at.lab.events())
+    assert seen == {
+        *(Event.CONTRIBUTION, Event.ROUND_COMPLETE, Event.DUPLICATE_PENDING, Event.DUPLICATE_ANSWERED),
+        *(Event.DROP_MALFORMED, Event.DROP_NOT_ADMITTED, Event.DROP_SLOT_RANGE, Event.DROP_STALE_ROUND),
+        *(Event.PARTIAL_SENT, Event.PARTIAL_REPEATED, Event.RESULT_STORED, Event.RESULT_RELAYED),
+        *(Event.RESULT_REPEATED, Event.REPEAT_ASKED, Event.DISAGREEMENT, Event.DROP_NOT_A_CONTRIBUTION),
+    }
+
+
+def test_several_columns_or_lane_groups_are_refused(tna: Lab) -> None:
+    """What does not fit one pass is counted, never summed in part."""
+    job = tna.job(1)
+    assert job.send(0, lanes={1: group_of(1)}) == []
+    assert job.send(0, lanes={0: group_of(1), 1: group_of(1)}) == []
+    assert job.send(0, block_log2=7, lanes={0: group_of(1)}) == []
+    assert tna.events() == {Event.DROP_MALFORMED: 3}
+
+
+def test_arp_is_answered_and_other_frames_go_by_mac_address(tna: Lab) -> None:
+    target = tna.target
+    assert isinstance(target, TnaTarget)
+    target.insert("WeirIngress.forwarding.l2", (2,), "forward", (3,))
+    target.insert("WeirIngress.forwarding.l2", (0xFFFFFFFFFFFF,), "flood", (9,))
+    target.set_group(9, [(1, 0), (2, 0), (3, 0)])
+    frame = bytes(
+        Ether(src="02:00:00:00:00:01", dst="00:00:00:00:00:02") / IP(dst="10.9.9.9") / UDP(dport=53)
+    )
+    assert tna.send(1, frame) == [Sent(3, frame)]
+    everybody = bytes(Ether(src="02:00:00:00:00:01", dst="ff:ff:ff:ff:ff:ff") / ARP(pdst="10.9.9.9"))
+    assert tna.send(1, everybody) == [Sent(2, everybody), Sent(3, everybody)]
+    unknown = bytes(Ether(dst="00:00:00:00:00:07") / IP(dst=AGGREGATION_IP) / UDP(dport=UDP_PORT + 1))
+    assert tna.send(1, unknown) == []
+    assert tna.events() == {Event.FORWARDED: 2, Event.DROP_NO_ROUTE: 1}
+    target.answer_arp(AGGREGATION_IP, AGGREGATION_MAC)
+    request = Ether(src="02:00:00:00:00:01", dst="ff:ff:ff:ff:ff:ff") / ARP(
+        hwsrc="02:00:00:00:00:01", psrc="10.0.0.1", pdst=AGGREGATION_IP
+    )
+    (sent,) = tna.send(2, request)
+    reply = Ether(sent.frame)
+    assert (sent.port, reply.dst, reply[ARP].op) == (2, "02:00:00:00:00:01", 2)
+    assert (reply[ARP].hwsrc, reply[ARP].psrc, reply[ARP].pdst) == (
+        AGGREGATION_MAC,
+        AGGREGATION_IP,
+        "10.0.0.1",
+    )
