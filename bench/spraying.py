@@ -31,6 +31,7 @@ from weir.simulator.clock import SECOND
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.tcp import TcpConfig
 from weir.softswitch.runtime.queueing import Queueing
+from weir.softswitch.state.entry import Exact
 
 MODES: Final[tuple[SprayName, ...]] = ("hash", "random", "round_robin", "least_loaded")
 DCTCP: Final = "DCTCP, hashed"
@@ -102,8 +103,8 @@ def taken(network: Network, setting: Permutation) -> Iterator[list[int]]:
     """Return the packets that each leaf has sent to each of its spines."""
     for rack in range(1, setting.racks + 1):
         table = network.nodes[f"leaf{rack}"].switch.table(PATHS)
-        counts = [table.count(entry.key).packets for entry in table.entries()]
-        yield counts[: setting.spines]
+        counts = {entry.key: table.count(entry.key).packets for entry in table.entries()}
+        yield [counts[Exact(index),] for index in range(setting.spines)]
 
 
 class Pairs:
