@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The service between controller and host agents: its protocol, the agents' client, heartbeats and TLS.
 
-Both sides import this room, and it imports neither. It may know grpc and its own stubs, no more, so that a
-training environment has all it needs.
+Both sides import this room, and it imports neither. It may know grpc, its own stubs and the version of the
+packets, no more, so that a training environment has all it needs.
 """
 
 from typing import Final

@@ -17,10 +17,10 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
@@ -29,6 +29,7 @@ from weir.agent_service.heartbeat import HeartbeatThread
 from weir.agent_service.proto import METHODS, agent_pb2
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.agent_service.waiting import FIRST_S, join_reason, logged_wait
+from weir.wire.definition import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -149,6 +150,7 @@ class AgentClient:
         udp_port: int = 0,
         slots: int = 0,
         timeout_s: float = 0.0,
+        ranks: Sequence[int] = (),
     ) -> Membership:
         """Join a job; returns when all its ranks have and the switch is programmed. Heartbeats begin.
 
@@ -161,6 +163,7 @@ class AgentClient:
             udp_port: where results are sent; 0: Weir's own port.
             slots: switch slots wanted, the same on all ranks; 0: the controller's default.
             timeout_s: how long to wait for the other ranks; 0: the controller's default.
+            ranks: those of a process group that this worker is, for messages; by default ``rank``.
 
         Raises:
             AgentError: one of its subclasses, see there.
@@ -178,9 +181,13 @@ class AgentClient:
             slots=slots,
             timeout_s=timeout_s,
             process=_process(),
+            wire_version=VERSION,
+            ranks=ranks,
         )
         with logged_wait(log, lambda: self._join_waits_for(job)):
             reply = self._call(self._stub.Join, request, timeout_s + JOIN_MARGIN_S if timeout_s else None)
+        if reply.wire_version != VERSION:
+            self._refuse_controller(request, reply)
         with self._lock:
             self._stopped, self._left = None, []
         self._token = token
@@ -279,6 +286,16 @@ class AgentClient:
                 watchers = list(self._on_leave)
             for watcher in watchers:
                 watcher(event.rank, event.reason)
+
+    def _refuse_controller(self, request: Any, reply: Any) -> NoReturn:
+        """Leave a job of a controller whose packets are not ours, and say so."""
+        leave = agent_pb2.LeaveRequest(job_id=reply.job_id, rank=request.rank, token=request.token)
+        self._call(self._stub.Leave, leave, CALL_TIMEOUT_S)
+        spoken = f"wire version {reply.wire_version}" if reply.wire_version else "a wire version before 3"
+        raise JoinRefused(
+            f"the controller at {self.address} and its switches speak {spoken}, this agent speaks wire "
+            f"version {VERSION}, and packets of two versions do not mix: install the newer Weir everywhere"
+        )
 
     def _join_waits_for(self, job: str) -> str:
         """Return what a join that is under way waits for, in words."""

@@ -8,7 +8,7 @@ from enum import Enum
 
 from weir.controller.slots import SlotRange
 from weir.controller.wiring import Host
-from weir.wire.definition import MAX_WORKERS, UDP_PORT
+from weir.wire.definition import MAX_WORKERS, UDP_PORT, VERSION
 
 
 class Refusal(Enum):
@@ -37,7 +37,8 @@ class JoinSpec:
     """The request of one worker to join a job.
 
     ``slots`` 0: as there are, up to MOST_SLOTS. ``process`` names the operating system's process, for jobs
-    that share one; empty: unknown.
+    that share one; empty: unknown. ``wire_version``: of the packets that it sends; 0: older than 3.
+    ``ranks``: those of a process group that the worker is, for messages; none: ``rank``.
     """
 
     job: str
@@ -48,9 +49,20 @@ class JoinSpec:
     udp_port: int = UDP_PORT
     slots: int = 0
     process: str = ""
+    wire_version: int = VERSION
+    ranks: tuple[int, ...] = ()
 
     def check(self, total_slots: int) -> None:
         """Refuse what can never be granted, whatever else is going on."""
+        if self.wire_version != VERSION:
+            spoken = f"wire version {self.wire_version}" if self.wire_version else "a wire version before 3"
+            older = "on that host" if self.wire_version < VERSION else "for the controller"
+            raise JobError(
+                Refusal.INVALID,
+                f"rank {self.rank} of job {self.job!r} speaks {spoken}, the controller and the switches "
+                f"wire version {VERSION}, and packets of two versions do not mix: "
+                f"install the newer Weir {older}, too",
+            )
         if not self.job:
             raise JobError(Refusal.INVALID, "the job has no name")
         if not 1 <= self.size <= MAX_WORKERS:
@@ -89,9 +101,11 @@ class Member:
     process: str = ""
     state: MemberState = MemberState.JOINED
     last_heard: float = 0.0
+    ranks: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"rank {self.rank} ({self.host.name})"
+        ranks = self.ranks or (self.rank,)
+        return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} ({self.host.name})"
 
 
 class JobState(Enum):

@@ -35,6 +35,7 @@ class _MemberRecord(_Record):
     udp_port: int = Field(gt=0, lt=1 << 16)
     process: str
     left: bool
+    ranks: tuple[int, ...] = ()
 
 
 class _JobRecord(_Record):
@@ -140,6 +141,7 @@ def _record(job: Job) -> _JobRecord:
                 udp_port=member.udp_port,
                 process=member.process,
                 left=member.state is MemberState.LEFT,
+                ranks=member.ranks,
             )
             for member in job.members.values()
         ),
@@ -163,6 +165,7 @@ def _job(record: _JobRecord, topology: Topology) -> Job | None:
                 member.udp_port,
                 member.process,
                 MemberState.LEFT if member.left else MemberState.JOINED,
+                ranks=member.ranks,
             )
             for member in record.members
         },

@@ -126,7 +126,7 @@ class JobRegistry:
         else:
             refuse_disagreement(job, spec)
         self._refuse_taken_place(spec)
-        self._add(job, Member(spec.rank, spec.host, spec.udp_port, spec.process))
+        self._add(job, Member(spec.rank, spec.host, spec.udp_port, spec.process, ranks=spec.ranks))
         job.withdrawn.pop(spec.rank, None)
         job.deadline = min(job.deadline, now + timeout_s)
         self._gathering[spec.job] = job

@@ -20,7 +20,7 @@ from weir.controller.reporting import status_reply
 from weir.controller.switch_client import SwitchError
 from weir.controller.topology import Topology
 from weir.controller.wiring import Host
-from weir.wire.definition import UDP_PORT
+from weir.wire.definition import UDP_PORT, VERSION
 
 log = logging.getLogger(__name__)
 
@@ -164,6 +164,8 @@ class AgentService:
             udp_port=request.udp_port or UDP_PORT,
             slots=request.slots,
             process=request.process,
+            wire_version=request.wire_version,
+            ranks=tuple(request.ranks),
         )
 
     def _react(self) -> None:
@@ -255,6 +257,7 @@ class AgentService:
             fill=any(self._topology.switch(name).fills for name in job.switches),
             switch_port=spec.host.port,
             switch_name=switch.name,
+            wire_version=VERSION,
         )
 
 

@@ -32,7 +32,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.p4src": "",
         "weir.wire": "",
         "weir.protobuf": "",
-        "weir.agent_service": "weir.protobuf",
+        "weir.agent_service": "weir.protobuf weir.wire",
         "weir.p4runtime": "weir.protobuf",
         "weir.softswitch.errors": "weir.p4runtime",
         "weir.softswitch.failures": "",

@@ -19,7 +19,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Audience = npt.NDArray[np.int16]
-"""For each block, who wants its result: r, rank r alone; ~r, all but rank r."""
+"""For each block, who wants its result: r, rank r alone; ~r, all but rank r, which alone contributes to it.
+"""
 
 
 def wanted(audience: Audience, rank: int) -> npt.NDArray[np.bool_]:

@@ -22,6 +22,7 @@ from weir.host_agent.collectives.collectives import Collectives
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, Precision
 from weir.host_agent.collectives.reductions import RedOpType
 from weir.host_agent.torch.connection import Connection
+from weir.host_agent.torch.joining import LocalStep, open_connection
 from weir.host_agent.torch.point_to_point import PointToPoint
 from weir.host_agent.torch.rendezvous import StartCluster
 from weir.host_agent.torch.splitting import SplittableGroup
@@ -44,6 +45,9 @@ class GroupOptions:
             error is within ``lane_error``.
         lane_error: with "auto": how much an average over the ranks may be off, relative to the largest
             magnitude within the 256 values around it.
+        local: ranks of one host reduce in its memory and send once: "on" does so for all that share a machine
+            and its network, "auto" for those that also have the same WEIR_HOST, "off" never. None: as the
+            environment variable WEIR_LOCAL says, "auto" without it. See docs/collectives.md.
         exact: sum float32 as exactly as float64, in three lanes a value; sums of up to 1024 values always
             are.
 
@@ -54,6 +58,7 @@ class GroupOptions:
     lane_bits: LaneBits = 32
     lane_error: float = LANE_ERROR
     exact: bool = False
+    local: LocalStep | None = None
 
     @property
     def precision(self) -> Precision:
@@ -356,7 +361,7 @@ def create(
     ranks = list(options.global_ranks_in_group) or list(range(size))
     chosen = group_options or GroupOptions()
     chosen.precision.form(size)  # which refuses what so many ranks cannot have
-    connection = Connection.open(
+    connection = open_connection(
         options.store,
         rank,
         ranks,
@@ -365,6 +370,7 @@ def create(
         start,
         chosen.slots,
         str(chosen) if chosen != GroupOptions() else "",
+        chosen.local,
     )
     connection.precision = chosen.precision
     return WeirProcessGroup(options, chosen, connection, start)

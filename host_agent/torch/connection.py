@@ -1,40 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process group's membership in a job of the switch: joining, reducing, failing, leaving."""
+"""A process group's membership in a job of the switch: reducing, failing, leaving; whatever is below."""
 
 import contextlib
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 from torch._C._distributed_c10d import Store
 
-from weir.agent_service.client import AgentClient, AgentError, Membership
 from weir.host_agent.collectives.communicator import Audience, Communicator
 from weir.host_agent.collectives.dtypes import Lanes
-from weir.host_agent.torch import rendezvous
 from weir.host_agent.torch.call_board import CallBoard
-from weir.host_agent.torch.cluster_watch import ClusterWatch
-from weir.host_agent.torch.link_choice import bind_udp, choose_port, wanted_link
-from weir.host_agent.torch.stall_watch import StallWatch
 from weir.host_agent.transport.links import Aborted, DisagreementError, TransportTimeout
 from weir.host_agent.transport.operations import OperationQueue
-from weir.host_agent.transport.ports import PortShare
-from weir.host_agent.transport.reducer import Reducer, ReducerStats
+from weir.host_agent.transport.reducer import ReducerStats
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
-from weir.host_agent.transport.slot_transport import TransportConfig
-from weir.wire.definition import AUDIENCE_EXCEPT, SLOT_LANES, Op
+from weir.wire.definition import SLOT_LANES, Op
 
 log = logging.getLogger(__name__)
 
-_POLL_S = 0.05
-_GRACE_S = 2.0  # several retransmission timeouts
+GRACE_S = 2.0  # several retransmission timeouts
 
 
 class GroupBrokenError(RuntimeError):
@@ -53,144 +42,89 @@ class FreeSlots:
 class Connection(Communicator):
     """The communicator of a process group, tied to the life of its job.
 
-    ``operations`` is the queue that everything on this group must go through.
+    Args:
+        rank, size: this process's place in the group.
+        job: the group's name, which no other has, nor had.
+        store: torch's, which all ranks share.
+
+    Attributes:
+        job: so.
+        broken: why the group is over, or None while it is not.
+        disagreement: what the ranks disagreed about; empty while they have not.
     """
 
-    def __init__(
-        self,
-        client: AgentClient,
-        membership: Membership,
-        share: PortShare,
-        met: rendezvous.Rendezvous,
-        cluster: rendezvous.LocalCluster | None,
-        timeout: timedelta,
-        store: Store,
-    ) -> None:
-        super().__init__(membership.rank, membership.size)
-        self.membership = membership
-        self._client, self._met, self._cluster = client, met, cluster
-        self._share = share
-        config = TransportConfig(
-            membership.job_id,
-            membership.number,
-            membership.size,
-            slots=membership.slot_count,
-            path=membership.paths[membership.rank],
-            fill=membership.fill,
-        )
-        self._paths = np.array(membership.paths, np.uint16)
-        self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
+    def __init__(self, rank: int, size: int, job: str, store: Store) -> None:
+        super().__init__(rank, size)
+        self.job = job
+        self.broken: str | None = None
+        self.disagreement = ""
+        self._calls = CallBoard(store, job, rank, size)
         self._closing = threading.Lock()
         self._closed = False
         self._grace: list[threading.Timer] = []
         self._companions: list[Callable[[], None]] = []
-        self.broken: str | None = None
-        """Why the group is over, or None while it is not."""
-        self.disagreement = ""
-        """What the ranks disagreed about; empty while they have not."""
-        self._calls = CallBoard(store, membership.job, membership.rank, membership.size)
-        self._watch = ClusterWatch(Path(met.notice), cluster, self._cluster_died) if met.notice else None
-        self._stalls = StallWatch(
-            self._name(), membership.job_id, lambda: self._reducer.waiting_since, client.status
-        )
-        client.on_stop(self._stopped)
-        client.on_leave(self._member_left)
+
+    def _opened(self) -> None:
+        """Have the connection closed at the program's end; for the end of a constructor."""
         _open.append(self)
         _watch_the_main_thread()
 
-    @classmethod
-    def open(
-        cls,
-        store: Store,
-        rank: int,
-        ranks: list[int],
-        group: str,
-        timeout: timedelta,
-        start: rendezvous.StartCluster,
-        slots: int = 0,
-        options: str = "",
-    ) -> "Connection":
-        """Join the job of a group; return when all its ranks have.
-
-        Args:
-            store: torch's, which all ranks share.
-            rank: this process's place in ``ranks``.
-            ranks: the members' global ranks.
-            group: torch's name for the group.
-            timeout: how long to wait for the others, and each reduction for progress.
-            start: starts a local cluster where there is no controller.
-            slots: how many of the switch's the job is to have; 0: a share of what is free.
-            options: of the group, in words; all ranks must have the same.
-
-        Raises:
-            RendezvousError, AgentError, OSError: each says what is missing.
-        """
-        wanted = wanted_link()
-        with contextlib.ExitStack() as undo:
-            met, cluster = rendezvous.agree(store, ranks, rank, group, timeout, start, options)
-            undo.callback(rendezvous.leave, met)
-            if cluster is not None:
-                undo.callback(cluster.stop)
-            udp = bind_udp(wanted)
-            if udp is not None:
-                undo.callback(udp.close)
-            client = AgentClient(met.controller)
-            undo.callback(client.close)
-            membership = client.join(
-                job=met.job,
-                size=len(ranks),
-                rank=rank,
-                token=met.token,
-                host=met.host(ranks[rank]),
-                udp_port=udp.port if udp is not None else 0,
-                slots=slots,
-                timeout_s=timeout.total_seconds(),
-            )
-            share = choose_port(membership, wanted, udp)
-            undo.callback(share.release)
-            connection = cls(client, membership, share, met, cluster, timeout, store)
-            undo.pop_all()
-            return connection
+    # ---- what a group is on
 
     @property
+    @abstractmethod
     def operations(self) -> OperationQueue:
-        """Return the queue of this process's operations on the port."""
-        return self._share.operations
+        """Return the queue that everything on this group must go through."""
 
     @property
+    @abstractmethod
     def controller(self) -> str:
-        """Return the controller's address."""
-        return self._met.controller
+        """Return the controller's address; empty where there is none."""
 
     @property
+    @abstractmethod
+    def slot_count(self) -> int:
+        """Return how many slots of the switch its job has; the same on all ranks."""
+
+    @property
+    @abstractmethod
+    def switch_name(self) -> str:
+        """Return the switch that this rank's host is on; empty where there is none."""
+
+    @property
+    @abstractmethod
     def departed(self) -> dict[int, str]:
         """Return the ranks that left cleanly, with a sentence that says so."""
-        return self._client.departed
-
-    def at_close(self, close: Callable[[], None]) -> None:
-        """Call ``close`` when the group is left, for what exists beside it."""
-        self._companions.append(close)
-
-    def free_slots(self) -> list[FreeSlots]:
-        """Return the slots that no job holds now. AgentError when the controller cannot be asked."""
-        return [
-            FreeSlots(switch.name, switch.slots - switch.slots_used, switch.role != "leaf")
-            for switch in self._client.status().switches
-        ]
 
     @property
+    @abstractmethod
     def stats(self) -> ReducerStats:
         """Return packets, bytes, blocks and time of all reductions of this group so far."""
-        return self._reducer.stats
 
-    @contextlib.contextmanager
-    def deadline(self, timeout: timedelta) -> Iterator[None]:
+    @abstractmethod
+    def free_slots(self) -> list[FreeSlots]:
+        """Return the slots that no job holds now. AgentError when the controller cannot be asked."""
+
+    @abstractmethod
+    def deadline(self, timeout: timedelta) -> contextlib.AbstractContextManager[None]:
         """Bound how long each reduction inside may go without progress."""
-        before, self._reducer.timeout_s = self._reducer.timeout_s, timeout.total_seconds()
-        try:
-            yield
-        finally:
-            self._reducer.timeout_s = before
+
+    # ---- reducing
+
+    @abstractmethod
+    def exchange(
+        self,
+        lanes: Lanes,
+        op: Op,
+        block: int,
+        service: ServiceClass,
+        audience: Audience | None,
+        operation: int,
+    ) -> ReduceReport:
+        """Reduce as ``reduce_lanes``, with errors as ``Reducer.reduce`` has them.
+
+        operation: its fingerprint.
+        """
 
     def reduce_lanes(
         self,
@@ -200,12 +134,12 @@ class Connection(Communicator):
         service: ServiceClass = LOSSLESS,
         audience: Audience | None = None,
     ) -> ReduceReport:
-        """See Reducer.reduce; GroupBrokenError when the group is, or when this breaks it."""
-        for reason in self._client.departed.values():
+        """See Communicator.reduce_lanes; GroupBrokenError when the group is, or when this breaks it."""
+        for reason in self.departed.values():
             raise GroupBrokenError(f"{self._name()}: {reason}; no collective can complete without it")
-        self.exchanged, self._reducer.operation = True, self.fingerprint
+        self.exchanged = True
         try:
-            return self._reducer.reduce(lanes, op, block, service, self._audiences(audience))
+            return self.exchange(lanes, op, block, service, audience, self.fingerprint)
         except DisagreementError:
             self.disagreement = self._calls.compare(self.number, self.call)
             self._break(self.disagreement)
@@ -214,16 +148,15 @@ class Connection(Communicator):
             why = f"the group is broken: {self.disagreement}" if self.disagreement else error
             raise GroupBrokenError(f"{self._name()}: {why}") from None
         except (TransportTimeout, OSError) as error:
-            known = f"{error} After some seconds: {words}." if (words := self._stalls.words) else str(error)
+            known = f"{error} After some seconds: {words}." if (words := self.known()) else str(error)
             self._give_up(known)
             raise GroupBrokenError(f"{self._name()}: {known}") from error
 
-    def _audiences(self, audience: Audience | None) -> npt.NDArray[np.uint16] | None:
-        """Return the codes of audiences for the packets."""
-        if audience is None:
-            return None
-        only = self._paths[np.where(audience < 0, ~audience, audience)]
-        return np.where(audience < 0, only | AUDIENCE_EXCEPT, only).astype(np.uint16)
+    # ---- the end
+
+    def at_close(self, close: Callable[[], None]) -> None:
+        """Call ``close`` when the group is left, for what exists beside it."""
+        self._companions.append(close)
 
     def abort(self, reason: str) -> None:
         """End what is running and the group with it; the other ranks are told that this one is lost."""
@@ -238,77 +171,47 @@ class Connection(Communicator):
             if self._closed:
                 return
             self._closed = True
-        _open.remove(self)
+        if self in _open:
+            _open.remove(self)
         for close in self._companions:
             close()
         for timer in self._grace:
             timer.cancel()
-        if self._watch is not None:
-            self._watch.close()
-        self._stalls.close()
-        self._reducer.close()  # from here on every operation that is still queued fails at once
-        self._share.release()
-        died = self._watch is not None and self._watch.reason is not None
-        if not died:
-            with contextlib.suppress(AgentError):  # it may be gone; then there is nothing to leave
-                self._client.leave()
-        self._client.close()
-        rendezvous.leave(self._met)
-        if self._cluster is not None and died:
-            self._cluster.stop()
-        elif self._cluster is not None:
-            _stop_when_unused(self._cluster)
+        self._leave()
 
-    def _stopped(self, reason: str) -> None:
-        """Abort, from the client's thread: the controller ended the job."""
-        if self._watch is not None and self._cluster is None:
-            reason = self._watch.look() or reason  # a cluster that dies stops its jobs, not saying why
-        self._break(f"the job was stopped: {reason}")
+    @abstractmethod
+    def _leave(self) -> None:
+        """Abort what still runs, tell the other ranks, and let go of everything; called once."""
 
-    def _cluster_died(self, reason: str) -> None:
-        """Abort, from the watch's thread: the switch or the controller of this machine died."""
-        if self._client.stopped is None and not self._client.departed:
-            log.warning("%s: %s", self._name(), reason)
-        self._break(reason)
+    @abstractmethod
+    def interrupt(self, reason: str) -> None:
+        """Make the reduction in progress, and every later one, raise Aborted(reason). From any thread."""
 
-    def _member_left(self, _rank: int, reason: str) -> None:
-        """Abort after a while, from the client's thread: another rank left cleanly.
+    @abstractmethod
+    def _give_up(self, reason: str) -> None:
+        """Break the group, on the other ranks, too: they are told that this one is lost."""
+
+    def _break(self, reason: str) -> None:
+        self.broken = self.broken or reason
+        self.interrupt(reason)
+
+    def _interrupt_later(self, reason: str) -> None:
+        """Abort after a while, because another rank left cleanly.
 
         It had the results of all it took part in, so everybody's contributions to those were in. A
         reduction that is not done after a while is one that it never began.
         """
-        timer = threading.Timer(
-            _GRACE_S, self._reducer.abort, [f"{reason}; no collective can complete without it"]
-        )
+        timer = threading.Timer(GRACE_S, self.interrupt, [f"{reason}; no collective can complete without it"])
         timer.daemon = True
         self._grace.append(timer)
         timer.start()
 
-    def _give_up(self, reason: str) -> None:
-        self._break(reason)
-        self._client.close()
-
-    def _break(self, reason: str) -> None:
-        self.broken = self.broken or reason
-        self._reducer.abort(reason)
+    def known(self) -> str:
+        """Return what is known of a reduction that stands still; empty when nothing is."""
+        return ""
 
     def _name(self) -> str:
-        member = self.membership
-        return f"rank {member.rank} of {member.size} in job {member.job!r}"
-
-
-def _stop_when_unused(cluster: rendezvous.LocalCluster) -> None:
-    """Stop a cluster when it has no jobs left.
-
-    They are other processes' now: one that dies or goes silent costs its job, so this comes to an end.
-    """
-    try:
-        while cluster.status().jobs:
-            time.sleep(_POLL_S)
-    except AgentError:
-        pass  # the controller died: nobody can use it
-    finally:
-        cluster.stop()
+        return f"rank {self.rank} of {self.size} in job {self.job!r}"
 
 
 _open: list[Connection] = []

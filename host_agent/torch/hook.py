@@ -128,7 +128,7 @@ class HookState:
             )
         self._group = process_group
         self._names = {parameter: name for name, parameter in module.named_parameters()}
-        slots = process_group.connection.membership.slot_count
+        slots = process_group.connection.slot_count
         self.exchanger.join(module, process_group.collectives.communicator, slots)
         self._joined = False
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from torch._C._distributed_c10d import Store
 
 from weir.agent_service.waiting import FIRST_S, logged_wait, next_line
+from weir.host_agent.collectives.host_sum import Hosts, group_hosts
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class RendezvousError(RuntimeError):
 class Rendezvous:
     """The controller and the job that all ranks of a group agree on.
 
-    controller: its address. job: the job's name there. token: the job's secret.
+    controller: its address; empty where none is needed. job: the job's name there. token: the job's secret.
     hosts: by global rank, the host names of a local cluster; empty when each rank knows its own.
     notice: the file that says when a local cluster has died; "" for any other.
     """
@@ -90,8 +91,10 @@ def agree(
     timeout: timedelta,
     start: StartCluster,
     options: str = "",
-) -> tuple[Rendezvous, LocalCluster | None]:
-    """Return the group's rendezvous, and the cluster that this process started for it and has to stop.
+    host: str = "",
+) -> tuple[Rendezvous, Hosts, LocalCluster | None]:
+    """Return the group's rendezvous, its ranks by host, and the cluster that this process started for it and
+    has to stop.
 
     Args:
         store: torch's, which all ranks of the group share.
@@ -101,6 +104,7 @@ def agree(
         timeout: how long to wait for the other ranks.
         start: starts a cluster, where one is needed.
         options: that the ranks must agree on, in words.
+        host: ranks that say the same are on one host; empty: this one is alone.
 
     Raises:
         RendezvousError: a rank did not come, wants another group, or no controller was found.
@@ -108,16 +112,17 @@ def agree(
     # A group can be made again on the same store; every rank counts the times for itself.
     attempt = f"weir/rendezvous-{store.add(f'weir/rendezvous-of/{ranks[rank]}', 1)}"
     wanted = f"new_group({', '.join(filter(None, (str(ranks), options)))})"
-    machines = _meet(store, attempt, ranks, rank, wanted, timeout)
+    said = _meet(store, attempt, ranks, rank, (_machine(), wanted, host), timeout)
+    hosts = group_hosts([host for _, _, host in said])
     if rank:
-        return _attend(store, attempt, timeout), None
+        return _attend(store, attempt, timeout), hosts, None
     try:
-        met, cluster = _convene(machines, ranks, group, start)
+        met, cluster = _convene({machine for machine, _, _ in said}, hosts, ranks, group, start)
     except Exception as error:
         store.set(attempt, json.dumps({"error": str(error)}))
         raise
     store.set(attempt, json.dumps(asdict(met)))
-    return met, cluster
+    return met, hosts, cluster
 
 
 def leave(met: Rendezvous) -> None:
@@ -144,11 +149,13 @@ def _attend(store: Store, attempt: str, timeout: timedelta) -> Rendezvous:
 
 
 def _convene(
-    machines: set[str], ranks: list[int], group: str, start: StartCluster
+    machines: set[str], on_hosts: Hosts, ranks: list[int], group: str, start: StartCluster
 ) -> tuple[Rendezvous, LocalCluster | None]:
     job, token = f"{group}-{secrets.token_hex(4)}", secrets.token_hex(16)
     if address := os.environ.get("WEIR_CONTROLLER"):
         return Rendezvous(address, job, token, {}), None
+    if on_hosts.single:
+        return Rendezvous("", job, token, {}), None
     for known in reversed(_local):
         if known.hosts.keys() >= set(ranks):
             met = Rendezvous(known.controller, job, token, known.hosts, known.notice)
@@ -164,16 +171,18 @@ def _convene(
 
 
 def _meet(
-    store: Store, attempt: str, ranks: list[int], rank: int, wanted: str, timeout: timedelta
-) -> set[str]:
-    """Wait until all members want the same group, and return the machines they are on.
+    store: Store, attempt: str, ranks: list[int], rank: int, own: tuple[str, str, str], timeout: timedelta
+) -> list[tuple[str, str, str]]:
+    """Wait until all members want the same group, and return what each says: its machine, the group that it
+    wants, and its host.
 
     Ranks that want different ones may wait for some who never come: who sees it says so in the store.
 
     Raises:
         RendezvousError: they do not; or some did not come in time.
     """
-    store.set(f"{attempt}/rank/{ranks[rank]}", json.dumps([_machine(), wanted]))
+    wanted = own[1]
+    store.set(f"{attempt}/rank/{ranks[rank]}", json.dumps(own))
     keys = {member: f"{attempt}/rank/{member}" for member in ranks}
     conflict = f"{attempt}/conflict"
     began, due, limit = time.monotonic(), FIRST_S, timeout.total_seconds()
@@ -181,11 +190,11 @@ def _meet(
         waited = time.monotonic() - began
         here = [member for member, key in keys.items() if store.check([key])]
         said = {member: json.loads(store.get(keys[member])) for member in here}
-        if any(words != wanted for _, words in said.values()) or store.check([conflict]):
+        if any(words != wanted for _, words, _ in said.values()) or store.check([conflict]):
             store.add(conflict, 1)
             raise RendezvousError(_conflict(store, attempt, ranks))
         if len(said) == len(ranks):
-            return {machine for machine, _ in said.values()}
+            return [tuple(said[member]) for member in ranks]
         missing = [place for place, member in enumerate(ranks) if member not in said]
         if waited >= limit:
             raise RendezvousError(

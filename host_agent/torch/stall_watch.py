@@ -8,7 +8,7 @@ for two seconds has not begun this reduction; the controller reads the switch's 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from weir.agent_service.client import AgentError
@@ -29,14 +29,21 @@ class StallWatch:
         since: returns when the reduction that is under way made progress last, by ``time.monotonic``;
             None when it moves, or when there is none.
         status: returns the controller's ``StatusReply``.
+        ranks: of the group, by the job's workers.
     """
 
     def __init__(
-        self, name: str, job_id: int, since: Callable[[], float | None], status: Callable[[], Any]
+        self,
+        name: str,
+        job_id: int,
+        since: Callable[[], float | None],
+        status: Callable[[], Any],
+        ranks: Sequence[Sequence[int]],
     ) -> None:
         self.words = ""
         """What is known of the reduction that stands still: a sentence, or "" while none does."""
         self._name, self._job_id, self._since, self._status = name, job_id, since, status
+        self._ranks = ranks
         self._ended = threading.Event()
         threading.Thread(target=self._run, name="weir-stall-watch", daemon=True).start()
 
@@ -68,19 +75,21 @@ class StallWatch:
         if problems := switch_problems(status):
             return f"the switch is the reason: {problems}"
         after = self._packets(status)
-        quiet = [str(rank) for rank in after if after[rank] == before.get(rank)]
+        silent = [worker for worker in after if after[worker] == before.get(worker)]
         if not after:
             return "the controller knows the job no more"
-        if len(quiet) == len(after):
+        if len(silent) == len(after):
             leaves = ", ".join(name for job in self._jobs(status) for name in job.leaves)
             return f"switch {leaves} gets no packets, not even this rank's: it hangs, or the way to it is cut"
+        quiet = [str(rank) for worker in silent for rank in self._ranks[worker]]
         if not quiet:
             return "the switch gets packets from all ranks: do they call the same collectives?"
         ranks = f"rank{'s' if len(quiet) > 1 else ''} {', '.join(quiet)}"
-        return f"still waiting for {ranks} of {len(after)}, from which the switch gets no packets"
+        total = sum(map(len, self._ranks))
+        return f"still waiting for {ranks} of {total}, from which the switch gets no packets"
 
     def _packets(self, status: Any) -> dict[int, int]:
-        """Return how many packets the switch has counted from each rank."""
+        """Return how many packets the switch has counted from each of the job's workers."""
         return {member.rank: member.up.packets for job in self._jobs(status) for member in job.members}
 
     def _jobs(self, status: Any) -> list[Any]:

@@ -60,7 +60,7 @@ class ServiceClass(Structure):
     _fields_ = (
         ("layer", c_uint32),
         *((name, pointer) for name in ("magnitudes", "accounts", "budgets")),
-        ("budget_count", c_uint32),
+        *((name, c_uint32) for name in ("budget_count", "account_rows")),
     )
 
 
@@ -123,6 +123,21 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_io_close": (None, (pointer,)),
     "weir_frame_wrap": (c_uint32, (POINTER(Addresses), c_char_p, c_uint32, c_uint8, pointer)),
     "weir_frame_unwrap": (c_int32, (POINTER(Addresses), c_char_p, c_uint32, POINTER(c_uint8))),
+    "weir_host_tell": (None, (pointer, pointer, c_uint32)),
+    "weir_host_wait": (c_int, (pointer, pointer, c_uint32, c_uint32, c_uint32, c_int64)),
+    "weir_host_put": (c_uint64, (pointer, c_uint64, c_uint32, pointer, pointer, POINTER(c_uint64))),
+    "weir_host_reduce": (
+        None,
+        (pointer, pointer, c_uint32, c_uint32, c_uint64, c_uint32, c_uint64, c_uint64, pointer),
+    ),
+    "weir_host_take": (
+        c_uint64,
+        (pointer, pointer, pointer, pointer, c_uint64, c_uint32, pointer, POINTER(c_uint64)),
+    ),
+    "weir_host_included": (
+        c_uint64,
+        (pointer, pointer, pointer, c_uint64, c_uint32, POINTER(c_uint64)),
+    ),
     "weir_exponents": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_to_fixed": (c_uint64, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
     "weir_from_fixed": (None, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),

@@ -19,6 +19,9 @@ import numpy.typing as npt
 from weir.host_agent.transport import engine
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES, Op
 
+NO_ACCOUNT: Final = 0xFFFF
+MAX_ACCOUNT_ROWS: Final = 32
+
 
 @dataclass(frozen=True, eq=False)
 class ServiceClass:
@@ -26,7 +29,8 @@ class ServiceClass:
 
     layer: layer class, 0 (front) to LAYER_CLASSES - 1 (back): the packets' priority.
     magnitudes: per block its magnitude class, below MAGNITUDE_CLASSES; None: all 0.
-    accounts: per block the index of its budget; None: all 0.
+    accounts: per block the index of its budget; None: all 0. Of two dimensions, a block counts against the
+    budget in each row, and against none where it says NO_ACCOUNT; at most MAX_ACCOUNT_ROWS.
     budgets: per account how many lanes of this worker's non-zero blocks may go missing: what no result
     includes is given back. Empty: lossless. For ADD only; MAX, OR and barriers are always lossless.
     Raises ValueError or TypeError for what cannot be any of that.
@@ -46,8 +50,13 @@ class ServiceClass:
             _check_below(self.magnitudes, MAGNITUDE_CLASSES, "magnitude class")
         if self.accounts is not None:
             engine.contiguous(self.accounts, "accounts", np.uint16)
+            if self.accounts.ndim == 2 and not 1 <= len(self.accounts) <= MAX_ACCOUNT_ROWS:
+                raise ValueError(f"accounts has {len(self.accounts)} rows, not 1 to {MAX_ACCOUNT_ROWS}")
             if self.budgets.size:
-                _check_below(self.accounts, self.budgets.size, "account")
+                named = (
+                    self.accounts[self.accounts != NO_ACCOUNT] if self.accounts.ndim == 2 else self.accounts
+                )
+                _check_below(named, self.budgets.size, "account")
 
     def check(self, op: Op, blocks: int) -> None:
         """Raise ValueError unless this fits a reduce with ``op`` of so many blocks."""
@@ -55,8 +64,8 @@ class ServiceClass:
             what = "a barrier" if not blocks else f"{op.name}"
             raise ValueError(f"loss budgets are for ADD: {what} is always lossless, pass none")
         for name, array in (("magnitudes", self.magnitudes), ("accounts", self.accounts)):
-            if array is not None and array.size != blocks:
-                raise ValueError(f"{array.size} {name} for {blocks} blocks: there must be one for each")
+            if array is not None and array.shape[-1] != blocks:
+                raise ValueError(f"{array.shape[-1]} {name} for {blocks} blocks: there must be one for each")
 
     def native(self) -> engine.ServiceClass:
         """Return the C side's view of it; valid while this lives."""
@@ -66,6 +75,7 @@ class ServiceClass:
             None if self.accounts is None else self.accounts.ctypes.data,
             self.budgets.ctypes.data,
             self.budgets.size,
+            self.accounts.shape[0] if self.accounts is not None and self.accounts.ndim == 2 else 1,
         )
 
 

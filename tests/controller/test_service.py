@@ -38,6 +38,7 @@ from weir.controller.server import Controller, ListenError, Settings, running
 from weir.controller.switch_client import SwitchClient
 from weir.controller.topology import single_switch
 from weir.controller.wiring import Switch
+from weir.wire.definition import VERSION
 
 FAST = Settings(lease_s=1.0, join_timeout_s=20.0)
 NO_SWITCH = "127.0.0.1:1"
@@ -344,7 +345,8 @@ def test_who_begins_to_listen_later_hears_of_those_who_had_left(world: World) ->
     early = world.later(lambda: leaver.join(job="digits", size=2, rank=1, host="h2"))
     with grpc.insecure_channel(world.address) as channel:
         stub = protobuf.stub(channel, METHODS)
-        joined = stub.Join(agent_pb2.JoinRequest(job="digits", size=2, rank=0, host="h1"))
+        request = agent_pb2.JoinRequest(job="digits", size=2, rank=0, host="h1", wire_version=VERSION)
+        joined = stub.Join(request)
         early.result()
         leaver.leave()
         events = stub.Attend(iter([agent_pb2.Heartbeat(job_id=joined.job_id, rank=0)]))
@@ -352,6 +354,77 @@ def test_who_begins_to_listen_later_hears_of_those_who_had_left(world: World) ->
         left = next(events)
     assert (left.kind, left.rank) == (agent_pb2.JobEvent.MEMBER_LEFT, 1)
     assert left.reason == "rank 1 (h2) left job 'digits'"
+
+
+@pytest.mark.parametrize(
+    ("version", "spoken", "remedy"),
+    [
+        (0, "speaks a wire version before 3", "on that host"),
+        (2, "speaks wire version 2", "on that host"),
+        (VERSION + 1, f"speaks wire version {VERSION + 1}", "for the controller"),
+    ],
+)
+def test_an_agent_of_another_wire_version_is_refused_by_name(
+    world: World, version: int, spoken: str, remedy: str
+) -> None:
+    """Also one that is too old to say its version; and the job can then be had by others."""
+    with grpc.insecure_channel(world.address) as channel:
+        request = agent_pb2.JoinRequest(job="digits", size=1, rank=0, host="h1", wire_version=version)
+        with pytest.raises(grpc.RpcError) as caught:
+            protobuf.stub(channel, METHODS).Join(request, timeout=10)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    said = caught.value.details()
+    assert said.startswith(f"rank 0 of job 'digits' {spoken}, the controller and the switches wire version")
+    assert f"wire version {VERSION}, and packets of two versions do not mix" in said
+    assert said.endswith(f"install the newer Weir {remedy}, too")
+    assert world.join([world.agent()])[0].size == 1
+
+
+def test_a_controller_of_another_wire_version_is_refused_by_name() -> None:
+    """By the agent: an old controller lets anybody in."""
+    (join, leave) = (next(one for one in METHODS if one.name == name) for name in ("Join", "Leave"))
+    left = []
+
+    def handler(method: protobuf.Method, reply: Callable[[object, object], object]) -> grpc.RpcMethodHandler:
+        return grpc.unary_unary_rpc_method_handler(
+            reply,
+            request_deserializer=method.request.FromString,
+            response_serializer=method.reply.SerializeToString,
+        )
+
+    handlers = {
+        "Join": handler(join, lambda _request, _context: agent_pb2.JoinReply(job_id=7, size=1, paths=[0])),
+        "Leave": handler(leave, lambda request, _: left.append(request.job_id) or agent_pb2.LeaveReply()),
+    }
+    with ThreadPoolExecutor(2) as threads:
+        server = grpc.server(threads)
+        port = server.add_insecure_port("127.0.0.1:0")
+        service = join.path.rsplit("/", 1)[0].lstrip("/")
+        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(service, handlers)])
+        server.start()
+        with AgentClient(f"127.0.0.1:{port}") as client, pytest.raises(JoinRefused) as caught:
+            client.join(job="digits", size=1, rank=0, host="h1")
+        server.stop(None).wait()
+    assert "speak a wire version before 3, this agent speaks wire version 3" in str(caught.value)
+    assert left == [7]
+
+
+def test_a_worker_that_stands_for_several_ranks_is_called_by_all(world: World) -> None:
+    agents = [world.agent() for _ in range(2)]
+    pending = [
+        world.later(
+            lambda i=i, ranks=ranks: agents[i].join(
+                job="digits", size=2, rank=i, host=f"h{i + 1}", ranks=ranks
+            )
+        )
+        for i, ranks in enumerate([(0, 3), (1, 2)])
+    ]
+    for one in pending:
+        one.result()
+    left: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+    agents[0].on_leave(lambda rank, reason: left.put((rank, reason)))
+    agents[1].leave()
+    assert left.get() == (1, "ranks 1, 2 (h2) left job 'digits'")
 
 
 def test_a_controller_that_stops_tells_everybody_and_cleans_up(any_switch: SwitchProcess) -> None:

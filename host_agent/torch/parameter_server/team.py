@@ -16,7 +16,8 @@ from weir.agent_service.waiting import logged_wait
 from weir.host_agent.collectives.operation import Call
 from weir.host_agent.parameter_server.commands import COMMAND_LANES, Command, pack, rest_of, unpack
 from weir.host_agent.parameter_server.terms import Terms
-from weir.host_agent.torch.connection import Connection, GroupBrokenError
+from weir.host_agent.torch.connection import GroupBrokenError
+from weir.host_agent.torch.joining import open_connection
 from weir.host_agent.torch.rendezvous import RendezvousError, StartCluster
 from weir.host_agent.torch.work import submit
 from weir.wire.definition import Op
@@ -116,14 +117,14 @@ class Team:
     def __init__(self, store: Store, rank: int, terms: Terms, timeout: timedelta = TIMEOUT) -> None:
         self.terms, self.rank = terms, rank
         self.size = terms.workers + terms.servers
-        self.connection = Connection.open(
+        self.connection = open_connection(
             store, rank, list(range(self.size)), "parameter-server", timeout, _start_cluster
         )
 
     @property
     def slots(self) -> int:
         """Return the slots of the job."""
-        return self.connection.membership.slot_count
+        return self.connection.slot_count
 
     def run(
         self, name: str, facts: tuple[Any, ...], work: Callable[[], T], devices: tuple[torch.device, ...] = ()

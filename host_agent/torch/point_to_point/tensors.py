@@ -34,7 +34,7 @@ class PointToPoint:
     def __init__(self, store: Store, connection: Connection) -> None:
         self._connection = connection
         # Names go with the job: a group can be made again on the same store.
-        self._store: Any = PrefixStore(f"weir/{connection.membership.job}", store)
+        self._store: Any = PrefixStore(f"weir/{connection.job}", store)
         self._opening = threading.Lock()
         self._messenger: Messenger | None = None
         self._closed = False

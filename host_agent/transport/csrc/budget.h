@@ -16,7 +16,7 @@ typedef struct {
     uint32_t count, capacity; /* count 0: lossless, and nothing here is ever called */
 } weir_budget;
 
-/* What one column of a packet holds of an account. */
+/* What one column of a packet holds of one account. */
 typedef struct {
     uint32_t account, lanes;
 } weir_share;

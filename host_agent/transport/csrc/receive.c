@@ -33,7 +33,7 @@ static void give_back(weir_transport *t, uint32_t block)
 /* What the result says about our lanes, for the loss budget. */
 static void settle(weir_transport *t, slot_state *slot, int included)
 {
-    weir_share shares[WEIR_MAX_COLUMNS];
+    weir_share shares[WEIR_MAX_SHARES];
     uint32_t found = weir_slot_shares(t, slot, shares);
     t->report.trimmed += found && !included;
     if (t->budget.count) weir_budget_settle(&t->budget, shares, found, slot->reserved, !included);

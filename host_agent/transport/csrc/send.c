@@ -135,7 +135,7 @@ static inline treatment with_lanes(const slot_state *slot, uint32_t dscp, int dr
 /* Whether the round may complete without our lanes: they are reserved, or there is room to reserve them. */
 static int expendable(weir_transport *t, slot_state *slot)
 {
-    weir_share shares[WEIR_MAX_COLUMNS];
+    weir_share shares[WEIR_MAX_SHARES];
     if (!t->budget.count) return 0;
     if (!slot->reserved)
         slot->reserved = (uint8_t)weir_budget_reserve(&t->budget, shares, weir_slot_shares(t, slot, shares));

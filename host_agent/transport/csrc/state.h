@@ -134,14 +134,20 @@ static inline int weir_block_local(const weir_transport *t, uint64_t block)
     return t->audiences && !t->config.fill && t->audiences[block] == t->config.path;
 }
 
+enum { WEIR_MAX_SHARES = WEIR_MAX_COLUMNS * WEIR_MAX_ACCOUNT_ROWS };
+
 /* What our contribution to the slot's round holds of each account: blocks of zeros hold nothing. */
 static inline uint32_t weir_slot_shares(const weir_transport *t, const slot_state *slot, weir_share *shares)
 {
     uint32_t found = 0;
     for (uint32_t c = 0; c < t->columns; c++)
         if (weir_column_sent(t, slot, c) && weir_block_nonzero(t, slot->block[c])) {
-            uint32_t block = slot->block[c], account = t->service.accounts ? t->service.accounts[block] : 0;
-            shares[found++] = (weir_share){account, weir_block_count(t, block)};
+            uint32_t block = slot->block[c], rows = t->service.accounts ? t->service.account_rows : 1;
+            for (uint32_t row = 0; row < rows; row++) {
+                uint32_t account = t->service.accounts ? t->service.accounts[row * t->blocks + block] : 0;
+                if (account == WEIR_NO_ACCOUNT) continue;
+                shares[found++] = (weir_share){account, weir_block_count(t, block)};
+            }
         }
     return found;
 }

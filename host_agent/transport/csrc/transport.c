@@ -63,8 +63,12 @@ static int check_service(const weir_service_class *service, uint32_t op, uint64_
         return EINVAL;
     for (uint64_t block = 0; service->magnitudes && block < blocks; block++)
         if (service->magnitudes[block] >= WEIR_MAGNITUDE_CLASSES) return ERANGE;
-    for (uint64_t block = 0; service->budget_count && service->accounts && block < blocks; block++)
-        if (service->accounts[block] >= service->budget_count) return ERANGE;
+    if (service->accounts && (service->account_rows < 1 || service->account_rows > WEIR_MAX_ACCOUNT_ROWS))
+        return EINVAL;
+    for (uint64_t i = 0; service->budget_count && service->accounts && i < blocks * service->account_rows;
+         i++)
+        if (service->accounts[i] >= service->budget_count && service->accounts[i] != WEIR_NO_ACCOUNT)
+            return ERANGE;
     return 0;
 }
 

@@ -16,7 +16,9 @@
 #define WEIR_MAX_HEADERS (WEIR_WEIR_SIZE + WEIR_COLUMN_SIZE * WEIR_MAX_COLUMNS)
 #define WEIR_MAX_PAYLOAD (WEIR_MAX_HEADERS + 4u * WEIR_SLOT_LANES)
 #define WEIR_FRAME_OVERHEAD 42u /* Ethernet, IPv4 and UDP headers: counted in all byte figures */
-#define WEIR_NEVER INT64_MAX    /* a deadline that does not come */
+#define WEIR_NO_ACCOUNT UINT16_MAX
+#define WEIR_MAX_ACCOUNT_ROWS 32u
+#define WEIR_NEVER INT64_MAX /* a deadline that does not come */
 
 /* What became of a payload. Mirrored by weir.host_agent.transport.report.Verdict; from SHORT on they are
  * refusals. */
@@ -66,9 +68,10 @@ typedef struct {
 typedef struct {
     uint32_t layer;            /* layer class: the packets' priority, 0 the highest */
     const uint8_t *magnitudes; /* per block: magnitude class; NULL: all 0 */
-    const uint16_t *accounts;  /* per block: index into budgets; NULL: all 0 */
-    const uint64_t *budgets;   /* per account: lanes of non-zero blocks that no result need include */
-    uint32_t budget_count;     /* 0: nothing may go missing */
+    const uint16_t *accounts; /* rows of one per block: index into budgets, or WEIR_NO_ACCOUNT; NULL: all 0 */
+    const uint64_t *budgets;  /* per account: lanes of non-zero blocks that no result need include */
+    uint32_t budget_count;    /* 0: nothing may go missing */
+    uint32_t account_rows; /* a block counts against an account of each row, at most WEIR_MAX_ACCOUNT_ROWS */
 } weir_service_class;
 
 /* One account of a reduce's loss budget: reserved + missing <= limit at all times. */

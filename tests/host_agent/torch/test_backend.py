@@ -300,7 +300,7 @@ def test_machines_without_a_controller_are_refused() -> None:
     from weir.host_agent.torch import rendezvous
 
     store = dist.HashStore()
-    store.set("weir/rendezvous-1/rank/1", json.dumps(["elsewhere boot", "new_group([0, 1])"]))
+    store.set("weir/rendezvous-1/rank/1", json.dumps(["elsewhere boot", "new_group([0, 1])", ""]))
     with pytest.raises(
         rendezvous.RendezvousError, match=r"several machines \(.*elsewhere.*\) and WEIR_CONTROLLER is not"
     ):

@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection on a job of the controller, whose packets are this process's own."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from torch._C._distributed_c10d import Store
+
+from weir.agent_service.client import AgentClient, AgentError, Membership
+from weir.host_agent.collectives.communicator import Audience
+from weir.host_agent.collectives.dtypes import Lanes
+from weir.host_agent.torch import rendezvous
+from weir.host_agent.torch.cluster_watch import ClusterWatch
+from weir.host_agent.torch.connection import Connection, FreeSlots
+from weir.host_agent.torch.link_choice import bind_udp, choose_port, wanted_link
+from weir.host_agent.torch.stall_watch import StallWatch
+from weir.host_agent.transport.operations import OperationQueue
+from weir.host_agent.transport.ports import PortShare
+from weir.host_agent.transport.reducer import Reducer, ReducerStats
+from weir.host_agent.transport.report import ReduceReport
+from weir.host_agent.transport.service_class import ServiceClass
+from weir.host_agent.transport.slot_transport import TransportConfig
+from weir.wire.definition import AUDIENCE_EXCEPT, Op
+
+log = logging.getLogger(__name__)
+
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A process's place in a job. It is one worker there; its group may know it as several ranks.
+
+    rank, size: among the job's workers. ranks: of the group, by worker. host: its name in the topology.
+    """
+
+    rank: int
+    size: int
+    ranks: tuple[tuple[int, ...], ...]
+    host: str
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """Return the ranks that this worker is."""
+        return self.ranks[self.rank]
+
+
+class JobConnection(Connection):
+    """A member of a job of the controller, with a port of its own.
+
+    News of the job come to ``on_break`` and ``on_departure`` as well, if they are set.
+    """
+
+    def __init__(
+        self,
+        client: AgentClient,
+        membership: Membership,
+        seat: Seat,
+        share: PortShare,
+        met: rendezvous.Rendezvous,
+        cluster: rendezvous.LocalCluster | None,
+        timeout: timedelta,
+        store: Store,
+    ) -> None:
+        super().__init__(membership.rank, membership.size, membership.job, store)
+        self.membership = membership
+        self.on_break: Callable[[str], None] | None = None
+        self.on_departure: Callable[[Sequence[int], str], None] | None = None
+        self._client, self._seat, self._met, self._cluster = client, seat, met, cluster
+        self._share = share
+        config = TransportConfig(
+            membership.job_id,
+            membership.number,
+            membership.size,
+            slots=membership.slot_count,
+            path=membership.paths[membership.rank],
+            fill=membership.fill,
+        )
+        self._paths = np.array(membership.paths, np.uint16)
+        self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())
+        self._watch = ClusterWatch(Path(met.notice), cluster, self._cluster_died) if met.notice else None
+        self._stalls = StallWatch(
+            self._name(), membership.job_id, lambda: self._reducer.waiting_since, client.status, seat.ranks
+        )
+        client.on_stop(self._stopped)
+        client.on_leave(self._member_left)
+        self._opened()
+
+    @classmethod
+    def join(
+        cls,
+        met: rendezvous.Rendezvous,
+        seat: Seat,
+        cluster: rendezvous.LocalCluster | None,
+        store: Store,
+        timeout: timedelta,
+        slots: int = 0,
+    ) -> "JobConnection":
+        """Join the job that a group's ranks agreed on; return when all its workers have.
+
+        slots: how many of the switch's the job is to have; 0: a share of what is free. The rest: see
+        ``open_connection``.
+        """
+        wanted = wanted_link()
+        with contextlib.ExitStack() as undo:
+            udp = bind_udp(wanted)
+            if udp is not None:
+                undo.callback(udp.close)
+            client = AgentClient(met.controller)
+            undo.callback(client.close)
+            membership = client.join(
+                job=met.job,
+                size=seat.size,
+                rank=seat.rank,
+                token=met.token,
+                host=seat.host,
+                udp_port=udp.port if udp is not None else 0,
+                slots=slots,
+                timeout_s=timeout.total_seconds(),
+                ranks=seat.own,
+            )
+            share = choose_port(membership, wanted, udp)
+            undo.callback(share.release)
+            connection = cls(client, membership, seat, share, met, cluster, timeout, store)
+            undo.pop_all()
+            return connection
+
+    @property
+    def operations(self) -> OperationQueue:
+        """Return the queue of this process's operations on the port."""
+        return self._share.operations
+
+    @property
+    def controller(self) -> str:
+        """Return the controller's address."""
+        return self._met.controller
+
+    @property
+    def slot_count(self) -> int:
+        """Return how many slots of the switch the job has."""
+        return self.membership.slot_count
+
+    @property
+    def switch_name(self) -> str:
+        """Return the switch that this host is on."""
+        return self.membership.switch_name
+
+    @property
+    def departed(self) -> dict[int, str]:
+        """Return the ranks that left cleanly, with a sentence that says so."""
+        return {
+            rank: reason
+            for worker, reason in self._client.departed.items()
+            for rank in self._seat.ranks[worker]
+        }
+
+    def free_slots(self) -> list[FreeSlots]:
+        """Return the slots that no job holds now. AgentError when the controller cannot be asked."""
+        return [
+            FreeSlots(switch.name, switch.slots - switch.slots_used, switch.role != "leaf")
+            for switch in self._client.status().switches
+        ]
+
+    @property
+    def stats(self) -> ReducerStats:
+        """Return packets, bytes, blocks and time of all reductions of this group so far."""
+        return self._reducer.stats
+
+    @property
+    def waiting_since(self) -> float | None:
+        """Return since when a reduction has made no progress, as ``Reducer.waiting_since``."""
+        return self._reducer.waiting_since
+
+    @contextlib.contextmanager
+    def deadline(self, timeout: timedelta) -> Iterator[None]:
+        """Bound how long each reduction inside may go without progress."""
+        before, self._reducer.timeout_s = self._reducer.timeout_s, timeout.total_seconds()
+        try:
+            yield
+        finally:
+            self._reducer.timeout_s = before
+
+    def exchange(
+        self,
+        lanes: Lanes,
+        op: Op,
+        block: int,
+        service: ServiceClass,
+        audience: Audience | None,
+        operation: int,
+    ) -> ReduceReport:
+        """See Connection.exchange."""
+        self._reducer.operation = operation
+        return self._reducer.reduce(lanes, op, block, service, self._audiences(audience))
+
+    def _audiences(self, audience: Audience | None) -> npt.NDArray[np.uint16] | None:
+        """Return the codes of audiences for the packets."""
+        if audience is None:
+            return None
+        only = self._paths[np.where(audience < 0, ~audience, audience)]
+        return np.where(audience < 0, only | AUDIENCE_EXCEPT, only).astype(np.uint16)
+
+    def retire(self) -> None:
+        """Tell the other workers that this one takes part in nothing any more: a rank of its host left."""
+        with contextlib.suppress(AgentError):
+            self._client.leave()
+
+    def _leave(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        self._stalls.close()
+        self._reducer.close()  # from here on every operation that is still queued fails at once
+        self._share.release()
+        died = self._watch is not None and self._watch.reason is not None
+        if not died:
+            with contextlib.suppress(AgentError):  # it may be gone; then there is nothing to leave
+                self._client.leave()
+        self._client.close()
+        rendezvous.leave(self._met)
+        if self._cluster is not None and died:
+            self._cluster.stop()
+        elif self._cluster is not None:
+            _stop_when_unused(self._cluster)
+
+    def _stopped(self, reason: str) -> None:
+        """Abort, from the client's thread: the controller ended the job."""
+        if self._watch is not None and self._cluster is None:
+            reason = self._watch.look() or reason  # a cluster that dies stops its jobs, not saying why
+        self._break(f"the job was stopped: {reason}")
+
+    def _cluster_died(self, reason: str) -> None:
+        """Abort, from the watch's thread: the switch or the controller of this machine died."""
+        if self._client.stopped is None and not self._client.departed:
+            log.warning("%s: %s", self._name(), reason)
+        self._break(reason)
+
+    def _member_left(self, worker: int, reason: str) -> None:
+        """Abort after a while, from the client's thread: another worker left cleanly."""
+        if self.on_departure is not None:
+            self.on_departure(self._seat.ranks[worker], reason)
+        self._interrupt_later(reason)
+
+    def interrupt(self, reason: str) -> None:
+        """See Connection.interrupt."""
+        self._reducer.abort(reason)
+
+    def _break(self, reason: str) -> None:
+        super()._break(reason)
+        if self.on_break is not None:
+            self.on_break(reason)
+
+    def _give_up(self, reason: str) -> None:
+        self._break(reason)
+        self._client.close()
+
+    def known(self) -> str:
+        """Return what is known of a reduction that stands still; empty when nothing is."""
+        return self._stalls.words
+
+    def _name(self) -> str:
+        first, *others = self._seat.own
+        if not others:
+            return f"rank {first} of {sum(map(len, self._seat.ranks))} in job {self.job!r}"
+        ranks = ", ".join(map(str, self._seat.own))
+        return f"the host of ranks {ranks} in job {self.job!r}"
+
+
+def _stop_when_unused(cluster: rendezvous.LocalCluster) -> None:
+    """Stop a cluster when it has no jobs left.
+
+    They are other processes' now: one that dies or goes silent costs its job, so this comes to an end.
+    """
+    try:
+        while cluster.status().jobs:
+            time.sleep(_POLL_S)
+    except AgentError:
+        pass  # the controller died: nobody can use it
+    finally:
+        cluster.stop()
