@@ -86,6 +86,8 @@ class Target(ABC):
     name: str
     shortest_frame: int  # bytes that the ports can carry at least
     headroom: int  # bytes that the target can add to a packet
+    lane_groups: int = 8  # that the target takes in a packet
+    forwards_what_it_cannot_parse: bool = True
 
     @abstractmethod
     def send(self, port: int, frame: bytes) -> list[Sent]:

@@ -33,6 +33,8 @@ class TnaTarget(Target):
     name = "tna"
     shortest_frame = 0
     headroom = 0xFFFF
+    lane_groups = 1
+    forwards_what_it_cannot_parse = False
 
     def __init__(self) -> None:
         self._ingress, self._egress = (_compiled(text) for text in translate(SOURCE))

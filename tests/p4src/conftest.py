@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every packet-level test runs on the soft switch and, where it is installed, on BMv2."""
+"""Every packet-level test runs on the soft switch and, where it is installed, on BMv2.
 
-from collections.abc import Iterator
+Those of a module that says `EVERY_TARGET` run with the program for Tofino, too.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import pytest
 
@@ -9,15 +13,23 @@ from tests.harness.bmv2 import Bmv2Target
 from tests.harness.lab import Lab
 from tests.harness.soft import SoftTarget
 from tests.harness.target import Target
+from tests.harness.tna import TnaTarget
+
+_TARGETS: Final[dict[str, Callable[[], Target]]] = {"soft": SoftTarget, "bmv2": Bmv2Target, "tna": TnaTarget}
 
 
-@pytest.fixture(
-    scope="session",
-    params=["soft", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])],
-)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "target" in metafunc.fixturenames:
+        targets = ["soft", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])]
+        if getattr(metafunc.module, "EVERY_TARGET", False):
+            targets.append(pytest.param("tna", marks=pytest.mark.p4c))
+        metafunc.parametrize("target", targets, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     """Yield the switch under test, started once."""
-    made: Target = SoftTarget() if request.param == "soft" else Bmv2Target()
+    made = _TARGETS[request.param]()
     yield made
     made.close()
 
