@@ -49,6 +49,8 @@ class UdpFlows:
         self.mux: FlowMux[Address] = FlowMux()
         self.lost_errors = 0
         """Packets that the kernel could not send just then, or was told could not be delivered."""
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         try:
             self._socket.setblocking(False)
@@ -57,7 +59,7 @@ class UdpFlows:
             self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
             self._socket.bind(bind)
         except OSError as error:
-            self._socket.close()
+            self.close()
             what = os.strerror(error.errno or 0)
             raise OSError(error.errno, f"cannot serve flows on UDP {bind[0]}:{bind[1]}: {what}") from error
 
@@ -105,9 +107,14 @@ class UdpFlows:
             if self._receive(min(wait_s, max(0.0, end - time.monotonic()))) and react is not None:
                 react()
 
+    def wake(self) -> None:
+        """Make ``drive`` ask ``until`` at once, from any thread, for instance to submit what is new."""
+        self._waker.send(b"w")
+
     def close(self) -> None:
         """Close the socket. Closing twice is harmless."""
-        self._socket.close()
+        for each in (self._socket, self._woken, self._waker):
+            each.close()
 
     def __enter__(self) -> Self:
         return self
@@ -142,7 +149,10 @@ class UdpFlows:
 
     def _receive(self, wait_s: float) -> bool:
         """Take in what is there, waiting at most so long for a first packet; return whether one came."""
-        if not select.select([self._socket], [], [], wait_s)[0]:
+        ready = select.select([self._socket, self._woken], [], [], wait_s)[0]
+        if self._woken in ready:
+            self._woken.recv(_LONGEST)
+        if self._socket not in ready:
             return False
         arrived = False
         for _ in range(_BATCH):

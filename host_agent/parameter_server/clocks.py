@@ -46,13 +46,20 @@ def parse_consistency(text: str) -> Consistency:
 
 
 class Clocks:
-    """The clocks of a server's workers. A worker that joins begins where the slowest one is."""
+    """The clocks of a server's workers. A worker that joins begins where the slowest one is.
 
-    def __init__(self, clocks: dict[int, int] | None = None, floor: int = 0) -> None:
+    Attributes:
+        of: pushes applied, by worker.
+        finished: workers whose pushes nobody waits for any more.
+        floor: so many pushes of each other worker are applied; the last one while there is none.
+    """
+
+    def __init__(
+        self, clocks: dict[int, int] | None = None, finished: set[int] | None = None, floor: int = 0
+    ) -> None:
         self.of = clocks or {}
-        """Pushes applied, by worker."""
+        self.finished = finished or set()
         self.floor = floor
-        """So many pushes of each worker are applied: the least clock; while nobody is there, the last one."""
 
     def join(self, worker: int) -> int:
         """Count a worker's pushes from the floor on, and return that."""
@@ -64,6 +71,12 @@ class Clocks:
     def leave(self, worker: int) -> None:
         """Wait for this worker no more."""
         del self.of[worker]
+        self.finished.discard(worker)
+        self._raise_floor()
+
+    def finish(self, worker: int) -> None:
+        """Wait for this worker no more, though it is there."""
+        self.finished.add(worker)
         self._raise_floor()
 
     def tick(self, worker: int) -> None:
@@ -72,4 +85,5 @@ class Clocks:
         self._raise_floor()
 
     def _raise_floor(self) -> None:
-        self.floor = max(self.floor, min(self.of.values(), default=self.floor))
+        running = (clock for worker, clock in self.of.items() if worker not in self.finished)
+        self.floor = max(self.floor, min(running, default=self.floor))

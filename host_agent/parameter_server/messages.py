@@ -29,20 +29,25 @@ class Kind(IntEnum):
     PUSH = 4
     FLUSH = 5
     LEAVE = 6
+    BEGIN = 7
+    ALIVE = 8
 
 
-_UP: Final = frozenset({Kind.JOIN, Kind.PUSH, Kind.FLUSH, Kind.LEAVE})
-_HEAD: Final = 8
+_DOWN: Final = frozenset({Kind.UPDATE, Kind.REFUSAL})
+_UP: Final = frozenset(Kind) - _DOWN
+_HEAD: Final = 10
 
 
 @dataclass(frozen=True, eq=False)
 class FromWorker:
     """A worker's message.
 
-    kind: JOIN (and ask for what is lacking), PUSH, FLUSH (take part in this step with nothing, and get all
-    that is pending), LEAVE. clock: number of the push or flush; in a join of how many the worker knows that
-    they are applied. taken: number of the last update that the worker has taken. lr: of this step. payload:
-    what is pushed, of float32.
+    kind: BEGIN (with these parameters, unless there are some), JOIN (and ask for what is lacking), PUSH,
+    FLUSH (be done, and get all that is pending), ALIVE (and ask where the clocks
+    are), LEAVE. clock: number of the push or flush; in a join of how many the worker knows that they are
+    applied. taken: number of the last update that the worker has taken. lr: of this step. settings: text for
+    the optimizer, for this push and those after it; empty: as before. payload: float32, what is pushed or to
+    begin with.
     """
 
     kind: Kind
@@ -52,22 +57,26 @@ class FromWorker:
     taken: int = 0
     lr: float = 0.0
     payload: Words = field(default_factory=lambda: NOTHING)
+    settings: str = ""
 
     def encode(self) -> Words:
         """Return the message as words."""
-        lr = np.array([self.lr], np.float64).view(np.uint32)
-        head = [self.kind, self.worker, *_halves(self.incarnation), self.clock, self.taken]
-        return np.concatenate([np.array(head, np.uint32), lr, self.payload])
+        lr, text = np.array([self.lr], np.float64).view(np.uint32), _words(self.settings)
+        head = [self.kind, self.worker, *_halves(self.incarnation), self.clock, self.taken, text.size, 0]
+        return np.concatenate([np.array(head, np.uint32), lr, text, self.payload])
 
     @classmethod
     def decode(cls, words: Words) -> Self:
         """Return the message of these words. Raises MessageError."""
         _check(words, _UP)
-        kind, worker, low, high, clock, taken = map(int, words[:6])
-        lr = float(words[6:_HEAD].copy().view(np.float64)[0])
+        kind, worker, low, high, clock, taken, size, _ = map(int, words[:8])
+        lr = float(words[8:_HEAD].copy().view(np.float64)[0])
         if not 0.0 <= lr < np.inf:
             raise MessageError(f"worker {worker} steps with learning rate {lr}")
-        return cls(Kind(kind), worker, low | high << 32, clock, taken, lr, words[_HEAD:])
+        if size > words.size - _HEAD:
+            raise MessageError(f"worker {worker}'s settings end after {words.size - _HEAD} of {size} words")
+        text, payload = words[_HEAD : _HEAD + size], words[_HEAD + size :]
+        return cls(Kind(kind), worker, low | high << 32, clock, taken, lr, payload, _text(text))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,36 +98,41 @@ class FromServer:
 
     def encode(self) -> Words:
         """Return the message as words."""
-        head = [
-            self.kind, self.worker, *_halves(self.incarnation), self.number, self.applied, self.floor, 0
-        ]  # fmt: skip
-        return np.concatenate([np.array(head, np.uint32), self.payload])
+        head = [self.kind, self.worker, *_halves(self.incarnation), self.number, self.applied, self.floor]
+        return np.concatenate([np.array([*head, 0, 0, 0], np.uint32), self.payload])
 
     @classmethod
     def decode(cls, words: Words) -> Self:
         """Return the message of these words. Raises MessageError."""
-        _check(words, {Kind.UPDATE, Kind.REFUSAL})
-        kind, worker, low, high, number, applied, floor, _ = map(int, words[:_HEAD])
+        _check(words, _DOWN)
+        kind, worker, low, high, number, applied, floor = map(int, words[:7])
         return cls(Kind(kind), worker, low | high << 32, number, applied, floor, words[_HEAD:])
 
     @classmethod
     def refusing(cls, message: FromWorker, sentence: str) -> Self:
         """Return the answer to a message that the server does not take."""
-        text = sentence.encode() + b" " * (-len(sentence.encode()) % 4)
-        payload = np.frombuffer(text, np.uint32)
-        return cls(Kind.REFUSAL, message.worker, message.incarnation, payload=payload)
+        return cls(Kind.REFUSAL, message.worker, message.incarnation, payload=_words(sentence))
 
     @property
     def sentence(self) -> str:
         """Return what a refusal says."""
-        return self.payload.tobytes().decode(errors="replace").rstrip()
+        return _text(self.payload)
+
+
+def _words(text: str) -> Words:
+    data = text.encode()
+    return np.frombuffer(data.ljust(-(-len(data) // 4) * 4), np.uint32)
+
+
+def _text(words: Words) -> str:
+    return words.tobytes().decode(errors="replace").rstrip()
 
 
 def _halves(number: int) -> tuple[int, int]:
     return number & 0xFFFFFFFF, number >> 32
 
 
-def _check(words: Words, kinds: "frozenset[Kind] | set[Kind]") -> None:
+def _check(words: Words, kinds: frozenset[Kind]) -> None:
     if words.size < _HEAD:
         raise MessageError(f"a message of {words.size} words is too short")
     if int(words[0]) not in kinds:

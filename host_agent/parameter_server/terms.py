@@ -3,15 +3,21 @@
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
+from weir.host_agent.parameter_server.clocks import parse_consistency
 from weir.host_agent.parameter_server.shards import ParameterInfo, Shards
+from weir.host_agent.parameter_server.value_filter import parse_filter
 
 OPTIMIZERS: Final = ("SGD", "Adam", "AdamW")
 
 BUCKET_BYTES: Final = 25 * 2**20
 """Of the gradients that are pushed together: as DDP's buckets."""
+
+
+SILENCE_S: Final = 60.0
+"""A worker that is busy is not silent, as a thread of its own says that it is there."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,11 @@ class Terms:
         method: of what is pushed.
         max_norm: the greatest norm of the whole averaged gradient, to which the servers clip it; None: any.
         bucket_bytes: of gradients that are pushed together.
-        consistency: when workers see each other's gradients; "sync": all of a step before the next.
+        consistency: when workers see each other's gradients; "sync": all of a step before the next; "ssp:S",
+            "async": see ``clocks``, by Parameter Flow.
+        push_filter, pull_filter: of Parameter Flow, what waits of what workers and servers send, see
+            ``value_filter``.
+        silence_s: of Parameter Flow: seconds after which a silent worker is taken out.
     """
 
     workers: int
@@ -63,7 +73,18 @@ class Terms:
     method: Method = field(default_factory=Method)
     max_norm: float | None = None
     bucket_bytes: int = BUCKET_BYTES
-    consistency: Literal["sync"] = "sync"
+    consistency: str = "sync"
+    push_filter: str = "0"
+    pull_filter: str = "0"
+    silence_s: float = SILENCE_S
+
+    def __post_init__(self) -> None:
+        parse_consistency(self.consistency)
+        for rule in (parse_filter(self.push_filter), parse_filter(self.pull_filter)):
+            if self.consistency == "sync" and rule.threshold:
+                raise ValueError(
+                    f"filter {rule}: filters are Parameter Flow's; take consistency ssp:S or async with them"
+                )
 
     def shards(self) -> Shards:
         """Return which server has what."""

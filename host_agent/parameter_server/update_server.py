@@ -45,8 +45,10 @@ class Optimizer(Protocol):
         """Return the model, flat; the same array always."""
         ...
 
-    def step(self, gradient: Floats, lr: float, share: float) -> None:
-        """Change the parameters. share: 1 / workers, as each of them makes only its part of a step."""
+    def step(self, gradient: Floats, lr: float, share: float, settings: str) -> None:
+        """Change the parameters. share: 1 / workers, as each of them makes only its part of a step. settings:
+        the last that the pushing worker has sent.
+        """
         ...
 
     def arrays(self) -> Arrays:
@@ -73,15 +75,22 @@ class ServerRules:
 class UpdateServer:
     """One shard's server. For one thread at a time."""
 
-    def __init__(self, optimizer: Optimizer, rules: ServerRules, journal: Journal | None = None) -> None:
-        """Begin with the optimizer's parameters, or where the journal ends."""
-        self.optimizer, self.rules = optimizer, rules
+    def __init__(
+        self, optimizer: Optimizer, rules: ServerRules, journal: Journal | None = None, *, begun: bool = True
+    ) -> None:
+        """Begin with the optimizer's parameters, or where the journal ends.
+
+        begun: these are the parameters to begin with; otherwise a BEGIN brings them, and before that nobody
+        can join.
+        """
+        self.optimizer, self.rules, self.begun = optimizer, rules, begun
         self.clocks = Clocks()
         self.feeds: dict[int, Feed] = {}
         self.refusals: Counter[str] = Counter()
         self._incarnations: dict[int, int] = {}
         self._newest: dict[int, int] = {}  # the greatest incarnation so far, also of who has left
         self._told: dict[int, int] = {}  # the floor of the last update, by worker
+        self._settings: dict[int, str] = {}
         self._early: dict[int, dict[int, FromWorker]] = {}
         self._journal: Journal | None = None
         if journal is not None:
@@ -97,6 +106,11 @@ class UpdateServer:
         """Return who has joined."""
         return tuple(sorted(self.clocks.of))
 
+    @property
+    def known(self) -> int:
+        """Return how many workers have ever joined."""
+        return len(self._newest)
+
     def incarnation(self, worker: int) -> int | None:
         """Return which process of this worker has joined; None: none has."""
         return self._incarnations.get(worker)
@@ -107,8 +121,10 @@ class UpdateServer:
         What cannot be taken is answered by a refusal, and changes nothing.
         """
         worker = message.worker
+        if message.kind is Kind.BEGIN:
+            return [] if self.begun else self._check(message) or self._record(message)
         if message.kind is Kind.JOIN:
-            return self._join(message)
+            return self._join(message) if self.begun else []
         if self._incarnations.get(worker) != message.incarnation:
             return self._refuse(message, "stranger", "has not joined, or was taken out: it must join anew")
         applied = self.clocks.of[worker]
@@ -116,6 +132,8 @@ class UpdateServer:
             if message.taken > self.feeds[worker].last:
                 return self._refuse(message, "time", "has taken updates that were never sent")
             self.feeds[worker].acknowledge(worker, message.taken)
+            if message.kind is Kind.ALIVE:
+                return [self._message(worker)]
             if message.clock <= applied:
                 return []
             if refusal := self._check(message):
@@ -192,25 +210,33 @@ class UpdateServer:
 
     def _apply(self, message: FromWorker) -> list[FromServer]:
         worker, parameters = message.worker, self.optimizer.parameters
+        if message.kind is Kind.BEGIN:
+            parameters[:] = decode(message.payload, parameters.size).dense().view(np.float32)
+            self.begun = True
+            return []
         if message.kind in (Kind.JOIN, Kind.LEAVE):
             if worker in self._incarnations:
                 self.clocks.leave(worker)
-                del self.feeds[worker], self._incarnations[worker], self._told[worker]
+                del self.feeds[worker], self._incarnations[worker], self._told[worker], self._settings[worker]
                 self._early.pop(worker, None)
             sent = self._wake(message)
             if message.kind is Kind.JOIN:
                 self._incarnations[worker] = self._newest[worker] = message.incarnation
+                self._settings[worker] = ""
                 self.clocks.join(worker)
                 self.feeds[worker] = Feed(np.zeros_like(parameters))
                 self.feeds[worker].admit(worker)
-                sent.append(self._update(worker, 0.0))
+                self._told[worker] = 0
+                sent += [self._message(worker), self._update(worker, 0.0)]
             return sent
         if message.kind is Kind.PUSH:
             gradient = decode(message.payload, parameters.size).dense().view(np.float32)
-            self.optimizer.step(gradient, message.lr, 1.0 / len(self._incarnations))
+            self._settings[worker] = message.settings or self._settings[worker]
+            self.optimizer.step(gradient, message.lr, 1.0 / len(self._incarnations), self._settings[worker])
         self.clocks.tick(worker)
         self.feeds[worker].acknowledge(worker, message.taken)
         if message.kind is Kind.FLUSH:
+            self.clocks.finish(worker)
             return [self._update(worker, 0.0), *self._wake(message)]
         return self._wake(message, worker)
 
@@ -252,8 +278,11 @@ class UpdateServer:
             "parameters": self.optimizer.parameters,
             "floor": np.array([self.clocks.floor], np.int64),
             "workers": np.array([(w, self.clocks.of[w], self._told[w]) for w in workers], np.int64),
+            "finished": np.array(sorted(self.clocks.finished), np.int64),
             "incarnations": np.array([self._incarnations[w] for w in workers], np.uint64),
             "newest": np.array(list(self._newest.items()), np.uint64),
+            "begun": np.array([self.begun]),
+            **{f"settings-{w}": np.frombuffer(self._settings[w].encode(), np.uint8) for w in workers},
             **{f"optimizer/{name}": array for name, array in self.optimizer.arrays().items()},
             **{f"feed-{w}/{name}": a for w in workers for name, a in self.feeds[w].arrays().items()},
         }
@@ -268,12 +297,15 @@ class UpdateServer:
         parameters[:] = arrays["parameters"]
         self.optimizer.load(_under("optimizer/", arrays))
         rows = arrays["workers"].reshape(-1, 3).tolist()
-        self.clocks = Clocks({worker: made for worker, made, _ in rows}, int(arrays["floor"][0]))
+        finished = set(arrays["finished"].tolist())
+        self.clocks = Clocks({worker: made for worker, made, _ in rows}, finished, int(arrays["floor"][0]))
         self._told = {worker: told for worker, _, told in rows}
         self._incarnations = {
             row[0]: int(number) for row, number in zip(rows, arrays["incarnations"], strict=True)
         }
         self._newest = {int(worker): int(number) for worker, number in arrays["newest"].reshape(-1, 2)}
+        self.begun = bool(arrays["begun"][0])
+        self._settings = {w: arrays[f"settings-{w}"].tobytes().decode() for w in self.clocks.of}
         self.feeds = {w: Feed.restored(_under(f"feed-{w}/", arrays)) for w in self.clocks.of}
 
 

@@ -76,13 +76,23 @@ class UpdateWorker:
         """Return what joins, and what asks for everything that is lacking, at any time."""
         return FromWorker(Kind.JOIN, self.worker, self.incarnation, self.applied, self.replica.taken)
 
+    def alive(self) -> FromWorker:
+        """Return what asks where the clocks are, and says that this worker is there."""
+        return FromWorker(Kind.ALIVE, self.worker, self.incarnation, taken=self.replica.taken)
+
     def unapplied(self) -> list[FromWorker]:
         """Return the pushes that the server may not have, to be sent again."""
         return list(self._unapplied.values())
 
-    def push(self, gradient: Floats, lr: float) -> FromWorker:
+    def beginning(self, parameters: Floats) -> FromWorker:
+        """Return what gives a server that has none its parameters."""
+        payload = encode(plan(np.ones(parameters.size, np.bool_)), parameters.view(np.uint32))
+        return FromWorker(Kind.BEGIN, self.worker, self.incarnation, payload=payload)
+
+    def push(self, gradient: Floats, lr: float, settings: str = "") -> FromWorker:
         """Make a step's push: what the filter passes of the gradient and of what it held before.
 
+        settings: for the server's optimizer, from now on; empty: as before.
         Raises ValueError for a gradient that is not finite.
         """
         if not np.isfinite(gradient).all():
@@ -92,10 +102,12 @@ class UpdateWorker:
         bound = rule.at(clock, lr / self.rules.peak_lr)
         planned = plan(above(due, bound / lr if lr else np.inf, rule.block))
         taken = self.held.take(planned.covered)
-        return self._keep(Kind.PUSH, lr, encode(planned, taken.view(np.uint32)))
+        return self._keep(Kind.PUSH, lr, encode(planned, taken.view(np.uint32)), settings)
 
     def flush(self) -> FromWorker:
-        """Make a step without a push, whose answer is all that is pending."""
+        """Make a step without a push, whose answer is all that is pending. From then on nobody waits for this
+        worker's steps.
+        """
         return self._keep(Kind.FLUSH, 0.0, np.empty(0, np.uint32))
 
     def leave(self) -> FromWorker:
@@ -115,15 +127,17 @@ class UpdateWorker:
         for clock in [clock for clock in self._unapplied if clock <= self.applied]:
             del self._unapplied[clock]
         if message.number > self.replica.taken:
-            self._floors[message.number] = message.floor
+            self._floors[message.number] = max(message.floor, self._floors.get(message.number, 0))
             news = self.replica.take(message.number, message.payload) > 0 or news
         for number in [number for number in self._floors if number <= self.replica.taken]:
             self.floor = max(self.floor, self._floors.pop(number))
         return news
 
-    def _keep(self, kind: Kind, lr: float, payload: Words) -> FromWorker:
+    def _keep(self, kind: Kind, lr: float, payload: Words, settings: str = "") -> FromWorker:
         assert self.made is not None, "push before the model has come"
         self.made += 1
-        message = FromWorker(kind, self.worker, self.incarnation, self.made, self.replica.taken, lr, payload)
+        message = FromWorker(
+            kind, self.worker, self.incarnation, self.made, self.replica.taken, lr, payload, settings
+        )
         self._unapplied[self.made] = message
         return message

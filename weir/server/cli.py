@@ -3,6 +3,7 @@
 
 import logging
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -21,6 +22,14 @@ def server(
             "else MASTER_ADDR and MASTER_PORT as torchrun has them.",
         ),
     ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep the state of an asynchronous or stale-synchronous server here, one folder per server: "
+            "started again with it, it goes on where it was, also after kill -9.",
+        ),
+    ] = None,
     timeout: Annotated[
         float,
         typer.Option(
@@ -36,21 +45,32 @@ def server(
     """
     import weir.torch
     from weir.agent_service.client import AgentError
+    from weir.host_agent.parameter_server.journal import JournalError
     from weir.host_agent.torch.rendezvous import RendezvousError
+    from weir.host_agent.transport.links import TransportTimeout
 
     try:
-        serve(rendezvous, index, timedelta(seconds=timeout))
-    except (RendezvousError, AgentError, weir.torch.GroupBrokenError, ValueError) as error:
+        serve(rendezvous, index, timedelta(seconds=timeout), state)
+    except (
+        RendezvousError,
+        AgentError,
+        JournalError,
+        TransportTimeout,
+        weir.torch.GroupBrokenError,
+        ValueError,
+    ) as error:
         typer.echo(f"weir server: {error}", err=True)
         raise typer.Exit(1) from None
 
 
-def serve(rendezvous: str | None, index: int, timeout: timedelta | None = None) -> None:
-    """Be a server until the job ends, and tell the log of it; errors as of ``weir.torch.Server``."""
-    import weir.torch
+def serve(
+    rendezvous: str | None, index: int, timeout: timedelta | None = None, state: Path | None = None
+) -> None:
+    """Be a server until the job ends, and tell the log of it; errors as of ``make_server`` and ``run``."""
+    from weir.host_agent.torch.parameter_server.serve import make_server
     from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store
 
     logging.basicConfig(format="%(message)s")
     logging.getLogger("weir.host_agent.torch.parameter_server").setLevel(logging.INFO)
     limit = timeout or TIMEOUT
-    weir.torch.Server(open_store(rendezvous, leads=False, timeout=limit), index, limit).run()
+    make_server(open_store(rendezvous, leads=False, timeout=limit), index, limit, state).run()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker's door: a model whose parameters are kept, and stepped, by parameter servers."""
 
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -16,8 +17,9 @@ from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
 from weir.host_agent.compression.exchange import Exchanged
 from weir.host_agent.parameter_server.commands import Command, Kind
 from weir.host_agent.parameter_server.shards import ParameterInfo
-from weir.host_agent.parameter_server.terms import BUCKET_BYTES, Method, Terms
+from weir.host_agent.parameter_server.terms import BUCKET_BYTES, SILENCE_S, Method, Terms
 from weir.host_agent.torch.connection import Connection
+from weir.host_agent.torch.parameter_server.asynchronous_worker import AsynchronousSession
 from weir.host_agent.torch.parameter_server.pull import Pull
 from weir.host_agent.torch.parameter_server.push import Push
 from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
@@ -44,8 +46,15 @@ class ParameterServer:
         sparsifier, density, threshold, block, encoding, warmup_steps, exclude, lane_bits, lane_error, seed:
             what is pushed of each gradient and how it is written down, see HookState. What is not pushed
             waits for the next step.
-        max_norm: clip the averaged gradient of the whole model to this norm, as ``clip_grad_norm_`` does.
+        max_norm: clip the averaged gradient of the whole model to this norm, as ``clip_grad_norm_`` does;
+            with Parameter Flow each worker's own.
         bucket_bytes: of gradients that are pushed together.
+        consistency: "sync"; "ssp:S": a worker may be S steps ahead of the slowest; "async": no worker waits
+            for another. The last two are Parameter Flow (docs/parameter-server.md); the options from
+            ``sparsifier`` to ``seed`` are of "sync".
+        push_filter, pull_filter: of Parameter Flow: what waits of what workers and servers send, such as
+            "1e-3:sqrt".
+        silence_s: of Parameter Flow: seconds after which a silent worker is taken out.
         rendezvous: where workers and servers meet: ``tcp://host:port`` or ``file:///path``. None:
             WEIR_RENDEZVOUS, else MASTER_ADDR and MASTER_PORT, which torchrun sets.
         rank, workers: this worker's place, and how many there are. None: as torch.distributed has it, else
@@ -84,6 +93,10 @@ class ParameterServer:
         seed: int = 0,
         max_norm: float | None = None,
         bucket_bytes: int = BUCKET_BYTES,
+        consistency: str = "sync",
+        push_filter: str = "0",
+        pull_filter: str = "0",
+        silence_s: float = SILENCE_S,
         rendezvous: str | None = None,
         rank: int | None = None,
         workers: int | None = None,
@@ -117,31 +130,46 @@ class ParameterServer:
             ),
             max_norm,
             bucket_bytes,
+            consistency,
+            push_filter,
+            pull_filter,
+            silence_s,
         )
         self._shards = self.terms.shards()
         store = open_store(rendezvous, leads=self.rank == 0, timeout=timeout)
         if self.rank == 0:
             publish(store, self.terms)
+        self.last_step: StepStats | None = None
+        """Counts of the last step, what came of it included; synchronous ones alone."""
+        self._session: AsynchronousSession | None = None
+        if consistency != "sync":
+            self.master = self._copied()
+            self._session = AsynchronousSession(store, self.terms, self.rank, self.master, timeout)
+            self._closed = False
+            self._write_back()
+            return
         self._team = Team(store, self.rank, self.terms, timeout)
         self._closed = False
         self._push, self._pull = Push(self._team), Pull(self._team)
         self._said = self.terms.optimizer
         self.master = torch.empty(self._shards.size)
         """The model as the servers have it, flat and in float32: what the parameters are copies of."""
-        self.last_step: StepStats | None = None
-        """Counts of the last step, what came of it included."""
         self._begin()
 
     @torch.no_grad()
     def step(self) -> None:
         """Push the gradients, and take the parameters that come of them. All workers call it.
 
-        A parameter without a gradient counts as one of zeros.
+        A parameter without a gradient counts as one of zeros. With Parameter Flow each worker calls it when
+        it likes, takes what has come, and waits no longer than its consistency asks for.
 
         Raises:
             NonFiniteError: some worker's gradient has NaN or infinity; on every worker. Nothing was changed.
             GroupBrokenError: a worker or a server was lost; says which.
         """
+        if self._session is not None:
+            self._step_alone(self._session)
+            return
         began, before = time.perf_counter(), self.connection.stats
         self._team.announce(self._step_command() if self.rank == 0 else None)
         gradients = {name: _gradient(parameter) for name, (parameter, _) in self._parameters.items()}
@@ -160,7 +188,7 @@ class ParameterServer:
 
     @property
     def connection(self) -> Connection:
-        """Return the communicator of all workers and servers."""
+        """Return the communicator of all workers and servers, who have one when they are synchronous."""
         return self._team.connection
 
     def _counted(self, parts: Sequence[Exchanged], began: float, before: ReducerStats) -> StepStats:
@@ -186,6 +214,9 @@ class ParameterServer:
         if self._closed:
             return
         self._closed = True
+        if self._session is not None:
+            self._session.close()
+            return
         if self._team.connection.broken is None:
             self._team.announce(Command(Kind.END) if self.rank == 0 else None)
         self._team.close()
@@ -198,16 +229,46 @@ class ParameterServer:
             self.close()
         else:
             self._closed = True
-            self._team.close()
+            if self._session is not None:
+                self._session.close(farewell=False)
+            else:
+                self._team.close()
+
+    def finish(self) -> None:
+        """Bring the model to the servers', after the last push of every worker. All workers call it.
+
+        After a synchronous step it is there already.
+        """
+        if self._session is not None:
+            self._session.finish()
+            self._write_back()
+
+    def _step_alone(self, session: AsynchronousSession) -> None:
+        parameters = [parameter for parameter, _ in self._parameters.values()]
+        if (limit := self.terms.max_norm) is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, limit)
+        gradient = torch.cat([_gradient(parameter).reshape(-1).float() for parameter in parameters])
+        now = spec_of(self.optimizer)
+        rate = max(float(group["lr"]) for group in now.groups)
+        session.step(gradient, rate, json.dumps(now.groups))
+        self._write()
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def _begin(self) -> None:
         """Give worker 0's parameters to all workers and servers."""
-        with torch.no_grad():
-            for piece in self._shards.pieces:
-                parameter = self._parameters[piece.name][0]
-                self.master[piece.in_model] = parameter.reshape(-1)[piece.in_parameter].float().cpu()
-            begin(self._team, self.master)
-            self._write()
+        self.master.copy_(self._copied())
+        begin(self._team, self.master)
+        self._write_back()
+
+    @torch.no_grad()
+    def _copied(self) -> torch.Tensor:
+        """Return the parameters, flat."""
+        flat = [parameter.reshape(-1).float().cpu() for parameter, _ in self._parameters.values()]
+        return torch.cat(flat)
+
+    @torch.no_grad()
+    def _write_back(self) -> None:
+        self._write()
 
     def _write(self) -> None:
         """Overwrite the parameters by the model that the servers have."""

@@ -129,7 +129,9 @@ class World(RuleBasedStateMachine):
         """Check that nobody is more than the bound behind, against the server's own books."""
         if self.bound is not None and self.server.incarnation(worker.worker) == worker.incarnation:
             assert worker.made is not None
-            assert min(self.server.clocks.of.values()) >= worker.made - self.bound
+            clocks = self.server.clocks
+            running = [clock for name, clock in clocks.of.items() if name not in clocks.finished]
+            assert min(running, default=worker.made) >= worker.made - self.bound
 
     # ---------------------------------------------------------------------------------------- network
 
@@ -370,6 +372,19 @@ def test_flush_brings_the_replica_to_the_model(tmp_path: Path) -> None:
     assert np.array_equal(workers[0].replica.words, model)
 
 
+def test_a_worker_that_is_done_no_longer_holds_the_others(tmp_path: Path) -> None:
+    server, workers = _pair(tmp_path, ServerRules(Consistency(1)))
+    for _ in range(2):
+        _exchange(server, workers, workers[0].push(np.ones(99, np.float32), 0.1))
+    assert not workers[0].may_step
+    _exchange(server, workers, workers[1].flush())
+    assert workers[0].may_step
+    server.save()
+    server._journal.close()
+    again = UpdateServer(Momentum(np.zeros(99, np.float32)), server.rules, Journal(tmp_path))
+    assert again.clocks.finished == {1}
+
+
 def test_a_dead_worker_no_longer_holds_the_others(tmp_path: Path) -> None:
     server, workers = _pair(tmp_path, ServerRules(Consistency(1)))
     for _ in range(2):
@@ -412,3 +427,36 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     server._journal.close()
     with pytest.raises(ValueError, match="99 parameters, the model has 98"):
         UpdateServer(Momentum(np.zeros(98, np.float32)), ServerRules(), Journal(tmp_path))
+
+
+def test_a_server_without_parameters_waits_for_them(tmp_path: Path) -> None:
+    model = np.linspace(0, 5, 30, dtype=np.float32)
+    server = UpdateServer(Sum(np.zeros(30, np.float32)), ServerRules(), Journal(tmp_path), begun=False)
+    worker = UpdateWorker(0, 1, np.empty(30, np.uint32), WorkerRules(), Residual(30))
+    assert server.handle(worker.hello()) == []
+    assert server.handle(worker.beginning(model)) == []
+    assert server.handle(worker.beginning(model + 1)) == [], "there are some already"
+    _exchange(server, [worker], worker.hello())
+    assert np.array_equal(worker.replica.words, model.view(np.uint32))
+
+
+class Settings(Sum):
+    def step(self, gradient: Floats, lr: float, share: float, settings: str) -> None:
+        self.parameters -= gradient * np.float32(settings)
+
+
+def test_settings_are_each_worker_s_own_and_survive(tmp_path: Path) -> None:
+    def served() -> UpdateServer:
+        return UpdateServer(Settings(np.zeros(4, np.float32)), ServerRules(), Journal(tmp_path))
+
+    server, ones = served(), np.ones(4, np.float32)
+    workers = [UpdateWorker(w, 1, np.empty(4, np.uint32), WorkerRules(), Residual(4)) for w in range(2)]
+    for worker, factor in zip(workers, ("3", "50"), strict=True):
+        _exchange(server, workers, worker.hello())
+        _exchange(server, workers, worker.push(ones, 0.1, factor))
+    server.save()
+    for _ in range(2):
+        server._journal.close()
+        server = served()
+        _exchange(server, workers, workers[0].push(ones, 0.1))
+    assert server.optimizer.parameters.tolist() == [-59.0] * 4

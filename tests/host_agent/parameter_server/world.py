@@ -18,7 +18,7 @@ class Momentum:
         self._buffer = np.zeros_like(parameters)
         self._momentum = np.float32(momentum)
 
-    def step(self, gradient: Floats, lr: float, share: float) -> None:
+    def step(self, gradient: Floats, lr: float, share: float, settings: str) -> None:
         self._buffer *= self._momentum
         self._buffer += gradient
         self.parameters -= np.float32(lr * share) * self._buffer
@@ -36,7 +36,7 @@ class Sum:
     def __init__(self, parameters: Floats) -> None:
         self.parameters = parameters
 
-    def step(self, gradient: Floats, lr: float, share: float) -> None:
+    def step(self, gradient: Floats, lr: float, share: float, settings: str) -> None:
         self.parameters -= gradient
 
     def arrays(self) -> dict[str, Floats]:

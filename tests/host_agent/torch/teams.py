@@ -16,6 +16,7 @@ import torch
 
 import weir.torch
 from tests.host_agent.torch.worlds import PATIENCE_S, WorkerError, _context
+from weir.host_agent.torch.parameter_server.serve import make_server
 from weir.host_agent.torch.parameter_server.team import open_store
 
 
@@ -33,19 +34,31 @@ class Job:
         *args: Any,
         environment: Callable[[int], Mapping[str, str]] = lambda rank: {},
     ) -> None:
+        self._started: dict[int, Any] = {}
         self._directory = tempfile.TemporaryDirectory()
         store = Path(self._directory.name) / "store"
-        self._pipes: list[Connection] = []
+        self._pipes: dict[int, Connection] = {}
         self.processes = []
         for rank in range(workers + servers):
-            ours, theirs = _context.Pipe()
             common = {"WEIR_RENDEZVOUS": f"file://{store}", "RANK": str(rank), "WORLD_SIZE": str(workers)}
-            work = (train, (rank, *args)) if rank < workers else (_serve, (rank - workers,))
-            process = _context.Process(target=_run, args=(theirs, {**common, **environment(rank)}, *work))
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self.processes.append(process)
+            state = Path(self._directory.name) / f"state-{rank - workers}"
+            work = (train, (rank, *args)) if rank < workers else (_serve, (rank - workers, state))
+            self.processes.append(self._start(rank, {**common, **environment(rank)}, *work))
+
+    def _start(self, rank: int, *what: Any) -> Any:
+        ours, theirs = _context.Pipe()
+        process = _context.Process(target=_run, args=(theirs, *what))
+        process.start()
+        theirs.close()
+        self._pipes[rank] = ours
+        self._started[rank] = what
+        return process
+
+    def kill_and_restart(self, rank: int) -> None:
+        """Kill a process as ``kill -9`` does, and start it anew."""
+        self.processes[rank].kill()
+        self.processes[rank].join()
+        self.processes[rank] = self._start(rank, *self._started[rank])
 
     def outcomes(self, ranks: Sequence[int] | None = None) -> list[Any]:
         """Return what processes returned, by default all of them."""
@@ -80,10 +93,12 @@ class Job:
         self.close()
 
 
-def _serve(index: int) -> tuple[int, int]:
-    """Return the bytes that a server has sent to the switch and got from it."""
-    server = weir.torch.Server(open_store(None, leads=False), index)
+def _serve(index: int, state: Path) -> tuple[int, int] | None:
+    """Return the bytes that a synchronous server has sent to the switch and got from it."""
+    server = make_server(open_store(None, leads=False), index, state=state)
     server.run()
+    if not isinstance(server, weir.torch.Server):
+        return None
     return server.connection.stats.bytes_up, server.connection.stats.bytes_down
 
 
@@ -91,6 +106,7 @@ def _run(
     pipe: Connection, environment: Mapping[str, str], function: Callable[..., Any], args: Sequence[Any]
 ) -> None:
     torch.set_num_threads(1)
+
     os.environ.update(environment)
     try:
         outcome = function(*args)

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir bench ps-filter``: data and accuracy by threshold and schedule of Parameter Flow's filter.
+
+Ratatouille's table (MNIST, asynchronous) with the digits that Weir trains on: the state machines of server
+and workers in one process, which take turns in an order drawn from the seed. So a worker's model lacks what
+others have pushed since its own last turn, and runs repeat bit by bit. Bytes are those of the flows' data
+packets with their headers, of what is sent once a worker has begun.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Final
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from weir.bench.table import show
+from weir.host_agent.flows import FlowConfig
+from weir.host_agent.parameter_server.messages import FromServer, FromWorker
+from weir.host_agent.parameter_server.residual import MomentumResidual, Residual
+from weir.host_agent.parameter_server.shards import ParameterInfo, Shards
+from weir.host_agent.parameter_server.update_server import ServerRules, UpdateServer
+from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
+from weir.host_agent.parameter_server.value_filter import FilterRule
+from weir.host_agent.torch.parameter_server.asynchronous_server import TorchOptimizer
+from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
+from weir.host_agent.transport.report import FRAME_OVERHEAD
+from weir.train.config import PRESETS, Model
+from weir.train.data import digits, learning_rate, share, stdlib
+from weir.train.models import make_model
+from weir.train.task import accuracy, mean_loss
+from weir.wire.definition import FLOW
+
+console = Console(stderr=True)
+
+_FLOW: Final = FlowConfig(0)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run: bytes that workers pushed and that the server sent, and the accuracy of the server's model."""
+
+    pushed: int
+    sent: int
+    accuracy: float
+
+    @property
+    def total(self) -> int:
+        """Return the bytes of both directions."""
+        return self.pushed + self.sent
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all runs have in common. momentum: of workers, whose buffer is their residual; 0: none."""
+
+    model: Model
+    workers: int
+    epochs: int
+    momentum: float = 0.0
+
+
+def wire_bytes(message: FromWorker | FromServer) -> int:
+    """Return the bytes of a message's data packets."""
+    lanes = message.encode().size
+    return 4 * lanes + _FLOW.chunks(lanes) * (FRAME_OVERHEAD + FLOW.size)
+
+
+def train(setting: Setting, rule: FilterRule, seed: int) -> Outcome:
+    """Train with one filter in both directions."""
+    preset = PRESETS[setting.model]
+    data = stdlib() if preset.data == "stdlib" else digits()
+    torch.manual_seed(seed)
+    model = make_model(setting.model)
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    peak = preset.lr * (1 - setting.momentum)
+    optimizer = TorchOptimizer(
+        Shards.of([ParameterInfo(name, tuple(p.shape)) for name, p in named], 1).pieces,
+        spec_of(torch.optim.SGD(model.parameters(), lr=peak)),
+    )
+    parameters = [parameter for _, parameter in named]
+    with torch.no_grad():
+        optimizer.parameters[:] = torch.nn.utils.parameters_to_vector(parameters).numpy()
+    size = optimizer.parameters.size
+    server = UpdateServer(optimizer, ServerRules(filter=rule, peak_lr=peak))
+    workers = [
+        UpdateWorker(
+            rank,
+            1,
+            np.empty(size, np.uint32),
+            WorkerRules(filter=rule, peak_lr=peak),
+            MomentumResidual(size, setting.momentum) if setting.momentum else Residual(size),
+        )
+        for rank in range(setting.workers)
+    ]
+    for worker in workers:
+        for answer in server.handle(worker.hello()):
+            worker.on_message(answer)
+    pushed = sent = 0
+    for rank, batch, step, steps in _turns(setting, len(data.train), preset.batch_size, seed):
+        worker = workers[rank]
+        lr = learning_rate(peak, step, steps, max(1, steps // 10))
+        torch.nn.utils.vector_to_parameters(
+            torch.from_numpy(worker.replica.words.view(np.float32).copy()), parameters
+        )
+        model.zero_grad()
+        mean_loss(model(data.train.inputs[batch]), data.train.targets[batch]).backward()  # type: ignore[no-untyped-call]
+        if preset.clip is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, preset.clip)
+        gradient = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None]).numpy()
+        push = worker.push(gradient, lr, f'[{{"lr": {lr!r}}}]')
+        pushed += wire_bytes(push)
+        for answer in server.handle(push):
+            sent += wire_bytes(answer)
+            workers[answer.worker].on_message(answer)
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(optimizer.parameters.copy()), parameters)
+    return Outcome(pushed, sent, accuracy(model, data.test))
+
+
+def _turns(
+    setting: Setting, samples: int, batch_size: int, seed: int
+) -> "list[tuple[int, torch.Tensor, int, int]]":
+    """Return whose turn it is, with which batch, and the number of its step out of how many."""
+    order, found = np.random.default_rng(seed), []
+    for epoch in range(1, setting.epochs + 1):
+        batches = [
+            share(samples, rank, setting.workers, batch_size, seed, epoch) for rank in range(setting.workers)
+        ]
+        a_epoch = len(batches[0])
+        ranks = order.permutation(np.repeat(np.arange(setting.workers), a_epoch))
+        made = [0] * setting.workers
+        for rank in ranks.tolist():
+            step = (epoch - 1) * a_epoch + made[rank]
+            found.append((rank, batches[rank][made[rank]], step, a_epoch * setting.epochs))
+            made[rank] += 1
+    return found
+
+
+def run(
+    setting: Setting, thresholds: Sequence[float], schedules: Sequence[str], block: int, seeds: int
+) -> None:
+    """Train and print: a row per schedule and threshold, against the same runs without a filter."""
+    console.print("no filter ...")
+    plain = [train(setting, FilterRule(), seed) for seed in range(1, seeds + 1)]
+    rows = [_row("none", plain, plain)]
+    for schedule in schedules:
+        for threshold in thresholds:
+            rule = FilterRule(threshold, schedule, block)
+            console.print(f"{rule} ...")
+            rows.append(_row(str(rule), plain, [train(setting, rule, seed) for seed in range(1, seeds + 1)]))
+    what = f"momentum {setting.momentum:g} on the workers" if setting.momentum else "SGD on the server"
+    show(
+        f"Parameter Flow, {setting.model}, {setting.workers} asynchronous workers, {setting.epochs} epochs, "
+        f"{what}",
+        ("filter", "pushed MB", "sent MB", "push", "pull", "all data", "accuracy", "points"),
+        rows,
+        [
+            f"means of {seeds} seeds; MB: data packets of flows with headers; per cent and points: "
+            "against no filter",
+        ],
+    )
+
+
+def _row(name: str, plain: Sequence[Outcome], found: Sequence[Outcome]) -> tuple[str, ...]:
+    pushed, sent = (mean(getattr(run, way) for run in found) for way in ("pushed", "sent"))
+    less = (
+        mean(getattr(run, way) / getattr(before, way) - 1 for run, before in zip(found, plain, strict=True))
+        for way in ("pushed", "sent", "total")
+    )
+    points = mean(run.accuracy - before.accuracy for run, before in zip(found, plain, strict=True))
+    return (
+        name,
+        f"{pushed / 1e6:.1f}",
+        f"{sent / 1e6:.1f}",
+        *(f"{change:+.1%}" for change in less),
+        f"{mean(run.accuracy for run in found):.2%}",
+        f"{100 * points:+.2f}",
+    )

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server of Parameter Flow: asynchronous or stale-synchronous, its state in a folder, workers by flows."""
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch._C._distributed_c10d import Store
+
+from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender
+from weir.host_agent.flows.frames import Address
+from weir.host_agent.flows.udp import UdpFlows
+from weir.host_agent.parameter_server.clocks import parse_consistency
+from weir.host_agent.parameter_server.journal import Journal, JournalError
+from weir.host_agent.parameter_server.messages import FromServer, FromWorker, MessageError
+from weir.host_agent.parameter_server.shards import Piece
+from weir.host_agent.parameter_server.terms import OptimizerSpec, Terms
+from weir.host_agent.parameter_server.update_server import ServerRules, UpdateServer
+from weir.host_agent.parameter_server.value_filter import Floats, parse_filter
+from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place
+from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.05
+"""Seconds between two looks at the store, for calls of workers."""
+
+
+class TorchOptimizer:
+    """Torch's optimizer over a shard, as ``UpdateServer`` has it: each push is one step, at learning rate x
+    share. So all workers' pushes of one number together make about one synchronous step, also where an
+    optimizer does not care how large gradients are, as Adam.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], spec: OptimizerSpec) -> None:
+        self._shard = ShardOptimizer(pieces, spec)
+        self._titles = [piece.title for piece in pieces]
+        self._spec = spec
+
+    @property
+    def parameters(self) -> Floats:
+        """Return the shard's elements, in their memory."""
+        found: Floats = self._shard.model.numpy()
+        return found
+
+    def step(self, gradient: Floats, lr: float, share: float, settings: str) -> None:
+        """Make a step. settings: the groups' hyper-parameters as JSON; empty: those of the job's terms."""
+        groups = json.loads(settings) if settings else self._spec.groups
+        self._shard.configure([{**group, "lr": group["lr"] * share} for group in groups])
+        whole = torch.from_numpy(gradient)
+        self._shard.apply({title: whole[self._shard.place(title)] for title in self._titles})
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the optimizer's state by piece and name."""
+        return {
+            f"{title}/{name}": np.asarray(value)
+            for title, known in self._shard.state_dict().items()
+            for name, value in known.items()
+            if value is not None
+        }
+
+    def load(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take what ``arrays`` gave."""
+        state: dict[str, dict[str, torch.Tensor]] = {}
+        for path, array in arrays.items():
+            title, _, name = path.rpartition("/")
+            state.setdefault(title, {})[name] = torch.from_numpy(array.copy())
+        self._shard.load_state_dict(state)
+
+
+@dataclass
+class _Line:
+    """A worker's two flows, and when it was last heard of, in seconds of the monotonic clock."""
+
+    worker: int
+    incarnation: int
+    receiver: FlowReceiver
+    sender: FlowSender
+    heard: float
+
+
+class AsynchronousServer:
+    """One server of a job whose terms say "async" or "ssp:S".
+
+    Args:
+        store: of ``open_store``.
+        terms: of the job.
+        index: of the server, from 0.
+        timeout: how long to wait for a first worker, and for any word of them.
+        state: folder in which it keeps its state; a server that is started anew with it goes on where it was.
+            None: it is lost with the process.
+
+    Raises:
+        JournalError: the folder cannot be used, or is of another job.
+    """
+
+    def __init__(
+        self, store: Store, terms: Terms, index: int, timeout: timedelta, state: Path | None = None
+    ) -> None:
+        self.index, self._terms, self._timeout = index, terms, timeout
+        self._meeting = Meeting(store)
+        self._lines: dict[int, _Line] = {}
+        self._looked = 0.0
+        optimizer = TorchOptimizer(terms.shards().of_server(index), terms.optimizer)
+        rules = ServerRules(
+            parse_consistency(terms.consistency),
+            parse_filter(terms.pull_filter),
+            max(float(group["lr"]) for group in terms.optimizer.groups) or 1.0,
+        )
+        self._journal = None if state is None else _open(state, terms, index)
+        self.server = UpdateServer(optimizer, rules, self._journal, begun=False)
+        self._silent_since = {worker: time.monotonic() for worker in self.server.workers}
+
+    def run(self) -> None:
+        """Serve until all workers have left.
+
+        Raises:
+            TransportTimeout: nobody said anything for the timeout.
+        """
+        with contextlib.ExitStack() as stack:
+            if self._journal is not None:
+                stack.enter_context(self._journal)
+            self._flows = stack.enter_context(UdpFlows((self._meeting.own_ip, 0)))
+            ip, port = self._flows.address
+            self._meeting.announce(self.index, Place(ip, port, time.time_ns()))
+            self._flows.drive(self._over, self._timeout.total_seconds(), react=self._react)
+            self.server.save()
+            self._flows.linger(1.0, self._react)
+
+    def _over(self) -> bool:
+        now = time.monotonic()
+        if now - self._looked >= LOOK_S:
+            self._looked = now
+            for call in self._meeting.calls(self.index):
+                self._connect(call)
+            self._dismiss_silent(now)
+        return not self.server.workers and self.server.known >= self._terms.workers
+
+    def _connect(self, call: CallOfWorker) -> None:
+        """Open the flows of a worker that calls, instead of those that it had."""
+        before = self._lines.pop(call.worker, None)
+        if before is not None:
+            self._flows.mux.remove(before.receiver)
+            self._flows.mux.remove(before.sender)
+        line = _Line(
+            call.worker,
+            call.incarnation,
+            FlowReceiver(FlowConfig(call.up, call.worker)),
+            FlowSender(FlowConfig(call.down, call.worker)),
+            time.monotonic(),
+        )
+        self._lines[call.worker] = line
+        for flow in (line.receiver, line.sender):
+            self._flows.mux.add(flow, Address(call.ip, call.port))
+
+    def _react(self) -> None:
+        """Take what has come, and send what follows."""
+        now = time.monotonic()
+        for line in list(self._lines.values()):
+            for delivery in line.receiver.deliveries():
+                line.heard = self._silent_since[line.worker] = now
+                try:
+                    message = FromWorker.decode(delivery.values.view(np.uint32))
+                except MessageError as error:
+                    log.warning("server %d, worker %d: %s", self.index, line.worker, error)
+                    continue
+                if message.worker != line.worker:
+                    log.warning("worker %d speaks as worker %d: not heard", line.worker, message.worker)
+                    continue
+                self._send(self.server.handle(message))
+            line.sender.settlements()
+
+    def _send(self, messages: Sequence[FromServer]) -> None:
+        for message in messages:
+            line = self._lines.get(message.worker)
+            if line is not None and line.incarnation == message.incarnation:
+                line.sender.submit(message.encode().view(np.float32))
+
+    def _dismiss_silent(self, now: float) -> None:
+        """Take out workers that were silent for too long, so that nobody waits for them."""
+        for worker in self.server.workers:
+            silent = now - self._silent_since.setdefault(worker, now)
+            if silent > self._terms.silence_s:
+                log.warning(
+                    "server %d: worker %d said nothing for %.0f s and is taken out",
+                    self.index,
+                    worker,
+                    silent,
+                )
+                self._send(self.server.dismiss(worker))
+
+
+def _open(folder: Path, terms: Terms, index: int) -> Journal:
+    """Open a server's folder, which is of one job only."""
+    journal = Journal(folder)
+    said, file = terms.to_json(), folder / "terms.json"
+    if not file.exists():
+        file.write_text(said)
+    elif file.read_text() != said:
+        journal.close()
+        raise JournalError(
+            f"{folder} holds server {index}'s state of a job with other terms: give this job a folder of "
+            "its own"
+        )
+    return journal

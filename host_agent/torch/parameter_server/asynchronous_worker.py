@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's side of Parameter Flow: pushes by flows, updates as they come, servers that die and come back.
+
+A thread of its own moves packets, whatever the training does. It only carries: the model changes where the
+training asks for it, in ``step``.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+import numpy as np
+from torch import Tensor
+from torch._C._distributed_c10d import Store
+
+from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, new_flow_id
+from weir.host_agent.flows.frames import Address
+from weir.host_agent.flows.udp import UdpFlows
+from weir.host_agent.parameter_server.clocks import parse_consistency
+from weir.host_agent.parameter_server.messages import FromServer, FromWorker
+from weir.host_agent.parameter_server.residual import Residual
+from weir.host_agent.parameter_server.terms import Terms
+from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
+from weir.host_agent.parameter_server.value_filter import parse_filter
+from weir.host_agent.torch.connection import GroupBrokenError
+from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place
+
+MOST_UNAPPLIED: Final = 1
+"""Pushes of its own that a worker's step may begin without. The next step hides the round trip of one; with
+more, momentum makes training diverge where steps are shorter than round trips.
+"""
+
+_LOOK_S: Final = 0.1
+_PATIENCE_S: Final = 0.5
+"""Silence of a server from which something is awaited, after which it is looked for, and asked again."""
+
+
+@dataclass
+class FlowTraffic:
+    """Bytes, headers from Ethernet up included, and packets that this worker has sent and received."""
+
+    sent_packets: int = 0
+    sent_bytes: int = 0
+    payload_sent: int = 0
+    payload_received: int = 0
+
+
+@dataclass
+class _Line:
+    """This worker's dealings with one server."""
+
+    index: int
+    worker: UpdateWorker
+    first: slice
+    place: Place | None = None
+    sender: FlowSender | None = None
+    receiver: FlowReceiver | None = None
+    inbox: deque[FromServer] = field(default_factory=deque)
+    outbox: deque[FromWorker] = field(default_factory=deque)
+    heard: float = 0.0
+    asked: float = 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Return whether a word of the server is due."""
+        return not self.worker.ready or not self.worker.settled or not self.worker.may_step
+
+
+class AsynchronousSession:
+    """One worker's flows to all servers of a job whose terms say "async" or "ssp:S".
+
+    Args:
+        store: of ``open_store``.
+        terms: of the job.
+        rank: of this worker.
+        model: flat float32 on the CPU, in the order of the shards: worker 0's is what everybody begins with,
+            and from then on it is what the servers have sent.
+        timeout: how long a server may be silent.
+
+    Raises:
+        GroupBrokenError: a server was silent for that long.
+    """
+
+    def __init__(self, store: Store, terms: Terms, rank: int, model: Tensor, timeout: timedelta) -> None:
+        self._meeting, self._terms, self._rank = Meeting(store), terms, rank
+        self._timeout_s = timeout.total_seconds()
+        self._said = ""
+        self.traffic = FlowTraffic()
+        words = model.numpy().view(np.uint32)
+        beginning = model.numpy().copy() if rank == 0 else None
+        rules = WorkerRules(
+            parse_consistency(terms.consistency),
+            parse_filter(terms.push_filter),
+            max(float(group["lr"]) for group in terms.optimizer.groups) or 1.0,
+        )
+        start, self._lines = time.time_ns(), list[_Line]()
+        self._beginnings: list[FromWorker] = []
+        for index in range(terms.servers):
+            pieces = terms.shards().of_server(index)
+            shard = slice(pieces[0].in_model.start, pieces[-1].in_model.stop)
+            held = Residual(shard.stop - shard.start)
+            worker = UpdateWorker(rank, start, words[shard], rules, held)
+            self._lines.append(_Line(index, worker, shard, heard=time.monotonic()))
+            if beginning is not None:
+                self._beginnings.append(worker.beginning(beginning[shard]))
+        self._change = threading.Condition()
+        self._error: Exception | None = None
+        self._stopping = False
+        self._flows = UdpFlows((self._meeting.own_ip, 0))
+        self._looked = 0.0
+        self._thread = threading.Thread(target=self._run, name="weir-flows")
+        self._thread.start()
+        try:
+            self._wait(lambda: all(line.worker.ready for line in self._lines))
+        except BaseException:
+            self.close(farewell=False)
+            raise
+
+    def step(self, gradient: Tensor, lr: float, settings: str) -> None:
+        """Push a gradient, take what has come, and wait until the next step may begin.
+
+        Args:
+            gradient: flat float32, of the whole model.
+            lr: learning rate of this step.
+            settings: the optimizer's groups as JSON.
+
+        Raises:
+            ValueError: the gradient is not finite; nothing was pushed.
+            RefusedError, GroupBrokenError: say what has become of a server.
+        """
+        values, news = gradient.numpy(), settings if settings != self._said else ""
+        if not np.isfinite(values).all():
+            raise ValueError(f"worker {self._rank}: the gradient of this step has infinities or NaN")
+        self._said = settings
+        with self._change:
+            for line in self._lines:
+                self._post(line, line.worker.push(values[line.first], lr, news))
+        self._flows.wake()
+        self._wait(
+            lambda: all(
+                line.worker.may_step and len(line.worker.unapplied()) <= MOST_UNAPPLIED
+                for line in self._lines
+            )
+        )
+
+    def finish(self) -> None:
+        """Bring the model to where the servers' is after every worker's last push. All workers call it."""
+        for point in ("pushed", "flushed"):
+            with self._change:
+                for line in self._lines:
+                    self._post(line, line.worker.flush())
+            self._flows.wake()
+            self._wait(lambda: all(line.worker.settled for line in self._lines))
+            if point == "pushed":
+                self._meeting_point(point)
+
+    def close(self, *, farewell: bool = True) -> None:
+        """Leave the servers, and end the thread. Closing twice is harmless."""
+        if not self._thread.is_alive() and self._stopping:
+            return
+        if farewell and self._error is None:
+            with self._change:
+                for line in self._lines:
+                    self._post(line, line.worker.leave())
+            self._flows.wake()
+            self._said_farewell(time.monotonic() + 2.0)
+        self._stopping = True
+        self._flows.wake()
+        self._thread.join()
+        self._flows.close()
+
+    # ------------------------------------------------------------------------- the training's thread
+
+    def _post(self, line: _Line, message: FromWorker) -> None:
+        self.traffic.payload_sent += 4 * message.payload.size
+        line.outbox.append(message)
+
+    def _wait(self, enough: Callable[[], bool]) -> None:
+        """Take what comes until it is enough."""
+        with self._change:
+            while True:
+                if self._error is not None:
+                    raise self._error
+                for line in self._lines:
+                    while line.inbox:
+                        message = line.inbox.popleft()
+                        self.traffic.payload_received += 4 * message.payload.size
+                        line.worker.on_message(message)
+                if enough():
+                    return
+                self._change.wait(_LOOK_S)
+                self._check_silence()
+
+    def _check_silence(self) -> None:
+        for line in self._lines:
+            silent = time.monotonic() - line.heard
+            if line.waits and silent > self._timeout_s:
+                where = "was never found" if line.place is None else f"at {line.place.ip}:{line.place.port}"
+                raise GroupBrokenError(
+                    f"worker {self._rank}: parameter server {line.index}, {where}, has said nothing for "
+                    f"{silent:.0f} s: start it again with its state, or start the job anew"
+                )
+
+    def _meeting_point(self, where: str) -> None:
+        """Wait until all workers are here."""
+        deadline = time.monotonic() + self._timeout_s
+        with self._change:
+            self._meeting.arrive(where)
+        while True:
+            with self._change:
+                here = self._meeting.arrived(where)
+            if here >= self._terms.workers:
+                return
+            if time.monotonic() > deadline:
+                raise GroupBrokenError(
+                    f"{self._terms.workers - here} workers did not come to the end of training"
+                )
+            time.sleep(_LOOK_S)
+
+    def _said_farewell(self, deadline: float) -> None:
+        """Wait until the servers have what was sent."""
+        while time.monotonic() < deadline:
+            with self._change:
+                if all(not line.outbox and (not line.sender or line.sender.idle) for line in self._lines):
+                    return
+            time.sleep(0.01)
+
+    # -------------------------------------------------------------------------- the packets' thread
+
+    def _run(self) -> None:
+        try:
+            self._flows.drive(self._turn, float("inf"), react=self._arrived)
+        except Exception as error:
+            with self._change:
+                self._error = error
+                self._change.notify_all()
+
+    def _turn(self) -> bool:
+        """Send what is to be sent, look after servers that are silent; return whether it is over."""
+        with self._change:
+            now = time.monotonic()
+            if now - self._looked >= _LOOK_S:
+                self._looked = now
+                for line in self._lines:
+                    self._look_after(line, now)
+            for line in self._lines:
+                while line.sender is not None and line.outbox:
+                    self._submit(line, line.outbox.popleft())
+                if line.sender is not None:
+                    line.sender.settlements()
+            self.traffic.sent_packets = sum(
+                line.sender.counts.packets for line in self._lines if line.sender is not None
+            )
+        return self._stopping
+
+    def _look_after(self, line: _Line, now: float) -> None:
+        """Find a server that is silent, and ask it for what is due; say now and then that we are here."""
+        silent = now - max(line.heard, line.asked)
+        if line.place is None or (line.waits and silent > _PATIENCE_S):
+            place = self._meeting.find(line.index)
+            if place is not None and place != line.place:
+                self._call(line, place)
+        if line.sender is None:
+            return
+        if (line.waits and silent > _PATIENCE_S) or silent > self._terms.silence_s / 4:
+            line.asked = now
+            joined = line.worker.made is not None
+            self._submit(line, line.worker.alive() if joined else line.worker.hello())
+
+    def _call(self, line: _Line, place: Place) -> None:
+        """Open flows to a server, give it all that it may lack, and ask it for what is lacking here."""
+        for flow in (line.sender, line.receiver):
+            if flow is not None:
+                self._flows.mux.remove(flow)
+        up, down = new_flow_id(), new_flow_id()
+        line.place = place
+        line.sender, line.receiver = (
+            FlowSender(FlowConfig(up, self._rank)),
+            FlowReceiver(FlowConfig(down, self._rank)),
+        )
+        for flow in (line.sender, line.receiver):
+            self._flows.mux.add(flow, Address(place.ip, place.port))
+        ip, port = self._flows.address
+        incarnation = line.worker.incarnation
+        self._meeting.call(line.index, CallOfWorker(self._rank, incarnation, ip, port, up, down))
+        line.asked = time.monotonic()
+        line.outbox.clear()
+        if self._beginnings and not line.worker.ready:
+            self._submit(line, self._beginnings[line.index])
+        self._submit(line, line.worker.hello())
+        for push in line.worker.unapplied():
+            self._submit(line, push)
+
+    def _submit(self, line: _Line, message: FromWorker) -> None:
+        assert line.sender is not None, "connected"
+        line.sender.submit(message.encode().view(np.float32))
+
+    def _arrived(self) -> None:
+        with self._change:
+            for line in self._lines:
+                for delivery in line.receiver.deliveries() if line.receiver is not None else ():
+                    line.heard = time.monotonic()
+                    line.inbox.append(FromServer.decode(delivery.values.view(np.uint32)))
+            self._change.notify_all()

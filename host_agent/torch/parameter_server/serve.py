@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server that a job's terms ask for."""
+
+from datetime import timedelta
+from pathlib import Path
+
+from torch._C._distributed_c10d import Store
+
+from weir.host_agent.torch.parameter_server.asynchronous_server import AsynchronousServer
+from weir.host_agent.torch.parameter_server.server import Server
+from weir.host_agent.torch.parameter_server.team import TIMEOUT, await_terms
+
+
+def make_server(
+    store: Store, index: int, timeout: timedelta = TIMEOUT, state: Path | None = None
+) -> Server | AsynchronousServer:
+    """Wait for worker 0 to say the terms, and return the server, whose ``run`` serves until the job's end.
+
+    state: folder for what an asynchronous server must not forget; a synchronous one has none.
+
+    Raises:
+        ValueError: the job has not so many servers.
+        RendezvousError, AgentError, JournalError: each says what is missing.
+    """
+    terms = await_terms(store, timeout)
+    if index >= terms.servers:
+        raise ValueError(f"server {index}: the workers wait for {terms.servers}, from 0")
+    if terms.consistency == "sync":
+        return Server(store, index, timeout)
+    return AsynchronousServer(store, terms, index, timeout, state)

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameter Flow in real processes: asynchronous and stale-synchronous; servers killed, workers stopped."""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import weir.torch
+from tests.host_agent.torch.teams import Job
+from tests.host_agent.torch.test_parameter_server import OPTIMIZERS, backward, batch, flat, make_model
+
+WORKERS, SERVERS = 2, 2
+KILLS = int(os.environ.get("WEIR_KILLS", "3"))
+
+
+def loss_of(model: nn.Module) -> float:
+    inputs, targets = (torch.cat(part) for part in zip(*(batch(step, 99) for step in range(30)), strict=True))
+    with torch.no_grad():
+        return float(nn.functional.cross_entropy(model(inputs), targets))
+
+
+def train(
+    rank: int, steps: int, pause_s: float, name: str, options: dict[str, Any]
+) -> tuple[Tensor, float, int]:
+    """Return the parameters at the end, their loss, and the greatest staleness that a step began with."""
+    model = make_model()
+    if rank:
+        nn.init.zeros_(model[0].weight)  # everybody begins with worker 0's
+    optimizer = OPTIMIZERS[name](model.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 100, 0.5)
+    staleness = 0
+    with weir.torch.ParameterServer(model, optimizer, servers=SERVERS, **options) as server:
+        for step in range(steps):
+            optimizer.zero_grad()
+            backward(model, [batch(step, rank)])
+            assert server._session is not None
+            staleness = max(staleness, *(step - line.worker.floor for line in server._session._lines))
+            server.step()
+            schedule.step()
+            time.sleep(pause_s)
+        server.finish()
+    return flat(model), loss_of(model), staleness
+
+
+def outcomes(
+    steps: int,
+    options: dict[str, Any],
+    *,
+    name: str = "momentum",
+    pause_s: float = 0.0,
+    meanwhile: Callable[[Job], None] = lambda job: None,
+) -> tuple[list[Tensor], list[float], list[int]]:
+    with Job(WORKERS, SERVERS, train, steps, pause_s, name, options) as job:
+        meanwhile(job)
+        found = job.results()[:WORKERS]
+    models, losses, staleness = zip(*found, strict=True)
+    return list(models), list(losses), list(staleness)
+
+
+@pytest.mark.parametrize("name", ["momentum", "adam"])
+@pytest.mark.parametrize("consistency", ["async", "ssp:2"])
+def test_training_converges_and_ends_alike(consistency: str, name: str) -> None:
+    options = {"consistency": consistency, "push_filter": "1e-3:sqrt", "pull_filter": "1e-3:sqrt"}
+    models, losses, staleness = outcomes(200, options, name=name)
+    assert torch.equal(models[0], models[1]), "bit for bit"
+    assert max(losses) < 0.6 * loss_of(make_model())
+    if consistency == "ssp:2":
+        assert max(staleness) <= 2
+
+
+@pytest.mark.parametrize("consistency", ["async", "ssp:3"])
+def test_servers_that_are_killed_come_back(consistency: str) -> None:
+    moments = random.Random(int(os.environ.get("WEIR_SEED", "1")))
+
+    def kill(job: Job) -> None:
+        """A server that had forgotten a push would be told so by the worker that knows of it, or stop it."""
+        for number in range(KILLS):
+            time.sleep(moments.uniform(0.3, 1.5))
+            job.kill_and_restart(WORKERS + number % SERVERS)
+
+    options = {"consistency": consistency, "push_filter": "1e-3:sqrt", "pull_filter": "1e-3:sqrt"}
+    models, losses, staleness = outcomes(50 * KILLS, options, pause_s=0.03, meanwhile=kill)
+    assert torch.equal(models[0], models[1])
+    assert max(losses) < 0.6 * loss_of(make_model())
+    if consistency == "ssp:3":
+        assert max(staleness) <= 3
+
+
+@pytest.mark.parametrize("consistency", ["async", "ssp:3"])
+def test_a_worker_that_is_stopped_goes_on(consistency: str) -> None:
+    def stop(job: Job) -> None:
+        time.sleep(1.0)
+        process = job.processes[1].pid
+        os.kill(process, signal.SIGSTOP)
+        time.sleep(3.0)
+        os.kill(process, signal.SIGCONT)
+
+    models, _, staleness = outcomes(100, {"consistency": consistency}, pause_s=0.02, meanwhile=stop)
+    assert torch.equal(models[0], models[1])
+    if consistency == "ssp:3":
+        assert max(staleness) <= 3
+
+
+def leave_early(rank: int) -> str:
+    model = make_model()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    server = weir.torch.ParameterServer(model, optimizer, consistency="ssp:1", silence_s=3.0)
+    if rank:
+        os._exit(1)
+    for step in range(20):
+        optimizer.zero_grad()
+        backward(model, [batch(step, rank)])
+        server.step()
+    server.close()
+    return "went on"
+
+
+def test_a_dead_worker_is_taken_out() -> None:
+    with Job(2, 1, leave_early) as job:
+        assert job.outcomes([0, 2]) == ["went on", None]
