@@ -2,7 +2,7 @@
 """``weir bench``: Weir beside its peers, in one run, on the same links."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 from typer.core import TyperGroup
@@ -284,6 +284,46 @@ def overlap(
         for name, milliseconds in zip(models, device or [0.0] * len(models), strict=True)
     ]
     run(specs, workers, rate or ["200mbit"])
+
+
+@app.command("ps-filter")
+def ps_filter(
+    model: Annotated[str, typer.Option(help="mlp, cnn or lm.")] = "mlp",
+    workers: Workers = 4,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training data.")] = 10,
+    thresholds: Annotated[
+        str, typer.Option(help="Thresholds of the first step, in units of the parameters, comma-separated.")
+    ] = "0.0003,0.001,0.003,0.01",
+    schedules: Annotated[
+        str, typer.Option(help="Of constant, lr, sqrt, cbrt and rootA (such as root4), comma-separated.")
+    ] = "constant,lr,sqrt,cbrt",
+    block: Annotated[
+        int, typer.Option(help="Elements that the filter sends or holds together, 1 to 256, a power of two.")
+    ] = 1,
+    momentum: Annotated[
+        float,
+        typer.Option(min=0, max=0.99, help="Momentum on the workers, whose buffer is then their residual."),
+    ] = 0.0,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each kind.")] = 3,
+) -> None:
+    """Count data and accuracy of Parameter Flow by threshold and schedule of its filter, by direction."""
+    _begin("ps-filter", "training with parameter servers")
+    from weir.bench.ps_filter import Setting, run
+    from weir.host_agent.parameter_server.value_filter import FilterRule
+    from weir.train.config import PRESETS
+
+    known = [name for name in PRESETS if name != "resnet18"]
+    if model not in known:
+        raise typer.BadParameter(f"--model {model} is not one of {', '.join(known)}")
+    try:
+        rules = [
+            FilterRule(threshold, schedule.strip(), block)
+            for schedule in schedules.split(",")
+            for threshold in _numbers(float, thresholds, "--thresholds", 0, 1000)
+        ]
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    run(Setting(cast("Model", model), workers, epochs, momentum), rules, seeds)
 
 
 @app.command()

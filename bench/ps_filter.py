@@ -54,7 +54,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Setting:
-    """What all runs have in common. momentum: of workers, whose buffer is their residual; 0: none."""
+    """The settings of all runs. momentum: of workers, whose buffer is their residual; 0: none."""
 
     model: Model
     workers: int
@@ -138,18 +138,15 @@ def _turns(
     return found
 
 
-def run(
-    setting: Setting, thresholds: Sequence[float], schedules: Sequence[str], block: int, seeds: int
-) -> None:
-    """Train and print: a row per schedule and threshold, against the same runs without a filter."""
+def run(setting: Setting, rules: Sequence[FilterRule], seeds: int) -> None:
+    """Train and print: a row per filter, against the same runs without one."""
+    torch.set_num_threads(1)
     console.print("no filter ...")
     plain = [train(setting, FilterRule(), seed) for seed in range(1, seeds + 1)]
     rows = [_row("none", plain, plain)]
-    for schedule in schedules:
-        for threshold in thresholds:
-            rule = FilterRule(threshold, schedule, block)
-            console.print(f"{rule} ...")
-            rows.append(_row(str(rule), plain, [train(setting, rule, seed) for seed in range(1, seeds + 1)]))
+    for rule in rules:
+        console.print(f"{rule} ...")
+        rows.append(_row(str(rule), plain, [train(setting, rule, seed) for seed in range(1, seeds + 1)]))
     what = f"momentum {setting.momentum:g} on the workers" if setting.momentum else "SGD on the server"
     show(
         f"Parameter Flow, {setting.model}, {setting.workers} asynchronous workers, {setting.epochs} epochs, "
