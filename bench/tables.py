@@ -20,7 +20,7 @@ from weir.bench.tables_plot import draw
 from weir.child import tied
 from weir.native.scratch import scratch_folder
 from weir.p4src import PROGRAM
-from weir.softswitch.codegen.layout import storage_bits
+from weir.softswitch.codegen.widths import storage_bits
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.state.entry import Entry
 from weir.softswitch.switch import Switch

@@ -78,7 +78,7 @@ control Admission(in headers_t hdr, inout metadata_t meta, in standard_metadata_
             // The second test keeps registers safe from an entry that promises slots which do not exist.
             if (hdr.weir.slot >= meta.slot_count || meta.slot_base + (bit<32>)hdr.weir.slot >= SLOTS) {
                 meta.event = EVENT_DROP_SLOT_RANGE;
-            } else if (!meta.from_parent && hdr.weir.kind != TYPE_CONTRIBUTION
+            } else if (hdr.weir.kind != TYPE_CONTRIBUTION && !meta.from_parent
                     && !(meta.from_rack && hdr.weir.kind == TYPE_RESULT)) {
                 meta.event = EVENT_DROP_NOT_A_CONTRIBUTION;
             }

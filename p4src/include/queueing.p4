@@ -130,8 +130,8 @@ control Marking(inout headers_t hdr, in metadata_t meta, in standard_metadata_t 
     }
 
     apply {
-        if (hdr.ipv4.isValid() && hdr.ipv4.ecn != NOT_ECT && hdr.ipv4.ecn != CE
-                && standard_metadata.enq_qdepth >= (bit<19>)meta.mark_at) {
+        if (standard_metadata.enq_qdepth >= (bit<19>)meta.mark_at
+                && hdr.ipv4.isValid() && hdr.ipv4.ecn != NOT_ECT && hdr.ipv4.ecn != CE) {
             mark();
             treatments.count(TREATMENT_MARKED << 3 | (bit<32>)meta.queue);
         }

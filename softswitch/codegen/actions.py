@@ -7,7 +7,7 @@ from dataclasses import replace
 from weir.softswitch.codegen.expressions import Compiler
 from weir.softswitch.codegen.ifconvert import if_convert
 from weir.softswitch.codegen.keys import arg_words
-from weir.softswitch.codegen.layout import LOCAL, Layout, c_type, storage_bits
+from weir.softswitch.codegen.layout import LOCAL, Layout
 from weir.softswitch.codegen.locals import Renamer
 from weir.softswitch.codegen.loops import LoopWriter
 from weir.softswitch.codegen.reroll import Item, Loop, Reroller
@@ -20,6 +20,7 @@ from weir.softswitch.codegen.usage import (
     storage_changed,
     with_destination,
 )
+from weir.softswitch.codegen.widths import c_type, storage_bits
 from weir.softswitch.program.ir import Expr, FieldRef, Jump, ShiftStack, can_fail
 from weir.softswitch.program.types import Action, Param
 

@@ -144,8 +144,9 @@ def _sum_function(layout: Layout, number: int, calculation: Calculation) -> str:
     for header, run in _runs(calculation.inputs):
         adds = " ".join(_word_sums(_bits(layout, run)))
         lines.append(f"if ({layout.valid(header)}) {{ {adds} }}" if header else adds)
-    lines += ["sum = (sum & 0xffffffff) + (sum >> 32);", "sum = (sum & 0xffff) + (sum >> 16);"]
-    lines += ["sum = (sum & 0xffff) + (sum >> 16);", "return (uint16_t)~((sum & 0xffff) + (sum >> 16));"]
+    # A word and itself with its halves exchanged add up to their sum, with its carry, in the upper half.
+    lines.append("const uint32_t half = (uint32_t)((sum + (sum << 32 | sum >> 32)) >> 32);")
+    lines.append("return (uint16_t)~((half + (half << 16 | half >> 16)) >> 16);")
     body = "\n".join(f"    {line}" for line in lines)
     head = f"SW_INLINE uint64_t calculation_{number}(sw_state *s, const phv *p, const state *m)"
     return f"// {calculation.name}\n{head} {{\n    (void)s, (void)p, (void)m;\n{body}\n}}\n"

@@ -9,9 +9,10 @@ type that its interval fits). Beyond 128 bits that type is `sw_wide` (`codegen.w
 
 from collections.abc import Callable
 
-from weir.softswitch.codegen.layout import Layout, storage_bits
+from weir.softswitch.codegen.layout import Layout
 from weir.softswitch.codegen.ranges import Interval, Ranges, of_width
 from weir.softswitch.codegen.wide import WIDE, WideCompiler, extended, wide_literal
+from weir.softswitch.codegen.widths import storage_bits
 from weir.softswitch.program.errors import UnsupportedConstruct
 from weir.softswitch.program.ir import (
     Binary,
@@ -397,7 +398,7 @@ class Compiler:
     def cell(self, name: str, at: str) -> str:
         """Return the C text of the value of register cell `at` (C text), which is in range."""
         bits = self.layout.program.registers[name].bits
-        text = f"{register_array(self.layout, name)}[{at}]"
+        text = register_cell(self.layout, name, at)
         return self._wide.field(text, bits, False) if bits > 128 else text
 
     def cell_of_width(self, name: str, at: str, bits: int) -> str:
@@ -445,8 +446,18 @@ class Compiler:
         return "(" + " && ".join([*tests, f"sw_same_number({x}.b, {x}.n, {y}.b, {y}.n)"]) + ")"
 
 
+def register_cell(layout: Layout, name: str, at: str) -> str:
+    """Return the C lvalue of register cell `at` (C text), which is in range."""
+    record = layout.records.get(name)
+    if record is None:
+        return f"{register_array(layout, name)}[{at}]"
+    member = record.member(layout.program.registers[name])
+    return f"(({record.name} *)s->registers[{record.number}])[{at}].{member}"
+
+
 def register_array(layout: Layout, name: str) -> str:
-    """Return the C text of a register's cells (a pointer of their own type)."""
+    """Return the C text of the cells of a register that is in no record (a pointer of their own type)."""
+    assert name not in layout.records, name
     number = list(layout.program.registers).index(name)
     kind = storage_bits(layout.program.registers[name].bits)
     if kind > 128:

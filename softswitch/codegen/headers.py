@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from weir.softswitch.codegen.layout import Layout, c_type, storage_bits
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.widths import c_type, storage_bits
 from weir.softswitch.program.types import HeaderType
 
 

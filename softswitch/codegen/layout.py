@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from weir.softswitch.codegen.members import Member, Word, members, words
+from weir.softswitch.codegen.records import records
+from weir.softswitch.codegen.widths import c_type, storage_bits
 from weir.softswitch.program.ir import FieldRef
 from weir.softswitch.program.types import FieldType, HeaderType, Program
 
@@ -45,16 +47,6 @@ class Slot:
     def storage(self) -> int:
         """Return width of the C type in bits."""
         return storage_bits(self.bits)
-
-
-def storage_bits(bits: int) -> int:
-    """Return the narrowest C width that holds `bits` bits; beyond 128, whole bytes in an array."""
-    return next((width for width in (8, 16, 32, 64, 128) if bits <= width), (bits + 7) // 8 * 8)
-
-
-def c_type(storage: int) -> str:
-    """Return the unsigned C type of a storage width."""
-    return "sw_u128" if storage == 128 else f"uint{storage}_t"
 
 
 def is_temporary(ref: object) -> bool:
@@ -91,6 +83,7 @@ class Layout:
 
     def __init__(self, program: Program, used: Collection[FieldRef]) -> None:
         self.program = program
+        self.records = records(program)
         self._names = Names()
         self._type_names = Names()
         self._used = used

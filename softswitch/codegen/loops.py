@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from weir.softswitch.codegen.expressions import Compiler, literal, machine_bits, register_array, unsigned
-from weir.softswitch.codegen.layout import LOCAL, Layout, c_type, storage_bits
+from weir.softswitch.codegen.layout import LOCAL, Layout
 from weir.softswitch.codegen.reroll import Loop, Stepping
 from weir.softswitch.codegen.statements import StatementWriter
 from weir.softswitch.codegen.usage import (
@@ -25,6 +25,7 @@ from weir.softswitch.codegen.usage import (
     walk,
     with_destination,
 )
+from weir.softswitch.codegen.widths import c_type, storage_bits
 from weir.softswitch.program.ir import (
     Binary,
     Const,

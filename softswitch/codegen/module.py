@@ -19,17 +19,18 @@ from weir.softswitch.codegen.exposure import forget_functions
 from weir.softswitch.codegen.header_statements import shift_function
 from weir.softswitch.codegen.headers import header_functions
 from weir.softswitch.codegen.keys import arg_word_count, entry_words, key_layout
-from weir.softswitch.codegen.layout import Layout, storage_bits
+from weir.softswitch.codegen.layout import Layout
 from weir.softswitch.codegen.locals import private_fields
 from weir.softswitch.codegen.parser import ParserWriter
 from weir.softswitch.codegen.pipeline import PipelineWriter
 from weir.softswitch.codegen.tracepoints import Tracepoints
 from weir.softswitch.codegen.traffic import TrafficWriter
 from weir.softswitch.codegen.usage import outside_actions, pipeline_actions, statement_fields
+from weir.softswitch.codegen.widths import storage_bits
 from weir.softswitch.program.calculations import Calculation, CrcParameters
 from weir.softswitch.program.errors import ProgramError, UnsupportedConstruct
 from weir.softswitch.program.ir import FieldRef
-from weir.softswitch.program.types import Action, MatchKind, Program
+from weir.softswitch.program.types import Action, MatchKind, Program, Register
 
 _KINDS = {
     MatchKind.EXACT: "SW_EXACT",
@@ -70,6 +71,7 @@ def _generate(program: Program, trace: bool) -> str:
     body = [
         *([tracepoints.declaration()] if trace else []),
         layout.declarations(),
+        *(record.declaration() for record in dict.fromkeys(layout.records.values())),
         *(each for kind in layout.packet_types() for each in header_functions(layout, kind)),
         *(
             calculation_function(layout, number, calculation)
@@ -167,17 +169,14 @@ def _description(layout: Layout) -> str:
         f"{{{_quote(name)}, {arg_word_count(list(program.profile_actions(name).values()))}}}"
         for name in program.action_profiles
     ]
-    registers = [
-        f"{{{_quote(each.name)}, {each.size}u, {storage_bits(each.bits) // 8}}}"
-        for each in program.registers.values()
-    ]
+    registers = [_register(layout, number, each) for number, each in enumerate(program.registers.values())]
     counters = [f"{{{_quote(each.name)}, {each.size}u, 16}}" for each in program.counters.values()]
     meters = [f"{{{_quote(each.name)}, {each.size}u, sizeof(sw_meter)}}" for each in program.meters.values()]
     calculations = [_calculation(each) for each in program.stateful_calculations]
     return (
         f"static const sw_table_desc table_desc[] = {{{', '.join([*tables, '{0}'])}}};\n"
         f"static const sw_profile_desc profile_desc[] = {{{', '.join([*profiles, '{0}'])}}};\n"
-        f"static const sw_array_desc register_desc[] = {{{', '.join([*registers, '{0}'])}}};\n"
+        f"static const sw_register_desc register_desc[] = {{{', '.join([*registers, '{0}'])}}};\n"
         f"static const sw_array_desc counter_desc[] = {{{', '.join([*counters, '{0}'])}}};\n"
         f"static const sw_array_desc meter_desc[] = {{{', '.join([*meters, '{0}'])}}};\n"
         f"static const sw_calculation_desc calculation_desc[] = {{{', '.join([*calculations, '{0}'])}}};\n"
@@ -187,6 +186,16 @@ def _description(layout: Layout) -> str:
         "sizeof(queued), process, process_limited, depart, "
         f"{len(calculations)}, {len(program.assertions)}, calculation_desc}};\n"
     )
+
+
+def _register(layout: Layout, number: int, register: Register) -> str:
+    width = storage_bits(register.bits) // 8
+    record = layout.records.get(register.name)
+    place = f"{width}, {number}, 0"
+    if record is not None:
+        offset = f"offsetof({record.name}, {record.member(register)})"
+        place = f"sizeof({record.name}), {record.number}, {offset}"
+    return f"{{{_quote(register.name)}, {register.size}u, {width}, {place}}}"
 
 
 def _words(kind: str, there: bool) -> str:

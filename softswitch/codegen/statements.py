@@ -3,7 +3,7 @@
 
 from collections.abc import Callable
 
-from weir.softswitch.codegen.expressions import Compiler, literal, register_array
+from weir.softswitch.codegen.expressions import Compiler, literal, register_cell
 from weir.softswitch.codegen.header_statements import HeaderStatement, HeaderStatementWriter
 from weir.softswitch.codegen.layout import Layout, Slot, is_temporary
 from weir.softswitch.codegen.wide import extended
@@ -64,7 +64,7 @@ class StatementWriter:
             case RegisterWrite(name, index, value):
                 register = self._program.registers[name]
                 at = compiler.index(index)
-                cell = f"{register_array(self._layout, name)}[{at}]"
+                cell = register_cell(self._layout, name, at)
                 write = assignment(cell, compiler.stored(value, register.bits), register.bits)
                 return [f"if ({at} < {register.size}) {write}"]
             case CounterAdd(name, index):

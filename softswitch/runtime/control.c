@@ -122,7 +122,9 @@ static int allocate(sw_state *s)
         if (sw_table_init(&s->tables[i], &program->table[i]) != 0) return -1;
     for (uint32_t i = 0; i < program->profiles; i++) s->profiles[i].desc = &program->profile[i];
     for (uint32_t i = 0; i < program->registers; i++)
-        if ((s->registers[i] = cells(program->reg[i].size, program->reg[i].cell_bytes)) == NULL) return -1;
+        if (program->reg[i].base == i &&
+            (s->registers[i] = cells(program->reg[i].size, program->reg[i].stride)) == NULL)
+            return -1;
     for (uint32_t i = 0; i < program->counters; i++)
         if ((s->counters[i] = cells(program->counter[i].size + 1, sizeof(sw_cell))) == NULL) return -1;
     for (uint32_t i = 0; i < program->meters; i++)
@@ -431,12 +433,18 @@ void swc_set_counter(sw_switch *sw, uint32_t counter, uint64_t index, const sw_c
     unlock(sw);
 }
 
+static char *cell(const sw_state *s, uint32_t number, uint64_t index)
+{
+    const sw_register_desc *desc = &sw_generated.reg[number];
+    return (char *)s->registers[desc->base] + index * desc->stride + desc->offset;
+}
+
 // Register cells travel as `cell_bytes` bytes in the machine's own order.
 void swc_register(sw_switch *sw, uint32_t number, uint64_t index, void *out)
 {
     size_t bytes = sw_generated.reg[number].cell_bytes;
     lock(sw);
-    memcpy(out, (const char *)state(sw)->registers[number] + index * bytes, bytes);
+    memcpy(out, cell(state(sw), number, index), bytes);
     unlock(sw);
 }
 
@@ -444,7 +452,7 @@ void swc_set_register(sw_switch *sw, uint32_t number, uint64_t index, const void
 {
     size_t bytes = sw_generated.reg[number].cell_bytes;
     lock(sw);
-    memcpy((char *)state(sw)->registers[number] + index * bytes, value, bytes);
+    memcpy(cell(state(sw), number, index), value, bytes);
     unlock(sw);
 }
 

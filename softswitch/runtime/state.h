@@ -35,6 +35,14 @@ typedef struct {
     uint32_t cell_bytes;
 } sw_array_desc;
 
+// A register's cells lie `stride` bytes apart, the first one `offset` bytes into the memory of register `base`:
+// registers that are used together share theirs.
+typedef struct {
+    const char *name;
+    uint64_t size;
+    uint32_t cell_bytes, stride, base, offset;
+} sw_register_desc;
+
 // A parser value set: `count` members, each a value and a mask of `words` words, lowest word first.
 typedef struct {
     uint32_t count;
@@ -61,7 +69,7 @@ typedef struct sw_state {
     uint64_t now; // the last time that was told, in nanoseconds: kept where meters or idle times need it
     sw_table *tables;
     sw_profile *profiles;
-    void **registers;
+    void **registers; // memory; NULL of one that lies in another's
     sw_cell **counters;
     sw_meter **meters;
     sw_digests *digests; // NULL in a program without
@@ -79,7 +87,8 @@ typedef struct {
     uint32_t tables, profiles, registers, counters, meters, value_sets;
     const sw_table_desc *table;
     const sw_profile_desc *profile;
-    const sw_array_desc *reg, *counter, *meter;
+    const sw_register_desc *reg;
+    const sw_array_desc *counter, *meter;
     uint32_t digest_words;              // of a sample; 0 without digests
     size_t scratch_bytes, packet_bytes; // of a sw_packet with what the program keeps in it
     void (*process)(sw_switch *, uint32_t, const uint8_t *, uint32_t, uint64_t, sw_emit, void *);

@@ -3,7 +3,7 @@
 
 from typing import Protocol
 
-from weir.softswitch.codegen.layout import storage_bits
+from weir.softswitch.codegen.widths import storage_bits
 from weir.softswitch.errors import Code, ControlError
 from weir.softswitch.program.types import Counter, Register
 from weir.softswitch.runtime.bindings import NativeSwitch, exclusive
