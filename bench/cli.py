@@ -584,6 +584,35 @@ def spraying(
 
 
 @app.command()
+def incast(
+    depths: Annotated[
+        str, typer.Option(help="Packets that a switch queue holds, comma-separated.")
+    ] = "16,32,128",
+    kilobytes: Annotated[str, typer.Option(help="Sizes of a tensor in KiB.")] = "64,256,1024,4096",
+    workers: Annotated[str, typer.Option(help="Workers in four racks: multiples of 4.")] = "8,16,32",
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each contender.")] = 5,
+    tensors: Annotated[int, typer.Option(min=3, help="Tensors in a run, at most.")] = 20,
+    budget: Annotated[float, typer.Option(min=0, max=1, help="Share of lanes that may go missing.")] = 0.1,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
+    ] = None,
+) -> None:
+    """Simulate tensors pushed to servers and pulled at once by all workers, through short queues.
+
+    Sets DCTCP's streams beside Weir's flows, lossless and with a loss budget, in the same class.
+    """
+    from weir.bench.incast import measure
+    from weir.bench.tail_cases import Scenario
+
+    sizes = [1024 * size for size in _numbers(int, kilobytes, "--kilobytes", 3, 1 << 20)]
+    many = _numbers(int, workers, "--workers", 3, 256)
+    if any(number % 4 for number in many):
+        raise typer.BadParameter("--workers: multiples of 4, as there are four racks")
+    scenario = Scenario(tensors=tensors, budget=budget, others=0)
+    measure(_numbers(int, depths, "--depths", 0, 1 << 16), sizes, many, seeds, scenario, processes)
+
+
+@app.command()
 def tail(
     load: Annotated[
         list[float] | None,

@@ -138,7 +138,7 @@ class Pairs:
 
     def _flow(self, here: str, there: str, size: int, done: list[int]) -> None:
         self._number += 1
-        config = FlowConfig(self._number, initial_rto=2 * _MIN_RTO, min_rto=_MIN_RTO)
+        config = FlowConfig(self._number, initial_rto=2 * _MIN_RTO)
         sender, receiver = FlowSender(config), FlowReceiver(config)
         stations = self._network.stations
         self._hosts[here].add(sender, Address(stations[there].host.ip))

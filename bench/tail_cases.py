@@ -359,7 +359,6 @@ def _flows(
                 worker,
                 first_window=scenario.first_window,
                 initial_rto=2 * scenario.min_rto,
-                min_rto=scenario.min_rto,
             )
             for way in (0, 1)
         )

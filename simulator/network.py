@@ -287,7 +287,7 @@ class Network:
             return self._towards(name, by_ip[ip]).hex(":")
 
         address = Address(station.host.ip)
-        host = FlowHost(self.clock, address, station.host.mac, next_hop, station.send)
+        host = FlowHost(self.clock, address, station.host.mac, next_hop, station.send, station.serve)
         station.open(UDP, FLOW_PORT, host.receive)
         return host
 

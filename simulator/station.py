@@ -50,9 +50,9 @@ class Station:
         """Send a frame when its turn comes."""
         self._nic.send(frame)
 
-    def serve(self, source: Source) -> None:
-        """Let a source of best-effort frames send when the link is free."""
-        self._nic.serve(source)
+    def serve(self, source: Source, queue: int = 0) -> None:
+        """Let a source of frames send when the link is free, and its queue's turn has come."""
+        self._nic.serve(source, queue)
 
     def receive(self, frame: bytes) -> None:
         """Give a frame that arrived from the link to whoever has its port."""

@@ -23,11 +23,13 @@ class FlowConfig:
     worker: whose flow this is, whichever end sends.
     chunk_lanes: float32 values in a chunk, the same at both ends.
     open_tensors: how many tensors may be under way at once, the same at both ends: what a receiver remembers.
-    ack_every: packets of data after which the receiver says unasked what it has.
     max_lanes: longest tensor that the receiver makes room for.
     max_loss: greatest share of a tensor's lanes that the receiver lets any sender's budgets give up.
-    Timeouts in seconds, as host_agent.transport.TransportConfig has them; the minimum is smaller here, as all
-    that a timer does is to ask again. congestion: keep a window at all.
+    early_stop: the receiver takes a tensor for delivered as soon as its budgets allow what is missing, even
+    if that may be on its way still (MLT's rule); else only when nothing is.
+    Times in seconds. initial_rto, max_rto: how long to wait for an answer before a round trip was measured,
+    and at most. min_probe: by how much longer than a round trip, at least; all that a timer does is to ask.
+    congestion: keep a window at all.
     first_window: chunks under way before the first answer.
     """
 
@@ -35,11 +37,11 @@ class FlowConfig:
     worker: int = 0
     chunk_lanes: int = CHUNK_LANES
     open_tensors: int = 16
-    ack_every: int = 8
     max_lanes: int = 1 << 28
     max_loss: float = 1.0
+    early_stop: bool = False
     initial_rto: float = 0.05
-    min_rto: float = 0.01
+    min_probe: float = 0.0002
     max_rto: float = 1.0
     congestion: bool = True
     first_window: int = 32
@@ -51,17 +53,17 @@ class FlowConfig:
             raise ValueError(f"worker {self.worker} is not in 0..{FLOW_WORKERS - 1}")
         if not 1 <= self.chunk_lanes <= MAX_CHUNK_LANES:
             raise ValueError(f"a chunk has 1 to {MAX_CHUNK_LANES} lanes, not {self.chunk_lanes}")
-        for name in ("open_tensors", "ack_every", "max_lanes", "first_window"):
+        for name in ("open_tensors", "max_lanes", "first_window"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if self.max_lanes > 0xFFFFFFFF:
             raise ValueError(f"max_lanes {self.max_lanes}: a tensor has fewer than 2^32 lanes")
         if not 0.0 <= self.max_loss <= 1.0:
             raise ValueError(f"max_loss {self.max_loss} is no share from 0 to 1")
-        if not 0 < self.min_rto <= self.initial_rto <= self.max_rto:
+        if not 0 < self.min_probe <= self.initial_rto <= self.max_rto:
             raise ValueError(
-                "timeouts must satisfy 0 < min_rto <= initial_rto <= max_rto, not "
-                f"{self.min_rto}, {self.initial_rto}, {self.max_rto}"
+                "times must satisfy 0 < min_probe <= initial_rto <= max_rto, not "
+                f"{self.min_probe}, {self.initial_rto}, {self.max_rto}"
             )
 
     def chunks(self, lanes: int) -> int:

@@ -86,8 +86,8 @@ class InboundTensor:
         self._lanes = [0] * MAX_ACCOUNTS  # received, by account
         self._terms: Terms | None = None
         self._congested = False  # the latest chunk met congestion; so did all those not told yet
-        self._new = 0  # packets not told yet; _low, _high: first and last chunk among them that came
-        self._low, self._high = head.count, -1
+        self._low, self._high = head.count, -1  # first and last chunk not told yet that came
+        self._say_stop = False  # the final word is to be told
         self.stopped = False
         self.confirmed = False
 
@@ -102,30 +102,31 @@ class InboundTensor:
         if not chunk.trimmed and not self._fits(index, length):
             return FlowVerdict.BAD_LENGTH, []
         if self.stopped:
+            self._say_stop = not self.confirmed  # its sender may not have heard
             return FlowVerdict.LATE, []
         if self._received[index]:
+            self._note(index)
             return FlowVerdict.DUPLICATE, []
         if chunk.trimmed:
             self._trimmed.add(index)
             self._accounted[index] = True
-            return FlowVerdict.TRIMMED, self._count_one()
+            self._decide(final=False)
+            return FlowVerdict.TRIMMED, []
         answers = []
         if congested != self._congested:  # as DCTCP: one answer never is about both kinds
-            answers = self._tell_news()
+            answers = self.tell()
             self._congested = congested
         assert self._wire is not None
         self._wire[index * self._bytes : index * self._bytes + length] = chunk.data
         self._received[index] = self._accounted[index] = True
-        self._low, self._high = min(self._low, index), max(self._high, index)
+        self._note(index)
         self._trimmed.discard(index)
         self._left -= 1
         self._lanes[chunk.account] += length // 4
         if index == self.count - 1:
             self._last_bytes = length
-        if not self._left:
-            self.stopped = True
-            return FlowVerdict.ACCEPTED, answers
-        return FlowVerdict.ACCEPTED, answers + self._count_one()
+        self._decide(final=False)
+        return FlowVerdict.ACCEPTED, answers
 
     def on_probe(self, probe: Probe, congested: bool) -> tuple[FlowVerdict, list[bytes]]:
         """Answer a probe: with the final word if there is nothing to wait for, else with what arrived."""
@@ -140,15 +141,9 @@ class InboundTensor:
         congested |= self._congested
         told = self._tell_trimmed()
         self._forget_news()
-        if not self.stopped and probe.end == self.count:
-            # What has not come may still be on a slower path, unless the sender has waited.
-            self.stopped = (probe.final or bool(self._accounted.all())) and all(
-                total - came <= budget
-                for total, came, budget in zip(
-                    probe.terms.lanes, self._lanes, probe.terms.budgets, strict=False
-                )
-            )
+        self._decide(probe.final and probe.end == self.count)
         if self.stopped:
+            self._say_stop = False
             return FlowVerdict.ACCEPTED, list(self._final_word(probe.number, congested))
         first = min(probe.first, self.count - 1)
         for at in range(first, max(probe.end, first + 1), _SPAN):
@@ -208,15 +203,37 @@ class InboundTensor:
             return FlowVerdict.BEYOND_BOUND
         return None
 
-    def _count_one(self) -> list[bytes]:
-        self._new += 1
-        return self._tell_news() if self._new >= self._config.ack_every else []
+    def _note(self, index: int) -> None:
+        """Tell of a chunk soon."""
+        self._low, self._high = min(self._low, index), max(self._high, index)
 
-    def _tell_news(self) -> list[bytes]:
-        """Return bitmaps of what arrived since the last ones."""
-        if not self._new:
-            return []
+    def _decide(self, final: bool) -> None:
+        """Stop if nothing is on its way any more, and the terms allow what is missing."""
+        if self.stopped:
+            return
+        if self._left:
+            if self._terms is None or not (final or self._config.early_stop or self._accounted.all()):
+                return
+            terms = zip(self._terms.lanes, self._lanes, self._terms.budgets, strict=False)
+            if any(total - came > budget for total, came, budget in terms):
+                return
+        self.stopped = self._say_stop = True
+
+    @property
+    def has_news(self) -> bool:
+        """Return whether there is something to tell unasked."""
+        return self._say_stop or (not self.stopped and (self._high >= 0 or bool(self._trimmed)))
+
+    def tell(self) -> list[bytes]:
+        """Return what to tell of what arrived since the last time."""
+        if self.stopped:
+            if not self._say_stop:
+                return []
+            self._say_stop = False
+            return [*self._tell_trimmed(), *self._final_word(0, self._congested)]
         told = self._tell_trimmed()
+        if self._high < 0:
+            return told
         for at in range(self._low, self._high + 1, _SPAN):
             bits = self._received[at : min(at + _SPAN, self._high + 1)]
             told.append(Bitmap(self._head, 0, at, bits, self._congested).encode())
@@ -235,7 +252,7 @@ class InboundTensor:
         return told
 
     def _forget_news(self) -> None:
-        self._new, self._low, self._high = 0, self.count, -1
+        self._low, self._high = self.count, -1
 
     def _final_word(self, answers: int, congested: bool) -> Iterator[bytes]:
         if not self._left:

@@ -65,6 +65,11 @@ class FlowMux(Generic[Peer]):
         self.verdicts[verdict] += 1
         return verdict
 
+    def urgency(self, now: int) -> int | None:
+        """Return the class (DSCP without drop precedence) of the most urgent packet to send now."""
+        found = [flow.urgency(now) for flow, _ in self._flows.values()]
+        return max((one for one in found if one is not None), default=None)
+
     def next(self, now: int) -> Addressed[Peer] | None:
         """Return the most urgent packet to send now."""
         best, best_place = -1, -1

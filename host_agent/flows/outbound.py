@@ -24,8 +24,13 @@ from weir.host_agent.flows.config import FlowConfig
 from weir.host_agent.flows.verdict import FlowVerdict
 from weir.host_agent.transport.report import Account
 from weir.host_agent.transport.service_class import ServiceClass
+from weir.wire.definition import MAGNITUDE_CLASSES
 
 Floats = npt.NDArray[np.float32]
+
+EXPOSED: Final = 3
+"""How many times its budget of an account's lanes a switch may trim. What it trims beyond the budget is only
+sent again: where queues are short, that costs less than to drop what may not be trimmed."""
 
 _REMEMBERED: Final = 64
 """Probes whose answers still tell what is lost; older ones only tell what came."""
@@ -46,17 +51,17 @@ _UNSENT, _UNDER_WAY, _RECEIVED, _MISSING, _TO_RESEND = (int(state) for state in 
 
 @dataclass(frozen=True)
 class Progress:
-    """Chunks whose fate a packet made known, and those of them that met congestion."""
+    """Chunks whose fate a packet made known, those of them that met congestion, and how long one took."""
 
     settled: int = 0
     marked: int = 0
+    round_trip: int | None = None
 
 
 class OutboundTensor:
     """A tensor's chunks, from ``submit`` to the receiver's stop.
 
-    Of every account, reserved + missing <= budget always holds: chunks that may be lost are reserved for when
-    they are sent, and are refunded when the receiver has them.
+    Of every account, missing <= budget always holds; the receiver sees to it that no more is given up.
     """
 
     def __init__(self, config: FlowConfig, number: int, values: Floats, service: ServiceClass) -> None:
@@ -75,30 +80,33 @@ class OutboundTensor:
         np.add.at(totals, self._accounts, self._lanes)
         self.budgets = np.minimum(self.budgets, totals)
         self.terms = Terms(tuple(totals.tolist()), tuple(self.budgets.tolist()))
+        self.has_terms = bool(self.budgets.any())
         self.entered = self.account(np.ones(self.count, np.bool_))
 
         self._states = np.zeros(self.count, np.uint8)
-        self._epochs = np.zeros(self.count, np.uint32)  # probes sent before the chunk's latest copy
-        self._may_be_lost = np.zeros(self.count, np.bool_)  # sent so, once: reserved
+        self._sent = np.zeros(self.count, np.int64)  # time of the chunk's latest copy
+        self._order = np.zeros(self.count, np.int64)  # place of that copy among all packets of its kind
+        self._orders = 0
+        self._newest = [0, 0]  # by kind (first copies, repeats): the latest packet known to have arrived
+        self._newest_took = [0, 0]
+        self.reorder_at: int | None = None
+        self._droppable = _droppable(self._magnitudes, self._accounts, self._lanes, self.budgets, number)
         self._again = np.zeros(self.count, np.bool_)  # sent more than once
-        self._reserved, self._missing = np.zeros_like(self.budgets), np.zeros_like(self.budgets)
+        self._missing = np.zeros_like(self.budgets)
         self._next = self._low = 0  # first chunk never sent; first one not known to be received
         self._resend: deque[int] = deque()
         self._final = np.zeros(self.count, np.bool_)
         self._covered = np.zeros(self.count, np.bool_)  # of _final
 
         self.under_way = 0
+        self.least = 0  # shortest round trip of a chunk; 0 before the first
         self.probes = 0
         self.unanswered = 0  # number of the latest probe while its answer is not complete
         self._parts: set[int] = set()  # of that answer, by first chunk
-        self._recent: deque[tuple[int, int]] = deque()  # (number, time) of probes within the patience
-        self._old = 0  # chunks sent before the probe of this number can no longer be overtaken
-        self._old_then: dict[int, int] = {}  # the same as it was when each of the latest probes was sent
+        self._asked: dict[int, tuple[int, int, int]] = {}  # of the latest probes: place, time, kind
         self._sent_at = 0  # time of the latest chunk
-        self.probed_at = 0
-        self.sampled = False  # the latest probe gave a round trip
         self.began: int | None = None  # time of the first packet
-        self.unprobed = False  # a chunk was sent since the latest probe
+        self._undecided = False  # chunks were given up of which the receiver may not know
         self.ask_at_once = False  # an answer came without its data
         self.deadline: int | None = None
         self.timeouts_in_a_row = 0
@@ -126,30 +134,13 @@ class OutboundTensor:
         """Return whether the receiver has to say something before this can go on; else it waits for its
         turn.
         """
-        if self.under_way or self.unanswered:
-            return self.probes > 0
-        return not (self.unsent or self.to_resend)
-
-    def ask_again_at(self, patience: int) -> int | None:
-        """Return when to ask again although the latest probe was answered; None when there is nothing to ask.
-
-        Everything was sent, and the receiver does not stop: either chunks are on their way still, and those
-        that do not come within ``patience`` are lost, or it was asked too early.
-        """
-        if self.unsent or self.to_resend or self.unprobed or self.unanswered:
-            return None
-        return self._sent_at + patience if self.under_way else 0
+        return bool(self.under_way or self.unanswered) or not (self.unsent or self.to_resend)
 
     def send_next(self, now: int) -> Chunk:
-        """Return the next chunk never sent: it may be lost if its account has room for it."""
+        """Return the next chunk never sent."""
         index = self._next
         self._next += 1
-        account, lanes = self._accounts[index], self._lanes[index]
-        droppable = bool(self._reserved[account] + self._missing[account] + lanes <= self.budgets[account])
-        if droppable:
-            self._reserved[account] += lanes
-            self._may_be_lost[index] = True
-        return self._chunk(index, now, protected=not droppable)
+        return self._chunk(index, now, protected=not self._droppable[index])
 
     def send_again(self, now: int) -> Chunk:
         """Return the next lost chunk that its account cannot do without."""
@@ -158,21 +149,29 @@ class OutboundTensor:
         self.resent += 1
         return self._chunk(index, now, protected=True)
 
-    def ask(self, now: int, patience: int) -> Probe:
+    @property
+    def must_decide(self) -> bool:
+        """Return whether only the receiver's word is missing, and it may not know that it is its turn."""
+        return (
+            self._undecided
+            and not (self.under_way or self.unsent or self.to_resend)
+            and bool(self._missing.any())
+        )
+
+    def ask(self, now: int, patience: int, kind: int) -> Probe:
         """Return a probe about every chunk sent that is not known to have arrived.
 
-        patience: for how long a chunk may be on its way when what was sent after it has arrived.
+        patience: for how long a chunk may be on its way when what was sent after it has arrived. kind: whose
+        queue it waits in: 0, that of first copies; 1, that of repeats.
         """
         self.probes += 1
-        self.unanswered, self.probed_at = self.probes, now
-        while self._recent and now - self._recent[0][1] >= patience:
-            self._old = self._recent.popleft()[0]
-        self._recent.append((self.probes, now))
+        self.unanswered = self.probes
+        self._orders += 1
+        self._asked[self.probes] = self._orders, now, kind
+        self._asked.pop(self.probes - _REMEMBERED, None)
         waited = now - self._sent_at >= patience
-        self._old_then[self.probes] = self.probes if waited else self._old
-        self._old_then.pop(self.probes - _REMEMBERED, None)
         final = not self.unsent and (waited or not self.under_way)
-        self.unprobed = self.ask_at_once = self.sampled = False
+        self._undecided = self.ask_at_once = False
         states = self._states
         while self._low < self._next and states[self._low] == _RECEIVED:
             self._low += 1
@@ -185,7 +184,31 @@ class OutboundTensor:
         """Tell the receiver that its stop came."""
         return Stop(self._head, answers, 0, None)
 
-    def on_bitmap(self, packet: Bitmap) -> Progress | FlowVerdict:
+    def find_lost(self, now: int, reordering: int, patience: int) -> int:
+        """Take for lost what was sent well before something that has arrived; return how many chunks.
+
+        As RACK does (RFC 8985). Only packets of one kind take the same way: first copies and repeats wait in
+        different queues, so a repeat that arrived says something of first copies after ``patience`` only.
+        """
+        span = slice(self._low, self._next)
+        under_way = self._states[span] == _UNDER_WAY
+        self.reorder_at = None
+        if not under_way.any():
+            return 0
+        order, sent, kinds = self._order[span], self._sent[span], self._again[span].astype(np.intp)
+        newest, took = np.array(self._newest), np.array(self._newest_took)
+        never = np.iinfo(np.int64).max
+        due = np.where(order < newest[kinds], sent + took[kinds] + reordering, never)
+        other = np.where(order < newest[1 - kinds], sent + took[1 - kinds] + patience, never)
+        due = np.where(under_way, np.minimum(due, other), never)
+        lost = due <= now
+        rest = due[~lost]
+        if rest.size and (earliest := int(rest.min())) < never:
+            self.reorder_at = earliest
+        self._undecided |= bool(lost.any())
+        return self._lose(self._low + np.flatnonzero(lost))
+
+    def on_bitmap(self, packet: Bitmap, now: int) -> Progress | FlowVerdict:
         """Take in what the receiver has. Whatever its age, it can only tell more."""
         if packet.bits is None:
             self._ask_if_latest(packet.answers)
@@ -200,18 +223,18 @@ class OutboundTensor:
             count = self._lose(packet.first + np.flatnonzero(lost))
             self.trimmed += count
             return Progress(count, count)
-        settled = received = self._receive(packet.first + np.flatnonzero(packet.bits & (states != _RECEIVED)))
-        if packet.answers:
-            old = self._epochs[span] < self._old_then.get(packet.answers, 0)
-            lost = (self._states[span] == _UNDER_WAY) & old & ~packet.bits
-            settled += self._lose(packet.first + np.flatnonzero(lost))
-            if packet.answers == self.unanswered:
-                self._parts.discard(packet.first)
-                if not self._parts:
-                    self.unanswered = 0
-        return Progress(settled, received if packet.congested else 0)
+        received, took = self._receive(
+            packet.first + np.flatnonzero(packet.bits & (states != _RECEIVED)), now
+        )
+        if packet.answers and packet.answers == self.unanswered:
+            self._parts.discard(packet.first)
+            if not self._parts:
+                self.unanswered = 0
+                asked = self._on_answer(packet.answers, now)
+                took = asked if took is None else took
+        return Progress(received, received if packet.congested else 0, took)
 
-    def on_stop(self, packet: Stop) -> Progress | FlowVerdict:
+    def on_stop(self, packet: Stop, now: int) -> Progress | FlowVerdict:
         """Take in a part of the final word; see ``stopped``."""
         if packet.cut:
             self._ask_if_latest(packet.answers)
@@ -230,8 +253,8 @@ class OutboundTensor:
         if covered.all() and (self.missing(final) > self.budgets).any():
             return FlowVerdict.BEYOND_BOUND
         self._final, self._covered = final, covered
-        received = self._receive(first + np.flatnonzero(bits & (states != _RECEIVED)))
-        return Progress(received, received if packet.congested else 0)
+        received, took = self._receive(first + np.flatnonzero(bits & (states != _RECEIVED)), now)
+        return Progress(received, received if packet.congested else 0, took)
 
     @property
     def stopped(self) -> Bits | None:
@@ -261,9 +284,9 @@ class OutboundTensor:
 
     def _chunk(self, index: int, now: int, protected: bool) -> Chunk:
         self._states[index] = _UNDER_WAY
-        self._epochs[index] = self.probes
+        self._orders += 1
+        self._sent[index], self._order[index] = now, self._orders
         self.under_way += 1
-        self.unprobed = True
         self._sent_at = now
         head = self._head
         if magnitude := int(self._magnitudes[index]):
@@ -273,33 +296,44 @@ class OutboundTensor:
 
     def _ask_if_latest(self, answers: int) -> None:
         """Ask again at once, as an answer came without its data, unless a later question is under way."""
-        if answers and answers == self.probes:
+        if answers in {0, self.probes}:
             self.ask_at_once = True
 
-    def _receive(self, indexes: npt.NDArray[np.intp]) -> int:
-        """Refund what was reserved or missing for chunks that arrived; return how many were under way."""
-        under_way = 0
+    def _on_answer(self, number: int, now: int) -> int | None:
+        """Take in that a probe was answered; return how long that took if it waited as chunks do."""
+        place, then, kind = self._asked.get(number, (0, 0, 0))
+        if place > self._newest[kind]:
+            self._newest[kind], self._newest_took[kind] = place, now - then
+        return now - then if place and not kind else None
+
+    def _receive(self, indexes: npt.NDArray[np.intp], now: int) -> tuple[int, int | None]:
+        """Refund what was reserved or missing for chunks that arrived; return how many were under way, and
+        how long the last of them took that were sent once.
+        """
+        under_way, latest, took = 0, -1, None
         for index in indexes.tolist():
             state, account, lanes = self._states[index], self._accounts[index], self._lanes[index]
             if state == _UNDER_WAY:
                 under_way += 1
+                kind, order = int(self._again[index]), int(self._order[index])
+                elapsed = now - int(self._sent[index])
+                if order > self._newest[kind] and (not kind or elapsed >= self.least):
+                    self._newest[kind], self._newest_took[kind] = order, elapsed
+                if not kind and order > latest:
+                    latest, took = order, elapsed
             if state == _MISSING:
                 self._missing[account] -= lanes
-            elif self._may_be_lost[index]:
-                self._reserved[account] -= lanes
-                self._may_be_lost[index] = False
             self._states[index] = _RECEIVED
         self.under_way -= under_way
-        return under_way
+        if took is not None:
+            self.least = min(self.least, took) if self.least else took
+        return under_way, took
 
     def _lose(self, indexes: npt.NDArray[np.intp]) -> int:
         """Take chunks for lost: each is missing while its account has room, else it is sent again."""
         for index in indexes.tolist():
             account, lanes = self._accounts[index], self._lanes[index]
-            if self._may_be_lost[index]:
-                self._reserved[account] -= lanes
-                self._may_be_lost[index] = False
-            if self._reserved[account] + self._missing[account] + lanes <= self.budgets[account]:
+            if self._missing[account] + lanes <= self.budgets[account]:
                 self._missing[account] += lanes
                 self._states[index] = _MISSING
             else:
@@ -317,6 +351,35 @@ def _per_chunk(
     if given.size != count:
         raise ValueError(f"the service class has {given.size} {what}, and the tensor {count} chunks")
     return given.astype(dtype)
+
+
+def _droppable(
+    magnitudes: npt.NDArray[np.unsignedinteger],
+    accounts: npt.NDArray[np.unsignedinteger],
+    lanes: npt.NDArray[np.int64],
+    budgets: npt.NDArray[np.int64],
+    tensor: int,
+) -> Bits:
+    """Return which chunks a switch may trim: of every account ``EXPOSED`` times its budget, the smallest
+    magnitude classes first.
+
+    Of the class that fits in part, chunks at even distances, others with every tensor, lest the same values
+    always be those that are lost.
+    """
+    chosen = np.zeros(lanes.size, np.bool_)
+    for account in np.flatnonzero(budgets):
+        room = EXPOSED * int(budgets[account])
+        for magnitude in range(MAGNITUDE_CLASSES):
+            of_class = np.flatnonzero((accounts == account) & (magnitudes == magnitude))
+            size = int(lanes[of_class].sum())
+            if size > room:
+                fit = room // int(lanes[0])
+                places = (np.arange(fit) * of_class.size // max(fit, 1) + tensor) % of_class.size
+                chosen[of_class[places]] = True
+                break
+            chosen[of_class] = True
+            room -= size
+    return chosen
 
 
 def _budgets(service: ServiceClass, accounts: npt.NDArray[np.unsignedinteger]) -> npt.NDArray[np.int64]:

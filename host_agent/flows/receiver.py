@@ -50,6 +50,7 @@ class FlowReceiver:
         self._lowest = 1  # every tensor below is stopped
         self._answers: deque[bytes] = deque()
         self._deliveries: list[Delivery] = []
+        self._news: dict[int, InboundTensor] = {}
 
     def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> FlowVerdict:
         """Take in a UDP payload that came with this DSCP << 2 | ECN. A refused one only counts."""
@@ -72,12 +73,14 @@ class FlowReceiver:
         return None
 
     def urgency(self, now: int) -> int | None:
-        """Return the DSCP of the packet that would be sent next; None when there is none."""
-        return RELIABLE_DSCP if self._answers else None
+        """Return the class (DSCP without drop precedence) of the packet that would be sent next; None when
+        there is none.
+        """
+        return RELIABLE_DSCP >> 3 if self._has_answer() else None
 
     def next(self, now: int) -> Datagram | None:
         """Return the next answer to send now."""
-        if not self._answers:
+        if not self._has_answer():
             return None
         payload = self._answers.popleft()
         self.counts.packets += 1
@@ -93,6 +96,12 @@ class FlowReceiver:
     def settled(self) -> bool:
         """Return whether the sender has confirmed every tensor that it began: nothing is left to answer."""
         return all(tensor.confirmed for tensor in self._tensors.values()) and not self._answers
+
+    def _has_answer(self) -> bool:
+        """Tell the news there are, now that they can go out: packets that came together get one answer."""
+        while self._news and not self._answers:
+            self._answers += self._news.popitem()[1].tell()
+        return bool(self._answers)
 
     def _take_in(self, packet: FlowPacket, congested: bool) -> FlowVerdict:
         head = packet.head
@@ -125,6 +134,8 @@ class FlowReceiver:
             verdict, answers = tensor.on_probe(packet, congested)
         if verdict.refused:
             return verdict
+        if tensor.has_news:
+            self._news[head.tensor] = tensor
         self._keep(head, tensor)
         self._answers += answers
         if tensor.stopped and not tensor.delivered:

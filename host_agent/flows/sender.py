@@ -209,7 +209,8 @@ class FlowSender:
         elif step in {_Step.ASK, _Step.TIMER}:
             if step is _Step.TIMER:
                 self._count_silence(tensor, now)
-            payload = tensor.ask(now, self.round_trip.patience).encode()
+            kind = int(code == RELIABLE_DSCP)
+            payload = tensor.ask(now, self.round_trip.patience, kind).encode()
             tensor.deadline = now + self.round_trip.timeout(tensor.timeouts_in_a_row)
             counts.probes += 1
         else:
@@ -217,6 +218,7 @@ class FlowSender:
             if tensor.began is None:
                 tensor.began = now
             payload = chunk.encode()
+            tensor.deadline = now + self.round_trip.timeout(tensor.timeouts_in_a_row)
             counts.chunks += 1
             counts.resent += step is _Step.RESEND
             if not chunk.protected:
@@ -237,9 +239,11 @@ class FlowSender:
             return RELIABLE_DSCP, _Step.CONTROL, None
         tensors = [self._tensors[number] for _, number in self._open]
         for tensor in tensors:
-            if tensor.ask_at_once:
+            if tensor.reorder_at is not None and tensor.reorder_at <= now:
+                self._find_lost(tensor, now)
+            if tensor.ask_at_once or tensor.must_decide:
                 return RELIABLE_DSCP, _Step.ASK, tensor
-            wake = self._wake(tensor)
+            wake = tensor.deadline
             if wake is not None and wake <= now:
                 # Repeats ride behind the chunks too, so that they find all that was only slow, until silence
                 # suggests that their queue lets nothing through.
@@ -252,22 +256,25 @@ class FlowSender:
                 if tensor.to_resend:
                     return RELIABLE_DSCP, _Step.RESEND, tensor
         for tensor in tensors:
-            # A probe is sent behind the chunks it asks about, in their queue, so that what it does not
-            # find is lost; it is sent whenever its tensor has to wait.
-            code = RELIABLE_DSCP if tensor.resending else dscp(tensor.layer)
-            if tensor.unsent and room:
-                return code, _Step.CHUNK, tensor
-            if tensor.unsent or tensor.to_resend:
-                if tensor.under_way and not tensor.unanswered:
-                    return code, _Step.ASK, tensor
-            elif tensor.unprobed:
-                return code, _Step.ASK, tensor
+            if not room and (tensor.unsent or tensor.to_resend):
+                self.window.on_limit()
+                break
+            if tensor.unsent:
+                if tensor.has_terms and not tensor.probes:  # the receiver cannot decide without
+                    return RELIABLE_DSCP, _Step.ASK, tensor
+                return dscp(tensor.layer), _Step.CHUNK, tensor
         return None
 
+    def _find_lost(self, tensor: OutboundTensor, now: int) -> None:
+        """Give up or repeat what others have overtaken. A loss is congestion, as far as one can know."""
+        lost = tensor.find_lost(now, self.round_trip.reordering, self.round_trip.patience)
+        if lost:
+            self.window.on_settled(lost, lost)
+
     def _wake(self, tensor: OutboundTensor) -> int | None:
-        """Return when to ask about a tensor although nothing arrived."""
-        again = tensor.ask_again_at(self.round_trip.patience)
-        return tensor.deadline if again is None else again
+        """Return when to look after a tensor although nothing arrived."""
+        times = [time for time in (tensor.deadline, tensor.reorder_at) if time is not None]
+        return min(times, default=None)
 
     def _count_silence(self, tensor: OutboundTensor, now: int) -> None:
         tensor.timeouts += 1
@@ -298,12 +305,13 @@ class FlowSender:
             return FlowVerdict.BAD_CLASS
         if packet.answers > tensor.probes:
             return FlowVerdict.BAD_INDEX
-        progress = tensor.on_bitmap(packet) if isinstance(packet, Bitmap) else tensor.on_stop(packet)
+        progress = (
+            tensor.on_bitmap(packet, now) if isinstance(packet, Bitmap) else tensor.on_stop(packet, now)
+        )
         if isinstance(progress, FlowVerdict) and progress.refused:
             return progress
-        if packet.answers and packet.answers == tensor.probes and not tensor.sampled:
-            tensor.sampled = True
-            self.round_trip.sample(now - tensor.probed_at)
+        if isinstance(progress, Progress) and progress.round_trip is not None:
+            self.round_trip.sample(progress.round_trip)
         tensor.timeouts_in_a_row = 0
         tensor.deadline = now + self.round_trip.timeout() if tensor.awaits_answer else None
         if isinstance(progress, FlowVerdict):
@@ -311,6 +319,8 @@ class FlowSender:
         if tensor.stopped is not None:
             progress = Progress(progress.settled + tensor.under_way, progress.marked)
             self._settle(tensor, tensor.stopped, packet.answers, now)
+        else:
+            self._find_lost(tensor, now)
         self.counts.marked += progress.marked
         if not progress.settled:
             return FlowVerdict.ACCEPTED if tensor.stopped is not None else FlowVerdict.DUPLICATE

@@ -18,7 +18,17 @@ class Window:
     estimated share of such chunks, at most once each round trip. It never is below one chunk.
     """
 
-    __slots__ = ("_chunks", "_left", "_marked", "_settled", "_starting", "alpha", "enabled", "shrunk")
+    __slots__ = (
+        "_chunks",
+        "_left",
+        "_limited",
+        "_marked",
+        "_settled",
+        "_starting",
+        "alpha",
+        "enabled",
+        "shrunk",
+    )
 
     def __init__(self, first: int, enabled: bool = True) -> None:
         self.enabled = enabled
@@ -26,6 +36,7 @@ class Window:
         self.shrunk = 0  # how often
         self._chunks = float(min(first, MAX_WINDOW))
         self._starting = True
+        self._limited = False  # in this round trip some chunk had to wait
         self._settled = self._marked = 0  # chunks of this round trip
         self._left = int(self._chunks)  # until this round trip is over
 
@@ -34,12 +45,16 @@ class Window:
         """Return how many chunks may be under way."""
         return int(self._chunks) if self.enabled else MAX_WINDOW
 
+    def on_limit(self) -> None:
+        """Take in that a chunk has to wait for the window: only then it may grow (RFC 7661)."""
+        self._limited = True
+
     def on_settled(self, chunks: int, marked: int) -> None:
         """Take in that the fate of so many chunks became known, of which ``marked`` met congestion."""
         if self._starting:
             if marked:
                 self._starting = False
-            else:
+            elif self._limited:
                 self._chunks = min(self._chunks + chunks, MAX_WINDOW)
         self._settled += chunks
         self._marked += marked
@@ -57,12 +72,13 @@ class Window:
         self.alpha += GAIN * (self._marked / self._settled - self.alpha) if self._settled else 0.0
         if self._marked:
             self._shrink(self.alpha / 2)
-        elif not self._starting:
+        elif not self._starting and self._limited:
             self._chunks = min(self._chunks + 1, MAX_WINDOW)
         self._begin_round_trip()
 
     def _begin_round_trip(self) -> None:
         self._settled = self._marked = 0
+        self._limited = False
         self._left = int(self._chunks)
 
     def _shrink(self, share: float) -> None:

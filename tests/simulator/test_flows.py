@@ -212,7 +212,7 @@ def test_thresholds_changed_while_flows_run_hold_from_the_next_packet() -> None:
             before.append(treatments(network, Treatment.TRIMMED))
             network.program(rack(0))
 
-        network.clock.after(30 * MS, tighten)
+        network.clock.after(20 * MS, tighten)
         results = cluster.exchange(vectors, bounded(LANES, 1.0, layer=3), previous)
         check(vectors, results, previous)
         assert before == [0]

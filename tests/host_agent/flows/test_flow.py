@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The promise of a flow: it ends, both ends agree, no account overdraws its budget, and nothing vanishes."""
 
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.host_agent.flows.world import FLOW_ID, Floats, Meddling, World, check, is_chunk, is_protected, mark
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, FlowVerdict
-from weir.host_agent.flows.codec import Bitmap, Chunk, Head, Probe, Stop, decode
+from weir.host_agent.flows.codec import Bitmap, Chunk, Head, Stop, decode
+from weir.host_agent.flows.outbound import EXPOSED
 from weir.host_agent.transport.datagram import RELIABLE_CLASS
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
@@ -53,7 +55,6 @@ configs = st.builds(
     worker=st.integers(0, 31),
     chunk_lanes=st.sampled_from([1, 7, 32, 352]),
     open_tensors=st.integers(1, 5),
-    ack_every=st.sampled_from([1, 2, 8, 100]),
     congestion=st.booleans(),
     first_window=st.sampled_from([1, 2, 32]),
 )
@@ -131,16 +132,19 @@ def test_all_of_it_follows_from_the_seed() -> None:
     assert story(5) != story(6)
 
 
-@pytest.mark.parametrize("service", [LOSSLESS, ServiceClass(budgets=np.array([20_000], np.uint64))])
-def test_an_undisturbed_transfer_asks_once_and_repeats_nothing(service: ServiceClass) -> None:
+@pytest.mark.parametrize(
+    ("service", "probes"), [(LOSSLESS, 0), (ServiceClass(budgets=np.array([20_000], np.uint64)), 1)]
+)
+def test_an_undisturbed_transfer_repeats_nothing(service: ServiceClass, probes: int) -> None:
+    """The only probe tells the receiver what may be missing."""
     world = World(FlowConfig(FLOW_ID, first_window=1000))
     values = np.arange(100_000, dtype=np.float32)
     world.submit(values, service)
     world.run()
     counts = world.sender.counts
     chunks = -(-100_000 // 352)
-    assert (counts.chunks, counts.resent, counts.probes, counts.timeouts) == (chunks, 0, 1, 0)
-    assert counts.packets == chunks + 2  # the probe, and that its answer came
+    assert (counts.chunks, counts.resent, counts.probes, counts.timeouts) == (chunks, 0, probes, 0)
+    assert counts.packets == chunks + probes + 1  # and that the final word came
     assert world.deliveries[1].complete
     assert world.receiver.settled
 
@@ -161,7 +165,7 @@ quiet = st.fixed_dictionaries(
 def test_no_timer_fires_because_of_a_trim(config: FlowConfig, shape: dict[str, Any], lossy: bool) -> None:
     """Whatever is trimmed, also protected chunks, probes and answers: only what vanishes needs a timer."""
     note(f"World({config!r}, **{shape!r})")
-    world, _ = transfer(config, shape, lossy)
+    world, _ = transfer(replace(config, min_probe=0.05), shape, lossy)
     assert world.sender.counts.timeouts == 0
 
 
@@ -193,9 +197,10 @@ def test_as_much_is_lost_as_the_budget_allows_and_no_more(given_lanes: int, lost
     settlement = world.settlements[1]
     check(values, world.deliveries[1], settlement)
     assert settlement.returned.lanes == 32 * lost_chunks
-    assert settlement.trimmed == world.sender.counts.droppable == lost_chunks
-    assert (settlement.resent, settlement.timeouts) == (0, 0)  # nothing beyond the budget could be trimmed
-    assert settlement.probes == 1  # what was trimmed is known to be lost, and nothing else is waited for
+    exposed = min(EXPOSED * given_lanes // 32, 100)
+    assert settlement.trimmed == world.sender.counts.droppable == exposed
+    assert (settlement.resent, settlement.timeouts) == (exposed - lost_chunks, 0)
+    assert settlement.probes == bool(given_lanes)  # what was trimmed is known to be lost: nobody has to ask
 
 
 def test_accounts_are_kept_apart() -> None:
@@ -212,7 +217,7 @@ def test_accounts_are_kept_apart() -> None:
 
 
 def test_what_is_lost_beyond_the_budget_is_sent_again_at_once_and_protected() -> None:
-    """No timer either: the probe behind the chunks finds out."""
+    """No timer either: what was sent after them has arrived."""
     world = World(FlowConfig(FLOW_ID, chunk_lanes=32))
     first_copies: set[int] = set()
 
@@ -230,7 +235,7 @@ def test_what_is_lost_beyond_the_budget_is_sent_again_at_once_and_protected() ->
     assert (settlement.returned.lanes, settlement.resent, settlement.timeouts) == (128, 6, 0)
     chunks = [frame for frame in world.there.seen if is_chunk(frame)]
     assert all(is_protected(frame) and frame[15] == RELIABLE_CLASS for frame in chunks[20:])
-    assert sum(not is_protected(frame) for frame in chunks[:20]) == 4
+    assert sum(not is_protected(frame) for frame in chunks[:20]) == 4 * EXPOSED
     assert all(is_protected(frame) == (frame[15] & 3 == ECT) for frame in chunks)
 
 
@@ -246,7 +251,8 @@ def test_a_lost_final_word_is_asked_for_again() -> None:
     world.submit(np.ones(1000, np.float32))
     world.run()
     assert world.deliveries[1].complete
-    assert world.settlements[1].timeouts == 3
+    assert world.settlements[1].probes == 3
+    assert world.settlements[1].timeouts == 2  # questions after the first, which was unanswered
     assert len(stops) == 4
     assert world.receiver.settled
 
@@ -290,27 +296,22 @@ def test_what_arrives_after_the_final_word_changes_nothing() -> None:
     np.testing.assert_array_equal(world.deliveries[1].values, before)
 
 
-def test_a_hole_is_a_loss_only_after_a_round_trip_and_some_patience() -> None:
-    """On a slower path the chunk may arrive behind the probe; an old answer gives up no second copy."""
+def test_a_hole_is_a_loss_when_what_was_sent_later_has_been_there_for_a_while() -> None:
+    """On a slower path it may arrive later; of the last chunk nobody knows; a repeat is not lost again."""
     sender = FlowSender(FlowConfig(FLOW_ID, chunk_lanes=1))
     sender.submit(np.ones(4, np.float32))
     sender.poll(0)
     head, holes = Head(FLOW_ID, 0, 1, 4), np.array([True, False, True, False])
-    assert sender.on_packet(Bitmap(head, 1, 0, holes).encode(), 10) is FlowVerdict.ACCEPTED
-    assert sender.poll(19) == ([], 20)  # round trip 10, variation 5
+    assert sender.on_packet(Bitmap(head, 0, 0, holes).encode(), 10) is FlowVerdict.ACCEPTED
+    assert sender.poll(19) == ([], 20)  # half a round trip of 10, and its variation, 5
     ((payload, _),), _ = sender.poll(20)
-    probe = decode(payload)
-    assert isinstance(probe, Probe)
-    assert probe.final
-    assert sender.on_packet(Bitmap(head, 1, 0, holes).encode(), 25) is FlowVerdict.DUPLICATE
-    assert sender.poll(25)[0] == []
-    assert sender.on_packet(Bitmap(head, 2, 0, holes).encode(), 30) is FlowVerdict.ACCEPTED
-    again, _ = sender.poll(30)
-    assert [decode(datagram.payload).__class__ for datagram in again] == [Chunk, Chunk, Probe]
-    for answers in (1, 2):
-        assert sender.on_packet(Bitmap(head, answers, 0, holes).encode(), 31) is FlowVerdict.DUPLICATE
-        assert sender.poll(31)[0] == []
-    assert (sender.counts.resent, sender.counts.timeouts) == (2, 0)
+    chunk = decode(payload)
+    assert isinstance(chunk, Chunk)
+    assert chunk.index == 1
+    for now in range(21, 40):
+        assert sender.on_packet(Bitmap(head, 0, 0, holes).encode(), now) is FlowVerdict.DUPLICATE
+        assert sender.poll(now)[0] == []
+    assert (sender.counts.resent, sender.counts.timeouts) == (1, 0)
 
 
 def test_a_probe_that_overtakes_its_chunks_gives_up_none_of_them() -> None:
@@ -339,7 +340,7 @@ def test_an_old_report_of_a_trim_does_not_give_up_a_chunk_sent_again() -> None:
     sender.poll(0)
     old = Bitmap(Head(FLOW_ID, 0, 1, 4), 0, 1, np.array([True]), trimmed=True).encode()
     assert sender.on_packet(old, 10) is FlowVerdict.ACCEPTED
-    assert [decode(datagram.payload).__class__ for datagram in sender.poll(10)[0]] == [Chunk, Probe]
+    assert [decode(datagram.payload).__class__ for datagram in sender.poll(10)[0]] == [Chunk]
     for _ in range(5):
         assert sender.on_packet(old, 20) is FlowVerdict.DUPLICATE
         assert sender.poll(20)[0] == []
@@ -350,34 +351,41 @@ def test_room_is_given_back_when_what_was_missing_arrives_after_all() -> None:
     sender.submit(np.ones(2, np.float32), budget(1))
     sender.poll(0)
 
-    def bitmap(answers: int, *bits: bool) -> bytes:
-        return Bitmap(Head(FLOW_ID, 0, 1, 2), answers, 0, np.array(bits)).encode()
+    def bitmap(answers: int, *bits: bool, trimmed: bool = False) -> bytes:
+        return Bitmap(Head(FLOW_ID, 0, 1, 2), answers, 0, np.array(bits), trimmed=trimmed).encode()
 
-    sender.on_packet(bitmap(1, False, False), 10)
-    sender.poll(20)
-    sender.on_packet(bitmap(2, False, False), 30)  # the first may be missing, so the second is sent again
-    again, _ = sender.poll(30)
-    assert [decode(datagram.payload).__class__ for datagram in again] == [Chunk, Probe]
-    sender.on_packet(bitmap(0, True, False), 40)  # here it is
-    sender.poll(100)
-    sender.on_packet(bitmap(3, True, False), 110)  # asked too early for the second copy
-    ((payload, _),), _ = sender.poll(200)
-    assert decode(payload).number == 4  # type: ignore[union-attr]
-    sender.on_packet(bitmap(4, True, False), 210)
-    sender.poll(210)
+    sender.on_packet(bitmap(0, True, True, trimmed=True), 10)  # one may be missing, the other is sent again
+    again, _ = sender.poll(10)
+    assert [decode(datagram.payload).__class__ for datagram in again] == [Chunk]
+    sender.on_packet(bitmap(0, True, False), 40)  # here the missing one is
+    _, deadline = sender.poll(50)
+    assert deadline is not None
+    ((payload, _),), _ = sender.poll(deadline)
+    assert decode(payload).number == 2  # type: ignore[union-attr]
+    not_the_second = Bitmap(Head(FLOW_ID, 0, 1, 2), 2, 1, np.array([False]))
+    sender.on_packet(not_the_second.encode(), deadline + 10)  # the question was sent well after that copy
+    ((payload, _),), _ = sender.poll(deadline + 1000)
+    assert decode(payload).final  # type: ignore[union-attr]
     assert sender.counts.resent == 1  # there is room for the second now
 
 
 def test_an_answer_is_complete_with_its_last_part() -> None:
-    sender = FlowSender(FlowConfig(FLOW_ID, chunk_lanes=1, first_window=20_000))
-    sender.submit(np.ones(10_000, np.float32))
-    sender.poll(0)
-    head = Head(FLOW_ID, 0, 1, 10_000)
-    holes = np.arange(8192) % 2 == 0
-    sender.on_packet(Bitmap(head, 1, 0, holes).encode(), 10)
-    assert sender.poll(1000)[0] == []
-    sender.on_packet(Bitmap(head, 1, 8192, np.ones(10_000 - 8192, np.bool_)).encode(), 1000)
-    assert [decode(datagram.payload).__class__ for datagram in sender.poll(1000)[0]] == [Probe]
+    """A question half of whose answer was lost counts as one that was not answered."""
+    for parts, timeouts in ((1, 1), (2, 0)):
+        sender = FlowSender(FlowConfig(FLOW_ID, chunk_lanes=1, first_window=20_000))
+        sender.submit(np.ones(10_000, np.float32))
+        _, deadline = sender.poll(0)
+        assert deadline is not None
+        sender.poll(deadline)
+        head, bits = Head(FLOW_ID, 0, 1, 10_000), np.ones(10_000, np.bool_)
+        bits[-1] = False
+        for first in (0, 8192)[:parts]:
+            answer = Bitmap(head, 1, first, bits[first : first + 8192])
+            sender.on_packet(answer.encode(), deadline + 1)
+        _, deadline = sender.poll(deadline + 1)
+        assert deadline is not None
+        sender.poll(deadline)
+        assert sender.counts.timeouts == timeouts
 
 
 def test_a_bitmap_of_many_parts_is_one_answer() -> None:
@@ -403,17 +411,16 @@ def test_front_layers_overtake_back_layers() -> None:
     assert codes == sorted(codes, reverse=True)
 
 
-def test_the_probe_rides_behind_its_chunks_in_their_class() -> None:
-    world = World(FlowConfig(FLOW_ID))
-    world.submit(np.ones(352 * 3, np.float32), ServiceClass(layer=2))
-    world.run()
-    assert sent(world) == [
-        (FlowType.CHUNK, dscp(2)),
-        (FlowType.CHUNK, dscp(2)),
-        (FlowType.CHUNK, dscp(2)),
-        (FlowType.PROBE, dscp(2)),
-        (FlowType.STOP, RELIABLE_DSCP),
-    ]
+def test_the_terms_go_ahead_of_the_chunks_and_without_budgets_there_are_none() -> None:
+    for service, terms in (
+        (ServiceClass(layer=2), []),
+        (ServiceClass(layer=2, budgets=np.array([1], np.uint64)), [(FlowType.PROBE, RELIABLE_DSCP)]),
+    ):
+        world = World(FlowConfig(FLOW_ID))
+        world.submit(np.ones(352 * 3, np.float32), service)
+        world.run()
+        chunks = [(FlowType.CHUNK, dscp(2))] * 3
+        assert sent(world) == [*terms, *chunks, (FlowType.STOP, RELIABLE_DSCP)]
 
 
 def test_an_outage_delays_and_does_no_more() -> None:
@@ -430,7 +437,8 @@ def test_a_receiver_refuses_terms_beyond_its_bound() -> None:
     config = FlowConfig(FLOW_ID, max_loss=0.1)
     sender, receiver = FlowSender(config), FlowReceiver(config)
     sender.submit(np.ones(1000, np.float32), budget(101))
-    for datagram in sender.poll(0)[0][1:]:
+    terms, _, *rest = sender.poll(0)[0]
+    for datagram in (terms, *rest):
         receiver.on_packet(datagram.payload, 0)
     assert receiver.verdicts[FlowVerdict.BEYOND_BOUND] == 1
     assert receiver.deliveries() == []
@@ -440,7 +448,7 @@ def test_a_sender_refuses_a_final_word_beyond_its_budget() -> None:
     sender = FlowSender(FlowConfig(FLOW_ID, chunk_lanes=1))
     sender.submit(np.ones(4, np.float32), budget(1))
     sender.poll(0)
-    stop = Stop(Head(FLOW_ID, 0, 1, 4), 1, 0, np.array([True, False, True, False]))
+    stop = Stop(Head(FLOW_ID, 0, 1, 4), 0, 0, np.array([True, False, True, False]))
     assert sender.on_packet(stop.encode(), 1) is FlowVerdict.BEYOND_BOUND
     assert sender.settlements() == []
     assert sender.waiting() == [1]
@@ -452,8 +460,8 @@ def test_an_answer_about_what_was_never_sent_is_refused() -> None:
     sender.poll(0)
     head = Head(FLOW_ID, 0, 1, 4)
     everything = np.ones(4, np.bool_)
-    assert sender.on_packet(Bitmap(head, 1, 0, everything).encode(), 1) is FlowVerdict.BAD_BITMAP
-    assert sender.on_packet(Stop(head, 1, 0, None).encode(), 1) is FlowVerdict.BAD_BITMAP
+    assert sender.on_packet(Bitmap(head, 0, 0, everything).encode(), 1) is FlowVerdict.BAD_BITMAP
+    assert sender.on_packet(Stop(head, 0, 0, None).encode(), 1) is FlowVerdict.BAD_BITMAP
     assert sender.on_packet(Bitmap(head, 2, 0, everything[:1]).encode(), 1) is FlowVerdict.BAD_INDEX
     assert sender.on_packet(Stop(Head(FLOW_ID, 0, 2, 4), 0, 0, None).encode(), 1) is FlowVerdict.BAD_TENSOR
     assert sender.counts.chunks == 2
@@ -508,7 +516,7 @@ def test_a_tensor_that_waits_for_its_turn_asks_nothing() -> None:
     world = World(FlowConfig(FLOW_ID, first_window=1, congestion=True), back=Faults(delay=MS))
     world.there.change = mark  # so that the window stays at one chunk
     world.submit(np.ones(352 * 4, np.float32), ServiceClass(layer=3))
-    for _ in range(8):
+    for _ in range(2):
         world.clock.step()
     world.submit(np.ones(352 * 300, np.float32), ServiceClass(layer=0))
     world.run()
@@ -542,9 +550,9 @@ def test_repeated_questions_stay_behind_the_chunks_until_there_is_silence() -> N
     sender.submit(np.ones(10, np.float32), ServiceClass(layer=2))
     _, deadline = sender.poll(0)
     codes = []
-    for _ in range(4):
+    for _ in range(5):
         assert deadline is not None
         ((_, traffic_class),), deadline = sender.poll(deadline)
         codes.append(traffic_class >> 2)
-    assert codes == [dscp(2)] * 2 + [RELIABLE_DSCP] * 2
+    assert codes == [dscp(2)] * 3 + [RELIABLE_DSCP] * 2
     assert sender.window.shrunk == 2

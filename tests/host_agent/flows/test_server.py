@@ -168,7 +168,7 @@ def test_a_mean_counts_only_what_came() -> None:
 
 
 def test_a_worker_cannot_lose_more_than_the_server_grants() -> None:
-    cluster = Cluster(1, ServerConfig(push_loss=0.1))
+    cluster = Cluster(1, ServerConfig(push_loss=0.1), loss=0.5)
     cluster.clients[0].push(np.ones(100, np.float32), bounded(100, 0.2))
     with pytest.raises(AssertionError, match="does not end"):
         cluster.run()
@@ -193,14 +193,14 @@ def test_stale_lanes_keep_what_was_given() -> None:
     cluster = Cluster(1, ServerConfig(pull_loss=0.5))
     (client,) = cluster.clients
     client.push(np.ones(4 * CHUNK, np.float32), LOSSLESS, previous=np.arange(4 * CHUNK, dtype=np.float32))
-    for _ in range(20):
+    for _ in range(200):
         for peer, datagram in cluster.muxes["w0"].poll(cluster.now)[0]:
             cluster.muxes[peer].on_packet(datagram.payload, cluster.now, 0, "w0")
         cluster.server.advance()
         for _, datagram in cluster.muxes[SERVER].poll(cluster.now)[0]:
             if datagram.traffic_class & 3:  # what may be lost is lost
                 cluster.muxes["w0"].on_packet(datagram.payload, cluster.now, 0, SERVER)
-        cluster.now += 1000
+        cluster.now += MS
     (result,) = client.results()
     assert result.stale == 2 * CHUNK
     np.testing.assert_array_equal(result.values[: 2 * CHUNK], np.arange(2 * CHUNK))

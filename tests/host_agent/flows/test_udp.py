@@ -21,7 +21,7 @@ from weir.host_agent.flows.server import WorkerFlows
 from weir.host_agent.flows.udp import UdpFlows
 from weir.host_agent.transport.links import Aborted, TransportTimeout
 from weir.host_agent.transport.service_class import ServiceClass
-from weir.wire.definition import CE, ECT, NOT_ECT, dscp
+from weir.wire.definition import CE, ECT, NOT_ECT, RELIABLE_DSCP, dscp
 
 LOOPBACK = ("127.0.0.1", 0)
 
@@ -65,9 +65,9 @@ def test_the_traffic_class_crosses_with_the_packet() -> None:
             _, ((_, _, tos),), _, _ = peer.recvmsg(2000, 100)
             classes.append(tos[0])
         assert classes == [
+            RELIABLE_DSCP << 2 | ECT,
             dscp(3, 0) << 2 | NOT_ECT,
-            dscp(3) << 2 | ECT,
-        ]  # a chunk that may be trimmed, the probe behind it
+        ]  # the terms, and a chunk that may be trimmed
 
         # and back: a mark on a chunk reaches the receiver
         marked = FlowReceiver(FlowConfig(0xABCD0003))
@@ -87,9 +87,9 @@ def test_strangers_are_refused_and_named_when_nothing_else_comes() -> None:
         sender.submit(np.ones(10, np.float32))
         for datagram in sender.poll(0)[0]:
             stranger.sendto(datagram.payload, flows.address)
-        with pytest.raises(TransportTimeout, match="2 WRONG_SOURCE"):
+        with pytest.raises(TransportTimeout, match="1 WRONG_SOURCE"):
             flows.drive(lambda: not receiver.settled, timeout_s=0.2)
-        assert flows.mux.verdicts[FlowVerdict.WRONG_SOURCE] == 2
+        assert flows.mux.verdicts[FlowVerdict.WRONG_SOURCE] == 1
 
 
 def test_driving_can_be_given_up() -> None:

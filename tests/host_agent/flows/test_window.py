@@ -11,7 +11,8 @@ MS = 1_000_000
 
 
 def round_trip(window: Window, marked: int = 0) -> None:
-    """The fate of a whole window becomes known."""
+    """The fate of a whole window becomes known, while more would have been sent."""
+    window.on_limit()
     window.on_settled(window.chunks, marked)
 
 
@@ -74,7 +75,7 @@ def test_without_congestion_control_it_does_not_matter() -> None:
 
 
 def test_the_time_out_follows_rfc_6298() -> None:
-    timer = RoundTrip(FlowConfig(1, initial_rto=0.2, min_rto=0.001, max_rto=1.0))
+    timer = RoundTrip(FlowConfig(1, initial_rto=0.2, min_probe=0.001, max_rto=1.0))
     assert timer.timeout() == 200 * MS
     timer.sample(10 * MS)
     assert (timer.smoothed, timer.timeout()) == (10 * MS, 30 * MS)
@@ -87,4 +88,13 @@ def test_the_time_out_follows_rfc_6298() -> None:
 def test_the_time_out_has_a_floor() -> None:
     timer = RoundTrip(FlowConfig(1))
     timer.sample(1000)
-    assert timer.timeout() == 10 * MS
+    assert timer.timeout() == 1000 + MS // 5
+
+
+def test_it_grows_only_while_it_is_what_limits() -> None:
+    window = Window(4)
+    window.on_settled(4, 0)
+    assert window.chunks == 4
+    window.on_limit()
+    window.on_settled(4, 0)
+    assert window.chunks == 8

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir bench incast``: many workers push to few servers at once through short queues, and pull the sums.
+
+In virtual time, as `weir.bench.tail` has it, without strangers: all load is the job's own. Weir's flows and
+DCTCP's streams are in the same class of the switches and leave hosts when the link is free.
+"""
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import as_completed
+from dataclasses import replace
+from itertools import product
+from typing import Final
+
+from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
+
+from weir.bench.table import show
+from weir.bench.tail import percentile
+from weir.bench.tail_cases import CONTENDERS, Scenario, TailResult, run
+from weir.pool import process_pool
+from weir.simulator.stream import OVERHEAD
+from weir.simulator.tcp import MSS
+
+_DCTCP, _LOSSLESS, _BOUNDED = "f", "d", "e"
+_CONTENDERS: Final = {
+    one.name[0]: one for one in CONTENDERS if one.name in ("d + priorities", "e + trimming")
+}
+_CONTENDERS[_DCTCP] = next(one for one in CONTENDERS if one.name[0] == _DCTCP)
+_MOST_BYTES: Final = 64 << 20  # that all workers push in a run: larger tensors, fewer of them
+_LEAST_TENSORS: Final = 3
+
+_Cell = tuple[int, int, int]  # depth, bytes of a tensor, workers
+
+console = Console(stderr=True)
+
+
+def measure(
+    depths: Sequence[int],
+    tensors: Sequence[int],
+    workers: Sequence[int],
+    seeds: int,
+    scenario: Scenario,
+    processes: int | None = None,
+) -> None:
+    """Run all cells of the grid and print their table. tensors: sizes in bytes. workers: of all racks."""
+    cells = list(product(depths, tensors, workers))
+    todo = [(cell, name, seed) for cell in cells for name in _CONTENDERS for seed in range(1, seeds + 1)]
+    results = {(cell, name): TailResult() for cell, name, _ in todo}
+    at_once = min(len(todo), processes or os.cpu_count() or 1)
+    bar = Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console, transient=True)
+    with bar, process_pool(at_once) as pool:
+        task = bar.add_task("simulating", total=len(todo))
+        runs = {
+            pool.submit(run, "server", _CONTENDERS[name], _of(scenario, cell), seed): (cell, name)
+            for cell, name, seed in todo
+        }
+        for _ in as_completed(runs):
+            bar.advance(task)
+    for future, key in runs.items():
+        outcome, total = future.result(), results[key]
+        total.times += outcome.times
+        for what, count in outcome.counts.items():
+            total.counts[what] = total.counts.get(what, 0) + count
+    _print(scenario, seeds, cells, results)
+
+
+def _of(scenario: Scenario, cell: _Cell) -> Scenario:
+    depth, tensor, workers = cell
+    many = max(_LEAST_TENSORS, min(scenario.tensors, _MOST_BYTES // (tensor * workers)))
+    return replace(
+        scenario, load=0.0, depth=depth, tensor=tensor, workers=workers // scenario.racks, tensors=many
+    )
+
+
+def _floor(scenario: Scenario, cell: _Cell) -> float:
+    """Return how long a server's link takes to carry all shards in, then out, in seconds."""
+    _, tensor, workers = cell
+    return 2 * workers * tensor / scenario.racks * 8 * (1 + OVERHEAD / MSS) / scenario.rate
+
+
+def _print(
+    scenario: Scenario, seeds: int, cells: Sequence[_Cell], results: dict[tuple[_Cell, str], TailResult]
+) -> None:
+    rows = []
+    for cell in cells:
+        depth, tensor, workers = cell
+        dctcp, lossless, bounded = (results[cell, name] for name in (_DCTCP, _LOSSLESS, _BOUNDED))
+        tails = [percentile(one.times, 99) for one in (dctcp, lossless, bounded)]
+        rows.append(
+            (
+                f"{depth}, {tensor >> 10} KiB, {workers}:1",
+                f"{1000 * _floor(scenario, cell):.2f}",
+                *(f"{1000 * tail:.2f}" for tail in tails),
+                f"{tails[1] / tails[0]:.2f}",
+                f"{tails[2] / tails[0]:.2f}",
+                *(f"{one.counts['timeouts'] / len(one.times):.1f}" for one in (dctcp, lossless, bounded)),
+                *(
+                    f"{one.counts['retransmissions'] / len(one.times):.0f}"
+                    for one in (dctcp, lossless, bounded)
+                ),
+                f"{bounded.counts['trimmed'] / len(bounded.times):.0f}",
+                f"{bounded.counts['missing'] / bounded.counts['lanes']:.1%}",
+            )
+        )
+    budget = f"{scenario.budget:.0%}"
+    show(
+        "Push to and pull from servers, own incast: p99 of a tensor's completion",
+        (
+            "packets a queue, tensor, workers",
+            "floor, ms",
+            "DCTCP, ms",
+            "Weir, ms",
+            f"Weir {budget}, ms",
+            "Weir / DCTCP",
+            f"Weir {budget} / DCTCP",
+            "RTOs, DCTCP",
+            "asked, Weir",
+            f"asked, {budget}",
+            "again, DCTCP",
+            "again, Weir",
+            f"again, {budget}",
+            f"trimmed, {budget}",
+            "missing",
+        ),
+        rows,
+        (
+            f"simulated: {scenario.racks} racks with one server each, {scenario.spines} spines, all links "
+            f"{scenario.rate / 1e9:g} Gbit/s; every worker pushes one shard of its tensor to each server and "
+            "pulls it.",
+            "floor: a server's link carrying all shards in, then out. RTOs: time-outs a tensor, of all; "
+            "asked: Weir's questions after one without an answer. again: packets sent again.",
+            f"{seeds} seeds; p99 by nearest rank of all their tensors; {budget}: of pushes may be missing.",
+        ),
+    )
