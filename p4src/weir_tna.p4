@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Weir on Tofino 1 (TNA). docs/tofino.md says what fits, and what differs from weir_v1model.p4.
+// Weir on Tofino 1 (TNA): docs/tofino.md, which also says what differs from weir_v1model.p4.
+//
+//   ingress   aggregator, validation, admission, tree, audience     tables that do not wait for one another
+//                  │ for us, well-formed, admitted       └ else ▶ arp, forwarding ▶ a queue
+//                  ▼
+//             slots ▶ weighing ▶ tally, above, included, column ▶ lanes
+//                                  └▶ answer ▶ queueing ▶ a queue      every packet is counted once, in `events`
+//
+//   egress    results: which children, their addresses; their lanes went in the parser if they are for others
 #include <core.p4>
 #include <tna.p4>
 

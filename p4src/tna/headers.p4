@@ -84,8 +84,7 @@ struct metadata_t {
     bit<3> merge_step; // STEP_ADD or STEP_MAX_OR, by the operator
     bit<3> step;
     bit<8> is_or;
-    bit<1> own_in; // this switch's lanes are in the parent's result
-    bit<32> included; // what the packet adds to the cell's mask; or nonzero when the parent's result has own lanes
+    bit<32> included; // what the packet adds to the cell's mask; in the parent's result: own lanes are in it, if not 0
     bit<16> adds_marks; // what it adds to the cell's tally: marks, and
     bit<16> adds_count; // workers
     bit<32> tally; // the cell's, after it

@@ -12,8 +12,8 @@
 // A stateful ALU reads, compares and writes one entry of one register, and says one word. So the stamp is not read
 // first and judged later: every register that depends on it holds a copy beside its own word, compares it with
 // the packet's by itself, and starts anew with a newer round. `seen` keeps who is *missing*: a new round sets all
-// others, every further packet takes its sender out by an AND with the others, and "complete" is zero. The
-// three words that come out are matched at once, in one ternary table, which is the table above.
+// others, every further packet takes its sender out by an AND with the others, and "complete" is zero. What
+// comes out is matched at once, in one ternary table, which is the table above.
 //
 // Rounds are compared as unsigned numbers: an ALU's comparison does not wrap. A job must not live longer than 2^32
 // rounds of one slot. Registers are cleared by the controller when slots get a new job.

@@ -108,13 +108,32 @@ V1Switch(WeirEgressParser(), Verify(), Whole(), Nothing(), Compute(), Front()) m
 """
 
 
-def translate(source: Path) -> tuple[str, str]:
-    """Return the v1model programs of ingress and of egress."""
+_REGISTER_ACTION: Final = re.compile(
+    r"RegisterAction<[^(]*\((\w+)\) (\w+) = \{\s*"
+    r"void apply\(inout \S+ (\w+)(?:, out (bit<\d+>) (\w+))?\) \{(.*?)\}\s*\};",
+    re.DOTALL,
+)
+
+
+def preprocess(source: Path) -> str:
+    """Return the program in one piece, without the architecture's own text."""
     own = source.read_text().replace("#include <core.p4>", "").replace("#include <tna.p4>", "")
     command = ["cpp", "-P", "-undef", "-nostdinc", "-x", "c", "-", "-I", str(source.parent)]
-    text = subprocess.run(
-        command, input=own, cwd=source.parent, capture_output=True, text=True, check=True
-    ).stdout
+    done = subprocess.run(command, input=own, cwd=source.parent, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def register_programs(source: Path) -> dict[str, list[str]]:
+    """Return what may be done in one step with an entry of each register."""
+    programs: dict[str, list[str]] = {}
+    for register, _, _, _, _, body in _REGISTER_ACTION.findall(preprocess(source)):
+        programs.setdefault(register, []).append(body)
+    return programs
+
+
+def translate(source: Path) -> tuple[str, str]:
+    """Return the v1model programs of ingress and of egress."""
+    text = preprocess(source)
     text = text[: text.index("Pipeline(")]
     text = _hashes(_registers(text))
     text = re.sub(r"DirectCounter<[^;]*;", "", text)
@@ -206,13 +225,8 @@ def _registers(text: str) -> str:
         return "\n".join(f"register<bit<32>>({size}) {name}_{part};" for part in registers[name])
 
     text = re.sub(r"Register<(\S+), bit<16>>\((.*?)\) (\w+);", declare, text)
-    action = re.compile(
-        r"RegisterAction<[^(]*\((\w+)\) (\w+) = \{\s*"
-        r"void apply\(inout \S+ (\w+)(?:, out (bit<\d+>) (\w+))?\) \{(.*?)\}\s*\};",
-        re.DOTALL,
-    )
-    actions = {match[2]: match for match in action.finditer(text)}
-    text = action.sub("", text)
+    actions = {match[2]: match for match in _REGISTER_ACTION.finditer(text)}
+    text = _REGISTER_ACTION.sub("", text)
     places = iter(range(10**6))
 
     def inline(call: re.Match[str], index: str) -> str:

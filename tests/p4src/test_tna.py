@@ -6,6 +6,7 @@ Tofino takes in one pass. Whatever comes out must be the same, byte by byte, but
 """
 
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +18,8 @@ from scapy.layers.l2 import ARP, Ether
 from tests.harness.lab import AGGREGATION_IP, AGGREGATION_MAC, PROTECTED_FRONT, Job, Lab, Uplink, group_of
 from tests.harness.soft import SoftTarget
 from tests.harness.target import Sent
-from tests.harness.tna import TnaTarget
+from tests.harness.tna import SOURCE, TnaTarget
+from tests.harness.tna_translation import register_programs
 from weir.wire.definition import (
     AUDIENCE_ALL,
     AUDIENCE_EXCEPT,
@@ -233,3 +235,18 @@ def test_arp_is_answered_and_other_frames_go_by_mac_address(tna: Lab) -> None:
         AGGREGATION_IP,
         "10.0.0.1",
     )
+
+
+def test_registers_keep_to_what_a_stateful_alu_can_do() -> None:
+    """As far as the text tells: four programs, two comparisons and two words from the packet in each."""
+    programs = register_programs(SOURCE)
+    assert set(programs) == {
+        *("seen", "rounds", "checks", "names", "tallies", "includeds", "aboves", "nexts", "lanes")
+    }
+    assert len(programs) - 1 + 32 <= 12 * 4  # a register for each lane
+    for register, bodies in programs.items():
+        assert len(bodies) <= 4, register
+        for body in bodies:
+            words = re.sub(r"\((\w+\.\w+) \+\+ \w+\.\w+\)", r"\1", body)  # joined on the way in
+            assert len(set(re.findall(r"(?<![\w.])(?:hdr|meta)\.[\w.]+|(?<![\w.])lane\b", words))) <= 2, body
+            assert len(set(re.findall(r"[\w.]+ (?:[<>]=?|[!=]=) [\w.]+", body))) <= 2, body
