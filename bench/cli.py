@@ -613,6 +613,23 @@ def incast(
 
 
 @app.command()
+def placement(
+    machines: Annotated[str, typer.Option(help="How many machines, comma-separated.")] = "16",
+    buckets: Annotated[int, typer.Option(min=1, help="Features to a parameter, where they are hashed.")] = 8,
+    lines: Annotated[int, typer.Option(min=1, help="Lines of text in a sample.")] = 60,
+    samples: Annotated[int, typer.Option(min=100, help="Samples of each corpus, at most.")] = 3000,
+    seed: Annotated[int, typer.Option(help="Of all that is random.")] = 1,
+) -> None:
+    """Compare what partitions and hashes of a sparse linear model's features save, and its accuracy.
+
+    Corpora are text of packages that are installed beside Weir, and made-up samples of known structure.
+    """
+    from weir.bench.placement import measure
+
+    measure(tuple(_numbers(int, machines, "--machines", 0, 63)), buckets, lines, samples, seed)
+
+
+@app.command()
 def tail(
     load: Annotated[
         list[float] | None,

@@ -18,7 +18,7 @@ PACKAGE: Final = Path(weir.__file__).resolve().parent
 
 _HOST_AGENT: Final = " ".join(
     f"weir.host_agent.{room}"
-    for room in ("transport", "collectives", "compression", "flows", "parameter_server", "torch")
+    for room in ("transport", "collectives", "compression", "flows", "parameter_server", "placement", "torch")
 )
 
 _PROGRAM_TO_RUNTIME: Final = "weir.softswitch.codegen weir.softswitch.program weir.softswitch.runtime"
@@ -60,6 +60,7 @@ ROOMS: Final[Mapping[str, frozenset[str]]] = {
         "weir.host_agent.collectives": "weir.host_agent.transport weir.wire",
         "weir.host_agent.compression": "weir.host_agent.collectives weir.host_agent.transport weir.wire",
         "weir.host_agent.flows": "weir.host_agent.transport weir.wire",
+        "weir.host_agent.placement": "",
         "weir.host_agent.parameter_server": "weir.host_agent.collectives weir.host_agent.compression "
         "weir.host_agent.transport weir.wire",
         "weir.host_agent.torch": "weir.agent_service weir.host_agent.collectives weir.host_agent.compression "
@@ -92,6 +93,7 @@ WITHOUT: Final = {
     "weir.host_agent.collectives": {"grpc", "p4", "pydantic", "typer", "yaml"},
     "weir.host_agent.compression": {"grpc", "p4", "typer", "yaml"},
     "weir.host_agent.flows": {"grpc", "p4", "pydantic", "torch", "typer", "yaml"},
+    "weir.host_agent.placement": {"grpc", "p4", "pydantic", "torch", "typer", "yaml"},
     "weir.host_agent.parameter_server": {"grpc", "p4", "torch", "typer", "yaml"},
     "weir.host_agent.torch": {"p4", "p4runtime_sh", "yaml"},
 }

@@ -40,6 +40,9 @@ _COMMANDS: Final = {
         ("controller", "train"),
     ),
     "methods": _Command("weir.methods", "list_methods", "List the methods: what is sent of a gradient."),
+    "partition": _Command(
+        "weir.partition.cli", "partition", "Place samples and parameters so that little travels.", ("train",)
+    ),
     "switch": _Command("weir.softswitch.cli", "app", "Run a P4 switch in software."),
     "shell": _Command("weir.shell", "shell", "Open p4runtime-shell on a switch."),
     "server": _Command(

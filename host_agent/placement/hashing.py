@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compression of a sparse linear model: features share buckets, and the graph is that of the buckets.
+
+Feature hashing (Weinberger et al., 2009): a feature's weight is that of its bucket, with a sign of its own,
+so that features which collide do so without bias. Hashing couples samples that have nothing in common: a
+bucket is needed wherever any of its features is. So it is better to know the partition when features are
+hashed (`local_buckets`): features that the same machines use share buckets, and cost what one of them would.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from weir.host_agent.placement.samples import Integers, Samples
+from weir.host_agent.placement.traffic import Users
+
+MACHINES: Final = 63  # as many fit into one number as a set of users
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """A hash of features.
+
+    of_feature: int64[hashes, width], the buckets of each. signs: of the same shape, 1 or -1.
+    """
+
+    count: int
+    of_feature: Integers
+    signs: Integers
+
+    def compress(self, samples: Samples) -> Samples:
+        """Return the samples with buckets as their features."""
+        rows = [np.unique(self.of_feature[:, samples[sample]]) for sample in range(len(samples))]
+        return replace(Samples.of(rows, self.count), labels=samples.labels, names=samples.names)
+
+
+def plain_buckets(width: int, count: int, *, hashes: int = 1, seed: int = 0) -> Buckets:
+    """Hash features to buckets at random, each to ``hashes`` of them."""
+    rng = np.random.default_rng(seed)
+    return Buckets(
+        count, rng.integers(count, size=(hashes, width)), 1 - 2 * rng.integers(2, size=(hashes, width))
+    )
+
+
+def local_buckets(used: Users, count: int, *, hashes: int = 1, seed: int = 0) -> Buckets:
+    """Hash features so that those used by the same machines share buckets.
+
+    Each set of machines gets buckets in proportion to the features that it alone uses, one at least while
+    there are enough; so about as many features share a bucket as with a plain hash. The smallest sets share
+    theirs.
+
+    used: bool[machines, width], up to 63 machines.
+
+    Raises:
+        ValueError: more machines, or no buckets.
+    """
+    machines, width = used.shape
+    if machines > MACHINES:
+        raise ValueError(f"{machines} machines: sets of at most {MACHINES} are told apart")
+    if count < 1:
+        raise ValueError(f"{count} buckets")
+    rng = np.random.default_rng(seed)
+    codes = (1 << np.arange(machines, dtype=np.int64)) @ used
+    sets, of_set, sizes = np.unique(codes, return_inverse=True, return_counts=True)
+    kept = np.argsort(-sizes, kind="stable")[: max(count // 2, 1)]  # half the buckets for ones, half by size
+    group = np.zeros(sets.size, np.int64)  # group 0: all sets that are too small
+    group[kept] = np.arange(1, kept.size + 1)
+    members = np.bincount(group[of_set], minlength=kept.size + 1)
+    ends = np.rint(np.cumsum(members) * count / width).astype(np.int64)
+    begins = np.concatenate([[0], ends[:-1]])
+    spans = np.maximum(ends - begins, 1)
+    of_group = group[of_set]
+    drawn = rng.random((hashes, width))
+    buckets = np.minimum(begins[of_group], count - 1) + (drawn * spans[of_group]).astype(np.int64)
+    return Buckets(count, np.minimum(buckets, count - 1), 1 - 2 * rng.integers(2, size=(hashes, width)))

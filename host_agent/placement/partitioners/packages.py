@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Partitions by published programs: METIS, and Mt-KaHyPar with the connectivity metric.
+
+They come with ``pip install 'weir-ina[placement]'``.
+"""
+
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+
+from weir.host_agent.placement.samples import Integers, Samples
+
+_MOST_USERS: Final = 1_000  # samples of a feature that METIS's graph still connects
+
+
+class MissingPackageError(RuntimeError):
+    """A program that is not installed; the message says how to get it."""
+
+
+def _package(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingPackageError(
+            f"{name} is not installed ({error}): pip install 'weir-ina[placement]', or another --method"
+        ) from None
+
+
+def metis(samples: Samples, machines: int, slack: float, seed: int) -> Integers:
+    """Cut the bipartite graph of samples and features by METIS; features weigh nothing.
+
+    Features of more than 1,000 samples are left out: they are needed everywhere.
+    """
+    package = _package("pymetis")
+    if machines == 1:
+        return np.zeros(len(samples), np.int64)
+    count = len(samples)
+    columns = samples.columns()
+    near = [column if column.size <= _MOST_USERS else column[:0] for column in columns]
+    kept = np.array([column.size > 0 for column in near])[samples.features]
+    rows = [
+        count + samples[sample][kept[samples.starts[sample] : samples.starts[sample + 1]]]
+        for sample in range(count)
+    ]
+    adjacent = [*rows, *near]
+    starts = np.concatenate([[0], np.cumsum([len(neighbours) for neighbours in adjacent])])
+    weights = [1] * count + [0] * samples.width
+    options = package.Options(seed=seed, ufactor=max(1, int(1000 * slack / 2)))
+    _, places = package.part_graph(
+        machines,
+        adjacency=package.CSRAdjacency(starts.tolist(), np.concatenate(adjacent).tolist()),
+        vweights=weights,
+        options=options,
+    )
+    return np.array(places[:count], np.int64)
+
+
+def mtkahypar(samples: Samples, machines: int, slack: float, seed: int) -> Integers:
+    """Cut the hypergraph whose nets are the features by Mt-KaHyPar.
+
+    Its connectivity metric, the sum over features of users - 1, is just what is pulled when each parameter is
+    with one of its users.
+    """
+    package = _package("mtkahypar")
+    if machines == 1:
+        return np.zeros(len(samples), np.int64)
+    package.set_seed(seed)
+    program = _program(package)
+    context = program.context_from_preset(package.PresetType.QUALITY)
+    context.set_partitioning_parameters(machines, slack / 2, package.Objective.KM1)
+    context.logging = False
+    nets = [column.tolist() for column in samples.columns() if column.size > 1]
+    graph = program.create_hypergraph(context, len(samples), len(nets), nets)
+    cut = graph.partition(context)
+    return np.array([cut.block_id(sample) for sample in range(len(samples))], np.int64)
+
+
+_programs: list[Any] = []
+
+
+def _program(package: Any) -> Any:
+    """Return the running program: it can be started once in a process."""
+    if not _programs:
+        _programs.append(package.initialize(2))
+    return _programs[0]

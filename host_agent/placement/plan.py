@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole plan: samples, their features or buckets of these, and where all of it lies."""
+
+import time
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from weir.host_agent.placement.hashing import Buckets, local_buckets, plain_buckets
+from weir.host_agent.placement.partitioners import PARTITIONERS
+from weir.host_agent.placement.samples import Samples
+from weir.host_agent.placement.servers import place_parameters
+from weir.host_agent.placement.traffic import SLACK, Placement, Traffic, traffic, users
+
+Hashing = Literal["none", "plain", "local"]
+HASHINGS: Final[tuple[Hashing, ...]] = ("none", "plain", "local")
+BOTH_RANDOM: Final = "random/random"
+"""Samples and parameters dealt at random: what a parameter server does that does not look."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """samples: with buckets for features where these are hashed. seconds: that partitioning took."""
+
+    samples: Samples
+    buckets: Buckets | None
+    placement: Placement
+    traffic: Traffic
+    seconds: float
+
+
+def make_plan(
+    samples: Samples,
+    machines: int,
+    method: str,
+    *,
+    hashing: Hashing = "none",
+    buckets: int = 0,
+    slack: float = SLACK,
+    seed: int = 0,
+) -> Plan:
+    """Place samples, and parameters where they are used.
+
+    A plain hash comes first, and its buckets' graph is cut; a local one comes after the cut, and knows it.
+
+    Args:
+        method: a name of `PARTITIONERS`, or `BOTH_RANDOM`.
+        hashing, buckets: how features share parameters, and how many there are.
+        slack: by which a machine may have more than its share.
+
+    Raises:
+        MissingPackageError: the method's program is not installed.
+        ValueError: numbers that make no sense.
+    """
+    if machines < 1 or machines > max(len(samples), 1):
+        raise ValueError(f"{machines} machines for {len(samples)} samples")
+    if hashing != "none" and buckets < machines:
+        raise ValueError(f"{buckets} buckets for {machines} machines: there must be at least one each")
+    began = time.monotonic()
+    hashed: Buckets | None = None
+    if hashing == "plain":
+        hashed = plain_buckets(samples.width, buckets, seed=seed)
+        samples = hashed.compress(samples)
+    places = PARTITIONERS["random" if method == BOTH_RANDOM else method](samples, machines, slack, seed)
+    if hashing == "local":
+        hashed = local_buckets(users(samples, places, machines), buckets, seed=seed)
+        samples = hashed.compress(samples)
+    if method == BOTH_RANDOM:
+        parameters = np.random.default_rng(seed).permutation(np.arange(samples.width) % machines)
+    else:
+        parameters = place_parameters(users(samples, places, machines), slack)
+    placement = Placement(machines, places, parameters)
+    placement.check(samples, slack)
+    return Plan(samples, hashed, placement, traffic(samples, placement), time.monotonic() - began)

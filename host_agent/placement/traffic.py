@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Places of samples and parameters, and what they cost.
+
+Every machine has a worker, with its samples, and a server, with its parameters. In an iteration, a worker
+pulls each parameter that its samples use, once, and pushes a gradient for each: what its own server holds
+does not travel. This is the cost of Duan and Wu (JPDC 2023) as far as it is known, and of Parsa (Li et al.,
+2015).
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from weir.host_agent.placement.samples import Integers, Samples
+
+Users = npt.NDArray[np.bool_]
+VALUE_BYTES: Final = 4  # float32; who uses what is known after the first iteration, so no indices travel
+SLACK: Final = 0.05  # by which a machine may have more than its share of the samples, or of the parameters
+
+
+class PlacementError(ValueError):
+    """A placement that cannot be one of these samples; the message says why."""
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The machine of each sample and of each parameter. int64[n] and int64[width], from 0 to machines - 1."""
+
+    machines: int
+    of_sample: Integers
+    of_parameter: Integers
+
+    def check(self, samples: Samples, slack: float = SLACK) -> None:
+        """Raise PlacementError unless it fits these samples and no machine has more than its share."""
+        for what, places, count in (
+            ("samples", self.of_sample, len(samples)),
+            ("parameters", self.of_parameter, samples.width),
+        ):
+            if places.size != count:
+                raise PlacementError(f"{places.size} {what} are placed, there are {count}")
+            if places.size and not 0 <= places.min() <= places.max() < self.machines:
+                raise PlacementError(
+                    f"{what} on machines {places.min()} to {places.max()} of {self.machines}"
+                )
+            most, share = (
+                int(np.bincount(places, minlength=self.machines).max()),
+                cap(count, self.machines, slack),
+            )
+            if most > share:
+                raise PlacementError(
+                    f"a machine has {most} {what}: more than {share}, its share and {slack:.0%}"
+                )
+
+    def save(self, file: Path) -> None:
+        """Write it as JSON, as `load` reads it."""
+        file.write_text(
+            json.dumps(
+                {
+                    "machines": self.machines,
+                    "of_sample": self.of_sample.tolist(),
+                    "of_parameter": self.of_parameter.tolist(),
+                }
+            )
+        )
+
+    @classmethod
+    def load(cls, file: Path) -> "Placement":
+        """Return the placement in a file. Raises PlacementError when it is none."""
+        try:
+            data: Any = json.loads(file.read_text())
+            return cls(
+                int(data["machines"]),
+                np.array(data["of_sample"], np.int64),
+                np.array(data["of_parameter"], np.int64),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise PlacementError(f"{file} is no placement: {error}") from None
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Parameters that travel in one iteration.
+
+    pulled: int64[machines, machines], how many parameters the worker of the first machine needs from the
+    server of the second.
+    """
+
+    pulled: Integers
+
+    @property
+    def links(self) -> Integers:
+        """Return bytes from machine to machine: what servers send, and the gradients that workers push."""
+        return VALUE_BYTES * (self.pulled.T + self.pulled)
+
+    @property
+    def total(self) -> int:
+        """Return bytes over all links."""
+        return int(self.links.sum())
+
+    @property
+    def bottleneck(self) -> int:
+        """Return the bytes that the busiest machine sends and receives."""
+        return int((self.links.sum(axis=0) + self.links.sum(axis=1)).max())
+
+
+def users(samples: Samples, of_sample: Integers, machines: int) -> Users:
+    """Return bool[machines, width]: whether some sample of a machine uses a parameter."""
+    found = np.zeros((machines, samples.width), np.bool_)
+    found[of_sample[samples.rows], samples.features] = True
+    return found
+
+
+def traffic(samples: Samples, placement: Placement) -> Traffic:
+    """Return what travels between machines in one iteration over all samples."""
+    needed = users(samples, placement.of_sample, placement.machines)
+    pulled = np.stack(
+        [np.bincount(placement.of_parameter[row], minlength=placement.machines) for row in needed]
+    )
+    np.fill_diagonal(pulled, 0)
+    return Traffic(pulled)
+
+
+def cap(count: int, machines: int, slack: float = SLACK) -> int:
+    """Return the most that a machine may have of ``count`` things."""
+    return int(np.ceil(count / machines * (1 + slack)))

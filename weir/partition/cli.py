@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir partition DATA``."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+
+
+def partition(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder of text files, whose words are features, or a file in svmlight's format."
+        ),
+    ],
+    *,
+    machines: Annotated[int, typer.Option(min=1, help="Each has a worker and a server.")] = 8,
+    method: Annotated[
+        str,
+        typer.Option(
+            help="refined (Weir's), mtkahypar, metis, greedy, hash, random; or random/random, which does not "
+            "look where parameters are used, either."
+        ),
+    ] = "refined",
+    hashing: Annotated[
+        Literal["none", "plain", "local"],
+        typer.Option(help="Features that share a parameter: none, any, or those that the same machines use."),
+    ] = "none",
+    buckets: Annotated[
+        int,
+        typer.Option(min=0, help="Parameters when features are hashed; default: an eighth of the features."),
+    ] = 0,
+    lines: Annotated[int, typer.Option(min=0, help="Lines of text in a sample; 0: a file each.")] = 0,
+    slack: Annotated[
+        float, typer.Option(min=0, help="By which a machine may have more than its share.")
+    ] = 0.05,
+    seed: Annotated[int, typer.Option(help="Of all that is random.")] = 0,
+    compare: Annotated[bool, typer.Option("--compare", help="Try all methods that are installed.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Say what the figures mean.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the placement as JSON.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw the traffic between machines as a PNG.")
+    ] = None,
+) -> None:
+    """Place samples on workers and parameters on servers so that little travels.
+
+    Prints what will travel in an iteration over all samples, each parameter pulled once by every worker that
+    needs it and does not have it, and one gradient pushed for each. With --hashing, features share
+    parameters.
+    """
+    from weir.host_agent.placement.partitioners import PARTITIONERS
+    from weir.host_agent.placement.partitioners.packages import MissingPackageError
+    from weir.host_agent.placement.plan import BOTH_RANDOM, Plan, make_plan
+    from weir.host_agent.placement.samples import svmlight_samples, text_samples
+    from weir.partition.view import EXPLANATION, comparison, draw, summary
+
+    console = Console()
+    names = (BOTH_RANDOM, *PARTITIONERS)
+    try:
+        if method not in names:
+            raise ValueError(f"--method {method}: there are {', '.join(names)}")
+        with Console(stderr=True).status(f"reading {data}"):
+            samples = text_samples(data, lines=lines) if data.is_dir() else svmlight_samples(data)
+        count = 0 if hashing == "none" else buckets or max(samples.width // 8, machines)
+        plans: dict[str, Plan] = {}
+        for name in dict.fromkeys([*(names if compare else ()), method]):
+            with Console(stderr=True).status(f"{name}: {len(samples):,} samples on {machines} machines"):
+                try:
+                    plans[name] = make_plan(
+                        samples, machines, name, hashing=hashing, buckets=count, slack=slack, seed=seed
+                    )
+                except MissingPackageError as error:
+                    if name == method:
+                        raise
+                    typer.echo(f"left out: {error}", err=True)
+    except (OSError, ValueError, MissingPackageError) as error:
+        typer.echo(f"weir partition: {error}", err=True)
+        raise typer.Exit(2) from None
+    plan = plans[method]
+    if compare:
+        console.print(comparison(plans))
+    console.print(summary(samples, plan, method))
+    if explain:
+        console.print(EXPLANATION)
+    if out is not None:
+        plan.placement.save(out)
+    if plot is not None:
+        draw(plan, plot)
