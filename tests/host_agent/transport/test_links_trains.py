@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Workers on kernel sockets in namespaces of their own, and a switch between them on veth pairs."""
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pytest
+
+from tests.host_agent.transport.racks import on_every_worker, reducers, switch_with_job
+from tests.softswitch.dataplane.veths import Veths, made_veths
+from weir.controller.qos import Direction, Loss
+from weir.controller.sync import EntryUpdate, Verb
+from weir.controller.tables import losses
+from weir.host_agent.transport.links import UdpLink
+from weir.host_agent.transport.reducer import Reducer
+from weir.netns.offloads import offloads_off
+from weir.simulator.entries import AGGREGATION, apply
+from weir.softswitch.dataplane.ports import PortLoop
+from weir.softswitch.runtime.queueing import Queueing
+from weir.softswitch.switch import Switch
+from weir.wire.definition import UDP_PORT, Op
+
+pytestmark = pytest.mark.root
+
+SLOTS: Final = 128
+PORTS: Final = (1, 2)
+DIRECTIONS: Final[tuple[Direction, ...]] = ("ingress", "egress")
+
+
+@pytest.fixture
+def lab() -> Iterator[Veths]:
+    with made_veths() as made:
+        for host in made.hosts.values():
+            host.links.set_neighbour("eth0", AGGREGATION.ip, AGGREGATION.mac)
+        yield made
+
+
+@contextlib.contextmanager
+def rack(lab: Veths) -> Iterator[tuple[Switch, PortLoop, list[Reducer]]]:
+    """Yield a switch on AF_PACKET ports, and a reducer in each host's namespace."""
+    with switch_with_job(len(PORTS), SLOTS) as (switch, job), PortLoop() as loop:
+        for port in PORTS:
+            lab.attach(loop, "AF_PACKET", port, f"sw{port}")
+        loop.set_switch(switch)
+        loop.start()
+        links = [lab.hosts[port].call(lambda p=port: _link(p)) for port in PORTS]
+        made = reducers(job, links, SLOTS)
+        yield switch, loop, made
+        for reducer in made:
+            reducer.close()
+
+
+def _link(port: int) -> UdpLink:
+    return UdpLink((f"10.0.0.{port}", UDP_PORT), (AGGREGATION.ip, UDP_PORT))
+
+
+@pytest.mark.parametrize("network", ["plain", "lossy", "slow"])
+@pytest.mark.parametrize("trains", ["on", "cut by the hosts", "off"])
+def test_sums_are_the_same(lab: Veths, monkeypatch: pytest.MonkeyPatch, trains: str, network: str) -> None:
+    """Through real interfaces, whoever cuts trains, and whatever becomes of single packets of them."""
+    if trains == "off":
+        monkeypatch.setenv("WEIR_TRAINS", "off")
+    if trains == "cut by the hosts":
+        for host in lab.hosts.values():
+            host.call(lambda: offloads_off("eth0"))
+    vectors = np.random.default_rng(4).integers(0, 2**32, (len(PORTS), 200_000), dtype=np.uint32)
+    expected = np.add.reduce(vectors, axis=0, dtype=np.uint32)
+    with rack(lab) as (switch, loop, workers):
+        for port, direction in itertools.product(PORTS if network == "lossy" else (), DIRECTIONS):
+            lose = losses.fault(Loss(switch="s", port=port, direction=direction, probability=0.03))
+            apply(switch, [[EntryUpdate(Verb.INSERT, lose)]])
+        for port in PORTS if network == "slow" else ():
+            loop.set_queueing(port, Queueing(rate_bps=200_000_000, depth_packets=SLOTS))
+        reports = on_every_worker(workers, lambda r: r.reduce(vectors[r.config.worker], Op.ADD))
+        ports = [loop.statistics(port) for port in PORTS]
+    for vector, report in zip(vectors, reports, strict=True):
+        np.testing.assert_array_equal(vector, expected)
+        assert report.entered == report.included
+        assert not report.refused
+        assert report.retransmissions or network != "lossy"
+        assert (report.trains_up > 0) == (trains != "off")
+    for port_saw in ports:
+        assert (port_saw.rx_trains > 0) == (trains == "on")
+        # A port with a rate sends each frame in its time: more than one when its switch is late.
+        assert (port_saw.tx_trains > 0) == (trains != "off") or network == "slow"
