@@ -270,7 +270,11 @@ def test_other_lanes_than_before_are_found(tmp_path: Path) -> None:
 def test_a_lower_class_that_goes_first_is_found(congested: Path) -> None:
     """Of two packets that leave on one link, the times are exchanged."""
     frames = list(read_frames(congested))
-    link = [n for n, f in enumerate(frames) if f.port == "leaf2 > h6" and isinstance(f.flow, Chunk)]
+    link = [
+        n
+        for n, f in enumerate(frames)
+        if f.port == "leaf2 > h6" and isinstance(f.flow, Chunk) and f.flow.data and not f.flow.protected
+    ]
     early, late = link[100], link[120]
     first, second = frames[early], frames[late]
     frames[early] = replace(second, time=first.time)
