@@ -12,8 +12,10 @@ from weir.host_agent.parameter_server.value_filter import parse_filter
 
 OPTIMIZERS: Final = ("SGD", "Adam", "AdamW")
 
-BUCKET_BYTES: Final = 25 * 2**20
-"""Of the gradients that are pushed together: as DDP's buckets."""
+BUCKET_BYTES: Final = 4 * 2**20
+"""Of the gradients that are pushed together, our choice: what was changed of one bucket comes down while the
+next one goes up, so the fewer bytes the better; but each takes some round trips.
+"""
 
 
 SILENCE_S: Final = 60.0

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pushes: buckets of gradients that are summed on their way to the servers that have the parameters."""
+"""Steps: buckets of gradients are summed on their way to the servers, and what those change comes back."""
 
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
 
-from weir.host_agent.collectives.float_sum import sum_float64
+from weir.host_agent.collectives.float_sum import NonFiniteError, sum_float64
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.compression.exchange import Exchanged, GradientExchange, Servers
@@ -16,14 +18,29 @@ from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
 from weir.host_agent.parameter_server.shards import Piece, Shards
 from weir.host_agent.parameter_server.terms import Method
+from weir.host_agent.torch.parameter_server.rounds import Rider, Riders, Riding, RidingCommunicator
 from weir.host_agent.torch.parameter_server.team import Team
 
 
+class Member(Protocol):
+    """The part that a worker or a server has in a step."""
+
+    def gradient(self, index: int) -> torch.Tensor:
+        """Return a bucket's gradients, flat; of a server memory for their averages."""
+
+    def settle(self, buckets: Mapping[int, torch.Tensor]) -> None:
+        """Do what is to be done when buckets were pushed: a server steps."""
+
+    def pull(self, index: int) -> Riding:
+        """Send, or take, what was changed of a bucket."""
+
+
 class Push:
-    """The gradient step of a team: every member makes the same calls, in which servers add nothing.
+    """The steps of a team: every member makes the same calls, in which servers add nothing.
 
     Attributes:
         buckets: the pieces that are pushed together, in the order in which they are.
+        layouts: of the buckets.
         exchange: the gradient step.
     """
 
@@ -31,32 +48,48 @@ class Push:
         terms = team.terms
         shards = terms.shards()
         self._team = team
+        self._communicator = RidingCommunicator(team.connection)
         self.buckets = shards.buckets(terms.bucket_bytes // 4)
+        self.layouts = [layout_of(index, bucket) for index, bucket in enumerate(self.buckets)]
         self.exchange = make_exchange(terms.method)
-        pieces = _Pieces(shards)
         servers = Servers(
             terms.servers, {piece.title: terms.rank_of(piece.server) for piece in shards.pieces}
         )
-        self.exchange.join(pieces, team.connection, team.slots, servers)
-        self._layouts = [layout_of(index, bucket) for index, bucket in enumerate(self.buckets)]
+        self.exchange.join(_Pieces(shards), self._communicator, team.slots, servers)
 
-    def worker_push(self, index: int, gradients: Mapping[str, torch.Tensor]) -> Exchanged:
-        """Push a bucket: the gradients of its parameters, by name."""
-        bucket = torch.cat(
-            [gradients[piece.name].reshape(-1)[piece.in_parameter] for piece in self.buckets[index]]
-        )
-        return self._exchanged(index, bucket)
+    def step(self, member: Member, *, whole: bool) -> list[Exchanged]:
+        """Push all buckets; what was changed of one comes down while the next ones go up.
 
-    def server_take(self, index: int, server: int) -> dict[str, torch.Tensor]:
-        """Take part in the push of a bucket, and return the averages of this server's pieces, by title."""
-        bucket = torch.empty(sum(piece.length for piece in self.buckets[index]))
-        self._exchanged(index, bucket)
-        found, start = {}, 0
-        for piece in self.buckets[index]:
-            if piece.server == server:
-                found[piece.title] = bucket[start : start + piece.length]
-            start += piece.length
-        return found
+        whole: nothing is settled before everything was pushed, so that what raises has changed nothing.
+
+        Raises:
+            NonFiniteError: some worker's gradient has NaN or infinity; on every member.
+        """
+        riders, done = Riders(), []
+        taken: dict[int, torch.Tensor] = {}
+
+        def settle() -> None:
+            member.settle(taken)
+            for index in taken:
+                riders.add(member.pull(index))
+            taken.clear()
+
+        try:
+            for index in range(len(self.buckets)):
+                bucket = member.gradient(index)
+                done.append(riders.take_along(partial(self._push, index, bucket)))
+                taken[index] = bucket
+                if not whole:
+                    settle()
+        except NonFiniteError:
+            taken.clear()
+            raise
+        finally:
+            if self._team.connection.broken is None:
+                settle()
+                while riders:
+                    riders.take_along(self._ride)
+        return done
 
     def norm(self, gradients: Mapping[str, torch.Tensor]) -> float:
         """Return the norm of all servers' gradients together; workers have none."""
@@ -71,13 +104,31 @@ class Push:
         )
         return math.sqrt(squares[0])
 
-    def _exchanged(self, index: int, bucket: torch.Tensor) -> Exchanged:
-        layout, last = self._layouts[index], index == len(self.buckets) - 1
+    def _push(self, index: int, bucket: torch.Tensor, riders: Sequence[Rider]) -> Exchanged:
+        layout, last = self.layouts[index], index == len(self.buckets) - 1
         names = zlib.crc32(" ".join(segment.name for segment in layout).encode())
-        facts = (index, layout.elements, names, self.exchange.settings)
-        return self._team.run(
-            "weir.parameter_server.push", facts, lambda: self.exchange.exchange(layout, bucket, last)
+
+        def work() -> Exchanged:
+            self._communicator.riders = riders
+            try:
+                found = self.exchange.exchange(layout, bucket, last)
+                if left := self._communicator.riders:  # sums that all members get take nobody along
+                    self._communicator.ride(left)
+                return found
+            finally:
+                self._communicator.riders = ()
+
+        facts = (index, layout.elements, names, self.exchange.settings, _size(riders))
+        return self._team.run("weir.parameter_server.push", facts, work)
+
+    def _ride(self, riders: Sequence[Rider]) -> None:
+        self._team.run(
+            "weir.parameter_server.pull", (_size(riders),), lambda: self._communicator.ride(riders)
         )
+
+
+def _size(riders: Sequence[Rider]) -> int:
+    return sum(rider.lanes.size for rider in riders)
 
 
 class _Pieces:

@@ -13,6 +13,7 @@ from weir.host_agent.parameter_server.commands import Command, Kind
 from weir.host_agent.torch.connection import Connection, GroupBrokenError
 from weir.host_agent.torch.parameter_server.pull import Pull
 from weir.host_agent.torch.parameter_server.push import Push
+from weir.host_agent.torch.parameter_server.rounds import Riding
 from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, Team, await_terms
 from weir.host_agent.torch.parameter_server.worker import begin
@@ -49,7 +50,10 @@ class Server:
             raise ValueError(f"server {index}: the workers wait for {self.terms.servers}, from 0")
         self._pieces = self.terms.shards().of_server(index)
         self._team = Team(store, self.terms.rank_of(index), self.terms, timeout)
-        self._push, self._pull = Push(self._team), Pull(self._team)
+        self._push = Push(self._team)
+        self._pulls = [
+            Pull(self.terms, *of) for of in zip(self._push.buckets, self._push.layouts, strict=True)
+        ]
         self.shard = ShardOptimizer(self._pieces, self.terms.optimizer)
         self._sent = torch.zeros_like(self.shard.model)
 
@@ -66,8 +70,8 @@ class Server:
         """
         try:
             self._begin()
-            while (command := self._next()).kind is not Kind.END:
-                self._obey(command)
+            while (news := self._next())[0].kind is not Kind.END:
+                self._obey(*news)
         finally:
             self._team.close()
 
@@ -79,8 +83,10 @@ class Server:
             self.shard.view(piece.title).copy_(whole[piece.in_model])
         self._sent.copy_(self.shard.model)
 
-    def _next(self) -> Command:
-        """Return what the workers want next; the end, where one has left without a word."""
+    def _next(self) -> tuple[Command, bool]:
+        """Return what the workers want next, and with what care; the end, where one has left without a
+        word.
+        """
         try:
             return self._team.announce()
         except GroupBrokenError:
@@ -88,23 +94,33 @@ class Server:
             if not left:
                 raise
             log.info("%s: the job is over", "; ".join(left.values()))
-            return Command(Kind.END)
+            return Command(Kind.END), False
 
-    def _obey(self, command: Command) -> None:
+    def _obey(self, command: Command, careful: bool) -> None:
         if command.kind is Kind.STEP:
             if groups := command.body.get("groups"):
                 self.shard.configure(groups)
             try:
-                self._step()
+                self._push.step(self, whole=careful or self.terms.max_norm is not None)
             except NonFiniteError as error:  # the workers have it, too; nothing has changed
                 log.warning("%s", error)
 
-    def _step(self) -> None:
-        """Take the averaged gradients of the shard, step, and send what has changed."""
-        gradients: dict[str, torch.Tensor] = {}
-        for index in range(len(self._push.buckets)):
-            gradients |= self._push.server_take(index, self.index)
-        if (limit := self.terms.max_norm) is not None:
+    def gradient(self, index: int) -> torch.Tensor:
+        """Return memory for a bucket's averages."""
+        return torch.zeros(self._push.layouts[index].elements)
+
+    def settle(self, buckets: Mapping[int, torch.Tensor]) -> None:
+        """Step with the averages of this server's pieces."""
+        gradients = {}
+        for index, bucket in buckets.items():
+            for piece, segment in zip(self._push.buckets[index], self._push.layouts[index], strict=True):
+                if piece.server == self.index:
+                    gradients[piece.title] = bucket[segment.in_bucket]
+        if (limit := self.terms.max_norm) is not None and buckets:
             clip(gradients, self._push.norm(gradients), limit)
-        self.shard.apply(gradients)
-        self._pull.server_send(self.shard, self._sent, self.index)
+        if gradients:
+            self.shard.apply(gradients)
+
+    def pull(self, index: int) -> Riding:
+        """Send what was changed of a bucket."""
+        return self._pulls[index].send(self.shard, self._sent, self.index)

@@ -31,6 +31,7 @@ TIMEOUT: Final = timedelta(minutes=30)
 
 _PREFIX: Final = "weir/parameter-server"
 _TERMS: Final = "terms"
+_CARE: Final = np.uint32(1 << 31)  # of the first lane of a command
 
 _start: list[StartCluster] = []
 
@@ -150,20 +151,25 @@ class Team:
         )
         return f"ranks 0 to {self.terms.workers - 1} are workers, {servers}"
 
-    def announce(self, command: Command | None = None) -> Command:
-        """Say what comes next, as worker 0, or hear it; all members call this."""
-        return self.run("weir.parameter_server.next", (), lambda: self._announced(command))
+    def announce(self, command: Command | None = None, *, careful: bool = False) -> tuple[Command, bool]:
+        """Say what comes next, as worker 0, or hear it, and whether any member asks for care; all members
+        call this.
+        """
+        return self.run("weir.parameter_server.next", (), lambda: self._announced(command, careful))
 
-    def _announced(self, command: Command | None) -> Command:
+    def _announced(self, command: Command | None, careful: bool) -> tuple[Command, bool]:
         communicator = self.connection
         first, rest = np.zeros(COMMAND_LANES, np.uint32), np.empty(0, np.uint32)
         if command is not None:
             first, rest = pack(command)
+        first[0] |= _CARE * careful
         communicator.reduce(first, Op.OR)
+        careful = bool(first[0] & _CARE)
+        first[0] &= ~_CARE
         if rest.size != rest_of(first):
             rest = np.zeros(rest_of(first), np.uint32)
         communicator.reduce(rest, Op.OR)
-        return unpack(first, rest)
+        return unpack(first, rest), careful
 
     def close(self) -> None:
         """Leave the job."""

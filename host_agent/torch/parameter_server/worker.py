@@ -2,9 +2,10 @@
 """The worker's door: a model whose parameters are kept, and stepped, by parameter servers."""
 
 import json
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Self
 
@@ -22,6 +23,7 @@ from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.parameter_server.asynchronous_worker import AsynchronousSession
 from weir.host_agent.torch.parameter_server.pull import Pull
 from weir.host_agent.torch.parameter_server.push import Push
+from weir.host_agent.torch.parameter_server.rounds import Riding
 from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, Team, open_store, publish
 from weir.host_agent.torch.step_stats import StepStats
@@ -150,7 +152,11 @@ class ParameterServer:
             return
         self._team = Team(store, self.rank, self.terms, timeout)
         self._closed = False
-        self._push, self._pull = Push(self._team), Pull(self._team)
+        self._push = Push(self._team)
+        self._pulls = [
+            Pull(self.terms, *of) for of in zip(self._push.buckets, self._push.layouts, strict=True)
+        ]
+        self._gradients: dict[str, torch.Tensor] = {}
         self._said = self.terms.optimizer
         self.master = torch.empty(self._shards.size)
         """The model as the servers have it, flat and in float32: what the parameters are copies of."""
@@ -171,15 +177,30 @@ class ParameterServer:
             self._step_alone(self._session)
             return
         began, before = time.perf_counter(), self.connection.stats
-        self._team.announce(self._step_command() if self.rank == 0 else None)
-        gradients = {name: _gradient(parameter) for name, (parameter, _) in self._parameters.items()}
-        parts = [self._push.worker_push(index, gradients) for index in range(len(self._push.buckets))]
-        if self.terms.max_norm is not None:
-            self._push.norm({})
-        self._pull.worker_take(self.master)
-        self._write()
+        self._gradients = {name: _gradient(parameter) for name, (parameter, _) in self._parameters.items()}
+        odd = not all(math.isfinite(float(gradient.sum())) for gradient in self._gradients.values())
+        _, careful = self._team.announce(self._step_command() if self.rank == 0 else None, careful=odd)
+        try:
+            parts = self._push.step(self, whole=careful or self.terms.max_norm is not None)
+        finally:
+            self._gradients = {}
+            self._write()
         self.last_step = self._counted(parts, began, before)
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or torch's schedules complain
+
+    def gradient(self, index: int) -> torch.Tensor:
+        """Return a bucket's gradients, for the step."""
+        pieces = self._push.buckets[index]
+        return torch.cat([self._gradients[piece.name].reshape(-1)[piece.in_parameter] for piece in pieces])
+
+    def settle(self, buckets: Mapping[int, torch.Tensor]) -> None:
+        """Help the servers to find the norm of what was pushed, where they are to."""
+        if self.terms.max_norm is not None and buckets:
+            self._push.norm({})
+
+    def pull(self, index: int) -> Riding:
+        """Take what was changed of a bucket."""
+        return self._pulls[index].take(self.master)
 
     @property
     def fills_union(self) -> bool:

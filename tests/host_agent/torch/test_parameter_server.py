@@ -92,7 +92,9 @@ def train(rank: int, name: str, steps: int, options: dict[str, Any]) -> Tensor:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_training_is_local_training_on_all_batches(cluster: weir.LocalCluster, name: str) -> None:
     steps = 12
-    with Job(WORKERS, SERVERS, train, name, steps, {}, environment=cluster.environment) as job:
+    with Job(
+        WORKERS, SERVERS, train, name, steps, {"bucket_bytes": 4096}, environment=cluster.environment
+    ) as job:
         *workers, _, _ = job.results()
     assert all(torch.equal(workers[0], other) for other in workers), "bit for bit"
     expected = locally(name, steps)
