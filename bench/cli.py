@@ -550,6 +550,68 @@ def training(
 
 
 @app.command()
+def ps(
+    workers: Annotated[
+        str, typer.Option(help="Numbers of workers of a simulated step, comma-separated.")
+    ] = "2,4,8,16",
+    parameters: Annotated[int, typer.Option(min=256, help="Of the model, in a simulated step.")] = 1_000_000,
+    density: Density = 0.05,
+    model: options.Model = "mlp",
+    train_workers: Annotated[int, typer.Option(min=1, max=31, help="Workers of the training.")] = 4,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 3,
+    max_steps: Annotated[
+        int | None, typer.Option(min=1, metavar="STEPS", help="Steps of each epoch at most.")
+    ] = None,
+    methods: Annotated[
+        str, typer.Option(help="Methods over Weir's server, comma-separated: weir methods lists them.")
+    ] = "dense,topk-block,dfs",
+    links: options.Links = "200mbit",
+    evaluate_every: Annotated[
+        int | None, typer.Option(min=1, help="Steps between evaluations; default: an epoch.")
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Accuracy to reach; default: the highest that all complete runs reach."
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the parameters and of the order of the data.")
+    ] = 1,
+    virtual: Annotated[bool, typer.Option(help="Simulate a step, in virtual time.")] = True,
+    train: Annotated[bool, typer.Option(help="Run the training itself, in real time.")] = True,
+    plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-ps.png"),
+) -> None:
+    """Time training with a parameter server: Weir's beside a dense one over TCP and Gloo's ring.
+
+    First simulates a step with ever more workers, and counts what the server's link carries. Then, as root,
+    trains to equal accuracy in network namespaces, the peers over the kernel's own bridge, all over links of
+    the same rate; every server is on a host of its own.
+    """
+    _begin("ps", "simulating steps" if virtual else "training")
+    from weir.bench import servers_virtual
+    from weir.bench.training import run
+    from weir.softswitch.runtime.queueing import parse_rate
+    from weir.train.config import ConfigError, make_config
+
+    counts = _numbers(int, workers, "--workers", 0, 31)
+    try:
+        configs = [
+            make_config(
+                mode="ps", model=model, workers=train_workers, epochs=epochs, max_steps=max_steps,
+                density=density, links=links, seed=seed, evaluate_every=evaluate_every, method=method,
+            )
+            for method in methods.split(",")
+        ]  # fmt: skip
+        if virtual:
+            servers_virtual.measure(counts, parameters, parse_rate(links or "200mbit"), density)
+        run(configs, ["gloo", "ps"], 0.0, 10.0, target, plot, virtual=False, real=train)
+    except ConfigError as error:
+        typer.echo(f"weir bench ps: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+@app.command()
 def scale(
     workers: Annotated[
         str, typer.Option(help="Sizes of the job; the first is what the others are compared with.")

@@ -64,7 +64,7 @@ def run(
         console.print(f"{way.name} ...")
         make = network_cluster if way.kind == "weir" else bridged_network
         try:
-            with make(way.config.workers, network=way.config.network) as network:
+            with make(way.config.members, network=way.config.network) as network:
                 outcomes.insert(0, train(way, network))
         except NamespaceError as error:
             if way.kind == "weir":
@@ -76,12 +76,17 @@ def run(
 def ways(configs: Sequence[TrainConfig], peers: Sequence[Kind], budget: float, limit_s: float) -> list[Way]:
     """Return all ways to train, peers first."""
     found = [Way(PEERS[peer], peer, configs[0], limit_s) for peer in peers]
-    found += [Way(f"Weir, {config.method}", "weir", config) for config in configs]
+    found += [Way(f"{called(config)}, {config.method}", "weir", config) for config in configs]
     able = [config for config in configs if find_method(config.method).kind == "sparsifier"]
     if budget and able:
         lossy = able[0].model_copy(update={"loss_budget": budget})
-        found.append(Way(f"Weir, {lossy.method}, budget {budget:g}", "weir", lossy))
+        found.append(Way(f"{called(lossy)}, {lossy.method}, budget {budget:g}", "weir", lossy))
     return found
+
+
+def called(config: TrainConfig) -> str:
+    """Return what Weir is called in the mode of a training."""
+    return "Weir's PS" if config.mode == "ps" else "Weir"
 
 
 def report(outcomes: Sequence[WayResult], config: TrainConfig, target: float | None, plot: Path) -> None:

@@ -46,6 +46,11 @@ class Way:
     limit_s: float = float("inf")
 
     @property
+    def members(self) -> int:
+        """Return how many processes train: workers and Weir's parameter servers."""
+        return self.config.members if self.kind == "weir" else self.config.workers
+
+    @property
     def dense(self) -> bool:
         """Return whether it takes the steps of dense synchronous training, but for rounding."""
         return self.kind != "weir" or (self.config.method == "dense" and not self.config.lossy)
@@ -104,6 +109,7 @@ def train(way: Way, network: NetworkCluster | BridgedNetwork) -> WayResult:
     died.
     """
     config, ranks = way.config, range(way.config.workers)
+    members = range(way.members)
     backend: Literal["weir", "gloo"] = "weir" if way.kind == "weir" else "gloo"
     record, ticker = RunRecord(backend, ranks, config.epochs), _Ticker(way.name)
     with (
@@ -112,17 +118,20 @@ def train(way: Way, network: NetworkCluster | BridgedNetwork) -> WayResult:
     ):
         added = {SERVER: server.address} if server else {}
         spec = WorkerSpec(config=config, backend=backend, init_method=f"file://{folder}/store")
-        environment = {rank: {**worker_environment(), **network.environment(rank), **added} for rank in ranks}
+        common = worker_environment()
+        environment = {rank: {**common, **network.environment(rank), **added} for rank in members}
         with Workers(
             spec.model_dump_json(),
-            ranks,
+            members,
             config.workers,
             environment,
             folder,
             prefix=network.lab.at_worker,
             module="weir.bench.training_worker",
         ) as workers:
-            for news in _steps(workers, record, [network.check, *([server.check] if server else [])]):
+            for news in _steps(
+                workers, record, members, [network.check, *([server.check] if server else [])]
+            ):
                 record.clock(ProcessorTime.now(network.switch_pids()))
                 ticker.tell(record, news)
                 if len(record.steps) >= _MIN_STEPS and record.training_s > way.limit_s:
@@ -149,16 +158,17 @@ class _Server:
 
 @contextmanager
 def _server(way: Way, network: NetworkCluster | BridgedNetwork, folder: Path) -> Iterator[_Server | None]:
-    """Yield the parameter server on rank 0's host, if the way has one."""
+    """Yield the parameter server, if the way has one: on rank 0's host, or where Weir's would be."""
     if way.kind != "ps":
         yield None
         return
-    address = network.lab.plan.workers[0].ip
+    host = way.config.workers if way.config.mode == "ps" else 0
+    address = network.lab.plan.workers[host].ip
     process = spawn(
         "weir.bench.parameter_server",
         [address, str(_PORT), str(way.config.workers)],
         log=folder / "server.log",
-        prefix=network.lab.at_worker(0),
+        prefix=network.lab.at_worker(host),
     )
     try:
         yield _Server(f"{address}:{_PORT}", process, folder / "server.log")
@@ -167,10 +177,10 @@ def _server(way: Way, network: NetworkCluster | BridgedNetwork, folder: Path) ->
 
 
 def _steps(
-    workers: Workers, record: RunRecord, checks: Sequence[Callable[[], None]]
+    workers: Workers, record: RunRecord, members: Sequence[int], checks: Sequence[Callable[[], None]]
 ) -> Iterator[StepSummary]:
-    """Yield every step as all workers have taken it, until all have left."""
-    left = set(record.ranks)
+    """Yield every step as all workers have taken it, until all members have left."""
+    left = set(members)
     while left:
         match workers.next_event(_TICK_S):
             case None:

@@ -12,9 +12,10 @@ from weir.host_agent.parameter_server.value_filter import parse_filter
 
 OPTIMIZERS: Final = ("SGD", "Adam", "AdamW")
 
-BUCKET_BYTES: Final = 4 * 2**20
-"""Of the gradients that are pushed together, our choice: what was changed of one bucket comes down while the
-next one goes up, so the fewer bytes the better; but each takes some round trips.
+BUCKET_BYTES: Final = 2**20
+SPARSE_BUCKET_BYTES: Final = 8 * 2**20
+"""Of the gradients that are pushed together, dense ones and others: our choice. What was changed of one
+bucket comes down while the next one goes up, so the smaller the better; but each takes some round trips.
 """
 
 

@@ -18,7 +18,13 @@ from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
 from weir.host_agent.compression.exchange import Exchanged
 from weir.host_agent.parameter_server.commands import Command, Kind
 from weir.host_agent.parameter_server.shards import ParameterInfo
-from weir.host_agent.parameter_server.terms import BUCKET_BYTES, SILENCE_S, Method, Terms
+from weir.host_agent.parameter_server.terms import (
+    BUCKET_BYTES,
+    SILENCE_S,
+    SPARSE_BUCKET_BYTES,
+    Method,
+    Terms,
+)
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.parameter_server.asynchronous_worker import AsynchronousSession
 from weir.host_agent.torch.parameter_server.pull import Pull
@@ -50,7 +56,7 @@ class ParameterServer:
             waits for the next step.
         max_norm: clip the averaged gradient of the whole model to this norm, as ``clip_grad_norm_`` does;
             with Parameter Flow each worker's own.
-        bucket_bytes: of gradients that are pushed together.
+        bucket_bytes: of gradients that are pushed together; None: as suits the sparsifier.
         consistency: "sync"; "ssp:S": a worker may be S steps ahead of the slowest; "async": no worker waits
             for another. The last two are Parameter Flow (docs/parameter-server.md); the options from
             ``sparsifier`` to ``seed`` are of "sync".
@@ -94,7 +100,7 @@ class ParameterServer:
         lane_error: float = LANE_ERROR,
         seed: int = 0,
         max_norm: float | None = None,
-        bucket_bytes: int = BUCKET_BYTES,
+        bucket_bytes: int | None = None,
         consistency: str = "sync",
         push_filter: str = "0",
         pull_filter: str = "0",
@@ -131,7 +137,7 @@ class ParameterServer:
                 seed,
             ),
             max_norm,
-            bucket_bytes,
+            bucket_bytes or (BUCKET_BYTES if sparsifier == "dense" else SPARSE_BUCKET_BYTES),
             consistency,
             push_filter,
             pull_filter,

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums that take riders along: both come out as if each had been reduced by itself."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from weir.host_agent.collectives.communicator import Communicator
+from weir.host_agent.collectives.in_memory import InMemoryGroup
+from weir.host_agent.torch.parameter_server.rounds import Rider, Riders, Riding, RidingCommunicator
+from weir.wire.definition import SLOT_LANES, Op
+
+MEMBERS = 4
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    st.integers(0, 40),
+    st.lists(st.integers(1, 12), max_size=3),
+    st.sampled_from([32, 64, 128, 256]),
+    st.integers(0, 2**32 - 1),
+)
+def test_riders_and_sums_do_not_touch_each_other(
+    blocks: int, riders: list[int], block: int, seed: int
+) -> None:
+    random = np.random.default_rng(seed)
+    vectors = random.integers(0, 2**32, (MEMBERS, blocks * block), dtype=np.uint32)
+    audience = random.integers(0, MEMBERS, blocks).astype(np.int16)
+    senders = [random.integers(0, MEMBERS, size).astype(np.int16) for size in riders]
+    words = [random.integers(0, 2**32, size * SLOT_LANES, dtype=np.uint32) for size in riders]
+    total = vectors.sum(axis=0, dtype=np.uint32)
+    group = InMemoryGroup(MEMBERS)
+
+    def member(communicator: Communicator) -> None:
+        rank, riding = communicator.rank, RidingCommunicator(communicator)
+        own = [
+            np.where(np.repeat(of == rank, SLOT_LANES), said, np.uint32(0))
+            for of, said in zip(senders, words, strict=True)
+        ]
+        riding.riders = [Rider(lanes, of) for lanes, of in zip(own, senders, strict=True)]
+        lanes = vectors[rank].copy()
+        riding.reduce_lanes(lanes, Op.ADD, block, audience=audience)
+        assert not riding.riders
+        for index in np.flatnonzero(audience == rank):
+            place = slice(index * block, (index + 1) * block)
+            np.testing.assert_array_equal(lanes[place], total[place])
+        for heard, said in zip(own, words, strict=True):
+            np.testing.assert_array_equal(heard, said)
+
+    group.run([lambda c=c: member(c) for c in group.communicators])
+
+
+def test_generators_go_on_with_what_the_others_said_and_wait_where_that_failed() -> None:
+    heard: list[int] = []
+
+    def riding(length: int) -> Riding:
+        for _ in range(length):
+            rider = Rider(np.zeros(SLOT_LANES, np.uint32), np.zeros(1, np.int16))
+            yield rider
+            heard.append(int(rider.lanes[0]))
+
+    riders = Riders()
+    riders.add(riding(2))
+    riders.add(riding(1))
+
+    def fail(_riders: object) -> None:
+        raise OSError
+
+    def reduce(number: int, waiting: list[Rider]) -> int:
+        for rider in waiting:
+            rider.lanes[:] = number
+        return len(waiting)
+
+    with pytest.raises(OSError):
+        riders.take_along(fail)
+    assert riders.take_along(lambda waiting: reduce(7, list(waiting))) == 2
+    assert riders.take_along(lambda waiting: reduce(8, list(waiting))) == 1
+    assert not riders
+    assert heard == [7, 7, 8]
