@@ -37,7 +37,7 @@ class Rider:
 
 
 Riding = Generator[Rider, None, None]
-"""What a member has to send, and does with what it was sent, one rider after another: each is yielded, and
+"""A member's riders, one after another, and its use of what the others said: each is yielded, and
 holds what the others said when the generator goes on."""
 
 
@@ -95,7 +95,7 @@ def _taking_turns(first: int, second: int, turn: int) -> np.ndarray[tuple[int], 
 
 
 class Riders:
-    """What is to ride, of several generators at once."""
+    """The riders that wait, one of each of several generators."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Riding, Rider]] = []
