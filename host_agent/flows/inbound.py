@@ -19,6 +19,7 @@ from weir.host_agent.flows.codec import (
     Terms,
 )
 from weir.host_agent.flows.config import FlowConfig
+from weir.host_agent.flows.payload import unpack_bytes
 from weir.host_agent.flows.verdict import FlowVerdict
 from weir.host_agent.transport.report import Account
 
@@ -54,6 +55,15 @@ class Delivery:
     def lanes_received(self) -> Bits:
         """Return for each lane whether it came."""
         return np.repeat(self.received, self.chunk_lanes)[: self.values.size]
+
+    def data(self) -> bytes:
+        """Return the bytes that were sent with ``FlowSender.submit_bytes``.
+
+        Raises ValueError when some did not come, or when these are no such bytes.
+        """
+        if not self.complete:
+            raise ValueError(f"tensor {self.tensor} is not whole: {self.account.lanes} of {self.values.size}")
+        return unpack_bytes(self.values, f"tensor {self.tensor}")
 
     def onto(self, previous: Floats) -> Floats:
         """Return the values that came, and those of ``previous`` where none did."""

@@ -25,6 +25,7 @@ import numpy.typing as npt
 from weir.host_agent.flows.codec import Bitmap, Bits, FlowPacket, Stop, decode
 from weir.host_agent.flows.config import FlowConfig
 from weir.host_agent.flows.outbound import Floats, OutboundTensor, Progress
+from weir.host_agent.flows.payload import pack_bytes
 from weir.host_agent.flows.timer import RoundTrip
 from weir.host_agent.flows.verdict import FlowVerdict, Verdicts
 from weir.host_agent.flows.window import Window
@@ -152,6 +153,15 @@ class FlowSender:
         self._fresh = False
         self._open_more()
         return number
+
+    def submit_bytes(
+        self, data: bytes | bytearray | memoryview, layer: int = 0, number: int | None = None
+    ) -> int:
+        """Send any bytes, without loss, as a tensor; return its number. ``Delivery.data`` gives them back.
+
+        layer, number: as ``submit`` has them. Raises ValueError for more than ``config.max_lanes`` hold.
+        """
+        return self.submit(pack_bytes(data), ServiceClass(layer=layer), number)
 
     @property
     def idle(self) -> bool:

@@ -556,3 +556,45 @@ def test_repeated_questions_stay_behind_the_chunks_until_there_is_silence() -> N
         codes.append(traffic_class >> 2)
     assert codes == [dscp(2)] * 3 + [RELIABLE_DSCP] * 2
     assert sender.window.shrunk == 2
+
+
+@settings(max_examples=50, deadline=None)
+@given(data=st.binary(max_size=5000), seed=st.integers(0, 2**32 - 1))
+def test_any_bytes_arrive_as_they_were(data: bytes, seed: int) -> None:
+    lossy = Faults(loss=0.1, jitter=MS, duplicate=0.1)
+    world = World(FlowConfig(FLOW_ID, chunk_lanes=32), seed, lossy, lossy, Meddling(trim_any=0.1))
+    world.sender.submit_bytes(data, layer=1)
+    world.left.pump()
+    world.run()
+    assert world.deliveries[1].data() == data
+    assert world.deliveries[1].layer == 1
+
+
+def test_a_vector_is_not_taken_for_bytes() -> None:
+    world = World(FlowConfig(FLOW_ID))
+    world.submit(np.ones(100, np.float32))
+    world.run()
+    with pytest.raises(ValueError, match="tensor 1 has 100 lanes, which are no bytes"):
+        world.deliveries[1].data()
+
+
+def test_an_early_stop_is_content_with_the_share_that_came() -> None:
+    """The last tenth is under way when the rest has come: not waited for, and in the residual."""
+    lanes = 32 * 100
+    values = np.arange(1, lanes + 1, dtype=np.float32)
+    for early in (True, False):
+        world = World(FlowConfig(FLOW_ID, chunk_lanes=32, first_window=200, early_stop=early))
+        held: list[bytes] = []
+
+        def hold_the_last(frame: bytes, world: World = world, held: list[bytes] = held) -> bool:
+            late = is_chunk(frame) and chunk_index(frame) >= 90
+            if late:
+                held.append(frame)
+                world.clock.after(MS // 10, lambda: world.right.receive(frame))
+            return late
+
+        world.there.drop = hold_the_last
+        world.submit(values, budget(lanes // 10))
+        world.run()
+        check(values, world.deliveries[1], world.settlements[1])
+        assert world.settlements[1].returned.lanes == (lanes // 10 if early else 0)
