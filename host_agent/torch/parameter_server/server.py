@@ -4,6 +4,7 @@
 import logging
 from collections.abc import Mapping
 from datetime import timedelta
+from typing import Any
 
 import torch
 from torch._C._distributed_c10d import Store
@@ -15,6 +16,7 @@ from weir.host_agent.torch.parameter_server.pull import Pull
 from weir.host_agent.torch.parameter_server.push import Push
 from weir.host_agent.torch.parameter_server.rounds import Riding
 from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
+from weir.host_agent.torch.parameter_server.states import by_piece, spread
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, Team, await_terms
 from weir.host_agent.torch.parameter_server.worker import begin
 
@@ -104,6 +106,21 @@ class Server:
                 self._push.step(self, whole=careful or self.terms.max_norm is not None)
             except NonFiniteError as error:  # the workers have it, too; nothing has changed
                 log.warning("%s", error)
+
+        elif command.kind is Kind.STATE:
+            for server in range(self.terms.servers):
+                own = self.shard.state_dict() if server == self.index else None
+                spread(self._team, self.terms.rank_of(server), own)
+        elif command.kind is Kind.LOAD:
+            self._load(spread(self._team, 0, None))
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state of worker 0."""
+        self._push.exchange.load_shared_state(state["exchange"])
+        for piece in self._pieces:
+            self.shard.view(piece.title).copy_(state["model"][piece.in_model])
+        self._sent.copy_(self.shard.model)
+        self.shard.load_state_dict(by_piece(self._pieces, state["optimizer"]))
 
     def gradient(self, index: int) -> torch.Tensor:
         """Return memory for a bucket's averages."""

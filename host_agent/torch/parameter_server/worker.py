@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -31,6 +31,7 @@ from weir.host_agent.torch.parameter_server.pull import Pull
 from weir.host_agent.torch.parameter_server.push import Push
 from weir.host_agent.torch.parameter_server.rounds import Riding
 from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
+from weir.host_agent.torch.parameter_server.states import by_parameter, spread
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, Team, open_store, publish
 from weir.host_agent.torch.step_stats import StepStats
 from weir.host_agent.transport.reducer import ReducerStats
@@ -193,6 +194,53 @@ class ParameterServer:
             self._write()
         self.last_step = self._counted(parts, began, before)
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or torch's schedules complain
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is needed to go on bit for bit: all workers call it and save what they get.
+
+        "model": the servers', flat. "optimizer": the servers' state by name of parameter, in its shape, as
+        torch's own optimizer has it. "exchange": what this worker's gradients still owe, and what all share.
+        Of synchronous servers alone.
+        """
+        self._announce_alone(Kind.STATE)
+        states: dict[str, Any] = {}
+        for server in range(self.terms.servers):
+            states |= spread(self._team, self.terms.rank_of(server), None)
+        return {
+            "model": self.master.clone(),
+            "optimizer": by_parameter(self._shards.pieces, states),
+            "exchange": self._push.exchange.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what ``state_dict`` gave on this worker; all workers call it.
+
+        Worker 0's model and optimizer go to the servers, of which there may be others than then, unless a
+        sparsifier holds gradients back. Hyper-parameters are those of the optimizer that was given here.
+
+        Raises:
+            ValueError: it is of another model or of another cut of it.
+        """
+        if state["model"].numel() != self.master.numel():
+            raise ValueError(
+                f"the saved model has {state['model'].numel():,} elements, this one {self.master.numel():,}"
+            )
+        self._push.exchange.load_state_dict(state["exchange"])
+        self._announce_alone(Kind.LOAD)
+        mine = None
+        if self.rank == 0:
+            shared = self._push.exchange.shared_state()
+            mine = {"model": state["model"], "optimizer": state["optimizer"], "exchange": shared}
+        loaded = spread(self._team, 0, mine)
+        self.master.copy_(loaded["model"])
+        self._write()
+
+    def _announce_alone(self, kind: Kind) -> None:
+        """Say what comes next, where that is no step."""
+        if self._session is not None:
+            raise RuntimeError("servers that do not wait for workers keep their state themselves")
+        self._team.announce(Command(kind) if self.rank == 0 else None)
 
     def gradient(self, index: int) -> torch.Tensor:
         """Return a bucket's gradients, for the step."""

@@ -129,6 +129,42 @@ def test_methods_push_less_and_train(cluster: weir.LocalCluster, name: str, bits
     assert workers[0][0] < 0.9 * before
 
 
+def train_in_two_parts(rank: int, name: str, folder: str, first: int, last: int) -> Tensor:
+    """Return the parameters after steps ``first`` to ``last``, which begin where the saved state ends."""
+    model = make_model()
+    optimizer = OPTIMIZERS[name](model.parameters())
+    file = Path(folder, f"{rank}.pt")
+    options = {"sparsifier": "topk-block", "density": 0.2, "block": 32, "bucket_bytes": 4096}
+    with weir.torch.ParameterServer(model, optimizer, servers=SERVERS, **options) as server:
+        if file.exists():
+            server.load_state_dict(torch.load(file, weights_only=True))
+        for step in range(first, last):
+            optimizer.zero_grad()
+            backward(model, [batch(step, rank)])
+            server.step()
+        torch.save(server.state_dict(), file)
+    return flat(model)
+
+
+@pytest.mark.parametrize("name", ["momentum", "adamw"])
+def test_a_saved_state_goes_on_bit_for_bit(cluster: weir.LocalCluster, name: str, tmp_path: Path) -> None:
+    found = []
+    for folder, parts in (("whole", [(0, 8)]), ("parts", [(0, 3), (3, 8)])):
+        (tmp_path / folder).mkdir()
+        for first, last in parts:
+            arguments = (name, str(tmp_path / folder), first, last)
+            with Job(
+                WORKERS, SERVERS, train_in_two_parts, *arguments, environment=cluster.environment
+            ) as job:
+                found.append(job.results()[0])
+    whole, _, parts_together = found
+    assert torch.equal(whole, parts_together)
+    state = torch.load(tmp_path / "parts" / "0.pt", weights_only=True)["optimizer"]
+    shapes = {parameter: tuple(of.shape) for parameter, of in make_model().named_parameters()}
+    key = "momentum_buffer" if name == "momentum" else "exp_avg_sq"
+    assert {parameter: tuple(known[key].shape) for parameter, known in state.items()} == shapes
+
+
 def train_with_accidents(rank: int) -> list[str]:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)

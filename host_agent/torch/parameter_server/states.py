@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""States of jobs with parameter servers: what the servers hold, to all workers, and what a worker has, to
+them.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from weir.host_agent.collectives.data_movement import broadcast
+from weir.host_agent.parameter_server.shards import Piece
+from weir.host_agent.torch.parameter_server.team import Team
+
+State = Mapping[str, Any]
+"""Tensors and plain values, as torch.load takes with ``weights_only``."""
+
+
+def spread(team: Team, root: int, state: State | None) -> dict[str, Any]:
+    """Return one member's state, on every member; all call this, and the others pass None."""
+    return team.run("weir.parameter_server.state", (root,), lambda: _spread(team, root, state))
+
+
+def _spread(team: Team, root: int, state: State | None) -> dict[str, Any]:
+    data = torch.empty(0, dtype=torch.uint8)
+    if state is not None:
+        saved = io.BytesIO()
+        torch.save(dict(state), saved)
+        data = torch.frombuffer(bytearray(saved.getvalue()), dtype=torch.uint8)
+    size = torch.tensor([data.numel()])
+    broadcast(team.connection, size, root)
+    if state is None:
+        data = torch.empty(int(size), dtype=torch.uint8)
+    broadcast(team.connection, data, root)
+    loaded: dict[str, Any] = torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)
+    return loaded
+
+
+def by_parameter(pieces: Sequence[Piece], states: State) -> dict[str, dict[str, Any]]:
+    """Return an optimizer's state by parameter from that by piece: tensors of the parameter's shape, and
+    numbers.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for piece in pieces:
+        for key, value in states.get(piece.title, {}).items():
+            whole = found.setdefault(piece.name, {})
+            if _is_of(piece, value):
+                whole[key] = torch.cat([whole[key], value]) if key in whole else value
+            else:
+                whole[key] = value
+    shapes = {piece.name: piece.shape for piece in pieces}
+    return {
+        name: {
+            key: value.view(shapes[name]) if isinstance(value, torch.Tensor) and value.dim() else value
+            for key, value in state.items()
+        }
+        for name, state in found.items()
+    }
+
+
+def by_piece(pieces: Sequence[Piece], states: State) -> dict[str, dict[str, Any]]:
+    """Return what ``by_parameter`` returned, by piece again: of these or any others of the parameters."""
+    return {
+        piece.title: {
+            key: value.reshape(-1)[piece.in_parameter].clone()
+            if isinstance(value, torch.Tensor) and value.dim()
+            else value
+            for key, value in states[piece.name].items()
+        }
+        for piece in pieces
+        if piece.name in states
+    }
+
+
+def _is_of(piece: Piece, value: object) -> bool:
+    """Return whether a value has something for each of a piece's elements."""
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.numel() == piece.length
