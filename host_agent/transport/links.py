@@ -26,6 +26,10 @@ SOCKET_BUFFER: Final = 4 << 20
 """Asked of the kernel for a whole window of packets; it grants what net.core.rmem_max allows."""
 
 _SHOWN_SLOTS: Final = 4
+_IP_MTU_DISCOVER: Final = 10  # this one and the next two are missing in the socket module
+_IP_PMTUDISC_DO: Final = 2
+_IP_MTU: Final = 14  # of the way that a connected socket's packets take
+_LONGEST: Final = 28 + engine.MAX_PAYLOAD  # with the headers of IPv4 and UDP
 
 
 class TransportTimeout(TimeoutError):  # noqa: N818 - what callers know it as
@@ -115,7 +119,7 @@ class _NativeLink:
         code = ctypes.get_errno()
         hint = ""
         if code == errno.EMSGSIZE:
-            hint = f": the path's MTU must hold {engine.MAX_PAYLOAD + 28} bytes; smaller blocks do not help"
+            hint = f": the path's MTU must hold {_LONGEST} bytes; smaller blocks do not help"
         return OSError(code, f"{os.strerror(code)} on {self._what}{hint}")
 
     def _explain(self, transport: SlotTransport, timeout_s: float) -> str:
@@ -200,6 +204,8 @@ class UdpLink(_NativeLink):
         try:
             for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 self._socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER)
+            # Switches do not put fragments together: what is too long for the way is to be an error.
+            self._socket.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _IP_PMTUDISC_DO)
             self._bind(bind)
             if aggregator is not None:
                 self.connect(aggregator)
@@ -230,8 +236,17 @@ class UdpLink(_NativeLink):
         return port
 
     def connect(self, aggregator: tuple[str, int]) -> None:
-        """Send to this address and port, and receive from nowhere else."""
+        """Send to this address and port, and receive from nowhere else.
+
+        Raises OSError when there is no way there, or packets are too long for it, as far as is known.
+        """
         self._socket.connect(aggregator)
+        mtu = self._socket.getsockopt(socket.IPPROTO_IP, _IP_MTU)
+        if mtu < _LONGEST:
+            raise OSError(
+                errno.EMSGSIZE,
+                f"the way to {aggregator[0]} has an MTU of {mtu}: packets have up to {_LONGEST} bytes",
+            )
 
     def close(self) -> None:
         """Close the socket. Closing twice is harmless."""

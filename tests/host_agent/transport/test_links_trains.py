@@ -86,3 +86,23 @@ def test_sums_are_the_same(lab: Veths, monkeypatch: pytest.MonkeyPatch, trains: 
         assert (port_saw.rx_trains > 0) == (trains == "on")
         # A port with a rate sends each frame in its time: more than one when its switch is late.
         assert (port_saw.tx_trains > 0) == (trains != "off") or network == "slow"
+
+
+def test_a_way_too_narrow_is_said_on_joining(lab: Veths) -> None:
+    lab.hosts[1].links.set("eth0", mtu=1000)
+    with pytest.raises(
+        OSError, match=r"the way to 10\.0\.0\.254 has an MTU of 1000: packets have up to 1144 bytes"
+    ):
+        lab.hosts[1].call(lambda: _link(1))
+
+
+@pytest.mark.parametrize("trains", ["on", "off"])
+def test_a_way_that_becomes_too_narrow_is_an_error(
+    lab: Veths, monkeypatch: pytest.MonkeyPatch, trains: str
+) -> None:
+    """Packets that are too long one by one are no fault of trains."""
+    monkeypatch.setenv("WEIR_TRAINS", trains)
+    with rack(lab) as (_, _, workers):
+        lab.hosts[1].links.set("eth0", mtu=1000)
+        with pytest.raises(OSError, match="path's MTU must hold 1144 bytes"):
+            workers[0].reduce(np.ones(100_000, np.uint32), Op.ADD)
