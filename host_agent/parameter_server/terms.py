@@ -51,6 +51,16 @@ class Method:
     seed: int = 0
 
 
+def check_flow(consistency: str, push_filter: str, pull_filter: str) -> None:
+    """Raise ValueError for texts that do not say how workers and servers keep together, or do not fit."""
+    parse_consistency(consistency)
+    for rule in (parse_filter(push_filter), parse_filter(pull_filter)):
+        if consistency == "sync" and rule.threshold:
+            raise ValueError(
+                f"filter {rule}: filters are Parameter Flow's; take consistency ssp:S or async with them"
+            )
+
+
 @dataclass(frozen=True)
 class Terms:
     """The terms of a job.
@@ -82,12 +92,7 @@ class Terms:
     silence_s: float = SILENCE_S
 
     def __post_init__(self) -> None:
-        parse_consistency(self.consistency)
-        for rule in (parse_filter(self.push_filter), parse_filter(self.pull_filter)):
-            if self.consistency == "sync" and rule.threshold:
-                raise ValueError(
-                    f"filter {rule}: filters are Parameter Flow's; take consistency ssp:S or async with them"
-                )
+        check_flow(self.consistency, self.push_filter, self.pull_filter)
 
     def shards(self) -> Shards:
         """Return which server has what."""

@@ -186,6 +186,16 @@ def test_parameter_servers_train_and_a_dead_one_is_named(tmp_path: Path) -> None
     assert "server 1 failed: signal SIGKILL" in output, output
 
 
+def test_workers_train_alone_and_end_alike(tmp_path: Path) -> None:
+    filters = ("--push-filter", "0.001:lr", "--pull-filter", "0.001:lr:4")
+    options = ("--mode", "ps", "--servers", "2", "--method", "dense", "--consistency", "ssp:2", *filters)
+    status, output = train(tmp_path, *options, "--no-reference", "--epochs", "2", "--max-steps", "5")
+    assert status == 0, output
+    (run,) = summary(tmp_path)["runs"].values()
+    assert run["steps"] == 10
+    assert "bit-identical on all workers after the last step" in output
+
+
 def test_interrupting_ends_every_process_and_still_writes_the_summary(tmp_path: Path) -> None:
     process = start(tmp_path, "--epochs", "500")
     wait_for_steps(tmp_path, 3)

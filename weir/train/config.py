@@ -19,7 +19,6 @@ Model = Literal["resnet18", "cnn", "mlp", "lm"]
 Data = Literal["digits", "stdlib"]
 Hosts = Literal["processes", "namespaces"]
 Mode = Literal["all-reduce", "ps"]
-Consistency = Literal["sync"]
 DEFAULT_METHOD: Final = "topk-block"
 
 
@@ -63,7 +62,9 @@ class TrainConfig(BaseModel):
     data: Data
     mode: Mode = "all-reduce"
     servers: Annotated[int, Field(ge=1)] = 1
-    consistency: Consistency = "sync"
+    consistency: str = "sync"
+    push_filter: str = "0"
+    pull_filter: str = "0"
     plugin: tuple[Path, ...] = ()
     method: str = DEFAULT_METHOD
     encoding: str | None = None
@@ -147,9 +148,28 @@ class TrainConfig(BaseModel):
     @model_validator(mode="after")
     def _servers_can_do_it(self) -> Self:
         if self.mode != "ps":
-            if self.servers > 1:
-                raise ValueError("--servers: they are those of --mode ps")
+            for option, given in (
+                ("--servers", self.servers > 1),
+                ("--consistency", self.consistency != "sync"),
+                ("--push-filter", self.push_filter != "0"),
+                ("--pull-filter", self.pull_filter != "0"),
+            ):
+                if given:
+                    raise ValueError(f"{option}: of --mode ps alone")
             return self
+        from weir.host_agent.parameter_server.terms import check_flow
+
+        check_flow(self.consistency, self.push_filter, self.pull_filter)
+        if self.consistency != "sync" and (self.method != "dense" or self.lane_bits != 32):
+            raise ValueError(
+                f"--consistency {self.consistency}: Parameter Flow filters, it has no other methods; take "
+                "--method dense, and --push-filter, --pull-filter"
+            )
+        if self.consistency != "sync" and (self.loss or self.background != "none"):
+            raise ValueError(
+                f"--consistency {self.consistency}: flows between processes of one machine take the kernel's "
+                "loopback, where --loss and --background are not"
+            )
         if find_method(self.method).kind != "sparsifier":
             raise ValueError(f"--mode ps: method {self.method} sends no gradients that servers could take")
         if self.lossy:

@@ -49,8 +49,23 @@ Servers = Annotated[
 Consistency = Annotated[
     str,
     typer.Option(
-        metavar="KIND", help="With --mode ps: sync, where every step takes the gradients of all workers."
+        metavar="KIND",
+        help="With --mode ps: sync, where every step takes the gradients of all workers; ssp:S, where a "
+        "worker may be S steps ahead of the slowest; async, where none waits for another.",
     ),
+]
+PushFilter = Annotated[
+    str,
+    typer.Option(
+        metavar="RULE",
+        help="With --consistency ssp:S or async: what waits on the workers, THRESHOLD[:SCHEDULE[:BLOCK]], "
+        "such as 0.001:lr. Gradients x learning rate below the threshold add up until they are above. "
+        "Schedules: constant, lr, sqrt, cbrt, rootA.",
+    ),
+]
+PullFilter = Annotated[
+    str,
+    typer.Option(metavar="RULE", help="The same of what has changed on the servers since they last sent it."),
 ]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the folder of this run goes.")]
 
@@ -229,6 +244,8 @@ _TRAINING: Final[Mapping[str, Any]] = {
     "mode": Mode,
     "servers": Servers,
     "consistency": Consistency,
+    "push_filter": PushFilter,
+    "pull_filter": PullFilter,
     "plugin": Plugin,
     "encoding": Encoding,
     "density": Density,

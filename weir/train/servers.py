@@ -25,6 +25,7 @@ class ServersExchange(Exchange):
 
     def __init__(self, ddp: DistributedDataParallel, config: TrainConfig, where: str | None) -> None:
         self._ddp, self._config, self._where = ddp, config, where
+        self.in_step = config.consistency == "sync"
         self.meter = WeirMeter([])
 
     def begin(self, optimizer: Optimizer) -> None:
@@ -47,24 +48,32 @@ class ServersExchange(Exchange):
             lane_error=config.lane_error,
             seed=config.seed,
             max_norm=PRESETS[config.model].clip,
+            consistency=config.consistency,
+            push_filter=config.push_filter,
+            pull_filter=config.pull_filter,
             rendezvous=self._where,
         )
-        self.meter = WeirMeter([self._server.connection])
+        self.meter = WeirMeter([self._server.connection if self.in_step else self._server.session])
 
     def stepped(self) -> None:
         """Push the gradients, take what has changed."""
         self._server.step()
 
     def finish(self, batches: Iterable[Tensor]) -> None:
-        """Let the servers go."""
+        """Take what is still to come, and let the servers go."""
+        self._server.finish()
         self._server.close()
 
     def sent(self) -> Sent:
         """Return what was pushed in the last step."""
+        if not self.in_step:
+            return Sent(density=min(1.0, self._server.session.last_density))
         return sent_of(self._server.last_step, self._server.fills_union)
 
     def delivery(self) -> Delivery:
         """Return how the packets of the last step fared."""
+        if not self.in_step:
+            return Delivery()
         return delivery_of(self._server.last_step)
 
 

@@ -28,6 +28,9 @@ from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerR
 from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place
+from weir.host_agent.transport.counters import TransportCounters
+from weir.host_agent.transport.report import FRAME_OVERHEAD
+from weir.wire.definition import FLOW
 
 MOST_UNAPPLIED: Final = 1
 """Pushes of its own that a worker's step may begin without. The next step hides the round trip of one; with
@@ -37,16 +40,6 @@ more, momentum makes training diverge where steps are shorter than round trips.
 _LOOK_S: Final = 0.1
 _PATIENCE_S: Final = 0.5
 """Silence of a server from which something is awaited, after which it is looked for, and asked again."""
-
-
-@dataclass
-class FlowTraffic:
-    """Bytes, headers from Ethernet up included, and packets that this worker has sent and received."""
-
-    sent_packets: int = 0
-    sent_bytes: int = 0
-    payload_sent: int = 0
-    payload_received: int = 0
 
 
 @dataclass
@@ -63,6 +56,17 @@ class _Line:
     outbox: deque[FromWorker] = field(default_factory=deque)
     heard: float = 0.0
     asked: float = 0.0
+
+    @property
+    def sent(self) -> TransportCounters:
+        """Return the packets that these flows have sent."""
+        found = TransportCounters()
+        for flow in (self.sender, self.receiver):
+            if flow is not None:
+                found += TransportCounters(packets_up=flow.counts.packets, bytes_up=flow.counts.bytes)
+        if self.sender is not None:
+            found += TransportCounters(retransmissions=self.sender.counts.resent)
+        return found
 
     @property
     def waits(self) -> bool:
@@ -89,7 +93,9 @@ class AsynchronousSession:
         self._meeting, self._terms, self._rank = Meeting(store), terms, rank
         self._timeout_s = timeout.total_seconds()
         self._said = ""
-        self.traffic = FlowTraffic()
+        self._counted = TransportCounters()  # of flows that are closed, and what has come
+        self.last_density = 1.0
+        """Share of the model that the last step pushed."""
         words = model.numpy().view(np.uint32)
         beginning = model.numpy().copy() if rank == 0 else None
         rules = WorkerRules(
@@ -120,6 +126,12 @@ class AsynchronousSession:
             self.close(farewell=False)
             raise
 
+    @property
+    def stats(self) -> TransportCounters:
+        """Return the packets of all flows so far. Of what comes, those of data: no probes, no answers."""
+        with self._change:
+            return sum((line.sent for line in self._lines), self._counted)
+
     def step(self, gradient: Tensor, lr: float, settings: str) -> None:
         """Push a gradient, take what has come, and wait until the next step may begin.
 
@@ -137,8 +149,10 @@ class AsynchronousSession:
             raise ValueError(f"worker {self._rank}: the gradient of this step has infinities or NaN")
         self._said = settings
         with self._change:
-            for line in self._lines:
-                self._post(line, line.worker.push(values[line.first], lr, news))
+            pushes = [line.worker.push(values[line.first], lr, news) for line in self._lines]
+            for line, push in zip(self._lines, pushes, strict=True):
+                line.outbox.append(push)
+            self.last_density = sum(push.payload.size for push in pushes) / max(1, values.size)
         self._flows.wake()
         self._wait(
             lambda: all(
@@ -152,7 +166,7 @@ class AsynchronousSession:
         for point in ("pushed", "flushed"):
             with self._change:
                 for line in self._lines:
-                    self._post(line, line.worker.flush())
+                    line.outbox.append(line.worker.flush())
             self._flows.wake()
             self._wait(lambda: all(line.worker.settled for line in self._lines))
             if point == "pushed":
@@ -165,7 +179,7 @@ class AsynchronousSession:
         if farewell and self._error is None:
             with self._change:
                 for line in self._lines:
-                    self._post(line, line.worker.leave())
+                    line.outbox.append(line.worker.leave())
             self._flows.wake()
             self._said_farewell(time.monotonic() + 2.0)
         self._stopping = True
@@ -175,10 +189,6 @@ class AsynchronousSession:
 
     # ------------------------------------------------------------------------- the training's thread
 
-    def _post(self, line: _Line, message: FromWorker) -> None:
-        self.traffic.payload_sent += 4 * message.payload.size
-        line.outbox.append(message)
-
     def _wait(self, enough: Callable[[], bool]) -> None:
         """Take what comes until it is enough."""
         with self._change:
@@ -187,9 +197,7 @@ class AsynchronousSession:
                     raise self._error
                 for line in self._lines:
                     while line.inbox:
-                        message = line.inbox.popleft()
-                        self.traffic.payload_received += 4 * message.payload.size
-                        line.worker.on_message(message)
+                        line.worker.on_message(line.inbox.popleft())
                 if enough():
                     return
                 self._change.wait(_LOOK_S)
@@ -252,9 +260,6 @@ class AsynchronousSession:
                     self._submit(line, line.outbox.popleft())
                 if line.sender is not None:
                     line.sender.settlements()
-            self.traffic.sent_packets = sum(
-                line.sender.counts.packets for line in self._lines if line.sender is not None
-            )
         return self._stopping
 
     def _look_after(self, line: _Line, now: float) -> None:
@@ -273,6 +278,7 @@ class AsynchronousSession:
 
     def _call(self, line: _Line, place: Place) -> None:
         """Open flows to a server, give it all that it may lack, and ask it for what is lacking here."""
+        self._counted += line.sent
         for flow in (line.sender, line.receiver):
             if flow is not None:
                 self._flows.mux.remove(flow)
@@ -304,5 +310,8 @@ class AsynchronousSession:
             for line in self._lines:
                 for delivery in line.receiver.deliveries() if line.receiver is not None else ():
                     line.heard = time.monotonic()
+                    packets = line.receiver.config.chunks(delivery.values.size) if line.receiver else 0
+                    size = delivery.values.nbytes + packets * (FRAME_OVERHEAD + FLOW.size)
+                    self._counted += TransportCounters(packets_down=packets, bytes_down=size)
                     line.inbox.append(FromServer.decode(delivery.values.view(np.uint32)))
             self._change.notify_all()

@@ -5,11 +5,17 @@ A server says where it is each time that it starts. A worker calls it: it writes
 which two flows it opens, with random ids, and counts the call, so that the server sees that there is one.
 """
 
+import fcntl
 import json
+import os
 import socket
+import struct
 from dataclasses import asdict, dataclass
+from typing import Final
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+_SIOCGIFADDR: Final = 0x8915  # of linux/sockios.h: an interface's IPv4 address
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,14 @@ class Meeting:
 
     @property
     def own_ip(self) -> str:
-        """Return the address by which others reach this host: the one from which it reaches the store."""
+        """Return the address by which others reach this host: that of the interface GLOO_SOCKET_IFNAME, if
+        torch is told one, else the one from which it reaches the store.
+        """
+        if interface := os.environ.get("GLOO_SOCKET_IFNAME"):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+                request = struct.pack("256s", interface.encode()[:15])
+                found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+            return socket.inet_ntoa(found[20:24])
         store = self._store
         while isinstance(store, PrefixStore):
             store = store.underlying_store

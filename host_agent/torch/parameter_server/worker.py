@@ -262,6 +262,12 @@ class ParameterServer:
         return self._push.exchange.gradients.sparsifier.fills_union
 
     @property
+    def session(self) -> AsynchronousSession:
+        """Return the flows of Parameter Flow; a synchronous worker has none."""
+        assert self._session is not None, "of consistency ssp:S and async"
+        return self._session
+
+    @property
     def connection(self) -> Connection:
         """Return the communicator of all workers and servers, who have one when they are synchronous."""
         return self._team.connection
