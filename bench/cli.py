@@ -697,50 +697,84 @@ def tail(
         list[float] | None,
         typer.Option(
             callback=_loads,
-            help="Share of the links between racks that the background takes; may be given more than once. "
-            "Default: 0.7.",
+            help="Share of the links between racks that others' bursts take; may be given more than once. "
+            "Default: 0, only the tensors themselves.",
         ),
     ] = None,
     setting: Annotated[
         str, typer.Option(help="collectives (all-reduce), server (push and pull), or both.")
-    ] = "both",
+    ] = "server",
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(help="8, 16 or 32, in four racks; may be given more than once. Default: 16."),
+    ] = None,
     loss: Annotated[
         float, typer.Option(min=0, max=0.5, help="Share of packets that links between racks lose.")
     ] = 0.0,
-    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each contender.")] = 2,
-    tensors: Annotated[int, typer.Option(min=1, help="Tensors in a run.")] = 100,
-    kilobytes: Annotated[int, typer.Option(min=4, help="Size of a tensor in KiB.")] = 64,
+    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each contender.")] = 1,
+    tensors: Annotated[int, typer.Option(min=1, help="Tensors in a run.")] = 20,
+    kilobytes: Annotated[
+        list[int] | None,
+        typer.Option(help="Size of a tensor in KiB; may be given more than once. Default: 256."),
+    ] = None,
     budget: Annotated[float, typer.Option(min=0, max=1, help="Share of lanes that may go missing.")] = 0.1,
     min_rto: Annotated[
         float, typer.Option(min=0.1, help="Least retransmission timeout of all contenders, in ms.")
     ] = 10.0,
-    depth: Annotated[int, typer.Option(min=1, help="Packets that a switch queue holds.")] = 128,
-    contenders: Annotated[str, typer.Option(help="Rows to measure, by their letters.")] = "abcdef",
+    depth: Annotated[
+        list[int] | None,
+        typer.Option(help="Packets that a switch queue holds; may be given more than once. Default: 32."),
+    ] = None,
+    contenders: Annotated[str, typer.Option(help="Rows to measure, by their letters.")] = "adefgh",
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="The grid: 8, 16 and 32 workers, 16, 32 and 128 packets, 64 KiB to 4 MiB, loads 0 and 0.7, "
+            "both settings. Hours.",
+        ),
+    ] = False,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
     ] = None,
     plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-tail.png"),
 ) -> None:
-    """Simulate tensor completion times, mean and p99, of 16 workers in four racks under incast traffic.
+    """Simulate tensor completion times, mean and p99, of workers in four racks that send all at once.
 
-    Sets a ring all-reduce, or streams over DCTCP, beside Weir with one mechanism after the other: hashed
-    paths, spraying, priorities, trimming with a loss budget; the ring, or the streams, in the first class.
+    Every row has a twin: DCTCP in the same class of the same queues, or Weir without the row's mechanism.
+    Fails when a row's mechanism did nothing.
     """
-    from weir.bench.tail import measure
-    from weir.bench.tail_cases import CONTENDERS, SETTINGS, Scenario
+    from itertools import product
 
-    chosen = [name for name in SETTINGS if setting in (name, "both")]
+    from weir.bench.tail import measure
+    from weir.bench.tail_cases import CONTENDERS, RACKS, SETTINGS, Scenario
+
+    chosen = [name for name in SETTINGS if full or setting in (name, "both")]
     if not chosen:
         raise typer.BadParameter(f"--setting: {', '.join(SETTINGS)} or both, not {setting!r}")
     rows = [contender for contender in CONTENDERS if contender.name[0] in contenders]
     if not rows or set(contenders) - {contender.name[0] for contender in CONTENDERS}:
-        raise typer.BadParameter(f"--contenders: letters from a to f, not {contenders!r}")
-    scenario = Scenario(
-        loss=loss,
-        tensor=kilobytes * 1024,
-        tensors=tensors,
-        budget=budget,
-        min_rto=min_rto / 1000,
-        depth=depth,
-    )
-    measure(chosen, load or [0.7], seeds, scenario, rows, processes, plot)
+        raise typer.BadParameter(f"--contenders: letters from a to h, not {contenders!r}")
+    if any(count % RACKS or count < RACKS for count in workers or []):
+        raise typer.BadParameter(f"--workers: as many in each of {RACKS} racks")
+    idle = []
+    for count, places, size in product(
+        workers or ([8, 16, 32] if full else [16]),
+        depth or ([16, 32, 128] if full else [32]),
+        kilobytes or ([64, 256, 1024, 4096] if full else [256]),
+    ):
+        scenario = Scenario(
+            workers=count // RACKS,
+            loss=loss,
+            tensor=size * 1024,
+            tensors=tensors,
+            budget=budget,
+            min_rto=min_rto / 1000,
+            depth=places,
+        )
+        loads = load or ([0.0, 0.7] if full else [0.0])
+        name = plot.with_stem(f"{plot.stem}-{count}-{places}-{size}") if full else plot
+        idle += measure(chosen, loads, seeds, scenario, rows, processes, name)
+    if idle:
+        typer.secho(f"mechanisms that did nothing: {'; '.join(idle)}", fg="red", err=True)
+        raise typer.Exit(1)

@@ -2,12 +2,13 @@
 """``weir bench tail``: how long the slowest tensors take where others' bursts share the links.
 
 In virtual time: the real switch program and host code in `simulator`, so the figures do not depend on the
-machine that computes them. `weir.bench.tail_cases` says what is compared.
+machine that computes them. `weir.bench.tail_cases` says what is compared. A table states gains over a row's
+twin, and none for a row whose mechanism did nothing: then the command fails in the end.
 """
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,8 +42,11 @@ def measure(
     contenders: Sequence[Contender] = CONTENDERS,
     processes: int | None = None,
     plot: Path | None = None,
-) -> None:
-    """Run all, print a table for each setting and load, and draw the distributions."""
+) -> list[str]:
+    """Run all, print a table for each setting and load, and draw the distributions.
+
+    Return which rows' mechanisms did nothing, in words.
+    """
     results = simulate(settings, loads, range(1, seeds + 1), scenario, contenders, processes)
     for setting in settings:
         for load in loads:
@@ -51,6 +55,12 @@ def measure(
     if plot is not None:
         draw(results, plot)
         console.print(f"distributions drawn in {plot}")
+    return [
+        f"{case.contender.name!r} in {case.setting} at a load of {case.load:.0%}: nothing was "
+        f"{case.contender.shows}"
+        for case, one in results.items()
+        if not one.shows(case.contender)
+    ]
 
 
 def simulate(
@@ -62,7 +72,7 @@ def simulate(
     processes: int | None,
 ) -> dict[_Case, TailResult]:
     """Return all runs, several at a time; the seeds of a case put together."""
-    cases = [_Case(s, load, c) for s in settings for load in loads for c in contenders]
+    cases = [_Case(s, load, c) for s in settings for load in loads for c in contenders if c.fits(s)]
     results = {case: TailResult() for case in cases}
     todo = [(case, seed) for seed in seeds for case in cases]
     at_once = min(len(todo), processes or os.cpu_count() or 1)
@@ -92,6 +102,8 @@ def simulate(
         total.background += outcome.background
         for name, count in outcome.counts.items():
             total.counts[name] = total.counts.get(name, 0) + count
+        for mechanism, count in outcome.acted.items():
+            total.acted[mechanism] = total.acted.get(mechanism, 0) + count
     return results
 
 
@@ -108,7 +120,7 @@ def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Conte
     tails = {contender.name[0]: percentile(outcome.times, 99) for contender, outcome in results.items()}
     rows = []
     for contender, outcome in results.items():
-        counts, tail = outcome.counts, percentile(outcome.times, 99)
+        counts, tail = outcome.counts, tails[contender.name[0]]
         missing = counts.get("missing", 0) / counts["lanes"] if counts.get("lanes") else 0
         rows.append(
             (
@@ -116,8 +128,8 @@ def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Conte
                 f"{1000 * mean(outcome.times):.2f}",
                 f"{1000 * percentile(outcome.times, 50):.2f}",
                 f"{1000 * tail:.2f}",
-                f"{tail / tails['a']:.1%}" if "a" in tails else "-",
-                f"{tail / tails['b']:.1%}" if "b" in tails and contender.weir else "-",
+                _gain(contender, outcome, tails),
+                f"{outcome.acted.get(contender.shows, 0):,}" if contender.shows else "-",
                 f"{counts.get('timeouts', 0) / len(outcome.times):.2f}",
                 f"{missing:.2%}",
                 f"{1000 * percentile(outcome.background, 99):.1f}" if outcome.background else "-",
@@ -131,8 +143,8 @@ def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Conte
             "mean",
             "median",
             "p99",
-            "p99 / a",
-            "p99 / b",
+            "p99 / twin",
+            "acted",
             "RTOs",
             "missing",
             "others",
@@ -140,6 +152,15 @@ def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Conte
         rows,
         _notes(setting, scenario, seeds),
     )
+
+
+def _gain(contender: Contender, outcome: TailResult, tails: Mapping[str, float]) -> str:
+    """Return the p99 over the twin's, unless the mechanism did nothing."""
+    if contender.twin not in tails:
+        return "-"
+    if not outcome.shows(contender):
+        return "did nothing"
+    return f"{tails[contender.name[0]] / tails[contender.twin]:.2f} of {contender.twin}"
 
 
 def _notes(setting: Setting, scenario: Scenario, seeds: int) -> list[str]:
@@ -154,14 +175,18 @@ def _notes(setting: Setting, scenario: Scenario, seeds: int) -> list[str]:
         "a queue.",
         f"background: bursts of {scenario.fan_in} DCTCP flows of {scenario.burst // 1000} kB from background "
         f"hosts to any host of another rack; its load is that of the links between racks, which lose "
-        f"{scenario.loss:.2%} of packets.",
-        f"a, f: {peer}, least time-out {1000 * scenario.min_rto:g} ms, as for Weir; f in a class that passes "
-        "the bursts. b: the path of all of a "
-        "job's packets, or of each flow, is drawn once (ECMP).",
-        f"{seeds} x {scenario.tensors} tensors of {size}, one at a time; a budget allows "
-        f"{scenario.budget:.0%} of the lanes {'' if setting == 'collectives' else 'pushed '}to be missing. "
-        "p99: nearest rank. RTOs: time-outs per tensor. missing: share of lanes. others: p99 of "
-        "the background's flows.",
+        f"{scenario.loss:.2%} of packets."
+        if scenario.load
+        else "no traffic but the tensors' own.",
+        f"a, d, e: {peer}, least time-out {1000 * scenario.min_rto:g} ms, as for Weir; d in the class of "
+        "Weir's packets, in switches and hosts; e one to three classes lower while more is left to send "
+        "(pFabric). b: the path of all of a job's packets, or of each flow, is drawn once (ECMP). g, h: "
+        "expendable packets lose their lanes in deep queues, or are dropped; a budget allows "
+        f"{scenario.budget:.0%} of the lanes {'' if setting == 'collectives' else 'pushed '}to be missing.",
+        f"{seeds} x {scenario.tensors} tensors of {size}, one at a time. p99: nearest rank. p99 / twin: over "
+        "that of the row without the mechanism, or of DCTCP in the same class. acted: packets that switches "
+        "trimmed, dropped, or served by class. RTOs: time-outs per tensor. missing: share "
+        "of lanes. others: p99 of the background's flows.",
     ]
 
 

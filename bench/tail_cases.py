@@ -5,10 +5,14 @@ Two settings. Collectives: all workers all-reduce a tensor; Weir sums it in leav
 ring over DCTCP. Parameter server: workers push a tensor, cut into one shard per server, and pull the sums;
 Weir sends flows, its peer DCTCP streams. Tensors come one after the other, with pauses; a tensor's completion
 time is from its begin to the last worker's end.
+
+Every contender but the first has a twin: the same without the mechanism that it is there for, or DCTCP in the
+same class of the switches and of the hosts' queues. Gains are stated over the twin. What a mechanism did is
+counted in the switches; a contender whose mechanism did nothing has no gain, whatever its times are.
 """
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final, Literal
@@ -16,7 +20,8 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from weir.controller.qos import ClassSpec, Loss, Qos
+from weir.controller.qos import TRIM_AT, WEIR_CLASSES, ClassSpec, Loss, Qos, SprayName
+from weir.controller.tables.spraying import UP_GROUP
 from weir.controller.topology import Topology, leaf_spine
 from weir.host_agent.flows.config import FlowConfig
 from weir.host_agent.flows.frames import Address
@@ -32,14 +37,17 @@ from weir.simulator.ring import Ring
 from weir.simulator.stream import OVERHEAD, Stream
 from weir.simulator.tcp import MSS, TcpConfig
 from weir.softswitch.runtime.queueing import Queueing
-from weir.wire.definition import LAYER_CLASSES, RELIABLE_DSCP, Op, dscp
+from weir.wire.definition import LAYER_CLASSES, RELIABLE_DSCP, Op, Treatment, dscp
 
 Setting = Literal["collectives", "server"]
 SETTINGS: Final[tuple[Setting, ...]] = ("collectives", "server")
 
+RACKS: Final = 4
 BLOCK: Final = 256
 LANE: Final = 4
 BEST_EFFORT_MARK: Final = 20
+TREATMENTS: Final = "WeirIngress.queueing.treatments"
+TURNS: Final = "WeirIngress.spraying.turns"
 
 
 @dataclass(frozen=True)
@@ -53,7 +61,7 @@ class Scenario:
     chunks. warmup: tensors before those that count, in which windows and round-trip times are learned.
     """
 
-    racks: int = 4
+    racks: int = RACKS
     workers: int = 4  # in a rack
     others: int = 4  # background hosts in a rack
     spines: int = 2
@@ -83,50 +91,82 @@ class Scenario:
         return workers, servers, [name for rack in racks for name in rack[self.workers + 1 :]]
 
     @property
-    def incast(self) -> IncastBursts:
+    def strangers(self) -> IncastBursts:
         """Return the background traffic that makes this load."""
         between_racks = self.racks * self.spines * self.rate
         return IncastBursts(self.load * between_racks * MSS / (MSS + OVERHEAD), self.fan_in, self.burst)
 
 
+Mechanism = Literal["sprayed", "priority", "trimmed", "dropped", "shortest first"]
+
+
 @dataclass(frozen=True)
 class Contender:
-    """One way to move tensors. ``weir`` False: DCTCP, with priorities in the class that is served first."""
+    """One way to move tensors. ``weir`` False: DCTCP.
+
+    name: begins with a letter of its own. twin: the letter of the contender that it is compared with. shows:
+    the mechanism in which they differ; None: they differ in the transport. priorities: in the class of Weir's
+    front layer, in switches and hosts; else best effort. sheds: what becomes of expendable packets in a deep
+    queue.
+    """
 
     name: str
+    twin: str = ""
+    shows: Mechanism | None = None
     weir: bool = True
     spray: bool = True
     priorities: bool = True
-    trims: bool = True  # and a loss budget
+    sheds: Literal["nothing", "trimmed", "dropped"] = "nothing"
+    shortest_first: bool = False
+
+    def fits(self, setting: Setting) -> bool:
+        """Return whether it makes a difference there: every step of a ring is as short as the others."""
+        return not (self.shortest_first and setting == "collectives")
 
     def qos(self) -> Qos:
         """Return the switches' settings. Without priorities every class is treated as best effort is."""
-        if self.priorities:
-            return Qos(spray="round_robin" if self.spray else "hash")
-        classes = {dscp(layer): ClassSpec(mark_at=BEST_EFFORT_MARK) for layer in range(LAYER_CLASSES)}
-        classes[RELIABLE_DSCP] = ClassSpec(queue=0, mark_at=BEST_EFFORT_MARK)
-        return Qos(spray="round_robin" if self.spray else "hash", priorities=False, classes=classes)
+        spray: SprayName = "round_robin" if self.spray else "hash"
+        if not self.priorities:
+            classes = {code: ClassSpec(mark_at=BEST_EFFORT_MARK) for code in map(dscp, range(LAYER_CLASSES))}
+            classes[RELIABLE_DSCP] = ClassSpec(queue=0, mark_at=BEST_EFFORT_MARK)
+            return Qos(spray=spray, priorities=False, classes=classes)
+        if self.sheds == "dropped":  # as WRED does where nothing can be trimmed
+            wred = {
+                code: ClassSpec(trim_at="never", drop_at=TRIM_AT[magnitude])
+                for code, (_, magnitude) in WEIR_CLASSES.items()
+            }
+            return Qos(spray=spray, classes=wred)
+        return Qos(spray=spray)
 
 
 CONTENDERS: Final = (
-    Contender("a DCTCP", weir=False, spray=False, priorities=False, trims=False),
-    Contender("b Weir, hashed", spray=False, priorities=False, trims=False),
-    Contender("c + spraying", priorities=False, trims=False),
-    Contender("d + priorities", trims=False),
-    Contender("e + trimming"),
-    Contender("e - spraying", spray=False),
-    Contender("e - priorities", priorities=False),
-    Contender("f DCTCP, first", weir=False, spray=False, trims=False),
+    Contender("a DCTCP", weir=False, spray=False, priorities=False),
+    Contender("b Weir, hashed", "a", spray=False, priorities=False),
+    Contender("c b + spraying", "b", "sprayed", priorities=False),
+    Contender("d DCTCP in Weir's class", "a", "priority", weir=False, spray=False),
+    Contender("e d, shortest first", "d", "shortest first", weir=False, spray=False, shortest_first=True),
+    Contender("f Weir, lossless", "d"),
+    Contender("g f + trimming", "f", "trimmed", sheds="trimmed"),
+    Contender("h f + WRED", "f", "dropped", sheds="dropped"),
 )
+FRONT: Final = dscp(0)
 
 
 @dataclass
 class TailResult:
-    """times: of each tensor, in seconds. background: of its flows. counts: what the hosts counted, summed."""
+    """times: of each tensor, in seconds. background: of its flows. counts: what the hosts counted, summed.
+    acted: packets that the switches treated by each mechanism; of spraying, how often a switch was seen in
+    the middle of a round of turns.
+    """
 
     times: list[float] = field(default_factory=list)
     background: list[float] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
+    acted: dict[Mechanism, int] = field(default_factory=dict)
+
+    def shows(self, contender: Contender) -> bool:
+        """Return whether the contender's mechanism did anything."""
+        return contender.shows is None or self.acted.get(contender.shows, 0) > 0
 
 
 Begin = Callable[[int], Callable[[], bool]]  # begins a tensor; the answer tells whether it is done
@@ -145,7 +185,8 @@ def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -
     ) as network:
         outcome = TailResult()
         tcp = TcpConfig(min_rto=round(scenario.min_rto * SECOND))
-        own_tcp = replace(tcp, dscp=RELIABLE_DSCP) if contender.priorities else tcp
+        own_tcp = replace(tcp, dscp=FRONT) if contender.priorities else tcp
+        own_tcp = replace(own_tcp, shortest_first=contender.shortest_first)
         if setting == "collectives":
             if contender.weir:
                 begin = _tree(network, contender, scenario, seed, workers, outcome)
@@ -159,7 +200,7 @@ def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -
         if scenario.load:
             everybody = [*workers, *servers, *others]
             background = Background(
-                network, scenario.incast, senders=others, receivers=everybody, seed=seed, config=tcp
+                network, scenario.strangers, senders=others, receivers=everybody, seed=seed, config=tcp
             )
         random = Random(f"{seed} pauses")
         network.run_for(0.02)
@@ -169,9 +210,27 @@ def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -
             network.run(begin(number), limit=60)
             if number >= scenario.warmup:
                 outcome.times.append((network.clock.now - begun) / SECOND)
+            turns = sum(node.switch.register(TURNS).read(UP_GROUP) != 0 for node in network.nodes.values())
+            outcome.acted["sprayed"] = outcome.acted.get("sprayed", 0) + turns
         if background is not None:
             outcome.background = [time / SECOND for time in background.times]
+        outcome.acted.update(_treated(network))
         return outcome
+
+
+def _treated(network: Network) -> Iterator[tuple[Mechanism, int]]:
+    """Return the packets that the switches treated as each mechanism does."""
+    switches = [node.switch for node in network.nodes.values()]
+
+    def treated(treatment: Treatment, queues: Sequence[int] = range(8)) -> int:
+        cells = [treatment << 3 | queue for queue in queues]
+        return sum(switch.counter(TREATMENTS).read(cell).packets for switch in switches for cell in cells)
+
+    own = FRONT >> 3
+    yield "priority", treated(Treatment.QUEUED, [own])
+    yield "trimmed", treated(Treatment.TRIMMED)
+    yield "dropped", treated(Treatment.DROPPED)
+    yield "shortest first", treated(Treatment.QUEUED, range(1, own))
 
 
 def _topology(scenario: Scenario, qos: Qos) -> Topology:
@@ -262,7 +321,7 @@ def _tree(
     def check() -> None:
         """Check that all replicas are the same, and exact where nothing may be lost."""
         for array in arrays:
-            if not np.array_equal(array, arrays[0] if contender.trims else expected):
+            if not np.array_equal(array, arrays[0] if contender.sheds != "nothing" else expected):
                 raise AssertionError("replicas differ")
         for worker in job.workers:
             for report in worker.reports:
@@ -272,15 +331,12 @@ def _tree(
                 outcome.counts["missing"] = outcome.counts.get("missing", 0) + report.returned.lanes
             worker.reports.clear()
 
-    def begin(number: int) -> Callable[[], bool]:
+    def begin(_number: int) -> Callable[[], bool]:
         check()
-        layer = LAYER_CLASSES - 1 - number % LAYER_CLASSES
         arrays[:] = [lanes_of.copy() for lanes_of in own]
         for worker, array in zip(job.workers, arrays, strict=True):
-            worker.submit(Work(Op.MAX, 32, exponents.copy(), service=ServiceClass(layer=layer)))
-            service = (
-                ServiceClass(layer=layer, budgets=budgets) if contender.trims else ServiceClass(layer=layer)
-            )
+            worker.submit(Work(Op.MAX, 32, exponents.copy(), service=ServiceClass()))
+            service = ServiceClass(budgets=budgets) if contender.sheds != "nothing" else ServiceClass()
             worker.submit(Work(Op.ADD, BLOCK, array, service=service))
         return _All(job.workers)
 
@@ -400,11 +456,10 @@ def _flows(
         hosts[name].react = react(own)
     values = np.random.default_rng(1).standard_normal(lanes).astype(np.float32)
 
-    def begin(number: int) -> Callable[[], bool]:
-        layer = LAYER_CLASSES - 1 - number % LAYER_CLASSES
+    def begin(_number: int) -> Callable[[], bool]:
         current.left = len(workers) * len(servers)
-        share = scenario.budget if contender.trims else 0.0
-        service = bounded(lanes, share, layer) if share else ServiceClass(layer=layer)
+        share = scenario.budget if contender.sheds != "nothing" else 0.0
+        service = bounded(lanes, share) if share else ServiceClass()
         for name, own in zip(workers, clients, strict=True):
             for client in own:
                 client.push(values, service, previous=values)

@@ -50,7 +50,7 @@ class Station:
         """Send a frame when its turn comes."""
         self._nic.send(frame)
 
-    def serve(self, source: Source, queue: int = 0) -> None:
+    def serve(self, source: Source, queue: int) -> None:
         """Let a source of frames send when the link is free, and its queue's turn has come."""
         self._nic.serve(source, queue)
 

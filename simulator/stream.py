@@ -10,6 +10,9 @@ from weir.simulator.nic import Source
 from weir.simulator.tcp import Range, Receiver, Sender, TcpConfig
 from weir.wire.definition import CE, ECT
 
+LITTLE = (16_384, 65_536, 262_144)
+"""Where the shortest go first, streams with more bytes left than the nth of these are n classes down."""
+
 PROTOCOL = 6
 OVERHEAD = 54  # Ethernet, IPv4 and TCP headers
 _ACK, _ECE = 0x10, 0x40
@@ -40,8 +43,8 @@ class Port(Protocol):
     def send(self, frame: bytes) -> None:
         """Send a frame when its turn comes."""
 
-    def serve(self, source: Source) -> None:
-        """Let a source send when the link is free."""
+    def serve(self, source: Source, queue: int) -> None:
+        """Let a source send when the link is free, from one of the host's queues."""
 
     def open_any(self, protocol: int, handler: Callable[[bytes], None]) -> int:
         """Open a port of one's own for ``handler``, and return its number."""
@@ -62,6 +65,11 @@ class _Frames:
         self._tos = tos
         self._base = self._address_sum() + PROTOCOL + sum(ports) + _WINDOW
         self._heads: dict[int, bytes] = {}  # Ethernet and IPv4 headers, by length of what follows
+
+    @property
+    def queue(self) -> int:
+        """Return which of eight queues the frames belong to."""
+        return self._tos >> 5
 
     def data(self, sequence: int, length: int) -> bytes:
         """Return a frame with ``length`` bytes of the stream."""
@@ -113,8 +121,8 @@ class Stream:
 
     __slots__ = (
         "_acks",
+        "_by_class",
         "_clock",
-        "_data",
         "_ports",
         "_receiving",
         "_sending",
@@ -140,8 +148,14 @@ class Stream:
         there = receiving.open_any(PROTOCOL, self.on_data)
         self._ports = ports = (here, there)
         self.sender, self.receiver = Sender(config), Receiver()
-        tos = (config or TcpConfig()).dscp << 2 | (ECT if self.sender.congestion.ecn else 0)
-        self._data = _Frames(sending, receiving, macs[0], ports, tos)
+        chosen = config or TcpConfig()
+        ecn = ECT if self.sender.congestion.ecn else 0
+        tos = chosen.dscp << 2 | ecn
+        classes = len(LITTLE) + 1 if chosen.shortest_first else 1
+        self._by_class = [
+            _Frames(sending, receiving, macs[0], ports, chosen.dscp - 8 * below << 2 | ecn)
+            for below in range(classes)
+        ]
         self._acks = _Frames(receiving, sending, macs[1], (ports[1], ports[0]), tos)
         self.on_bytes: Callable[[int], None] | None = None
         self.on_done: Callable[[], None] | None = None
@@ -164,7 +178,7 @@ class Stream:
         if segment is None:
             self._served = False
         self._set_timer()
-        return None if segment is None else self._data.data(*segment)
+        return None if segment is None else self._frames().data(*segment)
 
     def on_data(self, frame: bytes) -> None:
         """Take in a frame of this stream at the receiving host."""
@@ -194,10 +208,17 @@ class Stream:
             self._serve()
             self._set_timer()
 
+    def _frames(self) -> _Frames:
+        """Return what makes data frames, in the class that they belong to now."""
+        if len(self._by_class) == 1:
+            return self._by_class[0]
+        left = self.sender.size - self.sender.acknowledged
+        return self._by_class[sum(left > little for little in LITTLE)]
+
     def _serve(self) -> None:
         if not self._served:
             self._served = True
-            self._sending.serve(self)
+            self._sending.serve(self, self._frames().queue)
 
     def _set_timer(self) -> None:
         """Wake up at the deadline, or when the pace allows more."""

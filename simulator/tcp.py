@@ -42,6 +42,8 @@ class TcpConfig:
 
     min_rto: 10 ms, as simulations of data centres have it (RFC 6298 says 1 s, Linux 200 ms).
     initial_window: in segments (RFC 6928). algorithm: of congestion control. dscp: the class of all packets.
+    shortest_first: data travels in that class only while little is left to send, else in one below: as
+    pFabric (SIGCOMM 2013) has it, with the switches' queues in place of a priority for every packet.
     """
 
     min_rto: int = 10 * _MS
@@ -49,6 +51,7 @@ class TcpConfig:
     initial_window: int = 10
     algorithm: Algorithm = "dctcp"
     dscp: int = BEST_EFFORT_DSCP
+    shortest_first: bool = False
 
 
 class Receiver:
