@@ -22,11 +22,8 @@ from weir.pool import process_pool
 from weir.simulator.stream import OVERHEAD
 from weir.simulator.tcp import MSS
 
-_DCTCP, _LOSSLESS, _BOUNDED = "f", "d", "e"
-_CONTENDERS: Final = {
-    one.name[0]: one for one in CONTENDERS if one.name in ("d + priorities", "e + trimming")
-}
-_CONTENDERS[_DCTCP] = next(one for one in CONTENDERS if one.name[0] == _DCTCP)
+_DCTCP, _LOSSLESS, _BOUNDED = "d", "f", "g"
+_CONTENDERS: Final = {one.name[0]: one for one in CONTENDERS if one.name[0] in (_DCTCP, _LOSSLESS, _BOUNDED)}
 _MOST_BYTES: Final = 64 << 20  # that all workers push in a run: larger tensors, fewer of them
 _LEAST_TENSORS: Final = 3
 
