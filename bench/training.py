@@ -228,7 +228,12 @@ def _print(
         notes.append(f"~: cut short; its own time per step times the number of steps {source}")
     if any(o.way.kind == "ps" for o in outcomes):
         notes.append(
-            "PS: one dense parameter server on rank 0's host, which has that rank's gradient for free; TCP"
+            "PS: one dense parameter server over TCP, "
+            + (
+                "on a host of its own"
+                if config.mode == "ps"
+                else "on rank 0's host, which has that rank's gradient for free"
+            )
         )
     show(
         f"{config.model}, {config.workers} workers, {links_line(config)}",

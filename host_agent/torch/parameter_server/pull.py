@@ -2,19 +2,70 @@
 """Pulls: what the servers changed of the model, one packet on their links, multicast by the switch.
 
 A server sends which bits of its words have changed since it last sent them (exclusive or). So workers have
-the servers' model bit for bit, and blocks in which nothing changed are zero, which no packet carries.
+the servers' model bit for bit, and blocks in which nothing changed are zero, which no packet carries. Where
+what changes is scattered it sends a mask instead, and then the words of the blocks that it selects. Which of
+the two, and how fine the mask is, follows from what was changed in the steps before, by its cost.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes
 from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.encodings import Encoding, EncodingPlan, Selection
+from weir.host_agent.compression.encodings.cost import headers
+from weir.host_agent.compression.encodings.pyramid import LEVELS, counts
+from weir.host_agent.compression.encodings.shared_mask import words_for, write_mask
 from weir.host_agent.parameter_server.shards import Piece
 from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.torch.parameter_server.rounds import Rider, Riding
 from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
+from weir.wire.definition import SLOT_LANES
+
+_COUNTED: Final = 8  # steps from one count of changes to the next
+_HYSTERESIS: Final = 0.9  # a form that costs less than this share of the present one replaces it
+
+
+class ChangeForecast:
+    """One server's forecast of the cheapest form of its changes, from exact counts of those before.
+
+    Attributes:
+        mask_block: elements per bit of the mask; None: no mask.
+    """
+
+    def __init__(self) -> None:
+        self.mask_block: int | None = None
+        self._blocks = np.zeros(LEVELS, np.int64)  # of 2^k elements in which something has changed
+        self._elements = self._step = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether the changes of this step are to be counted."""
+        return self._step % _COUNTED <= 1
+
+    def count(self, changed: torch.Tensor) -> None:
+        """Take in a piece: flat, float32, zero where nothing has changed."""
+        self._blocks += counts(changed).numpy()
+        self._elements += changed.numel()
+
+    def end_step(self) -> None:
+        """Decide how the next step's changes are sent."""
+        if self.is_due and self._elements:
+            packet = SLOT_LANES * LANE_BYTES + headers(SLOT_LANES)
+            costs: dict[int | None, float] = {None: self._blocks[-1] * packet}
+            for level, blocks in enumerate(self._blocks):
+                lanes = (int(blocks) << level) + self._elements / (32 << level)
+                costs[1 << level] = lanes / SLOT_LANES * packet
+            best = min(costs, key=costs.__getitem__)
+            if costs[best] < _HYSTERESIS * costs[self.mask_block]:
+                self.mask_block = best
+            self._blocks[:] = 0
+            self._elements = 0
+        self._step += 1
 
 
 class Pull:
@@ -28,26 +79,100 @@ class Pull:
 
     def __init__(self, terms: Terms, pieces: Sequence[Piece], layout: BucketLayout) -> None:
         self._pieces, self._layout = tuple(pieces), layout
-        self._senders = np.array([terms.rank_of(piece.server) for piece in pieces], np.int16)[layout.owners]
+        self._ranks = np.array([terms.rank_of(piece.server) for piece in pieces], np.int16)
 
-    def send(self, shard: ShardOptimizer, sent: torch.Tensor, server: int) -> Riding:
-        """Send what a server has changed of its pieces since ``sent``, which becomes what they are now."""
-        words = torch.zeros(self._layout.length, dtype=torch.int32)
+    def send(
+        self,
+        shard: ShardOptimizer,
+        sent: torch.Tensor,
+        server: int,
+        mask_block: int | None,
+        forecast: ChangeForecast,
+    ) -> Riding:
+        """Send what a server has changed of its pieces since ``sent``, which becomes what they are now.
+
+        mask_block: the form, None: no mask. forecast: takes in what has changed, when it is due.
+        """
+        changes = torch.zeros(self._layout.length, dtype=torch.int32)
         now, before = shard.model.view(torch.int32), sent.view(torch.int32)
-        for piece, segment in zip(self._pieces, self._layout, strict=True):
-            if piece.server == server:
-                place = shard.place(piece.title)
-                torch.bitwise_xor(now[place], before[place], out=words[segment.in_vector])
-                before[place] = now[place]
-        yield self._rider(words)
+        mine = [
+            (piece, segment)
+            for piece, segment in zip(self._pieces, self._layout, strict=True)
+            if piece.server == server
+        ]
+        for piece, segment in mine:
+            place = shard.place(piece.title)
+            torch.bitwise_xor(now[place], before[place], out=changes[segment.in_vector])
+            before[place] = now[place]
+        if forecast.is_due or mask_block is not None:
+            flags = changes.ne(0).float()
+        if forecast.is_due:
+            for _, segment in mine:
+                forecast.count(flags[segment.in_vector])
+        if mask_block is None:
+            yield self._rider(changes, self._layout)
+            return
+        masks, places, senders = self._masks(mask_block)
+        own = {piece.title: np.zeros(masks[places[piece.title]].size, np.uint32) for piece, _ in mine}
+        for piece, segment in mine:
+            write_mask(flags[segment.in_vector], mask_block, own[piece.title])
+            masks[places[piece.title]] = own[piece.title]
+        yield Rider(masks, senders)
+        for title, words in own.items():  # what nobody sends to this member may hold anything now
+            masks[places[title]] = words
+        selection = self._selection(mask_block, masks, places)
+        vector = torch.zeros(self._layout.length)
+        for piece, segment in mine:
+            vector[segment.in_vector] = sent[shard.place(piece.title)]
+        yield self._rider(selection.pack(vector).view(torch.int32), selection.layout)
 
-    def take(self, model: torch.Tensor) -> Riding:
+    def take(self, model: torch.Tensor, mask_block: int | None) -> Riding:
         """Bring the bucket's elements of ``model``, flat and as the servers last sent it, up to date."""
-        words = torch.zeros(self._layout.length, dtype=torch.int32)
-        yield self._rider(words)
-        bits = model.view(torch.int32)
-        for piece, segment in zip(self._pieces, self._layout, strict=True):
-            bits[piece.in_model] ^= words[segment.in_vector]
+        pairs = list(zip(self._pieces, self._layout, strict=True))
+        if mask_block is None:
+            words = torch.zeros(self._layout.length, dtype=torch.int32)
+            yield self._rider(words, self._layout)
+            bits = model.view(torch.int32)
+            for piece, segment in pairs:
+                bits[piece.in_model] ^= words[segment.in_vector]
+            return
+        masks, places, senders = self._masks(mask_block)
+        yield Rider(masks, senders)
+        selection = self._selection(mask_block, masks, places)
+        packed = torch.zeros(selection.layout.length, dtype=torch.int32)
+        yield self._rider(packed, selection.layout)
+        vector = torch.zeros(self._layout.length)
+        for piece, segment in pairs:
+            vector[segment.in_vector] = model[piece.in_model]
+        for part in selection.parts:
+            part.unpack(vector, packed.view(torch.float32))
+        for piece, segment in pairs:
+            model[piece.in_model] = vector[segment.in_vector]
 
-    def _rider(self, words: torch.Tensor) -> Rider:
-        return Rider(words.numpy().view(np.uint32), self._senders)
+    def _rider(self, words: torch.Tensor, layout: BucketLayout) -> Rider:
+        """Return words of every piece as a rider; layout: where they are."""
+        return Rider(words.numpy().view(np.uint32), self._ranks[layout.in_blocks(SLOT_LANES).owners])
+
+    def _masks(self, mask_block: int) -> tuple[Lanes, dict[str, slice], npt.NDArray[np.int16]]:
+        """Return memory for the masks of all pieces, those of one server together; where each one's words
+        are; and who sends which block.
+        """
+        places: dict[str, slice] = {}
+        senders: list[int] = []
+        end = 0
+        for rank in np.unique(self._ranks):
+            start = end
+            for piece, of in zip(self._pieces, self._ranks, strict=True):
+                if of == rank:
+                    size = words_for(piece.length, mask_block)
+                    places[piece.title] = slice(end, end + size)
+                    end += size
+            end += -end % SLOT_LANES
+            senders += [int(rank)] * ((end - start) // SLOT_LANES)
+        return np.zeros(end, np.uint32), places, np.array(senders, np.int16)
+
+    def _selection(self, mask_block: int, masks: Lanes, places: dict[str, slice]) -> Selection:
+        """Return what the masks select of the bucket."""
+        encoding = Encoding(mask_block)
+        plan = EncodingPlan({segment.name: encoding for segment in self._layout})
+        return Selection.of(plan, self._layout, {title: masks[place] for title, place in places.items()})

@@ -12,12 +12,12 @@ from torch._C._distributed_c10d import Store
 from weir.host_agent.collectives.float_sum import NonFiniteError
 from weir.host_agent.parameter_server.commands import Command, Kind
 from weir.host_agent.torch.connection import Connection, GroupBrokenError
-from weir.host_agent.torch.parameter_server.pull import Pull
+from weir.host_agent.torch.parameter_server.pull import ChangeForecast, Pull
 from weir.host_agent.torch.parameter_server.push import Push
 from weir.host_agent.torch.parameter_server.rounds import Riding
 from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
 from weir.host_agent.torch.parameter_server.states import by_piece, spread
-from weir.host_agent.torch.parameter_server.team import TIMEOUT, Team, await_terms
+from weir.host_agent.torch.parameter_server.team import TIMEOUT, News, Team, await_terms
 from weir.host_agent.torch.parameter_server.worker import begin
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,8 @@ class Server:
         ]
         self.shard = ShardOptimizer(self._pieces, self.terms.optimizer)
         self._sent = torch.zeros_like(self.shard.model)
+        self._forecast = ChangeForecast()
+        self._mask_block: int | None = None
 
     @property
     def connection(self) -> Connection:
@@ -72,8 +74,8 @@ class Server:
         """
         try:
             self._begin()
-            while (news := self._next())[0].kind is not Kind.END:
-                self._obey(*news)
+            while (news := self._next()).command.kind is not Kind.END:
+                self._obey(news)
         finally:
             self._team.close()
 
@@ -85,25 +87,26 @@ class Server:
             self.shard.view(piece.title).copy_(whole[piece.in_model])
         self._sent.copy_(self.shard.model)
 
-    def _next(self) -> tuple[Command, bool]:
-        """Return what the workers want next, and with what care; the end, where one has left without a
-        word.
-        """
+    def _next(self) -> News:
+        """Return what the workers want next; the end, where one has left without a word."""
         try:
-            return self._team.announce()
+            return self._team.announce(mask_block=self._forecast.mask_block)
         except GroupBrokenError:
             left = self._team.connection.departed
             if not left:
                 raise
             log.info("%s: the job is over", "; ".join(left.values()))
-            return Command(Kind.END), False
+            return News(Command(Kind.END))
 
-    def _obey(self, command: Command, careful: bool) -> None:
+    def _obey(self, news: News) -> None:
+        command = news.command
         if command.kind is Kind.STEP:
             if groups := command.body.get("groups"):
                 self.shard.configure(groups)
             try:
-                self._push.step(self, whole=careful or self.terms.max_norm is not None)
+                self._mask_block = news.mask_block
+                self._push.step(self, whole=news.careful or self.terms.max_norm is not None)
+                self._forecast.end_step()
             except NonFiniteError as error:  # the workers have it, too; nothing has changed
                 log.warning("%s", error)
 
@@ -140,4 +143,4 @@ class Server:
 
     def pull(self, index: int) -> Riding:
         """Send what was changed of a bucket."""
-        return self._pulls[index].send(self.shard, self._sent, self.index)
+        return self._pulls[index].send(self.shard, self._sent, self.index, self._mask_block, self._forecast)

@@ -4,6 +4,7 @@
 import logging
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
@@ -31,7 +32,22 @@ TIMEOUT: Final = timedelta(minutes=30)
 
 _PREFIX: Final = "weir/parameter-server"
 _TERMS: Final = "terms"
-_CARE: Final = np.uint32(1 << 31)  # of the first lane of a command
+_CARE: Final = 31  # bits of the first lane of a command
+_MASKS: Final = 8
+
+
+@dataclass(frozen=True)
+class News:
+    """The next operation of all members.
+
+    careful: some member has a gradient that is not finite. mask_block: the finest that some server asks for;
+    None: none does.
+    """
+
+    command: Command
+    careful: bool = False
+    mask_block: int | None = None
+
 
 _start: list[StartCluster] = []
 
@@ -151,25 +167,33 @@ class Team:
         )
         return f"ranks 0 to {self.terms.workers - 1} are workers, {servers}"
 
-    def announce(self, command: Command | None = None, *, careful: bool = False) -> tuple[Command, bool]:
-        """Say what comes next, as worker 0, or hear it, and whether any member asks for care; all members
-        call this.
-        """
-        return self.run("weir.parameter_server.next", (), lambda: self._announced(command, careful))
+    def announce(
+        self, command: Command | None = None, *, careful: bool = False, mask_block: int | None = None
+    ) -> News:
+        """Say what comes next, as worker 0, or hear it; all members call this.
 
-    def _announced(self, command: Command | None, careful: bool) -> tuple[Command, bool]:
+        careful: ask for care. mask_block: ask for masks of so many elements a bit, a power of two.
+        """
+        return self.run(
+            "weir.parameter_server.next", (), lambda: self._announced(command, careful, mask_block)
+        )
+
+    def _announced(self, command: Command | None, careful: bool, mask_block: int | None) -> News:
         communicator = self.connection
         first, rest = np.zeros(COMMAND_LANES, np.uint32), np.empty(0, np.uint32)
         if command is not None:
             first, rest = pack(command)
-        first[0] |= _CARE * careful
+        first[0] |= careful << _CARE
+        if mask_block is not None:
+            first[0] |= mask_block << _MASKS
         communicator.reduce(first, Op.OR)
-        careful = bool(first[0] & _CARE)
-        first[0] &= ~_CARE
+        said = int(first[0])
+        first[0] = said & ((1 << _MASKS) - 1)
+        masks = (said & ((1 << _CARE) - 1)) >> _MASKS
         if rest.size != rest_of(first):
             rest = np.zeros(rest_of(first), np.uint32)
         communicator.reduce(rest, Op.OR)
-        return unpack(first, rest), careful
+        return News(unpack(first, rest), bool(said >> _CARE), masks & -masks or None)
 
     def close(self) -> None:
         """Leave the job."""

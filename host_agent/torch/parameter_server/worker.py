@@ -186,9 +186,9 @@ class ParameterServer:
         began, before = time.perf_counter(), self.connection.stats
         self._gradients = {name: _gradient(parameter) for name, (parameter, _) in self._parameters.items()}
         odd = not all(math.isfinite(float(gradient.sum())) for gradient in self._gradients.values())
-        _, careful = self._team.announce(self._step_command() if self.rank == 0 else None, careful=odd)
+        self._news = self._team.announce(self._step_command() if self.rank == 0 else None, careful=odd)
         try:
-            parts = self._push.step(self, whole=careful or self.terms.max_norm is not None)
+            parts = self._push.step(self, whole=self._news.careful or self.terms.max_norm is not None)
         finally:
             self._gradients = {}
             self._write()
@@ -254,7 +254,7 @@ class ParameterServer:
 
     def pull(self, index: int) -> Riding:
         """Take what was changed of a bucket."""
-        return self._pulls[index].take(self.master)
+        return self._pulls[index].take(self.master, self._news.mask_block)
 
     @property
     def fills_union(self) -> bool:

@@ -53,3 +53,34 @@ def test_one_gradient_in_and_one_copy_of_the_changes_out(workers: int, shape: st
     for up, down in per_step:
         assert up == pytest.approx(GRADIENT + ASIDE, rel=0.05)
         assert down == pytest.approx(MODEL + ASIDE, rel=0.05)
+
+
+def train_scattered(rank: int, servers: int) -> tuple[float, bytes]:
+    """Return bytes that a worker gets in a step, and the model."""
+    torch.manual_seed(1)
+    model = torch.nn.Linear(COLUMNS, ROWS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    options = {"sparsifier": "topk", "density": 0.005, "bucket_bytes": 4 * ELEMENTS // 2}
+    with weir.torch.ParameterServer(model, optimizer, servers=servers, **options) as server:
+        for step in range(3 + STEPS):
+            if step == 3:
+                before = server.connection.stats.bytes_down
+            generator = torch.Generator().manual_seed(100 * step + rank)
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator)
+            server.step()
+        found = (server.connection.stats.bytes_down - before) / STEPS
+        assert torch.equal(server.master[: model.weight.numel()], model.weight.detach().flatten())
+        return found, server.master.numpy().tobytes()
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+def test_scattered_changes_come_down_by_mask(servers: int) -> None:
+    workers = 2
+    with (
+        weir.local_cluster(workers=workers + servers) as cluster,
+        Job(workers, servers, train_scattered, servers, environment=cluster.environment) as job,
+    ):
+        (got, model), (_, other), *_ = job.results()
+    assert model == other
+    assert got < 0.25 * MODEL, "in whole blocks nearly all of the model comes down"
