@@ -182,6 +182,18 @@ def test_it_decides_as_the_program_for_v1model(
         ), packet
 
 
+@pytest.mark.parametrize("audience", [0, 1, 33, AUDIENCE_EXCEPT, AUDIENCE_EXCEPT | 1, AUDIENCE_ALL])
+def test_whoever_asks_again_gets_the_lanes_only_if_they_are_for_it(
+    targets: tuple[SoftTarget, TnaTarget], audience: int
+) -> None:
+    places = [install(target, "root", 2, 0xC0000000 + audience) for target in targets]
+    for worker in (0, 1, 0, 1):
+        theirs, ours = (
+            place.job.send(worker, audience=audience, lanes={0: group_of(1 + worker)}) for place in places
+        )
+        assert ours == theirs
+
+
 def test_every_event_of_the_slots_is_among_those_compared(targets: tuple[SoftTarget, TnaTarget]) -> None:
     """The packets drawn reach every row of the tables, as far as events tell them apart."""
     seen: set[Event] = set()
