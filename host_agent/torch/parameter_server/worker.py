@@ -222,6 +222,7 @@ class ParameterServer:
         Raises:
             ValueError: it is of another model or of another cut of it.
         """
+        self._must_be_synchronous()
         if state["model"].numel() != self.master.numel():
             raise ValueError(
                 f"the saved model has {state['model'].numel():,} elements, this one {self.master.numel():,}"
@@ -238,9 +239,14 @@ class ParameterServer:
 
     def _announce_alone(self, kind: Kind) -> None:
         """Say what comes next, where that is no step."""
-        if self._session is not None:
-            raise RuntimeError("servers that do not wait for workers keep their state themselves")
+        self._must_be_synchronous()
         self._team.announce(Command(kind) if self.rank == 0 else None)
+
+    def _must_be_synchronous(self) -> None:
+        if self._session is not None:
+            raise RuntimeError(
+                "servers that do not wait for workers keep their state themselves: weir server --state DIR"
+            )
 
     def gradient(self, index: int) -> torch.Tensor:
         """Return a bucket's gradients, for the step."""

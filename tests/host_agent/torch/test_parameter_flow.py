@@ -129,6 +129,9 @@ def leave_early(rank: int) -> str:
         optimizer.zero_grad()
         backward(model, [batch(step, rank)])
         server.step()
+    for refused in (server.state_dict, lambda: server.load_state_dict({})):
+        with pytest.raises(RuntimeError, match="--state"):
+            refused()
     server.close()
     return "went on"
 
