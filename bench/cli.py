@@ -620,6 +620,10 @@ def scale(
     slots: Annotated[int, typer.Option(min=1, max=1024, help="Switch slots of the job.")] = 64,
     gigabits: Annotated[float, typer.Option(min=0.001, help="Rate of every link in Gbit/s.")] = 1.0,
     delay: Annotated[float, typer.Option(min=0, help="Delay of every link in microseconds.")] = 1.0,
+    loss: Annotated[
+        float, typer.Option(min=0, max=0.5, help="Share of packets that every link loses.")
+    ] = 0.0,
+    sums: Annotated[int, typer.Option(min=1, help="How many sums, one after the other.")] = 1,
 ) -> None:
     """Simulate one sum over ever more workers: racks of 32, then two tiers, then three.
 
@@ -628,7 +632,7 @@ def scale(
     from weir.bench.scale import measure
 
     sizes = _numbers(int, workers, "--workers", 0, MAX_WORKERS)
-    measure(sizes, kilobytes * 256, slots, round(gigabits * 1e9), round(delay * 1000))
+    measure(sizes, kilobytes * 256, slots, round(gigabits * 1e9), round(delay * 1000), loss, sums)
 
 
 @app.command()

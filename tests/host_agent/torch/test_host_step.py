@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that share a host: what they get, what it costs, and how they end. Real processes, a real switch."""
 
+import contextlib
+import json
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 import weir
 import weir.torch
+from tests.harness.started import started
+from tests.host_agent.torch import host_program
 from tests.host_agent.torch.worlds import World
 from weir.cluster import LocalCluster
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.host_connection import HostConnection
+from weir.netns.cluster import network_cluster
 
 SIZE = 5
 PLACES = (0, 0, 1, 1, 2)  # hosts of the ranks
@@ -302,3 +309,33 @@ def test_a_wrong_word_is_refused(cluster: LocalCluster) -> None:
     ) as world:
         world.start(kind)
         assert "WEIR_LOCAL is 'yes': it must be auto, on or off" in str(world.outcome(0))
+
+
+@pytest.mark.root
+def test_torchrun_on_two_hosts_with_two_ranks_each(tmp_path: Path) -> None:
+    """Real hosts: network namespaces, whose interfaces count what is sent."""
+    program = Path(host_program.__file__)
+    with network_cluster(2) as cluster, contextlib.ExitStack() as stack:
+        agents = []
+        for node in range(2):
+            environment = {
+                **cluster.environment(node),
+                "PYTHONPATH": str(program.parents[3]),
+                "OMP_NUM_THREADS": "1",
+            }
+            folder = tmp_path / f"node{node}"
+            folder.mkdir()
+            nodes = ("--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2", "--master-port=29555")
+            master = f"--master-addr={environment['MASTER_ADDR']}"
+            command = (sys.executable, "-m", "torch.distributed.run", *nodes, master, program, tmp_path)
+            prefix = cluster.lab.at_worker(node)
+            agents.append(stack.enter_context(started(folder, *prefix, *command, environment=environment)))
+        for agent in agents:
+            assert agent.wait() == 0, agent.said
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    for one in found:
+        assert one["same"] == [True, True]
+        assert one["kinds"] == ["HostConnection", "JobConnection"]
+        # Values that are zero on both ranks of a host are few: a host sends all of them once, or twice.
+        assert 4 * host_program.COUNT < one["sent"] < 1.2 * 4 * host_program.COUNT
+        assert 1.9 < one["sent_flat"] / one["sent"] < 2.1
