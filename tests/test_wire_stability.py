@@ -320,7 +320,7 @@ def packets(digest: Digest) -> None:
 
 
 SCENARIOS: dict[Callable[[Digest], None], str] = {
-    every_op_and_block: "528ee90b19024849933f4b475b372ce2661bf59fdb1c554aa1c2c85ce486d453",
+    every_op_and_block: "74abacd3f075040e12968b57f6f484a9e15412918c5e0e3724a9ea141f120dbe",
     filled: "f86c5c9c821a56eb36afce0225d85ad8d71ab95c22ba86c4cbf5fbb6c72e7583",
     budgeted: "9925b67b3ec60d6d587410e98626d6ddbc29531cc5dcee288622160117b2f223",
     two_tiers: "69bd35f7fcb97d0b7057e699e05ebea31ba693a8776485681d23e44f8f51bd98",

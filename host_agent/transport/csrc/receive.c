@@ -113,7 +113,7 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     int marked = h->flags & WEIR_FLAG_CONGESTED || (traffic_class & 3) == WEIR_CE;
     t->report.rounds++;
     t->report.marked += (uint64_t)marked;
-    weir_rtt_round(&t->rtt, now_ns - slot->sent_ns, slot->sends > 1, slot->together, now_ns);
+    weir_rtt_round(&t->rtt, now_ns - slot->sent_ns, slot->sends > 1, slot->together);
     if (slot->sends == 1) /* else it may be the answer to the earlier packet */
         answered(t, slot);
     weir_rtt_calm(&t->rtt, now_ns);

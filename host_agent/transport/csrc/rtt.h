@@ -5,10 +5,7 @@
  * its own, because a round ends when the last worker's packet is in: when somebody else's was lost, it lasts as
  * long as that worker's timeout, which is about ours. Measured, it would make timeouts feed on each other. So a
  * round that took more than half the timeout, or that needed a repeat (Karn), counts as slow and is left out;
- * unless round after round is: then it is the network, or the machine, that is. The early estimate never takes a
- * round that needed a repeat (Karn, strictly): among hundreds of workers some packet of nearly every round is lost,
- * and what would be measured are their early timeouts, and ours. Where answers do take longer than that, they come
- * twice, see below: the back-off that is kept until a round can be measured.
+ * unless round after round is: then it is the network, or the machine, that is.
  *
  * On a slow link the packets of all slots wait in one queue and take equally long, so that the deviation goes to
  * nothing. Then the slightest delay would time all of them out, and their repeats would be the next delay. So the
@@ -30,7 +27,6 @@ typedef struct {
     int64_t timeout_ns, least_ns, most_ns;
     int64_t margin_ns; /* the timeout is at least this much above the mean */
     uint32_t slow;     /* rounds since the last one that was not */
-    int64_t usual_ns;  /* when that one ended */
 } weir_estimate;
 
 typedef struct {
@@ -65,13 +61,10 @@ static inline void weir_estimate_sample(weir_estimate *e, int64_t ns)
     e->timeout_ns = timeout > e->least_ns ? timeout : e->least_ns;
 }
 
-static inline void weir_estimate_round(weir_estimate *e, int64_t ns, int repeated, int64_t now_ns)
+static inline void weir_estimate_round(weir_estimate *e, int64_t ns, int repeated)
 {
-    if (!repeated && 2 * ns <= e->timeout_ns) {
+    if (!repeated && 2 * ns <= e->timeout_ns)
         e->slow = 0;
-        e->usual_ns = now_ns;
-    } else if (now_ns - ns < e->usual_ns) /* it began before that one ended: nothing has changed since */
-        return;
     else if (e->slow < WEIR_SLOW_ROUNDS && ++e->slow < WEIR_SLOW_ROUNDS)
         return;
     weir_estimate_sample(e, ns < 2 * e->timeout_ns ? ns : 2 * e->timeout_ns);
@@ -79,11 +72,11 @@ static inline void weir_estimate_round(weir_estimate *e, int64_t ns, int repeate
 
 /* A round took so long. `repeated`: its packet was sent more than once. `together`: all workers were known to
  * be at work when it was sent. */
-static inline void weir_rtt_round(weir_rtt *r, int64_t ns, int repeated, int together, int64_t now_ns)
+static inline void weir_rtt_round(weir_rtt *r, int64_t ns, int repeated, int together)
 {
     if (together) {
-        if (!repeated) weir_estimate_round(&r->early, ns, 0, now_ns);
-        weir_estimate_round(&r->late, ns, repeated, now_ns);
+        weir_estimate_round(&r->early, ns, repeated);
+        weir_estimate_round(&r->late, ns, repeated);
     } else if (!repeated) {
         /* It may have waited for a late worker, or have been the first in an empty queue: so it says nothing about
          * when to send lanes again, and to the early timeout at most that it is too long. */
