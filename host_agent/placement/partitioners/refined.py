@@ -33,24 +33,26 @@ _NEVER: Final = 1e18
 def refined(samples: Samples, machines: int, slack: float, seed: int) -> Integers:
     """Improve what Mt-KaHyPar, METIS (where they are installed) and the greedy way find, and return the best.
 
-    That is the one with the least total traffic among those whose bottleneck is no worse than the best of a
-    random, a hashed and the greedy partition.
+    That is the one with the least total traffic among those that are no worse than the best of a random, a
+    hashed and the greedy partition, in total and at the bottleneck; else the one that is least beyond these.
     """
     simple = [make(samples, machines, slack, seed) for make in (random, by_hash, greedy)]
-    starts = [simple[-1]]
+    starts = list(simple)
     for make in (metis, mtkahypar):
         try:
             starts.append(make(samples, machines, slack, seed))
         except MissingPackageError:
             continue
-    bound = min(cost_of(samples, places, machines, slack).bottleneck for places in simple)
+    best = [cost_of(samples, places, machines, slack) for places in simple]
+    bound, least = (min(getattr(cost, what) for cost in best) for what in ("bottleneck", "total"))
     better = [_within(samples, places, machines, slack, seed, bound) for places in starts]
-    found = [*simple, *starts, *better]
+    found = [*starts, *better]
     costs = [cost_of(samples, places, machines, slack) for places in found]
 
-    def rank(index: int) -> tuple[int, int]:
+    def rank(index: int) -> tuple[float, int]:
         cost = costs[index]
-        return max(cost.bottleneck, bound), cost.total
+        beyond = max(cost.bottleneck / max(bound, 1), 1.0) * max(cost.total / max(least, 1), 1.0)
+        return beyond, cost.total
 
     return found[min(range(len(found)), key=rank)]
 

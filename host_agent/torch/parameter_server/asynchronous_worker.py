@@ -122,6 +122,8 @@ class AsynchronousSession:
         self._thread.start()
         try:
             self._wait(lambda: all(line.worker.ready for line in self._lines))
+            # Who joins later begins at the clock of the slowest, and would be ahead for all of the training.
+            self._meeting_point("joined")
         except BaseException:
             self.close(farewell=False)
             raise
@@ -225,7 +227,8 @@ class AsynchronousSession:
                 return
             if time.monotonic() > deadline:
                 raise GroupBrokenError(
-                    f"{self._terms.workers - here} workers did not come to the end of training"
+                    f"{self._terms.workers - here} of {self._terms.workers} workers have not {where} in "
+                    f"{self._timeout_s:.0f} s"
                 )
             time.sleep(_LOOK_S)
 

@@ -49,7 +49,7 @@ def corpus(name: str) -> Samples:
     if name.isdigit():
         return made_up(int(name))
     stdlib = Path(sysconfig.get_paths()["stdlib"])
-    return text_samples(stdlib / name)
+    return text_samples(stdlib / name, lines=40)
 
 
 CORPORA = [*map(str, range(10)), "email", "asyncio", "xml"]
