@@ -7,6 +7,7 @@ as the others, by AF_XDP, and without veth over shared memory.
 """
 
 import contextlib
+import os
 import shutil
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def interfaces(
 
 
 def _over_veth(kind: str, workers: int, slots: int, lanes: int, seconds: float) -> native.Rate:
-    with _serving(kind, workers, slots) as (place, job):
+    with _single_packets(), _serving(kind, workers, slots) as (place, job):
         _blind(place)
         places = [namespace.path for namespace in place.namespaces]
         load = native.contributions(job, workers, lanes)
@@ -125,6 +126,19 @@ def _over_rings(workers: int, slots: int, lanes: int, seconds: float) -> native.
         loop.start()
         native.over_rings(folder, load, slots, 1, seconds / 3)
         return native.over_rings(folder, load, slots, ROUNDS_APART, seconds)
+
+
+@contextlib.contextmanager
+def _single_packets() -> Iterator[None]:
+    """Let no switch send trains meanwhile: the load's raw sockets, like the peers, know single packets only."""
+    before = os.environ.get("WEIR_TRAINS")
+    os.environ["WEIR_TRAINS"] = "off"
+    try:
+        yield
+    finally:
+        del os.environ["WEIR_TRAINS"]
+        if before is not None:
+            os.environ["WEIR_TRAINS"] = before
 
 
 def _blind(place: Lab) -> None:
