@@ -130,7 +130,7 @@ def _over_rings(workers: int, slots: int, lanes: int, seconds: float) -> native.
 
 @contextlib.contextmanager
 def _single_packets() -> Iterator[None]:
-    """Let no switch send trains meanwhile: the load's raw sockets, like the peers, know single packets only."""
+    """Let no switch send trains meanwhile: the raw sockets of the load know single packets only."""
     before = os.environ.get("WEIR_TRAINS")
     os.environ["WEIR_TRAINS"] = "off"
     try:
