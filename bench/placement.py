@@ -125,8 +125,7 @@ def measure(machines: tuple[int, ...], buckets: int, lines: int, most: int, seed
 
 
 def _show(corpus: str, rows: list[Row], notes: list[str]) -> None:
-    base = {row.machines: row.plan.traffic.total for row in reversed(rows) if row.method == BOTH_RANDOM}
-    base |= {row.machines: row.plan.traffic.total for row in rows if (row.method, row.hashing) == WAYS[0]}
+    base = {row.machines: row.plan.traffic.total for row in rows if (row.method, row.hashing) == WAYS[0]}
     cells = [
         (
             f"{row.machines} machines: {row.method}, {row.hashing}",

@@ -72,5 +72,5 @@ def local_buckets(used: Users, count: int, *, hashes: int = 1, seed: int = 0) ->
     spans = np.maximum(ends - begins, 1)
     of_group = group[of_set]
     drawn = rng.random((hashes, width))
-    buckets = np.minimum(begins[of_group], count - 1) + (drawn * spans[of_group]).astype(np.int64)
+    buckets = begins[of_group] + (drawn * spans[of_group]).astype(np.int64)
     return Buckets(count, np.minimum(buckets, count - 1), 1 - 2 * rng.integers(2, size=(hashes, width)))

@@ -4,6 +4,7 @@
 They come with ``pip install 'weir-ina[placement]'``.
 """
 
+from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
@@ -76,11 +77,7 @@ def mtkahypar(samples: Samples, machines: int, slack: float, seed: int) -> Integ
     return np.array([cut.block_id(sample) for sample in range(len(samples))], np.int64)
 
 
-_programs: list[Any] = []
-
-
+@cache
 def _program(package: Any) -> Any:
     """Return the running program: it can be started once in a process."""
-    if not _programs:
-        _programs.append(package.initialize(2))
-    return _programs[0]
+    return package.initialize(2)

@@ -19,17 +19,23 @@ def _read(folder: Path) -> tuple[list[int], list[bytes]]:
         return state, list(journal.records())
 
 
+def _written(folder: Path, records: list[bytes]) -> list[int]:
+    """Write records to a new journal; return the size of it after each."""
+    ends = []
+    with Journal(folder) as journal:
+        for record in records:
+            journal.append(record)
+            ends.append(journal.size)
+    return ends
+
+
 @given(_RECORDS, st.data())
 @settings(deadline=None)
 def test_a_torn_tail_is_cut_off(
     tmp_path_factory: pytest.TempPathFactory, records: list[bytes], data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("journal")
-    ends = []
-    with Journal(folder) as journal:
-        for record in records:
-            journal.append(record)
-            ends.append(journal.size)
+    ends = _written(folder, records)
     file = folder / "journal"
     cut = data.draw(st.integers(0, ends[-1]))
     file.write_bytes(file.read_bytes()[:cut])
@@ -46,11 +52,7 @@ def test_a_damaged_byte_never_becomes_a_record(
     tmp_path_factory: pytest.TempPathFactory, records: list[bytes], data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("journal")
-    ends = []
-    with Journal(folder) as journal:
-        for record in records:
-            journal.append(record)
-            ends.append(journal.size)
+    ends = _written(folder, records)
     file = folder / "journal"
     content = bytearray(file.read_bytes())
     at = data.draw(st.integers(0, len(content) - 1))

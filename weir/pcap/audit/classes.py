@@ -16,7 +16,6 @@ class Classes:
     def __init__(self, report: Report) -> None:
         self._report = report
         self._lanes_sent: Counter[tuple[str, int, int, int]] = Counter()
-        self._chunks_sent: Counter[tuple[str, int, int, int]] = Counter()
 
     def slot_packet(self, seen: CapturedFrame, udp: Datagram, packet: Packet, by_switch: bool) -> None:
         """Check a packet of the slot protocol; ``by_switch``: a switch made it."""
