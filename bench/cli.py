@@ -95,6 +95,15 @@ Rates = Annotated[
     ),
 ]
 
+EvaluateEvery = Annotated[
+    int | None, typer.Option(min=1, help="Steps between evaluations; default: an epoch.")
+]
+Target = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Accuracy to reach; default: the highest that all complete runs reach."),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the parameters and of the order of the data.")]
+RealTraining = Annotated[bool, typer.Option(help="Run the training itself, in real time.")]
 Density = Annotated[
     float,
     typer.Option(
@@ -505,20 +514,11 @@ def training(
         float,
         typer.Option(help="Minutes of training after which a peer is cut short; the rest is calculated."),
     ] = 10.0,
-    evaluate_every: Annotated[
-        int | None, typer.Option(min=1, help="Steps between evaluations; default: an epoch.")
-    ] = None,
-    target: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Accuracy to reach; default: the highest that all complete runs reach."
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the parameters and of the order of the data.")
-    ] = 1,
+    evaluate_every: EvaluateEvery = None,
+    target: Target = None,
+    seed: Seed = 1,
     virtual: Annotated[bool, typer.Option(help="Simulate a step's all-reduce, in virtual time.")] = True,
-    train: Annotated[bool, typer.Option(help="Run the training itself, in real time.")] = True,
+    train: RealTraining = True,
     plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-training.png"),
 ) -> None:
     """Time training to equal accuracy over bad links: Weir's methods, a loss budget, and dense peers.
@@ -566,20 +566,11 @@ def ps(
         str, typer.Option(help="Methods over Weir's server, comma-separated: weir methods lists them.")
     ] = "dense,topk-block,dfs",
     links: options.Links = "200mbit",
-    evaluate_every: Annotated[
-        int | None, typer.Option(min=1, help="Steps between evaluations; default: an epoch.")
-    ] = None,
-    target: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Accuracy to reach; default: the highest that all complete runs reach."
-        ),
-    ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the parameters and of the order of the data.")
-    ] = 1,
+    evaluate_every: EvaluateEvery = None,
+    target: Target = None,
+    seed: Seed = 1,
     virtual: Annotated[bool, typer.Option(help="Simulate a step, in virtual time.")] = True,
-    train: Annotated[bool, typer.Option(help="Run the training itself, in real time.")] = True,
+    train: RealTraining = True,
     plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-ps.png"),
 ) -> None:
     """Time training with a parameter server: Weir's beside a dense one over TCP and Gloo's ring.

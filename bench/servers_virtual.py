@@ -19,7 +19,7 @@ from weir.agent_service import MOST_SLOTS
 from weir.bench.table import show
 from weir.bench.training_virtual import DELAY_NS, LINUX_MIN_RTO_NS
 from weir.controller.topology import leaf_spine
-from weir.host_agent.collectives.communicator import Audience, Communicator
+from weir.host_agent.collectives.communicator import Audience, Communicator, audience_codes
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.parameter_server.commands import COMMAND_LANES
@@ -33,7 +33,7 @@ from weir.simulator.link import Faults
 from weir.simulator.network import Allocation, LinkSpec, Network
 from weir.simulator.ring import Ring
 from weir.simulator.tcp import TcpConfig
-from weir.wire.definition import AUDIENCE_EXCEPT, GROUP_LANES, RELIABLE_DSCP, SLOT_LANES, Op
+from weir.wire.definition import GROUP_LANES, RELIABLE_DSCP, SLOT_LANES, Op
 
 console = Console(stderr=True)
 
@@ -179,12 +179,8 @@ class _Recorder(Communicator):
         audience: Audience | None = None,
     ) -> ReduceReport:
         """Do it later; lanes stay what they are, and there is no report."""
-        codes = None
-        if audience is not None:
-            paths = np.array(self._job.paths, np.uint16)
-            codes = np.where(
-                audience < 0, paths[~audience] | AUDIENCE_EXCEPT, paths[np.maximum(audience, 0)]
-            ).astype(np.uint16)
+        paths = np.array(self._job.paths, np.uint16)
+        codes = None if audience is None else audience_codes(audience, paths)
         self._job.workers[self.rank].submit(Work(op, block, lanes.copy(), service=service, audiences=codes))
         return _NO_REPORT
 

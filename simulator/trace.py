@@ -2,6 +2,7 @@
 """Packet traces of links in virtual time, as pcapng files with nanoseconds (Wireshark, ``weir pcap``)."""
 
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -46,6 +47,11 @@ class Trace:
 
         link.tap = record
         self._links.append(link)
+
+    def attach_all(self, links: Mapping[tuple[str, str], Link]) -> None:
+        """Record links by (from, to), as `Network.links` has them, as interfaces called ``from > to``."""
+        for ends, link in links.items():
+            self.attach(" > ".join(ends), link)
 
     def close(self) -> None:
         """Detach from all links and finish the file."""

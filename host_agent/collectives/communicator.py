@@ -13,7 +13,7 @@ from weir.host_agent.collectives.operation import Call, fingerprint
 from weir.host_agent.collectives.packing import Precision
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
-from weir.wire.definition import GROUP_LANES, SLOT_LANES, Op
+from weir.wire.definition import AUDIENCE_EXCEPT, GROUP_LANES, SLOT_LANES, Op
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,6 +26,17 @@ Audience = npt.NDArray[np.int16]
 def wanted(audience: Audience, rank: int) -> npt.NDArray[np.bool_]:
     """Return which blocks' results a rank wants."""
     return np.asarray((audience == rank) | ((audience < 0) & (~audience != rank)))
+
+
+def named(audience: Audience) -> npt.NDArray[np.int16]:
+    """Return for each block the rank that its audience names: the only one that is in it, or that is not."""
+    return np.where(audience < 0, ~audience, audience)
+
+
+def audience_codes(audience: Audience, paths: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint16]:
+    """Return audiences as packets have them (``weir.wire.definition``); paths: of all ranks."""
+    only = paths[named(audience)]
+    return np.where(audience < 0, only | AUDIENCE_EXCEPT, only).astype(np.uint16)
 
 
 class Scratch:

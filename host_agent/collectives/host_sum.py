@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from weir.host_agent.collectives.communicator import Audience
+from weir.host_agent.collectives.communicator import Audience, named
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.host_memory import (
@@ -69,7 +69,7 @@ class Hosts:
 
         All but one rank: all but its host, whose other ranks have the result in memory.
         """
-        hosts = self.of_rank[np.where(audience < 0, ~audience, audience)]
+        hosts = self.of_rank[named(audience)]
         return np.where(audience < 0, ~hosts, hosts).astype(np.int16)
 
 

@@ -10,11 +10,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from torch._C._distributed_c10d import Store
 
 from weir.agent_service.client import AgentClient, AgentError, Membership
-from weir.host_agent.collectives.communicator import Audience
+from weir.host_agent.collectives.communicator import Audience, audience_codes
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.torch import rendezvous
 from weir.host_agent.torch.cluster_watch import ClusterWatch
@@ -27,7 +26,7 @@ from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.host_agent.transport.slot_transport import TransportConfig
-from weir.wire.definition import AUDIENCE_EXCEPT, Op
+from weir.wire.definition import Op
 
 log = logging.getLogger(__name__)
 
@@ -198,14 +197,8 @@ class JobConnection(Connection):
     ) -> ReduceReport:
         """See Connection.exchange."""
         self._reducer.operation = operation
-        return self._reducer.reduce(lanes, op, block, service, self._audiences(audience))
-
-    def _audiences(self, audience: Audience | None) -> npt.NDArray[np.uint16] | None:
-        """Return the codes of audiences for the packets."""
-        if audience is None:
-            return None
-        only = self._paths[np.where(audience < 0, ~audience, audience)]
-        return np.where(audience < 0, only | AUDIENCE_EXCEPT, only).astype(np.uint16)
+        codes = None if audience is None else audience_codes(audience, self._paths)
+        return self._reducer.reduce(lanes, op, block, service, codes)
 
     def retire(self) -> None:
         """Tell the other workers that this one takes part in nothing any more: a rank of its host left."""

@@ -89,8 +89,7 @@ def story(seed: int, path: Path) -> bytes:
     faults = Faults(delay=5_000, jitter=20_000, loss=0.02, duplicate=0.02)
     topology = two_tiers(2, 2, 3, spray="random")
     with Network(topology, seed=seed, link=LinkSpec(1_000_000_000, faults)) as network, Trace(path) as trace:
-        for (here, there), link in network.links().items():
-            trace.attach(f"{here} > {there}", link)
+        trace.attach_all(network.links())
         job = network.admit(["h1", "h2", "h4", "h5"], slots=8, initial_rto=0.02, min_rto=0.01)
         hosts = ["h3", "h6"]
         incast = IncastBursts(200_000_000, fan_in=1, length=20_000)
@@ -112,8 +111,8 @@ def test_who_looks_changes_nothing(tmp_path: Path) -> None:
         queueing = Queueing(depth_packets=24)
         with Network(topology, seed=1, link=FAST, queueing=queueing) as network:
             trace = Trace(tmp_path / "trace")
-            for ends, link in network.links().items() if traced else ():
-                trace.attach(" > ".join(ends), link)
+            if traced:
+                trace.attach_all(network.links())
             job = network.admit(everybody(topology), slots=64, initial_rto=0.02, min_rto=0.01)
             incast = IncastBursts(1_500_000_000, fan_in=3, length=40_000)
             Background(network, incast, senders=everybody(topology), receivers=everybody(topology), seed=1)

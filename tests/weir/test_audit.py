@@ -40,15 +40,10 @@ TOPOLOGIES = {
 }
 
 
-def attach(trace: Trace, network: Network) -> None:
-    for (here, there), link in network.links().items():
-        trace.attach(f"{here} > {there}", link)
-
-
 def sums(path: Path, topology: Topology, faults: Faults) -> Path:
     """Capture three reduces on every link: for all, for one, for all but one; the first may lose a tenth."""
     with Network(topology, seed=1, link=LinkSpec(100_000_000, faults)) as network, Trace(path) as trace:
-        attach(trace, network)
+        trace.attach_all(network.links())
         workers = [host.name for host in topology.hosts]
         job = network.admit(workers, slots=8, initial_rto=0.02, min_rto=0.01)
         tenth = np.array([BLOCKS * 256 // 10], np.uint64)
@@ -72,7 +67,7 @@ def shared(path: Path) -> Path:
     queueing = Queueing(depth_packets=400)
     link = LinkSpec(100_000_000, CALM)
     with Network(topology, seed=1, link=link, queueing=queueing) as network, Trace(path) as trace:
-        attach(trace, network)
+        trace.attach_all(network.links())
         job = network.admit(list(network.stations)[:5], slots=64)
         half = np.array([150 * 256 // 2], np.uint64)
         service = ServiceClass(layer=3, accounts=np.zeros(150, np.uint16), budgets=half)
