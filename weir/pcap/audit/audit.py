@@ -12,6 +12,7 @@ from weir.pcap.audit.classes import Classes
 from weir.pcap.audit.exchanges import Exchanges
 from weir.pcap.audit.flows import Flows
 from weir.pcap.audit.links import Links
+from weir.pcap.audit.order import Order
 from weir.pcap.audit.report import Report, Rule
 from weir.pcap.frames import CapturedFrame, Datagram, read_frames
 
@@ -19,7 +20,7 @@ from weir.pcap.frames import CapturedFrame, Datagram, read_frames
 class PacketAudit:
     """Checks captures against the protocol's rules, from packets alone.
 
-    Each link must be captured, best by one clock; what a capture lacks is not held against anybody. A frame
+    Each link must be captured; what a capture lacks is not held against anybody, nor is its clock. A frame
     that was captured at both ends of a link is taken once. Not for several threads.
 
     Example::
@@ -31,6 +32,7 @@ class PacketAudit:
     def __init__(self) -> None:
         self.report = Report()
         self._exchanges = Exchanges(self.report)
+        self._order = Order(self.report, self._exchanges.is_point, self._exchanges.climbs)
         self._classes = Classes(self.report)
         self._flows = Flows(self.report)
         self._links = Links(self.report)
@@ -60,8 +62,12 @@ class PacketAudit:
         if seen.flow is not None:
             self._links.add(seen, udp)
             self._flows.passed(seen, udp, seen.flow)
-        if self._known(seen, udp):
-            return
+        if not self._known(seen, udp):
+            self._first_sight(seen, udp)
+        if seen.packet is not None:
+            self._order.add(seen, udp, seen.packet)
+
+    def _first_sight(self, seen: CapturedFrame, udp: Datagram) -> None:
         self.report.check(Rule.WELL_FORMED, seen.problem is None, seen.problem or "", seen)
         if seen.packet is not None:
             self._classes.slot_packet(seen, udp, seen.packet, self._exchanges.is_point(udp.source))

@@ -50,7 +50,7 @@ class Point:
 
     first: of each child, its first packet. full: its first with lanes. up: what the point sent to its parent.
     down: what came back from there, or, at a new spine, from a rack that had the result. results: what the
-    point answered its children. came: the children that had been seen when the first sums or result left.
+    point answered its children.
     """
 
     first: dict[int, Sent] = field(default_factory=dict)
@@ -58,7 +58,6 @@ class Point:
     up: list[Sent] = field(default_factory=list)
     down: list[Sent] = field(default_factory=list)
     results: list[Sent] = field(default_factory=list)
-    came: frozenset[int] | None = None
 
 
 Number = tuple[int, int, int]  # job, slot, round
@@ -75,12 +74,14 @@ class Exchanges:
         self._children: dict[tuple[str, int], set[int]] = defaultdict(set)  # of a point in a job
         self._receivers: dict[tuple[str, int], set[int]] = defaultdict(set)  # of a point's results in a job
         self._parents: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)  # and its number there
-        self._answered: dict[tuple[str, int, int], int] = {}  # newest result sent to (address, job, slot)
-        self._newest: dict[tuple[str, int, int], int] = {}  # newest round sent by (address, job, slot)
 
     def is_point(self, address: str) -> bool:
         """Return whether contributions are sent to this address."""
         return address in self._points
+
+    def climbs(self, source: str, destination: str, job: int) -> bool:
+        """Return whether a point's sums go to another one in a job: a result on that way is relayed."""
+        return destination in self._parents[source, job]
 
     def add(self, seen: CapturedFrame, udp: Datagram, packet: Packet) -> None:
         """Take in a packet, in the order of the capture."""
@@ -110,7 +111,6 @@ class Exchanges:
         self._points.add(udp.destination)
         self._children[udp.destination, packet.job].add(child)
         point = self._point(udp.destination, packet)
-        self._order(sent, udp)
         point.first.setdefault(child, sent)
         if sent.full:
             before = point.full.setdefault(child, sent)
@@ -123,37 +123,16 @@ class Exchanges:
             )
         if udp.source in self._points:
             self._parents[udp.source, packet.job][udp.destination] = child
-            below = self._point(udp.source, packet)
-            below.up.append(sent)
-            if below.came is None:
-                below.came = frozenset(below.first)
-
-    def _order(self, sent: Sent, udp: Datagram) -> None:
-        packet = sent.packet
-        key = (udp.source, packet.job, packet.slot)
-        newest = self._newest.get(key)
-        if newest is not None and packet.round > newest:
-            self._report.check(
-                Rule.ROUND_ORDER,
-                self._answered.get(key, 0) >= packet.round - 1,
-                f"{udp.source} sends {_name(packet)} before a result of the round before was sent to it",
-                sent.frame,
-            )
-        self._newest[key] = max(newest or 0, packet.round)
+            self._point(udp.source, packet).up.append(sent)
 
     def _result(self, sent: Sent, udp: Datagram) -> None:
         packet = sent.packet
-        key = (udp.destination, packet.job, packet.slot)
-        self._answered[key] = max(self._answered.get(key, 0), packet.round)
-        relayed = udp.destination in self._parents[udp.source, packet.job]
         if udp.destination in self._points:
             self._point(udp.destination, packet).down.append(sent)
-        if not relayed:
+        if not self.climbs(udp.source, udp.destination, packet.job):
             point = self._point(udp.source, packet)
             point.results.append(sent)
             self._receivers[udp.source, packet.job].add(packet.worker)
-            if point.came is None:
-                point.came = frozenset(point.first)
 
     # -- when a round is over ----------------------------------------------------------------------------
 
@@ -228,7 +207,6 @@ class _Check:
         self._operation()
         for sent in point.up:
             self._partial(sent)
-        self._complete()
         if not point.results:
             return
         first = point.results[0]
@@ -246,14 +224,6 @@ class _Check:
 
     def _that(self, rule: Rule, kept: bool, text: str, *sent: Sent) -> None:
         self._report.check(rule, kept, text, *(s.frame for s in sent), round_=self._key)
-
-    def _complete(self) -> None:
-        point = self._point
-        relayed = point.down and not point.up  # by a switch that has not summed
-        if point.came is not None and point.first and not relayed:
-            missing = sorted(self._children - point.came)
-            text = f"sums or a result left before children {missing} were seen"
-            self._that(Rule.COMPLETE, not missing, text, *(point.up or point.results)[:1])
 
     def _operation(self) -> None:
         point = self._point
