@@ -60,6 +60,8 @@ class Communicator(ABC):
         size: how many workers there are.
         scratch: memory for lanes.
         precision: of float sums; the same on every worker.
+        sparse: whether the last float sum of so many blocks was so sparse that the workers do well to ask
+            each other first which of them are zero; the same on every worker.
         call: what this worker is in; None between operations.
         number: how many operations it has begun.
         fingerprint: of the operation: 32 bits, the same on every worker, or they disagree.
@@ -70,6 +72,7 @@ class Communicator(ABC):
         self.rank, self.size = rank, size
         self.scratch = Scratch()
         self.precision = Precision()
+        self.sparse: dict[int, bool] = {}
         self.call: Call | None = None
         self.number = self.fingerprint = 0
         self.exchanged = False

@@ -9,7 +9,7 @@ from weir.host_agent.transport.reducer import ReducerStats
 from weir.host_agent.transport.report import Account
 
 _OF_THE_VALUES = frozenset({"blocks", "blocks_sent"})  # of their reduction alone
-_COUNTED = (*(name for name in COUNTERS if name not in _OF_THE_VALUES), "missing", "budget")
+_COUNTED = (*(name for name in COUNTERS if name not in _OF_THE_VALUES), "missing", "budget", "reduces")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class StepStats(TransportCounters):
         seconds: in the hook's operations, from the copy out of the buckets to the copy back.
         selection_seconds: of that, in choosing what is sent.
         reduce_seconds: in reductions.
+        reduces: how many they were, one after another: each waits for a round trip at least.
         missing: lanes that no result included, at most ``budget`` of them.
     """
 
@@ -38,6 +39,7 @@ class StepStats(TransportCounters):
     seconds: float = 0.0
     selection_seconds: float = 0.0
     reduce_seconds: float = 0.0
+    reduces: int = 0
     missing: int = 0
     budget: int = 0
     entered: Account = field(default_factory=Account)

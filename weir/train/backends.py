@@ -138,4 +138,4 @@ def sent_of(last: "StepStats | None", fills_union: bool) -> Sent:
 def delivery_of(last: "StepStats | None") -> Delivery:
     """Return how packets fared in a step."""
     assert last is not None, "a step was taken"
-    return Delivery(last.counters, last.entered.lanes, last.missing, last.budget)
+    return Delivery(last.counters, last.entered.lanes, last.missing, last.budget, last.reduces)

@@ -68,12 +68,14 @@ class Delivery:
         lanes: values of its gradient that entered the sums.
         missing: of them, those no result included.
         budget: how many might have been missing.
+        reduces: reductions that it took part in, one after another.
     """
 
     counters: TransportCounters = field(default_factory=TransportCounters)
     lanes: int = 0
     missing: int = 0
     budget: int = 0
+    reduces: int = 0
 
     def __add__(self, other: Self) -> "Delivery":
         return Delivery(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})

@@ -69,6 +69,7 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "build_up": record.build_up,
         "imbalance": record.imbalance,
         "selection_s": record.selection_s,
+        "reductions_per_step": _reduces(record) if record.delivery.reduces else None,
         "blocks_sent": sum(step.blocks_sent for step in record.steps),
         "blocks_skipped": sum(step.blocks_skipped for step in record.steps),
         "per_worker": asdict(record.mean_traffic),
@@ -96,6 +97,12 @@ def _known(value: float | None) -> float:
     return math.nan if value is None else value
 
 
+def _reduces(record: RunRecord) -> float:
+    """Return how many reductions a worker waits for in a step; NaN where the transport has none."""
+    done = record.delivery.reduces
+    return done / len(record.totals) / len(record.steps) if done else math.nan
+
+
 def _perplexity(record: RunRecord) -> float:
     return math.exp(min(record.evaluations[-1].loss, 700.0)) if record.evaluations else math.nan
 
@@ -114,6 +121,7 @@ _ROWS: Final[tuple[tuple[str, Callable[[RunRecord], float], Callable[[float], st
     ("values sent, not zero", lambda r: r.density, percent, False),
     ("sent by any worker : by one", lambda r: _known(r.build_up), "{:.2f}x".format, False),
     ("selection time per step", lambda r: _known(r.selection_s), duration, False),
+    ("reductions per step", _reduces, "{:.1f}".format, False),
     ("retransmissions, all workers", lambda r: r.mean_traffic.retransmissions, lambda v: f"{v:,.0f}", False),
 )
 

@@ -10,7 +10,8 @@ column; every worker sends one packet in each and gets one back. Lanes are in th
 
 The exchange of a bucket is, in this order: the levels of the mask tree from the top, if some parameter has a
 mask; the exponents; the lanes. A vector without any mask is summed as all others are
-(``weir.host_agent.collectives.float_sum``), which first asks for its non-zero blocks.
+(``weir.host_agent.collectives.float_sum``), which first asks for its non-zero blocks where the last sum says
+that it pays: here, the same one.
 """
 
 import functools
@@ -24,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.collectives.communicator import fitting_block
-from weir.host_agent.collectives.dtypes import LANE_BYTES, lanes_for
-from weir.host_agent.collectives.float_sum import WORTH_ASKING, WORTH_SELECTING
+from weir.host_agent.collectives.dtypes import LANE_BYTES
+from weir.host_agent.collectives.float_sum import WORTH_ASKING, WORTH_SELECTING, worth_asking
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.wire.definition import COLUMN, GROUP_LANES, SLOT_LANES, WEIR
@@ -34,6 +35,8 @@ Flags = npt.NDArray[np.bool_]
 
 WORD: Final = 32
 """Bits to a word of a mask, and words below a bit of the level above."""
+
+_UNITS: Final = SCALE_BLOCK // GROUP_LANES
 
 _WIDER: Final = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -162,7 +165,7 @@ class Occupancy:
 
     def _pack(self, mask_block: int | None) -> Flags:
         if mask_block is None:
-            return _padded(self.at(GROUP_LANES), SCALE_BLOCK // GROUP_LANES)
+            return _padded(self.at(GROUP_LANES), _UNITS)
         union = self.at(mask_block).any(axis=0)
         if mask_block < GROUP_LANES:
             return by_block(
@@ -170,7 +173,7 @@ class Occupancy:
             )
         parts = mask_block // GROUP_LANES
         rows = _padded(self.at(GROUP_LANES), parts).reshape(self.workers, -1, parts)[:, union]
-        return _padded(rows.reshape(self.workers, -1), SCALE_BLOCK // GROUP_LANES)
+        return _padded(rows.reshape(self.workers, -1), _UNITS)
 
     def filled(self, mask_block: int | None) -> Flags:
         """Return what ``packed`` is when every worker sends all that is selected."""
@@ -217,12 +220,20 @@ def exchange_cost(
         ],
         axis=1,
     )
-    if not masked:
-        asked, packed = _asked(packed)
-        if asked is not None:
-            wide = fitting_block(asked.shape[1])
-            done.append(reduce_cost(by_block(asked, wide), wide, slots, fill=fill))
-    scales = _scales(packed, counters)
+    scaled = packed
+    if not masked and packed.shape[1] >= WORTH_ASKING * _UNITS:
+        # The same decisions as in collectives.float_sum.
+        occupied = by_block(packed, _UNITS)
+        union = np.asarray(occupied.any(axis=0))
+        selected = packed.reshape(*occupied.shape, _UNITS)[:, union].reshape(len(packed), -1)
+        if worth_asking(union):
+            bitmap = by_block(occupied, 8 * LANE_BYTES)
+            wide = fitting_block(bitmap.shape[1])
+            done.append(reduce_cost(by_block(bitmap, wide), wide, slots, fill=fill))
+            scaled = selected
+        if np.count_nonzero(union) <= union.size * WORTH_SELECTING:
+            packed = selected
+    scales = _scales(scaled, counters)
     if scales.size:
         done.append(reduce_cost(scales, GROUP_LANES, slots, fill=fill))
     done.append(reduce_cost(by_block(packed, packet_block // GROUP_LANES), packet_block, slots, fill=fill))
@@ -242,29 +253,11 @@ def _tree(words: Flags, levels: int) -> list[Flags]:
     return [level for level in [tree[-1], *reversed(below)] if level.size]
 
 
-def _asked(packed: Flags) -> tuple[Flags | None, Flags]:
-    """Return the bitmap of a vector without masks, by lanes (None: nobody asks), and what is then sent, by 32
-    lanes.
-
-    The same decisions as in ``collectives.float_sum``.
-    """
-    units = by_block(packed, SCALE_BLOCK // GROUP_LANES)
-    blocks = units.shape[1]
-    if blocks < WORTH_ASKING:
-        return None, packed
-    lanes = by_block(units, 8 * LANE_BYTES)
-    assert lanes.shape[1] == lanes_for(-(-blocks // 8))
-    union = units.any(axis=0)
-    if np.count_nonzero(union) > blocks * WORTH_SELECTING:
-        return lanes, packed
-    return lanes, packed.reshape(len(packed), blocks, -1)[:, union].reshape(len(packed), -1)
-
-
 def _scales(packed: Flags, counters: int) -> Flags:
     """Return, by 32 lanes, exponents, and behind them each worker's counters in lanes of its own."""
     workers = len(packed)
     own = np.repeat(np.eye(workers, dtype=np.bool_), counters, axis=1)
-    exponents = by_block(packed, SCALE_BLOCK // GROUP_LANES)
+    exponents = by_block(packed, _UNITS)
     return by_block(np.concatenate([exponents, own], axis=1), GROUP_LANES)
 
 
