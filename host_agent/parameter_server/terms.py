@@ -10,7 +10,8 @@ from weir.host_agent.parameter_server.clocks import parse_consistency
 from weir.host_agent.parameter_server.shards import ParameterInfo, Shards
 from weir.host_agent.parameter_server.value_filter import parse_filter
 
-OPTIMIZERS: Final = ("SGD", "Adam", "AdamW")
+OPTIMIZERS: Final = ("SGD", "Adam", "AdamW", "Adagrad")
+"""Adagrad is of placed servers alone, which have SGD besides."""
 
 BUCKET_BYTES: Final = 2**20
 SPARSE_BUCKET_BYTES: Final = 8 * 2**20
@@ -77,6 +78,9 @@ class Terms:
         push_filter, pull_filter: of Parameter Flow, what waits of what workers and servers send, see
             ``value_filter``.
         silence_s: of Parameter Flow: seconds after which a silent worker is taken out.
+        units: elements of each parameter that are always on one server, which a placement names; none:
+            servers have contiguous shards.
+        migrate_every: steps after which units may move; 0: they stay.
     """
 
     workers: int
@@ -90,6 +94,8 @@ class Terms:
     push_filter: str = "0"
     pull_filter: str = "0"
     silence_s: float = SILENCE_S
+    units: tuple[int, ...] = ()
+    migrate_every: int = 0
 
     def __post_init__(self) -> None:
         check_flow(self.consistency, self.push_filter, self.pull_filter)
@@ -115,9 +121,11 @@ class Terms:
         )
         optimizer = said.pop("optimizer")
         method = said.pop("method")
+        units = said.pop("units")
         return cls(
             parameters=parameters,
             optimizer=OptimizerSpec(optimizer["name"], tuple(optimizer["groups"])),
             method=Method(**{**method, "exclude": tuple(method["exclude"])}),
+            units=tuple(units),
             **said,
         )

@@ -116,7 +116,7 @@ class AsynchronousServer:
             parse_filter(terms.pull_filter),
             max(float(group["lr"]) for group in terms.optimizer.groups) or 1.0,
         )
-        self._journal = None if state is None else _open(state, terms, index)
+        self._journal = None if state is None else open_state(state, terms, index)
         self.server = UpdateServer(optimizer, rules, self._journal, begun=False)
         self._silent_since = {worker: time.monotonic() for worker in self.server.workers}
 
@@ -199,7 +199,7 @@ class AsynchronousServer:
                 self._send(self.server.dismiss(worker))
 
 
-def _open(folder: Path, terms: Terms, index: int) -> Journal:
+def open_state(folder: Path, terms: Terms, index: int) -> Journal:
     """Open a server's folder, which is of one job only."""
     journal = Journal(folder)
     said, file = terms.to_json(), folder / "terms.json"

@@ -115,8 +115,8 @@ class ParameterServer:
             model.require_backward_grad_sync = False
             model = model.module
         self.optimizer = optimizer
-        self.rank, self.workers = _place(rank, workers)
-        self._parameters = _trained(model, optimizer)
+        self.rank, self.workers = place_of(rank, workers)
+        self._parameters = trained(model, optimizer)
         self.terms = Terms(
             self.workers,
             servers,
@@ -380,7 +380,7 @@ def begin(team: Team, model: torch.Tensor) -> None:
     )
 
 
-def _place(rank: int | None, workers: int | None) -> tuple[int, int]:
+def place_of(rank: int | None, workers: int | None) -> tuple[int, int]:
     """Return this worker's rank and how many workers there are."""
     if rank is not None and workers is not None:
         return rank, workers
@@ -391,7 +391,7 @@ def _place(rank: int | None, workers: int | None) -> tuple[int, int]:
     raise ValueError("which worker is this? Give rank and workers, or start it with torchrun")
 
 
-def _trained(
+def trained(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> dict[str, tuple[torch.nn.Parameter, int]]:
     """Return the parameters that the optimizer is of, in the model's order, with their groups, by name."""
