@@ -313,6 +313,12 @@ def ps_filter(
         float,
         typer.Option(min=0, max=0.99, help="Momentum on the workers, whose buffer is then their residual."),
     ] = 0.0,
+    delay: Annotated[
+        int, typer.Option(min=0, help="Pushes, of all workers, that are made before one reaches the server.")
+    ] = 0,
+    tempered: Annotated[
+        bool, typer.Option(help="The staler a push is, the less it moves the model, as in training.")
+    ] = True,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each kind.")] = 3,
 ) -> None:
     """Count data and accuracy of Parameter Flow by threshold and schedule of its filter, by direction."""
@@ -328,11 +334,11 @@ def ps_filter(
         rules = [
             FilterRule(threshold, schedule.strip(), block)
             for schedule in schedules.split(",")
-            for threshold in _numbers(float, thresholds, "--thresholds", 0, 1000)
+            for threshold in (_numbers(float, thresholds, "--thresholds", 0, 1000) if thresholds else [])
         ]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    run(Setting(cast("Model", model), workers, epochs, momentum), rules, seeds)
+    run(Setting(cast("Model", model), workers, epochs, momentum, delay, tempered), rules, seeds)
 
 
 @app.command()

@@ -7,6 +7,7 @@ others have pushed since its own last turn, and runs repeat bit by bit. Bytes ar
 packets with their headers, of what is sent once a worker has begun.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
@@ -54,12 +55,18 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings of all runs. momentum: of workers, whose buffer is their residual; 0: none."""
+    """The settings of all runs.
+
+    momentum: of workers, whose buffer is their residual; 0: none. delay: pushes, anybody's, that are made
+    before a push reaches the server. tempered: what is stale moves the model less, see ``UpdateServer``.
+    """
 
     model: Model
     workers: int
     epochs: int
     momentum: float = 0.0
+    delay: int = 0
+    tempered: bool = True
 
 
 def wire_bytes(message: FromWorker | FromServer) -> int:
@@ -84,7 +91,7 @@ def train(setting: Setting, rule: FilterRule, seed: int) -> Outcome:
     with torch.no_grad():
         optimizer.parameters[:] = torch.nn.utils.parameters_to_vector(parameters).numpy()
     size = optimizer.parameters.size
-    server = UpdateServer(optimizer, ServerRules(filter=rule, peak_lr=peak))
+    server = UpdateServer(optimizer, ServerRules(filter=rule, peak_lr=peak, tempered=setting.tempered))
     workers = [
         UpdateWorker(
             rank,
@@ -99,6 +106,7 @@ def train(setting: Setting, rule: FilterRule, seed: int) -> Outcome:
         for answer in server.handle(worker.hello()):
             worker.on_message(answer)
     pushed = sent = 0
+    under_way: deque[FromWorker] = deque()
     for rank, batch, step, steps in _turns(setting, len(data.train), preset.batch_size, seed):
         worker = workers[rank]
         lr = learning_rate(peak, step, steps, max(1, steps // 10))
@@ -112,9 +120,11 @@ def train(setting: Setting, rule: FilterRule, seed: int) -> Outcome:
         gradient = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None]).numpy()
         push = worker.push(gradient, lr, f'[{{"lr": {lr!r}}}]')
         pushed += wire_bytes(push)
-        for answer in server.handle(push):
-            sent += wire_bytes(answer)
-            workers[answer.worker].on_message(answer)
+        under_way.append(push)
+        while len(under_way) > setting.delay:
+            for answer in server.handle(under_way.popleft()):
+                sent += wire_bytes(answer)
+                workers[answer.worker].on_message(answer)
     torch.nn.utils.vector_to_parameters(torch.from_numpy(optimizer.parameters.copy()), parameters)
     return Outcome(pushed, sent, accuracy(model, data.test))
 
@@ -148,6 +158,8 @@ def run(setting: Setting, rules: Sequence[FilterRule], seeds: int) -> None:
         console.print(f"{rule} ...")
         rows.append(_row(str(rule), plain, [train(setting, rule, seed) for seed in range(1, seeds + 1)]))
     what = f"momentum {setting.momentum:g} on the workers" if setting.momentum else "SGD on the server"
+    if setting.delay:
+        what += f", pushes {setting.delay} pushes late, {'' if setting.tempered else 'not '}tempered"
     show(
         f"Parameter Flow, {setting.model}, {setting.workers} asynchronous workers, {setting.epochs} epochs, "
         f"{what}",

@@ -46,8 +46,8 @@ class Optimizer(Protocol):
         ...
 
     def step(self, gradient: Floats, lr: float, share: float, settings: str) -> None:
-        """Change the parameters. share: 1 / workers, as each of them makes only its part of a step. settings:
-        the last that the pushing worker has sent.
+        """Change the parameters. share: of the learning rate, at most 1 / workers, as each of them makes only
+        its part of a step. settings: the last that the pushing worker has sent.
         """
         ...
 
@@ -64,16 +64,25 @@ class Optimizer(Protocol):
 class ServerRules:
     """consistency: who gets an update when. filter: of what the server sends; peak_lr: the learning rate to
     which the schedule "lr" relates. journal_limit: bytes of the journal after which a checkpoint is made.
+    tempered: what is stale moves the model less, see ``UpdateServer``.
     """
 
     consistency: Consistency = field(default_factory=lambda: Consistency(None))
     filter: FilterRule = field(default_factory=FilterRule)
     peak_lr: float = 1.0
     journal_limit: int = 64 << 20
+    tempered: bool = True
 
 
 class UpdateServer:
-    """One shard's server. For one thread at a time."""
+    """One shard's server. For one thread at a time.
+
+    The staleness of a push is the number of pushes, anybody's, that were applied since the model that its
+    gradient is of. It is workers - 1 where all take turns, and then each makes its part of a step, 1 /
+    workers. A push that is staler makes 1 / (staleness + 1): delayed gradients of full size make training
+    oscillate where it would converge without a delay (Zhang et al., "Staleness-aware Async-SGD", IJCAI 2016,
+    who divide by the staleness).
+    """
 
     def __init__(
         self, optimizer: Optimizer, rules: ServerRules, journal: Journal | None = None, *, begun: bool = True
@@ -90,6 +99,8 @@ class UpdateServer:
         self._incarnations: dict[int, int] = {}
         self._newest: dict[int, int] = {}  # the greatest incarnation so far, also of who has left
         self._told: dict[int, int] = {}  # the floor of the last update, by worker
+        self._pushes = 0  # applied, of all workers
+        self._contained: dict[int, dict[int, int]] = {}  # pushes in a worker's model, by number of its update
         self._settings: dict[int, str] = {}
         self._early: dict[int, dict[int, FromWorker]] = {}
         self._journal: Journal | None = None
@@ -218,6 +229,7 @@ class UpdateServer:
             if worker in self._incarnations:
                 self.clocks.leave(worker)
                 del self.feeds[worker], self._incarnations[worker], self._told[worker], self._settings[worker]
+                del self._contained[worker]
                 self._early.pop(worker, None)
             sent = self._wake(message)
             if message.kind is Kind.JOIN:
@@ -227,18 +239,28 @@ class UpdateServer:
                 self.feeds[worker] = Feed(np.zeros_like(parameters))
                 self.feeds[worker].admit(worker)
                 self._told[worker] = 0
+                self._contained[worker] = {}
                 sent += [self._message(worker), self._update(worker, 0.0)]
             return sent
         if message.kind is Kind.PUSH:
             gradient = decode(message.payload, parameters.size).dense().view(np.float32)
             self._settings[worker] = message.settings or self._settings[worker]
-            self.optimizer.step(gradient, message.lr, 1.0 / len(self._incarnations), self._settings[worker])
+            self.optimizer.step(gradient, message.lr, self._share(message), self._settings[worker])
+            self._pushes += 1
         self.clocks.tick(worker)
         self.feeds[worker].acknowledge(worker, message.taken)
         if message.kind is Kind.FLUSH:
             self.clocks.finish(worker)
             return [self._update(worker, 0.0), *self._wake(message)]
         return self._wake(message, worker)
+
+    def _share(self, push: FromWorker) -> float:
+        """Return the share of its learning rate with which a push moves the model."""
+        contained = self._contained[push.worker]
+        for number in [number for number in contained if number < push.taken]:
+            del contained[number]
+        staleness = self._pushes - contained.get(push.taken, 0) if self.rules.tempered else 0
+        return 1.0 / max(len(self._incarnations), staleness + 1)
 
     def _wake(self, message: FromWorker, pusher: int | None = None) -> list[FromServer]:
         """Send an update to who has pushed, and to who waited, if the floor lets them go on."""
@@ -256,6 +278,7 @@ class UpdateServer:
         feed = self.feeds[worker]
         payload = feed.update(self.optimizer.parameters, threshold, self.rules.filter.block)
         self._told[worker] = self.clocks.floor
+        self._contained[worker][feed.last] = self._pushes
         return self._message(worker, feed.last, payload)
 
     def _message(self, worker: int, number: int = 0, payload: Words | None = None) -> FromServer:
@@ -282,6 +305,8 @@ class UpdateServer:
             "incarnations": np.array([self._incarnations[w] for w in workers], np.uint64),
             "newest": np.array(list(self._newest.items()), np.uint64),
             "begun": np.array([self.begun]),
+            "pushes": np.array([self._pushes], np.int64),
+            **{f"contained-{w}": np.array(list(self._contained[w].items()), np.int64) for w in workers},
             **{f"settings-{w}": np.frombuffer(self._settings[w].encode(), np.uint8) for w in workers},
             **{f"optimizer/{name}": array for name, array in self.optimizer.arrays().items()},
             **{f"feed-{w}/{name}": a for w in workers for name, a in self.feeds[w].arrays().items()},
@@ -305,6 +330,8 @@ class UpdateServer:
         }
         self._newest = {int(worker): int(number) for worker, number in arrays["newest"].reshape(-1, 2)}
         self.begun = bool(arrays["begun"][0])
+        self._pushes = int(arrays["pushes"][0])
+        self._contained = {w: dict(arrays[f"contained-{w}"].reshape(-1, 2).tolist()) for w in self.clocks.of}
         self._settings = {w: arrays[f"settings-{w}"].tobytes().decode() for w in self.clocks.of}
         self.feeds = {w: Feed.restored(_under(f"feed-{w}/", arrays)) for w in self.clocks.of}
 
