@@ -7,7 +7,7 @@ each feature (or for each bucket of a hash of the features, see `weir.host_agent
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -75,6 +75,15 @@ class Samples:
 
     def __getitem__(self, sample: int) -> Integers:
         return self.features[self.starts[sample] : self.starts[sample + 1]]
+
+    def only(self, chosen: Integers) -> "Samples":
+        """Return some of the samples, with all features."""
+        sizes = np.diff(self.starts)[chosen]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        places = np.repeat(self.starts[chosen] - starts[:-1], sizes) + np.arange(starts[-1])
+        labels = None if self.labels is None else self.labels[chosen]
+        names = tuple(self.names[sample] for sample in chosen) if self.names else ()
+        return replace(self, starts=starts, features=self.features[places], labels=labels, names=names)
 
     @property
     def rows(self) -> Integers:

@@ -55,17 +55,13 @@ class Placement:
                     f"a machine has {most} {what}: more than {share}, its share and {slack:.0%}"
                 )
 
-    def save(self, file: Path) -> None:
-        """Write it as JSON, as `load` reads it."""
-        file.write_text(
-            json.dumps(
-                {
-                    "machines": self.machines,
-                    "of_sample": self.of_sample.tolist(),
-                    "of_parameter": self.of_parameter.tolist(),
-                }
-            )
-        )
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain values, which `load` finds in a file, among others or alone."""
+        return {
+            "machines": self.machines,
+            "of_sample": self.of_sample.tolist(),
+            "of_parameter": self.of_parameter.tolist(),
+        }
 
     @classmethod
     def load(cls, file: Path) -> "Placement":

@@ -79,7 +79,8 @@ def test_training_options_are_those_of_a_training(command: str, name: str) -> No
         unset = fields[option].is_required() or fields[option].default == ()
         assert options[option].default == (None if unset else fields[option].default), option
     left_out = fields.keys() - options.keys()
-    assert left_out == ({"hosts", "method", "seed", "reference", "pcap"} if command == "compare" else set())
+    own = {"hosts", "method", "seed", "reference", "pcap", "placement"}
+    assert left_out == (own if command == "compare" else set())
 
 
 def test_a_benchmark_says_at_once_what_it_does() -> None:

@@ -10,9 +10,10 @@ from rich.console import Console
 
 def partition(
     data: Annotated[
-        Path,
+        list[Path],
         typer.Argument(
-            help="A folder of text files, whose words are features, or a file in svmlight's format."
+            help="Folders of text files, whose words are features, or a file in svmlight's format. A text's "
+            "label is the folder that it is from."
         ),
     ],
     *,
@@ -33,13 +34,20 @@ def partition(
         typer.Option(min=0, help="Parameters when features are hashed; default: an eighth of the features."),
     ] = 0,
     lines: Annotated[int, typer.Option(min=0, help="Lines of text in a sample; 0: a file each.")] = 0,
+    hold_out: Annotated[
+        int,
+        typer.Option(min=0, help="Leave out every so many samples, for training to measure on; 0: none."),
+    ] = 0,
     slack: Annotated[
         float, typer.Option(min=0, help="By which a machine may have more than its share.")
     ] = 0.05,
     seed: Annotated[int, typer.Option(help="Of all that is random.")] = 0,
     compare: Annotated[bool, typer.Option("--compare", help="Try all methods that are installed.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say what the figures mean.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the placement as JSON.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the plan, for weir train --mode ps --placement FILE."),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the traffic between machines as a PNG.")
     ] = None,
@@ -53,7 +61,7 @@ def partition(
     from weir.host_agent.placement.partitioners import PARTITIONERS
     from weir.host_agent.placement.partitioners.packages import MissingPackageError
     from weir.host_agent.placement.plan import BOTH_RANDOM, Plan, make_plan
-    from weir.host_agent.placement.samples import svmlight_samples, text_samples
+    from weir.partition.planfile import PlanFile, Source
     from weir.partition.view import EXPLANATION, comparison, draw, summary
 
     console = Console()
@@ -61,8 +69,9 @@ def partition(
     try:
         if method not in names:
             raise ValueError(f"--method {method}: there are {', '.join(names)}")
-        with Console(stderr=True).status(f"reading {data}"):
-            samples = text_samples(data, lines=lines) if data.is_dir() else svmlight_samples(data)
+        source = Source(tuple(data), lines, hold_out)
+        with Console(stderr=True).status(f"reading {', '.join(map(str, data))}"):
+            samples, _ = source.read()
         count = 0 if hashing == "none" else buckets or max(samples.width // 8, machines)
         plans: dict[str, Plan] = {}
         for name in dict.fromkeys([*(names if compare else ()), method]):
@@ -85,6 +94,6 @@ def partition(
     if explain:
         console.print(EXPLANATION)
     if out is not None:
-        plan.placement.save(out)
+        PlanFile(source, plan.placement, plan.buckets).save(out)
     if plot is not None:
         draw(plan, plot)

@@ -46,6 +46,15 @@ def train(
             "suffix; see weir pcap and weir audit.",
         ),
     ] = None,
+    placement: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|dynamic",
+            help="With --mode ps: where parameters lie. A plan of weir partition: trains --model logistic, "
+            "fm or deepfm on its data, a worker and a server on each of its machines. dynamic: blocks of "
+            "--model begin in equal shares, and move between the servers by the traffic they cause.",
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the run's folder, after the time; default: model and method.")
     ] = None,
@@ -61,6 +70,9 @@ def train(
     bounded share of the gradients go missing. The reference sees these links with --hosts namespaces;
     otherwise it runs over loopback.
     """
+    if placement is not None and placement != "dynamic":
+        _by_plan(Path(placement), hosts, seed, settings)
+        return
     try:
         kind, remark = choose_hosts(hosts)
         config = make_config(
@@ -69,6 +81,7 @@ def train(
             reference=reference,
             hosts=kind,
             pcap=pcap,
+            placement=placement,
             name=name,
             **settings,
         )
@@ -80,3 +93,36 @@ def train(
     from weir.train.launcher import train as run
 
     raise typer.Exit(run(config, Console()))
+
+
+def _by_plan(file: Path, hosts: str, seed: int, settings: dict[str, Any]) -> None:
+    """Train a sparse model by a plan, and print what its links carried."""
+    from weir.host_agent.placement.traffic import PlacementError
+    from weir.netns import NamespaceError
+    from weir.train.placed import show, train_placed
+    from weir.train.running import WorkerError
+    from weir.train.sparse_models import NAMES
+
+    model = "logistic" if settings["model"] == "resnet18" else settings["model"]
+    try:
+        if settings["mode"] != "ps":
+            raise ConfigError("--placement: of --mode ps alone")
+        if model not in NAMES:
+            raise ConfigError(f"--placement {file}: --model {', '.join(NAMES)}, not {model}")
+        kind, remark = choose_hosts(hosts)
+        if remark:
+            typer.echo(remark)
+        trained = train_placed(
+            file,
+            model,
+            epochs=settings["epochs"],
+            batch_size=settings["batch_size"],
+            lr=settings["lr"],
+            seed=seed,
+            namespaces=kind == "namespaces",
+            links=settings["links"],
+        )
+    except (ConfigError, PlacementError, NamespaceError, WorkerError, ValueError, OSError) as error:
+        typer.echo(f"weir train: {error}", err=True)
+        raise typer.Exit(1 if isinstance(error, WorkerError) else 2) from None
+    show(file, trained, Console())

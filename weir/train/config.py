@@ -65,6 +65,7 @@ class TrainConfig(BaseModel):
     consistency: str = "sync"
     push_filter: str = "0"
     pull_filter: str = "0"
+    placement: Literal["dynamic"] | None = None
     plugin: tuple[Path, ...] = ()
     method: str = DEFAULT_METHOD
     encoding: str | None = None
@@ -153,19 +154,23 @@ class TrainConfig(BaseModel):
                 ("--consistency", self.consistency != "sync"),
                 ("--push-filter", self.push_filter != "0"),
                 ("--pull-filter", self.pull_filter != "0"),
+                ("--placement", self.placement is not None),
             ):
                 if given:
                     raise ValueError(f"{option}: of --mode ps alone")
             return self
         from weir.host_agent.parameter_server.terms import check_flow
 
-        check_flow(self.consistency, self.push_filter, self.pull_filter)
+        if self.placement is not None:
+            self._placement_can_do_it()
+        else:
+            check_flow(self.consistency, self.push_filter, self.pull_filter)
         if self.consistency != "sync" and (self.method != "dense" or self.lane_bits != 32):
             raise ValueError(
                 f"--consistency {self.consistency}: Parameter Flow filters, it has no other methods; take "
                 "--method dense, and --push-filter, --pull-filter"
             )
-        if self.consistency != "sync" and (self.loss or self.background != "none"):
+        if self.consistency != "sync" and self.in_switches:
             raise ValueError(
                 f"--consistency {self.consistency}: flows between processes of one machine take the kernel's "
                 "loopback, where --loss and --background are not"
@@ -181,6 +186,22 @@ class TrainConfig(BaseModel):
                 f"--workers {self.workers}, --servers {self.servers}: at most {MAX_CHILDREN} together"
             )
         return self
+
+    def _placement_can_do_it(self) -> None:
+        for option, given in (
+            ("--consistency", self.consistency != "sync"),
+            ("--pull-filter", self.pull_filter != "0"),
+            ("--method: take dense, and --push-filter", self.method != "dense"),
+            ("--lane-bits", self.lane_bits != 32),
+            ("--loss, --background: flows of processes take the kernel's loopback", self.in_switches),
+        ):
+            if given:
+                raise ValueError(f"--placement dynamic does not go with {option}")
+
+    @property
+    def in_switches(self) -> bool:
+        """Return whether something is asked for that switches alone do."""
+        return bool(self.loss) or self.background != "none"
 
     @field_validator("lane_bits", mode="before")
     @classmethod

@@ -2,15 +2,23 @@
 """Parameter servers in place of the gradient all-reduce: what a worker does, and what a server does."""
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
 
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
 from weir.train.backends import Exchange, WeirMeter, delivery_of, sent_of
 from weir.train.config import PRESETS, TrainConfig
 from weir.train.messages import Delivery, Sent
 from weir.train.spec import WorkerSpec
+
+if TYPE_CHECKING:
+    from weir.torch import PlacedServers
+
+MIGRATE_EVERY: Final = 50
+"""Steps after which blocks may move, with --placement dynamic."""
 
 
 def rendezvous(spec: WorkerSpec) -> str | None:
@@ -27,12 +35,24 @@ class ServersExchange(Exchange):
         self._ddp, self._config, self._where = ddp, config, where
         self.in_step = config.consistency == "sync"
         self.meter = WeirMeter([])
+        self._placed: PlacedServers | None = None
 
     def begin(self, optimizer: Optimizer) -> None:
         """Meet the servers."""
         import weir.torch
 
         config = self._config
+        if config.placement is not None:
+            self._placed = weir.torch.PlacedServers(
+                self._ddp,
+                optimizer,
+                servers=config.servers,
+                migrate_every=MIGRATE_EVERY,
+                push_filter=config.push_filter,
+                rendezvous=self._where,
+            )
+            self.meter = WeirMeter([self._placed])
+            return
         self._server = weir.torch.ParameterServer(
             self._ddp,
             optimizer,
@@ -57,22 +77,32 @@ class ServersExchange(Exchange):
 
     def stepped(self) -> None:
         """Push the gradients, take what has changed."""
-        self._server.step()
+        if self._placed is None:
+            self._server.step()
+            return
+        if (limit := PRESETS[self._config.model].clip) is not None:
+            clip_grad_norm_(self._ddp.parameters(), limit)
+        self._placed.step()
 
     def finish(self, batches: Iterable[Tensor]) -> None:
         """Take what is still to come, and let the servers go."""
+        if self._placed is not None:
+            self._placed.close()
+            return
         self._server.finish()
         self._server.close()
 
     def sent(self) -> Sent:
         """Return what was pushed in the last step."""
+        if self._placed is not None:
+            return Sent(density=self._placed.last_pushed / self._placed.master.numel())
         if not self.in_step:
             return Sent(density=min(1.0, self._server.session.last_density))
         return sent_of(self._server.last_step, self._server.fills_union)
 
     def delivery(self) -> Delivery:
         """Return how the packets of the last step fared."""
-        if not self.in_step:
+        if self._placed is not None or not self.in_step:
             return Delivery()
         return delivery_of(self._server.last_step)
 

@@ -14,8 +14,25 @@ from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.udp import UdpFlows
 from weir.host_agent.parameter_server.payload import Words
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place
+from weir.host_agent.transport.counters import TransportCounters
+from weir.host_agent.transport.report import FRAME_OVERHEAD
+from weir.wire.definition import FLOW
 
 _LOOK_S: Final = 0.05
+_LOOKS: Final = 3
+_ASK_S: Final = 0.02
+"""How long after a round trip a sender asks: questions of busy machines cost more than they save where
+something was lost.
+"""
+
+
+def frames(words: int) -> tuple[int, int]:
+    """Return the bytes of a message of so many words on its way, and on the way back, with all headers: its
+    chunks and a confirmation; the answer that all came.
+    """
+    config = FlowConfig(0)
+    head = FRAME_OVERHEAD + FLOW.size
+    return 4 * words + config.chunks(words) * head + head, head
 
 
 @dataclass(frozen=True)
@@ -28,6 +45,15 @@ class _Line:
     def bytes(self) -> int:
         """Return the bytes sent, with all headers."""
         return self.sender.counts.bytes + self.receiver.counts.bytes
+
+    @property
+    def counters(self) -> TransportCounters:
+        """Return the packets sent, and no others."""
+        return TransportCounters(
+            packets_up=self.sender.counts.packets + self.receiver.counts.packets,
+            bytes_up=self.bytes,
+            retransmissions=self.sender.counts.resent,
+        )
 
 
 class Lines:
@@ -47,6 +73,8 @@ class Lines:
         self._called: dict[int, _Line] = {}
         self._callers: dict[int, _Line] = {}
         self._closed: dict[int, int] = {}
+        self._ended = TransportCounters()
+        self._fresh: dict[int, int] = {}  # looks until a server that was called surely knows of it
         self._looked = 0.0
         self.flows = UdpFlows((self._meeting.own_ip, 0))
         if serves:
@@ -63,11 +91,11 @@ class Lines:
         if self._serves:
             for call in self._meeting.calls(self._rank - self._workers):
                 self._answer(call)
-        return [rank for rank in servers if self._find(rank)]
+        return [rank for rank in servers if self._found(rank)]
 
     def call(self, rank: int, words: Words) -> None:
         """Send a message to a server, if it was found."""
-        if rank in self._called:
+        if rank in self._called and rank not in self._fresh:
             self._called[rank].sender.submit(words.view(np.float32))
 
     def reply(self, rank: int, words: Words) -> None:
@@ -77,9 +105,13 @@ class Lines:
 
     def received(self) -> list[Words]:
         """Return the messages that have come."""
-        found = []
+        found: list[Words] = []
         for line in (*self._called.values(), *self._callers.values()):
-            found += [delivery.values.view(np.uint32) for delivery in line.receiver.deliveries()]
+            for delivery in line.receiver.deliveries():
+                packets = line.receiver.config.chunks(delivery.values.size)
+                size = delivery.values.nbytes + packets * (FRAME_OVERHEAD + FLOW.size)
+                self._ended += TransportCounters(packets_down=packets, bytes_down=size)
+                found.append(delivery.values.view(np.uint32))
             line.sender.settlements()
         return found
 
@@ -91,9 +123,26 @@ class Lines:
                 found[rank] = found.get(rank, 0) + line.bytes
         return found
 
+    @property
+    def counters(self) -> TransportCounters:
+        """Return bytes and packets of all lines, those that are closed too. Of what came, messages alone."""
+        lines = (*self._called.values(), *self._callers.values())
+        return sum((line.counters for line in lines), self._ended)
+
     def close(self) -> None:
         """Close the socket."""
         self.flows.close()
+
+    def _found(self, rank: int) -> bool:
+        """Return whether a server was called, and has had time to read that: it drops what comes before."""
+        if self._find(rank):
+            self._fresh[rank] = _LOOKS
+        elif rank in self._fresh:
+            self._fresh[rank] -= 1
+            if not self._fresh[rank]:
+                del self._fresh[rank]
+                return True
+        return False
 
     def _find(self, rank: int) -> bool:
         place, line = self._meeting.find(rank - self._workers), self._called.get(rank)
@@ -121,10 +170,15 @@ class Lines:
         """Open flows to a peer instead of those that there were."""
         if (before := lines.pop(rank, None)) is not None:
             self._closed[rank] = self._closed.get(rank, 0) + before.bytes
+            self._ended += before.counters
             self.flows.mux.remove(before.sender)
             self.flows.mux.remove(before.receiver)
         caller = self._rank if caller is None else caller
-        line = _Line(place, FlowSender(FlowConfig(to, caller)), FlowReceiver(FlowConfig(back, caller)))
+        line = _Line(
+            place,
+            FlowSender(FlowConfig(to, caller, min_probe=_ASK_S)),
+            FlowReceiver(FlowConfig(back, caller)),
+        )
         lines[rank] = line
         for flow in (line.sender, line.receiver):
             self.flows.mux.add(flow, Address(place.ip, place.port))

@@ -25,6 +25,7 @@ from weir.host_agent.torch.parameter_server.lines import Lines
 from weir.host_agent.torch.parameter_server.placed_server import LINGER_S, TABLE, in_text, table_of
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store, publish
 from weir.host_agent.torch.parameter_server.worker import place_of, trained
+from weir.host_agent.transport.counters import TransportCounters
 from weir.host_agent.transport.links import TransportTimeout
 
 UNIT: Final = 256
@@ -164,6 +165,11 @@ class PlacedServers:
         everything = UnitSet(0, np.arange(len(self._units)))
         self._turn(pushed, gradient, NO_UNITS)
         self._turn(NO_UNITS, np.zeros(0, np.float32), everything)
+
+    @property
+    def stats(self) -> TransportCounters:
+        """Return the bytes and packets of this worker's flows so far. Of what comes, those of data."""
+        return self.lines.counters
 
     def close(self) -> None:
         """Leave the servers, which end when all have."""

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir train --placement``: the switch's ports carry what a plan predicts, and the model learns."""
+
+import sysconfig
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from weir.cli import app
+from weir.partition.planfile import PlanFile
+from weir.train.placed import predict, train_placed
+from weir.train.sparse_models import SparseModelName
+
+MACHINES = 3
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
+    return done.exit_code, done.output
+
+
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return plans of two of Python's packages: is a text from email, or from unittest?"""
+    folder, library = tmp_path_factory.mktemp("plans"), Path(sysconfig.get_paths()["stdlib"])
+    made = {}
+    for name, options in (("greedy", ()), ("local", ("--hashing", "local"))):
+        made[name] = folder / f"{name}.json"
+        status, output = run(
+            *("partition", str(library / "email"), str(library / "unittest"), "--lines", "40"),
+            *("--hold-out", "5", "--machines", str(MACHINES), "--method", "greedy", *options),
+            *("--out", str(made[name])),
+        )
+        assert status == 0, output
+    return made
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("plan", "model"), [("greedy", "logistic"), ("local", "deepfm")])
+def test_ports_carry_what_is_predicted_per_link(
+    plans: dict[str, Path], plan: str, model: SparseModelName
+) -> None:
+    trained = train_placed(plans[plan], model, epochs=6, batch_size=100, namespaces=True)
+    for machine in range(MACHINES):
+        for way in ("up", "down"):
+            predicted = int(getattr(trained.predicted, way)[machine])
+            measured = int(getattr(trained.measured, way)[machine])
+            assert measured == pytest.approx(predicted, rel=0.05), (machine, way)
+    for result in trained.results:
+        assert result.losses[-1] < 0.6 * result.losses[0]
+        assert result.auc > 0.9
+
+
+def test_a_better_placement_is_predicted_to_carry_less(plans: dict[str, Path], tmp_path: Path) -> None:
+    plan = PlanFile.load(plans["greedy"])
+    worse = tmp_path / "worse.json"
+    turned = (plan.placement.of_parameter + 1) % MACHINES
+    PlanFile(
+        plan.source, type(plan.placement)(MACHINES, plan.placement.of_sample, turned), plan.buckets
+    ).save(worse)
+    better, turned_away = (predict(one, "fm", 1, 10).total for one in (plan, PlanFile.load(worse)))
+    assert better < 0.8 * turned_away
+
+
+def test_the_command_trains_by_a_plan_and_says_what_its_links_carried(plans: dict[str, Path]) -> None:
+    status, output = run("train", "--mode", "ps", "--placement", str(plans["local"]), "--epochs", "2")
+    assert status == 0, output
+    assert "sends, predicted" in output and "AUC" in output and "on the links" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--placement", "nosuch.json", "--mode", "ps"), "nosuch.json is no placement"),
+        (("--placement", "nosuch.json"), "--placement: of --mode ps alone"),
+        (
+            ("--placement", "nosuch.json", "--mode", "ps", "--model", "cnn"),
+            "--model logistic, fm, deepfm, not cnn",
+        ),
+        (("--placement", "dynamic"), "--placement: of --mode ps alone"),
+        (
+            ("--placement", "dynamic", "--mode", "ps"),
+            "--placement dynamic does not go with --method: take dense",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_said(arguments: tuple[str, ...], sentence: str) -> None:
+    status, output = run("train", *arguments)
+    assert status == 2 and sentence in output
+
+
+def test_blocks_of_a_network_migrate_while_it_trains(tmp_path: Path) -> None:
+    status, output = run(
+        *("train", "--mode", "ps", "--placement", "dynamic", "--model", "mlp", "--method", "dense"),
+        *("--workers", "2", "--servers", "2", "--push-filter", "1e-3:lr:256", "--epochs", "2"),
+        *("--no-reference", "--out", str(tmp_path)),
+    )
+    assert status == 0, output

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir train --placement FILE``: a sparse model is trained where a plan has put samples and parameters.
+
+Every machine of the plan has a worker and a server: on this machine as processes, or in a network namespace
+each, behind a link to Weir's switch, whose ports count what was predicted.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from weir.child import end, how_it_ended, log_tail, spawn
+from weir.host_agent.parameter_server.shards import ParameterInfo
+from weir.host_agent.parameter_server.turns import HEAD_WORDS
+from weir.host_agent.parameter_server.units import Integers, Units
+from weir.host_agent.torch.parameter_server.lines import frames
+from weir.host_agent.torch.parameter_server.placed_worker import UNIT
+from weir.native.scratch import scratch_folder
+from weir.partition.planfile import PlanFile
+from weir.train.placed_machine import PlacedSpec, Result, batches_of, owners
+from weir.train.running import WorkerError
+from weir.train.sparse_models import LEARNING_RATES, TABLE, Entries, SparseModel, SparseModelName
+from weir.train.words import byte_count
+from weir.train.workers import worker_environment
+
+if TYPE_CHECKING:
+    from weir.netns.lab import Lab
+
+Bytes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Links:
+    """Bytes on each machine's link, headers included. up: sent by the machine; down: received."""
+
+    up: Bytes
+    down: Bytes
+
+    @property
+    def total(self) -> int:
+        """Return what all machines sent."""
+        return int(self.up.sum())
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training's outcome. predicted, measured: of all of it. results: of the workers."""
+
+    predicted: Links
+    measured: Links
+    results: tuple[Result, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Return how long the epochs took the slowest worker."""
+        return max(result.seconds for result in self.results)
+
+
+class _Count:
+    """Bytes by link, message by message."""
+
+    def __init__(self, machines: int) -> None:
+        self.up, self.down = np.zeros(machines, np.int64), np.zeros(machines, np.int64)
+
+    def message(self, sender: int, receiver: int, words: int) -> None:
+        """Count a message and what answers it, unless it stays on its machine."""
+        if sender != receiver:
+            there, back = frames(words)
+            self.up[sender] += there
+            self.down[receiver] += there
+            self.up[receiver] += back
+            self.down[sender] += back
+
+
+def predict(plan: PlanFile, model: SparseModelName, batches: int, epochs: int) -> Links:
+    """Return what training will put on each machine's link, from the plan alone.
+
+    A worker and a server exchange two messages at every step, whose values are those of the rows that the
+    batch uses and the server has; a batch's rows are named once. Before the first step the whole model goes
+    to the servers, and to all workers; after the last one, to all workers.
+    """
+    entries = Entries(plan.source.read()[0], plan.buckets)
+    machines = plan.placement.machines
+    made = SparseModel(model, plan.placement.of_parameter.size)
+    infos = [ParameterInfo(name, tuple(one.shape)) for name, one in made.named_parameters()]
+    widths = [made.table.embedding_dim if info.name == TABLE else UNIT for info in infos]
+    units, owner = Units.of(infos, widths), owners(made, plan.placement.of_parameter, machines)
+    others = _others(infos, widths)
+    count = _Count(machines)
+    everything, nothing = np.arange(len(units)), np.zeros(0, np.int64)
+
+    def sizes(chosen: Integers) -> list[tuple[int, int]]:
+        """Return for each server the words of the list of its units, and of their values."""
+        parts = [chosen[owner[chosen] == server] for server in range(machines)]
+        return [(units.encode(part).size, int(units.sizes[part].sum())) for part in parts]
+
+    every, none = sizes(everything), sizes(nothing)
+    for worker in range(machines):
+        mine = [
+            sizes(np.sort(np.concatenate([others, 1 + entries.rows(batch)])))
+            for batch in batches_of(plan.placement.of_sample, worker, batches)
+        ]
+        for server in range(machines):
+            (listed, whole), (empty, _) = every[server], none[server]
+
+            def turn(up: int, down: int, worker: int = worker, server: int = server) -> None:
+                count.message(worker, server, HEAD_WORDS + up)
+                count.message(server, worker, HEAD_WORDS + down)
+
+            turn(listed + whole if worker == 0 else empty, listed + whole)
+            before = 0
+            for step in range(epochs * batches):
+                named, values = mine[step % batches][server]
+                first = named if step < batches else 0
+                turn(before + first + (empty if step == 0 else 0), values)
+                before = values
+            turn(before + empty, 0)
+            turn(empty + listed, whole)
+    return Links(count.up, count.down)
+
+
+def _others(infos: Sequence[ParameterInfo], widths: Sequence[int]) -> Integers:
+    """Return the units that are no rows of the table."""
+    counts = [-(-info.size // width) for info, width in zip(infos, widths, strict=True)]
+    firsts = np.cumsum([0, *counts])
+    chosen = [
+        np.arange(first, first + count)
+        for info, first, count in zip(infos, firsts, counts, strict=False)
+        if info.name != TABLE
+    ]
+    return np.concatenate(chosen)
+
+
+def train_placed(
+    file: Path,
+    model: SparseModelName,
+    *,
+    epochs: int = 3,
+    batch_size: int | None = None,
+    lr: float | None = None,
+    seed: int = 1,
+    namespaces: bool = False,
+    links: str | None = None,
+) -> Trained:
+    """Train a sparse model by the plan in a file.
+
+    Args:
+        file: of ``weir partition --out``.
+        model: which one.
+        epochs, lr, seed: of the training, with Adagrad; None: the model's own learning rate.
+        batch_size: samples per worker and step, about; None: all of them.
+        namespaces: every machine is a namespace behind a link; otherwise all are processes here.
+        links: the rate of these links, such as "100mbit".
+
+    Raises:
+        PlacementError: the file is no plan.
+        WorkerError: a process failed; says which, and how.
+        NamespaceError: there are none to be had.
+    """
+    plan = PlanFile.load(file)
+    machines = plan.placement.machines
+    batches = max(1, round(plan.placement.of_sample.size / machines / batch_size)) if batch_size else 1
+    predicted = predict(plan, model, batches, epochs)
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(scratch_folder("placed"))
+        lab: Lab | None = None
+        if namespaces:
+            from weir.netns.cluster import network_cluster
+
+            lab = stack.enter_context(network_cluster(machines, rate=links)).lab
+        spec = PlacedSpec(
+            str(file.resolve()), str(folder), model, epochs, batches, lr or LEARNING_RATES[model], seed
+        )
+        before = None if lab is None else _counters(lab, machines)
+        results = _run(spec, folder, machines, lab)
+        measured = _sent(results, machines)
+        if lab is not None and before is not None:
+            after = _counters(lab, machines)
+            measured = Links(after.up - before.up, after.down - before.down)
+    workers = tuple(Result(**result) for result in results[:machines])
+    return Trained(predicted, measured, workers)
+
+
+def _run(spec: PlacedSpec, folder: Path, machines: int, lab: "Lab | None") -> list[dict[str, Any]]:
+    """Run all processes to their end, and return what they left."""
+    common = worker_environment() | (lab.environment() if lab is not None else {})
+    processes = []
+    logs = [folder / f"log-{rank}" for rank in range(2 * machines)]
+    try:
+        for rank, log in enumerate(logs):
+            environment = {**common, "RANK": str(rank), "WORLD_SIZE": str(machines)}
+            prefix = () if lab is None else lab.at_worker(rank % machines)
+            processes.append(
+                spawn(
+                    "weir.train.placed_machine",
+                    [spec.to_json()],
+                    log=log,
+                    environment=environment,
+                    prefix=prefix,
+                )
+            )
+        while any(process.poll() is None for process in processes):
+            for rank, process in enumerate(processes):
+                if process.poll():
+                    what = f"worker {rank}" if rank < machines else f"server {rank - machines}"
+                    why = f"{how_it_ended(process.returncode)}\n{log_tail(logs[rank])}"
+                    raise WorkerError(f"{what} failed: {why}")
+            time.sleep(0.05)
+    finally:
+        end(processes)
+    return [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(2 * machines)]
+
+
+def _sent(results: Sequence[dict[str, Any]], machines: int) -> Links:
+    """Return what all processes sent to other machines, as their sockets count it."""
+    up, down = np.zeros(machines, np.int64), np.zeros(machines, np.int64)
+    for rank, result in enumerate(results):
+        for other, count in result["sent"].items():
+            if int(other) % machines != rank % machines:
+                up[rank % machines] += count
+                down[int(other) % machines] += count
+    return Links(up, down)
+
+
+def _counters(lab: "Lab", machines: int) -> Links:
+    """Return what the switch's ports have taken in from each machine, and sent to it."""
+    lines = lab.switch.call(partial(Path("/proc/thread-self/net/dev").read_text)).splitlines()
+    counted = {name.strip(): rest.split() for name, _, rest in (line.partition(":") for line in lines)}
+    rows = [counted[lab.interfaces[lab.hosts.index(lab.plan.workers[rank])]] for rank in range(machines)]
+    return Links(np.array([int(row[0]) for row in rows]), np.array([int(row[8]) for row in rows]))
+
+
+def report(trained: Trained) -> RenderableType:
+    """Return a table of the links, predicted and measured, and what the training came to."""
+    table = Table("machine", "sends, predicted", "measured", "", "receives, predicted", "measured", "")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for machine, cells in enumerate(_rows(trained)):
+        table.add_row(str(machine), *cells)
+    first = trained.results[0]
+    losses = np.mean([result.losses for result in trained.results], axis=0)
+    foot = Text(
+        f"{len(losses)} epochs in {trained.seconds:.1f} s; loss {losses[0]:.3f} -> {losses[-1]:.3f}; "
+        f"accuracy {first.accuracy:.2%}, AUC {first.auc:.4f}; "
+        f"{byte_count(trained.measured.total)} on the links"
+    )
+    return Group(table, foot)
+
+
+def _rows(trained: Trained) -> Iterator[list[str]]:
+    pairs = [(trained.predicted.up, trained.measured.up), (trained.predicted.down, trained.measured.down)]
+    for machine in range(trained.predicted.up.size):
+        cells = []
+        for predicted, measured in pairs:
+            said, found = int(predicted[machine]), int(measured[machine])
+            off = f"{found / said - 1:+.1%}" if said else ""
+            cells += [byte_count(said), byte_count(found), off]
+        yield cells
+
+
+def show(file: Path, trained: Trained, console: Console) -> None:
+    """Print the report."""
+    console.print(f"trained by {file}", highlight=False)
+    console.print(report(trained))
