@@ -57,7 +57,7 @@ class FlowHost:
         self._next_hop, self._send, self._serve = next_hop, send, serve
         self._outlets = [_Outlet(self, queue) for queue in range(QUEUES)]
         self.react = react
-        self.mux: FlowMux[Address] = FlowMux()
+        self.mux = FlowMux()
         self._wake: int | None = None  # the earliest time at which a timer action is scheduled
 
     def add(self, flow: FlowSender | FlowReceiver, peer: Address) -> None:

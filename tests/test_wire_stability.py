@@ -324,7 +324,7 @@ SCENARIOS: dict[Callable[[Digest], None], str] = {
     filled: "f86c5c9c821a56eb36afce0225d85ad8d71ab95c22ba86c4cbf5fbb6c72e7583",
     budgeted: "9925b67b3ec60d6d587410e98626d6ddbc29531cc5dcee288622160117b2f223",
     two_tiers: "69bd35f7fcb97d0b7057e699e05ebea31ba693a8776485681d23e44f8f51bd98",
-    parameter_server: "6aaa3ea72dd9f31341245b5c6566c5b8e685734d82bd3b14c88fdded556458bd",
+    parameter_server: "327b516fcbd2a490f14b80d9f5776fe47d7871f9b0bd242d4dd1c73062746c9e",
     fixed_point: "1ce4de608a1cddf819b159536ebb7811953c273f57818acc40a51107917adef6",
     packets: "3540d3cc2af232d825802f87e5b0000765c9a48a42c25ba33f92e1ae3b5ab08f",
 }

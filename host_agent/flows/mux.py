@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """All flows of a host behind one port: packets to the flow they name, and the most urgent packet first."""
 
-from collections import Counter
-from collections.abc import Hashable
-from typing import Generic, NamedTuple, TypeVar
+import ctypes
+import ipaddress
+import weakref
+from typing import NamedTuple
 
+from weir.host_agent.flows import native
+from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.receiver import FlowReceiver
 from weir.host_agent.flows.sender import FlowSender
 from weir.host_agent.flows.verdict import FlowVerdict, Verdicts, refusals
 from weir.host_agent.transport.datagram import Datagram
-from weir.wire.definition import FLOW
 
-Peer = TypeVar("Peer", bound=Hashable)
-
-_FLOW_AT = 4  # bytes before the flow id
+_NOBODY = 1 << 63  # no address
 
 
-class Addressed(NamedTuple, Generic[Peer]):
+class Addressed(NamedTuple):
     """A datagram and where it goes."""
 
-    peer: Peer
+    peer: Address
     datagram: Datagram
 
 
-class FlowMux(Generic[Peer]):
+class FlowMux:
     """Senders and receivers by flow id, each with its one peer. For one thread at a time.
 
     A packet that does not come from its flow's peer is refused. Among the flows that have something to send,
@@ -31,67 +31,56 @@ class FlowMux(Generic[Peer]):
     """
 
     def __init__(self) -> None:
-        self._flows: dict[int, tuple[FlowSender | FlowReceiver, Peer]] = {}
-        self._turns: list[int] = []
-        self.verdicts: Verdicts = Counter()
-        """Of packets that no flow of this host got to see."""
+        self._library = native.library()
+        self._flows: dict[int, tuple[FlowSender | FlowReceiver, Address]] = {}
+        self._peers: dict[int, Address] = {}
+        self._numbers: dict[Address, int] = {}
+        self._out = ctypes.create_string_buffer(native.MAX_PACKET)
+        self._class, self._peer = ctypes.c_uint8(), ctypes.c_uint64()
+        self.handle = native.handle(self._library.weir_flow_mux_new(), "flows")
+        weakref.finalize(self, self._library.weir_flow_mux_free, self.handle)
 
-    def add(self, flow: FlowSender | FlowReceiver, peer: Peer) -> None:
+    def add(self, flow: FlowSender | FlowReceiver, peer: Address) -> None:
         """Serve a flow whose other end is at ``peer``."""
         number = flow.config.flow
         if number in self._flows:
             raise ValueError(f"flow {number:#010x} is here already: take another id")
+        sends = isinstance(flow, FlowSender)
+        ends = (flow.handle, None) if sends else (None, flow.handle)
+        if self._library.weir_flow_mux_add(self.handle, number, self._number(peer), *ends):
+            raise MemoryError("no memory for another flow")
         self._flows[number] = flow, peer
-        self._turns.append(number)
 
     def remove(self, flow: FlowSender | FlowReceiver) -> None:
         """Serve it no more."""
         del self._flows[flow.config.flow]
-        self._turns.remove(flow.config.flow)
+        self._library.weir_flow_mux_remove(self.handle, flow.config.flow)
 
-    def on_packet(self, payload: bytes, now: int, traffic_class: int, source: Peer) -> FlowVerdict:
+    def on_packet(self, payload: bytes, now: int, traffic_class: int, source: Address) -> FlowVerdict:
         """Give a UDP payload to its flow."""
-        if len(payload) < FLOW.size:
-            return self._refuse(FlowVerdict.SHORT)
-        found = self._flows.get(int.from_bytes(payload[_FLOW_AT : _FLOW_AT + 4], "big"))
-        if found is None:
-            return self._refuse(FlowVerdict.WRONG_FLOW)
-        flow, peer = found
-        if peer != source:
-            return self._refuse(FlowVerdict.WRONG_SOURCE)
-        return flow.on_packet(payload, now, traffic_class)
-
-    def _refuse(self, verdict: FlowVerdict) -> FlowVerdict:
-        self.verdicts[verdict] += 1
-        return verdict
+        peer = self._numbers.get(source, _NOBODY)
+        return FlowVerdict(
+            self._library.weir_flow_mux_receive(self.handle, payload, len(payload), now, traffic_class, peer)
+        )
 
     def urgency(self, now: int) -> int | None:
         """Return the class (DSCP without drop precedence) of the most urgent packet to send now."""
-        found = [flow.urgency(now) for flow, _ in self._flows.values()]
-        return max((one for one in found if one is not None), default=None)
+        urgency: int = self._library.weir_flow_mux_urgency(self.handle, now)
+        return None if urgency < 0 else urgency
 
-    def next(self, now: int) -> Addressed[Peer] | None:
+    def next(self, now: int) -> Addressed | None:
         """Return the most urgent packet to send now."""
-        best, best_place = -1, -1
-        for place, number in enumerate(self._turns):
-            urgency = self._flows[number][0].urgency(now)
-            if urgency is not None and urgency > best:
-                best, best_place = urgency, place
-        if best < 0:
+        length = self._library.weir_flow_mux_next(self.handle, now, self._out, self._class, self._peer)
+        if not length:
             return None
-        number = self._turns.pop(best_place)
-        self._turns.append(number)
-        flow, peer = self._flows[number]
-        datagram = flow.next(now)
-        assert datagram is not None
-        return Addressed(peer, datagram)
+        return Addressed(self._peers[self._peer.value], Datagram(self._out.raw[:length], self._class.value))
 
-    def poll(self, now: int, limit: int | None = None) -> tuple[list[Addressed[Peer]], int | None]:
+    def poll(self, now: int, limit: int | None = None) -> tuple[list[Addressed], int | None]:
         """Return at most ``limit`` packets to send now, and when to poll again if nothing arrives.
 
         A driver that looks for arrivals between short polls keeps the order of urgency up to date.
         """
-        found: list[Addressed[Peer]] = []
+        found: list[Addressed] = []
         while limit is None or len(found) < limit:
             one = self.next(now)
             if one is None:
@@ -114,9 +103,14 @@ class FlowMux(Generic[Peer]):
             if isinstance(flow, FlowSender) and flow.waiting()
         ]
 
+    @property
+    def verdicts(self) -> Verdicts:
+        """Return the fates of packets that no flow of this host got to see."""
+        return native.verdicts_of(self._library.weir_flow_mux_verdicts(self.handle))
+
     def refused(self) -> dict[FlowVerdict, int]:
         """Return how many packets were refused here or by a flow, by reason."""
-        total = self.verdicts.copy()
+        total = self.verdicts
         for flow, _ in self._flows.values():
             total.update(flow.verdicts)
         return refusals(total)
@@ -124,5 +118,11 @@ class FlowMux(Generic[Peer]):
     @property
     def deadline(self) -> int | None:
         """Return the earliest of all flows' deadlines."""
-        times = [flow.deadline for flow, _ in self._flows.values()]
-        return min((time for time in times if time is not None), default=None)
+        deadline: int = self._library.weir_flow_mux_deadline(self.handle)
+        return None if deadline == native.NEVER else deadline
+
+    def _number(self, peer: Address) -> int:
+        """Return what the native half calls a peer."""
+        number = int(ipaddress.IPv4Address(peer.ip)) << 16 | peer.port
+        self._peers[number], self._numbers[peer] = peer, number
+        return number

@@ -11,18 +11,19 @@ Example::
         parameters = delivery.onto(parameters)  # or stale there
 """
 
-from collections import Counter, deque
+import ctypes
+import weakref
 from dataclasses import dataclass
 
-from weir.host_agent.flows.codec import Bitmap, Chunk, FlowPacket, Head, Probe, decode
+import numpy as np
+
+from weir.host_agent.flows import native
 from weir.host_agent.flows.config import FlowConfig
-from weir.host_agent.flows.inbound import Delivery, InboundTensor
+from weir.host_agent.flows.delivery import Delivery, Floats
 from weir.host_agent.flows.verdict import FlowVerdict, Verdicts
 from weir.host_agent.transport.datagram import RELIABLE_CLASS, Datagram
-from weir.host_agent.transport.report import FRAME_OVERHEAD
-from weir.wire.definition import CE, RELIABLE_DSCP
-
-__all__ = ["Delivery", "FlowReceiver", "ReceiverCounts"]
+from weir.host_agent.transport.report import FRAME_OVERHEAD, Account
+from weir.wire.definition import RELIABLE_DSCP
 
 
 @dataclass
@@ -43,22 +44,18 @@ class FlowReceiver:
 
     def __init__(self, config: FlowConfig) -> None:
         self.config = config
-        self.verdicts: Verdicts = Counter()
-        self.counts = ReceiverCounts()
-        self._tensors: dict[int, InboundTensor] = {}
-        self._highest = 0  # greatest tensor number seen
-        self._lowest = 1  # every tensor below is stopped
-        self._answers: deque[bytes] = deque()
-        self._deliveries: list[Delivery] = []
-        self._news: dict[int, InboundTensor] = {}
+        self._library = native.library()
+        self._out = ctypes.create_string_buffer(native.MAX_PACKET)
+        self.handle = native.handle(
+            self._library.weir_flow_receiver_new(native.config_of(config)), "a receiver of flows"
+        )
+        weakref.finalize(self, self._library.weir_flow_receiver_free, self.handle)
 
     def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> FlowVerdict:
         """Take in a UDP payload that came with this DSCP << 2 | ECN. A refused one only counts."""
-        packet = decode(payload)
-        congested = traffic_class & 3 == CE
-        verdict = packet if isinstance(packet, FlowVerdict) else self._take_in(packet, congested)
-        self.verdicts[verdict] += 1
-        return verdict
+        return FlowVerdict(
+            self._library.weir_flow_receiver_receive(self.handle, payload, len(payload), traffic_class)
+        )
 
     def poll(self, now: int) -> tuple[list[Datagram], None]:
         """Return the answers to send now. It never needs to be polled but after a packet."""
@@ -76,85 +73,55 @@ class FlowReceiver:
         """Return the class (DSCP without drop precedence) of the packet that would be sent next; None when
         there is none.
         """
-        return RELIABLE_DSCP >> 3 if self._has_answer() else None
+        return RELIABLE_DSCP >> 3 if self._library.weir_flow_receiver_has_answer(self.handle) else None
 
     def next(self, now: int) -> Datagram | None:
         """Return the next answer to send now."""
-        if not self._has_answer():
-            return None
-        payload = self._answers.popleft()
-        self.counts.packets += 1
-        self.counts.bytes += FRAME_OVERHEAD + len(payload)
-        return Datagram(payload, RELIABLE_CLASS)
+        length = self._library.weir_flow_receiver_next(self.handle, self._out)
+        return Datagram(self._out.raw[:length], RELIABLE_CLASS) if length else None
 
     def deliveries(self) -> list[Delivery]:
         """Return the tensors delivered since the last call, in the order in which they were stopped."""
-        delivered, self._deliveries = self._deliveries, []
+        delivered, native_one = [], native.Delivered()
+        while self._library.weir_flow_receiver_delivered(self.handle, native_one):
+            delivered.append(self._delivery(native_one))
         return delivered
 
     @property
     def settled(self) -> bool:
         """Return whether the sender has confirmed every tensor that it began: nothing is left to answer."""
-        return all(tensor.confirmed for tensor in self._tensors.values()) and not self._answers
+        return bool(self._library.weir_flow_receiver_is_settled(self.handle))
 
-    def _has_answer(self) -> bool:
-        """Tell the news there are, now that they can go out: packets that came together get one answer."""
-        while self._news and not self._answers:
-            self._answers += self._news.popitem()[1].tell()
-        return bool(self._answers)
+    @property
+    def counts(self) -> ReceiverCounts:
+        """Return totals so far."""
+        counted = self._library.weir_flow_receiver_counted(self.handle).contents
+        counts = ReceiverCounts(*(getattr(counted, name) for name in native.ReceiverCounts.FIELDS))
+        counts.bytes += counts.packets * FRAME_OVERHEAD
+        return counts
 
-    def _take_in(self, packet: FlowPacket, congested: bool) -> FlowVerdict:
-        head = packet.head
-        if head.flow != self.config.flow:
-            return FlowVerdict.WRONG_FLOW
-        if head.worker != self.config.worker:
-            return FlowVerdict.WRONG_WORKER
-        if isinstance(packet, Bitmap):
-            return FlowVerdict.WRONG_DIRECTION
-        if head.tensor + self.config.open_tensors <= self._highest:
-            return FlowVerdict.LATE
-        if head.tensor >= self._lowest + self.config.open_tensors:
-            return FlowVerdict.BAD_TENSOR
-        tensor = self._tensors.get(head.tensor)
-        if tensor is not None:
-            if head.count != tensor.count:
-                return FlowVerdict.BAD_COUNT
-            if head.layer != tensor.layer:
-                return FlowVerdict.BAD_CLASS
-        if not isinstance(packet, Chunk | Probe):
-            return self._on_confirmation(tensor)
-        if tensor is None:
-            if (head.count - 1) * self.config.chunk_lanes >= self.config.max_lanes:
-                return FlowVerdict.BAD_COUNT
-            tensor = InboundTensor(self.config, head)
-        if isinstance(packet, Chunk):
-            verdict, answers = tensor.on_chunk(packet, congested)
-            self.counts.marked += congested and verdict is FlowVerdict.ACCEPTED
-        else:
-            verdict, answers = tensor.on_probe(packet, congested)
-        if verdict.refused:
-            return verdict
-        if tensor.has_news:
-            self._news[head.tensor] = tensor
-        self._keep(head, tensor)
-        self._answers += answers
-        if tensor.stopped and not tensor.delivered:
-            self._deliveries.append(tensor.deliver())
-            while (lowest := self._tensors.get(self._lowest)) is not None and lowest.stopped:
-                self._lowest += 1
-        return verdict
+    @property
+    def verdicts(self) -> Verdicts:
+        """Return how many packets met each fate."""
+        return native.verdicts_of(self._library.weir_flow_receiver_verdicts(self.handle))
 
-    def _on_confirmation(self, tensor: InboundTensor | None) -> FlowVerdict:
-        if tensor is None or not tensor.stopped:
-            return FlowVerdict.BAD_TENSOR
-        verdict = FlowVerdict.DUPLICATE if tensor.confirmed else FlowVerdict.ACCEPTED
-        tensor.confirmed = True
-        return verdict
+    def _delivery(self, native_one: native.Delivered) -> Delivery:
+        accounts = slice(0, native_one.account_count)
+        return Delivery(
+            flow=self.config.flow,
+            worker=self.config.worker,
+            tensor=native_one.number,
+            layer=native_one.layer,
+            chunk_lanes=self.config.chunk_lanes,
+            received=native.bits_of(native_one.came, native_one.count),
+            values=self._values(native_one),
+            account=Account(native_one.came_lanes, native_one.came_sum),
+            missing=tuple(native_one.missing[accounts]),
+            budgets=tuple(native_one.budgets[accounts]),
+        )
 
-    def _keep(self, head: Head, tensor: InboundTensor) -> None:
-        """Remember a tensor, and forget those whose end its sender must know by now."""
-        self._tensors[head.tensor] = tensor
-        if head.tensor > self._highest:
-            self._highest = head.tensor
-            for number in [n for n in self._tensors if n + self.config.open_tensors <= self._highest]:
-                del self._tensors[number]
+    def _values(self, native_one: native.Delivered) -> Floats:
+        """Return the values where they are; their memory is freed with the last array over it."""
+        memory = (ctypes.c_float * native_one.lanes).from_address(native_one.values)
+        weakref.finalize(memory, self._library.weir_flow_free, native_one.values)
+        return np.frombuffer(memory, np.float32)

@@ -13,69 +13,21 @@ Example::
     residual += settlement.residual()           # what was not delivered, exactly
 """
 
-from bisect import insort
-from collections import Counter, deque
+import ctypes
+import weakref
 from dataclasses import dataclass
-from enum import Enum
-from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from weir.host_agent.flows.codec import Bitmap, Bits, FlowPacket, Stop, decode
+from weir.host_agent.flows import native
+from weir.host_agent.flows.accounts import ChunkClasses
 from weir.host_agent.flows.config import FlowConfig
-from weir.host_agent.flows.outbound import Floats, OutboundTensor, Progress
+from weir.host_agent.flows.delivery import Floats, Settlement
 from weir.host_agent.flows.payload import pack_bytes
-from weir.host_agent.flows.timer import RoundTrip
 from weir.host_agent.flows.verdict import FlowVerdict, Verdicts
-from weir.host_agent.flows.window import Window
 from weir.host_agent.transport.datagram import Datagram
-from weir.host_agent.transport.ledger import Direction, Posting
 from weir.host_agent.transport.report import FRAME_OVERHEAD, Account
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
-from weir.wire.definition import ECT, NOT_ECT, RELIABLE_DSCP, dscp
-
-
-@dataclass(frozen=True)
-class Settlement:
-    """Fate of one tensor, as both ends know it.
-
-    delivered: chunks that the receiver has and used. entered = kept + returned, exactly: lanes, and the sums
-    of their bit patterns. missing, budgets: lanes per account. trimmed: chunks that came without their data;
-    resent: chunks sent again; probes, timeouts: questions asked, and those of them that a timer asked.
-    began, ended: times of the first packet and of the receiver's final word.
-    """
-
-    tensor: int
-    layer: int
-    lanes: int
-    delivered: Bits
-    entered: Account
-    kept: Account
-    returned: Account
-    missing: npt.NDArray[np.uint64]
-    budgets: npt.NDArray[np.uint64]
-    resent: int
-    trimmed: int
-    probes: int
-    timeouts: int
-    began: int
-    ended: int
-    _tensor: OutboundTensor
-
-    @property
-    def complete(self) -> bool:
-        """Return whether all of it was delivered."""
-        return self.returned.lanes == 0
-
-    def posting(self, step: int, bucket: str) -> Posting:
-        """Return the settlement as an entry of the ledger."""
-        missing, budgets = (tuple(lanes.tolist()) for lanes in (self.missing, self.budgets))
-        return Posting(step, bucket, Direction.UP, self.entered, self.kept, self.returned, missing, budgets)
-
-    def residual(self) -> Floats:
-        """Return the values that were not delivered, zero elsewhere."""
-        return self._tensor.values(~self.delivered)
 
 
 @dataclass
@@ -93,18 +45,12 @@ class SenderCounts:
     marked: int = 0
 
 
-_SILENCE: Final = 3
-"""Questions in a row without an answer that count as silence: a machine may be busy for one or two."""
+@dataclass(frozen=True)
+class SenderWindow:
+    """A sender's congestion window: how many chunks may be under way, and how often that shrank."""
 
-
-class _Step(Enum):
-    """Kinds of packet to send next."""
-
-    CONTROL = 0
-    TIMER = 1
-    ASK = 2
-    RESEND = 3
-    CHUNK = 4
+    chunks: int
+    shrunk: int
 
 
 class FlowSender:
@@ -115,21 +61,15 @@ class FlowSender:
 
     def __init__(self, config: FlowConfig) -> None:
         self.config = config
-        self.window = Window(config.first_window, config.congestion)
-        self.counts = SenderCounts()
-        self.verdicts: Verdicts = Counter()
-        self.round_trip = RoundTrip(config)
-        self._tensors: dict[int, OutboundTensor] = {}  # submitted, not settled
-        self._open: list[tuple[int, int]] = []  # (layer, number) of those under way, in order of urgency
-        self._lowest = 1  # every tensor below is settled
-        self._ended: set[int] = set()  # settled tensors from _lowest on
+        self._library = native.library()
+        self._under_way: dict[int, Floats] = {}  # whose values the native half reads
         self._last = 0  # greatest number submitted
-        self._control: deque[bytes] = deque()
-        self._settlements: list[Settlement] = []
-        self._silent_until = 0  # before then, further silence is the same silence
-        self._chosen: tuple[int, _Step, OutboundTensor | None] | None = None  # what to send next, while ...
-        self._fresh = False  # ... nothing happened since, and no deadline has come
-        self._earliest: int | None = None  # of the deadlines then
+        self._out = ctypes.create_string_buffer(native.MAX_PACKET)
+        self._class = ctypes.c_uint8()
+        self.handle = native.handle(
+            self._library.weir_flow_sender_new(native.config_of(config)), "a sender of flows"
+        )
+        weakref.finalize(self, self._library.weir_flow_sender_free, self.handle)
 
     def submit(self, values: Floats, service: ServiceClass = LOSSLESS, number: int | None = None) -> int:
         """Send a vector of float32, which is copied, and return its number.
@@ -144,14 +84,27 @@ class FlowSender:
         if not 1 <= values.size <= self.config.max_lanes:
             raise ValueError(f"a tensor has 1 to {self.config.max_lanes} lanes, not {values.size}")
         number = self._last + 1 if number is None else number
-        if number < self._lowest or number in self._tensors or number in self._ended:
-            raise ValueError(f"tensor {number} was submitted before")
         if number > 0xFFFFFFFF:
             raise ValueError("a flow carries fewer than 2^32 tensors: open another one")
-        self._tensors[number] = OutboundTensor(self.config, number, values, service)
+        if number < 1 or self._library.weir_flow_sender_knows(self.handle, number):
+            raise ValueError(f"tensor {number} was submitted before")
+        classes = ChunkClasses.of(service, self.config, values.size, number)
+        kept = values.copy()
+        tensor = native.Tensor(
+            kept.ctypes.data,
+            *(
+                each.ctypes.data
+                for each in (classes.magnitudes, classes.accounts, classes.droppable, classes.budgets)
+            ),
+            number,
+            kept.size,
+            service.layer,
+            classes.budgets.size,
+        )
+        if self._library.weir_flow_sender_submit(self.handle, tensor):
+            raise MemoryError(f"no memory to send a tensor of {kept.size} lanes")
+        self._under_way[number] = kept
         self._last = max(self._last, number)
-        self._fresh = False
-        self._open_more()
         return number
 
     def submit_bytes(
@@ -166,24 +119,25 @@ class FlowSender:
     @property
     def idle(self) -> bool:
         """Return whether every tensor submitted is settled, and nothing is left to say."""
-        return not self._tensors and not self._control
+        return bool(self._library.weir_flow_sender_idle(self.handle))
 
     def settlements(self) -> list[Settlement]:
         """Return the settlements reached since the last call, in order."""
-        settled, self._settlements = self._settlements, []
+        settled, native_one = [], native.Settled()
+        while self._library.weir_flow_sender_settled(self.handle, native_one):
+            settled.append(self._settlement(native_one))
         return settled
 
     def waiting(self) -> list[int]:
         """Return the numbers of the tensors that are not settled."""
-        return sorted(self._tensors)
+        count = self._library.weir_flow_sender_waiting(self.handle, None, 0)
+        numbers = (ctypes.c_uint32 * count)()
+        self._library.weir_flow_sender_waiting(self.handle, numbers, count)
+        return list(numbers)
 
     def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> FlowVerdict:
         """Take in a UDP payload. A refused one changes nothing but its counter."""
-        packet = decode(payload)
-        verdict = packet if isinstance(packet, FlowVerdict) else self._take_in(packet, now)
-        self._fresh = False
-        self.verdicts[verdict] += 1
-        return verdict
+        return FlowVerdict(self._library.weir_flow_sender_receive(self.handle, payload, len(payload), now))
 
     def poll(self, now: int) -> tuple[list[Datagram], int | None]:
         """Return what to send now, and when to poll again if nothing arrives (None: not before then)."""
@@ -195,186 +149,65 @@ class FlowSender:
     @property
     def deadline(self) -> int | None:
         """Return when a question will have been unanswered for too long."""
-        times = [self._wake(self._tensors[number]) for _, number in self._open]
-        return min((time for time in times if time is not None), default=None)
+        deadline: int = self._library.weir_flow_sender_deadline(self.handle)
+        return None if deadline == native.NEVER else deadline
 
     def urgency(self, now: int) -> int | None:
         """Return the class (DSCP without drop precedence) of the packet that would be sent next; None when
         there is none.
         """
-        chosen = self._choose(now)
-        return None if chosen is None else chosen[0] >> 3
+        urgency: int = self._library.weir_flow_sender_urgency(self.handle, now)
+        return None if urgency < 0 else urgency
 
     def next(self, now: int) -> Datagram | None:
         """Return the next packet to send now."""
-        chosen = self._choose(now)
-        if chosen is None:
-            return None
-        code, step, tensor = chosen
-        self._fresh = False
-        counts = self.counts
-        ecn = ECT
-        if tensor is None:
-            payload = self._control.popleft()
-        elif step in {_Step.ASK, _Step.TIMER}:
-            if step is _Step.TIMER:
-                self._count_silence(tensor, now)
-            kind = int(code == RELIABLE_DSCP)
-            payload = tensor.ask(now, self.round_trip.patience, kind).encode()
-            tensor.deadline = now + self.round_trip.timeout(tensor.timeouts_in_a_row)
-            counts.probes += 1
-        else:
-            chunk = tensor.send_again(now) if step is _Step.RESEND else tensor.send_next(now)
-            if tensor.began is None:
-                tensor.began = now
-            payload = chunk.encode()
-            tensor.deadline = now + self.round_trip.timeout(tensor.timeouts_in_a_row)
-            counts.chunks += 1
-            counts.resent += step is _Step.RESEND
-            if not chunk.protected:
-                code, ecn = dscp(tensor.layer, chunk.head.magnitude), NOT_ECT
-                counts.droppable += 1
-        counts.packets += 1
-        counts.bytes += FRAME_OVERHEAD + len(payload)
-        return Datagram(payload, code << 2 | ecn)
+        length = self._library.weir_flow_sender_next(self.handle, now, self._out, self._class)
+        return Datagram(self._out.raw[:length], self._class.value) if length else None
 
-    def _choose(self, now: int) -> tuple[int, _Step, OutboundTensor | None] | None:
-        """Return (DSCP, kind, tensor) of the packet to send next."""
-        if not self._fresh or (self._earliest is not None and self._earliest <= now):
-            self._chosen, self._earliest, self._fresh = self._find(now), self.deadline, True
-        return self._chosen
+    @property
+    def counts(self) -> SenderCounts:
+        """Return totals so far."""
+        counted = self._library.weir_flow_sender_counted(self.handle).contents
+        counts = SenderCounts(*(getattr(counted, name) for name in native.SenderCounts.FIELDS))
+        counts.bytes += counts.packets * FRAME_OVERHEAD
+        return counts
 
-    def _find(self, now: int) -> tuple[int, _Step, OutboundTensor | None] | None:
-        if self._control:
-            return RELIABLE_DSCP, _Step.CONTROL, None
-        tensors = [self._tensors[number] for _, number in self._open]
-        for tensor in tensors:
-            if tensor.reorder_at is not None and tensor.reorder_at <= now:
-                self._find_lost(tensor, now)
-            if tensor.ask_at_once or tensor.must_decide:
-                return RELIABLE_DSCP, _Step.ASK, tensor
-            wake = tensor.deadline
-            if wake is not None and wake <= now:
-                # Repeats ride behind the chunks too, so that they find all that was only slow, until silence
-                # suggests that their queue lets nothing through.
-                behind = not tensor.resending and tensor.timeouts_in_a_row < _SILENCE - 1
-                step = _Step.TIMER if tensor.unanswered else _Step.ASK
-                return dscp(tensor.layer) if behind else RELIABLE_DSCP, step, tensor
-        room = sum(tensor.under_way for tensor in tensors) < self.window.chunks
-        if room:
-            for tensor in tensors:
-                if tensor.to_resend:
-                    return RELIABLE_DSCP, _Step.RESEND, tensor
-        for tensor in tensors:
-            if not room and (tensor.unsent or tensor.to_resend):
-                self.window.on_limit()
-                break
-            if tensor.unsent:
-                if tensor.has_terms and not tensor.probes:  # the receiver cannot decide without
-                    return RELIABLE_DSCP, _Step.ASK, tensor
-                return dscp(tensor.layer), _Step.CHUNK, tensor
-        return None
+    @property
+    def verdicts(self) -> Verdicts:
+        """Return how many packets met each fate."""
+        return native.verdicts_of(self._library.weir_flow_sender_verdicts(self.handle))
 
-    def _find_lost(self, tensor: OutboundTensor, now: int) -> None:
-        """Give up or repeat what others have overtaken. A loss is congestion, as far as one can know."""
-        lost = tensor.find_lost(now, self.round_trip.reordering, self.round_trip.patience)
-        if lost:
-            self.window.on_settled(lost, lost)
+    @property
+    def window(self) -> SenderWindow:
+        """Return the congestion window."""
+        shrunk = ctypes.c_uint32()
+        return SenderWindow(self._library.weir_flow_sender_window(self.handle, shrunk), shrunk.value)
 
-    def _wake(self, tensor: OutboundTensor) -> int | None:
-        """Return when to look after a tensor although nothing arrived."""
-        times = [time for time in (tensor.deadline, tensor.reorder_at) if time is not None]
-        return min(times, default=None)
+    @property
+    def round_trip(self) -> int:
+        """Return the smoothed round trip in nanoseconds; 0 before the first sample."""
+        found: int = self._library.weir_flow_sender_round_trip(self.handle)
+        return found
 
-    def _count_silence(self, tensor: OutboundTensor, now: int) -> None:
-        tensor.timeouts += 1
-        tensor.timeouts_in_a_row += 1
-        self.counts.timeouts += 1
-        if tensor.timeouts_in_a_row >= _SILENCE and now >= self._silent_until:
-            self.window.on_silence()
-            self._silent_until = now + self.round_trip.timeout(tensor.timeouts_in_a_row)
-
-    def _take_in(self, packet: FlowPacket, now: int) -> FlowVerdict:
-        head = packet.head
-        if head.flow != self.config.flow:
-            return FlowVerdict.WRONG_FLOW
-        if head.worker != self.config.worker:
-            return FlowVerdict.WRONG_WORKER
-        if not isinstance(packet, Bitmap | Stop):
-            return FlowVerdict.WRONG_DIRECTION
-        if head.tensor < self._lowest or head.tensor in self._ended:
-            if isinstance(packet, Stop):  # the receiver does not know that its word came
-                self._control.append(Stop(head, packet.answers, 0, None).encode())
-            return FlowVerdict.LATE
-        tensor = self._tensors.get(head.tensor)
-        if tensor is None or not self._is_open(head.tensor):
-            return FlowVerdict.BAD_TENSOR
-        if head.count != tensor.count:
-            return FlowVerdict.BAD_COUNT
-        if head.layer != tensor.layer:
-            return FlowVerdict.BAD_CLASS
-        if packet.answers > tensor.probes:
-            return FlowVerdict.BAD_INDEX
-        progress = (
-            tensor.on_bitmap(packet, now) if isinstance(packet, Bitmap) else tensor.on_stop(packet, now)
+    def _settlement(self, native_one: native.Settled) -> Settlement:
+        accounts = slice(0, native_one.account_count)
+        values = self._under_way.pop(native_one.number)
+        return Settlement(
+            tensor=native_one.number,
+            layer=native_one.layer,
+            lanes=values.size,
+            chunk_lanes=self.config.chunk_lanes,
+            delivered=native.bits_of(native_one.delivered, native_one.count),
+            entered=Account(values.size, native_one.entered_sum),
+            kept=Account(native_one.kept_lanes, native_one.kept_sum),
+            returned=Account(native_one.returned_lanes, native_one.returned_sum),
+            missing=np.array(native_one.missing[accounts], np.uint64),
+            budgets=np.array(native_one.budgets[accounts], np.uint64),
+            resent=native_one.resent,
+            trimmed=native_one.trimmed,
+            probes=native_one.probes,
+            timeouts=native_one.timeouts,
+            began=native_one.began_ns,
+            ended=native_one.ended_ns,
+            _values=values,
         )
-        if isinstance(progress, FlowVerdict) and progress.refused:
-            return progress
-        if isinstance(progress, Progress) and progress.round_trip is not None:
-            self.round_trip.sample(progress.round_trip)
-        tensor.timeouts_in_a_row = 0
-        tensor.deadline = now + self.round_trip.timeout() if tensor.awaits_answer else None
-        if isinstance(progress, FlowVerdict):
-            return progress
-        if tensor.stopped is not None:
-            progress = Progress(progress.settled + tensor.under_way, progress.marked)
-            self._settle(tensor, tensor.stopped, packet.answers, now)
-        else:
-            self._find_lost(tensor, now)
-        self.counts.marked += progress.marked
-        if not progress.settled:
-            return FlowVerdict.ACCEPTED if tensor.stopped is not None else FlowVerdict.DUPLICATE
-        self.window.on_settled(progress.settled, progress.marked)
-        return FlowVerdict.ACCEPTED
-
-    def _settle(self, tensor: OutboundTensor, delivered: Bits, answers: int, now: int) -> None:
-        settlement = Settlement(
-            tensor=tensor.number,
-            layer=tensor.layer,
-            lanes=tensor.lanes,
-            delivered=delivered,
-            entered=tensor.entered,
-            kept=tensor.account(delivered),
-            returned=tensor.account(~delivered),
-            missing=tensor.missing(delivered).astype(np.uint64),
-            budgets=tensor.budgets.astype(np.uint64),
-            resent=tensor.resent,
-            trimmed=tensor.trimmed,
-            probes=tensor.probes,
-            timeouts=tensor.timeouts,
-            began=now if tensor.began is None else tensor.began,
-            ended=now,
-            _tensor=tensor,
-        )
-        self._settlements.append(settlement)
-        self.counts.trimmed += tensor.trimmed
-        self._control.append(tensor.confirm(answers).encode())
-        del self._tensors[tensor.number]
-        self._open.remove((tensor.layer, tensor.number))
-        self._ended.add(tensor.number)
-        while self._lowest in self._ended:
-            self._ended.remove(self._lowest)
-            self._lowest += 1
-        self._open_more()
-
-    def _is_open(self, number: int) -> bool:
-        return number < self._lowest + self.config.open_tensors
-
-    def _open_more(self) -> None:
-        """Open what the receiver can remember: so many tensors from the lowest that is not settled."""
-        is_open = {number for _, number in self._open}
-        for number in sorted(self._tensors):
-            if not self._is_open(number):
-                break
-            if number not in is_open:
-                insort(self._open, (self._tensors[number].layer, number))

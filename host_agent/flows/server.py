@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from weir.host_agent.flows.config import FlowConfig
-from weir.host_agent.flows.inbound import Delivery
-from weir.host_agent.flows.mux import FlowMux, Peer
-from weir.host_agent.flows.outbound import Floats
+from weir.host_agent.flows.delivery import Delivery, Floats, Settlement
+from weir.host_agent.flows.frames import Address
+from weir.host_agent.flows.mux import FlowMux
 from weir.host_agent.flows.receiver import FlowReceiver
-from weir.host_agent.flows.sender import FlowSender, Settlement
+from weir.host_agent.flows.sender import FlowSender
 from weir.host_agent.transport.service_class import ServiceClass
 
 
@@ -150,7 +150,7 @@ class ParameterServer:
         self.senders = [FlowSender(flows.pull) for flows in workers]
         self._sums: dict[int, _Sum] = {}
 
-    def attach(self, mux: FlowMux[Peer], communicator: Sequence[Peer]) -> None:
+    def attach(self, mux: FlowMux, communicator: Sequence[Address]) -> None:
         """Serve all flows through ``mux``; ``communicator[w]`` is where worker w is."""
         for receiver, sender, peer in zip(self.receivers, self.senders, communicator, strict=True):
             mux.add(receiver, peer)

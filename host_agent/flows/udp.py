@@ -10,33 +10,28 @@ Example::
         (result,) = client.results()
 """
 
-import errno
+import contextlib
 import os
-import select
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from weir.host_agent.flows import native
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.mux import FlowMux
 from weir.host_agent.transport.links import SOCKET_BUFFER, Aborted, TransportTimeout
+from weir.native.trains import trains_wanted
 from weir.wire.definition import FLOW_PORT
 
 _BATCH: Final = 32
 """Packets sent before arrivals are looked at again: how long an urgent packet waits for less urgent ones."""
 
-_SLICE_S: Final = 0.05
-_LONGEST: Final = 0xFFFF
-_TOS_MESSAGE: Final = (socket.IPPROTO_IP, socket.IP_TOS)
-_TOS_SPACE: Final = socket.CMSG_SPACE(4)  # Linux gives a byte, others an int
-_RETRY_S: Final = 0.001
-
-# Errors that say something about one packet's way, not about the socket: the packet counts as lost.
-_LOST: Final = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN}
+_WAKE_BYTES: Final = 4096
+_SLICE_NS: Final = 50_000_000
+_SECOND: Final = 1_000_000_000
 
 
 class UdpFlows:
@@ -46,9 +41,9 @@ class UdpFlows:
     """
 
     def __init__(self, bind: tuple[str, int] = ("0.0.0.0", FLOW_PORT)) -> None:
-        self.mux: FlowMux[Address] = FlowMux()
-        self.lost_errors = 0
-        """Packets that the kernel could not send just then, or was told could not be delivered."""
+        self.mux = FlowMux()
+        self._library = native.library()
+        self._carrier: int | None = None
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -56,8 +51,8 @@ class UdpFlows:
             self._socket.setblocking(False)
             for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
                 self._socket.setsockopt(socket.SOL_SOCKET, option, SOCKET_BUFFER)
-            self._socket.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
             self._socket.bind(bind)
+            self._carrier = self._library.weir_flow_udp_open(self._socket.fileno(), trains_wanted())
         except OSError as error:
             self.close()
             what = os.strerror(error.errno or 0)
@@ -86,10 +81,10 @@ class UdpFlows:
         while not until():
             if abort is not None and abort.is_set():
                 raise Aborted("driving flows was aborted")
-            wait_s = self._send()
+            self._send()
             if until():
                 return
-            if self._receive(wait_s):
+            if self._receive():
                 heard = time.monotonic()
                 if react is not None:
                     react()
@@ -103,8 +98,8 @@ class UdpFlows:
         """
         end = time.monotonic() + seconds
         while not self.mux.settled and time.monotonic() < end:
-            wait_s = self._send()
-            if self._receive(min(wait_s, max(0.0, end - time.monotonic()))) and react is not None:
+            self._send()
+            if self._receive(round(max(0.0, end - time.monotonic()) * _SECOND)) and react is not None:
                 react()
 
     def wake(self) -> None:
@@ -113,6 +108,9 @@ class UdpFlows:
 
     def close(self) -> None:
         """Close the socket. Closing twice is harmless."""
+        if self._carrier is not None:
+            self._library.weir_flow_udp_close(self._carrier)
+            self._carrier = None
         for each in (self._socket, self._woken, self._waker):
             each.close()
 
@@ -124,58 +122,29 @@ class UdpFlows:
     ) -> None:
         self.close()
 
-    def _send(self) -> float:
-        """Send a batch; return how long to wait for arrivals before the next, in seconds."""
-        packets, deadline = self.mux.poll(time.monotonic_ns(), _BATCH)
-        for peer, (payload, traffic_class) in packets:
-            ancillary = [(*_TOS_MESSAGE, struct.pack("i", traffic_class))]
-            try:
-                self._socket.sendmsg([payload], ancillary, 0, peer)
-            except OSError as error:
-                self._on_send_error(error)
-        if deadline is None:
-            return _SLICE_S
-        return min(max(deadline - time.monotonic_ns(), 0) / 1e9, _SLICE_S)
+    @property
+    def lost_errors(self) -> int:
+        """Return how many packets the kernel could not send just then, or was told could not be delivered."""
+        return int(self._library.weir_flow_udp_lost(self._carrier)) if self._carrier is not None else 0
 
-    def _on_send_error(self, error: OSError) -> None:
-        """Count a packet that did not go as lost: its sender's timer knows what to do."""
-        self.lost_errors += 1
-        if error.errno in {errno.EAGAIN, errno.ENOBUFS}:
-            select.select([], [self._socket], [], _RETRY_S)
-        elif error.errno not in _LOST:
-            raise OSError(
-                error.errno, f"cannot send a flow packet: {os.strerror(error.errno or 0)}"
-            ) from error
+    def _send(self) -> None:
+        """Send a batch."""
+        sent = self._library.weir_flow_udp_send(self._carrier, self.mux.handle, _BATCH)
+        if sent < 0:
+            raise OSError(-sent, f"cannot send a flow packet: {os.strerror(-sent)}")
 
-    def _receive(self, wait_s: float) -> bool:
-        """Take in what is there, waiting at most so long for a first packet; return whether one came."""
-        ready = select.select([self._socket, self._woken], [], [], wait_s)[0]
-        if self._woken in ready:
-            self._woken.recv(_LONGEST)
-        if self._socket not in ready:
-            return False
-        arrived = False
-        for _ in range(_BATCH):
-            try:
-                payload, ancillary, _, source = self._socket.recvmsg(_LONGEST, _TOS_SPACE)
-            except BlockingIOError:
-                break
-            except OSError as error:
-                if error.errno not in _LOST:
-                    raise
-                self.lost_errors += 1
-                continue
-            traffic_class = next(
-                (
-                    data[0]
-                    for level, kind, data in ancillary
-                    if (level, kind) == (socket.IPPROTO_IP, socket.IP_TOS)
-                ),
-                0,
-            )
-            self.mux.on_packet(payload, time.monotonic_ns(), traffic_class, Address(*source))
-            arrived = True
-        return arrived
+    def _receive(self, most_ns: int = _SLICE_NS) -> bool:
+        """Take in what is there, waiting for a first packet until there is something to send, or at most so
+        long; return whether one came.
+        """
+        came = self._library.weir_flow_udp_receive(
+            self._carrier, self.mux.handle, self._woken.fileno(), min(most_ns, _SLICE_NS)
+        )
+        if came < 0:
+            raise OSError(-came, f"cannot take in flow packets: {os.strerror(-came)}")
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(_WAKE_BYTES)
+        return bool(came)
 
     def _explain(self, timeout_s: float) -> str:
         waiting = (

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from weir.host_agent.flows.inbound import Delivery
-from weir.host_agent.flows.mux import FlowMux, Peer
-from weir.host_agent.flows.outbound import Floats
+from weir.host_agent.flows.delivery import Delivery, Floats, Settlement
+from weir.host_agent.flows.frames import Address
+from weir.host_agent.flows.mux import FlowMux
 from weir.host_agent.flows.receiver import FlowReceiver
-from weir.host_agent.flows.sender import FlowSender, Settlement
+from weir.host_agent.flows.sender import FlowSender
 from weir.host_agent.flows.server import WorkerFlows
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 
@@ -49,7 +49,7 @@ class ServerClient:
         self._pushed: dict[int, Settlement] = {}
         self._pulled: dict[int, Delivery] = {}
 
-    def attach(self, mux: FlowMux[Peer], server: Peer) -> None:
+    def attach(self, mux: FlowMux, server: Address) -> None:
         """Serve both flows through ``mux``."""
         mux.add(self.sender, server)
         mux.add(self.receiver, server)

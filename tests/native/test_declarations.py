@@ -19,6 +19,8 @@ import weir
 from tests.softswitch.dataplane import test_ports
 from tests.softswitch.state import test_tables_under_load
 from weir.bench import native as bench
+from weir.host_agent.flows import native as flows
+from weir.host_agent.flows.verdict import FlowVerdict
 from weir.host_agent.transport import engine
 from weir.host_agent.transport.links import _DriveResult
 from weir.host_agent.transport.report import Verdict
@@ -60,6 +62,18 @@ LIBRARIES: Final = {
             "weir_account": engine.LossAccount,
             "weir_service_class": engine.ServiceClass,
             "weir_addresses": engine.Addresses,
+        },
+    ),
+    "flows": Library(
+        ("host_agent/flows/csrc", _HOST),
+        flows.SIGNATURES,
+        {
+            "weir_flow_config": flows.Config,
+            "weir_flow_tensor": flows.Tensor,
+            "weir_flow_sender_counts": flows.SenderCounts,
+            "weir_flow_receiver_counts": flows.ReceiverCounts,
+            "weir_flow_settled": flows.Settled,
+            "weir_flow_delivered": flows.Delivered,
         },
     ),
     "ring": Library((_NATIVE,), ring.SIGNATURES, {}),
@@ -108,6 +122,7 @@ SCALARS: Final = {
     "char": ctypes.c_char,
     "int": ctypes.c_int,
     "float": ctypes.c_float,
+    "double": ctypes.c_double,
     "size_t": ctypes.c_size_t,
     **{f"{kind}_t": getattr(ctypes, f"c_{kind}") for kind in ("uint8", "uint16", "uint32", "uint64")},
     **{f"{kind}_t": getattr(ctypes, f"c_{kind}") for kind in ("int8", "int16", "int32", "int64")},
@@ -213,6 +228,7 @@ def test_structures_passed_as_arrays_of_numbers(structure: str) -> None:
     [
         ("host-agent", "enum weir_verdict {}", Verdict, "WEIR_", {"VERDICTS"}),
         ("host-agent", "enum weir_drive_result {}", _DriveResult, "WEIR_DRIVE_", set()),
+        ("flows", "enum weir_flow_verdict {}", FlowVerdict, "FLOW_", {"VERDICTS"}),
         ("fabric", "typedef enum {} target;", fabric.Target, "", {"NOWHERE"}),
     ],
 )

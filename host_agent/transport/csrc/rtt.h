@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long answers take, and two timeouts that follow from it (RFC 6298). All times in nanoseconds.
+/* How long answers take, and timeouts that follow from it (RFC 6298). All times in nanoseconds. A flow has one
+ * estimate: all that its timeout does is to ask. Slots have two:
  *
  * After the early one we ask, which costs little; after the other, lanes are sent again. Each has an estimate of
  * its own, because a round ends when the last worker's packet is in: when somebody else's was lost, it lasts as
@@ -25,8 +26,9 @@ static const int64_t WEIR_CALM_NS = 500000000;
 typedef struct {
     int64_t mean_ns, deviation_ns; /* mean 0: nothing measured yet */
     int64_t timeout_ns, least_ns, most_ns;
-    int64_t margin_ns; /* the timeout is at least this much above the mean */
-    uint32_t slow;     /* rounds since the last one that was not */
+    int64_t margin_ns;    /* the timeout is at least this much above the mean ... */
+    uint32_t margin_part; /* ... and by this part of it: one in so many; 0: no more */
+    uint32_t slow;        /* rounds since the last one that was not */
 } weir_estimate;
 
 typedef struct {
@@ -56,6 +58,7 @@ static inline void weir_estimate_sample(weir_estimate *e, int64_t ns)
         e->mean_ns += error / 8;
     }
     int64_t margin = 4 * e->deviation_ns > e->margin_ns ? 4 * e->deviation_ns : e->margin_ns;
+    if (e->margin_part && margin < e->mean_ns / e->margin_part) margin = e->mean_ns / e->margin_part;
     int64_t timeout = e->mean_ns + margin;
     timeout = timeout < e->most_ns ? timeout : e->most_ns;
     e->timeout_ns = timeout > e->least_ns ? timeout : e->least_ns;
@@ -113,11 +116,16 @@ static inline void weir_rtt_calm(weir_rtt *r, int64_t now_ns)
     }
 }
 
-/* A timeout of which `repeats` went by: doubled each time, up to the maximum. */
+/* A timeout of which `repeats` went by: doubled each time, up to a maximum. */
+static inline int64_t weir_backed_off(int64_t timeout_ns, uint32_t repeats, int64_t most_ns)
+{
+    while (repeats-- && timeout_ns < most_ns) timeout_ns *= 2;
+    return timeout_ns < most_ns ? timeout_ns : most_ns;
+}
+
 static inline int64_t weir_rtt_backed_off(const weir_rtt *r, int64_t timeout_ns, uint32_t repeats)
 {
-    while (repeats-- && timeout_ns < r->late.most_ns) timeout_ns *= 2;
-    return timeout_ns < r->late.most_ns ? timeout_ns : r->late.most_ns;
+    return weir_backed_off(timeout_ns, repeats, r->late.most_ns);
 }
 
 #endif

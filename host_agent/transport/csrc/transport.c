@@ -20,7 +20,7 @@ weir_transport *weir_transport_new(const weir_config *config)
     t->config = *config;
     weir_rtt_init(&t->rtt, config->initial_rto_ns, config->min_probe_ns, config->min_rto_ns,
                   config->max_rto_ns);
-    weir_window_init(&t->window, config->slots, config->congestion != 0);
+    weir_window_init(&t->window, config->slots, config->slots, config->congestion != 0);
     t->slots = calloc(config->slots, sizeof *t->slots);
     t->deadlines = calloc(config->slots, sizeof *t->deadlines);
     t->again = calloc(config->slots, sizeof *t->again);

@@ -177,8 +177,9 @@ def test_no_bytes_raise_anything_in_either_end(payloads: list[bytes], traffic_cl
     sender.poll(0)
     for now, payload in enumerate(payloads):
         for end in (sender, receiver):
-            verdict = end.on_packet(payload, now, traffic_class)
+            verdict, known = end.on_packet(payload, now, traffic_class), decode(payload)
             assert end.verdicts[verdict]
+            assert not isinstance(known, FlowVerdict) or verdict is known
             end.poll(now)
         receiver.deliveries()
         assert all((s.missing <= s.budgets).all() for s in sender.settlements())

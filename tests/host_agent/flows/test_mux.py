@@ -6,10 +6,12 @@ import pytest
 
 from weir.host_agent.flows import FlowConfig, FlowMux, FlowReceiver, FlowSender, FlowVerdict
 from weir.host_agent.flows.codec import Chunk, Head, decode
+from weir.host_agent.flows.frames import Address
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.wire.definition import dscp
 
 CHUNKS = 20
+THERE, FRIEND, STRANGER = Address("10.0.0.1"), Address("10.0.0.2"), Address("10.0.0.3")
 
 
 def sender(flow: int, layer: int) -> FlowSender:
@@ -19,36 +21,36 @@ def sender(flow: int, layer: int) -> FlowSender:
 
 
 def test_front_layers_go_first_and_equals_take_turns() -> None:
-    mux: FlowMux[str] = FlowMux()
+    mux = FlowMux()
     for flow, layer in ((1, 3), (2, 0), (3, 0)):
-        mux.add(sender(flow, layer), "there")
+        mux.add(sender(flow, layer), THERE)
     packets, _ = mux.poll(0)
     order = [decode(packet.datagram.payload).head.flow for packet in packets]  # type: ignore[union-attr]
     assert order == [2, 3] * CHUNKS + [1] * CHUNKS
 
 
 def test_what_becomes_urgent_between_polls_overtakes() -> None:
-    mux: FlowMux[str] = FlowMux()
-    mux.add(sender(1, 3), "there")
+    mux = FlowMux()
+    mux.add(sender(1, 3), THERE)
     first, again = mux.poll(7, limit=5)
     assert len(first) == 5
     assert again == 7  # there is more
-    mux.add(sender(2, 0), "there")
+    mux.add(sender(2, 0), THERE)
     codes = [packet.datagram.traffic_class >> 2 for packet in mux.poll(7)[0]]
     assert codes == [dscp(0)] * CHUNKS + [dscp(3)] * (CHUNKS - 5)
 
 
 def test_only_the_peer_may_write_into_a_flow() -> None:
-    mux: FlowMux[str] = FlowMux()
+    mux = FlowMux()
     receiver = FlowReceiver(FlowConfig(7))
-    mux.add(receiver, "friend")
+    mux.add(receiver, FRIEND)
     chunk = Chunk(Head(7, 0, 1, 1), 0, 0, bytes(40)).encode()
-    assert mux.on_packet(chunk, 0, 0, "stranger") is FlowVerdict.WRONG_SOURCE
-    assert mux.on_packet(chunk[:23], 0, 0, "friend") is FlowVerdict.SHORT
+    assert mux.on_packet(chunk, 0, 0, STRANGER) is FlowVerdict.WRONG_SOURCE
+    assert mux.on_packet(chunk[:23], 0, 0, FRIEND) is FlowVerdict.SHORT
     other = Chunk(Head(8, 0, 1, 1), 0, 0, bytes(40)).encode()
-    assert mux.on_packet(other, 0, 0, "friend") is FlowVerdict.WRONG_FLOW
+    assert mux.on_packet(other, 0, 0, FRIEND) is FlowVerdict.WRONG_FLOW
     assert receiver.deliveries() == []
-    assert mux.on_packet(chunk, 0, 0, "friend") is FlowVerdict.ACCEPTED
+    assert mux.on_packet(chunk, 0, 0, FRIEND) is FlowVerdict.ACCEPTED
     assert len(receiver.deliveries()) == 1
     assert sum(mux.refused().values()) == 3
 
@@ -60,19 +62,19 @@ def test_a_packet_of_another_worker_is_refused() -> None:
 
 
 def test_a_flow_id_is_used_once() -> None:
-    mux: FlowMux[str] = FlowMux()
+    mux = FlowMux()
     flow = FlowReceiver(FlowConfig(7))
-    mux.add(flow, "friend")
+    mux.add(flow, FRIEND)
     with pytest.raises(ValueError, match="0x00000007"):
-        mux.add(FlowSender(FlowConfig(7)), "friend")
+        mux.add(FlowSender(FlowConfig(7)), FRIEND)
     mux.remove(flow)
-    mux.add(FlowSender(FlowConfig(7)), "friend")
+    mux.add(FlowSender(FlowConfig(7)), FRIEND)
 
 
 def test_the_next_deadline_is_the_earliest() -> None:
-    mux: FlowMux[str] = FlowMux()
+    mux = FlowMux()
     assert mux.deadline is None
-    mux.add(sender(1, 0), "there")
+    mux.add(sender(1, 0), THERE)
     mux.poll(0)
-    mux.add(sender(2, 0), "there")
+    mux.add(sender(2, 0), THERE)
     assert mux.poll(1000)[1] == 50_000_000

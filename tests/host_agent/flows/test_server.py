@@ -18,12 +18,18 @@ from weir.host_agent.flows import (
     Settlement,
     WorkerFlows,
 )
+from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.server import PushMismatchError, bounded
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 
 MS = 1_000_000
 CHUNK = 8
-SERVER = "server"
+SERVER = Address("10.0.0.1")
+
+
+def at(rank: int) -> Address:
+    """Return where a worker is."""
+    return Address(f"10.0.1.{rank}")
 
 
 class Cluster:
@@ -41,18 +47,18 @@ class Cluster:
             for rank in range(workers)
         ]
         self.server = ParameterServer(flows, config)
-        self.muxes: dict[str, FlowMux[str]] = {SERVER: FlowMux()}
-        self.server.attach(self.muxes[SERVER], [f"w{rank}" for rank in range(workers)])
+        self.muxes: dict[Address, FlowMux] = {SERVER: FlowMux()}
+        self.server.attach(self.muxes[SERVER], [at(rank) for rank in range(workers)])
         self.clients = [ServerClient(one) for one in flows]
         for rank, client in enumerate(self.clients):
-            self.muxes[f"w{rank}"] = FlowMux()
-            client.attach(self.muxes[f"w{rank}"], SERVER)
+            self.muxes[at(rank)] = FlowMux()
+            client.attach(self.muxes[at(rank)], SERVER)
         self.aggregates: dict[int, Aggregate] = {}
         self.pulls: list[list[Settlement]] = [[] for _ in range(workers)]
 
     def run(self) -> list[list[PullResult]]:
         """Until everything pushed was pulled; each worker's results."""
-        flying: list[tuple[str, str, bytes]] = []
+        flying: list[tuple[Address, Address, bytes]] = []
         for _ in range(20_000):
             for here, mux in self.muxes.items():
                 flying += [(here, peer, datagram.payload) for peer, datagram in mux.poll(self.now)[0]]
@@ -194,12 +200,12 @@ def test_stale_lanes_keep_what_was_given() -> None:
     (client,) = cluster.clients
     client.push(np.ones(4 * CHUNK, np.float32), LOSSLESS, previous=np.arange(4 * CHUNK, dtype=np.float32))
     for _ in range(200):
-        for peer, datagram in cluster.muxes["w0"].poll(cluster.now)[0]:
-            cluster.muxes[peer].on_packet(datagram.payload, cluster.now, 0, "w0")
+        for peer, datagram in cluster.muxes[at(0)].poll(cluster.now)[0]:
+            cluster.muxes[peer].on_packet(datagram.payload, cluster.now, 0, at(0))
         cluster.server.advance()
         for _, datagram in cluster.muxes[SERVER].poll(cluster.now)[0]:
             if datagram.traffic_class & 3:  # what may be lost is lost
-                cluster.muxes["w0"].on_packet(datagram.payload, cluster.now, 0, SERVER)
+                cluster.muxes[at(0)].on_packet(datagram.payload, cluster.now, 0, SERVER)
         cluster.now += MS
     (result,) = client.results()
     assert result.stale == 2 * CHUNK

@@ -1,100 +1,161 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The window's rule by numbers, and round trip times."""
+"""The window's rule by numbers, and time-outs: of a sender whose packets are answered by hand."""
 
+from itertools import pairwise
+
+import numpy as np
 import pytest
 
-from weir.host_agent.flows import FlowConfig
-from weir.host_agent.flows.timer import RoundTrip
-from weir.host_agent.flows.window import GAIN, Window
+from weir.host_agent.flows import FlowConfig, FlowSender, FlowVerdict
+from weir.host_agent.flows.codec import Bitmap, Chunk, Head, decode
 
 MS = 1_000_000
+FLOW, CHUNKS = 7, 8192
 
 
-def round_trip(window: Window, marked: int = 0) -> None:
-    """The fate of a whole window becomes known, while more would have been sent."""
-    window.on_limit()
-    window.on_settled(window.chunks, marked)
+class Answered:
+    """A sender of one long tensor, and all that it has sent."""
+
+    def __init__(self, first_window: int, chunks: int = CHUNKS, congestion: bool = True) -> None:
+        config = FlowConfig(
+            FLOW, chunk_lanes=1, first_window=first_window, congestion=congestion, initial_rto=0.2, max_rto=1
+        )
+        self.sender = FlowSender(config)
+        self.sender.submit(np.ones(chunks, np.float32))
+        self.head = Head(FLOW, 0, 1, chunks)
+        self.sent = self.told = 0
+        self.now = 0
+
+    def send(self) -> int:
+        """Send what may be sent; return how many chunks."""
+        payloads = [datagram.payload for datagram in self.sender.poll(self.now)[0]]
+        assert all(isinstance(decode(payload), Chunk) for payload in payloads)
+        self.sent += len(payloads)
+        return len(payloads)
+
+    def answer(self, chunks: int, congested: bool = False, took: int = MS) -> None:
+        """Tell that so many more have arrived."""
+        self.now += took
+        bitmap = Bitmap(self.head, 0, self.told, np.ones(chunks, np.bool_), congested)
+        assert self.sender.on_packet(bitmap.encode(), self.now) is FlowVerdict.ACCEPTED
+        self.told += chunks
+
+    def round_trip(self, marked: int = 0) -> None:
+        """Send a window, and answer all of it, the last so many as marked."""
+        sent = self.send()
+        if sent - marked:
+            self.answer(sent - marked)
+        if marked:
+            self.answer(marked, congested=True)
+
+    @property
+    def window(self) -> int:
+        return self.sender.window.chunks
 
 
 def test_it_doubles_until_the_first_mark() -> None:
-    window = Window(4)
+    flow = Answered(4)
     for wanted in (8, 16, 32):
-        round_trip(window)
-        assert window.chunks == wanted
+        flow.round_trip()
+        assert flow.window == wanted
 
 
 def test_the_first_mark_halves_and_then_it_grows_by_one() -> None:
-    window = Window(32)
-    round_trip(window, marked=32)
-    assert (window.alpha, window.chunks, window.shrunk) == (1.0, 16, 1)
-    round_trip(window)
-    assert window.chunks == 17
-    round_trip(window)
-    assert window.chunks == 18
+    flow = Answered(32)
+    flow.round_trip(marked=32)
+    assert (flow.window, flow.sender.window.shrunk) == (16, 1)
+    flow.round_trip()
+    assert flow.window == 17
+    flow.round_trip()
+    assert flow.window == 18
 
 
-def test_it_shrinks_by_half_the_estimated_share_of_marks() -> None:
-    window = Window(100)
-    round_trip(window, marked=100)
-    alpha = 1.0
-    for marked in (5, 0, 10):
-        share, before = marked / window.chunks, window.chunks
-        round_trip(window, marked)
-        alpha += GAIN * (share - alpha)
-        assert window.alpha == pytest.approx(alpha)
-        wanted = before * (1 - alpha / 2) if marked else before + 1
-        assert window.chunks == pytest.approx(wanted, abs=1)
+def test_it_shrinks_by_half_the_share_of_marks_before() -> None:
+    """Alpha follows with gain 1/16, and is what it was when the round trip's first mark comes (RFC 8257)."""
+    flow = Answered(128)
+    flow.round_trip(marked=128)
+    size, alpha = 64.0, 1.0
+    for marked in (5, 0, 10, 0, 3):
+        share = marked / flow.window
+        flow.round_trip(marked)
+        size = size * (1 - alpha / 2) if marked else size + 1
+        alpha += (share - alpha) / 16
+        assert flow.window == pytest.approx(size, abs=1)
 
 
 def test_it_shrinks_once_a_round_trip() -> None:
-    window = Window(64)
+    flow = Answered(64)
+    flow.send()
     for _ in range(64):
-        window.on_settled(1, 1)
-    assert window.shrunk == 1
+        flow.answer(1, congested=True)
+    assert flow.sender.window.shrunk == 1
 
 
 def test_it_never_closes() -> None:
-    window = Window(8)
+    flow = Answered(8)
     for _ in range(100):
-        round_trip(window, marked=window.chunks)
-    assert window.chunks == 1
+        flow.round_trip(marked=flow.window)
+    assert flow.window == 1
 
 
-def test_silence_halves() -> None:
-    window = Window(64)
-    window.on_silence()
-    assert window.chunks == 32
-    round_trip(window)
-    assert window.chunks == 33  # and ends the doubling
+def test_what_was_lost_counts_as_marked() -> None:
+    """The first of four did not come, the others did: soon it is lost."""
+    flow = Answered(4)
+    flow.send()
+    flow.told = 1
+    flow.answer(3)
+    window = flow.window
+    flow.now += MS + MS
+    flow.send()
+    assert flow.sender.counts.resent == 1
+    assert flow.window < window
 
 
 def test_without_congestion_control_it_does_not_matter() -> None:
-    window = Window(1, enabled=False)
-    round_trip(window, marked=1)
-    assert window.chunks >= 1 << 16
-
-
-def test_the_time_out_follows_rfc_6298() -> None:
-    timer = RoundTrip(FlowConfig(1, initial_rto=0.2, min_probe=0.001, max_rto=1.0))
-    assert timer.timeout() == 200 * MS
-    timer.sample(10 * MS)
-    assert (timer.smoothed, timer.timeout()) == (10 * MS, 30 * MS)
-    timer.sample(18 * MS)
-    assert (timer.smoothed, timer.timeout()) == (11 * MS, (11 + 23) * MS)  # variation 5 + (8 - 5) / 4
-    assert timer.timeout(backoff=1) == 2 * timer.timeout()
-    assert timer.timeout(backoff=30) == 1000 * MS
-
-
-def test_the_time_out_has_a_floor() -> None:
-    timer = RoundTrip(FlowConfig(1))
-    timer.sample(1000)
-    assert timer.timeout() == 1000 + MS // 5
+    flow = Answered(1, congestion=False)
+    assert flow.send() == CHUNKS
+    flow.answer(CHUNKS // 2, congested=True)
+    assert flow.window >= CHUNKS
 
 
 def test_it_grows_only_while_it_is_what_limits() -> None:
-    window = Window(4)
-    window.on_settled(4, 0)
-    assert window.chunks == 4
-    window.on_limit()
-    window.on_settled(4, 0)
-    assert window.chunks == 8
+    flow = Answered(8, chunks=8)
+    flow.send()
+    flow.answer(7)
+    assert flow.window == 8
+
+
+def test_the_time_out_follows_rfc_6298() -> None:
+    flow = Answered(1)
+    flow.send()
+    assert flow.sender.deadline == 200 * MS
+    flow.answer(1, took=10 * MS)
+    flow.send()
+    assert flow.sender.round_trip == 10 * MS
+    assert flow.sender.deadline == flow.now + 30 * MS
+    flow.answer(1, took=18 * MS)
+    assert flow.sender.round_trip == 11 * MS
+    assert flow.sender.deadline == flow.now + (11 + 23) * MS  # variation 5 + (8 - 5) / 4
+
+
+def test_unanswered_questions_are_further_and_further_apart() -> None:
+    flow = Answered(1)
+    flow.send()
+    flow.answer(1, took=10 * MS)
+    flow.send()
+    times = [flow.now]
+    for _ in range(8):
+        deadline = flow.sender.deadline
+        assert deadline is not None
+        times.append(deadline)
+        flow.sender.poll(deadline)
+    apart = [(after - before) // MS for before, after in pairwise(times)]
+    assert apart == [30, 30, 60, 120, 240, 480, 960, 1000]
+
+
+def test_the_time_out_has_a_floor() -> None:
+    flow = Answered(1)
+    flow.send()
+    flow.answer(1, took=1000)
+    flow.send()
+    assert flow.sender.deadline == flow.now + 1000 + MS // 5

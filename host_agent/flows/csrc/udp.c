@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Datagrams of one size and class to one peer that follow one another are a train: the kernel takes them in one
+ * piece (UDP_SEGMENT) and cuts it where a link wants single packets, and hands in one piece what came together
+ * (UDP_GRO). What it does not take counts as lost: the sender's timer knows what to do. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "udp.h"
+
+#ifndef SOL_UDP
+#define SOL_UDP 17
+#endif
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef UDP_GRO
+#define UDP_GRO 104
+#endif
+
+enum { BATCH = 32, LONGEST = 65536 };
+
+/* Room for what the kernel is told of a message, or tells: traffic class, and size of a train's datagrams. */
+typedef union {
+    struct cmsghdr header;
+    uint8_t bytes[2 * CMSG_SPACE(sizeof(int))];
+} control;
+
+typedef struct {
+    uint32_t packets, size;
+    uint8_t class;
+    uint64_t peer;
+} train;
+
+struct weir_flow_udp {
+    int fd, cuts; /* whether the kernel cuts trains that we send */
+    uint64_t lost;
+    uint32_t most_in;
+    train trains[BATCH];
+    struct mmsghdr in[BATCH], out[BATCH];
+    struct iovec in_vector[BATCH], out_vector[BATCH];
+    struct sockaddr_in in_address[BATCH], out_address[BATCH];
+    control in_control[BATCH], out_control[BATCH];
+    uint8_t out_buffer[BATCH * FLOW_MAX_PACKET];
+    uint8_t in_buffer[BATCH * LONGEST];
+};
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Errors that say something about one packet's way, not about the socket. */
+static int is_loss(int error)
+{
+    switch (error) {
+    case ECONNREFUSED:
+    case EHOSTUNREACH:
+    case ENETUNREACH:
+    case EHOSTDOWN:
+    case ENETDOWN:
+    case EPERM: /* a firewall's */
+        return 1;
+    default:
+        return 0;
+    }
+}
+
+static int is_full(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS; }
+
+/* -------------------------------------------------------------------------------------------- sending */
+
+static void add_control(struct msghdr *message, int level, int type, const void *value, size_t bytes)
+{
+    struct cmsghdr *c = (void *)((uint8_t *)message->msg_control + message->msg_controllen);
+    c->cmsg_level = level;
+    c->cmsg_type = type;
+    c->cmsg_len = CMSG_LEN(bytes);
+    memcpy(CMSG_DATA(c), value, bytes);
+    message->msg_controllen += CMSG_SPACE(bytes);
+}
+
+/* Put a packet at `payload` behind the last train, or begin another. Returns how many trains there are. */
+static uint32_t append(weir_flow_udp *u, uint32_t last, uint8_t *payload, uint32_t length, uint8_t class,
+                       uint64_t peer)
+{
+    if (last && u->cuts) {
+        train *at = &u->trains[last - 1];
+        struct iovec *vector = &u->out_vector[last - 1];
+        if (at->class == class && at->peer == peer && length <= at->size &&
+            vector->iov_len == (size_t)at->packets * at->size) {
+            const uint16_t size = (uint16_t)at->size;
+            if (at->packets++ == 1)
+                add_control(&u->out[last - 1].msg_hdr, SOL_UDP, UDP_SEGMENT, &size, sizeof size);
+            vector->iov_len += length;
+            return last;
+        }
+    }
+    const int wide = class;
+    u->trains[last] = (train){1, length, class, peer};
+    u->out_vector[last] = (struct iovec){payload, length};
+    u->out_address[last] = (struct sockaddr_in){.sin_family = AF_INET,
+                                                .sin_port = WEIR_BE16((uint16_t)peer),
+                                                .sin_addr.s_addr = WEIR_BE32((uint32_t)(peer >> 16))};
+    struct msghdr *message = &u->out[last].msg_hdr;
+    *message = (struct msghdr){.msg_name = &u->out_address[last],
+                               .msg_namelen = sizeof u->out_address[last],
+                               .msg_iov = &u->out_vector[last],
+                               .msg_iovlen = 1,
+                               .msg_control = u->out_control[last].bytes};
+    add_control(message, IPPROTO_IP, IP_TOS, &wide, sizeof wide);
+    return last + 1;
+}
+
+/* Send a train's packets one by one. 0, or -1 with errno set. */
+static int send_singly(weir_flow_udp *u, uint32_t at)
+{
+    struct msghdr message = u->out[at].msg_hdr;
+    struct iovec whole = u->out_vector[at], piece;
+    message.msg_iov = &piece;
+    message.msg_controllen = CMSG_SPACE(sizeof(int)); /* the class alone */
+    while (whole.iov_len) {
+        piece = (struct iovec){whole.iov_base,
+                               whole.iov_len < u->trains[at].size ? whole.iov_len : u->trains[at].size};
+        if (sendmsg(u->fd, &message, 0) < 0) {
+            if (!is_loss(errno) && !is_full(errno)) return -1;
+            u->lost++;
+        }
+        whole.iov_base = (uint8_t *)whole.iov_base + piece.iov_len;
+        whole.iov_len -= piece.iov_len;
+    }
+    return 0;
+}
+
+static void wait_for_room(const weir_flow_udp *u)
+{
+    struct pollfd ready = {.fd = u->fd, .events = POLLOUT};
+    poll(&ready, 1, 1);
+}
+
+/* Send trains[0..last). 0, or -errno. */
+static int flush(weir_flow_udp *u, uint32_t last)
+{
+    for (uint32_t first = 0; first < last;) {
+        const int n = sendmmsg(u->fd, u->out + first, last - first, 0);
+        if (n > 0) {
+            first += (uint32_t)n;
+            continue;
+        }
+        if (errno == EINTR) continue;
+        if (is_full(errno)) {
+            u->lost += u->trains[first++].packets;
+            wait_for_room(u);
+        } else if (is_loss(errno)) {
+            u->lost += u->trains[first++].packets;
+        } else if (u->trains[first].packets > 1) { /* this kernel, or this way, knows no trains */
+            u->cuts = 0;
+            if (send_singly(u, first++) < 0) return -errno;
+        } else {
+            return -errno;
+        }
+    }
+    return 0;
+}
+
+int weir_flow_udp_send(weir_flow_udp *u, weir_flow_mux *m, uint32_t most)
+{
+    uint32_t packets = 0, trains = 0;
+    const int64_t now = now_ns();
+    for (uint8_t *at = u->out_buffer; packets < most && packets < BATCH; packets++) {
+        uint8_t class;
+        uint64_t peer;
+        const uint32_t length = weir_flow_mux_next(m, now, at, &class, &peer);
+        if (!length) break;
+        trains = append(u, trains, at, length, class, peer);
+        at += length;
+    }
+    const int failed = flush(u, trains);
+    return failed ? failed : (int)packets;
+}
+
+/* ------------------------------------------------------------------------------------------ receiving */
+
+/* Hand in the datagrams of a message. Returns how many there were. */
+static int take_apart(weir_flow_mux *m, struct msghdr *message, uint32_t length, int64_t now)
+{
+    const struct sockaddr_in *from = message->msg_name;
+    const uint64_t peer = (uint64_t)WEIR_BE32(from->sin_addr.s_addr) << 16 | WEIR_BE16(from->sin_port);
+    uint32_t size = length;
+    uint8_t class = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c))
+        if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) {
+            class = *CMSG_DATA(c);
+        } else if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
+            int told;
+            memcpy(&told, CMSG_DATA(c), sizeof told);
+            if (told > 0) size = (uint32_t)told;
+        }
+    const uint8_t *at = message->msg_iov->iov_base;
+    int packets = 0;
+    do {
+        const uint32_t here = length < size ? length : size;
+        weir_flow_mux_receive(m, at, here, now, class, peer);
+        at += here;
+        length -= here;
+        packets++;
+    } while (length);
+    return packets;
+}
+
+int weir_flow_udp_receive(weir_flow_udp *u, weir_flow_mux *m, int wake_fd, int64_t most_ns)
+{
+    const int64_t now = now_ns(), deadline = weir_flow_mux_deadline(m);
+    int64_t wait = weir_flow_mux_urgency(m, now) >= 0 || deadline <= now ? 0 : deadline - now;
+    if (wait > most_ns) wait = most_ns;
+    struct pollfd ready[] = {{.fd = u->fd, .events = POLLIN}, {.fd = wake_fd, .events = POLLIN}};
+    const struct timespec t = {wait / 1000000000, wait % 1000000000};
+    if (ppoll(ready, 2, &t, NULL) < 0) return errno == EINTR ? 0 : -errno;
+    if (!ready[0].revents) return 0;
+    for (uint32_t i = 0; i < BATCH; i++) {
+        u->in[i].msg_hdr.msg_namelen = sizeof u->in_address[i];
+        u->in[i].msg_hdr.msg_controllen = sizeof u->in_control[i].bytes;
+    }
+    const int n = recvmmsg(u->fd, u->in, BATCH, MSG_DONTWAIT, NULL);
+    if (n < 0) {
+        if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
+        if (!is_loss(errno)) return -errno;
+        u->lost++;
+        return 0;
+    }
+    const int64_t then = now_ns();
+    int packets = 0;
+    for (int i = 0; i < n; i++) packets += take_apart(m, &u->in[i].msg_hdr, u->in[i].msg_len, then);
+    return packets;
+}
+
+/* ------------------------------------------------------------------------------------------------ life */
+
+uint64_t weir_flow_udp_lost(const weir_flow_udp *u) { return u->lost; }
+
+weir_flow_udp *weir_flow_udp_open(int fd, int trains)
+{
+    static const int yes = 1, none = 0;
+    if (setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &yes, sizeof yes) < 0) return NULL;
+    weir_flow_udp *u = calloc(1, sizeof *u);
+    if (!u) return NULL;
+    u->fd = fd;
+    u->cuts = trains && setsockopt(fd, SOL_UDP, UDP_SEGMENT, &none, sizeof none) == 0;
+    if (trains) setsockopt(fd, SOL_UDP, UDP_GRO, &yes, sizeof yes); /* without, each comes by itself */
+
+    for (uint32_t i = 0; i < BATCH; i++) {
+        u->in_vector[i] = (struct iovec){u->in_buffer + (size_t)i * LONGEST, LONGEST};
+        u->in[i].msg_hdr = (struct msghdr){.msg_name = &u->in_address[i],
+                                           .msg_iov = &u->in_vector[i],
+                                           .msg_iovlen = 1,
+                                           .msg_control = u->in_control[i].bytes};
+    }
+    return u;
+}
+
+void weir_flow_udp_close(weir_flow_udp *u) { free(u); }
