@@ -113,6 +113,7 @@ class ReplayedStep:
     elements: int
     counters: int
     fills_union: bool
+    regions: tuple[int, ...] | None = None
     total: tuple[torch.Tensor, ...] = ()
     wanted: float = 0.0
     missing: float = 0.0
@@ -128,6 +129,7 @@ class ReplayedStep:
             slots=SLOTS,
             counters=self.counters,
             fills_union=self.fills_union,
+            regions=self.regions,
         )
 
 
@@ -182,6 +184,7 @@ class Replay:
             elements=elements,
             counters=first.notes,
             fills_union=fills,
+            regions=tuple(plan.regions.get(segment.name, SCALE_BLOCK) for segment in self.layout),
             total=tuple(total[segment.in_vector] for segment in self.layout),
             wanted=float(wanted.square().sum()),
             missing=float((wanted - total).square().sum()),

@@ -74,7 +74,7 @@ class Contribution:
     rows: which blocks of the vector the lanes and scales are of, the same on every worker; None: all of
     them. The others are zero on every worker. count: values of the vector. scale_block: values that
     share a scale. packet_block: lanes in a block of the packets, the unit of what is skipped and lost; where
-    there are budgets, it divides the lanes of a ``scale_block``. form: of values in lanes.
+    there are rows and budgets, it divides the lanes of a ``scale_block``. form: of values in lanes.
     """
 
     lanes: npt.NDArray[np.int32]
@@ -92,17 +92,24 @@ class Contribution:
         keep: bool,
         service: ServiceClass = LOSSLESS,
         audience: Audience | None = None,
+        notes: Lanes = NO_NOTES,
     ) -> tuple["Contribution", ReduceReport]:
         """Return the sum of all workers' contributions, itself in this form, and how it was made.
 
         keep: leave this contribution as it is, but for blocks that no result included: those become zero.
         Otherwise its memory becomes the sum's. service: with budgets, for lanes of whole blocks only; its
-        arrays are of the packets' blocks in ``lanes``. audience: of the same blocks.
+        arrays are of the packets' blocks in ``lanes``. audience: of the same blocks. notes: lanes that
+        travel along, and become their sum; without budgets and audiences only.
         """
-        lanes = self.lanes.copy() if keep else self.lanes
+        lanes = whole = self.lanes.copy() if keep else self.lanes
+        if notes.size:
+            padding = np.zeros(-lanes.size % self.packet_block, np.int32)
+            whole = np.concatenate([lanes, padding, notes.view(np.int32)])
         report = communicator.reduce_lanes(
-            lanes.view(np.uint32), Op.ADD, self.packet_block, service, audience
+            whole.view(np.uint32), Op.ADD, self.packet_block, service, audience
         )
+        if notes.size:
+            lanes, notes[:] = whole[: lanes.size], whole[-notes.size :].view(np.uint32)
         if keep and report.given_back.blocks.size:
             give_back(self.lanes, report.given_back.blocks, self.packet_block)
         return replace(self, lanes=lanes), report
@@ -195,10 +202,25 @@ def encode(
         whole = _whole(communicator, scales, rows, shared)
         rows = np.flatnonzero(whole).astype(np.uint32)
         rows, shared = (rows, whole[rows]) if rows.size <= scales.size * WORTH_SELECTING else (None, whole)
-    lanes = form.encode(values, rows, shared, scale_block, communicator.scratch.take)
+    return contribute(communicator, values, shared, rows, scale_block, form, packet_block)
+
+
+def contribute(
+    communicator: Communicator,
+    values: npt.NDArray[np.float32],
+    scales: Lanes,
+    rows: quantize.Rows | None,
+    scale_block: int,
+    form: LaneFormat,
+    packet_block: int | None = None,
+) -> Contribution:
+    """Put ``values`` to the scales that all workers agreed on, those of the blocks ``rows``; the rest: see
+    ``encode``.
+    """
+    lanes = form.encode(values, rows, scales, scale_block, communicator.scratch.take)
     if packet_block is None:
         packet_block = fitting_block(lanes.size) if rows is None else packet_block_of(form, scale_block)
-    return Contribution(lanes, shared, rows, values.size, scale_block, packet_block, form)
+    return Contribution(lanes, scales, rows, values.size, scale_block, packet_block, form)
 
 
 def sum_float32(
@@ -343,9 +365,23 @@ def _agree(
     # Sparse on one worker: small blocks skip more.
     found = communicator.reduce(np.concatenate([mine, notes]), Op.MAX, GROUP_LANES, service)
     shared, notes[:] = found[: mine.size], found[mine.size :]
-    if shared.size and int(shared.max()) >= not_finite:
-        raise _blame(communicator, values, name)
+    check_finite(communicator, shared, not_finite, lambda: values, name)
     return shared
+
+
+def check_finite(
+    communicator: Communicator,
+    shared: Lanes,
+    not_finite: int,
+    values: Callable[[], npt.NDArray[np.floating[Any]]],
+    name: Namer,
+) -> None:
+    """Raise NonFiniteError when one of the exponents, the same on all workers, is ``not_finite``.
+
+    values: returns this worker's, which ``name`` describes by index.
+    """
+    if shared.size and int(shared.max()) >= not_finite:
+        raise _blame(communicator, values(), name)
 
 
 def _occupied(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.communicator import Audience, Communicator
-from weir.host_agent.collectives.float_sum import Contribution, encode, packet_block_of
+from weir.host_agent.collectives.float_sum import Contribution, contribute, encode, packet_block_of
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits, LaneFormat, WholeLanes, lane_format
 from weir.host_agent.compression.bucket_layout import BucketLayout, Parameters
 from weir.host_agent.compression.classes import LayerClasses
@@ -29,13 +29,15 @@ from weir.host_agent.compression.encodings import (
     Selection,
     parse_rule,
 )
+from weir.host_agent.compression.encodings.mask_scales import UNIT, MaskScales, Predictions, of_packed
+from weir.host_agent.compression.encodings.shared_mask import NO_LANES
 from weir.host_agent.compression.local_gradients import Choice, LocalGradients
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import Sparsifier
 from weir.host_agent.transport.ledger import Direction, Ledger
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import ServiceClass
-from weir.wire.definition import Op
+from weir.wire.definition import GROUP_LANES, Op
 
 
 class PhaseClock:
@@ -138,6 +140,7 @@ class GradientExchange:
 
     Attributes:
         form: of values in lanes, known when the group is.
+        predictions: of exponents; the same on all workers, and of no weight for what they sum.
 
     Example::
 
@@ -167,6 +170,7 @@ class GradientExchange:
         self.encoder = Encoder(parse_rule(rule), sparsifier)
         self.settings = _settings(sparsifier, rule, policy, error_feedback, exclude, lane_bits, lane_error)
         """The method and its options in words, which must be the same on every worker."""
+        self.predictions = Predictions()
         self.ledger = Ledger()
         self.step = 0
         self._names: frozenset[str] = frozenset()
@@ -199,6 +203,7 @@ class GradientExchange:
         self._communicator, self._servers, self._workers = communicator, servers, workers
         self._names = frozenset(name for name, _ in module.named_parameters())
         self._layers = LayerClasses.of(module)
+        self.predictions.clear()
         self.gradients.join(module, communicator.rank, workers)
         self.encoder.join(workers, slots, self.form)
 
@@ -245,23 +250,40 @@ class GradientExchange:
             plan = self.encoder.plan(layout, self.gradients.spans, self.gradients.excluded)
         with clock.time("mask"):
             proposal = Proposal(plan, layout, choice.chosen)
-        selection = proposal.agree(communicator, service)
-        fills = self.gradients.sparsifier.fills_union
-        packed = selection.pack(choice.compensated if fills else choice.chosen)
+        may_send = choice.compensated if self.gradients.sparsifier.fills_union else choice.chosen
+        scales = None
+        if proposal.masked and self.form.fields == 1:
+            with clock.time("mask"):
+                scales = MaskScales(plan, layout, may_send, self.predictions)
+        selection = proposal.agree(communicator, service, scales.codes if scales else NO_LANES)
+        packed = selection.pack(may_send)
         with clock.time("planning"):
             notes = self.encoder.notes(communicator.rank, selection, packed)
         on_host = packed.cpu()  # from here on the network's
-        contribution = encode(
-            communicator,
-            on_host.numpy(),
-            selection.describe,
-            SCALE_BLOCK,
-            service,
-            form=self.form,
-            packet_block=self._packet_block(plan, selection),
-            dense=not selection.everything,
-            notes=notes,
-        )
+        packet_block, riders = self._packet_block(plan, selection), NO_LANES
+        if scales is None:
+            contribution = encode(
+                communicator,
+                on_host.numpy(),
+                selection.describe,
+                SCALE_BLOCK,
+                service,
+                form=self.form,
+                packet_block=packet_block,
+                dense=not selection.everything,
+                notes=notes,
+            )
+        else:
+            exponents = of_packed(
+                selection, scales.settle(communicator, scales.codes, layout.describe, service)
+            )
+            contribution = contribute(
+                communicator, on_host.numpy(), exponents, None, UNIT, self.form, packet_block
+            )
+            if self.gradients.policy.lossless and self._servers is None:
+                riders = notes
+            else:
+                communicator.reduce(notes, Op.MAX, GROUP_LANES, service)
         classes = self.gradients.classify(selection.layout, on_host)
         budgets = self._budgets(service, selection, classes, contribution)
         summed, report = contribution.add(
@@ -269,6 +291,7 @@ class GradientExchange:
             keep=self._contributes and self.gradients.keeps_rounding,
             service=budgets,
             audience=self._audience(selection, contribution),
+            notes=riders,
         )
         packed_total = self._own(selection, torch.from_numpy(summed.values())).to(bucket.device)
         total = selection.unpack(packed_total)
@@ -293,11 +316,14 @@ class GradientExchange:
             chosen_elements=proposal.elements,
             union_elements=self._union(selection, proposal.elements, packed_total),
             selection=selection,
-            blocks=-(
-                -selection.layout.length
-                // SCALE_BLOCK
-                * self.form.lanes(SCALE_BLOCK)
-                // contribution.packet_block
+            blocks=max(
+                report.blocks,
+                -(
+                    -selection.layout.length
+                    // SCALE_BLOCK
+                    * self.form.lanes(SCALE_BLOCK)
+                    // contribution.packet_block
+                ),
             ),
             total=total,
             notes=notes.size // self._workers,
@@ -402,6 +428,7 @@ class GradientExchange:
         self.gradients.sparsifier.load_state_dict(state["sparsifier"])
         saved = state["encodings"] if "encodings" in state else state["formats"]  # their name in older states
         self.encoder.load_state_dict(saved)
+        self.predictions.clear()
         self.step = state["step"]
 
     def state_dict(self) -> dict[str, Any]:

@@ -185,7 +185,8 @@ class HookState:
         names = tuple(segment.name for segment in layout)
         lengths = tuple(segment.length for segment in layout)
         which = f"bucket {layout.index}: {len(names)} parameters, {layout.elements} elements"
-        facts = (layout.index, names, lengths, last, self.exchanger.settings)
+        predicted = self.exchanger.predictions.known(names)
+        facts = (layout.index, names, lengths, last, self.exchanger.settings, predicted)
         return Call("weir.torch.hook", facts, (which, self.exchanger.settings))
 
     def _exchange(self, layout: BucketLayout, bucket: torch.Tensor, last: bool) -> torch.Tensor:

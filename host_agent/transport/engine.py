@@ -168,6 +168,10 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_mask_pack": (None, (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer)),
     "weir_mask_unpack": (None, (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer)),
     "weir_mask_subtract": (None, (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer)),
+    "weir_mask_largest": (
+        None,
+        (pointer, c_uint32, c_uint32, pointer, c_uint64, c_uint32, pointer),
+    ),
     "weir_candidates": (
         c_uint64,
         (pointer, c_uint64, c_float, c_float, pointer, pointer, c_uint64, ctypes.POINTER(c_uint64)),

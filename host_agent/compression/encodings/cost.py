@@ -8,10 +8,10 @@ first block by convention, then for each that some worker has. A slot's rounds a
 column; every worker sends one packet in each and gets one back. Lanes are in them for blocks that the worker
 (of results: some worker) has, whole blocks even at the vector's end.
 
-The exchange of a bucket is, in this order: the levels of the mask tree from the top, if some parameter has a
-mask; the exponents; the lanes. A vector without any mask is summed as all others are
-(``weir.host_agent.collectives.float_sum``), which first asks for its non-zero blocks where the last sum says
-that it pays: here, the same one.
+The exchange of a bucket in which some parameter has a mask is, in this order: the levels of the mask tree,
+the top one together with the codes of exponents, which are taken to be predicted right; the lanes. Of another
+it is the exponents, then the lanes, as of all vectors (``weir.host_agent.collectives.float_sum``): there the
+workers first ask which blocks are not zero, if the last sum says that it pays; here, the same one.
 """
 
 import functools
@@ -28,6 +28,7 @@ from weir.host_agent.collectives.communicator import fitting_block
 from weir.host_agent.collectives.dtypes import LANE_BYTES
 from weir.host_agent.collectives.float_sum import WORTH_ASKING, WORTH_SELECTING, worth_asking
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
+from weir.host_agent.compression.encodings.mask_scales import CODES_IN_LANE, region_size
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.wire.definition import COLUMN, GROUP_LANES, SLOT_LANES, WEIR
 
@@ -191,8 +192,9 @@ def exchange_cost(
     counters: int = 0,
     fills_union: bool = False,
     fill: bool = False,
+    regions: Sequence[int] | None = None,
 ) -> WireCost:
-    """Return what the exchange of one bucket costs.
+    """Return what the exchange of one bucket costs, of values that have a lane each.
 
     Args:
         parts: its parameters.
@@ -200,9 +202,10 @@ def exchange_cost(
         packet_block: lanes to a block of the packets that carry values.
         levels: of the mask tree, 1 to 3.
         slots: of the job.
-        counters: how many numbers each worker sends along with the exponents.
-        fills_union: every worker sends all that is selected.
+        counters: how many numbers each worker sends along with the exponents, or with the lanes.
+        fills_union: every worker sends all that is selected, and has no region of zeros.
         fill: as in ``reduce_cost``.
+        regions: of scales, elements in each, by parameter; None: as a planner has them that knows it all.
     """
     done = [WireCost(0, (0,) * parts[0].workers, 0, 0, 0)]
     masked = [
@@ -212,6 +215,16 @@ def exchange_cost(
     ]
     for depth, words in enumerate(_tree(np.concatenate(masked, axis=1), levels) if masked else []):
         wide = GROUP_LANES if depth == 0 else fitting_block(words.shape[1])  # the top level is sparse
+        if depth == 0:
+            sizes = regions or [
+                _region(part, mask_block) for part, mask_block in zip(parts, mask_blocks, strict=True)
+            ]
+            codes = [
+                part.at(size) | (fills_union and mask_block is not None)
+                for part, size, mask_block in zip(parts, sizes, mask_blocks, strict=True)
+            ]
+            lanes = by_block(np.concatenate(codes, axis=1), CODES_IN_LANE)
+            words = np.concatenate([words, lanes], axis=1)  # noqa: PLW2901
         done.append(reduce_cost(by_block(words, wide), wide, slots, fill=fill))
     packed = np.concatenate(
         [
@@ -233,11 +246,25 @@ def exchange_cost(
             scaled = selected
         if np.count_nonzero(union) <= union.size * WORTH_SELECTING:
             packed = selected
-    scales = _scales(scaled, counters)
-    if scales.size:
-        done.append(reduce_cost(scales, GROUP_LANES, slots, fill=fill))
-    done.append(reduce_cost(by_block(packed, packet_block // GROUP_LANES), packet_block, slots, fill=fill))
+    notes = np.repeat(np.eye(len(packed), dtype=np.bool_), counters, axis=1)
+    lanes = by_block(packed, packet_block // GROUP_LANES)
+    if masked:
+        lanes = np.concatenate([lanes, by_block(notes, packet_block)], axis=1)
+    elif scaled.size or notes.size:
+        scales = np.concatenate([by_block(scaled, _UNITS), notes], axis=1)
+        done.append(reduce_cost(by_block(scales, GROUP_LANES), GROUP_LANES, slots, fill=fill))
+    done.append(reduce_cost(lanes, packet_block, slots, fill=fill))
     return reduce(add, done)
+
+
+def _region(part: Occupancy, mask_block: int | None) -> int:
+    if mask_block is None:
+        return SCALE_BLOCK
+
+    def occupied(size: int) -> int:
+        return int(np.count_nonzero(part.at(size).any(axis=0)))
+
+    return region_size(occupied(mask_block) * mask_block, occupied)
 
 
 def _tree(words: Flags, levels: int) -> list[Flags]:
@@ -251,14 +278,6 @@ def _tree(words: Flags, levels: int) -> list[Flags]:
         tree.append(by_block(tree[-1], WORD))
     below = [level[:, level.any(axis=0)] for level in tree[:-1]]
     return [level for level in [tree[-1], *reversed(below)] if level.size]
-
-
-def _scales(packed: Flags, counters: int) -> Flags:
-    """Return, by 32 lanes, exponents, and behind them each worker's counters in lanes of its own."""
-    workers = len(packed)
-    own = np.repeat(np.eye(workers, dtype=np.bool_), counters, axis=1)
-    exponents = by_block(packed, _UNITS)
-    return by_block(np.concatenate([exponents, own], axis=1), GROUP_LANES)
 
 
 def _padded(flags: Flags, multiple: int) -> Flags:

@@ -23,7 +23,7 @@ from weir.host_agent.compression.encodings.encoding import (
 from weir.host_agent.compression.encodings.forecast import block_sizes
 from weir.host_agent.compression.encodings.planner import Planner
 from weir.host_agent.compression.encodings.selection import Selection
-from weir.host_agent.compression.encodings.shared_mask import unite, words_for, write_mask
+from weir.host_agent.compression.encodings.shared_mask import NO_LANES, unite, words_for, write_mask
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 
 _log = logging.getLogger(__name__)
@@ -155,7 +155,7 @@ class Encoder:
 class Proposal:
     """One worker's choice of a bucket as masks, before it knows of the others'.
 
-    elements: that are not zero. seconds: that it took to find them.
+    elements: that are not zero. masked: some parameter has a mask. seconds: that it took to find them.
     """
 
     def __init__(self, plan: EncodingPlan, layout: BucketLayout, chosen: torch.Tensor) -> None:
@@ -164,6 +164,7 @@ class Proposal:
         masked = [segment for segment in layout if plan.encodings[segment.name].mask_block is not None]
         self._words = np.zeros(sum(self._size(segment) for segment in masked), np.uint32)
         self._masks: dict[str, Lanes] = {}
+        self.masked = bool(masked)
         self.elements, at = 0, 0
         for segment in layout:
             mask_block, values = plan.encodings[segment.name].mask_block, chosen[segment.in_vector]
@@ -178,9 +179,11 @@ class Proposal:
     def _size(self, segment: Segment) -> int:
         return words_for(segment.length, self.plan.encodings[segment.name].mask_block or 1)
 
-    def agree(self, communicator: Communicator, service: ServiceClass = LOSSLESS) -> Selection:
-        """Return what some worker would send; the same on all of them. Once."""
-        united = unite(communicator, self._words, self.plan.levels, service)
+    def agree(
+        self, communicator: Communicator, service: ServiceClass = LOSSLESS, riders: Lanes = NO_LANES
+    ) -> Selection:
+        """Return what some worker would send; the same on all of them. Once. riders: become their OR."""
+        united = unite(communicator, self._words, self.plan.levels, service, riders)
         assert united is self._words, "the masks are parts of it"
         return Selection.of(self.plan, self.layout, self._masks)
 

@@ -2,7 +2,7 @@
 """Encodings: how the chosen part of a gradient is written down, and the rules that say which one to use."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from weir.wire.definition import BLOCK_SIZES, MAX_BLOCK_LOG2, SLOT_LANES
@@ -92,6 +92,8 @@ class EncodingPlan:
         levels: of the tree that the mask travels as, 1 to 3.
         reason: for people, one line.
         predicted: bytes on the wire that one worker sends and receives; 0: unknown.
+        regions: elements in a region of a parameter's scales, see ``mask_scales``; SCALE_BLOCK if it is not
+            there.
     """
 
     encodings: Mapping[str, Encoding]
@@ -99,3 +101,4 @@ class EncodingPlan:
     levels: int = 1
     reason: str = ""
     predicted: float = 0.0
+    regions: Mapping[str, int] = field(default_factory=dict)

@@ -20,6 +20,7 @@ from weir.host_agent.collectives.float_sum import WORTH_ASKING, packet_block_of
 from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.compression.encodings.cost import WORD, headers
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
+from weir.host_agent.compression.encodings.mask_scales import CODES_IN_LANE, region_size
 from weir.host_agent.compression.encodings.pyramid import LEVELS
 from weir.wire.definition import BLOCK_SIZES, GROUP_LANES, SLOT_LANES
 
@@ -184,11 +185,19 @@ def full_bytes(lanes: float, packet_block: int, workers: int) -> float:
     return 2.0 * workers * (lanes / SLOT_LANES * headers(packet_block) + lanes * LANE_BYTES)
 
 
-def scales_of(counts: Counts, mask_block: int | None) -> float:
-    """Return how many exponents are sent of a parameter."""
-    if mask_block is not None:
+def region_of(counts: Counts, mask_block: int) -> int:
+    """Return elements in a region of a masked parameter's scales."""
+    return region_size(counts.blocks(mask_block) * mask_block, counts.blocks)
+
+
+def scales_of(counts: Counts, mask_block: int | None, form: LaneFormat) -> float:
+    """Return how many lanes of scales a parameter adds, or of their codes, to a bucket that has masks."""
+    if mask_block is None:
+        blocks = min(-(-counts.length // SCALE_BLOCK), GROUP_LANES * counts.blocks(SCALE_BLOCK * GROUP_LANES))
+        return blocks if form.fields > 1 else blocks / CODES_IN_LANE
+    if form.fields > 1:
         return float(-(-counts.blocks(mask_block) * mask_block // SCALE_BLOCK))
-    return min(-(-counts.length // SCALE_BLOCK), GROUP_LANES * counts.blocks(SCALE_BLOCK * GROUP_LANES))
+    return -(-counts.length // region_of(counts, mask_block)) / CODES_IN_LANE
 
 
 @dataclass(frozen=True)
@@ -225,12 +234,14 @@ def words_of(counts: Counts, mask_block: int) -> MaskWords:
     return MaskWords(tuple(whole), tuple(present), tuple(sparse))
 
 
-def tree_bytes(words: MaskWords, levels: int, job: JobSize) -> float:
+def tree_bytes(words: MaskWords, levels: int, job: JobSize, riders: float = 0.0) -> float:
     """Return all workers' bytes, both ways, of a bucket's mask tree: the top level whole, below it what is
     there.
+
+    riders: lanes that travel with the top level.
     """
     top = levels - 1
-    total = _vector_bytes(words.whole[top], words.sparse[top], GROUP_LANES, job)
+    total = _vector_bytes(words.whole[top] + riders, words.sparse[top] + riders, GROUP_LANES, job)
     for present in words.present[:top]:
         total += _vector_bytes(present, present, fitting_block(math.ceil(present)), job)
     return total
@@ -276,5 +287,5 @@ def parameter_bytes(counts: Counts, mask_block: int | None, packet_block: int, j
     bucket = min(job.elements, _BUCKET) / packet_block
     others = bucket * lanes.blocks * packet_block / max(counts.length, 1) - lanes.blocks
     total = lanes_bytes(lanes, packet_block, job, max(0.0, others))
-    total += full_bytes(scales_of(counts, mask_block), GROUP_LANES, job.workers)
+    total += full_bytes(scales_of(counts, mask_block, job.form), GROUP_LANES, job.workers)
     return total if mask_block is None else total + mask_bytes(counts, mask_block, job.workers)

@@ -69,7 +69,7 @@ class _Table:
 
     def scales(self, mask_block: int | None) -> float:
         """Return the parameter's exponents."""
-        return forecast.scales_of(self._counts, mask_block)
+        return forecast.scales_of(self._counts, mask_block, self._job.form)
 
     def words(self, mask_block: int) -> MaskWords:
         """Return the parameter's words of the mask tree."""
@@ -319,7 +319,12 @@ class Planner:
             reason = f"{_names(mask_blocks)}: {_megabytes(predicted)} up and down predicted"
             if not all(segment.name in fixed for segment in layout):
                 reason += self._alternatives(tables)
-        return EncodingPlan(encodings, chosen, levels, reason, predicted)
+        regions = {
+            name: forecast.region_of(self._parameters[name].counts, encoding.mask_block)
+            for name, encoding in encodings.items()
+            if encoding.mask_block is not None and name in self._parameters
+        }
+        return EncodingPlan(encodings, chosen, levels, reason, predicted, regions)
 
     def _alternatives(self, tables: list[_Table]) -> str:
         """Return why: what it would cost otherwise."""
@@ -347,14 +352,18 @@ class Planner:
         """Return bytes of all workers both ways, and the block and levels to have them with."""
         parts = list(zip(tables, mask_blocks, strict=True))
         job, total, levels = self._job, 0.0, 1
+        scales = sum(table.scales(mask_block) for table, mask_block in parts)
         if any(mask_block is not None for mask_block in mask_blocks):
             words = reduce(
                 add, (table.words(mask_block) for table, mask_block in parts if mask_block is not None)
             )
-            total, levels = min((forecast.tree_bytes(words, levels, job), levels) for levels in TREE_LEVELS)
+            riders = scales if job.form.fields == 1 else 0.0
+            total, levels = min(
+                (forecast.tree_bytes(words, levels, job, riders), levels) for levels in TREE_LEVELS
+            )
+            scales -= riders
         else:
             total = forecast.bitmap_bytes(sum(table.lanes(None, SCALE_BLOCK).blocks for table in tables), job)
-        scales = sum(table.scales(mask_block) for table, mask_block in parts)
         total += forecast.scales_bytes(scales, job)
         lanes, packet_block = min(
             (

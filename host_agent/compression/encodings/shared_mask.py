@@ -8,7 +8,7 @@ a bit of a word one level up says whether a word below is not zero. The workers 
 next one only the words that are not zero on some worker, and so on down: an empty region costs one bit.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
 
 WORD_BITS = 32
+NO_LANES: Final = np.empty(0, np.uint32)
 MOST_LEVELS = 3
 
 
@@ -70,16 +71,25 @@ def pack_bits(flags: npt.NDArray[np.bool_]) -> Lanes:
     return words
 
 
-def unite(communicator: Communicator, words: Lanes, levels: int, service: ServiceClass = LOSSLESS) -> Lanes:
+def unite(
+    communicator: Communicator,
+    words: Lanes,
+    levels: int,
+    service: ServiceClass = LOSSLESS,
+    riders: Lanes = NO_LANES,
+) -> Lanes:
     """Return the OR of all workers' words, which takes ``levels`` reductions at most. May overwrite
     ``words``.
 
     levels: 1 to MOST_LEVELS, the same on all workers, as the number of words is. service: without budgets.
+    riders: lanes that travel with the top level, and become their OR, too.
     """
     if levels == 1 or not words.size:
-        return communicator.reduce(words, Op.OR, GROUP_LANES, service)
-    occupied = set_bits(unite(communicator, pack_bits(words != 0), levels - 1, service), words.size)
-    places = np.flatnonzero(occupied)
+        both = communicator.reduce(np.concatenate([words, riders]), Op.OR, GROUP_LANES, service)
+        words[:], riders[:] = both[: words.size], both[words.size :]
+        return words
+    above = unite(communicator, pack_bits(words != 0), levels - 1, service, riders)
+    places = np.flatnonzero(set_bits(above, words.size))
     words[places] = communicator.reduce(words[places], Op.OR, None, service)
     return words
 

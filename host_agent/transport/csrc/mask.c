@@ -123,3 +123,19 @@ void weir_mask_subtract(float *restrict x, uint64_t count, uint32_t m, const uin
         packed += m;
     }
 }
+
+/* For each run of `unit` lanes of the packed blocks the largest value among those of the parts of x, of `part`
+ * elements each, that it has elements of; units[] is zero before. m and `unit` divide `part`. */
+void weir_mask_largest(const uint32_t *restrict values, uint32_t part, uint32_t m,
+                       const uint32_t *restrict words, uint64_t n, uint32_t unit, uint32_t *restrict units)
+{
+    uint64_t at = 0;
+    for (uint64_t word = 0; word < n; word++)
+        for (uint32_t left = words[word]; left; left &= left - 1) {
+            uint64_t start = (word * WORD_BITS + (uint32_t)__builtin_ctz(left)) * m;
+            uint32_t value = values[start / part];
+            for (uint64_t i = at / unit; i <= (at + m - 1) / unit; i++)
+                if (units[i] < value) units[i] = value;
+            at += m;
+        }
+}

@@ -274,11 +274,13 @@ def costs(kind: str, options: dict[str, Any]) -> int:
             counters=counted[-1].size // SIZE,
             fills_union=drawn.fills_union,
             fill=member.fill,
+            regions=[plan.regions.get(segment.name, SCALE_BLOCK) for segment in run.layouts[0]],
         )
         again = [
             getattr(now, what) for now in (before, after) for what in ("timeouts", "probes", "duplicates")
         ]
-        if number and again[:3] == again[3:]:  # the first step has agreed on the state, too
+        predicted = stats.reduces <= (plan.levels if any(masks) else 1) + 1
+        if number and predicted and again[:3] == again[3:]:  # the first step has agreed on the state, too
             quiet += 1
             assert (stats.bytes_up, stats.bytes_down) == (model.up[dist.get_rank()], model.down)
     return quiet
