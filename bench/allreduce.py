@@ -88,7 +88,7 @@ def run(
         "time of a repetition: the slowest rank's; blocks of 256, "
         + ("the same on all ranks" if overlap else "chosen at random by each rank"),
     ]
-    settings = [_local(workers)]
+    settings = [in_memory(workers)]
     if reason is None:
         settings += (shaped_links(workers, rate) for rate in rates)
     else:
@@ -187,7 +187,8 @@ def as_json(result: Result, results: Sequence[Result]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _local(workers: int) -> Iterator[Setting]:
+def in_memory(workers: int) -> Iterator[Setting]:
+    """Yield the setting of shared-memory ports, where Gloo talks TCP over loopback."""
     with local_cluster(workers) as cluster:
 
         def start(rank: int) -> tuple[list[str], dict[str, str]]:
@@ -198,6 +199,7 @@ def _local(workers: int) -> Iterator[Setting]:
 
 @contextlib.contextmanager
 def shaped_links(workers: int, rate: str) -> Iterator[Setting]:
+    """Yield a setting of links of one rate."""
     with network_cluster(workers, rate=rate, bridged=True) as cluster:
         yield over_links(cluster, rate)
 

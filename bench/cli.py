@@ -257,6 +257,37 @@ def allreduce(
 
 
 @app.command()
+def latency(
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(min=1, max=32, help="Number of workers; may be given more than once. Default: 2, 4."),
+    ] = None,
+    kilobytes: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            help="Size of the tensor in KiB; may be given more than once. Default: 4, 16, 64, 256, 1024.",
+        ),
+    ] = None,
+    rate: Rates = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns, after one that warms up.")] = 7,
+    calls: Annotated[int, typer.Option(min=1, help="All-reduces in a turn.")] = 20,
+    out: Annotated[Path, typer.Option(help="Where the figures (JSON) go.")] = Path("runs/bench-latency.json"),
+) -> None:
+    """Time small all-reduces over Weir and over Gloo, through torch.distributed.
+
+    It runs over shared memory and, as root, over shaped links between network namespaces, where Gloo has the
+    kernel's own bridge.
+    """
+    _begin("latency", "starting switch and workers")
+    from weir.bench.latency import run
+    from weir.bench.latency_worker import LatencySpec
+
+    sizes = kilobytes or [4, 16, 64, 256, 1024]
+    run(workers or [2, 4], sizes, rate or ["200mbit"], LatencySpec((), repeats, calls), out)
+
+
+@app.command()
 def overlap(
     workers: Workers = 2,
     model: Annotated[
