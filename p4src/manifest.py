@@ -27,8 +27,8 @@ def write_manifest(build: Path, p4src: Path, compiler: str) -> None:
     """Record the sources in ``p4src``, what they compiled to in ``build``, and the compiler's version."""
     manifest = {
         "p4c": compiler,
-        "sources": _hashes(sources(p4src)),
-        "outputs": _hashes({name: build / name for program in PROGRAMS for name in outputs(program)}),
+        "sources": hashes(sources(p4src)),
+        "outputs": hashes({name: build / name for program in PROGRAMS for name in outputs(program)}),
     }
     (build / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
 
@@ -48,17 +48,17 @@ def stale(build: Path, programs: Iterable[str] = PROGRAMS) -> list[str]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [f"{path} cannot be read: {error!r}"]
     names = [name for program in programs for name in outputs(program)]
-    made = _hashes({name: build / name for name in names if (build / name).is_file()})
+    made = hashes({name: build / name for name in names if (build / name).is_file()})
     noted = {name: digest for name, digest in recorded["outputs"].items() if name in names}
-    lines = list(_differences("output", noted, made))
-    return [*_differences("source", recorded["sources"], _hashes(there)), *lines] if there else lines
+    lines = list(differences("output", noted, made))
+    return [*differences("source", recorded["sources"], hashes(there)), *lines] if there else lines
 
 
-def _hashes(files: dict[str, Path]) -> dict[str, str]:
+def hashes(files: dict[str, Path]) -> dict[str, str]:
     return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}
 
 
-def _differences(what: str, recorded: dict[str, str], found: dict[str, str]) -> Iterator[str]:
+def differences(what: str, recorded: dict[str, str], found: dict[str, str]) -> Iterator[str]:
     for name in sorted(recorded.keys() | found.keys()):
         if name not in found:
             yield f"{what} {name} is gone"

@@ -70,6 +70,21 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intri
         meta.event = event;
     }
 
+    table refusals {
+        key = {
+            meta.format_known: ternary;
+            meta.fields_known: ternary;
+            meta.admitted: ternary;
+        }
+        actions = { refuse; }
+        const entries = {
+            (1, 1, 1): refuse((bit<8>)EVENT_DROP_SLOT_RANGE);
+            (1, 1, 0): refuse((bit<8>)EVENT_DROP_NOT_ADMITTED);
+        }
+        const default_action = refuse((bit<8>)EVENT_DROP_MALFORMED);
+        size = 2;
+    }
+
     apply {
         hdr.bridge.setValid();
         hdr.bridge.role = ROLE_FORWARDED;
@@ -82,26 +97,21 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intri
             tree.apply(hdr, meta);
             audience.apply(hdr, meta);
         }
-        if (meta.aggregate == 1) {
-            if (meta.event == (bit<8>)EVENT_DROP_MALFORMED) {
-                ig_dprsr_md.drop_ctl = 1;
-            } else if (meta.admitted == 0) {
-                refuse((bit<8>)EVENT_DROP_NOT_ADMITTED);
-            } else if (meta.in_range == 0) {
-                refuse((bit<8>)EVENT_DROP_SLOT_RANGE);
-            } else {
-                if (hdr.weir.groups == 0) {
-                    blank();
-                }
-                slots.apply(hdr, meta);
-                weighing.apply(hdr, meta);
-                tally.apply(hdr, meta);
-                above.apply(hdr, meta);
-                included.apply(hdr, meta);
-                column.apply(hdr, meta);
-                EACH_LANE(APPLY)
-                answer.apply(hdr, meta, ig_intr_md, ig_dprsr_md, ig_tm_md);
+        if (meta.aggregate == 1 && meta.format_known == 1 && meta.fields_known == 1 && meta.admitted == 1
+            && meta.in_range == 1) {
+            if (hdr.weir.groups == 0) {
+                blank();
             }
+            slots.apply(hdr, meta);
+            weighing.apply(hdr, meta);
+            tally.apply(hdr, meta);
+            above.apply(hdr, meta);
+            included.apply(hdr, meta);
+            column.apply(hdr, meta);
+            EACH_LANE(APPLY)
+            answer.apply(hdr, meta, ig_intr_md, ig_dprsr_md, ig_tm_md);
+        } else if (meta.aggregate == 1) {
+            refusals.apply();
         } else {
             bit<1> answered;
             arp.apply(hdr, meta, ig_intr_md, ig_tm_md, answered);

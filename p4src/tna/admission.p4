@@ -54,6 +54,7 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in ingress_intrins
         key = {
             ig_intr_md.ingress_port: exact @name("port");
             hdr.weir.job: exact @name("job");
+            hdr.weir.kind: exact @name("kind"); // one row for results, one for questions
         }
         actions = { accept; @defaultonly NoAction; }
         const default_action = NoAction;
@@ -78,9 +79,8 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in ingress_intrins
 
     apply {
         ranges.apply();
-        if (hdr.weir.kind != TYPE_CONTRIBUTION && parents.apply().hit) {
-        } else {
-            workers.apply();
+        switch (parents.apply().action_run) {
+            NoAction: { workers.apply(); }
         }
     }
 }

@@ -26,22 +26,21 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
 // Refuses what is no well-formed slot packet of one column and at most one lane group. Every field is matched at
 // once: a row for each kind of packet that there is, and all else is malformed.
 control Validation(inout headers_t hdr, inout metadata_t meta) {
-    action malformed() {
-        meta.event = (bit<8>)EVENT_DROP_MALFORMED;
-    }
-
     action add() {
         meta.merge_step = STEP_ADD;
+        meta.format_known = 1;
     }
 
     action greatest() {
         meta.merge_step = STEP_MAX_OR;
         meta.is_or = 0;
+        meta.format_known = 1;
     }
 
     action either() {
         meta.merge_step = STEP_MAX_OR;
         meta.is_or = 1;
+        meta.format_known = 1;
     }
 
     // Lengths: IPv4 20, UDP 8, Weir 28, column 8, lanes 128.
@@ -50,25 +49,36 @@ control Validation(inout headers_t hdr, inout metadata_t meta) {
 
     table formats {
         key = {
+            hdr.column.isValid(): ternary;
             hdr.weir.op: ternary;
             hdr.weir.groups: ternary;
             hdr.ipv4.total_len: ternary;
             hdr.udp.length: ternary;
         }
-        actions = { add; greatest; either; malformed; }
+        actions = { add; greatest; either; NoAction; }
         const entries = {
-            (OP_ADD, WITH_LANES): add();
-            (OP_ADD, WITHOUT): add();
-            (OP_MAX, WITH_LANES): greatest();
-            (OP_MAX, WITHOUT): greatest();
-            (OP_OR, WITH_LANES): either();
-            (OP_OR, WITHOUT): either();
+            (true, OP_ADD, WITH_LANES): add();
+            (true, OP_ADD, WITHOUT): add();
+            (true, OP_MAX, WITH_LANES): greatest();
+            (true, OP_MAX, WITHOUT): greatest();
+            (true, OP_OR, WITH_LANES): either();
+            (true, OP_OR, WITHOUT): either();
         }
-        const default_action = malformed;
+        const default_action = NoAction;
+        size = 6;
+    }
+
+    action malformed() {
+        meta.fields_known = 0;
+    }
+
+    action known() {
+        meta.fields_known = 1;
     }
 
     action probe() {
         meta.probe = 1;
+        meta.fields_known = 1;
     }
 
     // The rest of the header: flags, classes, kind, number of the worker.
@@ -82,7 +92,7 @@ control Validation(inout headers_t hdr, inout metadata_t meta) {
             hdr.weir.worker: ternary;
             meta.bad_checksum: ternary;
         }
-        actions = { NoAction; probe; malformed; }
+        actions = { known; probe; malformed; }
         const entries = {
             (_, _, _, _, _, _, 1): malformed();
             (0x40 &&& 0x40, _, _, _, _, _, _): malformed(); // no such flag
@@ -97,21 +107,18 @@ control Validation(inout headers_t hdr, inout metadata_t meta) {
             (_, _, _, _, _, 0x40 &&& 0x40, _): malformed();
             (_, _, _, _, _, 0x80 &&& 0x80, _): malformed();
             ((FLAG_TRIMMED | FLAG_PROTECTED) &&& (FLAG_TRIMMED | FLAG_PROTECTED), _, _, _, TYPE_CONTRIBUTION, _, _): probe();
-            (_, _, _, _, TYPE_CONTRIBUTION, _, _): NoAction();
+            (_, _, _, _, TYPE_CONTRIBUTION, _, _): known();
             (FLAG_TRIMMED &&& FLAG_TRIMMED, _, _, _, TYPE_RESULT, _, _): probe();
-            (_, _, _, _, TYPE_RESULT, _, _): NoAction();
+            (_, _, _, _, TYPE_RESULT, _, _): known();
             (_, _, _, _, TYPE_REPEAT, _, _): probe();
         }
         const default_action = malformed;
+        size = 17;
     }
 
     apply {
-        if (!hdr.column.isValid()) {
-            malformed();
-        } else {
-            formats.apply();
-            fields.apply();
-        }
+        formats.apply();
+        fields.apply();
     }
 }
 

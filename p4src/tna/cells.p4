@@ -48,6 +48,7 @@ control Weighing(inout headers_t hdr, inout metadata_t meta) {
             (1, _, 1): count_parent();
         }
         const default_action = NoAction;
+        size = 3;
     }
 
     action mark(bit<16> marks) {
@@ -78,6 +79,7 @@ control Weighing(inout headers_t hdr, inout metadata_t meta) {
             CONGESTION(NO_FLAG, 1, UNLIKE, ADDS_FINAL | ADDS_DISAGREE)
             CONGESTION(NO_FLAG, 1, _, ADDS_FINAL)
         }
+        size = 27;
     }
 
     apply {
@@ -138,6 +140,7 @@ control Tally(inout headers_t hdr, inout metadata_t meta) {
             (STEP_READ, _): read();
         }
         const default_action = NoAction;
+        size = 5;
     }
 
     apply {
@@ -210,6 +213,7 @@ control Included(inout headers_t hdr, inout metadata_t meta) {
             (STEP_NONE, ACT_KEEPS): read();
         }
         const default_action = NoAction;
+        size = 6;
     }
 
     apply {
@@ -242,13 +246,14 @@ control Above(inout headers_t hdr, inout metadata_t meta) {
     }
 
     table above {
-        key = { meta.act: exact; }
+        key = { meta.act: ternary; }
         actions = { put; read; NoAction; }
         const entries = {
             ACT_KEEPS: put();
             ACT_ASKED: read();
         }
         const default_action = NoAction;
+        size = 2;
     }
 
     apply {
@@ -307,6 +312,7 @@ control Column(inout headers_t hdr, inout metadata_t meta) {
             (STEP_READ, _): read();
         }
         const default_action = NoAction;
+        size = 5;
     }
 
     apply {
@@ -367,7 +373,7 @@ control Lane(inout bit<32> lane, in metadata_t meta) {
     }
 
     table lane_of_cell {
-        key = { meta.step: exact; }
+        key = { meta.step: ternary; }
         actions = { put; add; max_or; read; NoAction; }
         const entries = {
             STEP_PUT: put();
@@ -376,6 +382,7 @@ control Lane(inout bit<32> lane, in metadata_t meta) {
             STEP_READ: read();
         }
         const default_action = NoAction;
+        size = 4;
     }
 
     apply {

@@ -17,10 +17,16 @@ control WeirIngressDeparser(packet_out packet, inout headers_t hdr, in metadata_
     }
 }
 
-control WeirEgressDeparser(packet_out packet, inout headers_t hdr, in egress_metadata_t meta) {
+control WeirEgressDeparser(packet_out packet, inout headers_t hdr, in egress_metadata_t meta,
+                           in egress_intrinsic_metadata_for_deparser_t eg_dprsr_md) {
     Checksum() ipv4_checksum;
+    Mirror(MIRROR_CUT) mirror;
 
     apply {
+        if (eg_dprsr_md.mirror_type == MIRROR_CUT) {
+            mirror.emit<bridge_t>(meta.session, { hdr.bridge.role, hdr.bridge.lanes_to, hdr.bridge.in_port,
+                                                   hdr.bridge.copies });
+        }
         if (meta.checksum == 1) {
             hdr.ipv4.checksum = ipv4_checksum.update({
                 hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.dscp, hdr.ipv4.ecn, hdr.ipv4.total_len, hdr.ipv4.id,
@@ -28,6 +34,7 @@ control WeirEgressDeparser(packet_out packet, inout headers_t hdr, in egress_met
                 hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src, hdr.ipv4.dst });
         }
         packet.emit(hdr.ethernet);
+        packet.emit(hdr.rest);
         packet.emit(hdr.ipv4);
         packet.emit(hdr.udp);
         packet.emit(hdr.weir);

@@ -22,6 +22,7 @@ control ArpResponder(inout headers_t hdr, inout metadata_t meta, in ingress_intr
         answered = 1;
     }
 
+    @stage(2)
     table addresses {
         key = {
             hdr.arp.target_ip: exact @name("address");

@@ -11,18 +11,23 @@ const bit<8> ROLE_FORWARDED = 0;
 const bit<8> ROLE_FLOODED = 1; // sent to all ports: egress takes out the one it came from
 const bit<8> ROLE_MADE = 2; // this switch's own, for its children: egress addresses it
 const bit<8> ROLE_UP = 3; // this switch's own, for its parent
+const bit<8> ROLE_CUT = 4; // finished, and mirrored without its lanes: to be sent as it is
 
-// Who of the receivers gets lanes: all; none; only child; all but child.
-const bit<3> LANES_TO_ALL = 0;
-const bit<3> LANES_TO_NONE = 1;
-const bit<3> LANES_TO_ONE = 2;
-const bit<3> LANES_TO_OTHERS = 3;
+// Who of the receivers gets lanes, by the path in `audience`: all; none; only the worker that it names; all but
+// that; the rack, the pod that it is in.
+const bit<8> LANES_TO_ALL = 0;
+const bit<8> LANES_TO_NONE = 1;
+const bit<8> LANES_TO_WORKER = 2;
+const bit<8> LANES_TO_OTHERS = 3;
+const bit<8> LANES_TO_RACK = 4;
+const bit<8> LANES_TO_POD = 5;
+
+const MirrorType_t MIRROR_CUT = 1;
 
 // From ingress to egress, in front of the packet.
 header bridge_t {
     bit<8> role;
-    bit<3> lanes_to;
-    bit<5> child;
+    bit<8> lanes_to;
     bit<16> in_port; // where it came from
     bit<32> copies; // mask of children that get a copy of what is multicast
 }
@@ -46,9 +51,14 @@ const bit<3> STEP_ADD = 2; // lanes: add
 const bit<3> STEP_MAX_OR = 3; // lanes: greater of both, or the bits of both
 const bit<3> STEP_READ = 4;
 
+header rest_t {
+    bit<128> bytes;
+}
+
 struct headers_t {
     bridge_t bridge;
     ethernet_t ethernet;
+    rest_t rest; // in egress, of a frame that is not IPv4
     arp_t arp;
     ipv4_t ipv4;
     udp_t udp;
@@ -61,6 +71,8 @@ struct metadata_t {
     bit<8> event; // what was decided about the packet: the index of its one counter
     bit<1> aggregate; // UDP that this switch is to aggregate, not to forward
     bit<1> bad_checksum;
+    bit<1> format_known; // its operator and lengths are those of a slot packet
+    bit<1> fields_known; // and so is the rest of its header
 
     // Written by Admission.
     bit<1> admitted;
@@ -99,7 +111,7 @@ struct metadata_t {
 }
 
 struct egress_metadata_t {
-    bit<1> cut; // the lanes were cut off in the parser
+    bit<10> session; // of the mirror by which a copy without lanes leaves
     bit<1> checksum; // of IPv4, to be computed
     bit<19> room; // up to the depth from which on packets are marked
 }

@@ -49,21 +49,10 @@ control Audience(inout headers_t hdr, inout metadata_t meta) {
         hdr.bridge.lanes_to = LANES_TO_NONE;
     }
 
-    // At a leaf: the worker that the path names, who is in this rack; or all others.
-    action worker(bit<3> lanes_to) {
+    // At a leaf: the worker that the path names, who is in this rack; or all others. At a spine and at a core: the
+    // child on the way to it.
+    action child(bit<8> lanes_to) {
         hdr.bridge.lanes_to = lanes_to;
-        hdr.bridge.child = hdr.weir.audience[4:0];
-    }
-
-    // At a spine and at a core: the child on the way to it.
-    action rack() {
-        hdr.bridge.lanes_to = LANES_TO_ONE;
-        hdr.bridge.child = hdr.weir.audience[9:5];
-    }
-
-    action pod() {
-        hdr.bridge.lanes_to = LANES_TO_ONE;
-        hdr.bridge.child = hdr.weir.audience[14:10];
     }
 
     table audiences {
@@ -71,7 +60,7 @@ control Audience(inout headers_t hdr, inout metadata_t meta) {
             hdr.weir.job: ternary @name("job");
             hdr.weir.audience: ternary @name("audience");
         }
-        actions = { everybody; nobody; worker; rack; pod; }
+        actions = { everybody; nobody; child; }
         default_action = everybody;
         size = AUDIENCES;
     }
@@ -110,6 +99,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
             (_, 0, _): no_sums(FLAG_PROTECTED | FLAG_DISAGREE);
             (_, _, _): no_sums(FLAG_PROTECTED | FLAG_DISAGREE | FLAG_CONGESTED);
         }
+        size = 6;
     }
 
     action drop(bit<8> event) {
@@ -174,6 +164,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
             (ACT_ASKED, 0, _, _, _, _): drop((bit<8>)EVENT_DROP_STALE_ROUND);
         }
         const default_action = drop((bit<8>)EVENT_CONTRIBUTION);
+        size = 22;
     }
 
     // The payload: the cell's, or none. All that is no question is protected.
@@ -276,6 +267,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
             (_, _, 0, _, _, _, _): without_lanes(0);
         }
         const default_action = NoAction;
+        size = 18;
     }
 
     // AFxy as wire.definition.dscp has it, of what is protected; the top class of what has no lanes to lose.
@@ -305,6 +297,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
             (_, _, _, _, _, 3): grade(1 << 3 | 1 << 1);
         }
         const default_action = NoAction;
+        size = 8;
     }
 
     apply {
@@ -328,6 +321,13 @@ control Results(inout headers_t hdr, inout egress_metadata_t meta, in egress_int
         hdr.weir.worker = worker;
     }
 
+// To child N goes the replica N + 1.
+#define EACH_CHILD(DO) \
+    DO(0, 1) DO(1, 2) DO(2, 3) DO(3, 4) DO(4, 5) DO(5, 6) DO(6, 7) DO(7, 8) \
+    DO(8, 9) DO(9, 10) DO(10, 11) DO(11, 12) DO(12, 13) DO(13, 14) DO(14, 15) DO(15, 16) \
+    DO(16, 17) DO(17, 18) DO(18, 19) DO(19, 20) DO(20, 21) DO(21, 22) DO(22, 23) DO(23, 24) \
+    DO(24, 25) DO(25, 26) DO(26, 27) DO(27, 28) DO(28, 29) DO(29, 30) DO(30, 31) DO(31, 32)
+
 #define COPY(CHILD, RID) (RID, 1 << CHILD &&& 1 << CHILD): copy(CHILD);
 
     // Which children get a copy. (Replica 0 is no copy: it goes to one only.)
@@ -342,6 +342,7 @@ control Results(inout headers_t hdr, inout egress_metadata_t meta, in egress_int
             EACH_CHILD(COPY)
         }
         const default_action = drop;
+        size = 33;
     }
 
     // src_*: the aggregation address that the job uses; dst_*: the worker's, or the rack's.
@@ -355,6 +356,7 @@ control Results(inout headers_t hdr, inout egress_metadata_t meta, in egress_int
         hdr.udp.dst_port = dst_port;
     }
 
+    @stage(2)
     table receivers {
         key = {
             hdr.weir.job: exact @name("job");
@@ -386,10 +388,44 @@ control Results(inout headers_t hdr, inout egress_metadata_t meta, in egress_int
         size = UPLINKS;
     }
 
-    // The others get the header, which advances their slot.
+    // The others get the header, which advances their slot. Lanes are payload here, and only a mirrored copy can be
+    // cut short: so the packet is finished as it is to be sent, and dropped, and a mirror of the port sends it.
     action pass_by() {
         hdr.weir.groups = 0;
         hdr.weir.flags = hdr.weir.flags | FLAG_ELSEWHERE;
+        hdr.ipv4.total_len = 64;
+        hdr.udp.length = 44;
+        hdr.bridge.role = ROLE_CUT;
+        meta.session = 1w1 ++ eg_intr_md.egress_port;
+        eg_dprsr_md.mirror_type = MIRROR_CUT;
+        eg_dprsr_md.drop_ctl = 1;
+    }
+
+#define KEEP_WORKER(CHILD, RID) (1, LANES_TO_WORKER, CHILD, CHILD &&& 0x1f): NoAction();
+#define CUT_WORKER(CHILD, RID) (1, LANES_TO_OTHERS, CHILD, CHILD &&& 0x1f): pass_by();
+#define KEEP_RACK(CHILD, RID) (1, LANES_TO_RACK, CHILD, CHILD << 5 &&& 0x3e0): NoAction();
+#define KEEP_POD(CHILD, RID) (1, LANES_TO_POD, CHILD, CHILD << 10 &&& 0x7c00): NoAction();
+
+    table audience {
+        key = {
+            hdr.weir.groups: ternary;
+            hdr.bridge.lanes_to: ternary;
+            hdr.weir.worker: ternary;
+            hdr.weir.audience: ternary;
+        }
+        actions = { pass_by; NoAction; }
+        const entries = {
+            EACH_CHILD(KEEP_WORKER)
+            EACH_CHILD(CUT_WORKER)
+            EACH_CHILD(KEEP_RACK)
+            EACH_CHILD(KEEP_POD)
+            (1, LANES_TO_NONE, _, _): pass_by();
+            (1, LANES_TO_WORKER, _, _): pass_by();
+            (1, LANES_TO_RACK, _, _): pass_by();
+            (1, LANES_TO_POD, _, _): pass_by();
+        }
+        const default_action = NoAction;
+        size = 160;
     }
 
     action finish() {
@@ -407,9 +443,6 @@ control Results(inout headers_t hdr, inout egress_metadata_t meta, in egress_int
     }
 
     apply {
-        if (meta.cut == 1) {
-            pass_by();
-        }
         if (hdr.weir.groups == 0) {
             lengths(64, 44);
         } else {
@@ -419,8 +452,11 @@ control Results(inout headers_t hdr, inout egress_metadata_t meta, in egress_int
         if (hdr.bridge.role == ROLE_UP) {
             uplink_addresses.apply();
         } else {
-            copies.apply();
-            receivers.apply();
+            if (copies.apply().hit) {
+                if (receivers.apply().hit) {
+                    audience.apply();
+                }
+            }
         }
     }
 }

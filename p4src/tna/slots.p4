@@ -209,21 +209,30 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
             (_, 1, _, TYPE_RESULT, 0, _, EQUAL, _, 0): put(ACT_KEEPS);
             (_, 1, _, _, 1, _, EQUAL, _, 0): read(ACT_ASKED);
         }
+        size = 107;
     }
+
+    // Contributions that count arrive; all else looks only.
+#define ARRIVAL(TABLE, ARRIVE, LOOK) \
+    table TABLE { \
+        key = { hdr.weir.kind: ternary; meta.probe: ternary; } \
+        actions = { ARRIVE; LOOK; @defaultonly NoAction; } \
+        const default_action = NoAction; \
+        const entries = { (TYPE_CONTRIBUTION, 0): ARRIVE(); (_, _): LOOK(); } \
+        size = 2; \
+    }
+
+    ARRIVAL(seen_of_cell, arrive_at_seen, look_at_seen)
+    ARRIVAL(round_of_cell, arrive_at_round, look_at_round)
+    ARRIVAL(check_of_cell, arrive_at_check, look_at_check)
+    ARRIVAL(name_of_cell, arrive_at_name, look_at_name)
 
     apply {
         locate();
-        if (hdr.weir.kind == TYPE_CONTRIBUTION && meta.probe == 0) {
-            arrive_at_seen();
-            arrive_at_round();
-            arrive_at_check();
-            arrive_at_name();
-        } else {
-            look_at_seen();
-            look_at_round();
-            look_at_check();
-            look_at_name();
-        }
+        seen_of_cell.apply();
+        round_of_cell.apply();
+        check_of_cell.apply();
+        name_of_cell.apply();
         rounds_of_cell.apply();
     }
 }

@@ -53,6 +53,7 @@ _NEEDS: Final[dict[str, Callable[[], str | None]]] = {
     "root": _root,
     "bmv2": lambda: _on_path("simple_switch_grpc"),
     "p4c": lambda: _on_path("p4c-bm2-ss"),
+    "tofino": lambda: _on_path("p4c-barefoot", "bfas"),
     "mininet": _mininet,
     "tshark": lambda: _on_path("tshark"),
     "cuda": _cuda,

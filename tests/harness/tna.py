@@ -13,18 +13,21 @@ from typing import Final
 
 from tests.harness.soft import entry_key
 from tests.harness.target import EVENTS, Count, Key, Sent, Target, Ternary
-from tests.harness.tna_translation import translate
+from tests.harness.tna_translation import MIRRORED, translate
 from weir import p4src
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.state.entry import Entry
 from weir.softswitch.switch import Switch
 from weir.wire.addresses import mac_number
-from weir.wire.definition import AUDIENCE_EXCEPT, WHOLE_PATH, path
+from weir.wire.definition import AUDIENCE_EXCEPT, WHOLE_PATH, PacketType, path
 
 SOURCE: Final = p4src.BUILD.parent / "weir_tna.p4"
 _TM: Final = 7  # bytes of what ingress tells the traffic manager
 VERSION: Final = 1 << 13  # what the other version of a slot is away
-_TO_ONE, _TO_OTHERS = 2, 3  # LANES_TO_ONE, LANES_TO_OTHERS
+_CUT: Final = 4  # ROLE_CUT
+_WITHOUT_LANES: Final = 14 + 64  # bytes of a frame, where mirrors of ports end
+_BRIDGE: Final = 8  # bytes of what ingress tells egress
+_TO_WORKER, _TO_OTHERS, _TO_RACK, _TO_POD = 2, 3, 4, 5  # LANES_TO_WORKER, ...
 
 
 class TnaTarget(Target):
@@ -49,8 +52,17 @@ class TnaTarget(Target):
             queue = told[5].to_bytes(1, "big")
             for to, replica in copies:
                 front = to.to_bytes(2, "big") + replica.to_bytes(2, "big") + queue + bytes(4)
-                sent += [Sent(*out) for out in self._egress.process(0, front + told[_TM:], now=0)]
+                for where, out_frame in self._egress.process(0, front + told[_TM:], now=0):
+                    sent += (
+                        self._mirrored(front, out_frame) if where == MIRRORED else [Sent(where, out_frame)]
+                    )
         return sorted(sent)
+
+    def _mirrored(self, front: bytes, frame: bytes) -> list[Sent]:
+        """Cut what was mirrored, and let it pass egress once more, to the same port."""
+        role = _CUT.to_bytes(1, "big") + bytes(_BRIDGE - 1)
+        again = self._egress.process(0, front + role + frame[:_WITHOUT_LANES], now=0)
+        return [Sent(*out) for out in again]
 
     def packet_out(self, port: int, frame: bytes) -> list[Sent]:
         raise NotImplementedError("the program for Tofino has no packet-out")
@@ -66,7 +78,8 @@ class TnaTarget(Target):
                 self._put("admission.workers", key, "admit", (bit, others, int(not others), group, rack))
                 self._range(key[1], base, count)
             case "admission.parents", [base, count, own, _, group, _]:
-                self._put("admission.parents", key, "accept", (own, group))
+                for kind in (PacketType.RESULT, PacketType.REPEAT):
+                    self._put("admission.parents", (*key, kind), "accept", (own, group))
                 self._range(key[1], base, count)
             case "tree.uplinks", [port, number, _, *addresses]:
                 self._put("tree.uplinks", key, "climb", (port, number))
@@ -122,16 +135,19 @@ class TnaTarget(Target):
         whole, everyone = (0xFFFFFFFF, 0xFFFF)
         rows = [
             (Ternary(everyone, everyone), "everybody", ()),
-            (Ternary(number & above, above | AUDIENCE_EXCEPT), ("worker", "rack", "pod")[tier], (_TO_ONE,)),
+            (
+                Ternary(number & above, above | AUDIENCE_EXCEPT),
+                "child",
+                ((_TO_WORKER, _TO_RACK, _TO_POD)[tier],),
+            ),
             (Ternary(0, AUDIENCE_EXCEPT), "nobody", ()),
         ]
         if tier == 0:
             except_here = Ternary(AUDIENCE_EXCEPT | number & above, above | AUDIENCE_EXCEPT)
-            rows.insert(1, (except_here, "worker", (_TO_OTHERS,)))
+            rows.insert(1, (except_here, "child", (_TO_OTHERS,)))
         for rank, (audience, action, args) in enumerate(rows):
             key = (Ternary(job, whole), audience)
-            given = args if action == "worker" else ()
-            self._put("audience.audiences", key, action, given, priority=10 - rank)
+            self._put("audience.audiences", key, action, args, priority=10 - rank)
 
     def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
         raise NotImplementedError(f"{table}: entries of the program for Tofino are not changed by tests")

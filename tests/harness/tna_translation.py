@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+MIRRORED: Final = 509  # the port by which egress says that a packet is for the mirror of its own port
+
 _ARCHITECTURE: Final = """
 #include <core.p4>
 #include <v1model.p4>
@@ -28,7 +30,8 @@ header egress_intrinsic_metadata_t {
     bit<19> deq_qdepth;
 }
 struct egress_intrinsic_metadata_from_parser_t { bit<16> parser_err; }
-struct egress_intrinsic_metadata_for_deparser_t { bit<3> drop_ctl; }
+typedef bit<3> MirrorType_t;
+struct egress_intrinsic_metadata_for_deparser_t { bit<3> drop_ctl; bit<3> mirror_type; }
 struct egress_intrinsic_metadata_for_output_port_t { bit<16> pad; }
 bit<32> min(in bit<32> a, in bit<32> b) { return a < b ? a : b; }
 bit<32> max(in bit<32> a, in bit<32> b) { return a < b ? b : a; }
@@ -89,11 +92,13 @@ control Whole(inout headers_t hdr, inout egress_metadata_t meta, inout standard_
     egress_intrinsic_metadata_for_output_port_t oport;
     apply {
         prsr = { 0 };
-        dprsr = { 0 };
+        dprsr = { 0, 0 };
         oport = { 0 };
         weir.apply(hdr, meta, hdr.eg_intr_md, prsr, dprsr, oport);
         standard.egress_spec = hdr.eg_intr_md.egress_port;
-        if (dprsr.drop_ctl != 0 || standard.parser_error != error.NoError) {
+        if (dprsr.mirror_type != 0) { // what is mirrored is what would have been sent
+            standard.egress_spec = MIRRORED;
+        } else if (dprsr.drop_ctl != 0 || standard.parser_error != error.NoError) {
             mark_to_drop(standard);
         }
     }
@@ -167,10 +172,14 @@ def translate(source: Path) -> tuple[str, str]:
         _parser(egress, "egress_metadata_t").replace("eg_intr_md", "hdr.eg_intr_md"),
     )
     one, other = (
-        _ARCHITECTURE + common + parser + controls + end.replace("CHECKED", checked).replace("EMITS", emit)
+        _ARCHITECTURE + common + parser + controls + _filled(end, checked, emit)
         for parser, end, emit in zip(parsers, (_INGRESS, _EGRESS), emits, strict=True)
     )
     return one, other
+
+
+def _filled(end: str, checked: str, emit: str) -> str:
+    return end.replace("CHECKED", checked).replace("EMITS", emit).replace("MIRRORED", f"{MIRRORED}")
 
 
 def _parser(text: str, meta: str) -> str:

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile and assemble the program for Tofino, and report what it takes of the chip.
+
+``python p4src/build_tna.py`` runs p4lang's open compiler, ``p4c-barefoot`` and ``bfas``, and writes
+``build/weir_tna.resources.json``: per stage what is used, containers, parser states, and the SHA-256 of every
+source. The report is checked in, so that it can be read without the compiler; neither configuration nor
+binary is. With ``--check`` it compiles nothing: it exits 1 and names the sources that the report is not of.
+"""
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any, Final
+
+from weir.p4src.manifest import differences, hashes
+
+P4SRC: Final = Path(__file__).resolve().parent
+PROGRAM: Final = "weir_tna"
+REPORT: Final = P4SRC / "build" / f"{PROGRAM}.resources.json"
+COMPILER: Final = "p4c-barefoot"
+ASSEMBLER: Final = "bfas"
+STAGES: Final = 12
+# What there is of each in one stage of Tofino 1.
+PER_STAGE: Final = {"srams": 80, "tcams": 24, "stateful_alus": 4, "logical_tables": 16, "vliw": 32}
+CONTAINERS: Final = {"normal": {8: 64, 16: 96, 32: 64}, "tagalong": {8: 32, 16: 48, 32: 32}}
+
+
+class BuildError(Exception):
+    """The compiler or the assembler is missing, or one of them refused the program or warned about it."""
+
+
+def sources(p4src: Path = P4SRC) -> dict[str, Path]:
+    """Return every P4 file that the program is made of, by its path below ``p4src``."""
+    found = [p4src / f"{PROGRAM}.p4", *(p4src / f"include/{name}.p4" for name in ("network", "wire"))]
+    found += sorted(p4src.glob("tna/*.p4"))
+    return {path.relative_to(p4src).as_posix(): path for path in found if path.is_file()}
+
+
+def build(p4src: Path = P4SRC) -> dict[str, Any]:
+    """Compile and assemble the program; return the report.
+
+    Raises:
+        BuildError: a tool is missing, fails or warns; with its own words.
+    """
+    for tool in (COMPILER, ASSEMBLER):
+        if shutil.which(tool) is None:
+            raise BuildError(f"{tool} is not on PATH: docs/tofino.md says how to build p4c's Tofino back end")
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch)
+        options = ("--target", "tofino", "--arch", "tna", "-g", "-o", scratch)
+        _run([COMPILER, *options, f"{PROGRAM}.p4"], p4src)
+        (out / "asm" / "logs").mkdir(parents=True)
+        _run([ASSEMBLER, "--target", "tofino", "-o", f"{out}/asm", f"{out}/pipe/{PROGRAM}.bfa"], p4src)
+        if not (out / "asm" / "tofino.bin").is_file():
+            raise BuildError(f"{ASSEMBLER} wrote no binary")
+        logs = out / "pipe" / "logs"
+        used = json.loads((logs / "resources.json").read_text())["resources"]
+        phv = json.loads((logs / "phv.json").read_text())
+    return {
+        "compiler": _version(),
+        "stages": [_stage(stage) for stage in used["mau"]["mau_stages"]],
+        "parser_states": {parser["gress"]: len(parser["states"]) for parser in used["parser"]["parsers"]},
+        "containers": _containers(phv),
+        "sources": hashes(sources(p4src)),
+    }
+
+
+def stale(p4src: Path = P4SRC) -> list[str]:
+    """Return which sources have changed since the report, one line each."""
+    report = p4src / "build" / REPORT.name
+    try:
+        recorded = dict(json.loads(report.read_text())["sources"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return [f"{report} cannot be read: {error!r}"]
+    return list(differences("source", recorded, hashes(sources(p4src))))
+
+
+def _run(command: list[str], where: Path) -> None:
+    done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
+    said = (done.stdout + done.stderr).strip()
+    if done.returncode or said:
+        raise BuildError(f"{command[0]} says of {command[-1]}:\n{said or f'exit status {done.returncode}'}")
+
+
+def _stage(stage: dict[str, Any]) -> dict[str, Any]:
+    """Return what is used in one stage, and of the stateful ALUs by which registers."""
+    registers = sorted(
+        {
+            use["used_by"].removeprefix("WeirIngress.")
+            for alu in stage["meter_alus"]["meters"]
+            for use in alu["usages"]
+        }
+    )
+    return {
+        "srams": len(stage["rams"]["srams"]),
+        "tcams": len(stage["tcams"]["tcams"]),
+        "stateful_alus": len(stage["meter_alus"]["meters"]),
+        "logical_tables": len(stage["logical_tables"]["ids"]),
+        "vliw": len(stage["vliw"]["instructions"]),
+        "hash_bits": len(stage["hash_bits"]["bits"]),
+        "registers": registers,
+    }
+
+
+def _containers(phv: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Return how many containers are used, of each kind and width."""
+    found: dict[str, Counter[int]] = {kind: Counter() for kind in CONTAINERS}
+    for container in phv["containers"]:
+        if container["slices"]:
+            found[container["container_type"]][container["bit_width"]] += 1
+    return {kind: {str(width): counts[width] for width in CONTAINERS[kind]} for kind, counts in found.items()}
+
+
+def _version() -> str:
+    done = subprocess.run([COMPILER, "--version"], capture_output=True, text=True, check=True)
+    found = re.search(r"Version\s+(\S+)", done.stdout + done.stderr)
+    return found[1] if found else done.stdout.strip()
+
+
+def main() -> None:
+    """Compile, or check with ``--check``: the command line."""
+    parser = argparse.ArgumentParser(description="Compile the program for Tofino and write its report.")
+    parser.add_argument("--check", action="store_true", help="exit 1 when the report is of other sources")
+    if parser.parse_args().check:
+        if lines := stale():
+            sys.exit(f"{REPORT} is stale:\n" + "\n".join(f"  {line}" for line in lines))
+        return
+    try:
+        report = build()
+    except BuildError as error:
+        sys.exit(str(error))
+    REPORT.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program for Tofino is placed by p4lang's open compiler, and the report that is checked in is of it."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from weir.p4src.build_tna import PER_STAGE, REPORT, STAGES, BuildError, build, sources, stale
+
+P4SRC = Path(__file__).resolve().parents[2] / "p4src"
+
+
+def test_the_report_is_of_these_sources(tmp_path: Path) -> None:
+    assert stale(P4SRC) == []
+    copy = Path(shutil.copytree(P4SRC, tmp_path / "p4src"))
+    with (copy / "tna" / "cells.p4").open("a") as source:
+        source.write("// changed\n")
+    (copy / "tna" / "extra.p4").write_text("// new\n")
+    assert stale(copy) == ["source tna/cells.p4 has changed", "source tna/extra.p4 is new"]
+    (copy / "build" / REPORT.name).unlink()
+    (problem,) = stale(copy)
+    assert "cannot be read" in problem
+
+
+def test_the_program_is_made_of_what_it_includes() -> None:
+    included = {
+        line.split('"')[1]
+        for line in (P4SRC / "weir_tna.p4").read_text().splitlines()
+        if line.startswith('#include "')
+    }
+    assert set(sources()) == included | {"weir_tna.p4"}
+
+
+def test_it_fits() -> None:
+    report = json.loads(REPORT.read_text())
+    assert len(report["stages"]) == STAGES
+    for stage in report["stages"]:
+        assert all(stage[what] <= most for what, most in PER_STAGE.items())
+    registers = [name for stage in report["stages"] for name in stage["registers"]]
+    assert (
+        len(registers) == len(set(registers)) == 8 + 32
+    )  # none is in two stages: one pass, no recirculation
+
+
+@pytest.mark.tofino
+@pytest.mark.timeout(900)
+def test_it_compiles_without_a_warning_to_what_the_report_says() -> None:
+    assert build() == json.loads(REPORT.read_text())
+
+
+@pytest.mark.tofino
+@pytest.mark.timeout(900)
+def test_a_program_that_the_compiler_refuses_is_an_error_in_its_words(tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(P4SRC, tmp_path / "p4src"))
+    parser = copy / "tna" / "parser.p4"
+    parser.write_text(parser.read_text().replace("ETHERTYPE_ARP: arp;", "ETHERTYPE_ARP: nowhere;"))
+    with pytest.raises(BuildError, match="nowhere"):
+        build(copy)
