@@ -593,47 +593,66 @@ def ps(
     ] = "2,4,8,16",
     parameters: Annotated[int, typer.Option(min=256, help="Of the model, in a simulated step.")] = 1_000_000,
     density: Density = 0.05,
-    model: options.Model = "mlp",
+    models: Annotated[
+        str, typer.Option(help="Models that are trained, comma-separated: mlp, cnn, lm, resnet18.")
+    ] = "mlp",
     train_workers: Annotated[int, typer.Option(min=1, max=31, help="Workers of the training.")] = 4,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the data.")] = 3,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over the data; default: as suits the model.")
+    ] = None,
     max_steps: Annotated[
         int | None, typer.Option(min=1, metavar="STEPS", help="Steps of each epoch at most.")
     ] = None,
     methods: Annotated[
         str, typer.Option(help="Methods over Weir's server, comma-separated: weir methods lists them.")
     ] = "dense,topk-block,dfs",
-    links: options.Links = "200mbit",
+    rule: Annotated[
+        str, typer.Option("--filter", metavar="RULE", help="Filter in both directions; empty: no such runs.")
+    ] = "0.003:lr",
+    consistencies: Annotated[
+        str, typer.Option(help="Also trained, comma-separated: ssp:S, async. Without and with the filter.")
+    ] = "async",
+    links: Annotated[
+        str | None, typer.Option(metavar="RATE", help="Of every link; default: as suits the model.")
+    ] = None,
     evaluate_every: EvaluateEvery = None,
     target: Target = None,
-    seed: Seed = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each way.")] = 3,
     virtual: Annotated[bool, typer.Option(help="Simulate a step, in virtual time.")] = True,
     train: RealTraining = True,
-    plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-ps.png"),
 ) -> None:
     """Time training with a parameter server: Weir's beside a dense one over TCP and Gloo's ring.
 
     First simulates a step with ever more workers, and counts what the server's link carries. Then, as root,
     trains to equal accuracy in network namespaces, the peers over the kernel's own bridge, all over links of
-    the same rate; every server is on a host of its own.
+    the same rate; every server is on a host of its own. Shows medians of the seeds.
     """
     _begin("ps", "simulating steps" if virtual else "training")
-    from weir.bench import servers_virtual
-    from weir.bench.training import run
+    from weir.bench import servers_real, servers_virtual
     from weir.softswitch.runtime.queueing import parse_rate
-    from weir.train.config import ConfigError, make_config
+    from weir.train.config import ConfigError
 
     counts = _numbers(int, workers, "--workers", 0, 31)
+    chosen = [model for model in servers_real.EXTENTS if model in models.split(",")]
+    if len(chosen) < len(models.split(",")):
+        raise typer.BadParameter(f"--models {models}: there are {', '.join(servers_real.EXTENTS)}")
+    plan = servers_real.Plan(
+        train_workers,
+        [method for method in methods.split(",") if method],
+        rule,
+        [consistency for consistency in consistencies.split(",") if consistency],
+        {
+            "epochs": epochs, "max_steps": max_steps, "density": density, "links": links,
+            "evaluate_every": evaluate_every,
+        },
+    )  # fmt: skip
     try:
-        configs = [
-            make_config(
-                mode="ps", model=model, workers=train_workers, epochs=epochs, max_steps=max_steps,
-                density=density, links=links, seed=seed, evaluate_every=evaluate_every, method=method,
-            )
-            for method in methods.split(",")
-        ]  # fmt: skip
+        for model in chosen:
+            servers_real.configs(plan, model, 1)  # refused before anything takes time
         if virtual:
             servers_virtual.measure(counts, parameters, parse_rate(links or "200mbit"), density)
-        run(configs, ["gloo", "ps"], 0.0, 10.0, target, plot, virtual=False, real=train)
+        if train:
+            servers_real.measure(plan, chosen, range(1, seeds + 1), target)
     except ConfigError as error:
         typer.echo(f"weir bench ps: {error}", err=True)
         raise typer.Exit(2) from None

@@ -41,11 +41,14 @@ _FLOW: Final = FlowConfig(0)
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run: bytes that workers pushed and that the server sent, and the accuracy of the server's model."""
+    """One run: bytes that workers pushed and that the server sent, the accuracy of the server's model, and
+    the loss at each push.
+    """
 
     pushed: int
     sent: int
     accuracy: float
+    losses: tuple[float, ...]
 
     @property
     def total(self) -> int:
@@ -59,6 +62,7 @@ class Setting:
 
     momentum: of workers, whose buffer is their residual; 0: none. delay: pushes, anybody's, that are made
     before a push reaches the server. tempered: what is stale moves the model less, see ``UpdateServer``.
+    max_steps: of each worker and epoch at most.
     """
 
     model: Model
@@ -67,6 +71,7 @@ class Setting:
     momentum: float = 0.0
     delay: int = 0
     tempered: bool = True
+    max_steps: int | None = None
 
 
 def wire_bytes(message: FromWorker | FromServer) -> int:
@@ -106,6 +111,7 @@ def train(setting: Setting, rule: FilterRule, seed: int) -> Outcome:
         for answer in server.handle(worker.hello()):
             worker.on_message(answer)
     pushed = sent = 0
+    losses: list[float] = []
     under_way: deque[FromWorker] = deque()
     for rank, batch, step, steps in _turns(setting, len(data.train), preset.batch_size, seed):
         worker = workers[rank]
@@ -114,7 +120,9 @@ def train(setting: Setting, rule: FilterRule, seed: int) -> Outcome:
             torch.from_numpy(worker.replica.words.view(np.float32).copy()), parameters
         )
         model.zero_grad()
-        mean_loss(model(data.train.inputs[batch]), data.train.targets[batch]).backward()  # type: ignore[no-untyped-call]
+        loss = mean_loss(model(data.train.inputs[batch]), data.train.targets[batch])
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.item())
         if preset.clip is not None:
             torch.nn.utils.clip_grad_norm_(parameters, preset.clip)
         gradient = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None]).numpy()
@@ -126,7 +134,7 @@ def train(setting: Setting, rule: FilterRule, seed: int) -> Outcome:
                 sent += wire_bytes(answer)
                 workers[answer.worker].on_message(answer)
     torch.nn.utils.vector_to_parameters(torch.from_numpy(optimizer.parameters.copy()), parameters)
-    return Outcome(pushed, sent, accuracy(model, data.test))
+    return Outcome(pushed, sent, accuracy(model, data.test), tuple(losses))
 
 
 def _turns(
@@ -136,7 +144,8 @@ def _turns(
     order, found = np.random.default_rng(seed), []
     for epoch in range(1, setting.epochs + 1):
         batches = [
-            share(samples, rank, setting.workers, batch_size, seed, epoch) for rank in range(setting.workers)
+            share(samples, rank, setting.workers, batch_size, seed, epoch)[: setting.max_steps]
+            for rank in range(setting.workers)
         ]
         a_epoch = len(batches[0])
         ranks = order.permutation(np.repeat(np.arange(setting.workers), a_epoch))

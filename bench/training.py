@@ -59,24 +59,34 @@ def run(
     if reason is not None:
         console.print(f"not trained: {reason}")
         return
-    outcomes: list[WayResult] = []
-    for way in reversed(ways(configs, peers, budget, 60 * peer_minutes)):
+    found = ways(configs, peers, budget, 60 * peer_minutes)
+    outcomes = list(trained(list(reversed(found))))[::-1]
+    report(outcomes, configs[0], target, plot)
+
+
+def trained(these: Sequence[Way]) -> Iterator[WayResult]:
+    """Train one way after the other; a peer whose network is not to be had is left out, and said."""
+    for way in these:
         console.print(f"{way.name} ...")
         make = network_cluster if way.kind == "weir" else bridged_network
         try:
             with make(way.config.members, network=way.config.network) as network:
-                outcomes.insert(0, train(way, network))
+                yield train(way, network)
         except NamespaceError as error:
             if way.kind == "weir":
                 raise
             console.print(f"{way.name} not trained: {error}")  # the rest was, and is shown
-    report(outcomes, configs[0], target, plot)
 
 
-def ways(configs: Sequence[TrainConfig], peers: Sequence[Kind], budget: float, limit_s: float) -> list[Way]:
+def ways(
+    configs: Sequence[TrainConfig],
+    peers: Sequence[Kind],
+    budget: float = 0.0,
+    limit_s: float = float("inf"),
+) -> list[Way]:
     """Return all ways to train, peers first."""
     found = [Way(PEERS[peer], peer, configs[0], limit_s) for peer in peers]
-    found += [Way(f"{called(config)}, {config.method}", "weir", config) for config in configs]
+    found += [Way(", ".join([called(config), *_words(config)]), "weir", config) for config in configs]
     able = [config for config in configs if find_method(config.method).kind == "sparsifier"]
     if budget and able:
         lossy = able[0].model_copy(update={"loss_budget": budget})
@@ -87,6 +97,15 @@ def ways(configs: Sequence[TrainConfig], peers: Sequence[Kind], budget: float, l
 def called(config: TrainConfig) -> str:
     """Return what Weir is called in the mode of a training."""
     return "Weir's PS" if config.mode == "ps" else "Weir"
+
+
+def _words(config: TrainConfig) -> list[str]:
+    """Return a training's method, and what else tells it from others with the same links."""
+    return [
+        config.method,
+        *([config.consistency] if config.consistency != "sync" else []),
+        *([f"filter {config.push_filter}"] if config.push_filter != "0" else []),
+    ]
 
 
 def report(outcomes: Sequence[WayResult], config: TrainConfig, target: float | None, plot: Path) -> None:

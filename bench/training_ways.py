@@ -87,11 +87,16 @@ class WayResult:
         return bits / (rate * self.record.training_s) if rate and self.record.training_s else None
 
     def curve(self) -> list[tuple[float, float]]:
-        """Return (seconds of training, accuracy) at each evaluation; evaluating itself takes no time."""
-        return [
-            (sum(step.seconds for step in self.record.steps[: e.step]), e.accuracy)
-            for e in self.record.evaluations
-        ]
+        """Return (seconds of training, accuracy) at each evaluation; evaluating itself takes no time.
+
+        All workers wait for each other there: between two evaluations the slowest worker's steps count.
+        """
+        found, passed, before = [], 0.0, 0
+        for e in self.record.evaluations:
+            passed += max(sum(own[before : e.step]) for own in self.record.seconds.values())
+            before = e.step
+            found.append((passed, e.accuracy))
+        return found
 
     def time_to(self, target: float) -> float | None:
         """Return seconds of training to the first evaluation with that accuracy; None: there was none."""

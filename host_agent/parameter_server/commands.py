@@ -17,13 +17,14 @@ _INLINE: Final = (COMMAND_LANES - _HEAD) * LANE_BYTES
 
 class Kind(enum.IntEnum):
     """The kinds of commands: a step of training, the servers' state to everybody, a state to the servers, the
-    end.
+    end, what filters hold back to everybody.
     """
 
     STEP = 1
     STATE = 2
     LOAD = 3
     END = 4
+    FLUSH = 5
 
 
 @dataclass(frozen=True)

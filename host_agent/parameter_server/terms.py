@@ -35,6 +35,11 @@ class OptimizerSpec:
         if self.name not in OPTIMIZERS:
             raise ValueError(f"optimizer {self.name}: servers have {', '.join(OPTIMIZERS)}")
 
+    @property
+    def rate(self) -> float:
+        """Return the greatest learning rate of the groups."""
+        return max(float(group["lr"]) for group in self.groups)
+
 
 @dataclass(frozen=True)
 class Method:
@@ -52,14 +57,15 @@ class Method:
     seed: int = 0
 
 
-def check_flow(consistency: str, push_filter: str, pull_filter: str) -> None:
+def check_flow(consistency: str, push_filter: str, pull_filter: str, sparsifier: str = "dense") -> None:
     """Raise ValueError for texts that do not say how workers and servers keep together, or do not fit."""
     parse_consistency(consistency)
-    for rule in (parse_filter(push_filter), parse_filter(pull_filter)):
-        if consistency == "sync" and rule.threshold:
-            raise ValueError(
-                f"filter {rule}: filters are Parameter Flow's; take consistency ssp:S or async with them"
-            )
+    parse_filter(pull_filter)
+    rule = parse_filter(push_filter)
+    if rule.threshold and sparsifier != "dense":
+        raise ValueError(
+            f"push filter {rule}: it chooses what is pushed, as method {sparsifier} does; take method dense"
+        )
 
 
 @dataclass(frozen=True)
@@ -75,8 +81,7 @@ class Terms:
         bucket_bytes: of gradients that are pushed together.
         consistency: when workers see each other's gradients; "sync": all of a step before the next; "ssp:S",
             "async": see ``clocks``, by Parameter Flow.
-        push_filter, pull_filter: of Parameter Flow, what waits of what workers and servers send, see
-            ``value_filter``.
+        push_filter, pull_filter: what waits of what workers and servers send, see ``value_filter``.
         silence_s: of Parameter Flow: seconds after which a silent worker is taken out.
         units: elements of each parameter that are always on one server, which a placement names; none:
             servers have contiguous shards.
@@ -98,7 +103,7 @@ class Terms:
     migrate_every: int = 0
 
     def __post_init__(self) -> None:
-        check_flow(self.consistency, self.push_filter, self.pull_filter)
+        check_flow(self.consistency, self.push_filter, self.pull_filter, self.method.sparsifier)
 
     def shards(self) -> Shards:
         """Return which server has what."""

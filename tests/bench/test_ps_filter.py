@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench ps-filter``: what a filter saves, that its training works, and the table."""
 
+from statistics import mean
+
 import pytest
 from typer.testing import CliRunner
 
 from weir.bench.cli import app
 from weir.bench.ps_filter import Setting, train
 from weir.host_agent.parameter_server.value_filter import FilterRule
+from weir.train.config import Model
 
 SETTING = Setting("mlp", 4, 3)
 
@@ -21,6 +24,16 @@ def test_a_filter_saves_data_in_both_directions_and_runs_repeat() -> None:
 
 def test_momentum_that_is_held_trains() -> None:
     assert train(Setting("mlp", 2, 2, 0.9), FilterRule(0.001, "lr"), 1).accuracy > 0.7
+
+
+@pytest.mark.parametrize(("model", "epochs", "steps"), [("mlp", 3, None), ("lm", 1, 8)])
+def test_asynchronous_training_with_late_and_filtered_pushes_learns(
+    model: Model, epochs: int, steps: int | None
+) -> None:
+    setting = Setting(model, 2, epochs, delay=3, max_steps=steps)
+    losses = train(setting, FilterRule(0.001, "lr"), 1).losses
+    third = len(losses) // 3
+    assert mean(losses[-third:]) < 0.9 * mean(losses[:third])
 
 
 def test_the_table() -> None:

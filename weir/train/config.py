@@ -164,7 +164,7 @@ class TrainConfig(BaseModel):
         if self.placement is not None:
             self._placement_can_do_it()
         else:
-            check_flow(self.consistency, self.push_filter, self.pull_filter)
+            check_flow(self.consistency, self.push_filter, self.pull_filter, self.method)
         if self.consistency != "sync" and (self.method != "dense" or self.lane_bits != 32):
             raise ValueError(
                 f"--consistency {self.consistency}: Parameter Flow filters, it has no other methods; take "

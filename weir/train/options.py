@@ -58,8 +58,8 @@ PushFilter = Annotated[
     str,
     typer.Option(
         metavar="RULE",
-        help="With --consistency ssp:S or async: what waits on the workers, THRESHOLD[:SCHEDULE[:BLOCK]], "
-        "such as 0.001:lr. Gradients x learning rate below the threshold add up until they are above. "
+        help="With --method dense, what waits on the workers: THRESHOLD[:SCHEDULE[:BLOCK]], such as "
+        "0.001:lr. Gradients x learning rate below the threshold add up until they are above. "
         "Schedules: constant, lr, sqrt, cbrt, rootA.",
     ),
 ]

@@ -73,6 +73,7 @@ class RunRecord:
     Attributes:
         steps: completed steps, in order.
         evaluations: one after each epoch, and any in between.
+        seconds: rank -> what each of its steps took.
         totals: rank -> what that worker put on the wire in all its steps.
         counts: what the switches counted, lately; None where nobody asks them.
         processor: processor time of the switches (``others``) and of this machine since the first step ended;
@@ -88,6 +89,7 @@ class RunRecord:
         self.ready: Ready | None = None
         self.steps: list[StepSummary] = []
         self.evaluations: list[Evaluated] = []
+        self.seconds: dict[int, list[float]] = {rank: [] for rank in sorted(ranks)}
         self.totals: dict[int, WireCounters] = dict.fromkeys(sorted(ranks), WireCounters())
         self.counts: NetworkCounts | None = None
         self.processor: ProcessorTime | None = None
@@ -203,6 +205,7 @@ class RunRecord:
 
     def _add_step(self, step: Step) -> StepSummary | None:
         self.totals[step.rank] += step.traffic
+        self.seconds[step.rank].append(step.seconds)
         heard = self._pending.setdefault(step.step, {})
         heard[step.rank] = step
         if heard.keys() != self.ranks:

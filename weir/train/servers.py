@@ -71,6 +71,7 @@ class ServersExchange(Exchange):
             consistency=config.consistency,
             push_filter=config.push_filter,
             pull_filter=config.pull_filter,
+            overlap=self.in_step,
             rendezvous=self._where,
         )
         self.meter = WeirMeter([self._server.connection if self.in_step else self._server.session])

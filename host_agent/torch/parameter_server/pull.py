@@ -22,6 +22,7 @@ from weir.host_agent.compression.encodings.pyramid import LEVELS, counts
 from weir.host_agent.compression.encodings.shared_mask import words_for, write_mask
 from weir.host_agent.parameter_server.shards import Piece
 from weir.host_agent.parameter_server.terms import Terms
+from weir.host_agent.parameter_server.value_filter import above
 from weir.host_agent.torch.parameter_server.rounds import Rider, Riding
 from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
 from weir.wire.definition import SLOT_LANES
@@ -88,10 +89,13 @@ class Pull:
         server: int,
         mask_block: int | None,
         forecast: ChangeForecast,
+        threshold: float = 0.0,
+        block: int = 1,
     ) -> Riding:
-        """Send what a server has changed of its pieces since ``sent``, which becomes what they are now.
+        """Send what a server has changed of its pieces since ``sent``, which becomes what is known of them.
 
-        mask_block: the form, None: no mask. forecast: takes in what has changed, when it is due.
+        mask_block: the form, None: no mask. forecast: takes in what has changed, when it is due. threshold,
+        block: of Parameter Flow's filter; what has changed by less waits.
         """
         changes = torch.zeros(self._layout.length, dtype=torch.int32)
         now, before = shard.model.view(torch.int32), sent.view(torch.int32)
@@ -102,8 +106,11 @@ class Pull:
         ]
         for piece, segment in mine:
             place = shard.place(piece.title)
-            torch.bitwise_xor(now[place], before[place], out=changes[segment.in_vector])
-            before[place] = now[place]
+            changed = torch.bitwise_xor(now[place], before[place], out=changes[segment.in_vector])
+            if threshold:
+                moved = shard.model[place] - sent[place]
+                changed[torch.from_numpy(~above(moved.numpy(), threshold, block))] = 0
+            before[place] ^= changed
         if forecast.is_due or mask_block is not None:
             flags = changes.ne(0).float()
         if forecast.is_due:

@@ -3,7 +3,7 @@
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -17,9 +17,12 @@ from weir.host_agent.compression.exchange import Exchanged, GradientExchange, Se
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
 from weir.host_agent.parameter_server.shards import Piece, Shards
-from weir.host_agent.parameter_server.terms import Method
+from weir.host_agent.parameter_server.terms import Terms
+from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.parameter_server.rounds import Rider, Riders, Riding, RidingCommunicator
 from weir.host_agent.torch.parameter_server.team import Team
+from weir.host_agent.torch.parameter_server.value_sparsifier import ValueSparsifier
+from weir.host_agent.torch.work import QueuedWork
 
 
 class Member(Protocol):
@@ -51,45 +54,81 @@ class Push:
         self._communicator = RidingCommunicator(team.connection)
         self.buckets = shards.buckets(terms.bucket_bytes // 4)
         self.layouts = [layout_of(index, bucket) for index, bucket in enumerate(self.buckets)]
-        self.exchange = make_exchange(terms.method)
+        self.exchange = make_exchange(terms)
         servers = Servers(
             terms.servers, {piece.title: terms.rank_of(piece.server) for piece in shards.pieces}
         )
         self.exchange.join(_Pieces(shards), self._communicator, team.slots, servers)
 
-    def step(self, member: Member, *, whole: bool) -> list[Exchanged]:
-        """Push all buckets; what was changed of one comes down while the next ones go up.
+    def step(self, member: Member, whole: Callable[[], bool]) -> list[Exchanged]:
+        """Push all buckets; what was changed of one comes down while the next ones go up. See ``begin``."""
+        self.begin(member, whole)
+        for index in range(len(self.buckets)):
+            self.queue(index)
+        return self.end()
 
-        whole: nothing is settled before everything was pushed, so that what raises has changed nothing.
+    def begin(self, member: Member, whole: Callable[[], bool]) -> None:
+        """Begin a step, whose buckets are then queued one after another; returns at once.
+
+        member: asked on the thread of the team's operations. whole: likewise, whether nothing is settled
+        before everything was pushed, so that what raises has changed nothing.
+        """
+        self._step = _Step(member, whole)
+
+    def queue(self, index: int) -> None:
+        """Queue the push of the next bucket."""
+        step = self._step
+        step.handles.append(self._team.submit(lambda: self._one(step, index)))
+
+    def end(self) -> list[Exchanged]:
+        """Wait for the step that was begun, and return its buckets' exchanges.
 
         Raises:
             NonFiniteError: some worker's gradient has NaN or infinity; on every member.
         """
-        riders, done = Riders(), []
-        taken: dict[int, torch.Tensor] = {}
+        step = self._step
+        step.handles.append(self._team.submit(lambda: self._rest(step)))
+        for handle in step.handles:
+            self._team.wait(handle)
+        if step.refused is not None:
+            raise step.refused
+        return step.done
 
-        def settle() -> None:
-            member.settle(taken)
-            for index in taken:
-                riders.add(member.pull(index))
-            taken.clear()
+    def flush(self, member: Member) -> None:
+        """Take down what was changed of all buckets, without a push."""
 
-        try:
+        def work() -> None:
+            riders = Riders()
             for index in range(len(self.buckets)):
-                bucket = member.gradient(index)
-                done.append(riders.take_along(partial(self._push, index, bucket)))
-                taken[index] = bucket
-                if not whole:
-                    settle()
-        except NonFiniteError:
-            taken.clear()
-            raise
-        finally:
-            if self._team.connection.broken is None:
-                settle()
+                riders.add(member.pull(index))
                 while riders:
                     riders.take_along(self._ride)
-        return done
+
+        self._team.wait(self._team.submit(work))
+
+    def _one(self, step: "_Step", index: int) -> None:
+        """Push one bucket, unless one before it has failed: on this member, or on all alike."""
+        if step.refused is not None or step.failed:
+            return
+        step.failed = True
+        bucket = step.member.gradient(index)
+        try:
+            step.done.append(step.riders.take_along(partial(self._push, index, bucket)))
+        except NonFiniteError as error:
+            step.refused, step.failed = error, False
+            step.taken.clear()
+            return
+        step.taken[index] = bucket
+        if not step.whole():
+            step.settle()
+        step.failed = False
+
+    def _rest(self, step: "_Step") -> None:
+        if step.failed:
+            return
+        step.settle()
+        while step.riders:
+            step.riders.take_along(self._ride)
 
     def norm(self, gradients: Mapping[str, torch.Tensor]) -> float:
         """Return the norm of all servers' gradients together; workers have none."""
@@ -97,7 +136,7 @@ class Push:
         for gradient in gradients.values():
             squares += float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
         name = "the squared norm of the gradient"
-        self._team.run(
+        self._team.operate(
             "weir.parameter_server.norm",
             (),
             lambda: sum_float64(self._team.connection, squares, lambda _index: name),
@@ -119,12 +158,37 @@ class Push:
                 self._communicator.riders = ()
 
         facts = (index, layout.elements, names, self.exchange.settings, _size(riders))
-        return self._team.run("weir.parameter_server.push", facts, work)
+        return self._team.operate("weir.parameter_server.push", facts, work)
 
     def _ride(self, riders: Sequence[Rider]) -> None:
-        self._team.run(
+        self._team.operate(
             "weir.parameter_server.pull", (_size(riders),), lambda: self._communicator.ride(riders)
         )
+
+
+class _Step:
+    """A step under way.
+
+    Attributes:
+        taken: what was pushed and is not settled. refused: some gradient is not finite, as all members know.
+        failed: something was raised that ends the step on this member.
+    """
+
+    def __init__(self, member: Member, whole: Callable[[], bool]) -> None:
+        self.member, self.whole = member, whole
+        self.riders = Riders()
+        self.handles: list[QueuedWork] = []
+        self.done: list[Exchanged] = []
+        self.taken: dict[int, torch.Tensor] = {}
+        self.refused: NonFiniteError | None = None
+        self.failed = False
+
+    def settle(self) -> None:
+        """Have what was pushed settled, and what was changed by it wait for a ride."""
+        self.member.settle(self.taken)
+        for index in self.taken:
+            self.riders.add(self.member.pull(index))
+        self.taken.clear()
 
 
 def _size(riders: Sequence[Rider]) -> int:
@@ -152,13 +216,18 @@ def layout_of(index: int, pieces: Sequence[Piece]) -> BucketLayout:
     return BucketLayout.of(index, [piece.title for piece in pieces], forms, SCALE_BLOCK)
 
 
-def make_exchange(method: Method) -> GradientExchange:
-    """Return the gradient step of a method. ValueError for what there is not or does not fit together."""
+def make_exchange(terms: Terms) -> GradientExchange:
+    """Return the gradient step of a job. ValueError for a method that there is not, or options that do not
+    fit together.
+    """
+    method, rule = terms.method, parse_filter(terms.push_filter)
     options = SparsifierOptions(
         method.density, method.threshold, method.block, method.warmup_steps, method.seed
     )
     return GradientExchange(
-        create_sparsifier(method.sparsifier, options),
+        ValueSparsifier(rule, terms.optimizer.rate)
+        if rule.threshold
+        else create_sparsifier(method.sparsifier, options),
         LossPolicy.of(0.0),
         encoding=method.encoding,
         exclude=method.exclude,

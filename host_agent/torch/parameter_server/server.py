@@ -3,6 +3,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,14 +12,15 @@ from torch._C._distributed_c10d import Store
 
 from weir.host_agent.collectives.float_sum import NonFiniteError
 from weir.host_agent.parameter_server.commands import Command, Kind
+from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.connection import Connection, GroupBrokenError
 from weir.host_agent.torch.parameter_server.pull import ChangeForecast, Pull
 from weir.host_agent.torch.parameter_server.push import Push
 from weir.host_agent.torch.parameter_server.rounds import Riding
 from weir.host_agent.torch.parameter_server.shard_optimizer import ShardOptimizer
 from weir.host_agent.torch.parameter_server.states import by_piece, spread
+from weir.host_agent.torch.parameter_server.synchronous_worker import begin
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, News, Team, await_terms
-from weir.host_agent.torch.parameter_server.worker import begin
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +62,9 @@ class Server:
         self._sent = torch.zeros_like(self.shard.model)
         self._forecast = ChangeForecast()
         self._mask_block: int | None = None
+        self._filter = parse_filter(self.terms.pull_filter)
+        self._lr = self.terms.optimizer.rate
+        self._threshold = 0.0
 
     @property
     def connection(self) -> Connection:
@@ -103,13 +108,19 @@ class Server:
         if command.kind is Kind.STEP:
             if groups := command.body.get("groups"):
                 self.shard.configure(groups)
+                self._lr = replace(self.terms.optimizer, groups=tuple(groups)).rate
+            self._mask_block = news.mask_block
+            peak = self.terms.optimizer.rate or 1.0
+            self._threshold = self._filter.at(self._push.exchange.step + 1, self._lr / peak)
             try:
-                self._mask_block = news.mask_block
-                self._push.step(self, whole=news.careful or self.terms.max_norm is not None)
+                self._push.step(self, lambda: news.careful or self.terms.max_norm is not None)
                 self._forecast.end_step()
             except NonFiniteError as error:  # the workers have it, too; nothing has changed
                 log.warning("%s", error)
 
+        elif command.kind is Kind.FLUSH:
+            self._mask_block, self._threshold = news.mask_block, 0.0
+            self._push.flush(self)
         elif command.kind is Kind.STATE:
             for server in range(self.terms.servers):
                 own = self.shard.state_dict() if server == self.index else None
@@ -143,4 +154,12 @@ class Server:
 
     def pull(self, index: int) -> Riding:
         """Send what was changed of a bucket."""
-        return self._pulls[index].send(self.shard, self._sent, self.index, self._mask_block, self._forecast)
+        return self._pulls[index].send(
+            self.shard,
+            self._sent,
+            self.index,
+            self._mask_block,
+            self._forecast,
+            self._threshold,
+            self._filter.block,
+        )

@@ -10,7 +10,6 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
-import torch
 from torch._C._distributed_c10d import FileStore, PrefixStore, Store, TCPStore
 
 from weir.agent_service.waiting import logged_wait
@@ -20,7 +19,7 @@ from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.joining import open_connection
 from weir.host_agent.torch.rendezvous import RendezvousError, StartCluster
-from weir.host_agent.torch.work import submit
+from weir.host_agent.torch.work import QueuedWork, submit
 from weir.wire.definition import Op
 
 log = logging.getLogger(__name__)
@@ -143,20 +142,31 @@ class Team:
         """Return the slots of the job."""
         return self.connection.slot_count
 
-    def run(
-        self, name: str, facts: tuple[Any, ...], work: Callable[[], T], devices: tuple[torch.device, ...] = ()
-    ) -> T:
-        """Do an operation of all members, in the order of this process's operations, and return its result.
+    def submit(self, work: Callable[[], Any]) -> QueuedWork:
+        """Queue ``work``, which reduces by ``operate``, behind this process's other operations."""
+        return submit(self.connection.operations, work)
+
+    def operate(self, name: str, facts: tuple[Any, ...], work: Callable[[], T]) -> T:
+        """Do an operation of all members, here and now; to be called by what was submitted.
 
         name, facts: of the operation, the same on all members.
         """
-        call = Call(name, facts, tuple(map(str, facts)))
-        handle = submit(self.connection.operations, lambda: self.connection.operate(call, work), devices)
+        return self.connection.operate(Call(name, facts, tuple(map(str, facts))), work)
+
+    def wait(self, handle: QueuedWork) -> Any:
+        """Return the result of what was submitted. Raises what that raised."""
         try:
             handle.wait()
         except GroupBrokenError as error:
             raise GroupBrokenError(f"{error} ({self._roles()})") from None
-        result: T = handle.result()
+        return handle.result()
+
+    def run(self, name: str, facts: tuple[Any, ...], work: Callable[[], T]) -> T:
+        """Do an operation of all members, in the order of this process's operations, and return its result.
+
+        name, facts: of the operation, the same on all members.
+        """
+        result: T = self.wait(self.submit(lambda: self.operate(name, facts, work)))
         return result
 
     def _roles(self) -> str:
@@ -174,7 +184,14 @@ class Team:
 
         careful: ask for care. mask_block: ask for masks of so many elements a bit, a power of two.
         """
-        return self.run(
+        found: News = self.wait(self.submit(lambda: self.announced(command, careful, mask_block)))
+        return found
+
+    def announced(
+        self, command: Command | None = None, careful: bool = False, mask_block: int | None = None
+    ) -> News:
+        """Announce here and now; to be called by what was submitted."""
+        return self.operate(
             "weir.parameter_server.next", (), lambda: self._announced(command, careful, mask_block)
         )
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker's door: a model whose parameters are kept, and stepped, by parameter servers."""
 
+import contextlib
 import json
-import math
 import os
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Self
 
@@ -13,10 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from weir.host_agent.collectives.data_movement import broadcast
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
-from weir.host_agent.compression.exchange import Exchanged
-from weir.host_agent.parameter_server.commands import Command, Kind
 from weir.host_agent.parameter_server.shards import ParameterInfo
 from weir.host_agent.parameter_server.terms import (
     BUCKET_BYTES,
@@ -25,16 +21,14 @@ from weir.host_agent.parameter_server.terms import (
     Method,
     Terms,
 )
+from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.parameter_server.asynchronous_worker import AsynchronousSession
-from weir.host_agent.torch.parameter_server.pull import Pull
-from weir.host_agent.torch.parameter_server.push import Push
-from weir.host_agent.torch.parameter_server.rounds import Riding
+from weir.host_agent.torch.parameter_server.overlap import Overlap
 from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
-from weir.host_agent.torch.parameter_server.states import by_parameter, spread
-from weir.host_agent.torch.parameter_server.team import TIMEOUT, Team, open_store, publish
+from weir.host_agent.torch.parameter_server.synchronous_worker import SynchronousSession, all_finite
+from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store, publish
 from weir.host_agent.torch.step_stats import StepStats
-from weir.host_agent.transport.reducer import ReducerStats
 
 
 class ParameterServer:
@@ -60,9 +54,11 @@ class ParameterServer:
         bucket_bytes: of gradients that are pushed together; None: as suits the sparsifier.
         consistency: "sync"; "ssp:S": a worker may be S steps ahead of the slowest; "async": no worker waits
             for another. The last two are Parameter Flow (docs/parameter-server.md); the options from
-            ``sparsifier`` to ``seed`` are of "sync".
-        push_filter, pull_filter: of Parameter Flow: what waits of what workers and servers send, such as
-            "1e-3:sqrt".
+            ``sparsifier`` to ``seed``, and ``overlap``, are of "sync".
+        push_filter, pull_filter: what waits of what workers and servers send, such as "1e-3:sqrt"; the first
+            together with the sparsifier "dense".
+        overlap: push gradients while backward makes others. They must not be changed before ``step``, and
+            hyper-parameters are taken when the first of a step is there.
         silence_s: of Parameter Flow: seconds after which a silent worker is taken out.
         rendezvous: where workers and servers meet: ``tcp://host:port`` or ``file:///path``. None:
             WEIR_RENDEZVOUS, else MASTER_ADDR and MASTER_PORT, which torchrun sets.
@@ -105,6 +101,7 @@ class ParameterServer:
         consistency: str = "sync",
         push_filter: str = "0",
         pull_filter: str = "0",
+        overlap: bool = False,
         silence_s: float = SILENCE_S,
         rendezvous: str | None = None,
         rank: int | None = None,
@@ -117,6 +114,7 @@ class ParameterServer:
         self.optimizer = optimizer
         self.rank, self.workers = place_of(rank, workers)
         self._parameters = trained(model, optimizer)
+        sends_all = sparsifier == "dense" and not parse_filter(push_filter).threshold
         self.terms = Terms(
             self.workers,
             servers,
@@ -138,7 +136,7 @@ class ParameterServer:
                 seed,
             ),
             max_norm,
-            bucket_bytes or (BUCKET_BYTES if sparsifier == "dense" else SPARSE_BUCKET_BYTES),
+            bucket_bytes or (BUCKET_BYTES if sends_all else SPARSE_BUCKET_BYTES),
             consistency,
             push_filter,
             pull_filter,
@@ -148,28 +146,20 @@ class ParameterServer:
         store = open_store(rendezvous, leads=self.rank == 0, timeout=timeout)
         if self.rank == 0:
             publish(store, self.terms)
-        self.last_step: StepStats | None = None
-        """Counts of the last step, what came of it included; synchronous ones alone."""
-        self._session: AsynchronousSession | None = None
-        if consistency != "sync":
-            self.master = self._copied()
-            self._session = AsynchronousSession(store, self.terms, self.rank, self.master, timeout)
-            self._closed = False
-            self._write_back()
-            return
-        self._team = Team(store, self.rank, self.terms, timeout)
+        self.master = self._copied()
+        """The model as the servers have sent it, flat and in float32: what the parameters are copies of."""
         self._closed = False
-        self._push = Push(self._team)
-        self._pulls = [
-            Pull(self.terms, *of) for of in zip(self._push.buckets, self._push.layouts, strict=True)
-        ]
-        self._gradients: dict[str, torch.Tensor] = {}
-        self._said = self.terms.optimizer
-        self.master = torch.empty(self._shards.size)
-        """The model as the servers have it, flat and in float32: what the parameters are copies of."""
-        self._begin()
+        self._overlap: Overlap | None = None
+        self._session: SynchronousSession | AsynchronousSession
+        if consistency != "sync":
+            self._session = AsynchronousSession(store, self.terms, self.rank, self.master, timeout)
+        else:
+            self._session = SynchronousSession(store, self.terms, self.rank, self.master, timeout)
+            if overlap:
+                named = {name: parameter for name, (parameter, _) in self._parameters.items()}
+                self._overlap = Overlap(self._session, named, lambda: spec_of(self.optimizer), _gradient)
+        self._write()
 
-    @torch.no_grad()
     def step(self) -> None:
         """Push the gradients, and take the parameters that come of them. All workers call it.
 
@@ -177,42 +167,40 @@ class ParameterServer:
         it likes, takes what has come, and waits no longer than its consistency asks for.
 
         Raises:
-            NonFiniteError: some worker's gradient has NaN or infinity; on every worker. Nothing was changed.
+            NonFiniteError: some worker's gradient has NaN or infinity; on every worker. Nothing was changed;
+                with ``overlap`` layers behind that one may have been.
             GroupBrokenError: a worker or a server was lost; says which.
+            RuntimeError: with ``overlap``, a gradient was changed after it had been pushed.
         """
-        if self._session is not None:
+        if isinstance(self._session, AsynchronousSession):
             self._step_alone(self._session)
-            return
-        began, before = time.perf_counter(), self.connection.stats
-        self._gradients = {name: _gradient(parameter) for name, (parameter, _) in self._parameters.items()}
-        odd = not all(math.isfinite(float(gradient.sum())) for gradient in self._gradients.values())
-        self._news = self._team.announce(self._step_command() if self.rank == 0 else None, careful=odd)
-        try:
-            parts = self._push.step(self, whole=self._news.careful or self.terms.max_norm is not None)
-        finally:
-            self._gradients = {}
-            self._write()
-        self.last_step = self._counted(parts, began, before)
+        else:
+            self._step_together(self._session)
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # or torch's schedules complain
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Let gradients of backward passes within accumulate; with ``overlap`` all but a step's last."""
+        if self._overlap is None:
+            yield
+            return
+        self._overlap.paused = True
+        try:
+            yield
+        finally:
+            self._overlap.paused = False
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is needed to go on bit for bit: all workers call it and save what they get.
 
         "model": the servers', flat. "optimizer": the servers' state by name of parameter, in its shape, as
         torch's own optimizer has it. "exchange": what this worker's gradients still owe, and what all share.
-        Of synchronous servers alone.
+        What a ``pull_filter`` holds back is sent first. Of synchronous servers alone.
         """
-        self._announce_alone(Kind.STATE)
-        states: dict[str, Any] = {}
-        for server in range(self.terms.servers):
-            states |= spread(self._team, self.terms.rank_of(server), None)
-        return {
-            "model": self.master.clone(),
-            "optimizer": by_parameter(self._shards.pieces, states),
-            "exchange": self._push.exchange.state_dict(),
-        }
+        found = self._together().state_dict()
+        self._write()
+        return found
 
-    @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state_dict`` gave on this worker; all workers call it.
 
@@ -222,113 +210,80 @@ class ParameterServer:
         Raises:
             ValueError: it is of another model or of another cut of it.
         """
-        self._must_be_synchronous()
-        if state["model"].numel() != self.master.numel():
-            raise ValueError(
-                f"the saved model has {state['model'].numel():,} elements, this one {self.master.numel():,}"
-            )
-        self._push.exchange.load_state_dict(state["exchange"])
-        self._announce_alone(Kind.LOAD)
-        mine = None
-        if self.rank == 0:
-            shared = self._push.exchange.shared_state()
-            mine = {"model": state["model"], "optimizer": state["optimizer"], "exchange": shared}
-        loaded = spread(self._team, 0, mine)
-        self.master.copy_(loaded["model"])
+        self._together().load_state_dict(state)
         self._write()
 
-    def _announce_alone(self, kind: Kind) -> None:
-        """Say what comes next, where that is no step."""
-        self._must_be_synchronous()
-        self._team.announce(Command(kind) if self.rank == 0 else None)
-
-    def _must_be_synchronous(self) -> None:
-        if self._session is not None:
+    def _together(self) -> SynchronousSession:
+        if isinstance(self._session, AsynchronousSession):
             raise RuntimeError(
                 "servers that do not wait for workers keep their state themselves: weir server --state DIR"
             )
+        return self._session
 
-    def gradient(self, index: int) -> torch.Tensor:
-        """Return a bucket's gradients, for the step."""
-        pieces = self._push.buckets[index]
-        return torch.cat([self._gradients[piece.name].reshape(-1)[piece.in_parameter] for piece in pieces])
+    @property
+    def last_step(self) -> StepStats | None:
+        """Return the counts of the last step, what came of it included; synchronous ones alone."""
+        session = self._session
+        return session.last_step if isinstance(session, SynchronousSession) else None
 
-    def settle(self, buckets: Mapping[int, torch.Tensor]) -> None:
-        """Help the servers to find the norm of what was pushed, where they are to."""
-        if self.terms.max_norm is not None and buckets:
-            self._push.norm({})
-
-    def pull(self, index: int) -> Riding:
-        """Take what was changed of a bucket."""
-        return self._pulls[index].take(self.master, self._news.mask_block)
+    @property
+    def early(self) -> int:
+        """Return how many buckets of the last step were on their way when ``step`` was called."""
+        return self._together().early
 
     @property
     def fills_union(self) -> bool:
         """Return whether a worker pushes what any worker has chosen."""
-        return self._push.exchange.gradients.sparsifier.fills_union
+        return self._together().fills_union
 
     @property
     def session(self) -> AsynchronousSession:
         """Return the flows of Parameter Flow; a synchronous worker has none."""
-        assert self._session is not None, "of consistency ssp:S and async"
+        assert isinstance(self._session, AsynchronousSession), "of consistency ssp:S and async"
         return self._session
 
     @property
     def connection(self) -> Connection:
         """Return the communicator of all workers and servers, who have one when they are synchronous."""
-        return self._team.connection
-
-    def _counted(self, parts: Sequence[Exchanged], began: float, before: ReducerStats) -> StepStats:
-        """Return the counts of a step from those of its buckets; the network's are of the whole step."""
-        nothing = ReducerStats()
-        total = StepStats()
-        for number, (done, bucket) in enumerate(zip(parts, self._push.buckets, strict=True)):
-            last = number == len(parts) - 1
-            total = total.plus(
-                StepStats.of(
-                    done,
-                    before if last else nothing,
-                    self.connection.stats if last else nothing,
-                    step=self._push.exchange.step,
-                    elements=sum(piece.length for piece in bucket),
-                    seconds=time.perf_counter() - began if last else 0.0,
-                )
-            )
-        return total
+        return self._together().connection
 
     def close(self) -> None:
         """End the job: the servers end, too. To be called by all workers; can be called twice."""
+        self._close(farewell=True)
+
+    def _close(self, *, farewell: bool) -> None:
         if self._closed:
             return
         self._closed = True
-        if self._session is not None:
-            self._session.close()
-            return
-        if self._team.connection.broken is None:
-            self._team.announce(Command(Kind.END) if self.rank == 0 else None)
-        self._team.close()
+        if self._overlap is not None:
+            self._overlap.close()
+        self._session.close(farewell=farewell)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_exception: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self._closed = True
-            if self._session is not None:
-                self._session.close(farewell=False)
-            else:
-                self._team.close()
+        self._close(farewell=kind is None)
 
     def finish(self) -> None:
         """Bring the model to the servers', after the last push of every worker. All workers call it.
 
-        After a synchronous step it is there already.
+        After a synchronous step it is there already, but for what a ``pull_filter`` holds back.
         """
-        if self._session is not None:
+        if isinstance(self._session, AsynchronousSession):
             self._session.finish()
-            self._write_back()
+        else:
+            self._session.flush()
+        self._write()
+
+    def _step_together(self, session: SynchronousSession) -> None:
+        gradients = {name: _gradient(parameter) for name, (parameter, _) in self._parameters.items()}
+        if self._overlap is None or not self._overlap.end():
+            session.begin_step(spec_of(self.optimizer), careful=not all_finite(gradients))
+        try:
+            session.end_step(gradients)
+        finally:
+            self._write()
 
     def _step_alone(self, session: AsynchronousSession) -> None:
         parameters = [parameter for parameter, _ in self._parameters.values()]
@@ -336,16 +291,8 @@ class ParameterServer:
             torch.nn.utils.clip_grad_norm_(parameters, limit)
         gradient = torch.cat([_gradient(parameter).reshape(-1).float() for parameter in parameters])
         now = spec_of(self.optimizer)
-        rate = max(float(group["lr"]) for group in now.groups)
-        session.step(gradient, rate, json.dumps(now.groups))
+        session.step(gradient, now.rate, json.dumps(now.groups))
         self._write()
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]
-
-    def _begin(self) -> None:
-        """Give worker 0's parameters to all workers and servers."""
-        self.master.copy_(self._copied())
-        begin(self._team, self.master)
-        self._write_back()
 
     @torch.no_grad()
     def _copied(self) -> torch.Tensor:
@@ -354,9 +301,6 @@ class ParameterServer:
         return torch.cat(flat)
 
     @torch.no_grad()
-    def _write_back(self) -> None:
-        self._write()
-
     def _write(self) -> None:
         """Overwrite the parameters by the model that the servers have."""
         start = 0
@@ -364,20 +308,6 @@ class ParameterServer:
             values = self.master[start : start + parameter.numel()]
             parameter.copy_(values.view(parameter.shape))
             start += parameter.numel()
-
-    def _step_command(self) -> Command:
-        now = spec_of(self.optimizer)
-        if now == self._said:
-            return Command(Kind.STEP)
-        self._said = now
-        return Command(Kind.STEP, {"groups": list(now.groups)})
-
-
-def begin(team: Team, model: torch.Tensor) -> None:
-    """Overwrite the flat model by worker 0's, on every member."""
-    team.run(
-        "weir.parameter_server.begin", (model.numel(),), lambda: broadcast(team.connection, model, root=0)
-    )
 
 
 def place_of(rank: int | None, workers: int | None) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,14 @@ from torch import Tensor, nn
 
 import weir.torch
 from tests.host_agent.torch.teams import Job
-from tests.host_agent.torch.test_parameter_server import OPTIMIZERS, backward, batch, flat, make_model
+from tests.host_agent.torch.test_parameter_server import (
+    OPTIMIZERS,
+    backward,
+    batch,
+    flat,
+    make_model,
+    wait_for,
+)
 
 WORKERS, SERVERS = 2, 2
 KILLS = int(os.environ.get("WEIR_KILLS", "3"))
@@ -45,6 +53,7 @@ def train(
         step = 0
         while step < steps or not over.exists():
             step += 1
+            (over.parent / f"{rank}").write_text(str(step))
             optimizer.zero_grad()
             backward(model, [batch(step, rank)])
             seen = [(line.worker.made or 0) - line.worker.floor for line in server.session._lines]
@@ -62,13 +71,18 @@ def outcomes(
     *,
     name: str = "momentum",
     pause_s: float = 0.0,
-    meanwhile: Callable[[Job], None] = lambda job: None,
+    meanwhile: Callable[[Job, Callable[[int], int]], None] = lambda job, step_of: None,
 ) -> tuple[list[Tensor], list[float], list[int]]:
     with (
         tempfile.TemporaryDirectory() as folder,
         Job(WORKERS, SERVERS, train, steps, pause_s, name, options, over := Path(folder) / "over") as job,
     ):
-        meanwhile(job)
+
+        def step_of(rank: int) -> int:
+            file = over.parent / f"{rank}"
+            return int(file.read_text() or 0) if file.exists() else 0
+
+        meanwhile(job, step_of)
         over.touch()
         found = job.results()[:WORKERS]
     models, losses, staleness = zip(*found, strict=True)
@@ -90,7 +104,7 @@ def test_training_converges_and_ends_alike(consistency: str, name: str) -> None:
 def test_servers_that_are_killed_come_back(consistency: str) -> None:
     moments = random.Random(int(os.environ.get("WEIR_SEED", "1")))
 
-    def kill(job: Job) -> None:
+    def kill(job: Job, _step_of: object) -> None:
         """A server that had forgotten a push would be told so by the worker that knows of it, or stop it."""
         for number in range(KILLS):
             time.sleep(moments.uniform(0.3, 1.5))
@@ -105,18 +119,48 @@ def test_servers_that_are_killed_come_back(consistency: str) -> None:
 
 
 @pytest.mark.parametrize("consistency", ["async", "ssp:3"])
-def test_a_worker_that_is_stopped_goes_on(consistency: str) -> None:
-    def stop(job: Job) -> None:
-        time.sleep(1.0)
+def test_a_worker_that_is_stopped_is_waited_for_as_far_as_the_bound_says(consistency: str) -> None:
+    def stop(job: Job, step_of: Callable[[int], int]) -> None:
+        wait_for(lambda: min(step_of(0), step_of(1)) > 5)
         process = job.processes[1].pid
         os.kill(process, signal.SIGSTOP)
-        time.sleep(3.0)
+        wait_for(lambda: step_of(0) >= step_of(1) + (8 if consistency == "async" else 3))
+        time.sleep(2.0)
         os.kill(process, signal.SIGCONT)
 
     models, _, staleness = outcomes(100, {"consistency": consistency}, pause_s=0.02, meanwhile=stop)
     assert torch.equal(models[0], models[1])
     if consistency == "ssp:3":
-        assert max(staleness) <= 3
+        assert max(staleness) == 3, "reached, and not exceeded"
+    else:
+        assert max(staleness) > 3
+
+
+def train_until_alone(rank: int, running: str) -> str:
+    model = make_model()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    server = weir.torch.ParameterServer(
+        model, optimizer, consistency="async", timeout=timedelta(seconds=5 if rank else 6)
+    )
+    try:
+        for step in range(10**6):
+            optimizer.zero_grad()
+            backward(model, [batch(step, rank)])
+            server.step()
+            Path(running, f"{rank}").touch()
+    except weir.torch.GroupBrokenError as error:
+        server._close(farewell=False)
+        return str(error)
+    return "went on"
+
+
+def test_a_server_that_does_not_come_back_is_named(tmp_path: Path) -> None:
+    with Job(2, 1, train_until_alone, str(tmp_path)) as job:
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
+        job.processes[2].kill()
+        for rank, said in enumerate(job.outcomes([0, 1])):
+            assert f"worker {rank}: parameter server 0, at " in said
+            assert "start it again with its state" in said
 
 
 def leave_early(rank: int) -> str:

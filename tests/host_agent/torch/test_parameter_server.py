@@ -103,6 +103,104 @@ def test_training_is_local_training_on_all_batches(cluster: weir.LocalCluster, n
     torch.testing.assert_close(workers[0], expected, rtol=1e-4, atol=1e-4 if "adam" in name else 1e-6)
 
 
+def train_overlapped(rank: int, overlap: bool) -> tuple[list[int], Tensor, list[str]]:
+    """Return which buckets went early, the parameters, and what was refused."""
+    model = make_model()
+    optimizer = OPTIMIZERS["momentum"](model.parameters())
+    early, refused = [], []
+    with weir.torch.ParameterServer(
+        model, optimizer, servers=SERVERS, bucket_bytes=4096, overlap=overlap
+    ) as server:
+        for step in range(4):
+            optimizer.zero_grad()
+            with server.no_sync():
+                backward(model, [batch(2 * step, rank)])
+            backward(model, [batch(2 * step + 1, rank)])
+            server.step()
+            early.append(server.early)
+        trained = flat(model)
+        if overlap:
+            optimizer.zero_grad()
+            backward(model, [batch(0, rank)])
+            try:
+                backward(model, [batch(1, rank)])
+            except RuntimeError as error:
+                refused.append(str(error))
+            model[0].bias.grad.mul_(2)
+            try:
+                server.step()
+            except RuntimeError as error:
+                refused.append(str(error))
+            server.connection.close()
+    return early, trained, refused
+
+
+def test_pushes_go_while_backward_runs_and_change_nothing(cluster: weir.LocalCluster) -> None:
+    found = {}
+    for overlap in (False, True):
+        with Job(WORKERS, SERVERS, train_overlapped, overlap, environment=cluster.environment) as job:
+            found[overlap] = job.outcomes(range(WORKERS))
+    for (early, model, refused), (none, expected, _) in zip(found[True], found[False], strict=True):
+        assert torch.equal(model, expected)
+        assert min(early) > 1
+        assert none == [0, 0, 0, 0]
+        assert "no_sync()" in refused[0]
+        assert "changed after backward" in refused[1]
+
+
+ROWS, COLUMNS, THRESHOLD = 40, 300, 0.01
+
+
+def train_filtered(rank: int, options: dict[str, Any]) -> tuple[Tensor, Tensor, float]:
+    """Return the parameters before and after ``finish``, and the share that the last step pushed.
+
+    Gradients do not depend on the model.
+    """
+    torch.manual_seed(1)
+    model = nn.Linear(COLUMNS, ROWS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with weir.torch.ParameterServer(model, optimizer, servers=SERVERS, **options) as server:
+        for step in range(6):
+            generator = torch.Generator().manual_seed(100 * step + rank)
+            for parameter in model.parameters():
+                parameter.grad = torch.randn(parameter.shape, generator=generator) ** 3 / 50
+            server.step()
+        before = flat(model)
+        server.finish()
+        assert server.last_step is not None
+        return before, flat(model), server.last_step.sent_elements / server.last_step.elements
+
+
+def test_what_filters_hold_back_is_late_and_bounded(cluster: weir.LocalCluster) -> None:
+    found: dict[str, Any] = {}
+    for name, options in (
+        ("none", {}),
+        ("pull", {"pull_filter": str(THRESHOLD)}),
+        ("push", {"push_filter": f"{THRESHOLD}:constant"}),
+    ):
+        with Job(WORKERS, SERVERS, train_filtered, options, environment=cluster.environment) as job:
+            *workers, _, _ = job.results()
+        found[name] = workers[0]
+        for other in workers[1:]:
+            assert torch.equal(workers[0][0], other[0])
+            assert torch.equal(workers[0][1], other[1])
+    plain, _, everything = found["none"]
+    behind, finished, _ = found["pull"]
+    lag = (behind - plain).abs()
+    assert 0.5 * THRESHOLD < lag.max() <= THRESHOLD
+    assert torch.equal(finished, plain), "bit for bit, when nothing waits any more"
+    pushed, _, share = found["push"]
+    assert 0.2 * THRESHOLD < (pushed - plain).abs().max() < 1.01 * THRESHOLD
+    assert share < 0.2 < everything
+
+
+def test_a_filter_and_a_method_that_both_choose_are_refused() -> None:
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ValueError, match="take method dense"):
+        weir.torch.ParameterServer(model, optimizer, sparsifier="topk", push_filter="0.1", rank=0, workers=1)
+
+
 def train_sparsely(rank: int, name: str, bits: LaneBits) -> tuple[float, Tensor]:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
@@ -118,7 +216,7 @@ def train_sparsely(rank: int, name: str, bits: LaneBits) -> tuple[float, Tensor]
 
 
 @pytest.mark.parametrize(
-    ("name", "bits"), [("dfs", 32), ("topk-block", 16), ("omnireduce", 32), ("exdyna", 32)]
+    ("name", "bits"), [("dfs", 16), ("topk-block", 8), ("omnireduce", 16), ("exdyna", 32)]
 )
 def test_methods_push_less_and_train(cluster: weir.LocalCluster, name: str, bits: LaneBits) -> None:
     inputs, targets = batch(1000, 0)

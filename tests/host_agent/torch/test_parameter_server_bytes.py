@@ -22,12 +22,12 @@ ASIDE = BLOCKS * HEADERS
 """Bytes of the headers that advance the slots of a member who sends or gets no lanes."""
 
 
-def train(rank: int, steps: int) -> tuple[int, int]:
+def train(rank: int, steps: int, servers: int) -> tuple[int, int]:
     """Return the bytes that a worker has sent to the switch and got from it."""
     torch.manual_seed(1)
     model = torch.nn.Linear(COLUMNS, ROWS, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    with weir.torch.ParameterServer(model, optimizer) as server:
+    with weir.torch.ParameterServer(model, optimizer, servers=servers) as server:
         for step in range(steps):
             generator = torch.Generator().manual_seed(100 * step + rank)
             model.weight.grad = torch.randn(ROWS, COLUMNS, generator=generator)
@@ -35,22 +35,28 @@ def train(rank: int, steps: int) -> tuple[int, int]:
         return server.connection.stats.bytes_up, server.connection.stats.bytes_down
 
 
-@pytest.mark.parametrize(("workers", "shape"), [(2, "single"), (4, "single"), (5, "leaf-spine-2x1")])
-def test_one_gradient_in_and_one_copy_of_the_changes_out(workers: int, shape: str) -> None:
+@pytest.mark.parametrize(
+    ("workers", "servers", "shape"), [(2, 1, "single"), (4, 2, "single"), (5, 1, "leaf-spine-2x1")]
+)
+def test_one_gradient_in_and_one_copy_of_the_changes_out(workers: int, servers: int, shape: str) -> None:
     network = NetworkSpec(shape=parse_shape(shape))
     counted = []
-    with weir.local_cluster(workers=workers + 1, network=network) as cluster:
+    with weir.local_cluster(workers=workers + servers, network=network) as cluster:
         for steps in (1, 1 + STEPS):
-            with Job(workers, 1, train, steps, environment=cluster.environment) as job:
+            with Job(workers, servers, train, steps, servers, environment=cluster.environment) as job:
                 counted.append(job.results())
     per_step = [
         ((up - up_before) / STEPS, (down - down_before) / STEPS)
         for (up_before, down_before), (up, down) in zip(*counted, strict=True)
     ]
-    sent, got = per_step.pop()
-    assert got == pytest.approx(GRADIENT + ASIDE, rel=0.05), "not one from every worker"
-    assert sent == pytest.approx(MODEL + ASIDE, rel=0.05), "not one to every worker"
-    for up, down in per_step:
+    share, others = 1 / servers, 1 - 1 / servers
+    for sent, got in per_step[workers:]:
+        expected = share * GRADIENT + others * MODEL + ASIDE  # the other servers' changes come here, too
+        assert got == pytest.approx(expected, rel=0.05), "not one from every worker"
+        assert sent == pytest.approx(share * MODEL + (1 + others) * ASIDE, rel=0.05), (
+            "not one to every worker"
+        )
+    for up, down in per_step[:workers]:
         assert up == pytest.approx(GRADIENT + ASIDE, rel=0.05)
         assert down == pytest.approx(MODEL + ASIDE, rel=0.05)
 
