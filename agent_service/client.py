@@ -87,6 +87,7 @@ class Membership:
         switch_port: the switch port this worker is on.
         lease_s: silence that costs the membership.
         fill: send requested blocks even when they are zero, because the switch cannot lengthen packets.
+        narrow: send packets of one column with one group of lanes, because the switch takes no others.
         paths: of each rank, as audiences name it: the numbers on its way to the root of the job's tree, 5
             bits for each tier, its own at its leaf lowest.
     """
@@ -105,6 +106,7 @@ class Membership:
     lease_s: float
     fill: bool
     paths: tuple[int, ...]
+    narrow: bool = False
 
     @property
     def number(self) -> int:
@@ -383,4 +385,5 @@ def _membership(job: str, rank: int, reply: Any) -> Membership:
         lease_s=reply.lease_s,
         fill=reply.fill,
         paths=tuple(reply.paths),
+        narrow=reply.narrow,
     )

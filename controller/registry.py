@@ -337,11 +337,12 @@ class JobRegistry:
         del self._gathering[job.name]
         switches = self._switches(job)
         pools = [self.pools[name] for name in switches]
+        aligned = any(self._topology.switch(name).narrow for name in switches)
         try:
             if job.slots_wanted:
-                job.slots = take(pools, job.slots_wanted)
+                job.slots = take(pools, job.slots_wanted, aligned=aligned)
             else:
-                job.slots = take_share(pools, MOST_SLOTS, LEAST_SLOTS)
+                job.slots = take_share(pools, MOST_SLOTS, LEAST_SLOTS, aligned=aligned)
         except SlotExhaustedError as error:
             holders = ", ".join(
                 f"{j.name!r} {j.slots}" for j in self._jobs.values() if set(j.switches) & set(switches)

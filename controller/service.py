@@ -255,6 +255,7 @@ class AgentService:
             shm_dir=spec.host.shm or "",
             paths=paths(self._topology, job),
             fill=any(self._topology.switch(name).fills for name in job.switches),
+            narrow=any(self._topology.switch(name).narrow for name in job.switches),
             switch_port=spec.host.port,
             switch_name=switch.name,
             wire_version=VERSION,

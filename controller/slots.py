@@ -71,27 +71,34 @@ class SlotPool:
         self._taken.remove(piece)
 
 
-def take(pools: Sequence[SlotPool], count: int) -> SlotRange:
+def take(pools: Sequence[SlotPool], count: int, *, aligned: bool = False) -> SlotRange:
     """Take the lowest range of ``count`` slots that is free in all ``pools``, and return it.
+
+    ``aligned``: of the next power of two, at a multiple of it.
 
     Raises:
         SlotExhaustedError: there is none; nothing was taken.
     """
     common = _common(pools)
+    step = 1
+    if aligned:
+        count = step = 1 << (count - 1).bit_length()
     for piece in common:
-        if piece.count >= count:
-            taken = SlotRange(piece.base, count)
+        base = -(-piece.base // step) * step
+        if piece.end - base >= count:
+            taken = SlotRange(base, count)
             for pool in pools:
                 pool.claim(taken)
             return taken
     raise SlotExhaustedError(count, min(pool.total for pool in pools), common)
 
 
-def take_share(pools: Sequence[SlotPool], most: int, least: int) -> SlotRange:
+def take_share(pools: Sequence[SlotPool], most: int, least: int, *, aligned: bool = False) -> SlotRange:
     """Take a range for a job that does not say how many slots it wants, and leave some for the next one.
 
     A quarter of what is free, as a power of two times ``least``, but at most ``most`` and at least
-    ``least``. Raises SlotExhaustedError when not even that many in a row are free.
+    ``least``. ``aligned``: as ``take`` has it. Raises SlotExhaustedError when not even that many in a row are
+    free.
     """
     common = _common(pools)
     count = least
@@ -99,7 +106,7 @@ def take_share(pools: Sequence[SlotPool], most: int, least: int) -> SlotRange:
         count *= 2
     while count > least and not any(piece.count >= count for piece in common):
         count //= 2
-    return take(pools, count)
+    return take(pools, count, aligned=aligned)
 
 
 def _common(pools: Sequence[SlotPool]) -> tuple[SlotRange, ...]:

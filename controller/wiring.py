@@ -12,8 +12,8 @@ from weir.controller.addresses import Ip, Mac, ServiceAddress, Subnet
 from weir.controller.qos import Port, Qos
 from weir.wire.definition import SLOT_LANES
 
-Target = Literal["soft", "bmv2"]
-HEADROOM: dict[Target, int] = {"soft": 0xFFFF, "bmv2": 512}
+Target = Literal["soft", "bmv2", "tofino"]
+HEADROOM: dict[Target, int] = {"soft": 0xFFFF, "bmv2": 512, "tofino": 0xFFFF}
 LANE_BYTES = 4
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
@@ -48,9 +48,10 @@ class Switch(_Model):
     """One switch and how to program it.
 
     ``target``: "soft" for the soft switch; "bmv2", the careful default, for BMv2, which can add no more than
-    512 bytes to a packet: its workers send zero blocks that others have. ``subnet``: the rack behind a leaf,
-    as other racks route to it; the /24 around the aggregation address unless given. ``thrift``: BMv2's own
-    management address, for queue rates and depths.
+    512 bytes to a packet: its workers send zero blocks that others have; "tofino" for one that takes packets
+    of one column with one group of lanes, and gives a job 2^n slots at a multiple of that.
+    ``subnet``: the rack behind a leaf, as other racks route to it; the /24 around the aggregation address
+    unless given. ``thrift``: BMv2's own management address, for queue rates and depths.
     """
 
     name: Name
@@ -79,6 +80,11 @@ class Switch(_Model):
         packet.
         """
         return self.headroom < SLOT_LANES * LANE_BYTES
+
+    @property
+    def narrow(self) -> bool:
+        """Return whether packets may have one column only, with one group of lanes."""
+        return self.target == "tofino"
 
 
 class Host(_Model):

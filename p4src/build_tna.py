@@ -2,7 +2,7 @@
 """Compile and assemble the program for Tofino, and report what it takes of the chip.
 
 ``python p4src/build_tna.py`` runs p4lang's open compiler, ``p4c-barefoot`` and ``bfas``, and writes
-``build/weir_tna.resources.json``: per stage what is used, containers, parser states, and the SHA-256 of every
+``tna/resources.json``: per stage what is used, containers, parser states, and the SHA-256 of every
 source. The report is checked in, so that it can be read without the compiler; neither configuration nor
 binary is. With ``--check`` it compiles nothing: it exits 1 and names the sources that the report is not of.
 """
@@ -22,7 +22,7 @@ from weir.p4src.manifest import differences, hashes
 
 P4SRC: Final = Path(__file__).resolve().parent
 PROGRAM: Final = "weir_tna"
-REPORT: Final = P4SRC / "build" / f"{PROGRAM}.resources.json"
+REPORT: Final = P4SRC / "tna" / "resources.json"
 COMPILER: Final = "p4c-barefoot"
 ASSEMBLER: Final = "bfas"
 STAGES: Final = 12
@@ -73,7 +73,7 @@ def build(p4src: Path = P4SRC) -> dict[str, Any]:
 
 def stale(p4src: Path = P4SRC) -> list[str]:
     """Return which sources have changed since the report, one line each."""
-    report = p4src / "build" / REPORT.name
+    report = p4src / "tna" / REPORT.name
     try:
         recorded = dict(json.loads(report.read_text())["sources"])
     except (OSError, ValueError, KeyError, TypeError) as error:

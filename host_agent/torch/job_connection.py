@@ -81,6 +81,7 @@ class JobConnection(Connection):
             slots=membership.slot_count,
             path=membership.paths[membership.rank],
             fill=membership.fill,
+            narrow=membership.narrow,
         )
         self._paths = np.array(membership.paths, np.uint16)
         self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())

@@ -75,6 +75,13 @@ class Returned:
     blocks: npt.NDArray[np.uint32]
     lanes: npt.NDArray[np.uint32]
 
+    def joined(self, parts: int) -> "Returned":
+        """Return the same in blocks that are ``parts`` of these long; zero where none of these is."""
+        blocks, rows = np.unique(self.blocks // parts, return_inverse=True)
+        lanes = np.zeros((blocks.size, parts, self.lanes.shape[1]), np.uint32)
+        lanes[rows, self.blocks % parts] = self.lanes
+        return Returned(blocks, lanes.reshape(blocks.size, -1))
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReduceReport(TransportCounters):

@@ -10,7 +10,7 @@ Example::
     reducer.reduce(lanes, Op.ADD, 256, service)
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -66,6 +66,14 @@ class ServiceClass:
         for name, array in (("magnitudes", self.magnitudes), ("accounts", self.accounts)):
             if array is not None and array.shape[-1] != blocks:
                 raise ValueError(f"{array.shape[-1]} {name} for {blocks} blocks: there must be one for each")
+
+    def divided(self, parts: int, count: int) -> "ServiceClass":
+        """Return the same for a vector whose blocks are cut into ``parts`` each, ``count`` in all."""
+
+        def cut(array: npt.NDArray[Any] | None) -> Any:
+            return None if array is None else np.ascontiguousarray(np.repeat(array, parts, -1)[..., :count])
+
+        return replace(self, magnitudes=cut(self.magnitudes), accounts=cut(self.accounts))
 
     def native(self) -> engine.ServiceClass:
         """Return the C side's view of it; valid while this lives."""

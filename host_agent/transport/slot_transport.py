@@ -25,7 +25,7 @@ from weir.host_agent.transport import engine
 from weir.host_agent.transport.datagram import Datagram
 from weir.host_agent.transport.report import Account, ReduceReport, Returned, Verdict
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
-from weir.wire.definition import MAX_BLOCK_LOG2, MAX_CHILDREN, MAX_WORKERS, MIN_BLOCK_LOG2, Op
+from weir.wire.definition import GROUP_LANES, MAX_BLOCK_LOG2, MAX_CHILDREN, MAX_WORKERS, MIN_BLOCK_LOG2, Op
 
 Lanes = npt.NDArray[np.uint32] | npt.NDArray[np.int32]
 Audiences = npt.NDArray[np.uint16]
@@ -52,6 +52,8 @@ class TransportConfig:
     fill: send every requested block, also when it is zero here. Then a result is never longer than the
     packet that completed its round, which BMv2 needs; the same on all workers.
     congestion: narrow the window of open slots when results tell of congestion; may differ between workers.
+    narrow: packets of one column and one group of lanes, as a switch with few registers takes them; blocks
+    are cut into such groups; the same on all workers.
     """
 
     job: int
@@ -67,6 +69,7 @@ class TransportConfig:
     fill: bool = False
     path: int | None = None
     congestion: bool = True
+    narrow: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MAX_WORKERS:
@@ -107,6 +110,7 @@ class SlotTransport:
             config.first_round,
             config.fill,
             config.congestion,
+            config.narrow,
             *(
                 round(seconds * 1e9)
                 for seconds in (
@@ -128,6 +132,7 @@ class SlotTransport:
         self._service = LOSSLESS  # kept alive while the engine reads it
         self._audiences: Audiences | None = None  # so, too
         self._op, self._block = Op.ADD, BLOCKS[-1]
+        self._groups = 1  # into which each block is cut
         self.waiting_since: float | None = None
         """When a reduce made progress last, by ``time.monotonic``, while a link waits for more; set there."""
 
@@ -174,6 +179,13 @@ class SlotTransport:
                 raise ValueError(
                     "loss budgets are for results that all workers want: pass none with audiences"
                 )
+        self._block, self._groups = block, 1
+        if self.config.narrow:
+            self._groups, block = block // GROUP_LANES, GROUP_LANES
+            groups = -(-lanes.size // GROUP_LANES)
+            service = service.divided(self._groups, groups)
+            if audiences is not None:
+                audiences = np.repeat(audiences, self._groups)[:groups]
         error = self._lib.weir_transport_begin(
             self.handle,
             Op(op),
@@ -190,7 +202,7 @@ class SlotTransport:
             raise ValueError(f"{lanes.size} lanes are more than 2^32 - 2 blocks of {block}")
         if error:
             raise OSError(error, f"cannot begin to reduce {lanes.size} lanes: {os.strerror(error)}")
-        self._lanes, self._op, self._block, self._service = lanes, Op(op), block, service
+        self._lanes, self._op, self._service = lanes, Op(op), service
         self._audiences = audiences
 
     def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> Verdict:
@@ -270,10 +282,11 @@ class SlotTransport:
         n = self._lib.weir_transport_returned(self.handle, ctypes.byref(blocks), ctypes.byref(lanes))
         if not n:
             return Returned(np.empty(0, np.uint32), np.empty((0, self._block), np.uint32))
-        return Returned(
-            np.ctypeslib.as_array(blocks, (n,)).copy(),
-            np.ctypeslib.as_array(lanes, (n, self._block)).copy(),
+        width = self._block // self._groups
+        found = Returned(
+            np.ctypeslib.as_array(blocks, (n,)).copy(), np.ctypeslib.as_array(lanes, (n, width)).copy()
         )
+        return found if self._groups == 1 else found.joined(self._groups)
 
     def _missing(self) -> npt.NDArray[np.uint64]:
         accounts = ctypes.POINTER(engine.LossAccount)()

@@ -83,6 +83,7 @@ class Racks:
             slots=member.slot_count,
             path=member.paths[member.rank],
             fill=member.fill,
+            narrow=member.narrow,
         )
         with Reducer(ShmLink(member.shm_dir, member.switch_port, addresses), config) as reducer:
             yield reducer

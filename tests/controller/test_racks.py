@@ -40,14 +40,16 @@ def racks(tmp_path: Path) -> Iterator[Racks]:
 class Workers:
     """The members of one job, each with its reducer."""
 
-    def __init__(self, racks: Racks, address: str, hosts: tuple[str, ...], stack: ExitStack) -> None:
+    def __init__(
+        self, racks: Racks, address: str, hosts: tuple[str, ...], stack: ExitStack, slots: int = 64
+    ) -> None:
         self._pool = stack.enter_context(ThreadPoolExecutor(len(hosts)))
         self.agents = [stack.enter_context(AgentClient(address)) for _ in hosts]
 
         def join(rank: int) -> Membership:
             size = len(hosts)
             return self.agents[rank].join(
-                job="-".join(hosts), size=size, rank=rank, host=hosts[rank], slots=64
+                job="-".join(hosts), size=size, rank=rank, host=hosts[rank], slots=slots
             )
 
         self.members = list(self._pool.map(join, range(len(hosts))))
@@ -100,6 +102,29 @@ def test_workers_of_two_racks_sum_exactly_over_both_spines(racks: Racks) -> None
         for name in ("spine1", "spine2"):
             assert [port.host for port in by_name[name].ports] == ["leaf1", "leaf2"]
             assert all(port.up.packets and port.down.packets for port in by_name[name].ports)
+
+
+def test_one_narrow_switch_makes_the_packets_of_its_jobs_narrow_and_their_slots_aligned(
+    racks: Racks,
+) -> None:
+    """A spine that says it is a Tofino: 32 lanes in a packet, 2^n slots; a job of another rack is as ever."""
+    switches = tuple(
+        switch.model_copy(update={"target": "tofino"}) if switch.name == "spine2" else switch
+        for switch in racks.topology.switches
+    )
+    topology = racks.topology.model_copy(update={"switches": switches})
+    with running(topology, FAST) as controller, ExitStack() as stack:
+        home = Workers(racks, controller.address, ("h2",), stack, slots=24)
+        wide = Workers(racks, controller.address, ("h1", "h3", "h4"), stack, slots=40)
+        for workers in (home, wide):
+            workers.reduce(1)
+        status = wide.agents[0].status()
+        slots = {job.size: (job.slot_base, job.slot_count) for job in status.jobs}
+        assert slots == {1: (0, 24), 3: (64, 64)}
+        assert [workers.members[0].narrow for workers in (home, wide)] == [False, True]
+        sent = {job.size: job.members[0].up for job in status.jobs}
+        assert sent[3].bytes / sent[3].packets < 14 + 20 + 8 + 28 + 8 + 128 + 1
+        assert sent[1].bytes / sent[1].packets > 400
 
 
 def test_packets_for_another_rack_are_spread_evenly_and_counted(racks: Racks) -> None:

@@ -48,6 +48,16 @@ def test_a_job_that_does_not_say_gets_a_share_of_what_is_left() -> None:
         take_share([pool], 256, 16)
 
 
+def test_slots_that_must_be_a_power_of_two_lie_at_a_multiple_of_it() -> None:
+    pool = SlotPool(100)
+    take([pool], 10)
+    assert take([pool], 20, aligned=True) == SlotRange(32, 32)
+    assert take([pool], 1, aligned=True) == SlotRange(10, 1)
+    assert take_share([pool], 256, 16, aligned=True) == SlotRange(16, 16)
+    with pytest.raises(SlotExhaustedError, match="64 consecutive slots are wanted"):
+        take([pool], 33, aligned=True)
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 64)), max_size=60))
 def test_ranges_never_overlap_and_nothing_is_lost(steps: list[tuple[bool, int]]) -> None:
     pool = SlotPool(256)

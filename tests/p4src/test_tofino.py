@@ -19,7 +19,7 @@ def test_the_report_is_of_these_sources(tmp_path: Path) -> None:
         source.write("// changed\n")
     (copy / "tna" / "extra.p4").write_text("// new\n")
     assert stale(copy) == ["source tna/cells.p4 has changed", "source tna/extra.p4 is new"]
-    (copy / "build" / REPORT.name).unlink()
+    (copy / "tna" / REPORT.name).unlink()
     (problem,) = stale(copy)
     assert "cannot be read" in problem
 

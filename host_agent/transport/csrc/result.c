@@ -78,7 +78,7 @@ static enum weir_verdict check_header(const weir_transport *t, const weir_result
     if (h->type == WEIR_TYPE_RESULT && (h->flags & WEIR_FLAG_DISAGREE || h->check != t->check))
         return WEIR_DISAGREE;
     if (h->op != t->op) return WEIR_BAD_OP;
-    if (h->block_log2 != t->block_log2) return WEIR_BAD_BLOCK_SIZE;
+    if (h->block_log2 != t->wire_log2) return WEIR_BAD_BLOCK_SIZE;
     if (h->type == WEIR_TYPE_REPEAT && h->groups) return WEIR_BAD_GROUPS;
     return WEIR_ACCEPTED;
 }

@@ -185,7 +185,7 @@ static uint32_t write_contribution(const weir_transport *t, uint32_t s, treatmen
     const slot_state *slot = &t->slots[s];
     out[WEIR_WEIR_VERSION_OFFSET] = WEIR_VERSION << WEIR_WEIR_VERSION_SHIFT | WEIR_TYPE_CONTRIBUTION;
     out[WEIR_WEIR_FLAGS_OFFSET] = how.flags;
-    out[WEIR_WEIR_OP_OFFSET] = (uint8_t)(t->op << WEIR_WEIR_OP_SHIFT | t->block_log2);
+    out[WEIR_WEIR_OP_OFFSET] = (uint8_t)(t->op << WEIR_WEIR_OP_SHIFT | t->wire_log2);
     out[WEIR_WEIR_GROUPS_OFFSET] = how.groups;
     weir_put32(out + WEIR_WEIR_JOB_OFFSET, t->config.job);
     out[WEIR_WEIR_WORKER_OFFSET] = (uint8_t)t->config.worker;

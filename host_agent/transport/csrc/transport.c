@@ -151,7 +151,8 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     static const weir_service_class lossless;
     if (t->active) return EBUSY;
     if (op < WEIR_OP_ADD || op > WEIR_OP_OR || block_log2 < WEIR_MIN_BLOCK_LOG2 ||
-        block_log2 > WEIR_MAX_BLOCK_LOG2 || (!lanes && count))
+        block_log2 > WEIR_MAX_BLOCK_LOG2 || (!lanes && count) ||
+        (t->config.narrow && block_log2 != WEIR_MIN_BLOCK_LOG2))
         return EINVAL;
     uint64_t block = 1u << block_log2, blocks = count / block + (count % block != 0);
     if (blocks >= WEIR_NO_BLOCK) return EFBIG;
@@ -165,7 +166,8 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     t->op = op;
     t->block_log2 = block_log2;
     t->block = (uint32_t)block;
-    t->columns = WEIR_SLOT_LANES >> block_log2;
+    t->wire_log2 = t->config.narrow ? WEIR_MAX_BLOCK_LOG2 : block_log2;
+    t->columns = WEIR_SLOT_LANES >> t->wire_log2;
     t->column_groups = t->block / WEIR_GROUP_LANES;
     t->lanes = lanes;
     t->count = count;

@@ -58,6 +58,7 @@ typedef struct {
     uint32_t first_round;     /* 1, unless a test wants to see the counter wrap */
     uint32_t fill;       /* send requested blocks even when zero: for switches that cannot grow a packet */
     uint32_t congestion; /* let marked results narrow the window */
+    uint32_t narrow;     /* packets have one column, of the first group of lanes of a block */
     int64_t initial_rto_ns, min_rto_ns, max_rto_ns;
     int64_t min_probe_ns;  /* lower bound of the timeout after which we ask */
     int64_t reordering_ns; /* packets sent less than this apart may overtake each other */
