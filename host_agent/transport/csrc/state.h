@@ -78,10 +78,10 @@ struct weir_transport {
     /* the reduce in progress */
     uint32_t op, block_log2, block, columns, column_groups;
     uint32_t wire_log2; /* of the block, as packets have it */
-    uint32_t check;   /* its fingerprint */
-    int disagreement; /* a result of another one came */
-    uint32_t used;    /* slots in use */
-    uint32_t active;  /* slots not finished */
+    uint32_t check;     /* its fingerprint */
+    int disagreement;   /* a result of another one came */
+    uint32_t used;      /* slots in use */
+    uint32_t active;    /* slots not finished */
     uint32_t *lanes;
     uint64_t count, blocks, streams;
     const uint16_t *audiences;
