@@ -29,6 +29,8 @@ because then scaling itself is exact and every worker computes the same bits.
 All replicas decode the same integers with the same exponents by the same IEEE 754 operations: bit-identical.
 """
 
+from typing import Final
+
 import numpy as np
 import numpy.typing as npt
 
@@ -41,6 +43,8 @@ Exponents = npt.NDArray[np.uint32]
 Rows = npt.NDArray[np.uint32]
 
 NOT_FINITE = 255
+LOOKED_AT: Final = 1024
+"""Our choice: what all of a long vector would say, at a cost that does not count."""
 
 
 def block_count(count: int, scale_block: int) -> int:
@@ -166,7 +170,7 @@ def coarse_block(
     """Return the first block that a sum of lanes is too coarse for; None when there is none.
 
     That is: of its values that are not zero here, an eighth or more and their sums are below 64 n quanta,
-    where the error can be 1/128 of them.
+    where the error can be 1/128 of them. Of many blocks some are looked at, LOOKED_AT to twice as many.
 
     Args:
         x: this worker's values.
@@ -183,6 +187,7 @@ def coarse_block(
         scale_block,
         None if rows is None else rows_address(rows, x.size, scale_block),
         blocks,
+        max(1, blocks // LOOKED_AT),
         sized(exps, "exps", blocks, np.uint32),
         workers,
         headroom(workers),

@@ -151,7 +151,7 @@ SIGNATURES: Final[native.Signatures] = {
     ),
     "weir_coarse_block": (
         c_uint64,
-        (pointer, pointer, c_uint64, c_uint32, pointer, c_uint64, pointer, c_uint32, c_uint32),
+        (pointer, pointer, c_uint64, c_uint32, pointer, c_uint64, c_uint64, pointer, c_uint32, c_uint32),
     ),
     "weir_largest": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_pack": (

@@ -92,14 +92,15 @@ void weir_from_fixed_rows(const int32_t *lanes, uint64_t count, uint32_t block, 
     }
 }
 
-/* The first of the blocks `rows` of x (NULL: the first n) in which at least one in 8 of the values that are not
- * zero, and the sums of their lanes, are below 64 quanta for each worker; n if there is none. */
+/* The first of each `step`th of the blocks `rows` of x (NULL: the first n) in which at least one in 8 of the
+ * values that are not zero, and the sums of their lanes, are below 64 quanta for each worker; n if there is
+ * none. */
 uint64_t weir_coarse_block(const float *x, const int32_t *sums, uint64_t count, uint32_t block,
-                           const uint32_t *rows, uint64_t n, const uint32_t *exponents, uint32_t workers,
-                           uint32_t headroom)
+                           const uint32_t *rows, uint64_t n, uint64_t step, const uint32_t *exponents,
+                           uint32_t workers, uint32_t headroom)
 {
     int64_t least = 64 * (int64_t)workers;
-    for (uint64_t i = 0; i < n; i++, sums += block) {
+    for (uint64_t i = 0; i < n; i += step, sums += step * block) {
         uint64_t start = (rows ? rows[i] : i) * (uint64_t)block, length = block_length(count, start, block);
         float small = (float)ldexp((double)least, (int)exponents[i] - EXPONENT_BIAS + (int)headroom - 31);
         uint32_t coarse = 0, occupied = 0;

@@ -7,11 +7,23 @@
 
 /* --------------------------------------------------------------------------------------------- rounds */
 
+int weir_block_enter(weir_transport *t, uint64_t block)
+{
+    if (weir_block_local(t, block)) return 0;
+    uint32_t any, count = weir_block_count(t, block);
+    uint64_t sum = weir_lanes_scan(weir_block_lanes(t, block), count, &any);
+    if (!any) return 0;
+    t->nonzero[block >> 6] |= 1ull << (block & 63);
+    t->report.entered_lanes += count;
+    t->report.entered_sum += sum;
+    return 1;
+}
+
 /* The stream's first non-zero block after this one: what we have to offer next. */
-static uint32_t next_nonzero(const weir_transport *t, uint64_t block)
+static uint32_t next_nonzero(weir_transport *t, uint64_t block)
 {
     for (block += t->streams; block < t->blocks; block += t->streams)
-        if (weir_block_nonzero(t, block)) return (uint32_t)block;
+        if (weir_block_enter(t, block)) return (uint32_t)block;
     return WEIR_NO_BLOCK;
 }
 
@@ -51,14 +63,13 @@ void weir_round_start(weir_transport *t, uint32_t s)
     slot->audience = audience_of(t, slot);
     for (uint32_t c = 0; c < t->columns; c++) {
         uint32_t block = slot->block[c];
-        slot->next[c] = WEIR_NO_BLOCK;
         if (block == WEIR_NO_BLOCK) continue;
         if (weir_block_nonzero(t, block) || t->config.fill) {
             slot->groups |= (uint8_t)(all << c * t->column_groups);
             t->report.blocks_sent++;
             prefetch_block(t, block);
         }
-        slot->next[c] = next_nonzero(t, block);
+        if (slot->next[c] == block) slot->next[c] = next_nonzero(t, block);
     }
     weir_ready_add(&t->ready, order_of(t, s));
 }

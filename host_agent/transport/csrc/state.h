@@ -53,7 +53,8 @@ typedef struct {
     int64_t sent_ns;   /* first packet of this round */
     int64_t last_ns;   /* last one */
     uint16_t audience; /* of this round */
-    uint32_t block[WEIR_MAX_COLUMNS], next[WEIR_MAX_COLUMNS];
+    uint32_t block[WEIR_MAX_COLUMNS]; /* of this round */
+    uint32_t next[WEIR_MAX_COLUMNS];  /* our first after it that is not zero; blocks up to it are entered */
 } slot_state;
 
 struct weir_transport {
@@ -89,7 +90,7 @@ struct weir_transport {
     weir_service_class service;
     weir_budget budget;
 
-    uint64_t *nonzero; /* bitmap of blocks */
+    uint64_t *nonzero; /* bitmap of blocks; of those that are not entered yet, 0 */
     uint64_t nonzero_words;
     uint32_t *returned_blocks, *returned_lanes;
     uint64_t returned, returned_capacity;
@@ -154,6 +155,10 @@ static inline uint32_t weir_slot_shares(const weir_transport *t, const slot_stat
 }
 
 /* --------------------------------------------------------------------------------------------- send.c */
+
+/* Look whether a block is zero, and enter what it holds into the ledger: once, when it comes near its turn, so
+ * that it is still in the cache when it is sent. Returns whether it is not zero. */
+int weir_block_enter(weir_transport *t, uint64_t block);
 
 /* Make the slot's blocks the subject of a new round, with what we hold of each. */
 void weir_round_start(weir_transport *t, uint32_t s);

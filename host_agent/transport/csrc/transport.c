@@ -84,21 +84,6 @@ static int reserve_bitmap(weir_transport *t, uint64_t blocks)
     return 0;
 }
 
-/* Find the non-zero blocks, and enter what they hold into the ledger. */
-static void scan_vector(weir_transport *t)
-{
-    memset(t->nonzero, 0, t->nonzero_words * sizeof *t->nonzero);
-    for (uint64_t block = 0; block < t->blocks; block++) {
-        if (weir_block_local(t, block)) continue;
-        uint32_t any, count = weir_block_count(t, block);
-        uint64_t sum = weir_lanes_scan(weir_block_lanes(t, block), count, &any);
-        if (!any) continue;
-        t->nonzero[block >> 6] |= 1ull << (block & 63);
-        t->report.entered_lanes += count;
-        t->report.entered_sum += sum;
-    }
-}
-
 /* Deal the blocks to as many slots as they need, and make all first rounds ready. */
 static void open_slots(weir_transport *t)
 {
@@ -116,7 +101,8 @@ static void open_slots(weir_transport *t)
         slot_state *slot = &t->slots[s];
         for (uint32_t c = 0; c < t->columns; c++) {
             uint64_t first = (uint64_t)s * t->columns + c;
-            slot->block[c] = first < t->blocks ? (uint32_t)first : WEIR_NO_BLOCK;
+            slot->block[c] = slot->next[c] = first < t->blocks ? (uint32_t)first : WEIR_NO_BLOCK;
+            if (first < t->blocks) weir_block_enter(t, first);
         }
         slot->before = slot->round;
         slot->active = 1;
@@ -179,7 +165,7 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     t->returned = 0;
     t->heard = 0;
     t->earliest = WEIR_NEVER;
-    scan_vector(t);
+    memset(t->nonzero, 0, t->nonzero_words * sizeof *t->nonzero);
     open_slots(t);
     return 0;
 }
