@@ -7,14 +7,20 @@ from typing import Final, Literal
 
 import numpy as np
 
-from weir.host_agent.placement.hashing import Buckets, local_buckets, plain_buckets
+from weir.host_agent.placement.hashing import (
+    Buckets,
+    compositional_buckets,
+    likeness,
+    local_buckets,
+    plain_buckets,
+)
 from weir.host_agent.placement.partitioners import PARTITIONERS
 from weir.host_agent.placement.samples import Samples
 from weir.host_agent.placement.servers import place_parameters
 from weir.host_agent.placement.traffic import SLACK, Placement, Traffic, traffic, users
 
-Hashing = Literal["none", "plain", "local"]
-HASHINGS: Final[tuple[Hashing, ...]] = ("none", "plain", "local")
+Hashing = Literal["none", "plain", "compositional", "local", "clustered"]
+HASHINGS: Final[tuple[Hashing, ...]] = ("none", "plain", "compositional", "local", "clustered")
 BOTH_RANDOM: Final = "random/random"
 """Samples and parameters dealt at random: what a parameter server does that does not look."""
 
@@ -37,16 +43,19 @@ def make_plan(
     *,
     hashing: Hashing = "none",
     buckets: int = 0,
+    hashes: int = 1,
     slack: float = SLACK,
     seed: int = 0,
 ) -> Plan:
     """Place samples, and parameters where they are used.
 
-    A plain hash comes first, and its buckets' graph is cut; a local one comes after the cut, and knows it.
+    Plain and compositional hashes come first, and their buckets' graph is cut; local ones, and clusters of
+    features that are alike in what they say of the label, come after the cut, and know it.
 
     Args:
         method: a name of `PARTITIONERS`, or `BOTH_RANDOM`.
-        hashing, buckets: how features share parameters, and how many there are.
+        hashing, buckets: how features share parameters, and how many there are. hashes: buckets of each
+            feature, of plain and local hashes.
         slack: by which a machine may have more than its share.
 
     Raises:
@@ -60,11 +69,16 @@ def make_plan(
     began = time.monotonic()
     hashed: Buckets | None = None
     if hashing == "plain":
-        hashed = plain_buckets(samples.width, buckets, seed=seed)
+        hashed = plain_buckets(samples.width, buckets, hashes=hashes, seed=seed)
+    elif hashing == "compositional":
+        hashed = compositional_buckets(samples.width, buckets)
+    if hashed is not None:
         samples = hashed.compress(samples)
     places = PARTITIONERS["random" if method == BOTH_RANDOM else method](samples, machines, slack, seed)
-    if hashing == "local":
-        hashed = local_buckets(users(samples, places, machines), buckets, seed=seed)
+    if hashing in ("local", "clustered"):
+        like = likeness(samples) if hashing == "clustered" else None
+        used = users(samples, places, machines)
+        hashed = local_buckets(used, buckets, hashes=1 if like is not None else hashes, seed=seed, like=like)
         samples = hashed.compress(samples)
     if method == BOTH_RANDOM:
         parameters = np.random.default_rng(seed).permutation(np.arange(samples.width) % machines)

@@ -34,7 +34,7 @@ _TEXT: Final = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Samples:
     """Sparse samples in rows (CSR): sample i has ``features[starts[i]:starts[i + 1]]``, each once, ascending.
 

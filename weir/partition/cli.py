@@ -26,13 +26,20 @@ def partition(
         ),
     ] = "refined",
     hashing: Annotated[
-        Literal["none", "plain", "local"],
-        typer.Option(help="Features that share a parameter: none, any, or those that the same machines use."),
+        Literal["none", "plain", "compositional", "local", "clustered"],
+        typer.Option(
+            help="Features that share a parameter: none; any (plain); two each, shared with others each "
+            "(compositional); those that the same machines use (local); and of these, those that say the "
+            "same of the label (clustered)."
+        ),
     ] = "none",
     buckets: Annotated[
         int,
         typer.Option(min=0, help="Parameters when features are hashed; default: an eighth of the features."),
     ] = 0,
+    hashes: Annotated[
+        int, typer.Option(min=1, help="Parameters of a feature, with --hashing plain or local.")
+    ] = 1,
     lines: Annotated[int, typer.Option(min=0, help="Lines of text in a sample; 0: a file each.")] = 0,
     hold_out: Annotated[
         int,
@@ -78,7 +85,14 @@ def partition(
             with Console(stderr=True).status(f"{name}: {len(samples):,} samples on {machines} machines"):
                 try:
                     plans[name] = make_plan(
-                        samples, machines, name, hashing=hashing, buckets=count, slack=slack, seed=seed
+                        samples,
+                        machines,
+                        name,
+                        hashing=hashing,
+                        buckets=count,
+                        hashes=hashes,
+                        slack=slack,
+                        seed=seed,
                     )
                 except MissingPackageError as error:
                     if name == method:

@@ -3,6 +3,7 @@
 
 import numpy as np
 
+from weir.host_agent.placement.partitioners.local_search import library
 from weir.host_agent.placement.samples import Integers, Samples
 from weir.host_agent.placement.traffic import cap
 
@@ -12,15 +13,15 @@ def greedy(samples: Samples, machines: int, slack: float, seed: int) -> Integers
 
     Ties, of which there are many at first, go to the machine with the fewest samples (Fennel's balance).
     """
-    known = np.zeros((machines, samples.width), np.bool_)
+    known = np.zeros((samples.width, machines), np.uint8)
     room = np.full(machines, cap(len(samples), machines, slack), np.int64)
     places = np.zeros(len(samples), np.int64)
-    for sample in np.random.default_rng(seed).permutation(len(samples)):
-        features = samples[sample]
-        shared = known[:, features].sum(axis=1) + room / (1 + room.max())
-        shared[room <= 0] = -1
-        machine = int(np.argmax(shared))
-        places[sample] = machine
-        room[machine] -= 1
-        known[machine, features] = True
+    order = np.random.default_rng(seed).permutation(len(samples)).astype(np.int64)
+    starts, features = (np.ascontiguousarray(one, np.int64) for one in (samples.starts, samples.features))
+    library().weir_greedy(
+        machines,
+        *(array.ctypes.data for array in (starts, features, order)),
+        order.size,
+        *(array.ctypes.data for array in (room, known, places)),
+    )
     return places

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weir.host_agent.placement.hashing import local_buckets, plain_buckets
+from weir.host_agent.placement.hashing import compositional_buckets, likeness, local_buckets, plain_buckets
 from weir.host_agent.placement.partitioners import PARTITIONERS
 from weir.host_agent.placement.partitioners.refined import improve
 from weir.host_agent.placement.plan import BOTH_RANDOM, make_plan
@@ -129,8 +129,8 @@ def test_the_refined_partition_costs_no_more_than_published_ones(name: str, meth
     data = corpus(name)
     theirs = make_plan(data, MACHINES, method, seed=1).traffic
     ours = make_plan(data, MACHINES, "refined", seed=1).traffic
-    # Theirs depends on threads, and may be cheap because one machine has most of the load.
-    assert ours.total <= 1.02 * theirs.total or theirs.bottleneck > ours.bottleneck
+    # Theirs may be cheap because one machine has most of the load.
+    assert ours.total <= theirs.total or theirs.bottleneck > ours.bottleneck
 
 
 def test_communities_are_found() -> None:
@@ -175,6 +175,37 @@ def test_a_local_hash_costs_a_fraction_of_a_plain_one_and_spreads_features_as_we
         if plan.buckets
     ]
     assert spread[1] < 2 * spread[0]
+
+
+def test_features_that_are_alike_share_a_parameter_and_a_model_loses_nothing() -> None:
+    """What one machine uses and what says the same of the label: few parameters then know as much as all."""
+    data = made_up(4)
+    count = data.width // 16
+    clustered = make_plan(data, MACHINES, "greedy", hashing="clustered", buckets=count)
+    local = make_plan(data, MACHINES, "greedy", hashing="local", buckets=count)
+    assert clustered.traffic.total <= 1.1 * local.traffic.total
+    like = likeness(data)
+    spreads = []
+    for plan in (clustered, local):
+        assert plan.buckets is not None
+        of_feature = plan.buckets.of_feature[0]
+        sizes = np.maximum(np.bincount(of_feature, minlength=count), 1)
+        means = np.bincount(of_feature, like, minlength=count) / sizes
+        spreads.append(float(np.mean(np.abs(like - means[of_feature]))))
+    assert spreads[0] < 0.7 * spreads[1]
+    with pytest.raises(ValueError, match="labels of two kinds"):
+        likeness(Samples.of([[0], [1]], 2))
+
+
+@given(st.integers(1, 5_000), st.integers(1, 300))
+def test_no_two_features_have_both_buckets_of_a_composition(width: int, count: int) -> None:
+    if count * count < 4 * width:
+        with pytest.raises(ValueError, match="at least"):
+            compositional_buckets(width, count)
+        return
+    buckets = compositional_buckets(width, count)
+    assert np.unique(buckets.of_feature, axis=1).shape == (2, width)
+    assert 0 <= buckets.of_feature.min() <= buckets.of_feature.max() < count
 
 
 # -- files ----------------------------------------------------------------------------------------------
