@@ -8,27 +8,29 @@ lanes summed in memory. With fewer workers than were recorded it takes the first
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from itertools import islice
+from operator import add
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.in_memory import InMemoryGroup
+from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK, EncodingPlan
-from weir.host_agent.compression.encodings.cost import Flags, Occupancy, WireCost, exchange_cost
+from weir.host_agent.compression.encodings.cost import Flags, Occupancy, WireCost, exchange_cost, reduce_cost
 from weir.host_agent.compression.exchange import GradientExchange, PhaseClock
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
 from weir.train.config import PRESETS, Model, make_config
 from weir.train.data import share
-from weir.train.task import make_task, mean_loss
+from weir.train.task import Task, make_task, mean_loss
 
 Gradients: TypeAlias = npt.NDArray[np.float32]  # [workers, elements], parameters in the module's order
 
@@ -51,26 +53,46 @@ class Recording:
         return flat.reshape(self.steps, self.workers, -1)
 
 
-def record(path: Path, model: Model, workers: int, steps: int, seed: int = 1) -> Recording:
+def record(
+    path: Path, model: Model, workers: int, steps: int, seed: int = 1, momentum: float = 0.0
+) -> Recording:
     """Keep the gradients of the first steps of a training in a file."""
     with path.open("wb") as out:
-        for gradients, _ in islice(train(model, workers, seed), steps):
+        for gradients, _ in islice(train(model, workers, seed, momentum=momentum), steps):
             out.write(gradients.data)
     return Recording(path, model, steps, workers)
 
 
+def _mean(gradients: Gradients) -> torch.Tensor:
+    return torch.from_numpy(gradients.mean(axis=0))
+
+
 def train(
-    model: Model, workers: int, seed: int = 1, batch_size: int | None = None
+    model: Model,
+    workers: int,
+    seed: int = 1,
+    batch_size: int | None = None,
+    *,
+    task: Task | None = None,
+    average: Callable[[Gradients], torch.Tensor] = _mean,
+    momentum: float = 0.0,
 ) -> Iterator[tuple[Gradients, list[float]]]:
-    """Train with so many workers in this process, dense and synchronous, without end.
+    """Train with so many workers in this process, synchronously, without end.
 
     Gives each step's gradients and the seconds that each worker's backward pass took.
+
+    Args:
+        task: what is trained; None: a new one.
+        average: makes of a step's gradients the one that all workers apply, flat; by default their mean.
+        momentum: of SGD; with it, the learning rate is that part of the model's own which has the same
+            effect in the long run.
     """
     config = make_config(model=model, workers=workers, seed=seed, batch_size=batch_size)
-    task = make_task(config)
+    task = task or make_task(config)
     parameters = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
     lengths = [parameter.numel() for parameter in parameters]
-    optimizer, data = torch.optim.SGD(parameters, lr=config.lr), task.data.train
+    optimizer = torch.optim.SGD(parameters, lr=config.lr * (1 - momentum), momentum=momentum)
+    data = task.data.train
     for epoch in itertools.count(1):
         ranks = [share(len(data), rank, workers, config.batch_size, seed, epoch) for rank in range(workers)]
         for batches in zip(*ranks, strict=True):
@@ -82,12 +104,15 @@ def train(
                 seconds.append(time.perf_counter() - began)
                 torch.cat([part.flatten() for part in parts], out=torch.from_numpy(row))
             yield gradients, seconds
-            mean = torch.from_numpy(gradients.mean(axis=0))
+            mean = average(gradients)
             for parameter, own in zip(parameters, torch.split(mean, lengths), strict=True):
                 parameter.grad = own.view_as(parameter)
             if (limit := PRESETS[model].clip) is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, limit)
             optimizer.step()
+
+
+NOTHING: Final = WireCost(0, (), 0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -105,6 +130,7 @@ class ReplayedStep:
         wanted, missing: squared norms of the sum of all that the workers had (gradients over their number,
             and residuals), and of what of it was not delivered.
         seconds: what rank 0's own part took.
+        counted: what it took on the wire, counted from the lanes of all reductions.
     """
 
     chosen: tuple[Flags, ...]
@@ -118,9 +144,10 @@ class ReplayedStep:
     wanted: float = 0.0
     missing: float = 0.0
     seconds: PhaseClock = field(default_factory=PhaseClock)
+    counted: WireCost = NOTHING
 
     def traffic(self) -> WireCost:
-        """Return what it takes on the wire, exactly."""
+        """Return what it takes on the wire with one value to a lane, exactly."""
         return exchange_cost(
             [Occupancy(chosen) for chosen in self.chosen],
             self.masks,
@@ -130,6 +157,7 @@ class ReplayedStep:
             counters=self.counters,
             fills_union=self.fills_union,
             regions=self.regions,
+            capacities=None if self.plan.capacities is None else list(self.plan.capacities.values()),
         )
 
 
@@ -142,20 +170,36 @@ class Replay:
         workers: how many there are.
         density: the share of the values to send.
         rule: which encodings may be used; None: the method's own.
+        lane_bits: of a value on the wire; None: the method's own.
+        leave_out: parts of the method to do without.
     """
 
     def __init__(
-        self, module: torch.nn.Module, method: str, workers: int, density: float, rule: str | None = None
+        self,
+        module: torch.nn.Module,
+        method: str,
+        workers: int,
+        density: float,
+        rule: str | None = None,
+        lane_bits: LaneBits | None = None,
+        leave_out: tuple[str, ...] = (),
     ) -> None:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         self.layout = BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], SCALE_BLOCK)
-        self.group = InMemoryGroup(workers)
+        self.group = InMemoryGroup(workers, watch=self._count)
+        self._counted: list[WireCost] = []
         self.ranks: list[GradientExchange] = []
         for communicator in self.group.communicators:
-            sparsifier = create_sparsifier(method, SparsifierOptions(density=density, seed=1))
-            rank = GradientExchange(sparsifier, LossPolicy.of(0.0), encoding=rule)
+            sparsifier = create_sparsifier(
+                method, SparsifierOptions(density=density, seed=1, leave_out=leave_out)
+            )
+            rank = GradientExchange(sparsifier, LossPolicy.of(0.0), encoding=rule, lane_bits=lane_bits)
             rank.join(module, communicator, SLOTS)
             self.ranks.append(rank)
+
+    def _count(self, sent: Flags, packet_block: int) -> None:
+        """Take note of what a reduction costs."""
+        self._counted.append(reduce_cost(sent, packet_block, SLOTS))
 
     def step(self, gradients: Gradients) -> ReplayedStep:
         """Return one step of all workers. gradients: float32[workers or more, elements]."""
@@ -163,6 +207,7 @@ class Replay:
         wanted = torch.zeros(self.layout.length)
         for rank, bucket in zip(self.ranks, buckets, strict=True):
             wanted += rank.gradients.compensated(self.layout, bucket)
+        self._counted.clear()
         done = self.group.run(
             [
                 partial(rank.exchange, self.layout, bucket)
@@ -189,4 +234,5 @@ class Replay:
             wanted=float(wanted.square().sum()),
             missing=float((wanted - total).square().sum()),
             seconds=first.seconds,
+            counted=reduce(add, self._counted),
         )

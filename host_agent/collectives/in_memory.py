@@ -25,6 +25,8 @@ T = TypeVar("T")
 Loss = Callable[[int, ServiceClass, int], npt.NDArray[np.bool_]]
 """Return which of so many blocks are lost of what a rank contributes to a reduction with loss budgets."""
 
+Watch = Callable[[npt.NDArray[np.bool_], int], None]
+
 _OPERATORS: Final[dict[Op, np.ufunc]] = {Op.ADD: np.add, Op.MAX: np.maximum, Op.OR: np.bitwise_or}
 
 
@@ -74,6 +76,8 @@ class InMemoryGroup:
     Args:
         size: how many workers there are.
         loss: what is lost of contributions that have a loss budget, whatever the budgets say; None: nothing.
+        watch: is shown of each reduction which blocks each worker sent, bool[workers, blocks], and how many
+            lanes they have.
 
     Example::
 
@@ -82,9 +86,10 @@ class InMemoryGroup:
         group.run([lambda c=c, v=v: c.reduce(v, Op.ADD) for c, v in zip(group.communicators, vectors)])
     """
 
-    def __init__(self, size: int, loss: Loss | None = None) -> None:
+    def __init__(self, size: int, loss: Loss | None = None, watch: Watch | None = None) -> None:
         self.communicators = [_InMemoryCommunicator(self, rank, size) for rank in range(size)]
         self._loss = loss
+        self._watch = watch
         self._round = _Round()
         self._turns: list[threading.Semaphore] = []
         self._at_work: dict[int, None] = {}  # those that have not ended yet
@@ -143,9 +148,10 @@ class InMemoryGroup:
         """Reduce the lanes of all workers but for what is lost, and write the result to each worker's."""
         total = np.zeros_like(this.calls[0].lanes)
         in_result = np.zeros(-(-total.size // this.calls[0].block), np.bool_)
-        reports = []
+        reports, sent = [], []
         for call in this.calls:
             occupied = _occupied(call.lanes, call.block)
+            sent.append(occupied)
             lost = np.zeros_like(occupied)
             if self._loss is not None and call.service.budgets.size:
                 lost = self._loss(call.rank, call.service, occupied.size) & occupied
@@ -157,6 +163,8 @@ class InMemoryGroup:
                 delivered.reshape(-1, call.block)[given_back.blocks] = 0
             _OPERATORS[call.op](total, delivered, out=total)
             in_result |= occupied & ~lost
+        if self._watch is not None:
+            self._watch(np.stack(sent), this.calls[0].block)
         applied = _account(total, _lengths(total.size, this.calls[0].block)[in_result])
         for call, report in zip(this.calls, reports, strict=True):
             call.take(total)

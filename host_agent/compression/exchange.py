@@ -114,6 +114,8 @@ def gradient_form(bits: LaneBits, error: float, workers: int, *, lossless: bool)
     """
     form = lane_format(bits, error, workers)
     if not lossless and packet_block_of(form, SCALE_BLOCK) < form.lanes(SCALE_BLOCK):
+        if bits == "auto":
+            return lane_format(16, error, workers)
         raise ValueError(
             f"lane bits {bits}: for {workers} workers these are three values to a lane, which does not go "
             "with a loss budget; choose 16 or 32"
@@ -133,7 +135,8 @@ class GradientExchange:
         encoding: the rule for how what was chosen is written down; None: the sparsifier's own.
         error_feedback: keep what is not delivered for the next step.
         exclude: name patterns (fnmatch) of parameters that are sent whole; "1d": all of one dimension.
-        lane_bits, lane_error: the form of values in lanes, see ``collectives.packing.lane_format``.
+        lane_bits, lane_error: the form of values in lanes, see ``collectives.packing.lane_format``; None: the
+            sparsifier's own.
 
     Raises:
         ValueError: a rule that there is not, or that does not fit the sparsifier.
@@ -158,15 +161,17 @@ class GradientExchange:
         encoding: str | None = None,
         error_feedback: bool = True,
         exclude: Sequence[str] = (),
-        lane_bits: LaneBits = 32,
+        lane_bits: LaneBits | None = None,
         lane_error: float = LANE_ERROR,
     ) -> None:
+        rule = sparsifier.encoding if encoding is None else encoding
+        if lane_bits is None:  # blocks of a given size may be too small for several values to a lane
+            lane_bits = sparsifier.lane_bits if parse_rule(rule).packet_block is None else 32
         self._lanes = lane_bits, lane_error
         self.form: LaneFormat = WholeLanes(1)
         self.gradients = LocalGradients(
             sparsifier, policy, error_feedback=error_feedback, exclude=exclude, coarse=lane_bits != 32
         )
-        rule = sparsifier.encoding if encoding is None else encoding
         self.encoder = Encoder(parse_rule(rule), sparsifier)
         self.settings = _settings(sparsifier, rule, policy, error_feedback, exclude, lane_bits, lane_error)
         """The method and its options in words, which must be the same on every worker."""
@@ -204,6 +209,7 @@ class GradientExchange:
         self._names = frozenset(name for name, _ in module.named_parameters())
         self._layers = LayerClasses.of(module)
         self.predictions.clear()
+        self.gradients.sparsifier.value_bits = 32 / self.form.fields
         self.gradients.join(module, communicator.rank, workers)
         self.encoder.join(workers, slots, self.form)
 
@@ -255,7 +261,7 @@ class GradientExchange:
         if proposal.masked and self.form.fields == 1:
             with clock.time("mask"):
                 scales = MaskScales(plan, layout, may_send, self.predictions)
-        selection = proposal.agree(communicator, service, scales.codes if scales else NO_LANES)
+        selection = proposal.agree(communicator, service, scales.codes if scales else NO_LANES, self._workers)
         packed = selection.pack(may_send)
         with clock.time("planning"):
             notes = self.encoder.notes(communicator.rank, selection, packed)
@@ -298,15 +304,21 @@ class GradientExchange:
         layout.collect(self.gradients.sparsifier.decode(total), bucket)
         if self._contributes:
             self._settle(choice, selection, packed, contribution, report)
+        measured = np.empty(0, np.float32)
         if self.gradients.observes:
             with clock.time("observing"):
-                self.gradients.observe(layout, total, selection.union(total))
+                union = selection.union(total)
+                self.gradients.observe(layout, total, union)
+                measured = self.gradients.measure(layout, total, union)
         with clock.time("planning"):
             tally = self.encoder.tally(selection, total)
+        told = np.concatenate([tally, measured.view(np.uint32)])
         if self._for_servers:
-            communicator.reduce(tally, Op.OR, None, service)  # of each parameter, one server has it
+            communicator.reduce(told, Op.OR, None, service)  # of each parameter, one server has it
+        with clock.time("observing"):
+            self.gradients.take_note(layout, told[tally.size :].view(np.float32))
         with clock.time("planning"):
-            self.encoder.settle(selection, tally, notes)
+            self.encoder.settle(selection, told[: tally.size], notes)
         for direction in Direction:
             self.ledger.record(self.step, f"bucket {layout.index}", direction, report)
         if last:

@@ -158,20 +158,42 @@ class LocalGradients:
     @property
     def observes(self) -> bool:
         """Return whether the sparsifier looks at sums."""
-        return type(self.sparsifier).observe is not Sparsifier.observe
+        return self._measures or type(self.sparsifier).observe is not Sparsifier.observe
 
-    def observe(self, layout: BucketLayout, total: torch.Tensor, union: torch.Tensor | None = None) -> None:
-        """Show the sparsifier a sum (spread by ``layout``), and what the workers had chosen.
+    @property
+    def _measures(self) -> bool:
+        return type(self.sparsifier).measure is not Sparsifier.measure
 
-        union: bool, by element; None: total != 0.
+    def observe(self, layout: BucketLayout, total: torch.Tensor, union: torch.Tensor) -> None:
+        """Show the sparsifier a sum (spread by ``layout``), and what the workers had chosen: bool, by
+        element.
         """
-        if not self.observes:
-            return
-        union = total != 0 if union is None else union
         for segment in layout:
             if not self.excluded(segment):
                 place = segment.in_vector
                 self.sparsifier.observe(total[place], union[place], self.spans[segment.name])
+
+    def measure(
+        self, layout: BucketLayout, total: torch.Tensor, union: torch.Tensor
+    ) -> npt.NDArray[np.float32]:
+        """Return what the sparsifier measures of each parameter's sum; nothing if it does not measure."""
+        return np.array(
+            [
+                self.sparsifier.measure(
+                    total[segment.in_vector], union[segment.in_vector], self.spans[segment.name]
+                )
+                for segment in self._measured(layout)
+            ],
+            np.float32,
+        )
+
+    def take_note(self, layout: BucketLayout, measured: npt.NDArray[np.float32]) -> None:
+        """Give it what ``measure`` returned where the sums are."""
+        for segment, number in zip(self._measured(layout), measured.tolist(), strict=True):
+            self.sparsifier.take_note(number, self.spans[segment.name])
+
+    def _measured(self, layout: BucketLayout) -> list[Segment]:
+        return [s for s in layout if not self.excluded(s)] if self._measures else []
 
     def end_step(self) -> None:
         """End a step, of which every bucket has been settled and observed."""

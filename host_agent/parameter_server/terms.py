@@ -52,7 +52,7 @@ class Method:
     encoding: str | None = None
     warmup_steps: int = 0
     exclude: tuple[str, ...] = ()
-    lane_bits: LaneBits = 32
+    lane_bits: LaneBits | None = None
     lane_error: float = LANE_ERROR
     seed: int = 0
 

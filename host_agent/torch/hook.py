@@ -55,7 +55,8 @@ class HookState:
         error_feedback: keep what is not delivered for the next step (dense and without loss there is nothing
             to keep but what narrow lanes round off).
         lane_bits: 32, 16 or 8: bits that a value takes on the wire, several narrow ones to a lane of the
-            switch; "auto": the fewest whose error is within ``lane_error``. See docs/precision.md.
+            switch; "auto": the fewest whose error is within ``lane_error``; by default the sparsifier's own,
+            mostly 32. See docs/precision.md.
         lane_error: with "auto": how much an average over the ranks may be off, relative to the largest
             magnitude within the 256 values around it.
         warmup_steps: over that many first steps the density goes down to its target.
@@ -86,7 +87,7 @@ class HookState:
         encoding: str | None = None,
         loss_policy: LossPolicy | float | str | Path = 0.0,
         error_feedback: bool = True,
-        lane_bits: LaneBits = 32,
+        lane_bits: LaneBits | None = None,
         lane_error: float = LANE_ERROR,
         warmup_steps: int = 0,
         exclude: Sequence[str] = (),

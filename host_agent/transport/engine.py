@@ -172,9 +172,11 @@ SIGNATURES: Final[native.Signatures] = {
         None,
         (pointer, c_uint32, c_uint32, pointer, c_uint64, c_uint32, pointer),
     ),
+    "weir_positions_write": (c_uint64, (pointer, c_uint64, c_uint64, c_uint32, pointer, c_uint64)),
+    "weir_positions_read": (None, (pointer, c_uint64, c_uint64, c_uint32, pointer, c_uint64)),
     "weir_candidates": (
         c_uint64,
-        (pointer, c_uint64, c_float, c_float, pointer, pointer, c_uint64, ctypes.POINTER(c_uint64)),
+        (pointer, c_uint64, c_float, pointer, pointer, c_uint64),
     ),
     "weir_energies": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_split_int64": (None, (pointer, c_uint64, c_uint32, pointer)),

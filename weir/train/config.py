@@ -74,7 +74,7 @@ class TrainConfig(BaseModel):
     block: Literal[32, 64, 128, 256] = 256
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     exclude: tuple[str, ...] = ()
-    lane_bits: Literal[32, 16, 8, "auto"] = 32
+    lane_bits: Literal[32, 16, 8, "auto"] | None = None
     lane_error: Annotated[float, Field(gt=0, lt=1)] = 0.02
     powersgd_rank: Annotated[int, Field(ge=1)] = 2
     group_size: Annotated[int, Field(ge=2)] | None = None
@@ -138,7 +138,7 @@ class TrainConfig(BaseModel):
         for option, given in (
             ("--encoding", self.encoding is not None),
             ("--exclude", bool(self.exclude)),
-            ("--lane-bits", self.lane_bits != 32),
+            ("--lane-bits", self.lane_bits is not None),
             ("--loss-budget", self.loss_budget > 0),
             ("--loss-policy", self.loss_policy is not None),
         ):
@@ -165,7 +165,7 @@ class TrainConfig(BaseModel):
             self._placement_can_do_it()
         else:
             check_flow(self.consistency, self.push_filter, self.pull_filter, self.method)
-        if self.consistency != "sync" and (self.method != "dense" or self.lane_bits != 32):
+        if self.consistency != "sync" and (self.method != "dense" or self.lane_bits not in (None, 32)):
             raise ValueError(
                 f"--consistency {self.consistency}: Parameter Flow filters, it has no other methods; take "
                 "--method dense, and --push-filter, --pull-filter"
@@ -210,7 +210,7 @@ class TrainConfig(BaseModel):
 
     @model_validator(mode="after")
     def _lanes_are_wide_enough(self) -> Self:
-        if self.lane_bits == 32:
+        if self.lane_bits in (None, 32):
             return self
         from weir.host_agent.compression.exchange import gradient_form
 

@@ -117,11 +117,12 @@ Exclude = Annotated[
     ),
 ]
 LaneBits = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="BITS",
         help="Bits of a value on the wire: 32, 16 or 8, several narrow ones to a lane of the switch; auto: "
-        "as few as --lane-error allows. What rounding takes waits for the next step.",
+        "as few as --lane-error allows. What rounding takes waits for the next step. Default: as the method "
+        "says: auto with dfs, 32 with others.",
         rich_help_panel=_METHOD,
     ),
 ]

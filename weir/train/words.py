@@ -77,7 +77,7 @@ def method_words(config: TrainConfig) -> str:
         parts.append(f"{config.warmup_steps} steps of warm-up")
     if config.rule is not None:
         parts.append(f"encoding {config.rule}")
-    if config.lane_bits != 32:
+    if config.lane_bits is not None:
         parts.append(f"lane bits {config.lane_bits}")
     if config.exclude:
         parts.append(f"whole: {' '.join(config.exclude)}")

@@ -29,6 +29,8 @@ from weir.host_agent.collectives.dtypes import LANE_BYTES
 from weir.host_agent.collectives.float_sum import WORTH_ASKING, WORTH_SELECTING, worth_asking
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.compression.encodings.mask_scales import CODES_IN_LANE, region_size
+from weir.host_agent.compression.encodings.position_lists import PositionList, Region
+from weir.host_agent.compression.encodings.shared_mask import pack_bits
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.wire.definition import COLUMN, GROUP_LANES, SLOT_LANES, WEIR
 
@@ -191,6 +193,7 @@ def exchange_cost(
     slots: int,
     counters: int = 0,
     fills_union: bool = False,
+    capacities: Sequence[int] | None = None,
     fill: bool = False,
     regions: Sequence[int] | None = None,
 ) -> WireCost:
@@ -204,28 +207,22 @@ def exchange_cost(
         slots: of the job.
         counters: how many numbers each worker sends along with the exponents, or with the lanes.
         fills_union: every worker sends all that is selected, and has no region of zeros.
+        capacities: where lists of positions travel instead of the mask tree, of each parameter with a mask.
         fill: as in ``reduce_cost``.
         regions: of scales, elements in each, by parameter; None: as a planner has them that knows it all.
     """
     done = [WireCost(0, (0,) * parts[0].workers, 0, 0, 0)]
-    masked = [
-        part.at(mask_block * WORD)
-        for part, mask_block in zip(parts, mask_blocks, strict=True)
-        if mask_block is not None
-    ]
-    for depth, words in enumerate(_tree(np.concatenate(masked, axis=1), levels) if masked else []):
-        wide = GROUP_LANES if depth == 0 else fitting_block(words.shape[1])  # the top level is sparse
-        if depth == 0:
-            sizes = regions or [
-                _region(part, mask_block) for part, mask_block in zip(parts, mask_blocks, strict=True)
-            ]
-            codes = [
-                part.at(size) | (fills_union and mask_block is not None)
-                for part, size, mask_block in zip(parts, sizes, mask_blocks, strict=True)
-            ]
-            lanes = by_block(np.concatenate(codes, axis=1), CODES_IN_LANE)
-            words = np.concatenate([words, lanes], axis=1)  # noqa: PLW2901
-        done.append(reduce_cost(by_block(words, wide), wide, slots, fill=fill))
+    masked = [(p, block) for p, block in zip(parts, mask_blocks, strict=True) if block is not None]
+    if masked:
+        codes = _codes(parts, mask_blocks, regions, fills_union)
+    if masked and capacities is not None:
+        done.append(_lists([part.at(block) for part, block in masked], capacities, codes, slots, fill))
+    elif masked:
+        tree = np.concatenate([part.at(block * WORD) for part, block in masked], axis=1)
+        for depth, words in enumerate(_tree(tree, levels)):
+            wide = GROUP_LANES if depth == 0 else fitting_block(words.shape[1])  # the top level is sparse
+            lanes = np.concatenate([words, codes], axis=1) if depth == 0 else words
+            done.append(reduce_cost(by_block(lanes, wide), wide, slots, fill=fill))
     packed = np.concatenate(
         [
             part.filled(mask_block) if fills_union and mask_block is not None else part.packed(mask_block)
@@ -257,6 +254,21 @@ def exchange_cost(
     return reduce(add, done)
 
 
+def _codes(
+    parts: Sequence[Occupancy],
+    mask_blocks: Sequence[int | None],
+    regions: Sequence[int] | None,
+    fills_union: bool,
+) -> Flags:
+    """Return which lanes of codes of exponents each worker has."""
+    sizes = regions or [_region(part, block) for part, block in zip(parts, mask_blocks, strict=True)]
+    codes = [
+        part.at(size) | (fills_union and mask_block is not None)
+        for part, size, mask_block in zip(parts, sizes, mask_blocks, strict=True)
+    ]
+    return by_block(np.concatenate(codes, axis=1), CODES_IN_LANE)
+
+
 def _region(part: Occupancy, mask_block: int | None) -> int:
     if mask_block is None:
         return SCALE_BLOCK
@@ -265,6 +277,21 @@ def _region(part: Occupancy, mask_block: int | None) -> int:
         return int(np.count_nonzero(part.at(size).any(axis=0)))
 
     return region_size(occupied(mask_block) * mask_block, occupied)
+
+
+def _lists(
+    chosen: Sequence[Flags], capacities: Sequence[int], codes: Flags, slots: int, fill: bool
+) -> WireCost:
+    """Return what workers' lists of positions take, and codes behind them. chosen: of each parameter,
+    bool[workers, blocks].
+    """
+    region = Region([PositionList.of(own.shape[1], n) for own, n in zip(chosen, capacities, strict=True)])
+    workers = len(chosen[0])
+    lanes = np.zeros((workers, workers, region.lanes), np.uint32)
+    for rank in range(workers):
+        region.write([pack_bits(own[rank]) for own in chosen], lanes[rank, rank])
+    sent = np.concatenate([lanes.reshape(workers, -1) != 0, codes], axis=1)
+    return reduce_cost(by_block(sent, region.packet_block), region.packet_block, slots, fill=fill)
 
 
 def _tree(words: Flags, levels: int) -> list[Flags]:

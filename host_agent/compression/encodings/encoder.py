@@ -22,6 +22,7 @@ from weir.host_agent.compression.encodings.encoding import (
 )
 from weir.host_agent.compression.encodings.forecast import block_sizes
 from weir.host_agent.compression.encodings.planner import Planner
+from weir.host_agent.compression.encodings.position_lists import gather, region_of
 from weir.host_agent.compression.encodings.selection import Selection
 from weir.host_agent.compression.encodings.shared_mask import NO_LANES, unite, words_for, write_mask
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
@@ -41,6 +42,9 @@ class Chooser(Protocol):
 
     def mask_block_of(self, span: Span) -> int | None:
         """Return elements per bit of a parameter's mask in this step."""
+
+    def quota_of(self, span: Span) -> int | None:
+        """Return how many blocks of a parameter each worker chooses at most; None: unknown."""
 
 
 class Encoder:
@@ -94,10 +98,26 @@ class Encoder:
         fixed = {name: encoding for name, encoding in wanted.items() if encoding is not None}
         if self._learns:
             plan = self._planner.plan(layout, fixed, self.rule.packet_block)
+            capacities = self._capacities(plan, layout, spans)
+            if capacities is not None:
+                plan = self._planner.in_lists(layout, plan, capacities)
         else:
             plan = EncodingPlan(fixed, SCALE_BLOCK, reason="everything is sent")
         self._announce(layout, plan)
         return plan
+
+    def _capacities(
+        self, plan: EncodingPlan, layout: BucketLayout, spans: Mapping[str, Span]
+    ) -> dict[str, int] | None:
+        """Return how many blocks each worker chooses at most, by parameter with a mask; None: unknown."""
+        found: dict[str, int] = {}
+        for segment in layout:
+            if plan.encodings[segment.name].mask_block is not None:
+                quota = self.sparsifier.quota_of(spans[segment.name])
+                if quota is None:
+                    return None
+                found[segment.name] = quota
+        return found or None
 
     def _wanted(self, span: Span) -> Encoding | None:
         """Return the encoding of a parameter that is not excluded; None: to be planned."""
@@ -180,9 +200,22 @@ class Proposal:
         return words_for(segment.length, self.plan.encodings[segment.name].mask_block or 1)
 
     def agree(
-        self, communicator: Communicator, service: ServiceClass = LOSSLESS, riders: Lanes = NO_LANES
+        self,
+        communicator: Communicator,
+        service: ServiceClass = LOSSLESS,
+        riders: Lanes = NO_LANES,
+        workers: int | None = None,
     ) -> Selection:
-        """Return what some worker would send; the same on all of them. Once. riders: become their OR."""
+        """Return what some worker would send; the same on all of them. Once.
+
+        riders: become their OR. workers: ranks with a choice of their own, the first ones; None: all.
+        """
+        if self.plan.capacities is not None:
+            region = region_of(self.layout, self.plan.encodings, self.plan.capacities)
+            masks = list(self._masks.values())
+            if gather(communicator, region, masks, workers or communicator.size, service, riders):
+                return Selection.of(self.plan, self.layout, self._masks)
+            riders = NO_LANES
         united = unite(communicator, self._words, self.plan.levels, service, riders)
         assert united is self._words, "the masks are parts of it"
         return Selection.of(self.plan, self.layout, self._masks)

@@ -90,10 +90,13 @@ class EncodingPlan:
         encodings: by parameter.
         packet_block: values in a block of the packets that carry them; zero blocks are skipped.
         levels: of the tree that the mask travels as, 1 to 3.
+        capacities: where positions travel instead, how many blocks each worker chooses at most, by parameter
+            that has a mask; None: the tree travels.
         reason: for people, one line.
         predicted: bytes on the wire that one worker sends and receives; 0: unknown.
         regions: elements in a region of a parameter's scales, see ``mask_scales``; SCALE_BLOCK if it is not
             there.
+        tree: the tree's part of them.
     """
 
     encodings: Mapping[str, Encoding]
@@ -102,3 +105,5 @@ class EncodingPlan:
     reason: str = ""
     predicted: float = 0.0
     regions: Mapping[str, int] = field(default_factory=dict)
+    tree: float = 0.0
+    capacities: Mapping[str, int] | None = None

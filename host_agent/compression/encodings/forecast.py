@@ -21,6 +21,7 @@ from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.compression.encodings.cost import WORD, headers
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.compression.encodings.mask_scales import CODES_IN_LANE, region_size
+from weir.host_agent.compression.encodings.position_lists import PositionList, Region
 from weir.host_agent.compression.encodings.pyramid import LEVELS
 from weir.wire.definition import BLOCK_SIZES, GROUP_LANES, SLOT_LANES
 
@@ -258,6 +259,13 @@ def _vector_bytes(lanes: float, wanted: float, packet_block: int, job: JobSize) 
     return 2.0 * job.workers * (packets * headers(packet_block) + sent)
 
 
+def lists_bytes(region: Region, job: JobSize) -> float:
+    """Return the same of all workers' lists of positions, which is exact."""
+    sent = job.workers * region.lanes
+    packets = max(math.ceil(sent / SLOT_LANES), 1)
+    return job.workers * (2.0 * packets * headers(region.packet_block) + (region.lanes + sent) * LANE_BYTES)
+
+
 def bitmap_bytes(blocks: float, job: JobSize) -> float:
     """Return the same of the bitmap of a vector without masks, of so many blocks of SCALE_BLOCK."""
     lanes = math.ceil(blocks / WORD)
@@ -279,6 +287,13 @@ def mask_bytes(counts: Counts, mask_block: int, workers: int) -> float:
         costs.append(below + full_bytes(sparse, GROUP_LANES, workers))
         below += full_bytes(present, SLOT_LANES, workers)
     return min(costs)
+
+
+def list_bytes(form: PositionList, workers: int) -> float:
+    """Return what one parameter's lists of positions add to those of all workers, packets being shared."""
+    lanes = form.bits / WORD
+    headers_both_ways = 2.0 * workers * workers * lanes / SLOT_LANES * headers(SLOT_LANES)
+    return headers_both_ways + workers * (workers + 1) * lanes * LANE_BYTES
 
 
 def parameter_bytes(counts: Counts, mask_block: int | None, packet_block: int, job: JobSize) -> float:

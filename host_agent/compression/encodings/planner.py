@@ -40,6 +40,7 @@ from weir.host_agent.compression.encodings.forecast import (
     MaskWords,
     PackedBlocks,
 )
+from weir.host_agent.compression.encodings.position_lists import region_of
 from weir.wire.definition import BLOCK_SIZES
 
 MASKS: Final = (None, *MASK_SIZES)
@@ -311,7 +312,7 @@ class Planner:
         tables = [self._table(segment) for segment in layout]
         mask_blocks = [encodings[segment.name].mask_block for segment in layout]
         blocks = forecast.block_sizes(self._form) if packet_block is None else (packet_block,)
-        total, chosen, levels = self._cheapest(tables, mask_blocks, blocks)
+        total, tree, chosen, levels = self._cheapest(tables, mask_blocks, blocks)
         predicted = total / self._workers
         if any(segment.name not in self._parameters for segment in layout):
             reason = "not counted yet"
@@ -324,7 +325,20 @@ class Planner:
             for name, encoding in encodings.items()
             if encoding.mask_block is not None and name in self._parameters
         }
-        return EncodingPlan(encodings, chosen, levels, reason, predicted, regions)
+        return EncodingPlan(encodings, chosen, levels, reason, predicted, regions, tree / self._workers)
+
+    def in_lists(
+        self, layout: BucketLayout, plan: EncodingPlan, capacities: Mapping[str, int]
+    ) -> EncodingPlan:
+        """Return the plan with lists of positions, if they are shorter than its mask tree; else as it is.
+
+        capacities: blocks that each worker chooses at most, by parameter with a mask.
+        """
+        region = region_of(layout, plan.encodings, capacities)
+        lists = forecast.lists_bytes(region, self._job) / self._workers
+        if lists >= plan.tree:
+            return plan
+        return replace(plan, capacities=capacities, predicted=plan.predicted - plan.tree + lists)
 
     def _alternatives(self, tables: list[_Table]) -> str:
         """Return why: what it would cost otherwise."""
@@ -348,10 +362,12 @@ class Planner:
 
     def _cheapest(
         self, tables: list[_Table], mask_blocks: list[int | None], blocks: tuple[int, ...]
-    ) -> tuple[float, int, int]:
-        """Return bytes of all workers both ways, and the block and levels to have them with."""
+    ) -> tuple[float, float, int, int]:
+        """Return bytes of all workers both ways, those of the mask tree, and the block and levels to have
+        them with.
+        """
         parts = list(zip(tables, mask_blocks, strict=True))
-        job, total, levels = self._job, 0.0, 1
+        job, total, tree, levels = self._job, 0.0, 0.0, 1
         scales = sum(table.scales(mask_block) for table, mask_block in parts)
         if any(mask_block is not None for mask_block in mask_blocks):
             words = reduce(
@@ -362,6 +378,7 @@ class Planner:
                 (forecast.tree_bytes(words, levels, job, riders), levels) for levels in TREE_LEVELS
             )
             scales -= riders
+            tree = forecast.tree_bytes(words, levels, job)
         else:
             total = forecast.bitmap_bytes(sum(table.lanes(None, SCALE_BLOCK).blocks for table in tables), job)
         total += forecast.scales_bytes(scales, job)
@@ -376,7 +393,7 @@ class Planner:
             )
             for packet_block in blocks
         )
-        return total + lanes, packet_block, levels
+        return total + lanes, tree, packet_block, levels
 
 
 def _restored(state: Mapping[str, Any]) -> _Parameter:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import torch
 
+from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.bucket_layout import Span
 from weir.wire.definition import BLOCK_SIZES
 
@@ -27,6 +28,7 @@ class SparsifierOptions:
         seed: of whatever is drawn at random; the same on every worker.
         energy: instead of a density, the share of a gradient's energy (its sum of squares) that may wait, at
             least 0 and below 1; None: by density.
+        leave_out: parts of a method to do without, by name, to see what each is worth; see the method.
 
     Raises:
         ValueError: an option out of range.
@@ -38,6 +40,7 @@ class SparsifierOptions:
     warmup_steps: int = 0
     seed: int = 0
     energy: float | None = None
+    leave_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0.0 < self.density <= 1.0:
@@ -88,6 +91,7 @@ class Sparsifier(ABC):
     promises_density: ClassVar[bool] = True  # the share that is sent is the one asked for
     sends_all: ClassVar[bool] = False  # nothing is ever held back: no residual is needed
     fills_union: ClassVar[bool] = False  # what any worker chose is sent by all of them, whatever they chose
+    lane_bits: ClassVar[LaneBits] = 32  # bits of a value on the wire, unless the user says
     mask_block: ClassVar[int | None] = (
         None  # elements per bit of the mask that workers agree on; None: as planned
     )
@@ -101,6 +105,8 @@ class Sparsifier(ABC):
         self.options = options
         self.step = 0
         self.rank, self.workers = 0, 1
+        self.value_bits = 32.0
+        """Bits of a value on the wire, which follow from the group and are the same in all of it."""
 
     def join(self, rank: int, workers: int) -> None:
         """Take a place in the group: before the first step and whenever the group has changed."""
@@ -118,6 +124,14 @@ class Sparsifier(ABC):
         ``mask``.
         """
         return self.mask_block
+
+    def quota_of(self, span: Span) -> int | None:
+        """Return how many elements, or blocks of the mask, each worker chooses of a parameter in this step,
+        but for what is not finite: the most it can be, the same on every worker; None: unknown.
+
+        Known, it lets workers tell each other positions instead of sending masks.
+        """
+        return None
 
     @property
     def observes_values(self) -> bool:
@@ -148,6 +162,17 @@ class Sparsifier(ABC):
 
         The union is as fine as the mask that the workers agreed on; without one it is ``total != 0``.
         """
+
+    def measure(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> float:
+        """Return a float32 number about a parameter's sum, given as to ``observe``, for ``take_note``.
+
+        Where sums go to servers, only these have them, and what they measure goes to all workers; so it must
+        be 0 where the whole sum is.
+        """
+        return 0.0
+
+    def take_note(self, measured: float, span: Span) -> None:  # noqa: B027 may do nothing
+        """Take what was measured of a parameter's sum, after ``observe``; the same on every worker."""
 
     def end_step(self) -> None:
         """End a step, in which every parameter's sum has been observed."""

@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """DFS: what is pruned, and in blocks of what size, follows from what it costs to write down the rest."""
 
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import torch
 
 from weir.host_agent.compression.bucket_layout import Span
 from weir.host_agent.compression.encodings import forecast, pyramid
+from weir.host_agent.compression.encodings.position_lists import PositionList
 from weir.host_agent.compression.sparsifiers.base import Sparsifier, SparsifierOptions, register
-from weir.host_agent.compression.sparsifiers.density import rounded
+from weir.host_agent.compression.sparsifiers.density import positions, rounded
 from weir.host_agent.compression.sparsifiers.dfs_blocks import copy_blocks, enough, norms, worthiest
 from weir.wire.definition import SLOT_LANES
+
+PARTS: Final = ("portions", "lists", "sizes")
+"""What ``leave_out`` can name."""
 
 PROBE_EVERY: Final = 64
 """Steps from one probe to the next, once there have been a few."""
@@ -19,16 +24,16 @@ PROBE_EVERY: Final = 64
 HYSTERESIS: Final = 0.97
 """Blocks of another size must cost less than this share of what those of the present size do."""
 
-WORTH_FAVOURING: Final = 1.05
-MOST_FAVOUR: Final = 1.5
-"""From what a loner's bits are this many times those of others on it pays to look for loners, and up to where
-they are held against it: with more, hardly a byte less was sent, of less energy."""
-
 MEMORY: Final = 0.8
 """The weight of a step in what is known, against the step after it."""
 
+MOST_MOVED: Final = 16.0
+MOST_PORTION: Final = 64.0
+"""Parameters' portions of the density move by the root of this at most in a step, and to this at most."""
+
+_ROUNDS: Final = 4
+_SAMPLE: Final = 4096
 _PRIOR: Final = 16.0  # elements
-_WORD: Final = 32
 _SIZES: Final = tuple(1 << level for level in range(pyramid.LEVELS))
 
 
@@ -36,19 +41,21 @@ _SIZES: Final = tuple(1 << level for level in range(pyramid.LEVELS))
 class Dfs(Sparsifier):
     """Keeps the blocks with most energy per bit on the wire, in both directions; all workers fill the union.
 
+    A bit buys as much energy in one parameter as in another: parameters whose least values that travel are
+    large get a larger portion of the density.
+
     Each parameter has a block size, 1 to 256 elements, that all workers know: in a *probe* they choose single
     elements, and the union of these tells what it would have cost in blocks of each size, all headers and
-    the mask included. Until the next probe blocks of the cheapest size are chosen, or left whole; the mask
-    that the workers agree on is as fine.
+    masks or lists included. Until the next probe blocks of the cheapest size are chosen, or left whole.
 
-    All blocks of a parameter are of one size, so the energy per bit orders them as their energy does, but for
-    the mask: a block that lies alone in a word of it pays for that word, unless another worker does. So it
-    must have more energy than one in company, which makes longer stretches without any block. And what any
-    worker has chosen travels down to all of them, so all of them send their values there, too.
+    All workers know how many blocks each chooses, so positions can travel instead of a mask: up what one
+    worker has, down what all have. And what any worker has chosen travels down to all of them, so all of them
+    send their values there, too.
 
     density: the share of elements that travel, the union. A worker chooses a share of it for itself, the
     larger, the more of what the workers chose in the last steps was the same. energy: instead, the blocks of
     least energy wait, as many as have this share of a parameter's together, whatever the density is then.
+    leave_out: parts to do without, of PARTS.
 
     Reference: Yang, Zhao, Zhao and Xu, Computer Networks 2023, doi 10.1016/j.comnet.2023.109777; what its
     abstract leaves open is filled in here, see docs/methods.md.
@@ -59,9 +66,12 @@ class Dfs(Sparsifier):
     reference = "Yang et al., Computer Networks 2023"
     uses = ("density", "energy")
     fills_union = True
+    lane_bits = "auto"
 
     def __init__(self, options: SparsifierOptions) -> None:
         super().__init__(options)
+        if unknown := set(options.leave_out) - set(PARTS):
+            raise ValueError(f"dfs has no part {', '.join(sorted(unknown))}: it has {', '.join(PARTS)}")
         self._known: dict[str, _Known] = {}
         self._found: dict[str, _Known] = {}
 
@@ -74,14 +84,21 @@ class Dfs(Sparsifier):
 
     def mask_block_of(self, span: Span) -> int:
         """Return elements in a block of this parameter, which is what a bit of its mask stands for."""
-        return 1 if self.probing else self._of(span).size
+        return 1 if self.probing or "sizes" in self.options.leave_out else self._of(span).size
+
+    def quota_of(self, span: Span) -> int | None:
+        """Return how many blocks each worker chooses, unless energy decides."""
+        if self.options.energy is not None or "lists" in self.options.leave_out:
+            return None
+        return self._quota(span)
 
     def _of(self, span: Span) -> "_Known":
         return self._known.get(span.name, _Known())
 
     def share_of(self, span: Span) -> float:
         """Return the share of a parameter's elements that each worker chooses for itself."""
-        return self.density / max(1.0, self._of(span).spread * self.workers)
+        known = self._of(span)
+        return min(1.0, self.density * known.portion) / max(1.0, known.spread * self.workers)
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
         """Return whole blocks of ``gradient``, and what is not finite."""
@@ -92,36 +109,25 @@ class Dfs(Sparsifier):
     def encode_into(self, gradient: torch.Tensor, span: Span, out: torch.Tensor) -> None:
         """Write what ``encode`` returns to memory that is there already."""
         size, count = self.mask_block_of(span), self._quota(span)
-        lengths, favour = norms(gradient, size), self._favour(span)
+        lengths = norms(gradient, size)
         if self.options.energy is not None:
-            count, favour = enough(lengths, self.options.energy), 1.0
+            count = enough(lengths, self.options.energy)
         if count >= lengths.numel():
             out.copy_(gradient)
             return
-        chosen = worthiest(lengths, count, favour**0.5 if favour >= WORTH_FAVOURING else 1.0)
-        copy_blocks(gradient, chosen, size, out)
+        copy_blocks(gradient, worthiest(lengths, count), size, out)
 
     def _quota(self, span: Span) -> int:
         """Return how many blocks each worker chooses, the same for all."""
         blocks = self.share_of(span) / self.mask_block_of(span)
         return rounded(blocks * span.length, self.step, blocks * span.start)
 
-    def _favour(self, span: Span) -> float:
-        """Return how many times the bits of a block in company, lanes of 32 bits, one alone in a word costs.
-
-        The word's 32 bits are its own when no other worker has chosen any of the word's blocks; the chance of
-        that is taken as if choices were spread evenly.
-        """
-        others = _WORD * (self.workers - 1)
-        alone = float((1.0 - self.share_of(span)) ** others)
-        return min(MOST_FAVOUR, 1.0 + alone / self.mask_block_of(span))
-
     def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:
         """Learn how much of what the workers chose was different; from a probe, the cheapest block size."""
         known = self._of(span)
         size, before = known.size, known.size
         if self.probing:
-            costs = _costs(union, self.workers)
+            costs = _costs(union, self._quota(span), self.workers, self.value_bits)
             best = min(costs, key=costs.__getitem__)
             size = best if costs[best] < HYSTERESIS * costs[before] else before
         chosen = self._quota(span) * self.mask_block_of(span) * self.workers
@@ -129,13 +135,50 @@ class Dfs(Sparsifier):
             size,
             MEMORY * known.chosen + chosen,
             MEMORY * known.travelled + int(torch.count_nonzero(union)),
+            known.portion,
+            span.length,
         )
+
+    def measure(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> float:
+        """Return how large the least blocks are that travelled."""
+        return marginal(total, union, self.mask_block_of(span))
+
+    def take_note(self, measured: float, span: Span) -> None:
+        """Take note of it, for the parameter's portion of the density."""
+        self._found[span.name] = replace(self._found[span.name], margin=measured)
 
     def end_step(self) -> None:
         """End a step: from now on what was found in it counts."""
         self._known = {**self._known, **self._found}
         self._found = {}
+        if self.options.energy is None and "portions" not in self.options.leave_out:
+            self._share_out()
         super().end_step()
+
+    def _share_out(self) -> None:
+        """Give more of the density to parameters whose least values that travel are large.
+
+        At the end all parameters give up as much energy for a bit that is saved.
+        """
+        known = list(self._known.values())
+        elements = sum(one.length for one in known)
+        level = sum(one.length * one.margin for one in known) / max(1, elements)
+        if not level > 0.0:
+            return
+        moved = [
+            one.portion * math.sqrt(min(max(one.margin / level, 1 / MOST_MOVED), MOST_MOVED))
+            if one.margin
+            else one.portion
+            for one in known
+        ]
+        most = min(MOST_PORTION, 1.0 / self.density)
+        for _ in range(_ROUNDS):
+            total = sum(one.length * portion for one, portion in zip(known, moved, strict=True))
+            moved = [min(max(portion * elements / total, 1 / MOST_PORTION), most) for portion in moved]
+        self._known = {
+            name: replace(one, portion=portion)
+            for (name, one), portion in zip(self._known.items(), moved, strict=True)
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the step and what is known of each parameter: plain values, the same on every worker."""
@@ -152,12 +195,17 @@ class _Known:
     """All workers' knowledge of a parameter.
 
     size: of its blocks. chosen, travelled: elements that the workers chose, added up, and those in the unions
-    of it; over the last steps, the latest counting most.
+    of it; over the last steps, the latest counting most. portion: of the density, its share of elements over
+    that of all. length: its elements. margin: what three in four of the sums that
+    travelled last had; 0: none did.
     """
 
     size: int = 1
     chosen: float = 0.0
     travelled: float = 0.0
+    portion: float = 1.0
+    length: int = 0
+    margin: float = 0.0
 
     @property
     def spread(self) -> float:
@@ -165,12 +213,39 @@ class _Known:
         return (self.travelled + _PRIOR) / (max(self.chosen, self.travelled) + _PRIOR)
 
 
-def _costs(union: torch.Tensor, workers: int) -> dict[int, float]:
-    """Return bytes on the wire to exchange a union (bool) in blocks of each size, lanes and mask."""
+def marginal(total: torch.Tensor, union: torch.Tensor, size: int = 1) -> float:
+    """Return the root mean square that about three in four of a union's blocks of the sum have; 0 where it
+    is empty.
+
+    Everything is added in one fixed order: the same on every machine.
+    """
+    if size > 1:
+        lacking = -total.numel() % size
+        total, union = (torch.nn.functional.pad(one, (0, lacking)).view(-1, size) for one in (total, union))
+        energies = total.square()
+        while energies.shape[1] > 1:
+            energies = energies[:, ::2] + energies[:, 1::2]
+        total, union = energies.squeeze(1).div_(size).sqrt_(), union.any(dim=1)
+    there = positions(union)
+    if not there.numel():
+        return 0.0
+    found = total.index_select(0, there[:: max(1, there.numel() // _SAMPLE)]).abs_()
+    return float(torch.kthvalue(found, -(-found.numel() // 4)).values)
+
+
+def _costs(union: torch.Tensor, chosen: int, workers: int, value_bits: float) -> dict[int, float]:
+    """Return bytes on the wire to exchange a union (bool) in blocks of each size: lanes, and mask or lists.
+
+    chosen: elements that each worker has chosen of it.
+    """
     found = tuple(pyramid.counts(union, forecast.UNION_LEVELS).tolist())
     full = forecast.Counts(union.numel(), found, (1.0,) * pyramid.LEVELS, None, (1.0,) * 4)
-    return {
-        size: forecast.full_bytes(full.blocks(size) * size, SLOT_LANES, workers)
-        + forecast.mask_bytes(full, size, workers)
-        for size in _SIZES
-    }
+    costs = {}
+    for size in _SIZES:
+        blocks = full.blocks(size)
+        capacity = math.ceil(max(chosen / max(1, full.blocks(1)), 1 / workers) * blocks)
+        lists = PositionList.of(-(-union.numel() // size), capacity)
+        values = forecast.full_bytes(blocks * size * value_bits / 32, SLOT_LANES, workers)
+        mask = forecast.mask_bytes(full, size, workers)
+        costs[size] = values + min(mask, forecast.list_bytes(lists, workers))
+    return costs

@@ -6,7 +6,6 @@ shorter. Nothing here sorts a whole vector: a sample tells from which magnitude 
 question, one pass finds it, and only that is compared.
 """
 
-import ctypes
 import math
 from typing import Final
 
@@ -20,7 +19,6 @@ _SAMPLED: Final = 64  # at most so many values to one of the sample
 _MARGIN: Final = 4.0  # of the rank in the sample, in standard deviations
 _ROOM: Final = 1 << 12
 _TINIEST: Final = 2.0**-149
-_WORD_LOG2: Final = 5  # bits in a word of the mask
 _BINS: Final = 1 << 15  # exponents and 7 bits of significand of a float32 that is not negative
 _NORMAL: Final = 2.0**-126
 _LEAST: Final = 2.0**-80  # of a parameter's largest energy: below, squares of what matters would vanish
@@ -59,27 +57,24 @@ def energies_torch(vector: torch.Tensor, size: int) -> torch.Tensor:
     return found
 
 
-def worthiest(values: torch.Tensor, count: int, favour: float = 1.0) -> torch.Tensor:
-    """Return where the ``count`` values are (flat float32) that are worth most: int64, ascending.
+def worthiest(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Return where the ``count`` values are (flat float32) of largest magnitude: int64, ascending.
 
-    Those are that are largest in magnitude, but for this: what is taken only with others of its word of the
-    mask, 32 values, may be so many times (favour, at least 1) smaller than what is alone in it. Precisely,
-    the score of a value is ``min(favour * |value|, the greatest |value| in its word)``. NaN and infinities
-    are there in any case, zeros never.
+    Of equal ones the first. NaN and infinities are there in any case, zeros never.
     """
     if count <= 0:
-        return candidates(values, math.inf, 1.0, 0)[0]
+        return candidates(values, math.inf, 0)[0]
     floor = _sampled_floor(values, count)
-    found, scores, reaching = candidates(values, floor, favour, 2 * count)
-    if reaching < count and floor > 0.0:  # the sample misled
-        found, scores, _ = candidates(values, 0.0, favour, values.numel())
+    found, sizes = candidates(values, floor, 2 * count)
+    if found.numel() < count and floor > 0.0:  # the sample misled
+        found, sizes = candidates(values, 0.0, values.numel())
     if found.numel() <= count:
         return found
-    cut = select_threshold(scores, count)
-    taken = scores >= cut
+    cut = select_threshold(sizes, count)
+    taken = sizes >= cut
     surplus = int(torch.count_nonzero(taken)) - count
-    if surplus and cut < math.inf:  # several score the same: the last ones are left
-        taken[(scores == cut).nonzero().squeeze(1)[-surplus:]] = False
+    if surplus and cut < math.inf:  # several are as large: the last ones are left
+        taken[(sizes == cut).nonzero().squeeze(1)[-surplus:]] = False
     return found[taken]
 
 
@@ -135,43 +130,25 @@ def _sampled_floor(values: torch.Tensor, count: int) -> float:
     return floor if math.isfinite(floor) else 0.0
 
 
-def candidates(
-    values: torch.Tensor, floor: float, favour: float, expected: int
-) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Return where values are that may have a score (see ``worthiest``) of at least ``floor``.
+def candidates(values: torch.Tensor, floor: float, expected: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where values have at least the magnitude ``floor``, ascending, and their magnitudes.
 
-    Those are there of which there is no doubt, some others may be; zeros are not. Returns the places,
-    ascending, their scores, and how many of these values have at least this magnitude. expected: how many
-    there may be.
+    Zeros are not there, what is not finite is, as infinity. expected: how many there may be.
     """
     if values.device.type != "cpu" or not values.is_contiguous():
-        return candidates_torch(values, floor, favour)
+        return candidates_torch(values, floor)
     room = max(expected, _ROOM)
     while True:
-        found, scores = torch.empty(room, dtype=torch.int64), torch.empty(room)
-        reaching = ctypes.c_uint64()
+        found, sizes = torch.empty(room, dtype=torch.int64), torch.empty(room)
         there = engine.library().weir_candidates(
-            values.data_ptr(),
-            values.numel(),
-            floor,
-            favour,
-            found.data_ptr(),
-            scores.data_ptr(),
-            room,
-            ctypes.byref(reaching),
+            values.data_ptr(), values.numel(), floor, found.data_ptr(), sizes.data_ptr(), room
         )
         if there <= room:
-            return found[:there], scores[:there], reaching.value
+            return found[:there], sizes[:there]
         room = there
 
 
-def candidates_torch(
-    values: torch.Tensor, floor: float, favour: float
-) -> tuple[torch.Tensor, torch.Tensor, int]:
+def candidates_torch(values: torch.Tensor, floor: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the same on any device."""
-    found = positions((values.abs() < (floor / favour or _TINIEST)).logical_not_())
-    sizes = values.index_select(0, found).abs_().nan_to_num_(nan=math.inf, posinf=math.inf)
-    word = found >> _WORD_LOG2
-    peaks = sizes.new_zeros((values.numel() >> _WORD_LOG2) + 1).scatter_reduce_(0, word, sizes, "amax")
-    scores = torch.minimum(sizes * favour, peaks.index_select(0, word))
-    return found, scores, int(torch.count_nonzero(sizes >= floor))
+    found = positions((values.abs() < (floor or _TINIEST)).logical_not_())
+    return found, values.index_select(0, found).abs_().nan_to_num_(nan=math.inf, posinf=math.inf)

@@ -23,7 +23,10 @@ class TopK(Sparsifier):
     summary = "The largest elements of each parameter."
     reference = "Aji and Heafield, EMNLP 2017"
 
+    def quota_of(self, span: Span) -> int:
+        """Return how many elements a worker keeps."""
+        return rounded(self.density * span.length, self.step, self.density * span.start)
+
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
         """Return about ``density * length`` elements of ``gradient``, and what is not finite."""
-        kept = rounded(self.density * span.length, self.step, self.density * span.start)
-        return keep_largest(gradient, kept)
+        return keep_largest(gradient, self.quota_of(span))

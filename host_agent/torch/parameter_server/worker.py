@@ -93,7 +93,7 @@ class ParameterServer:
         encoding: str | None = None,
         warmup_steps: int = 0,
         exclude: Sequence[str] = (),
-        lane_bits: LaneBits = 32,
+        lane_bits: LaneBits | None = None,
         lane_error: float = LANE_ERROR,
         seed: int = 0,
         max_norm: float | None = None,

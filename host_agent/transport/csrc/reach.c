@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { AT_ONCE = 16, IN_WORD = 32 };
+enum { AT_ONCE = 16 };
 
 /* The bits of a float's magnitude: as integers they are in the order of the magnitudes, NaN behind infinity. */
 static inline uint32_t magnitude(float x)
@@ -20,36 +20,29 @@ static inline float value_of(uint32_t bits)
     return x;
 }
 
-/* Of each word of IN_WORD values that has one of magnitude `floor` or more: the indices, ascending, of those that
- * are not more than `favour` times smaller, and their scores, min(favour * magnitude, the greatest magnitude in
- * the word). NaN counts as infinity; zeros never come into question. As many as there is room for are written.
- * Returns how many there are; reaching: how many of them reach `floor`. */
-uint64_t weir_candidates(const float *restrict x, uint64_t count, float floor, float favour,
-                         int64_t *restrict found, float *restrict scores, uint64_t room, uint64_t *reaching)
+/* The indices, ascending, of the values of magnitude `floor` or more, and their magnitudes; NaN counts as
+ * infinity, zeros never come into question. As many as there is room for are written. Returns how many there are. */
+uint64_t weir_candidates(const float *restrict x, uint64_t count, float floor, int64_t *restrict found,
+                         float *restrict magnitudes, uint64_t room)
 {
-    const uint32_t infinity = 0x7f800000u, high = magnitude(floor) | !magnitude(floor);
-    const uint32_t low = magnitude(floor / favour) | !magnitude(floor / favour);
+    const uint32_t infinity = 0x7f800000u, least = magnitude(floor) | !magnitude(floor);
     uint64_t n = 0;
-    *reaching = 0;
-    for (uint64_t start = 0; start < count; start += IN_WORD) {
-        const uint64_t there = count - start < IN_WORD ? count - start : IN_WORD;
+    for (uint64_t start = 0; start < count; start += AT_ONCE) {
+        const uint64_t there = count - start < AT_ONCE ? count - start : AT_ONCE;
         uint32_t peak = 0;
-        if (there == IN_WORD)
-            for (uint32_t i = 0; i < IN_WORD; i++)
+        if (there == AT_ONCE)
+            for (uint32_t i = 0; i < AT_ONCE; i++)
                 peak = magnitude(x[start + i]) > peak ? magnitude(x[start + i]) : peak;
         else
             for (uint32_t i = 0; i < there; i++)
                 peak = magnitude(x[start + i]) > peak ? magnitude(x[start + i]) : peak;
-        if (peak < high) continue;
-        const float most = value_of(peak < infinity ? peak : infinity);
+        if (peak < least) continue;
         for (uint32_t i = 0; i < there; i++) {
             const uint32_t own = magnitude(x[start + i]);
-            if (own < low) continue;
-            *reaching += own >= high;
+            if (own < least) continue;
             if (n < room) {
-                const float score = favour * value_of(own < infinity ? own : infinity);
                 found[n] = (int64_t)(start + i);
-                scores[n] = score < most ? score : most;
+                magnitudes[n] = value_of(own < infinity ? own : infinity);
             }
             n++;
         }

@@ -113,6 +113,7 @@ class Drawn(Sparsifier):
     """Every rank draws elements of its own, in runs, and remembers the unions that it is shown."""
 
     name, summary = "drawn", "For tests."
+    often = 0.02
 
     def __init__(self) -> None:
         super().__init__(SparsifierOptions())
@@ -120,10 +121,14 @@ class Drawn(Sparsifier):
         self.unions: dict[str, torch.Tensor] = {}
 
     def encode(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
-        random = np.random.default_rng((self.rank, self.step, span.start))
-        runs = random.random(-(-span.length // 5)) < 0.02
-        self.sent[span.name] = gradient * torch.from_numpy(np.repeat(runs, 5)[: span.length])
+        self.sent[span.name] = gradient * torch.from_numpy(self.draw(self.rank, span))
         return self.sent[span.name]
+
+    def draw(self, rank: int, span: Span) -> npt.NDArray[np.bool_]:
+        """Return which elements a rank draws."""
+        random = np.random.default_rng((rank, self.step, span.start))
+        runs = random.random(-(-span.length // 5)) < self.often
+        return np.repeat(runs, 5)[: span.length]
 
     def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:
         assert not total[~union].any()
@@ -136,7 +141,16 @@ class DrawnByAll(Drawn):
     name, fills_union = "drawn-by-all", True
 
 
-DRAWN = {"drawn": Drawn, "drawn-by-all": DrawnByAll}
+class DrawnInLists(DrawnByAll):
+    """Everybody knows how much any of them draws at most, which is little."""
+
+    name, often = "drawn-in-lists", 0.003
+
+    def quota_of(self, span: Span) -> int:
+        return max(int(np.count_nonzero(self.draw(rank, span))) for rank in range(self.workers))
+
+
+DRAWN = {"drawn": Drawn, "drawn-by-all": DrawnByAll, "drawn-in-lists": DrawnInLists}
 
 
 class Run:
@@ -273,6 +287,7 @@ def costs(kind: str, options: dict[str, Any]) -> int:
             slots=member.slot_count,
             counters=counted[-1].size // SIZE,
             fills_union=drawn.fills_union,
+            capacities=None if plan.capacities is None else list(plan.capacities.values()),
             fill=member.fill,
             regions=[plan.regions.get(segment.name, SCALE_BLOCK) for segment in run.layouts[0]],
         )
@@ -282,12 +297,19 @@ def costs(kind: str, options: dict[str, Any]) -> int:
         predicted = stats.reduces <= (plan.levels if any(masks) else 1) + 1
         if number and predicted and again[:3] == again[3:]:  # the first step has agreed on the state, too
             quiet += 1
+            assert (plan.capacities is not None) == (kind == "drawn-in-lists")
             assert (stats.bytes_up, stats.bytes_down) == (model.up[dist.get_rank()], model.down)
     return quiet
 
 
 @pytest.mark.parametrize(
-    ("kind", "encoding"), [("drawn", "auto"), ("drawn", "shared-mask:2"), ("drawn-by-all", "shared-mask:1")]
+    ("kind", "encoding"),
+    [
+        ("drawn", "auto"),
+        ("drawn", "shared-mask:2"),
+        ("drawn-by-all", "shared-mask:1"),
+        ("drawn-in-lists", "auto"),
+    ],
 )
 def test_an_exchange_costs_what_the_model_says(world: World, kind: str, encoding: str) -> None:
     assert sum(world.run(costs, kind, {"encoding": encoding})) > 0
