@@ -11,6 +11,7 @@ Example::
 """
 
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -57,6 +58,18 @@ class UdpFlows:
             self.close()
             what = os.strerror(error.errno or 0)
             raise OSError(error.errno, f"cannot serve flows on UDP {bind[0]}:{bind[1]}: {what}") from error
+
+    @classmethod
+    def at(cls, ip: str) -> Self:
+        """Return a socket at FLOW_PORT of an address, where switches spray and trim; at any other port if
+        that one is taken. Raises OSError when the address cannot be had.
+        """
+        try:
+            return cls((ip, FLOW_PORT))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        return cls((ip, 0))
 
     @property
     def address(self) -> Address:

@@ -20,6 +20,10 @@ class Held(Protocol):
         """Return the chosen elements, zero elsewhere: they are held no more."""
         ...
 
+    def put_back(self, places: npt.NDArray[np.intp], values: Floats) -> None:
+        """Hold again what was taken from these elements, and did not arrive."""
+        ...
+
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the state, by name, without copying."""
         ...
@@ -45,6 +49,10 @@ class Residual:
         self._sum[chosen] = 0
         return taken
 
+    def put_back(self, places: npt.NDArray[np.intp], values: Floats) -> None:
+        """Add what did not arrive."""
+        self._sum[places] += values
+
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the sum."""
         return {"sum": self._sum}
@@ -67,17 +75,27 @@ class MomentumResidual:
         self._momentum = np.float32(momentum)
         self._buffer = np.zeros(size, np.float32)
         self._held = np.zeros(size, np.bool_)
+        self._owed: Floats | None = None  # sent before, and lost
 
     def add(self, update: Floats) -> Floats:
-        """Make a step of momentum, and return the buffer."""
+        """Make a step of momentum, and return the buffer, with what was lost of it before."""
         np.multiply(self._buffer, self._momentum, out=self._buffer, where=~self._held)
         self._buffer += update
-        return self._buffer
+        return self._buffer if self._owed is None else self._buffer + self._owed
 
     def take(self, chosen: Bits) -> Floats:
         """Return the chosen elements of the buffer, which decay from now on; the others wait."""
         np.logical_not(chosen, out=self._held)
-        return np.where(chosen, self._buffer, np.float32(0))
+        due = self._buffer if self._owed is None else self._buffer + self._owed
+        if self._owed is not None:
+            self._owed[chosen] = 0
+        return np.where(chosen, due, np.float32(0))
+
+    def put_back(self, places: npt.NDArray[np.intp], values: Floats) -> None:
+        """Keep apart what did not arrive, as the buffer goes on with it: it is sent with the next step."""
+        if self._owed is None:
+            self._owed = np.zeros_like(self._buffer)
+        self._owed[places] += values
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return the buffer, and which of its elements are held."""

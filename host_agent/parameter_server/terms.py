@@ -68,6 +68,17 @@ def check_flow(consistency: str, push_filter: str, pull_filter: str, sparsifier:
         )
 
 
+def check_loss(consistency: str, loss_budget: float) -> None:
+    """Raise ValueError for a budget of what may be lost that does not fit."""
+    if not 0.0 <= loss_budget < 1.0:
+        raise ValueError(f"loss budget {loss_budget}: take a share from 0, and below 1")
+    if consistency == "sync" and loss_budget:
+        raise ValueError(
+            "a loss budget is of asynchronous pushes, what synchronous servers get is lossless: take "
+            "consistency ssp:S or async with it"
+        )
+
+
 @dataclass(frozen=True)
 class Terms:
     """The terms of a job.
@@ -83,6 +94,8 @@ class Terms:
             "async": see ``clocks``, by Parameter Flow.
         push_filter, pull_filter: what waits of what workers and servers send, see ``value_filter``.
         silence_s: of Parameter Flow: seconds after which a silent worker is taken out.
+        loss_budget: of Parameter Flow: the share of a push's values that may be lost on their way; they are
+            held again, and pushed later.
         units: elements of each parameter that are always on one server, which a placement names; none:
             servers have contiguous shards.
         migrate_every: steps after which units may move; 0: they stay.
@@ -99,11 +112,13 @@ class Terms:
     push_filter: str = "0"
     pull_filter: str = "0"
     silence_s: float = SILENCE_S
+    loss_budget: float = 0.0
     units: tuple[int, ...] = ()
     migrate_every: int = 0
 
     def __post_init__(self) -> None:
         check_flow(self.consistency, self.push_filter, self.pull_filter, self.method.sparsifier)
+        check_loss(self.consistency, self.loss_budget)
 
     def shards(self) -> Shards:
         """Return which server has what."""

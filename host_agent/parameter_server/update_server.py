@@ -29,7 +29,7 @@ import numpy.typing as npt
 from weir.host_agent.parameter_server.clocks import Clocks, Consistency
 from weir.host_agent.parameter_server.feed import Feed
 from weir.host_agent.parameter_server.journal import Arrays, Journal
-from weir.host_agent.parameter_server.messages import FromServer, FromWorker, Kind
+from weir.host_agent.parameter_server.messages import FromServer, FromWorker, Kind, Run
 from weir.host_agent.parameter_server.payload import PayloadError, Words, decode
 from weir.host_agent.parameter_server.value_filter import FilterRule, Floats
 
@@ -101,6 +101,9 @@ class UpdateServer:
         self._told: dict[int, int] = {}  # the floor of the last update, by worker
         self._pushes = 0  # applied, of all workers
         self._contained: dict[int, dict[int, int]] = {}  # pushes in a worker's model, by number of its update
+        self._lost: dict[
+            int, dict[int, tuple[Run, ...]]
+        ] = {}  # of pushes that are applied, until it is known
         self._settings: dict[int, str] = {}
         self._early: dict[int, dict[int, FromWorker]] = {}
         self._journal: Journal | None = None
@@ -142,7 +145,7 @@ class UpdateServer:
         if message.kind is not Kind.LEAVE:
             if message.taken > self.feeds[worker].last:
                 return self._refuse(message, "time", "has taken updates that were never sent")
-            self.feeds[worker].acknowledge(worker, message.taken)
+            self._acknowledge(message)
             if message.kind is Kind.ALIVE:
                 return [self._message(worker)]
             if message.clock <= applied:
@@ -193,7 +196,7 @@ class UpdateServer:
             return self._refuse(
                 message, "time", "knows of more than the server does, whose state is an older one: restore it"
             )
-        self.feeds[worker].acknowledge(worker, message.taken)
+        self._acknowledge(message)
         return self.lacking(worker)
 
     def _check(self, message: FromWorker) -> list[FromServer]:
@@ -229,7 +232,7 @@ class UpdateServer:
             if worker in self._incarnations:
                 self.clocks.leave(worker)
                 del self.feeds[worker], self._incarnations[worker], self._told[worker], self._settings[worker]
-                del self._contained[worker]
+                del self._contained[worker], self._lost[worker]
                 self._early.pop(worker, None)
             sent = self._wake(message)
             if message.kind is Kind.JOIN:
@@ -239,7 +242,7 @@ class UpdateServer:
                 self.feeds[worker] = Feed(np.zeros_like(parameters))
                 self.feeds[worker].admit(worker)
                 self._told[worker] = 0
-                self._contained[worker] = {}
+                self._contained[worker], self._lost[worker] = {}, {}
                 sent += [self._message(worker), self._update(worker, 0.0)]
             return sent
         if message.kind is Kind.PUSH:
@@ -247,12 +250,21 @@ class UpdateServer:
             self._settings[worker] = message.settings or self._settings[worker]
             self.optimizer.step(gradient, message.lr, self._share(message), self._settings[worker])
             self._pushes += 1
+            if message.lost:
+                self._lost[worker][message.clock] = message.lost
         self.clocks.tick(worker)
-        self.feeds[worker].acknowledge(worker, message.taken)
+        self._acknowledge(message)
         if message.kind is Kind.FLUSH:
             self.clocks.finish(worker)
             return [self._update(worker, 0.0), *self._wake(message)]
         return self._wake(message, worker)
+
+    def _acknowledge(self, message: FromWorker) -> None:
+        """Forget what a worker says that it has, or knows."""
+        self.feeds[message.worker].acknowledge(message.worker, message.taken)
+        lost = self._lost[message.worker]
+        for clock in [clock for clock in lost if clock <= message.known]:
+            del lost[clock]
 
     def _share(self, push: FromWorker) -> float:
         """Return the share of its learning rate with which a push moves the model."""
@@ -292,6 +304,7 @@ class UpdateServer:
             clocks.of[worker],
             self._told[worker] if last else 0,
             np.empty(0, np.uint32) if payload is None else payload,
+            tuple((clock, *run) for clock, runs in self._lost[worker].items() for run in runs),
         )
 
     def _arrays(self) -> Arrays:
@@ -307,6 +320,7 @@ class UpdateServer:
             "begun": np.array([self.begun]),
             "pushes": np.array([self._pushes], np.int64),
             **{f"contained-{w}": np.array(list(self._contained[w].items()), np.int64) for w in workers},
+            **{f"lost-{w}": _rows(self._lost[w]) for w in workers},
             **{f"settings-{w}": np.frombuffer(self._settings[w].encode(), np.uint8) for w in workers},
             **{f"optimizer/{name}": array for name, array in self.optimizer.arrays().items()},
             **{f"feed-{w}/{name}": a for w in workers for name, a in self.feeds[w].arrays().items()},
@@ -332,9 +346,21 @@ class UpdateServer:
         self.begun = bool(arrays["begun"][0])
         self._pushes = int(arrays["pushes"][0])
         self._contained = {w: dict(arrays[f"contained-{w}"].reshape(-1, 2).tolist()) for w in self.clocks.of}
+        self._lost = {w: _by_clock(arrays[f"lost-{w}"]) for w in self.clocks.of}
         self._settings = {w: arrays[f"settings-{w}"].tobytes().decode() for w in self.clocks.of}
         self.feeds = {w: Feed.restored(_under(f"feed-{w}/", arrays)) for w in self.clocks.of}
 
 
 def _under(prefix: str, arrays: Arrays) -> Arrays:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _rows(lost: Mapping[int, tuple[Run, ...]]) -> npt.NDArray[np.int64]:
+    return np.array([(clock, *run) for clock, runs in lost.items() for run in runs], np.int64)
+
+
+def _by_clock(rows: npt.NDArray[np.int64]) -> dict[int, tuple[Run, ...]]:
+    lost: dict[int, tuple[Run, ...]] = {}
+    for clock, first, count in rows.reshape(-1, 3).tolist():
+        lost[clock] = (*lost.get(clock, ()), (first, count))
+    return lost

@@ -17,8 +17,8 @@ import numpy as np
 
 from weir.host_agent.parameter_server.clocks import Consistency
 from weir.host_agent.parameter_server.feed import Replica
-from weir.host_agent.parameter_server.messages import FromServer, FromWorker, Kind
-from weir.host_agent.parameter_server.payload import Words, encode, plan
+from weir.host_agent.parameter_server.messages import FromServer, FromWorker, Kind, Run
+from weir.host_agent.parameter_server.payload import PayloadError, Words, decode, encode, plan
 from weir.host_agent.parameter_server.residual import Held
 from weir.host_agent.parameter_server.value_filter import FilterRule, Floats, above
 
@@ -54,6 +54,8 @@ class UpdateWorker:
         self.applied = 0
         self.floor = 0
         """The model here contains so many pushes of every worker (but for what filters hold)."""
+        self.pushed = self.refunded = 0
+        """Values pushed so far, and those of them that were lost on their way and are held again."""
         self._floors: dict[int, int] = {}  # of updates that wait for others
         self._unapplied: dict[int, FromWorker] = {}
 
@@ -78,7 +80,9 @@ class UpdateWorker:
 
     def alive(self) -> FromWorker:
         """Return what asks where the clocks are, and says that this worker is there."""
-        return FromWorker(Kind.ALIVE, self.worker, self.incarnation, taken=self.replica.taken)
+        return FromWorker(
+            Kind.ALIVE, self.worker, self.incarnation, taken=self.replica.taken, known=self.applied
+        )
 
     def unapplied(self) -> list[FromWorker]:
         """Return the pushes that the server may not have, to be sent again."""
@@ -101,8 +105,9 @@ class UpdateWorker:
         due = self.held.add(gradient)
         bound = rule.at(clock, lr / self.rules.peak_lr)
         planned = plan(above(due, bound / lr if lr else np.inf, rule.block))
-        taken = self.held.take(planned.covered)
-        return self._keep(Kind.PUSH, lr, encode(planned, taken.view(np.uint32)), settings)
+        taken, values = self.held.take(planned.covered), int(np.count_nonzero(planned.covered))
+        self.pushed += values
+        return self._keep(Kind.PUSH, lr, encode(planned, taken.view(np.uint32)), settings, values)
 
     def flush(self) -> FromWorker:
         """Make a step without a push, whose answer is all that is pending. From then on nobody waits for this
@@ -125,6 +130,8 @@ class UpdateWorker:
         news = message.applied > self.applied
         self.applied = max(self.applied, message.applied)
         for clock in [clock for clock in self._unapplied if clock <= self.applied]:
+            lost = [(first, count) for of, first, count in message.lost if of == clock]
+            self._refund(self._unapplied[clock], lost)
             del self._unapplied[clock]
         if message.number > self.replica.taken:
             self._floors[message.number] = max(message.floor, self._floors.get(message.number, 0))
@@ -133,11 +140,37 @@ class UpdateWorker:
             self.floor = max(self.floor, self._floors.pop(number))
         return news
 
-    def _keep(self, kind: Kind, lr: float, payload: Words, settings: str = "") -> FromWorker:
+    def _refund(self, push: FromWorker, lost: list[Run]) -> None:
+        """Hold again what the server has not got of a push, for the next one. Raises PayloadError."""
+        if not lost:
+            return
+        patch = decode(push.payload, self.replica.words.size)
+        start = push.payload.size - patch.values.size
+        missing = np.zeros(push.payload.size, np.bool_)
+        for first, count in lost:
+            if not start <= first < first + count <= missing.size:
+                raise PayloadError(f"words {first} to {first + count} of a push are not values")
+            missing[first : first + count] = True
+        places = np.flatnonzero(patch.places)[missing[start:]]
+        self.held.put_back(places, patch.values[missing[start:]].view(np.float32))
+        self.refunded += places.size
+
+    def _keep(
+        self, kind: Kind, lr: float, payload: Words, settings: str = "", droppable: int = 0
+    ) -> FromWorker:
         assert self.made is not None, "push before the model has come"
         self.made += 1
         message = FromWorker(
-            kind, self.worker, self.incarnation, self.made, self.replica.taken, lr, payload, settings
+            kind,
+            self.worker,
+            self.incarnation,
+            self.made,
+            self.replica.taken,
+            lr,
+            payload,
+            settings,
+            known=self.applied,
+            droppable=droppable,
         )
         self._unapplied[self.made] = message
         return message

@@ -177,9 +177,10 @@ class TrainConfig(BaseModel):
             )
         if find_method(self.method).kind != "sparsifier":
             raise ValueError(f"--mode ps: method {self.method} sends no gradients that servers could take")
-        if self.lossy:
+        if self.loss_policy is not None or (self.loss_budget and self.consistency == "sync"):
             raise ValueError(
-                "--mode ps: what servers get is lossless; leave out --loss-budget, --loss-policy"
+                "--mode ps: what servers get is lossless; leave out --loss-budget, --loss-policy. "
+                "--consistency ssp:S and async take a --loss-budget"
             )
         if self.members > MAX_CHILDREN:
             raise ValueError(

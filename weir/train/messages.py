@@ -80,6 +80,9 @@ class Delivery:
     def __add__(self, other: Self) -> "Delivery":
         return Delivery(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
+    def __sub__(self, other: Self) -> "Delivery":
+        return Delivery(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(self)})
+
     @property
     def missing_share(self) -> float:
         """Return the share of the lanes that is missing; 0 when none entered."""

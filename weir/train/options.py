@@ -225,7 +225,7 @@ LossBudget = Annotated[
         metavar="P",
         help="Share of a front layer's gradient that may be missing from its sum rather than be waited for; "
         "less of back layers and of large values, so less of the whole. What is missing is added to the next "
-        "step's. 0: nothing may be missing.",
+        "step's. 0: nothing may be missing. With --consistency ssp:S or async: share of each push.",
         rich_help_panel=_NETWORK,
     ),
 ]

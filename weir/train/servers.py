@@ -36,6 +36,7 @@ class ServersExchange(Exchange):
         self.in_step = config.consistency == "sync"
         self.meter = WeirMeter([])
         self._placed: PlacedServers | None = None
+        self._before = Delivery()
 
     def begin(self, optimizer: Optimizer) -> None:
         """Meet the servers."""
@@ -72,6 +73,7 @@ class ServersExchange(Exchange):
             push_filter=config.push_filter,
             pull_filter=config.pull_filter,
             overlap=self.in_step,
+            loss_budget=config.loss_budget,
             rendezvous=self._where,
         )
         self.meter = WeirMeter([self._server.connection if self.in_step else self._server.session])
@@ -103,9 +105,15 @@ class ServersExchange(Exchange):
 
     def delivery(self) -> Delivery:
         """Return how the packets of the last step fared."""
-        if self._placed is not None or not self.in_step:
+        if self._placed is not None:
             return Delivery()
-        return delivery_of(self._server.last_step)
+        if self.in_step:
+            return delivery_of(self._server.last_step)
+        session, before = self._server.session, self._before
+        pushed, budget = session.pushed, self._config.loss_budget
+        now = Delivery(session.stats, pushed, session.refunded, int(budget * pushed))
+        self._before = now
+        return now - before
 
 
 def serve(spec: WorkerSpec, index: int) -> None:

@@ -129,7 +129,7 @@ class AsynchronousServer:
         with contextlib.ExitStack() as stack:
             if self._journal is not None:
                 stack.enter_context(self._journal)
-            self._flows = stack.enter_context(UdpFlows((self._meeting.own_ip, 0)))
+            self._flows = stack.enter_context(UdpFlows.at(self._meeting.own_ip))
             ip, port = self._flows.address
             self._meeting.announce(self.index, Place(ip, port, time.time_ns()))
             self._flows.drive(self._over, self._timeout.total_seconds(), react=self._react)
@@ -154,7 +154,7 @@ class AsynchronousServer:
         line = _Line(
             call.worker,
             call.incarnation,
-            FlowReceiver(FlowConfig(call.up, call.worker)),
+            FlowReceiver(FlowConfig(call.up, call.worker, max_loss=self._terms.loss_budget)),
             FlowSender(FlowConfig(call.down, call.worker)),
             time.monotonic(),
         )
@@ -169,7 +169,7 @@ class AsynchronousServer:
             for delivery in line.receiver.deliveries():
                 line.heard = self._silent_since[line.worker] = now
                 try:
-                    message = FromWorker.decode(delivery.values.view(np.uint32))
+                    message = FromWorker.received(delivery.values.view(np.uint32), delivery.lanes_received())
                 except MessageError as error:
                     log.warning("server %d, worker %d: %s", self.index, line.worker, error)
                     continue

@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
+from weir.host_agent.compression.classes import layer_classes
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, new_flow_id
 from weir.host_agent.flows.frames import Address
 from weir.host_agent.flows.udp import UdpFlows
@@ -27,6 +28,7 @@ from weir.host_agent.parameter_server.terms import Terms
 from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerRules
 from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.connection import GroupBrokenError
+from weir.host_agent.torch.parameter_server.bounded_push import service_of
 from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place
 from weir.host_agent.transport.counters import TransportCounters
 from weir.host_agent.transport.report import FRAME_OVERHEAD
@@ -65,7 +67,14 @@ class _Line:
             if flow is not None:
                 found += TransportCounters(packets_up=flow.counts.packets, bytes_up=flow.counts.bytes)
         if self.sender is not None:
-            found += TransportCounters(retransmissions=self.sender.counts.resent)
+            counts = self.sender.counts
+            found += TransportCounters(
+                retransmissions=counts.resent,
+                probes=counts.probes,
+                timeouts=counts.timeouts,
+                trimmed=counts.trimmed,
+                marked=counts.marked,
+            )
         return found
 
     @property
@@ -113,10 +122,11 @@ class AsynchronousSession:
             self._lines.append(_Line(index, worker, shard, heard=time.monotonic()))
             if beginning is not None:
                 self._beginnings.append(worker.beginning(beginning[shard]))
+        self._layers = layer_classes([line.first.stop - line.first.start for line in self._lines])
         self._change = threading.Condition()
         self._error: Exception | None = None
         self._stopping = False
-        self._flows = UdpFlows((self._meeting.own_ip, 0))
+        self._flows = UdpFlows.at(self._meeting.own_ip)
         self._looked = 0.0
         self._thread = threading.Thread(target=self._run, name="weir-flows")
         self._thread.start()
@@ -133,6 +143,16 @@ class AsynchronousSession:
         """Return the packets of all flows so far. Of what comes, those of data: no probes, no answers."""
         with self._change:
             return sum((line.sent for line in self._lines), self._counted)
+
+    @property
+    def pushed(self) -> int:
+        """Return how many values were pushed so far."""
+        return sum(line.worker.pushed for line in self._lines)
+
+    @property
+    def refunded(self) -> int:
+        """Return how many of them were lost on their way, and are held again."""
+        return sum(line.worker.refunded for line in self._lines)
 
     def step(self, gradient: Tensor, lr: float, settings: str) -> None:
         """Push a gradient, take what has come, and wait until the next step may begin.
@@ -288,7 +308,7 @@ class AsynchronousSession:
         up, down = new_flow_id(), new_flow_id()
         line.place = place
         line.sender, line.receiver = (
-            FlowSender(FlowConfig(up, self._rank)),
+            FlowSender(FlowConfig(up, self._rank, max_loss=self._terms.loss_budget)),
             FlowReceiver(FlowConfig(down, self._rank)),
         )
         for flow in (line.sender, line.receiver):
@@ -306,7 +326,9 @@ class AsynchronousSession:
 
     def _submit(self, line: _Line, message: FromWorker) -> None:
         assert line.sender is not None, "connected"
-        line.sender.submit(message.encode().view(np.float32))
+        words, budget = message.encode(), self._terms.loss_budget
+        service = service_of(message, words, line.sender.config, budget, self._layers[line.index])
+        line.sender.submit(words.view(np.float32), service)
 
     def _arrived(self) -> None:
         with self._change:

@@ -60,6 +60,8 @@ class ParameterServer:
         overlap: push gradients while backward makes others. They must not be changed before ``step``, and
             hyper-parameters are taken when the first of a step is there.
         silence_s: of Parameter Flow: seconds after which a silent worker is taken out.
+        loss_budget: of Parameter Flow: the share of a push's values that may be lost on their way, the
+            smallest first; they are held again, and pushed later.
         rendezvous: where workers and servers meet: ``tcp://host:port`` or ``file:///path``. None:
             WEIR_RENDEZVOUS, else MASTER_ADDR and MASTER_PORT, which torchrun sets.
         rank, workers: this worker's place, and how many there are. None: as torch.distributed has it, else
@@ -103,6 +105,7 @@ class ParameterServer:
         pull_filter: str = "0",
         overlap: bool = False,
         silence_s: float = SILENCE_S,
+        loss_budget: float = 0.0,
         rendezvous: str | None = None,
         rank: int | None = None,
         workers: int | None = None,
@@ -141,6 +144,7 @@ class ParameterServer:
             push_filter,
             pull_filter,
             silence_s,
+            loss_budget,
         )
         self._shards = self.terms.shards()
         store = open_store(rendezvous, leads=self.rank == 0, timeout=timeout)
