@@ -86,7 +86,8 @@ class Membership:
         shm_dir: directory of the switch's shared-memory ports; None: use the network.
         switch_port: the switch port this worker is on.
         lease_s: silence that costs the membership.
-        fill: send requested blocks even when they are zero, because the switch cannot lengthen packets.
+        fill: keep results at most half a slot's lanes longer than the packets of their round, because the
+            switch cannot lengthen packets more.
         narrow: send packets of one column with one group of lanes, because the switch takes no others.
         paths: of each rank, as audiences name it: the numbers on its way to the root of the job's tree, 5
             bits for each tier, its own at its leaf lowest.

@@ -48,7 +48,7 @@ class Switch(_Model):
     """One switch and how to program it.
 
     ``target``: "soft" for the soft switch; "bmv2", the careful default, for BMv2, which can add no more than
-    512 bytes to a packet: its workers send zero blocks that others have; "tofino" for one that takes packets
+    512 bytes to a packet, to which its workers keep; "tofino" for one that takes packets
     of one column with one group of lanes, and gives a job 2^n slots at a multiple of that.
     ``subnet``: the rack behind a leaf, as other racks route to it; the /24 around the aggregation address
     unless given. ``thrift``: BMv2's own management address, for queue rates and depths.
@@ -76,8 +76,8 @@ class Switch(_Model):
 
     @property
     def fills(self) -> bool:
-        """Return whether workers must send requested zero blocks, too, so that no result outgrows its
-        packet.
+        """Return whether workers must see to it that no result is longer than its packet by more than half
+        of a slot's lanes.
         """
         return self.headroom < SLOT_LANES * LANE_BYTES
 

@@ -71,6 +71,9 @@ def run(parser: argparse.ArgumentParser, make: Callable[..., Topo], describe: Ca
     parser.add_argument(
         "--run", metavar="COMMAND", help="what to run on every host; without it, Mininet's CLI"
     )
+    parser.add_argument(
+        "--pcap", metavar="DIR", help="capture every port of every switch there: weir audit DIR/*"
+    )
     options = parser.parse_args()
     topo = make(parser, options)
     if os.geteuid() != 0:
@@ -80,7 +83,11 @@ def run(parser: argparse.ArgumentParser, make: Callable[..., Topo], describe: Ca
     setLogLevel("warning")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # it cleans up, as after Ctrl-C
     folder = Path(P4Switch.scratch())
-    switch = partial(P4Switch, kind=options.switch, port_options=port_options(options))
+    pcap = Path(options.pcap).resolve() if options.pcap else None
+    if pcap:
+        pcap.mkdir(parents=True, exist_ok=True)
+        os.environ["WEIR_TRAINS"] = "off"  # else a capture has a train of packets as one
+    switch = partial(P4Switch, kind=options.switch, port_options=port_options(options), pcap=pcap)
     net = Mininet(topo=topo, switch=switch, controller=None)
     net.start()
     controller = None

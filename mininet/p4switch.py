@@ -70,6 +70,7 @@ class P4Switch(Switch):
         device_id: int | None = None,
         port_options: str = "",
         folder: Path | str | None = None,
+        pcap: Path | str | None = None,
         **params: object,
     ) -> None:
         super().__init__(name, **params)
@@ -80,6 +81,7 @@ class P4Switch(Switch):
         self.cpu_port, self.port_options = cpu_port, port_options
         self.device_id = P4Switch.started if device_id is None else device_id
         self.folder = Path(folder or P4Switch.scratch())
+        self.pcap = Path(pcap) if pcap else None  # where captures of all ports go, in files of its name
         self.grpc = f"127.0.0.1:{grpc_port}" if grpc_port else f"unix:{self.folder}/{name}.sock"
         self.log = self.folder / f"{name}.log"
         self.process = None
@@ -96,6 +98,7 @@ class P4Switch(Switch):
         command += ["--cpu-port", str(self.cpu_port), "--ready-file", str(self._ready)]
         for option, path in (("--program", self.program), ("--p4info", self.p4info)):
             command += [option, str(path)] if path else []
+        command += ["--pcap", str(self.pcap / f"{self.name}.pcapng")] if self.pcap else []
         return command + [
             w for n, name in ports.items() for w in ("--port", f"{n}={name}{self.port_options}")
         ]
@@ -104,6 +107,7 @@ class P4Switch(Switch):
         command = ["simple_switch_grpc", "--device-id", str(self.device_id)]
         command += [str(self.program)] if self.program else ["--no-p4"]
         command += [word for port, name in ports.items() for word in ("-i", f"{port}@{name}")]
+        command += [f"--pcap={self.pcap}"] if self.pcap else []  # two files for each interface
         target = ["--grpc-server-addr", self.grpc, "--cpu-port", str(self.cpu_port), "--priority-queues", "8"]
         return [*command, "--", *target]
 

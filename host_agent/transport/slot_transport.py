@@ -49,8 +49,9 @@ class TransportConfig:
     allows: both cost little. reordering: packets that were sent less than this apart may overtake each other.
     path: own, as an audience names it (docs/protocol.md); None: that of a worker of the only switch.
     first_round: where the round counter of every slot starts; the same on all workers.
-    fill: send every requested block, also when it is zero here. Then a result is never longer than the
-    packet that completed its round, which BMv2 needs; the same on all workers.
+    fill: keep results at most half a slot's lanes (512 bytes) longer than any packet of their round, which
+    BMv2 needs: requested blocks of 256 lanes are sent also when they are zero here, and of smaller ones a
+    packet has half as many as it could; the same on all workers.
     congestion: narrow the window of open slots when results tell of congestion; may differ between workers.
     narrow: packets of one column and one group of lanes, as a switch with few registers takes them; blocks
     are cut into such groups; the same on all workers.

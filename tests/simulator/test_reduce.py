@@ -174,10 +174,11 @@ def test_blocks_that_no_worker_has_are_not_sent(
         assert report.retransmissions == 0
 
 
-def test_a_switch_that_cannot_grow_a_packet_serves_workers_that_fill(
-    switch: Switch, job_ids: Iterator[int]
+@pytest.mark.parametrize("block", [32, 64, 256])
+def test_a_switch_that_can_grow_a_packet_by_half_a_slot_serves_workers_that_fill(
+    switch: Switch, job_ids: Iterator[int], block: int
 ) -> None:
-    table, entry = aggregation(headroom=0)
+    table, entry = aggregation(headroom=512)
     switch.table(table).modify(entry)
     try:
         arrays = [np.zeros(50_000, np.uint32) for _ in range(3)]
@@ -185,13 +186,15 @@ def test_a_switch_that_cannot_grow_a_packet_serves_workers_that_fill(
             lanes[worker * 10_000 : worker * 15_000] = 1
         expected = combine(Op.ADD, arrays)
         with Rack(switch, job=next(job_ids), workers=3, slots=4, seed=1, fill=True) as rack:
-            rack.submit([Work(Op.ADD, 64, lanes) for lanes in arrays])
+            rack.submit([Work(Op.ADD, block, lanes) for lanes in arrays])
             rack.run(limit=1)
+            sent = [host.reports[-1].blocks_sent for host in rack.hosts]
     finally:
         table, entry = aggregation()
         switch.table(table).modify(entry)
     for lanes in arrays:
         np.testing.assert_array_equal(lanes, expected)
+    assert sent[0] == (sent[1] if block == 256 else 0)  # the first worker has nothing but zeros
 
 
 def test_a_finished_job_does_not_haunt_the_next_on_its_slots(switch: Switch, job_ids: Iterator[int]) -> None:

@@ -91,16 +91,18 @@ def headers(packet_block: int) -> int:
     return FRAME_OVERHEAD + WEIR.size + SLOT_LANES // packet_block * COLUMN.size
 
 
-def slots_used(blocks: int, packet_block: int, slots: int) -> int:
+def slots_used(blocks: int, packet_block: int, slots: int, packet_lanes: int = SLOT_LANES) -> int:
     """Return how many of a job's slots a vector of so many blocks takes; an empty one takes one."""
-    return min(slots, max(1, -(-blocks * packet_block // SLOT_LANES)))
+    return min(slots, max(1, -(-blocks * packet_block // packet_lanes)))
 
 
-def rounds(wanted: Flags, packet_block: int, slots: int) -> int:
-    """Return rounds of all slots, which is the packets of each worker. wanted: blocks that some worker
-    has.
+def rounds(wanted: Flags, packet_block: int, slots: int, packet_lanes: int = SLOT_LANES) -> int:
+    """Return rounds of all slots, which is the packets of each worker.
+
+    wanted: blocks that some worker has. packet_lanes: those that a packet may have.
     """
-    used, columns = slots_used(wanted.size, packet_block, slots), SLOT_LANES // packet_block
+    used = slots_used(wanted.size, packet_block, slots, packet_lanes)
+    columns = packet_lanes // packet_block
     streams = used * columns
     asked = np.zeros(-(-max(wanted.size, 1) // streams) * streams, np.bool_)
     asked[: wanted.size] = wanted
@@ -116,13 +118,17 @@ def reduce_cost(occupied: Flags, packet_block: int, slots: int, *, fill: bool = 
         occupied: bool[workers, blocks], which blocks of the vector each worker has non-zero.
         packet_block: lanes to a block, 32, 64, 128 or 256.
         slots: of the job.
-        fill: as in TransportConfig: workers send every block that is asked for.
+        fill: as in TransportConfig: of blocks as large as a packet, workers send every one that is asked for;
+            of smaller ones a packet has half as many.
     """
     union = np.asarray(occupied.any(axis=0))
-    if fill:
-        union[: slots_used(union.size, packet_block, slots) * (SLOT_LANES // packet_block)] = True
+    packet_lanes = SLOT_LANES
+    if fill and packet_block == SLOT_LANES:
+        union[: slots_used(union.size, packet_block, slots)] = True
         occupied = np.broadcast_to(union, occupied.shape)
-    packets = rounds(union, packet_block, slots)
+    elif fill:
+        packet_lanes //= 2
+    packets = rounds(union, packet_block, slots, packet_lanes)
     bare, lanes = packets * headers(packet_block), packet_block * LANE_BYTES
     sent, got = np.count_nonzero(occupied, axis=1).tolist(), int(np.count_nonzero(union))
     blocks = sum(sent) + len(sent) * got

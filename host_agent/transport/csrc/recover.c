@@ -31,7 +31,7 @@ uint32_t weir_take_again(weir_transport *t)
 /* Whether asking costs little: not where the switch cannot lengthen packets, and answers by asking for lanes. */
 static int may_ask(const weir_transport *t, const slot_state *slot)
 {
-    return !t->config.fill || (slot->reserved && !slot->wanted);
+    return !t->fills || (slot->reserved && !slot->wanted);
 }
 
 /* When a slot's retransmission timeout is over that runs since then. */
@@ -105,7 +105,7 @@ static void find_overtaken(weir_transport *t)
 static int64_t quiet_wait(const weir_transport *t)
 {
     int64_t wait = weir_rtt_backed_off(&t->rtt, weir_rtt_early(&t->rtt), t->quiet_times);
-    return wait < t->rtt.late.timeout_ns && (!t->config.fill || t->budget.count) ? wait : WEIR_NEVER;
+    return wait < t->rtt.late.timeout_ns && (!t->fills || t->budget.count) ? wait : WEIR_NEVER;
 }
 
 /* Nothing came for a while. Ask about a few of the oldest packets, as a tail loss probe does (RFC 8985): one

@@ -64,7 +64,7 @@ void weir_round_start(weir_transport *t, uint32_t s)
     for (uint32_t c = 0; c < t->columns; c++) {
         uint32_t block = slot->block[c];
         if (block == WEIR_NO_BLOCK) continue;
-        if (weir_block_nonzero(t, block) || t->config.fill) {
+        if (weir_block_nonzero(t, block) || t->fills) {
             slot->groups |= (uint8_t)(all << c * t->column_groups);
             t->report.blocks_sent++;
             prefetch_block(t, block);
@@ -183,7 +183,7 @@ static treatment next_treatment(weir_transport *t, slot_state *slot)
         t->report.releases++;
         return due & WEIR_DUE_TIMER ? BARE : EARLY;
     }
-    if (!(due & (WEIR_DUE_LANES | WEIR_DUE_TIMER)) && !t->config.fill) {
+    if (!(due & (WEIR_DUE_LANES | WEIR_DUE_TIMER)) && !t->fills) {
         t->report.probes++;
         return slot->groups ? PROBE : EARLY;
     }

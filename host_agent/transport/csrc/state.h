@@ -79,6 +79,8 @@ struct weir_transport {
     /* the reduce in progress */
     uint32_t op, block_log2, block, columns, column_groups;
     uint32_t wire_log2; /* of the block, as packets have it */
+    uint32_t fused;     /* columns that are used */
+    int fills;          /* requested blocks are sent even when zero */
     uint32_t check;     /* its fingerprint */
     int disagreement;   /* a result of another one came */
     uint32_t used;      /* slots in use */
@@ -133,7 +135,7 @@ static inline int weir_wanted(const weir_transport *t, uint16_t audience)
  * others; but not where every requested block must be sent. */
 static inline int weir_block_local(const weir_transport *t, uint64_t block)
 {
-    return t->audiences && !t->config.fill && t->audiences[block] == t->config.path;
+    return t->audiences && !t->fills && t->audiences[block] == t->config.path;
 }
 
 enum { WEIR_MAX_SHARES = WEIR_MAX_COLUMNS * WEIR_MAX_ACCOUNT_ROWS };

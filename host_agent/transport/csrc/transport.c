@@ -87,9 +87,9 @@ static int reserve_bitmap(weir_transport *t, uint64_t blocks)
 /* Deal the blocks to as many slots as they need, and make all first rounds ready. */
 static void open_slots(weir_transport *t)
 {
-    uint64_t wanted = (t->blocks + t->columns - 1) / t->columns;
+    uint64_t wanted = (t->blocks + t->fused - 1) / t->fused;
     t->used = wanted < 1 ? 1 : wanted < t->config.slots ? (uint32_t)wanted : t->config.slots;
-    t->streams = (uint64_t)t->used * t->columns;
+    t->streams = (uint64_t)t->used * t->fused;
     t->active = t->used;
     t->again_head = t->again_length = 0;
     weir_ready_clear(&t->ready);
@@ -100,9 +100,10 @@ static void open_slots(weir_transport *t)
     for (uint32_t s = 0; s < t->used; s++) {
         slot_state *slot = &t->slots[s];
         for (uint32_t c = 0; c < t->columns; c++) {
-            uint64_t first = (uint64_t)s * t->columns + c;
-            slot->block[c] = slot->next[c] = first < t->blocks ? (uint32_t)first : WEIR_NO_BLOCK;
-            if (first < t->blocks) weir_block_enter(t, first);
+            uint64_t first = (uint64_t)s * t->fused + c;
+            int ours = c < t->fused && first < t->blocks;
+            slot->block[c] = slot->next[c] = ours ? (uint32_t)first : WEIR_NO_BLOCK;
+            if (ours) weir_block_enter(t, first);
         }
         slot->before = slot->round;
         slot->active = 1;
@@ -154,6 +155,8 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     t->block = (uint32_t)block;
     t->wire_log2 = t->config.narrow ? WEIR_MAX_BLOCK_LOG2 : block_log2;
     t->columns = WEIR_SLOT_LANES >> t->wire_log2;
+    t->fills = t->config.fill && t->block == WEIR_SLOT_LANES;
+    t->fused = t->config.fill && t->columns > 1 ? t->columns / 2 : t->columns;
     t->column_groups = t->block / WEIR_GROUP_LANES;
     t->lanes = lanes;
     t->count = count;

@@ -56,7 +56,8 @@ typedef struct {
     uint32_t path;            /* own place in the tree, as an audience names it */
     uint32_t slots;           /* of the job: the window */
     uint32_t first_round;     /* 1, unless a test wants to see the counter wrap */
-    uint32_t fill;       /* send requested blocks even when zero: for switches that cannot grow a packet */
+    uint32_t fill; /* for switches that make no packet longer by more than half a slot's lanes: blocks as
+                            large as a slot are sent even when zero; of smaller ones a packet has half as many */
     uint32_t congestion; /* let marked results narrow the window */
     uint32_t narrow;     /* packets have one column, of the first group of lanes of a block */
     int64_t initial_rto_ns, min_rto_ns, max_rto_ns;

@@ -67,15 +67,28 @@ class TestWhatIsSent:
         assert not packet.groups
 
     def test_filling_sends_requested_blocks_even_when_zero(self) -> None:
-        t = transport(workers=1, slots=1, fill=True)
-        t.begin(Op.ADD, 128, vector(5, block=128, zero=(0, 1, 2)))
-        first, second = answer_all(t)
-        assert first.columns == (Column(0, 4), Column(1, 3))
-        assert set(first.groups) == set(range(8))
-        assert set(second.groups) == set(range(8))  # blocks 4 and 3
+        t = transport(workers=1, slots=2, fill=True)
+        t.begin(Op.ADD, 256, vector(5, zero=(0, 1, 2)))
+        packets_ = answer_all(t)
+        assert [packet.columns for packet in packets_[:2]] == [(Column(0, 4),), (Column(1, 3),)]
+        assert all(set(packet.groups) == set(range(8)) for packet in packets_)
         report = t.report()
-        assert report.entered == report.included == Account(256, int(vector(5, 128, (0, 1, 2)).sum()))
+        assert report.entered == report.included == Account(512, int(vector(5, 256, (0, 1, 2)).sum()))
         assert report.blocks_sent == 4
+
+    @pytest.mark.parametrize("block", [32, 64, 128])
+    def test_filling_skips_small_blocks_and_leaves_half_of_the_columns_out(self, block: int) -> None:
+        """So no packet has more than 128 lanes, and no result is more than 512 bytes longer than one."""
+        columns, used = 256 // block, 128 // block
+        t = transport(workers=1, slots=1, fill=True)
+        lanes = vector(5 * used, block=block, zero=tuple(range(used)))  # the first packet's
+        t.begin(Op.ADD, block, lanes)
+        packets_ = answer_all(t)
+        assert [len(packet.groups) for packet in packets_] == [0, 4, 4, 4, 4]
+        for number, packet in enumerate(packets_):
+            blocks = [column.block for column in packet.columns]
+            assert blocks[:used] == list(range(number * used, (number + 1) * used))
+            assert packet.columns[used:] == (Column(NO_BLOCK, NO_BLOCK),) * (columns - used)
 
     def test_columns_travel_fused_each_with_its_own_stream(self) -> None:
         t = transport(slots=1)
