@@ -15,6 +15,7 @@ from weir.host_agent.placement.hashing import (
     plain_buckets,
 )
 from weir.host_agent.placement.partitioners import PARTITIONERS
+from weir.host_agent.placement.racks import in_racks
 from weir.host_agent.placement.samples import Samples
 from weir.host_agent.placement.servers import place_parameters
 from weir.host_agent.placement.traffic import SLACK, Placement, Traffic, traffic, users
@@ -27,13 +28,16 @@ BOTH_RANDOM: Final = "random/random"
 
 @dataclass(frozen=True)
 class Plan:
-    """samples: with buckets for features where these are hashed. seconds: that partitioning took."""
+    """samples: with buckets for features where these are hashed. seconds: that partitioning took. racks: of
+    the machines.
+    """
 
     samples: Samples
     buckets: Buckets | None
     placement: Placement
     traffic: Traffic
     seconds: float
+    racks: int = 1
 
 
 def make_plan(
@@ -44,6 +48,7 @@ def make_plan(
     hashing: Hashing = "none",
     buckets: int = 0,
     hashes: int = 1,
+    racks: int = 1,
     slack: float = SLACK,
     seed: int = 0,
 ) -> Plan:
@@ -56,6 +61,8 @@ def make_plan(
         method: a name of `PARTITIONERS`, or `BOTH_RANDOM`.
         hashing, buckets: how features share parameters, and how many there are. hashes: buckets of each
             feature, of plain and local hashes.
+        racks: of a leaf-spine network, with equally many machines each: parts that have much to say to each
+            other share one.
         slack: by which a machine may have more than its share.
 
     Raises:
@@ -85,5 +92,7 @@ def make_plan(
     else:
         parameters = place_parameters(users(samples, places, machines), slack)
     placement = Placement(machines, places, parameters)
+    if racks > 1:
+        placement = in_racks(placement, traffic(samples, placement).links, racks)
     placement.check(samples, slack)
-    return Plan(samples, hashed, placement, traffic(samples, placement), time.monotonic() - began)
+    return Plan(samples, hashed, placement, traffic(samples, placement), time.monotonic() - began, racks)

@@ -18,6 +18,12 @@ def partition(
     ],
     *,
     machines: Annotated[int, typer.Option(min=1, help="Each has a worker and a server.")] = 8,
+    racks: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Of a leaf-spine network, equally many machines each: who talks much shares a rack."
+        ),
+    ] = 1,
     method: Annotated[
         str,
         typer.Option(
@@ -91,6 +97,7 @@ def partition(
                         hashing=hashing,
                         buckets=count,
                         hashes=hashes,
+                        racks=racks,
                         slack=slack,
                         seed=seed,
                     )

@@ -16,6 +16,7 @@ from weir.host_agent.placement.hashing import compositional_buckets, likeness, l
 from weir.host_agent.placement.partitioners import PARTITIONERS
 from weir.host_agent.placement.partitioners.refined import improve
 from weir.host_agent.placement.plan import BOTH_RANDOM, make_plan
+from weir.host_agent.placement.racks import hops, in_racks
 from weir.host_agent.placement.samples import Samples, power_law, svmlight_samples, text_samples
 from weir.host_agent.placement.servers import place_parameters
 from weir.host_agent.placement.traffic import (
@@ -138,6 +139,35 @@ def test_communities_are_found() -> None:
     data = power_law(800, 4_000, communities=MACHINES, stray=0.0, seed=3)
     assert make_plan(data, MACHINES, "random").traffic.total > 10_000
     assert make_plan(data, MACHINES, "refined", slack=0.3).traffic.total == 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 16), st.sampled_from([(4, 2), (6, 3), (8, 2)]))
+def test_racks_are_filled_by_who_talks_much(seed: int, shape: tuple[int, int]) -> None:
+    machines, racks = shape
+    rng = np.random.default_rng(seed)
+    data = power_law(60, 300, each=12, communities=racks, stray=0.3, seed=seed)
+    places = rng.permutation(np.arange(60) % machines)
+    flat = Placement(machines, places, place_parameters(users(data, places, machines)))
+    links = traffic(data, flat).links
+    racked = in_racks(flat, links, racks)
+    racked.check(data)
+    again = traffic(data, racked).links
+    assert again.sum() == links.sum() and sorted(again.ravel()) == sorted(links.ravel())
+    some = (list(rng.permutation(machines)) for _ in range(100))
+    assert hops(again, racks) <= min(hops(links[np.ix_(order, order)], racks) for order in some) * 1.02
+
+
+def test_communities_of_a_rack_stay_in_it() -> None:
+    links = np.zeros((4, 4), np.int64)
+    links[0, 2] = links[2, 0] = links[1, 3] = links[3, 1] = 100
+    links[0, 1] = 3
+    flat = Placement(4, np.arange(4), np.arange(4))
+    racked = in_racks(flat, links, 2)
+    machine_of = racked.of_sample
+    assert machine_of[0] // 2 == machine_of[2] // 2 != machine_of[1] // 2
+    with pytest.raises(PlacementError, match="4 machines do not fill 3 racks"):
+        in_racks(flat, links, 3)
 
 
 # -- hashing --------------------------------------------------------------------------------------------
