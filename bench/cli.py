@@ -2,17 +2,18 @@
 """``weir bench``: Weir beside its peers, in one run, on the same links."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
+from weir.bench.arguments import begin, model_of, numbers, shares
+from weir.bench.cli_virtual import incast, jobs, scale, spraying, tail
 from weir.child import ChildError
 from weir.cluster import ClusterError
 from weir.methods import Plugin
 from weir.netns import NamespaceError
 from weir.train import options
-from weir.wire.definition import MAX_WORKERS
 
 if TYPE_CHECKING:
     from weir.train.config import Model
@@ -37,8 +38,6 @@ app = typer.Typer(
     help="Measure Weir beside its peers: same run, same links, ratios.",
 )
 
-_Number = TypeVar("_Number", int, float)
-
 Workers = Annotated[int, typer.Option(min=1, max=32, help="Number of workers.")]
 
 
@@ -46,20 +45,6 @@ def _whole_blocks(lanes: int | list[int] | None) -> int | list[int] | None:
     if any(count % 32 for count in ([lanes] if isinstance(lanes, int) else lanes or [])):
         raise typer.BadParameter("is to be a multiple of 32")
     return lanes
-
-
-def _shares(given: float | list[float] | None) -> float | list[float] | None:
-    """Return shares as they are; refuse those that are none: 5, 0, NaN."""
-    for share in [given] if isinstance(given, float) else given or []:
-        if not 0 < share <= 1:
-            raise typer.BadParameter(f"is a share, above 0 and at most 1 (1 is all), not {share:g}")
-    return given
-
-
-def _loads(given: list[float] | None) -> list[float] | None:
-    """Return shares as they are; 0 is none at all."""
-    _shares([load for load in given or [] if load != 0])
-    return given
 
 
 def _rates(given: list[str] | None) -> list[str] | None:
@@ -82,11 +67,6 @@ def _lane_bits(given: list[int] | None) -> list[int] | None:
     return sorted(set(given or []), reverse=True)
 
 
-def _begin(name: str, doing: str) -> None:
-    """Say what goes on, before what takes seconds is imported."""
-    typer.echo(f"weir bench {name}: {doing} ...", err=True)
-
-
 Rates = Annotated[
     list[str] | None,
     typer.Option(
@@ -107,7 +87,7 @@ RealTraining = Annotated[bool, typer.Option(help="Run the training itself, in re
 Density = Annotated[
     float,
     typer.Option(
-        callback=_shares,
+        callback=shares,
         help="Share of the values (or blocks) to send, above 0, at most 1, with methods that send a share.",
     ),
 ]
@@ -136,7 +116,7 @@ def switch(
     They run in memory and, as root, over AF_PACKET on veth pairs in network namespaces. BMv2 takes part when
     simple_switch_grpc is on PATH.
     """
-    _begin("switch", "building what is measured")
+    begin("switch", "building what is measured")
     from weir.bench.switch import run
 
     run(workers, slots, lanes, seconds, repeats)
@@ -159,7 +139,7 @@ def instructions(
     The same for the hand-written C aggregator. callgrind counts, so that no other load disturbs the figures;
     it is part of valgrind.
     """
-    _begin("instructions", "counting a packet's instructions")
+    begin("instructions", "counting a packet's instructions")
     from weir.bench.instructions import run
 
     run(lanes or (64, 256))
@@ -176,10 +156,10 @@ def start(
     repeats: Annotated[int, typer.Option(min=1, help="Starts of each kind.")] = 3,
 ) -> None:
     """Time a switch from start to first packet: with an empty cache, again, and with larger programs."""
-    _begin("start", "starting switches")
+    begin("start", "starting switches")
     from weir.bench.start import run
 
-    run(repeats, tuple(_numbers(int, sizes, "--sizes", 0, 64)))
+    run(repeats, tuple(numbers(int, sizes, "--sizes", 0, 64)))
 
 
 @app.command()
@@ -197,10 +177,10 @@ def tables(
 
     Also shows how much memory `weir switch` takes. BMv2 takes part when simple_switch is on PATH.
     """
-    _begin("tables", "filling tables")
+    begin("tables", "filling tables")
     from weir.bench.tables import run
 
-    run(routes, rules, _numbers(int, sizes, "--sizes", 1, 1_000_000), frames, repeats, plot)
+    run(routes, rules, numbers(int, sizes, "--sizes", 1, 1_000_000), frames, repeats, plot)
 
 
 @app.command()
@@ -213,7 +193,7 @@ def p4runtime(
 
     BMv2 takes part when simple_switch_grpc is on PATH.
     """
-    _begin("p4runtime", "starting switches")
+    begin("p4runtime", "starting switches")
     from weir.bench.p4runtime import run
 
     run(entries, batch, repeats)
@@ -226,7 +206,7 @@ def allreduce(
     density: Annotated[
         list[float] | None,
         typer.Option(
-            callback=_shares,
+            callback=shares,
             help="Share of blocks that are not zero; may be given more than once. Default: 1, 0.1, 0.01.",
         ),
     ] = None,
@@ -249,7 +229,7 @@ def allreduce(
     It runs over shared memory and, as root, over shaped links between network namespaces, where Gloo has the
     kernel's own bridge. Processor time stands beside the times.
     """
-    _begin("allreduce", "starting switch and workers")
+    begin("allreduce", "starting switch and workers")
     from weir.bench.allreduce import run
 
     densities = tuple(density or (1.0, 0.1, 0.01))
@@ -279,7 +259,7 @@ def latency(
     It runs over shared memory and, as root, over shaped links between network namespaces, where Gloo has the
     kernel's own bridge.
     """
-    _begin("latency", "starting switch and workers")
+    begin("latency", "starting switch and workers")
     from weir.bench.latency import run
     from weir.bench.latency_worker import LatencySpec
 
@@ -312,7 +292,7 @@ def overlap(
 
     Needs root. Most is to be gained where computing takes as long as summing: choose --batch and --rate so.
     """
-    _begin("overlap", "starting switch and workers")
+    begin("overlap", "starting switch and workers")
     from weir.bench.overlap import run
     from weir.bench.overlap_worker import OverlapSpec
 
@@ -353,7 +333,7 @@ def ps_filter(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each kind.")] = 3,
 ) -> None:
     """Count data and accuracy of Parameter Flow by threshold and schedule of its filter, by direction."""
-    _begin("ps-filter", "training with parameter servers")
+    begin("ps-filter", "training with parameter servers")
     from weir.bench.ps_filter import Setting, run
     from weir.host_agent.parameter_server.value_filter import FilterRule
     from weir.train.config import PRESETS
@@ -365,7 +345,7 @@ def ps_filter(
         rules = [
             FilterRule(threshold, schedule.strip(), block)
             for schedule in schedules.split(",")
-            for threshold in (_numbers(float, thresholds, "--thresholds", 0, 1000) if thresholds else [])
+            for threshold in (numbers(float, thresholds, "--thresholds", 0, 1000) if thresholds else [])
         ]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
@@ -392,7 +372,7 @@ def fsdp(
     It needs root, or a user namespace: over shaped links between network namespaces, where Gloo has the
     kernel's own bridge.
     """
-    _begin("fsdp", "starting switch and workers")
+    begin("fsdp", "starting switch and workers")
     from weir.bench.fsdp import run
 
     run(workers, width, rate or ["200mbit"], repeats, lane_bits or [32, 16], out)
@@ -409,7 +389,7 @@ def accuracy(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 3,
 ) -> None:
     """Compare the final accuracy of training over Weir and over Gloo: same seeds, both trained in full."""
-    _begin("accuracy", "training over Weir and over Gloo")
+    begin("accuracy", "training over Weir and over Gloo")
     from weir.bench.accuracy import run
     from weir.train.config import ConfigError
 
@@ -440,16 +420,16 @@ def cost(
     The bytes are those on the wire in both directions, headers included. They are calculated exactly and
     without a network: no figure depends on this machine.
     """
-    _begin("cost", "recording gradients")
+    begin("cost", "recording gradients")
     from weir.bench.cost import run
     from weir.train.config import PRESETS
 
     chosen = [model for model in PRESETS if model in models.split(",")]
     if unknown := set(models.split(",")) - set(PRESETS):
         raise typer.BadParameter(f"--models: {', '.join(PRESETS)}, not {', '.join(sorted(unknown))}")
-    shares = _numbers(float, densities, "--densities", 0, 1)
-    counts = _numbers(int, workers, "--workers", 1, 32)
-    run(chosen, shares, counts, steps, plot, processes)
+    sent = numbers(float, densities, "--densities", 0, 1)
+    counts = numbers(int, workers, "--workers", 1, 32)
+    run(chosen, sent, counts, steps, plot, processes)
 
 
 @app.command()
@@ -465,10 +445,10 @@ def selection(
     steps: Annotated[int, typer.Option(min=2, help="Steps; the second half counts.")] = 24,
 ) -> None:
     """Time the choice of what is sent, as a share of the backward pass; one thread, the same run."""
-    _begin("selection", "training and choosing")
+    begin("selection", "training and choosing")
     from weir.bench.selection import run
 
-    run(_model(model), _sparsifiers(methods), density, workers, batch, steps)
+    run(model_of(model), _sparsifiers(methods), density, workers, batch, steps)
 
 
 @app.command()
@@ -484,19 +464,10 @@ def density(
     plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-density.png"),
 ) -> None:
     """Follow the density of the sums, the balance among workers and the time to choose: ExDyna's figures."""
-    _begin("density", "training and choosing")
+    begin("density", "training and choosing")
     from weir.bench.density import run
 
-    run(_model(model), _sparsifiers(methods), target, workers, steps, plot)
-
-
-def _model(name: str) -> "Model":
-    from weir.train.config import PRESETS
-
-    for model in PRESETS:
-        if model == name:
-            return model
-    raise typer.BadParameter(f"--model: {', '.join(PRESETS)}, not {name!r}")
+    run(model_of(model), _sparsifiers(methods), target, workers, steps, plot)
 
 
 def _sparsifiers(names: str) -> list[str]:
@@ -506,17 +477,6 @@ def _sparsifiers(names: str) -> list[str]:
         return [sparsifier_class(name).name for name in names.split(",")]
     except ValueError as error:
         raise typer.BadParameter(f"--methods: {error}") from None
-
-
-def _numbers(kind: type[_Number], text: str, option: str, above: float, most: float) -> list[_Number]:
-    """Return a comma-separated list of numbers, above one limit and not above the other."""
-    try:
-        found = [kind(part) for part in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or not all(above < number <= most for number in found):
-        raise typer.BadParameter(f"{option}: numbers above {above:g}, at most {most:g}, not {text!r}")
-    return found
 
 
 @app.command()
@@ -563,7 +523,7 @@ def training(
     First simulates what one step waits for; then, as root, trains in network namespaces; all on the same bad
     links. The training needs cores to spare: all switches and workers share this machine.
     """
-    _begin("training", "simulating steps" if virtual else "training")
+    begin("training", "simulating steps" if virtual else "training")
     from weir.bench.training import run
     from weir.bench.training_ways import PEERS
     from weir.train.config import ConfigError, make_config
@@ -627,12 +587,12 @@ def ps(
     trains to equal accuracy in network namespaces, the peers over the kernel's own bridge, all over links of
     the same rate; every server is on a host of its own. Shows medians of the seeds.
     """
-    _begin("ps", "simulating steps" if virtual else "training")
+    begin("ps", "simulating steps" if virtual else "training")
     from weir.bench import servers_real, servers_virtual
     from weir.softswitch.runtime.queueing import parse_rate
     from weir.train.config import ConfigError
 
-    counts = _numbers(int, workers, "--workers", 0, 31)
+    counts = numbers(int, workers, "--workers", 0, 31)
     chosen = [model for model in servers_real.EXTENTS if model in models.split(",")]
     if len(chosen) < len(models.split(",")):
         raise typer.BadParameter(f"--models {models}: there are {', '.join(servers_real.EXTENTS)}")
@@ -659,73 +619,6 @@ def ps(
 
 
 @app.command()
-def scale(
-    workers: Annotated[
-        str, typer.Option(help="Sizes of the job; the first is what the others are compared with.")
-    ] = "32,256,1024",
-    kilobytes: Annotated[int, typer.Option(min=1, help="Size of the vector in KiB.")] = 256,
-    slots: Annotated[int, typer.Option(min=1, max=1024, help="Switch slots of the job.")] = 64,
-    gigabits: Annotated[float, typer.Option(min=0.001, help="Rate of every link in Gbit/s.")] = 1.0,
-    delay: Annotated[float, typer.Option(min=0, help="Delay of every link in microseconds.")] = 1.0,
-    loss: Annotated[
-        float, typer.Option(min=0, max=0.5, help="Share of packets that every link loses.")
-    ] = 0.0,
-    sums: Annotated[int, typer.Option(min=1, help="How many sums, one after the other.")] = 1,
-) -> None:
-    """Simulate one sum over ever more workers: racks of 32, then two tiers, then three.
-
-    The time is virtual, until the last worker has the sum; every worker's sum is checked.
-    """
-    from weir.bench.scale import measure
-
-    sizes = _numbers(int, workers, "--workers", 0, MAX_WORKERS)
-    measure(sizes, kilobytes * 256, slots, round(gigabits * 1e9), round(delay * 1000), loss, sums)
-
-
-@app.command()
-def spraying(
-    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each mode.")] = 5,
-    rounds: Annotated[int, typer.Option(min=1, help="Permutations in a run.")] = 3,
-    kilobytes: Annotated[int, typer.Option(min=4, help="Size of a tensor in KiB.")] = 1024,
-    spines: Annotated[int, typer.Option(min=2, max=8, help="Paths between two racks.")] = 4,
-    depth: Annotated[int, typer.Option(min=1, help="Packets that a switch queue holds.")] = 128,
-) -> None:
-    """Simulate 16 hosts in four racks that send one another tensors, with each way to choose among paths."""
-    from weir.bench.spraying import Permutation, measure
-
-    measure(Permutation(spines=spines, depth=depth, tensor=kilobytes * 1024, rounds=rounds), seeds)
-
-
-@app.command()
-def incast(
-    depths: Annotated[
-        str, typer.Option(help="Packets that a switch queue holds, comma-separated.")
-    ] = "16,32,128",
-    kilobytes: Annotated[str, typer.Option(help="Sizes of a tensor in KiB.")] = "64,256,1024,4096",
-    workers: Annotated[str, typer.Option(help="Workers in four racks: multiples of 4.")] = "8,16,32",
-    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each contender.")] = 5,
-    tensors: Annotated[int, typer.Option(min=3, help="Tensors in a run, at most.")] = 20,
-    budget: Annotated[float, typer.Option(min=0, max=1, help="Share of lanes that may go missing.")] = 0.1,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
-    ] = None,
-) -> None:
-    """Simulate tensors pushed to servers and pulled at once by all workers, through short queues.
-
-    Sets DCTCP's streams beside Weir's flows, lossless and with a loss budget, in the same class.
-    """
-    from weir.bench.incast import measure
-    from weir.bench.tail_cases import Scenario
-
-    sizes = [1024 * size for size in _numbers(int, kilobytes, "--kilobytes", 3, 1 << 20)]
-    many = _numbers(int, workers, "--workers", 3, 256)
-    if any(number % 4 for number in many):
-        raise typer.BadParameter("--workers: multiples of 4, as there are four racks")
-    scenario = Scenario(tensors=tensors, budget=budget, others=0)
-    measure(_numbers(int, depths, "--depths", 0, 1 << 16), sizes, many, seeds, scenario, processes)
-
-
-@app.command()
 def placement(
     machines: Annotated[str, typer.Option(help="How many machines, comma-separated.")] = "16",
     buckets: Annotated[int, typer.Option(min=1, help="Features to a parameter, where they are hashed.")] = 8,
@@ -739,93 +632,8 @@ def placement(
     """
     from weir.bench.placement import measure
 
-    measure(tuple(_numbers(int, machines, "--machines", 0, 63)), buckets, lines, samples, seed)
+    measure(tuple(numbers(int, machines, "--machines", 0, 63)), buckets, lines, samples, seed)
 
 
-@app.command()
-def tail(
-    load: Annotated[
-        list[float] | None,
-        typer.Option(
-            callback=_loads,
-            help="Share of the links between racks that others' bursts take; may be given more than once. "
-            "Default: 0, only the tensors themselves.",
-        ),
-    ] = None,
-    setting: Annotated[
-        str, typer.Option(help="collectives (all-reduce), server (push and pull), or both.")
-    ] = "server",
-    workers: Annotated[
-        list[int] | None,
-        typer.Option(help="8, 16 or 32, in four racks; may be given more than once. Default: 16."),
-    ] = None,
-    loss: Annotated[
-        float, typer.Option(min=0, max=0.5, help="Share of packets that links between racks lose.")
-    ] = 0.0,
-    seeds: Annotated[int, typer.Option(min=1, help="How many runs of each contender.")] = 1,
-    tensors: Annotated[int, typer.Option(min=1, help="Tensors in a run.")] = 20,
-    kilobytes: Annotated[
-        list[int] | None,
-        typer.Option(help="Size of a tensor in KiB; may be given more than once. Default: 256."),
-    ] = None,
-    budget: Annotated[float, typer.Option(min=0, max=1, help="Share of lanes that may go missing.")] = 0.1,
-    min_rto: Annotated[
-        float, typer.Option(min=0.1, help="Least retransmission timeout of all contenders, in ms.")
-    ] = 10.0,
-    depth: Annotated[
-        list[int] | None,
-        typer.Option(help="Packets that a switch queue holds; may be given more than once. Default: 32."),
-    ] = None,
-    contenders: Annotated[str, typer.Option(help="Rows to measure, by their letters.")] = "adefgh",
-    full: Annotated[
-        bool,
-        typer.Option(
-            "--full",
-            help="The grid: 8, 16 and 32 workers, 16, 32 and 128 packets, 64 KiB to 4 MiB, loads 0 and 0.7, "
-            "both settings. Hours.",
-        ),
-    ] = False,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")
-    ] = None,
-    plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-tail.png"),
-) -> None:
-    """Simulate tensor completion times, mean and p99, of workers in four racks that send all at once.
-
-    Every row has a twin: DCTCP in the same class of the same queues, or Weir without the row's mechanism.
-    Fails when a row's mechanism did nothing.
-    """
-    from itertools import product
-
-    from weir.bench.tail import measure
-    from weir.bench.tail_cases import CONTENDERS, RACKS, SETTINGS, Scenario
-
-    chosen = [name for name in SETTINGS if full or setting in (name, "both")]
-    if not chosen:
-        raise typer.BadParameter(f"--setting: {', '.join(SETTINGS)} or both, not {setting!r}")
-    rows = [contender for contender in CONTENDERS if contender.name[0] in contenders]
-    if not rows or set(contenders) - {contender.name[0] for contender in CONTENDERS}:
-        raise typer.BadParameter(f"--contenders: letters from a to h, not {contenders!r}")
-    if any(count % RACKS or count < RACKS for count in workers or []):
-        raise typer.BadParameter(f"--workers: as many in each of {RACKS} racks")
-    idle = []
-    for count, places, size in product(
-        workers or ([8, 16, 32] if full else [16]),
-        depth or ([16, 32, 128] if full else [32]),
-        kilobytes or ([64, 256, 1024, 4096] if full else [256]),
-    ):
-        scenario = Scenario(
-            workers=count // RACKS,
-            loss=loss,
-            tensor=size * 1024,
-            tensors=tensors,
-            budget=budget,
-            min_rto=min_rto / 1000,
-            depth=places,
-        )
-        loads = load or ([0.0, 0.7] if full else [0.0])
-        name = plot.with_stem(f"{plot.stem}-{count}-{places}-{size}") if full else plot
-        idle += measure(chosen, loads, seeds, scenario, rows, processes, name)
-    if idle:
-        typer.secho(f"mechanisms that did nothing: {'; '.join(idle)}", fg="red", err=True)
-        raise typer.Exit(1)
+for _command in (scale, spraying, incast, jobs, tail):
+    app.command()(_command)

@@ -5,22 +5,16 @@ In virtual time, as `weir.bench.tail` has it, without strangers: all load is the
 DCTCP's streams are in the same class of the switches and leave hosts when the link is free.
 """
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import as_completed
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-from rich.progress import Progress, TimeElapsedColumn
-
+from weir.bench.grid import simulate
 from weir.bench.table import show
 from weir.bench.tail import percentile
 from weir.bench.tail_cases import CONTENDERS, Scenario, TailResult, run
-from weir.pool import process_pool
-from weir.simulator.stream import OVERHEAD
-from weir.simulator.tcp import MSS
 
 _DCTCP, _LOSSLESS, _BOUNDED = "d", "f", "g"
 _CONTENDERS: Final = {one.name[0]: one for one in CONTENDERS if one.name[0] in (_DCTCP, _LOSSLESS, _BOUNDED)}
@@ -28,8 +22,6 @@ _MOST_BYTES: Final = 64 << 20  # that all workers push in a run: larger tensors,
 _LEAST_TENSORS: Final = 3
 
 _Cell = tuple[int, int, int]  # depth, bytes of a tensor, workers
-
-console = Console(stderr=True)
 
 
 def measure(
@@ -39,26 +31,16 @@ def measure(
     seeds: int,
     scenario: Scenario,
     processes: int | None = None,
+    journal: Path | None = None,
 ) -> None:
     """Run all cells of the grid and print their table. tensors: sizes in bytes. workers: of all racks."""
     cells = list(product(depths, tensors, workers))
     todo = [(cell, name, seed) for cell in cells for name in _CONTENDERS for seed in range(1, seeds + 1)]
+    runs = [("server", _CONTENDERS[name], _of(scenario, cell), seed) for cell, name, seed in todo]
     results = {(cell, name): TailResult() for cell, name, _ in todo}
-    at_once = min(len(todo), processes or os.cpu_count() or 1)
-    bar = Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console, transient=True)
-    with bar, process_pool(at_once) as pool:
-        task = bar.add_task("simulating", total=len(todo))
-        runs = {
-            pool.submit(run, "server", _CONTENDERS[name], _of(scenario, cell), seed): (cell, name)
-            for cell, name, seed in todo
-        }
-        for _ in as_completed(runs):
-            bar.advance(task)
-    for future, key in runs.items():
-        outcome, total = future.result(), results[key]
-        total.times += outcome.times
-        for what, count in outcome.counts.items():
-            total.counts[what] = total.counts.get(what, 0) + count
+    outcomes = simulate(run, TailResult, runs, processes, journal)
+    for (cell, name, _), one in zip(todo, outcomes, strict=True):
+        results[cell, name].add(one)
     _print(scenario, seeds, cells, results)
 
 
@@ -68,12 +50,6 @@ def _of(scenario: Scenario, cell: _Cell) -> Scenario:
     return replace(
         scenario, load=0.0, depth=depth, tensor=tensor, workers=workers // scenario.racks, tensors=many
     )
-
-
-def _floor(scenario: Scenario, cell: _Cell) -> float:
-    """Return how long a server's link takes to carry all shards in, then out, in seconds."""
-    _, tensor, workers = cell
-    return 2 * workers * tensor / scenario.racks * 8 * (1 + OVERHEAD / MSS) / scenario.rate
 
 
 def _print(
@@ -87,7 +63,7 @@ def _print(
         rows.append(
             (
                 f"{depth}, {tensor >> 10} KiB, {workers}:1",
-                f"{1000 * _floor(scenario, cell):.2f}",
+                f"{1000 * _of(scenario, cell).floor('server'):.2f}",
                 *(f"{1000 * tail:.2f}" for tail in tails),
                 f"{tails[1] / tails[0]:.2f}",
                 f"{tails[2] / tails[0]:.2f}",

@@ -7,20 +7,17 @@ twin, and none for a row whose mechanism did nothing: then the command fails in 
 """
 
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
 from rich.console import Console
-from rich.progress import Progress, TimeElapsedColumn
 
+from weir.bench import grid
 from weir.bench.table import show
 from weir.bench.tail_cases import CONTENDERS, Contender, Scenario, Setting, TailResult, run
 from weir.pictures import plain_log
-from weir.pool import process_pool
 
 console = Console(stderr=True)
 
@@ -42,12 +39,13 @@ def measure(
     contenders: Sequence[Contender] = CONTENDERS,
     processes: int | None = None,
     plot: Path | None = None,
+    journal: Path | None = None,
 ) -> list[str]:
     """Run all, print a table for each setting and load, and draw the distributions.
 
     Return which rows' mechanisms did nothing, in words.
     """
-    results = simulate(settings, loads, range(1, seeds + 1), scenario, contenders, processes)
+    results = simulate(settings, loads, range(1, seeds + 1), scenario, contenders, processes, journal)
     for setting in settings:
         for load in loads:
             mine = {case.contender: one for case, one in results.items() if _is(case, setting, load)}
@@ -63,48 +61,55 @@ def measure(
     ]
 
 
+def measure_all(
+    scenarios: Sequence[Scenario],
+    settings: Sequence[Setting],
+    loads: Sequence[float],
+    seeds: int,
+    contenders: Sequence[Contender],
+    processes: int | None = None,
+    plot: Path | None = None,
+    journal: Path | None = None,
+) -> list[str]:
+    """Do ``measure`` for each scenario; of several, plots are named after what differs."""
+    idle = []
+    for scenario in scenarios:
+        workers, size = scenario.racks * scenario.workers, scenario.tensor // 1024
+        of_this = f"-{workers}-{scenario.depth}-{size}" if len(scenarios) > 1 else ""
+        name = plot and plot.with_stem(f"{plot.stem}{of_this}")
+        idle += measure(settings, loads, seeds, scenario, contenders, processes, name, journal)
+    return idle
+
+
 def simulate(
     settings: Iterable[Setting],
     loads: Sequence[float],
     seeds: Iterable[int],
     scenario: Scenario,
     contenders: Iterable[Contender],
-    processes: int | None,
+    processes: int | None = None,
+    journal: Path | None = None,
 ) -> dict[_Case, TailResult]:
     """Return all runs, several at a time; the seeds of a case put together."""
     cases = [_Case(s, load, c) for s in settings for load in loads for c in contenders if c.fits(s)]
-    results = {case: TailResult() for case in cases}
     todo = [(case, seed) for seed in seeds for case in cases]
-    at_once = min(len(todo), processes or os.cpu_count() or 1)
-    console.print(f"{len(todo)} runs in virtual time, {at_once} at a time; one can take minutes")
-    with (
-        Progress(
-            *Progress.get_default_columns(), TimeElapsedColumn(), console=console, transient=True
-        ) as bar,
-        process_pool(at_once) as pool,
+    runs = [(case.setting, case.contender, replace(scenario, load=case.load), seed) for case, seed in todo]
+    results = {case: TailResult() for case in cases}
+    for (case, _), one in zip(
+        todo, grid.simulate(run, TailResult, runs, processes, journal, _said), strict=True
     ):
-        task = bar.add_task("simulating", total=len(todo))
-        runs = {}
-        for case, seed in todo:
-            loaded = replace(scenario, load=case.load)
-            runs[pool.submit(run, case.setting, case.contender, loaded, seed)] = case, seed
-        for future in as_completed(runs):
-            (case, seed), outcome = runs[future], future.result()
-            times = [1000 * time for time in outcome.times]
-            console.print(
-                f"{case.setting}, load {case.load:.0%}, {case.contender.name}, seed {seed}: "
-                f"mean {mean(times):.2f} ms, p99 {percentile(times, 99):.2f} ms of {len(times)} tensors"
-            )
-            bar.advance(task)
-    for future, (case, _) in runs.items():
-        outcome, total = future.result(), results[case]
-        total.times += outcome.times
-        total.background += outcome.background
-        for name, count in outcome.counts.items():
-            total.counts[name] = total.counts.get(name, 0) + count
-        for mechanism, count in outcome.acted.items():
-            total.acted[mechanism] = total.acted.get(mechanism, 0) + count
+        results[case].add(one)
     return results
+
+
+def _said(case: tuple[Setting, Contender, Scenario, int], outcome: TailResult) -> str:
+    """Return a line about a run that has ended."""
+    setting, contender, scenario, seed = case
+    times = [1000 * time for time in outcome.times]
+    return (
+        f"{setting}, load {scenario.load:.0%}, {contender.name}, seed {seed}: "
+        f"mean {mean(times):.2f} ms, p99 {percentile(times, 99):.2f} ms of {len(times)} tensors"
+    )
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -118,8 +123,10 @@ def _is(case: _Case, setting: Setting, load: float) -> bool:
 
 def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Contender, TailResult]) -> None:
     tails = {contender.name[0]: percentile(outcome.times, 99) for contender, outcome in results.items()}
+    floor, first = scenario.floor(setting), next(iter(results))
     rows = []
     for contender, outcome in results.items():
+        faster = (floor + mean(results[first].times)) / (floor + mean(outcome.times)) - 1
         counts, tail = outcome.counts, tails[contender.name[0]]
         missing = counts.get("missing", 0) / counts["lanes"] if counts.get("lanes") else 0
         rows.append(
@@ -130,6 +137,7 @@ def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Conte
                 f"{1000 * tail:.2f}",
                 _gain(contender, outcome, tails),
                 f"{outcome.acted.get(contender.shows, 0):,}" if contender.shows else "-",
+                f"{faster:+.0%}" if contender is not first else "-",
                 f"{counts.get('timeouts', 0) / len(outcome.times):.2f}",
                 f"{missing:.2%}",
                 f"{1000 * percentile(outcome.background, 99):.1f}" if outcome.background else "-",
@@ -145,6 +153,7 @@ def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Conte
             "p99",
             "p99 / twin",
             "acted",
+            f"steps over {first.name[0]}",
             "RTOs",
             "missing",
             "others",
@@ -185,8 +194,10 @@ def _notes(setting: Setting, scenario: Scenario, seeds: int) -> list[str]:
         f"{scenario.budget:.0%} of the lanes {'' if setting == 'collectives' else 'pushed '}to be missing.",
         f"{seeds} x {scenario.tensors} tensors of {size}, one at a time. p99: nearest rank. p99 / twin: over "
         "that of the row without the mechanism, or of DCTCP in the same class. acted: packets that switches "
-        "trimmed, dropped, or served by class. RTOs: time-outs per tensor. missing: share "
-        "of lanes. others: p99 of the background's flows.",
+        "trimmed, dropped, or served by class. "
+        f"steps: throughput of training that computes for {1000 * scenario.floor(setting):.2f} ms between "
+        "tensors, as long as the busiest link takes for one. RTOs: time-outs per tensor. missing: share of "
+        "lanes. others: p99 of the background's flows.",
     ]
 
 

@@ -90,11 +90,29 @@ class Scenario:
         servers = [rack[self.workers] for rack in racks]
         return workers, servers, [name for rack in racks for name in rack[self.workers + 1 :]]
 
+    def floor(self, setting: Setting) -> float:
+        """Return how long the busiest link takes for a tensor's bytes, headers included, in seconds.
+
+        Of an all-reduce a worker's own, each way at once; of servers theirs, for all pushes, then all pulls.
+        """
+        bits = 8 * self.tensor * (1 + OVERHEAD / MSS) / self.rate
+        return bits if setting == "collectives" else 2 * self.workers * bits
+
     @property
     def strangers(self) -> IncastBursts:
         """Return the background traffic that makes this load."""
         between_racks = self.racks * self.spines * self.rate
         return IncastBursts(self.load * between_racks * MSS / (MSS + OVERHEAD), self.fan_in, self.burst)
+
+
+PRESETS: Final[dict[str, Scenario]] = {
+    "dlcp": Scenario(racks=9, workers=15, others=0, spines=4, rate=100_000_000_000),
+    "dlcp-testbed": Scenario(racks=1, workers=9, others=0, spines=1, rate=100_000_000_000),
+    "mlt": Scenario(racks=2, workers=3, others=0, spines=2, rate=100_000_000_000),
+}
+"""Set-ups that DLCP and MLT report, as far as that is known: 144 hosts at 100 Gbit/s in ns-3; ten machines at
+one switch, with a parameter server; eight machines under leaves with two uplinks each. Which hosts are
+servers, and how deep queues are, is our choice."""
 
 
 Mechanism = Literal["sprayed", "priority", "trimmed", "dropped", "shortest first"]
@@ -163,6 +181,15 @@ class TailResult:
     background: list[float] = field(default_factory=list)
     counts: dict[str, int] = field(default_factory=dict)
     acted: dict[Mechanism, int] = field(default_factory=dict)
+
+    def add(self, other: "TailResult") -> None:
+        """Add another seed's."""
+        self.times += other.times
+        self.background += other.background
+        for name, count in other.counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+        for mechanism, count in other.acted.items():
+            self.acted[mechanism] = self.acted.get(mechanism, 0) + count
 
     def shows(self, contender: Contender) -> bool:
         """Return whether the contender's mechanism did anything."""

@@ -122,6 +122,16 @@ class Contribution:
         found: npt.NDArray[np.uint32] = (self.rows[:, np.newaxis] * np.uint32(parts.size) + parts).reshape(-1)
         return found
 
+    def scales_of(self, values: int) -> Lanes:
+        """Return the greatest scale of every so many values of the vector, whole blocks: 0 where all workers'
+        are zero.
+        """
+        scales = self.scales
+        if self.rows is not None:
+            scales = np.zeros(-(-self.count // self.scale_block), np.uint32)
+            scales[self.rows] = self.scales
+        return np.asarray(scales.reshape(-1, values // self.scale_block).max(axis=1))
+
     def occupied(self) -> npt.NDArray[np.bool_]:
         """Return for each packet block in ``lanes`` whether it is sent: it is not zero here."""
         return np.asarray(self.lanes.reshape(-1, self.packet_block).any(axis=1))

@@ -73,32 +73,43 @@ class LayerClasses:
         return [list(self._classes.values()).count(found) for found in range(LAYER_CLASSES)]
 
 
-def magnitude_classes(layout: BucketLayout, vector: torch.Tensor) -> npt.NDArray[np.uint8]:
+def magnitude_classes(
+    layout: BucketLayout, vector: torch.Tensor, scales: npt.NDArray[np.uint32] | None = None
+) -> npt.NDArray[np.uint8]:
     """Return the magnitude class of every block of ``vector`` (float32, spread by ``layout``).
 
-    The blocks of each tensor that are not zero are sorted by their mean |g| and cut into MAGNITUDE_CLASSES
-    equal parts, 0 the smallest; equal blocks are in one class, the larger. Nothing is remembered of other
-    steps: what meets in a queue is of one step, and bounds from steps before would put nearly all of a step
-    whose gradients are larger, or smaller, into one class.
+    The blocks of each tensor that are not zero are sorted and cut into MAGNITUDE_CLASSES equal parts, 0 the
+    smallest; equal blocks are in one class, the larger. They are sorted by the scale that all workers have
+    agreed on, then by their own mean |g|: a rack's sum may be trimmed only if every worker's part of it may,
+    so workers should find the same blocks small, as far as they know of each other. Nothing is remembered of
+    other steps: what meets in a queue is of one step, and bounds from steps before would put nearly all of a
+    step whose gradients are larger, or smaller, into one class.
+
+    Args:
+        scales: of every block, the greater the larger the values; None: workers know nothing of each other.
     """
     sums = torch.linalg.vector_norm(vector.view(-1, layout.packet_block), ord=1, dim=1)
     means = (sums / layout.block_lengths).clamp_(max=_LARGEST).numpy()
-    bounds = _quantiles(layout, means)[layout.owners]
-    classes: npt.NDArray[np.uint8] = (means[:, np.newaxis] >= bounds).sum(axis=1, dtype=np.uint8)
-    classes[means == 0] = 0
+    agreed = np.zeros(means.size, np.uint32) if scales is None else np.where(means == 0, 0, scales)
+    order = np.lexsort((means, agreed, layout.owners))  # tensor by tensor, in each its zeros first
+    classes = np.empty(means.size, np.uint8)
+    classes[order] = _thirds(layout.owners[order], agreed[order], means[order])
     return classes
 
 
-def _quantiles(layout: BucketLayout, means: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Return, in a row for each tensor, the least mean of each class but the first.
-
-    Of those of its means that are not zero; a tensor that has none has a row without meaning.
-    """
-    tensors = len(layout.segments)
-    blocks = np.bincount(layout.owners, minlength=tensors)
-    zeros = np.bincount(layout.owners[means == 0], minlength=tensors)
-    ordered = means[np.lexsort((means, layout.owners))]  # tensor by tensor, in each its zeros first
-    places = (blocks - zeros)[:, np.newaxis] * np.arange(1, MAGNITUDE_CLASSES) // MAGNITUDE_CLASSES
-    firsts = np.cumsum(blocks) - blocks + zeros
-    seen = blocks > zeros
-    return ordered[np.where(seen[:, np.newaxis], firsts[:, np.newaxis] + places, 0)]
+def _thirds(
+    owners: npt.NDArray[np.intp], agreed: npt.NDArray[np.uint32], means: npt.NDArray[np.float32]
+) -> npt.NDArray[np.uint8]:
+    """Return the classes of blocks in their order."""
+    zeros = np.bincount(owners[means == 0], minlength=owners[-1] + 1) if owners.size else np.zeros(1, int)
+    counts = np.bincount(owners, minlength=zeros.size)
+    firsts = np.cumsum(counts) - counts + zeros
+    places = np.arange(owners.size) - firsts[owners]
+    bounds = (counts - zeros)[:, np.newaxis] * np.arange(1, MAGNITUDE_CLASSES) // MAGNITUDE_CLASSES
+    new = np.ones(owners.size, np.bool_)  # begins a run of equal blocks
+    new[1:] = (np.diff(owners) != 0) | (np.diff(agreed.astype(np.int64)) != 0) | (np.diff(means) != 0)
+    lasts = np.append(np.flatnonzero(new)[1:], owners.size) - 1
+    places = places[lasts][np.cumsum(new) - 1]
+    classes: npt.NDArray[np.uint8] = (places[:, np.newaxis] >= bounds[owners]).sum(axis=1, dtype=np.uint8)
+    classes[means == 0] = 0
+    return classes

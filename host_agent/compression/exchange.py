@@ -290,7 +290,7 @@ class GradientExchange:
                 riders = notes
             else:
                 communicator.reduce(notes, Op.MAX, GROUP_LANES, service)
-        classes = self.gradients.classify(selection.layout, on_host)
+        classes = self.gradients.classify(selection.layout, on_host, contribution.scales_of(SCALE_BLOCK))
         budgets = self._budgets(service, selection, classes, contribution)
         summed, report = contribution.add(
             communicator,

@@ -124,11 +124,18 @@ class LocalGradients:
         if self.feedback is not None:
             self.feedback.compensate(layout, vector)
 
-    def classify(self, layout: BucketLayout, vector: torch.Tensor) -> npt.NDArray[np.uint8] | None:
-        """Return the magnitude classes of the blocks of what is sent; None when nothing can be lost."""
+    def classify(
+        self, layout: BucketLayout, vector: torch.Tensor, scales: npt.NDArray[np.uint32]
+    ) -> npt.NDArray[np.uint8] | None:
+        """Return the magnitude classes of the blocks of what is sent; None when nothing can be lost.
+
+        Blocks that share a scale, a packet full of values, are classified together: a packet is of the class
+        of its largest block. scales: that all workers agreed on.
+        """
         if self.policy.lossless or not layout.length:
             return None
-        return magnitude_classes(layout, vector)
+        classes = magnitude_classes(layout.in_blocks(SCALE_BLOCK), vector, scales)
+        return classes.repeat(SCALE_BLOCK // layout.packet_block)
 
     def _chosen(self, layout: BucketLayout, vector: torch.Tensor) -> torch.Tensor:
         """Return what is chosen of each parameter, of each by itself; good until the next call.

@@ -11,6 +11,7 @@ takes nothing from a packet unless it has to.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 # The shape of a policy made from one number, after what DLCP reports: models stood 1.1 % loss in front layers
 # but 0.4 % in back layers, 1.6 % of small gradients but 0.1 % of large ones.
 LAYER_SHAPE: Final = (1.0, 0.8, 0.6, 0.4)
-MAGNITUDE_SHAPE: Final = (1.9, 1.0, 0.1)  # mean 1: thirds of a tensor that use theirs up lose p of it
+CHOICE: Final = 3
+"""Our choice: this many times the budget may be lost, so that the network has a choice. From the smallest
+magnitudes on, and none of the others: with a budget of 10 % the smaller third of a tensor."""
 
 _ROUNDING: Final = 1e-6  # lanes: a product such as 0.29 * 100 must not lose a whole one to binary fractions
 _OLD_TABLE: Final = [4] * 6  # magnitude classes of each layer class before wire version 3
@@ -104,13 +107,12 @@ class LossPolicy(BaseModel):
     def from_budget(cls, p: float) -> Self:
         """Allow at most the share ``p`` of a tensor in the front layers, less towards the back (LAYER_SHAPE).
 
-        Within a tensor small blocks may lose more than large ones (MAGNITUDE_SHAPE). 0: lossless.
+        Within a tensor, of the smallest blocks, whichever of them the network takes (CHOICE). 0: lossless.
         """
         if not 0.0 <= p <= 1.0:
             raise LossPolicyError(f"loss budget {p!r}: it is the share that may go missing, from 0 to 1")
         tensor = tuple(p * layer for layer in LAYER_SHAPE)
-        budgets = tuple(tuple(min(1.0, share * m) for m in MAGNITUDE_SHAPE) for share in tensor)
-        return cls(budgets=budgets, tensor=tensor)
+        return cls(budgets=tuple(map(_smallest, tensor)), tensor=tensor)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -168,6 +170,12 @@ class LossPolicy(BaseModel):
         over = total > most
         budgets[over] = np.floor(budgets[over] * (most[over] / total[over])[:, np.newaxis])
         return Accounts(of_block.astype(np.uint16), budgets.reshape(-1).astype(np.uint64))
+
+
+def _smallest(share: float) -> tuple[float, ...]:
+    """Return for each magnitude class whether it is of those that hold CHOICE times the budget."""
+    classes = math.ceil(CHOICE * share * MAGNITUDE_CLASSES - _ROUNDING)
+    return tuple(float(magnitude < classes) for magnitude in range(MAGNITUDE_CLASSES))
 
 
 def _accounts(layout: BucketLayout, magnitudes: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:

@@ -189,8 +189,9 @@ def test_nine_of_ten_trimmed_packets_are_of_the_lowest_class_that_there_is(
     """The lowest of its layer among all that may be shed in the whole capture: partial sums of two racks.
 
     Racks are joined by links of a fifth of the hosts' rate, on which a stranger of the same class sends
-    bursts.
+    bursts. Every magnitude may be lost, and the switches choose.
     """
+    policy = LossPolicy(budgets=((0.1,) * MAGNITUDE_CLASSES,) * LAYER_CLASSES, tensor=(1.0,) * LAYER_CLASSES)
     path = tmp_path / "leaves.pcapng"
     topology = leaf_spine(2, 1, WORKERS // 2 + 1, target="soft", qos=Qos())
     with (
@@ -213,7 +214,7 @@ def test_nine_of_ten_trimmed_packets_are_of_the_lowest_class_that_there_is(
         job = network.admit(workers, slots=64)
         for step in range(2):
             for rank, worker in enumerate(job.workers):
-                for work in gradients(training, rank, step, LossPolicy.from_budget(0.1)):
+                for work in gradients(training, rank, step, policy):
                     worker.submit(work)
         network.run(lambda: job.idle, limit=60)
         reports = [report for worker in job.workers for report in worker.reports]

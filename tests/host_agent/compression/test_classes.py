@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from weir.host_agent.collectives.quantize import exponents
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.classes import LayerClasses, layer_classes, magnitude_classes
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
@@ -114,3 +115,25 @@ def test_sums_beyond_float32_are_the_largest() -> None:
     vector = torch.full((4 * BLOCK,), 3e38)
     vector[: 2 * BLOCK] = 1.0
     assert magnitude_classes(layout, vector).tolist() == [1, 1, 2, 2]
+
+
+def test_what_all_workers_agree_on_comes_before_what_one_sees() -> None:
+    layout = layout_of([6 * BLOCK, 3 * BLOCK])
+    means = [9.0, 1.0, 5.0, 3.0, 0.0, 4.0, 3.0, 2.0, 1.0]
+    vector = torch.tensor(means).repeat_interleave(BLOCK)
+    scales = np.array([1, 2, 1, 2, 1, 3, 7, 8, 9], np.uint32)
+    # 5 | 9, 1 | 3, 4, and a block of zeros; then a tensor of its own, in the order of its scales alone
+    assert magnitude_classes(layout, vector, scales).tolist() == [1, 1, 0, 2, 0, 2, 0, 1, 2]
+
+
+def test_workers_of_like_gradients_find_the_same_blocks_small() -> None:
+    layout, generator = layout_of([600 * BLOCK]), torch.Generator().manual_seed(1)
+    spread = torch.randn(600, 1, generator=generator).exp()  # of blocks, the same on all workers
+    vectors = [(torch.randn(600, BLOCK, generator=generator) * spread).flatten() for _ in range(4)]
+    scales = np.max([exponents(vector.numpy(), BLOCK) for vector in vectors], axis=0)
+
+    def agreed(shared: np.ndarray | None) -> int:  # type: ignore[type-arg]
+        small = [magnitude_classes(layout, vector, shared) == 0 for vector in vectors]
+        return int(np.logical_and.reduce(small).sum())
+
+    assert agreed(scales) > agreed(None)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.classes import LayerClasses
-from weir.host_agent.compression.loss_policy import LossPolicy, LossPolicyError
+from weir.host_agent.compression.loss_policy import CHOICE, LossPolicy, LossPolicyError
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
 BLOCK = 64
@@ -70,14 +70,24 @@ def test_budgets_are_whole_where_the_product_is() -> None:
     assert accounts.budgets.tolist() == [29 * BLOCK, 0, 0]
 
 
-def test_one_number_makes_a_table_that_protects_the_back_and_the_large() -> None:
-    policy = LossPolicy.from_budget(0.1)
-    assert max(policy.tensor) == policy.tensor[0] == 0.1
-    table = np.array(policy.budgets)
-    assert (np.diff(table, axis=0) < 0).all() and (np.diff(table, axis=1) < 0).all()
-    assert table.mean(axis=1) == pytest.approx(policy.tensor)
-    assert not policy.lossless and LossPolicy.from_budget(0).lossless
-    assert np.array(LossPolicy.from_budget(1).budgets).max() == 1
+@given(st.just(0.0) | st.floats(0.001, 1))
+def test_one_number_makes_a_table_that_protects_the_back_and_the_large(p: float) -> None:
+    policy = LossPolicy.from_budget(p)
+    assert policy.tensor[0] == p
+    assert (np.diff(policy.tensor) <= 0).all()
+    for share, row in zip(policy.tensor, policy.budgets, strict=True):
+        assert list(row) == sorted(row, reverse=True) and set(row) <= {0.0, 1.0}  # the smallest, none beside
+        chosen = sum(row) / MAGNITUDE_CLASSES
+        assert chosen >= min(1, CHOICE * share) - 1e-6
+        assert chosen < CHOICE * share + 1 / MAGNITUDE_CLASSES
+    assert policy.lossless == (p == 0)
+
+
+def test_only_the_smallest_third_shares_a_budget_of_a_tenth() -> None:
+    layout, layers = layout_of([90 * BLOCK])
+    magnitudes = np.repeat(np.arange(3, dtype=np.uint8), 30)
+    accounts = LossPolicy.from_budget(0.1).accounts_for(layout, layers, magnitudes, np.ones(90, bool))
+    assert accounts.budgets.tolist() == [9 * BLOCK, 0, 0]
 
 
 def test_a_tensor_of_one_kind_only_still_loses_no_more_than_its_share() -> None:

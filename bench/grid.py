@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of a grid in virtual time: several at a time, and those that a journal has are not made again."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
+
+from weir.pool import process_pool
+
+T = TypeVar("T")
+
+console: Final = Console(stderr=True)
+
+
+class Journal:
+    """Outcomes of runs in a file, a line of JSON each, so that a grid that was stopped goes on.
+
+    A run is known by its arguments in words. The file says nothing of the code that made it: begin a new one
+    when that has changed. A line that was cut off is left out.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._known: dict[str, dict[str, Any]] = {}
+        if path is not None and path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    entry = json.loads(line)
+                except ValueError:
+                    continue
+                self._known[entry["run"]] = entry["outcome"]
+
+    def get(self, case: tuple[Any, ...]) -> dict[str, Any] | None:
+        """Return the fields of a run's outcome, if it was made."""
+        return self._known.get(repr(case))
+
+    def put(self, case: tuple[Any, ...], outcome: Any) -> None:
+        """Write down a run's outcome, a dataclass; on a new line, whatever the last one is."""
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write("\n" + json.dumps({"run": repr(case), "outcome": asdict(outcome)}) + "\n")
+
+
+def simulate(
+    run: Callable[..., T],
+    kind: type[T],
+    cases: Sequence[tuple[Any, ...]],
+    processes: int | None = None,
+    journal: Path | None = None,
+    said: Callable[[tuple[Any, ...], T], str] | None = None,
+) -> list[T]:
+    """Return ``run(*case)``, a dataclass of this kind, for all cases, in their order.
+
+    processes: at a time; None: one per core. journal: file of outcomes, see ``Journal``. said: a line to
+    print when a run ends.
+    """
+    book = Journal(journal)
+    known = {number: found for number, case in enumerate(cases) if (found := book.get(case)) is not None}
+    outcomes = {number: kind(**fields) for number, fields in known.items()}
+    todo = [number for number in range(len(cases)) if number not in outcomes]
+    at_once = max(1, min(len(todo), processes or os.cpu_count() or 1))
+    had = f", {len(known)} more are in {journal}" if known else ""
+    console.print(f"{len(todo)} runs in virtual time, {at_once} at a time; one can take minutes{had}")
+    bar = Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console, transient=True)
+    with bar, process_pool(at_once) as pool:
+        task = bar.add_task("simulating", total=len(todo))
+        runs: dict[Future[T], int] = {pool.submit(run, *cases[number]): number for number in todo}
+        for future in as_completed(runs):
+            number = runs[future]
+            outcomes[number] = future.result()
+            book.put(cases[number], outcomes[number])
+            if said is not None:
+                console.print(said(cases[number], outcomes[number]))
+            bar.advance(task)
+    return [outcomes[number] for number in range(len(cases))]
