@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the benchmarks' commands have in common: options, and how what they are given is read."""
+"""Options that the benchmarks' commands have in common, and how what they are given is read."""
 
 from typing import TYPE_CHECKING, TypeVar
 
