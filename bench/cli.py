@@ -324,6 +324,7 @@ def ps_filter(
         float,
         typer.Option(min=0, max=0.99, help="Momentum on the workers, whose buffer is then their residual."),
     ] = 0.0,
+    at_server: Annotated[bool, typer.Option(help="Momentum on the server instead.")] = False,
     delay: Annotated[
         int, typer.Option(min=0, help="Pushes, of all workers, that are made before one reaches the server.")
     ] = 0,
@@ -349,7 +350,7 @@ def ps_filter(
         ]
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    run(Setting(cast("Model", model), workers, epochs, momentum, delay, tempered), rules, seeds)
+    run(Setting(cast("Model", model), workers, epochs, momentum, at_server, delay, tempered), rules, seeds)
 
 
 @app.command()
@@ -565,12 +566,12 @@ def ps(
     ] = None,
     methods: Annotated[
         str, typer.Option(help="Methods over Weir's server, comma-separated: weir methods lists them.")
-    ] = "dense,topk-block,dfs",
+    ] = "dense,dfs",
     rule: Annotated[
-        str, typer.Option("--filter", metavar="RULE", help="Filter in both directions; empty: no such runs.")
+        str, typer.Option("--filter", metavar="RULE", help="Filter in both directions; empty: none.")
     ] = "0.003:lr",
     consistencies: Annotated[
-        str, typer.Option(help="Also trained, comma-separated: ssp:S, async. Without and with the filter.")
+        str, typer.Option(help="Also trained, with the filter, comma-separated: ssp:S, async.")
     ] = "async",
     links: Annotated[
         str | None, typer.Option(metavar="RATE", help="Of every link; default: as suits the model.")

@@ -60,15 +60,16 @@ class Outcome:
 class Setting:
     """The settings of all runs.
 
-    momentum: of workers, whose buffer is their residual; 0: none. delay: pushes, anybody's, that are made
-    before a push reaches the server. tempered: what is stale moves the model less, see ``UpdateServer``.
-    max_steps: of each worker and epoch at most.
+    momentum: of workers, whose buffer is their residual; 0: none. at_server: of the server instead; workers
+    have a plain residual. delay: pushes, anybody's, that are made before a push reaches the server. tempered:
+    what is stale moves the model less, see ``UpdateServer``. max_steps: of each worker and epoch at most.
     """
 
     model: Model
     workers: int
     epochs: int
     momentum: float = 0.0
+    at_server: bool = False
     delay: int = 0
     tempered: bool = True
     max_steps: int | None = None
@@ -90,7 +91,7 @@ def train(setting: Setting, rule: FilterRule, seed: int) -> Outcome:
     peak = preset.lr * (1 - setting.momentum)
     optimizer = TorchOptimizer(
         Shards.of([ParameterInfo(name, tuple(p.shape)) for name, p in named], 1).pieces,
-        spec_of(torch.optim.SGD(model.parameters(), lr=peak)),
+        spec_of(torch.optim.SGD(model.parameters(), lr=peak, momentum=setting.momentum * setting.at_server)),
     )
     parameters = [parameter for _, parameter in named]
     with torch.no_grad():
@@ -103,7 +104,9 @@ def train(setting: Setting, rule: FilterRule, seed: int) -> Outcome:
             1,
             np.empty(size, np.uint32),
             WorkerRules(filter=rule, peak_lr=peak),
-            MomentumResidual(size, setting.momentum) if setting.momentum else Residual(size),
+            MomentumResidual(size, setting.momentum)
+            if setting.momentum and not setting.at_server
+            else Residual(size),
         )
         for rank in range(setting.workers)
     ]
@@ -166,7 +169,9 @@ def run(setting: Setting, rules: Sequence[FilterRule], seeds: int) -> None:
     for rule in rules:
         console.print(f"{rule} ...")
         rows.append(_row(str(rule), plain, [train(setting, rule, seed) for seed in range(1, seeds + 1)]))
-    what = f"momentum {setting.momentum:g} on the workers" if setting.momentum else "SGD on the server"
+    what = "SGD on the server"
+    if setting.momentum:
+        what = f"momentum {setting.momentum:g} on the {'server' if setting.at_server else 'workers'}"
     if setting.delay:
         what += f", pushes {setting.delay} pushes late, {'' if setting.tempered else 'not '}tempered"
     show(

@@ -38,9 +38,9 @@ class Extent:
 
 
 EXTENTS: Final[dict[Model, Extent]] = {
-    "mlp": Extent(6, None, 22, "100mbit"),
+    "mlp": Extent(8, None, 22, "200mbit"),
     "cnn": Extent(3, None, 11, "200mbit"),
-    "lm": Extent(1, 80, 8, "400mbit"),
+    "lm": Extent(1, 40, 5, "400mbit"),
     "resnet18": Extent(2, None, 6, "400mbit"),
 }
 """Our choice: far enough that all ways learn what there is to learn, over links on which communication of the
@@ -52,8 +52,9 @@ dense peers takes most of a step; a few minutes a model and seed on two cores.
 class Plan:
     """The ways to train, besides the peers.
 
-    methods: of synchronous servers. rule: of filters in both directions, synchronous and for each of
-    ``consistencies``, which train without a filter, too; empty: none of these. given: further settings.
+    methods: of synchronous servers; the first one's twin pushes after the backward pass. rule: of filters in
+    both directions, synchronous and for each of ``consistencies``; empty: the latter have none. given:
+    further settings.
     """
 
     workers: int
@@ -79,12 +80,11 @@ def configs(plan: Plan, model: Model, seed: int) -> list[TrainConfig]:
     }
     filters = {"method": "dense", "push_filter": plan.rule, "pull_filter": plan.rule}
     found = [make_config(**common, method=method) for method in plan.methods]
+    found += [make_config(**common, method=method, overlap=False) for method in plan.methods[:1]]
     if plan.rule:
         found.append(make_config(**common, **filters))
-    for consistency in plan.consistencies:
-        found.append(make_config(**common, method="dense", consistency=consistency))
-        if plan.rule:
-            found.append(make_config(**common, **filters, consistency=consistency))
+    flow = filters if plan.rule else {"method": "dense"}
+    found += [make_config(**common, **flow, consistency=consistency) for consistency in plan.consistencies]
     return found
 
 

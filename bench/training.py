@@ -105,6 +105,7 @@ def _words(config: TrainConfig) -> list[str]:
         config.method,
         *([config.consistency] if config.consistency != "sync" else []),
         *([f"filter {config.push_filter}"] if config.push_filter != "0" else []),
+        *([] if config.overlap else ["no overlap"]),
     ]
 
 

@@ -19,8 +19,8 @@ def test_every_way_has_its_name_and_the_same_links() -> None:
         "PS",
         "Weir's PS, dense",
         "Weir's PS, dfs",
+        "Weir's PS, dense, no overlap",
         "Weir's PS, dense, filter 0.003:lr",
-        "Weir's PS, dense, async",
         "Weir's PS, dense, async, filter 0.003:lr",
     ]
     assert {(way.config.links, way.config.seed) for way in found} == {("50mbit", 7)}

@@ -65,6 +65,7 @@ class TrainConfig(BaseModel):
     consistency: str = "sync"
     push_filter: str = "0"
     pull_filter: str = "0"
+    overlap: bool = True
     placement: Literal["dynamic"] | None = None
     plugin: tuple[Path, ...] = ()
     method: str = DEFAULT_METHOD

@@ -67,6 +67,13 @@ PullFilter = Annotated[
     str,
     typer.Option(metavar="RULE", help="The same of what has changed on the servers since they last sent it."),
 ]
+Overlap = Annotated[
+    bool,
+    typer.Option(
+        help="With --mode ps, synchronous: push gradients while the backward pass makes those of the layers "
+        "before."
+    ),
+]
 Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the folder of this run goes.")]
 
 Encoding = Annotated[
@@ -247,6 +254,7 @@ _TRAINING: Final[Mapping[str, Any]] = {
     "consistency": Consistency,
     "push_filter": PushFilter,
     "pull_filter": PullFilter,
+    "overlap": Overlap,
     "plugin": Plugin,
     "encoding": Encoding,
     "density": Density,

@@ -72,7 +72,7 @@ class ServersExchange(Exchange):
             consistency=config.consistency,
             push_filter=config.push_filter,
             pull_filter=config.pull_filter,
-            overlap=self.in_step,
+            overlap=self.in_step and config.overlap,
             loss_budget=config.loss_budget,
             rendezvous=self._where,
         )

@@ -93,13 +93,16 @@ class Job:
         self.close()
 
 
-def _serve(index: int, state: Path) -> tuple[int, int] | None:
-    """Return the bytes that a synchronous server has sent to the switch and got from it."""
+def _serve(index: int, state: Path) -> tuple[int, int, int] | None:
+    """Return the bytes that a synchronous server has sent to the switch and got from it, and how many packets
+    it has sent again.
+    """
     server = make_server(open_store(None, leads=False), index, state=state)
     server.run()
     if not isinstance(server, weir.torch.Server):
         return None
-    return server.connection.stats.bytes_up, server.connection.stats.bytes_down
+    stats = server.connection.stats
+    return stats.bytes_up, stats.bytes_down, stats.retransmissions
 
 
 def _run(
