@@ -625,15 +625,24 @@ def placement(
     buckets: Annotated[int, typer.Option(min=1, help="Features to a parameter, where they are hashed.")] = 8,
     lines: Annotated[int, typer.Option(min=1, help="Lines of text in a sample.")] = 60,
     samples: Annotated[int, typer.Option(min=100, help="Samples of each corpus, at most.")] = 3000,
+    only_time: Annotated[
+        bool,
+        typer.Option("--only-time", help="Place --samples made-up samples, and say how long that takes."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of all that is random.")] = 1,
 ) -> None:
     """Compare what partitions and hashes of a sparse linear model's features save, and its accuracy.
 
     Corpora are text of packages that are installed beside Weir, and made-up samples of known structure.
     """
-    from weir.bench.placement import measure
+    from weir.bench.placement import measure, time_partitions
 
-    measure(tuple(numbers(int, machines, "--machines", 0, 63)), buckets, lines, samples, seed)
+    sizes = tuple(numbers(int, machines, "--machines", 0, 63))
+    if only_time:
+        for size in sizes:
+            time_partitions(samples, size, seed)
+        return
+    measure(sizes, buckets, lines, samples, seed)
 
 
 for _command in (scale, spraying, incast, jobs, tail):

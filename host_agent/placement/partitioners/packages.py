@@ -13,7 +13,7 @@ import numpy as np
 from weir.host_agent.placement.samples import Integers, Samples
 from weir.host_agent.placement.traffic import cap
 
-_KEPT: Final = 4  # partitions, as others begin with them
+KEPT: Final = 4  # partitions, as others begin with them
 _MOST_USERS: Final = 1_000  # samples of a feature that METIS's graph still connects
 
 
@@ -30,7 +30,7 @@ def _package(name: str) -> Any:
         ) from None
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=KEPT)
 def metis(samples: Samples, machines: int, slack: float, seed: int) -> Integers:
     """Cut the bipartite graph of samples and features by METIS; features weigh nothing.
 
@@ -60,7 +60,7 @@ def metis(samples: Samples, machines: int, slack: float, seed: int) -> Integers:
     return np.array(places[:count], np.int64)
 
 
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=KEPT)
 def mtkahypar(samples: Samples, machines: int, slack: float, seed: int) -> Integers:
     """Cut the hypergraph whose nets are the features by Mt-KaHyPar.
 

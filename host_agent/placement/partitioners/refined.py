@@ -7,13 +7,14 @@ bottleneck: one machine may get all the long samples.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from weir.host_agent.placement.partitioners.greedy import greedy
 from weir.host_agent.placement.partitioners.local_search import LocalSearch
-from weir.host_agent.placement.partitioners.packages import MissingPackageError, metis, mtkahypar
+from weir.host_agent.placement.partitioners.packages import KEPT, MissingPackageError, metis, mtkahypar
 from weir.host_agent.placement.partitioners.simple import by_hash, random
 from weir.host_agent.placement.samples import Integers, Samples
 from weir.host_agent.placement.servers import place_parameters
@@ -23,6 +24,7 @@ _TARGET: Final = 0.9  # of a bound is aimed at, as loads are estimates until par
 _TRIES: Final = 4
 
 
+@lru_cache(maxsize=KEPT)
 def refined(samples: Samples, machines: int, slack: float, seed: int) -> Integers:
     """Improve what Mt-KaHyPar, METIS (where they are installed) and the greedy way find, and return the best.
 
