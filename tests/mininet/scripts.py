@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.harness.needs import SYSTEM_PYTHON
+from weir.pcap.audit import PacketAudit, Rule
 
 FOLDER = Path(__file__).resolve().parents[2] / "mininet"
 TRAIN = "weir train --model cnn --epochs 1 --max-steps 3 --no-reference --out"
@@ -19,13 +20,20 @@ SWITCHES = pytest.mark.parametrize("switch", ["soft", pytest.param("bmv2", marks
 
 
 def train(script: str, folder: Path, *options: str) -> dict[str, Any]:
-    """Return three training steps on every host; what the run's summary says of them."""
-    command = [SYSTEM_PYTHON, str(FOLDER / script), *options, "--run", f"{TRAIN} {folder}/runs"]
+    """Return three training steps on every host; what the run's summary says of them.
+
+    Every port of every switch is captured, and an audit finds nothing.
+    """
+    captures = ["--pcap", str(folder / "pcap")]
+    command = [SYSTEM_PYTHON, str(FOLDER / script), *options, *captures, "--run", f"{TRAIN} {folder}/runs"]
     with (folder / "log").open("wb") as log:
         done = subprocess.run(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, timeout=240, check=False
         )
     assert done.returncode == 0, (folder / "log").read_text(errors="replace")
+    audit = PacketAudit.of_files(sorted((folder / "pcap").iterdir()))
+    assert not audit.findings, audit.findings[:3]
+    assert audit.report.checked[Rule.SUMS] > 100
     (summary,) = folder.glob("runs/*/summary.json")
     return dict(json.loads(summary.read_text())["runs"]["weir"])
 

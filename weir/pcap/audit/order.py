@@ -2,12 +2,14 @@
 """Rules about what comes before what, which each capture is asked by itself.
 
 Within a capture the order of frames is that in which its writer saw them. Between captures there are only
-times, which several writers took: a result may seem to be older than what it is made of.
+times, which several writers took: a result may seem to be older than what it is made of. A capture may have
+one direction of a link only, as BMv2 writes them: who is sent no result in it is not asked what came first.
 """
 
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from weir.host_agent.transport.codec import Packet
@@ -45,6 +47,8 @@ class Order:
             tuple[str, str, int, int], int
         ] = {}  # newest result to (file, address, job, slot)
         self._newest: dict[tuple[str, str, int, int], int] = {}  # newest round sent by these
+        self._hear: set[tuple[str, str, int]] = set()  # files, and who is sent results of a job in them
+        self._early: dict[tuple[str, str, int], Callable[[], None]] = {}  # said once they are among these
 
     def add(self, seen: CapturedFrame, udp: Datagram, packet: Packet) -> None:
         """Take in a packet, in the order of its capture."""
@@ -57,6 +61,7 @@ class Order:
         elif packet.type is PacketType.RESULT:
             key = (seen.file, udp.destination, packet.job, packet.slot)
             self._answered[key] = max(self._answered.get(key, 0), packet.round)
+            self._hears(key[:3])
             if self._is_point(udp.destination):
                 self._round(seen, udp.destination, packet).answered = True
             if not self._climbs(udp.source, udp.destination, packet.job):
@@ -73,14 +78,26 @@ class Order:
         key = (seen.file, udp.source, packet.job, packet.slot)
         newest = self._newest.get(key)
         if newest is not None and packet.round > newest:
-            self._report.check(
+            check = partial(
+                self._report.check,
                 Rule.ROUND_ORDER,
                 self._answered.get(key, 0) >= packet.round - 1,
                 f"{udp.source} sends it before a result of the round before was sent to it",
                 seen,
                 round_=_key(udp.destination, packet),
             )
+            if key[:3] in self._hear:
+                check()
+            else:
+                self._early.setdefault(key[:3], check)  # the first says enough
         self._newest[key] = max(newest or 0, packet.round)
+
+    def _hears(self, who: tuple[str, str, int]) -> None:
+        """Note who is sent results, and say what that one sent before any of them came."""
+        if who not in self._hear:
+            self._hear.add(who)
+            if check := self._early.pop(who, None):
+                check()
 
     def _leaves(self, seen: CapturedFrame, point: str, packet: Packet) -> None:
         """Check the first that leaves a point in a round, unless it comes of what another point had."""
