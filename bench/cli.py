@@ -110,16 +110,25 @@ def switch(
     ] = 256,
     seconds: Annotated[float, typer.Option(min=0.1, help="Length of one repetition over AF_PACKET.")] = 3.0,
     repeats: Annotated[int, typer.Option(min=1, help="Repetitions, after one that warms up.")] = 5,
+    threads: Annotated[
+        list[int] | None,
+        typer.Option(
+            min=1,
+            max=64,
+            help="Compare the soft switch with so many threads; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Measure packets per second: the soft switch, BMv2 and a hand-written C aggregator.
 
     They run in memory and, as root, over AF_PACKET on veth pairs in network namespaces. BMv2 takes part when
-    simple_switch_grpc is on PATH.
+    simple_switch_grpc is on PATH. With --threads 1 --threads 2, the soft switch alone, by its threads.
     """
     begin("switch", "building what is measured")
     from weir.bench.switch import run
 
-    run(workers, slots, lanes, seconds, repeats)
+    run(workers, slots, lanes, seconds, repeats, threads or ())
 
 
 @app.command()

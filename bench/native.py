@@ -29,6 +29,10 @@ SIGNATURES: Final[Signatures] = {
         ctypes.c_uint64,
         (ctypes.c_void_p, ctypes.c_char_p, *(ctypes.c_uint32,) * 5, ctypes.POINTER(ctypes.c_uint64)),
     ),
+    "load_batches": (
+        ctypes.c_uint64,
+        (ctypes.c_void_p, ctypes.c_char_p, *(ctypes.c_uint32,) * 5, ctypes.POINTER(ctypes.c_uint64)),
+    ),
     "load_frames": (
         ctypes.c_uint64,
         (ctypes.c_void_p, ctypes.c_char_p, *(ctypes.c_uint32,) * 3, ctypes.POINTER(ctypes.c_uint64)),
@@ -119,8 +123,17 @@ def in_memory(switch: HasHandle, load: Load, slots: int, first: int, last: int) 
 
     Raises RuntimeError when the switch did not answer every round: then it did not do the work.
     """
+    return _hand_over(library().load_memory, switch, load, slots, first, last)
+
+
+def in_batches(switch: HasHandle, load: Load, slots: int, first: int, last: int) -> float:
+    """Return the same when frames are handed over many at a time, for several threads to share."""
+    return _hand_over(library().load_batches, switch, load, slots, first, last)
+
+
+def _hand_over(how: Any, switch: HasHandle, load: Load, slots: int, first: int, last: int) -> float:
     results = ctypes.c_uint64()
-    nanoseconds: int = library().load_memory(
+    nanoseconds: int = how(
         switch.handle, load.frames, load.length, load.workers, slots, first, last, ctypes.byref(results)
     )
     rounds = (last - first) * slots

@@ -199,17 +199,23 @@ static inline int weir_port_send(weir_port *port, int side, const void *frame, u
     return 0;
 }
 
-/* The oldest frame that the other side sent, in place, or NULL. Valid until weir_port_release. */
-static inline const void *weir_port_peek(weir_port *port, int side, uint32_t *length)
+/* The frame that the other side sent after `ahead` others that wait, in place, or NULL. Valid until it is released. */
+static inline const void *weir_port_peek_ahead(weir_port *port, int side, uint32_t ahead, uint32_t *length)
 {
     weir_ring *ring = &port->memory->ring[!side];
     uint32_t head = port->side[side].head;
     uint32_t waiting = atomic_load_explicit(&ring->tail, memory_order_acquire) - head;
-    if (waiting == 0 || waiting > WEIR_RING_FRAMES) return NULL;
-    weir_cell *cell = &ring->cells[head & (WEIR_RING_FRAMES - 1)];
+    if (waiting <= ahead || waiting > WEIR_RING_FRAMES) return NULL;
+    weir_cell *cell = &ring->cells[(head + ahead) & (WEIR_RING_FRAMES - 1)];
     uint32_t n = *(volatile uint32_t *)&cell->length;
     *length = n <= WEIR_MAX_FRAME ? n : WEIR_MAX_FRAME;
     return cell->frame;
+}
+
+/* The oldest one. */
+static inline const void *weir_port_peek(weir_port *port, int side, uint32_t *length)
+{
+    return weir_port_peek_ahead(port, side, 0, length);
 }
 
 static inline void weir_port_release(weir_port *port, int side)

@@ -11,6 +11,7 @@ import typer
 from weir.softswitch.control.cli import app as control_app
 from weir.softswitch.dataplane.port_spec import OPTIONS, PortSpec, Shm, parse_port
 from weir.softswitch.dataplane.ports import MAX_PORT
+from weir.softswitch.runtime.bindings import MOST_THREADS
 
 if TYPE_CHECKING:
     from weir.softswitch.p4rt.server import Tls
@@ -141,6 +142,15 @@ def switch(
             show_default=False,
         ),
     ] = None,
+    threads: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=MOST_THREADS,
+            help="Threads that run frames, where program and entries allow it; `weir switch ctl info` says "
+            "by what they share them, or why not.",
+        ),
+    ] = 1,
     control: Annotated[
         Path | None,
         typer.Option(
@@ -184,6 +194,7 @@ def switch(
         play_after=play_after,
         ready_file=ready_file,
         seed=seed,
+        threads=threads,
         control=_control_socket(control, no_control),
         trace=Tracing(trace_file, tuple(trace_port) if trace_port else None, trace_frames, trace_full)
         if trace or trace_file is not None

@@ -44,14 +44,18 @@ class Device:
         device_id: the device's P4Runtime id.
         cpu_port: the port that leads to the controller.
         seed: what random() of the programs starts from; None: every switch differs.
+        threads: how many may run frames, where the program allows it (codegen/sharding.py).
 
     Attributes:
         loop: the ports.
         address: where P4Runtime is served, or None.
     """
 
-    def __init__(self, *, device_id: int = 1, cpu_port: int = 510, seed: int | None = None) -> None:
+    def __init__(
+        self, *, device_id: int = 1, cpu_port: int = 510, seed: int | None = None, threads: int = 1
+    ) -> None:
         self.device_id = device_id
+        self.threads = threads
         self.cpu_port = cpu_port
         self.seed = secrets.randbits(64) if seed is None else seed
         self.loop = PortLoop()
@@ -76,7 +80,9 @@ class Device:
             raise
 
     def _make_switch(self, program: Program | Path) -> Switch:
-        switch = Switch(program, device_id=self.device_id, cpu_port=self.cpu_port, seed=self.seed)
+        switch = Switch(
+            program, device_id=self.device_id, cpu_port=self.cpu_port, seed=self.seed, threads=self.threads
+        )
         with self._changing:
             if self._tracer is not None:
                 self._tracer.prepare(switch)
@@ -184,7 +190,14 @@ class Device:
             "actions": sorted({action.name for action in program.actions.values()}),
             "counters": sorted(program.counters),
             "registers": sorted(program.registers),
+            "threads": self._describe_threads(),
         }
+
+    def _describe_threads(self) -> dict[str, Any] | None:
+        if self._switch is None:
+            return None
+        threads = self._switch.threads
+        return {"count": threads.count, "shared_by": threads.by, "why_not": list(threads.why_not)}
 
     @contextmanager
     def running_switch(self) -> Iterator[Switch]:
@@ -228,6 +241,8 @@ class Device:
         self._packet_ins.start()
         self._notifications = threading.Thread(target=self._forward_notifications, name="notifications")
         self._notifications.start()
+        if self.threads > 1:  # nobody waits for what it is about to find out
+            threading.Thread(target=self._share_frames, name="sharing", daemon=True).start()
 
     def close(self) -> None:
         """Stop everything; shared-memory files are removed. Twice is harmless."""
@@ -277,6 +292,16 @@ class Device:
         while not self._stopping.wait(_TICK if busy else _PATIENCE):
             with failures.survived():
                 busy = self._service.notifications.tick(self.loop.now())
+
+    def _share_frames(self) -> None:
+        failures = Failures(_log, "frames are not shared among threads")
+        while not self._stopping.wait(_PATIENCE):
+            with failures.survived():
+                switch = self._switch
+                if switch is not None and switch.threads.due:
+                    switch.threads.share()
+                    if not self._stopping.is_set():
+                        _log.info("%s", switch.threads.describe())
 
 
 def find_p4info(program: Path) -> Path | None:

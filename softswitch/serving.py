@@ -62,6 +62,7 @@ class Settings:
         end_after_files: end when every port is a file and all have been played.
         ready_file: what is there while the switch serves.
         seed: what random numbers start from.
+        threads: how many may run frames.
         control: socket of the control channel.
         trace: what is traced from the start.
     """
@@ -79,6 +80,7 @@ class Settings:
     end_after_files: bool = True
     ready_file: Path | None = None
     seed: int | None = None
+    threads: int = 1
     control: Path | None = None
     trace: Tracing | None = None
 
@@ -89,7 +91,12 @@ def run(settings: Settings, say: Callable[[str], None]) -> None:
     ``say`` takes what the user is to be told when all is ready. Raises StartError.
     """
     try:
-        with Device(device_id=settings.device_id, cpu_port=settings.cpu_port, seed=settings.seed) as device:
+        with Device(
+            device_id=settings.device_id,
+            cpu_port=settings.cpu_port,
+            seed=settings.seed,
+            threads=settings.threads,
+        ) as device:
             _run(device, settings, say)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -10,7 +10,7 @@ Example::
 """
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from weir.softswitch.state.meters import MeterArray
 from weir.softswitch.state.queues import PortQueues
 from weir.softswitch.state.replication import CloneSessions, MulticastGroups
 from weir.softswitch.state.table_store import TableStore
+from weir.softswitch.state.threads import Threads
 from weir.softswitch.state.value_sets import ValueSetStore
 from weir.softswitch.tracing.events import Event
 from weir.softswitch.tracing.recorder import Recorder
@@ -64,6 +65,7 @@ class Switch:
         cpu_port: the port that leads to the control plane, or None. Frames for it come out of
             `process` like any other, controller header first.
         seed: what the program's random() starts from: the same seed, the same numbers.
+        threads: how many may run frames that are handed over together, once `threads.share` finds by what.
 
     Attributes:
         multicast_groups: where copies of multicast packets go.
@@ -71,6 +73,7 @@ class Switch:
         digests: what packets told the control plane.
         crcs: the calculations whose parameters can be changed.
         recorder: what happens to frames on their way.
+        threads: by what threads share frames.
 
     Raises:
         ProgramError, UnsupportedConstruct: from `load_program`.
@@ -78,12 +81,18 @@ class Switch:
     """
 
     def __init__(
-        self, program: Program | Path, *, device_id: int = 0, cpu_port: int | None = None, seed: int = 0
+        self,
+        program: Program | Path,
+        *,
+        device_id: int = 0,
+        cpu_port: int | None = None,
+        seed: int = 0,
+        threads: int = 1,
     ) -> None:
         self.program: Program = load_program(program) if isinstance(program, Path) else program
         self.device_id = device_id
         self.cpu_port = cpu_port
-        self._native = native = NativeSwitch(load_switch_library(self.program), seed)
+        self._native = native = NativeSwitch(load_switch_library(self.program), seed, threads)
         self._sent: list[tuple[int, bytes]] = []
         self._emit = EMIT(self._take)
         self.multicast_groups = MulticastGroups(native)
@@ -99,6 +108,7 @@ class Switch:
             name: TableStore(native, number, self.program, table, self._profiles.get(table.profile or ""))
             for number, (name, table) in enumerate(self.program.tables.items())
         }
+        self.threads = Threads(native, self.program, self._tables, threads)
         self._counters = {
             name: CounterArray(native, number, counter)
             for number, (name, counter) in enumerate(self.program.counters.items())
@@ -194,6 +204,12 @@ class Switch:
         """
         with self._native.control:
             self._native.process(port, frame, now, self._emit)
+            return self._taken()
+
+    def process_many(self, frames: Sequence[tuple[int, bytes]], now: int) -> list[tuple[int, bytes]]:
+        """Run frames, each with its ingress port, as `process` would one after the other."""
+        with self._native.control:
+            self._native.process_many(frames, now, self._emit)
             return self._taken()
 
     def step(self, now: int) -> list[tuple[int, bytes]]:

@@ -195,7 +195,7 @@ sw_switch *aggregator_new(uint32_t job, uint32_t workers, uint32_t slots)
 {
     static const sw_ops ops = {.process = process, .lock = no_lock, .unlock = no_lock, .stats = no_stats};
     agg_switch *sw = calloc(1, sizeof *sw);
-    *sw = (agg_switch){{&ops}, job, workers, slots, aligned_alloc(64, sizeof(agg_slot) * slots * 2)};
+    *sw = (agg_switch){{&ops, 1}, job, workers, slots, aligned_alloc(64, sizeof(agg_slot) * slots * 2)};
     memset(sw->slot, 0, sizeof(agg_slot) * slots * 2);
     return &sw->base;
 }

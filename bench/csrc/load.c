@@ -68,6 +68,44 @@ uint64_t load_memory(sw_switch *sw, uint8_t *frames, uint32_t len, uint32_t work
 }
 
 typedef struct {
+    _Alignas(64) uint64_t frames;
+} counter; /* of one part */
+
+static void count_many(void *ctx, uint32_t part, uint32_t number, uint32_t port, const uint8_t *frame,
+                       uint32_t len)
+{
+    (void)number, (void)port, (void)frame, (void)len;
+    ((counter *)ctx)[part].frames++;
+}
+
+/* The same with all frames of the rounds, an even number, made before. They are handed over two rounds at a time, as a
+ * cell has two versions, each worker's one behind the other, as they would come from its port. 0: no memory. */
+uint64_t load_batches(sw_switch *sw, const uint8_t *frames, uint32_t len, uint32_t workers, uint32_t slots,
+                      uint32_t from, uint32_t to, uint64_t *results)
+{
+    const size_t count = (size_t)(to - from) * slots * workers;
+    uint8_t *made = malloc(count * len), *next = made;
+    sw_frame *batch = malloc(count * sizeof *batch), *at = batch;
+    counter sent[SW_MOST_THREADS] = {0};
+    for (uint32_t round = from; made && batch && round < to; round += 2)
+        for (uint32_t worker = 0; worker < workers; worker++)
+            for (uint32_t i = 0; i < 2 * slots; i++, next += len, at++) {
+                memcpy(next, frames + (size_t)worker * len, len);
+                set_round(next, i % slots, round + i / slots);
+                *at = (sw_frame){next, worker + 1, len};
+            }
+    uint64_t start = now_ns();
+    for (at = batch; made && batch && at != batch + count; at += 2 * slots * workers)
+        sw_process_many(sw, at, 2 * slots * workers, start, count_many, sent);
+    start = made && batch ? now_ns() - start : 0;
+    *results = 0;
+    for (uint32_t i = 0; i < SW_MOST_THREADS; i++) *results += sent[i].frames;
+    free(made);
+    free(batch);
+    return start;
+}
+
+typedef struct {
     int fd;          /* a raw socket, or -1: */
     weir_port *port; /* a shared-memory port */
     uint32_t *round; /* of each slot */

@@ -399,6 +399,8 @@ class Compiler:
         """Return the C text of the value of register cell `at` (C text), which is in range."""
         bits = self.layout.program.registers[name].bits
         text = register_cell(self.layout, name, at)
+        if name in self.layout.loose:
+            return f"SW_LOOSE_GET({text})"
         return self._wide.field(text, bits, False) if bits > 128 else text
 
     def cell_of_width(self, name: str, at: str, bits: int) -> str:

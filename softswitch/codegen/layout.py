@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from weir.softswitch.codegen.loose import loose_registers
 from weir.softswitch.codegen.members import Member, Word, members, words
 from weir.softswitch.codegen.records import records
 from weir.softswitch.codegen.widths import c_type, storage_bits
@@ -84,6 +85,7 @@ class Layout:
     def __init__(self, program: Program, used: Collection[FieldRef]) -> None:
         self.program = program
         self.records = records(program)
+        self.loose = loose_registers(program)
         self._names = Names()
         self._type_names = Names()
         self._used = used

@@ -16,6 +16,7 @@ from weir.softswitch.codegen.deparser import (
 from weir.softswitch.codegen.digests import sample_words
 from weir.softswitch.codegen.egress import egress_writes, saved_headers
 from weir.softswitch.codegen.exposure import forget_functions
+from weir.softswitch.codegen.frame_fields import frame_field_function
 from weir.softswitch.codegen.header_statements import shift_function
 from weir.softswitch.codegen.headers import header_functions
 from weir.softswitch.codegen.keys import arg_word_count, entry_words, key_layout
@@ -90,6 +91,7 @@ def _generate(program: Program, trace: bool) -> str:
         forget_functions(layout),
         f"enum {{ NO_ERROR = {parser.error('NoError')}, HEADER_BYTES = {deparsed_bytes(layout)} }};\n",
         TrafficWriter(layout, tracepoints, lengths_change(layout, set(program.deparser) - changed)).text(),
+        frame_field_function(layout, trace),
         _description(layout),
     ]
     return "\n".join([*_head(layout), *_called(body)])
@@ -183,7 +185,7 @@ def _description(layout: Layout) -> str:
         f"const sw_program sw_generated = {{{len(tables)}, {len(profiles)}, {len(registers)}, "
         f"{len(counters)}, {len(meters)}, {len(program.value_sets)}, table_desc, profile_desc, "
         f"register_desc, counter_desc, meter_desc, {sample_words(program)}, sizeof(scratch), "
-        "sizeof(queued), process, process_limited, depart, "
+        "sizeof(queued), process, process_limited, depart, frame_field, "
         f"{len(calculations)}, {len(program.assertions)}, calculation_desc}};\n"
     )
 

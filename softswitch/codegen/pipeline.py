@@ -19,7 +19,7 @@ class PipelineWriter:
         self._layout = layout
         self._trace = trace
         self._pipeline = pipeline
-        self._order = _topological(pipeline)
+        self._order = topological(pipeline)
         self._labels = {name: f"N{number}" for number, name in enumerate(self._order)}
         self._numbers = {name: number for number, name in enumerate(layout.program.tables)}
         self._skips = skips(layout, pipeline, self._order)
@@ -223,7 +223,7 @@ def _tests(compiler: Compiler, condition: Expr, yes: str, no: str) -> list[str]:
     return [f"if ({compiler.boolean(condition)}) {yes}"]
 
 
-def _topological(pipeline: Pipeline) -> list[str]:
+def topological(pipeline: Pipeline) -> list[str]:
     """Return the nodes reachable from the first one, each before its successors."""
     done: list[str] = []
     seen: set[str] = set()

@@ -195,6 +195,8 @@ class Reroller:
             return None, ()
         if not isinstance(getattr(statement, "dst", None), FieldRef | None):
             return None, ()
+        if getattr(statement, "register", None) in self._layout.loose:
+            return None, ()
         if any(isinstance(node, STATEFUL) for expr in inputs(statement) for node in walk(expr)):
             return None, ()
         leaves: list[_Leaf] = []

@@ -66,6 +66,8 @@ class StatementWriter:
                 at = compiler.index(index)
                 cell = register_cell(self._layout, name, at)
                 write = assignment(cell, compiler.stored(value, register.bits), register.bits)
+                if name in self._layout.loose:
+                    write = f"SW_LOOSE_PUT({cell}, {compiler.stored(value, register.bits)});"
                 return [f"if ({at} < {register.size}) {write}"]
             case CounterAdd(name, index):
                 number = list(self._program.counters).index(name)

@@ -72,6 +72,7 @@ def info(context: typer.Context) -> None:
         ("CPU port", found["cpu_port"]),
         ("program", _program(found)),
         ("SHA-256", program.get("sha256")),
+        ("threads", _threads(program.get("threads"))),
         *((kind, ", ".join(program.get(kind, ()))) for kind in ("tables", "counters", "registers")),
         ("frames to ports that are not there", f"{found['unknown_port_drops']:,}"),
     ]
@@ -271,6 +272,16 @@ def _program(found: dict[str, Any]) -> str:
         return str(found["error"])
     program = found["program"]
     return "none yet" if program is None else f"{program['sha256'][:12]}, from {program['from']}"
+
+
+def _threads(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    if found["shared_by"] is not None:
+        return f"{found['count']} share frames by {found['shared_by']}"
+    if found["count"] == 1:
+        return "1"
+    return f"1 of {found['count']}: {'; '.join(found['why_not'])}"
 
 
 def _limits(limits: dict[str, int | None] | None) -> str:

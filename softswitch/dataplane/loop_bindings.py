@@ -14,6 +14,7 @@ _HERE: Final = Path(__file__).resolve().parent
 _SOURCES: Final = (
     "loop.c",
     "serve.c",
+    "together.c",
     "tap.c",
     "capture.c",
     "port_shm.c",

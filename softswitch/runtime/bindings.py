@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import CFUNCTYPE, POINTER, c_char_p, c_int, c_int64, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from weir.native.build import Signatures
@@ -26,11 +27,13 @@ _WORDS = POINTER(c_uint64)
 _NUMBERS = POINTER(c_uint32)
 
 SIGNATURES: Final[Signatures] = {
-    "swc_create": (c_void_p, [c_uint64]),
+    "swc_create": (c_void_p, [c_uint64, c_uint32]),
+    "swc_share": (None, [c_void_p, c_void_p]),
     "swc_destroy": (None, [c_void_p]),
     "swc_lock": (None, [c_void_p]),
     "swc_unlock": (None, [c_void_p]),
     "swc_process": (None, [c_void_p, c_uint32, c_char_p, c_uint32, c_uint64, EMIT, c_void_p]),
+    "swc_process_many": (c_int, [c_void_p, c_void_p, c_uint32, c_uint64, EMIT, c_void_p]),
     "swc_step": (None, [c_void_p, c_uint64, EMIT, c_void_p]),
     "swc_deadline": (c_uint64, [c_void_p]),
     "swc_set_queueing": (c_int, [c_void_p, c_uint32, c_void_p]),
@@ -99,6 +102,37 @@ def _pairs(replicas: Sequence[tuple[int, int]]) -> Any:
     return _numbers(flat)
 
 
+class _Frame(ctypes.Structure):
+    """C ``sw_frame``."""
+
+    _fields_ = (("frame", c_char_p), ("port", c_uint32), ("len", c_uint32))
+
+
+class _NativeKey(ctypes.Structure):
+    """C ``sw_key``."""
+
+    _fields_ = (("field", c_uint32), ("shift", c_uint32), ("mask", c_uint64))
+
+
+@dataclass(frozen=True)
+class Key:
+    """The bits of a frame by which threads share frames: `mask` of one of the program's `Sharder.fields`."""
+
+    field: int
+    mask: int
+
+    @property
+    def shift(self) -> int:
+        """Return the number of zeros below the mask."""
+        return (self.mask & -self.mask).bit_length() - 1 if self.mask else 0
+
+
+ANY_THREAD: Final = Key((1 << 32) - 1, 0)
+"""No key: any thread may take any frame."""
+
+MOST_THREADS: Final = 64
+
+
 class Library:
     """A compiled program."""
 
@@ -121,17 +155,18 @@ class NativeSwitch:
     Args:
         library: the compiled program.
         seed: where its random() begins.
+        threads: how many may run its frames (1 to MOST_THREADS).
 
     Raises:
         MemoryError: there is no room for its registers and counters.
     """
 
-    def __init__(self, library: Library, seed: int) -> None:
+    def __init__(self, library: Library, seed: int, threads: int = 1) -> None:
         self._c = library.entry_points
-        self._address: int | None = self._c.swc_create(seed)
+        self._address: int | None = self._c.swc_create(seed, threads)
         self.control = threading.RLock()
         if not self._address:
-            raise MemoryError("no memory for the registers and counters of a program")
+            raise MemoryError("no memory for the registers and counters of a program, or no threads")
 
     @property
     def handle(self) -> int:
@@ -160,6 +195,17 @@ class NativeSwitch:
     def process(self, port: int, frame: bytes, now: int, emit: Any) -> None:
         """Run a frame; call `emit` for each that leaves."""
         self._c.swc_process(self.handle, port, frame, len(frame), now, emit, None)
+
+    def process_many(self, frames: Sequence[tuple[int, bytes]], now: int, emit: Any) -> None:
+        """Run frames, each with its port; call `emit` for each that leaves."""
+        made = (_Frame * len(frames))(*(_Frame(frame, port, len(frame)) for port, frame in frames))
+        if self._c.swc_process_many(self.handle, made, len(frames), now, emit, None):
+            raise MemoryError("no memory for what leaves the switch")
+
+    def share(self, key: Key | None) -> None:
+        """Let threads share frames by a key; None: one thread runs them all."""
+        made = None if key is None else ctypes.byref(_NativeKey(key.field, key.shift, key.mask))
+        self._c.swc_share(self.handle, made)
 
     def step(self, now: int, emit: Any) -> None:
         """Send what waits in queues and is due; call `emit` for each frame that leaves."""

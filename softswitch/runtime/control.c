@@ -6,16 +6,36 @@
 #include <string.h>
 
 #include "digest.h"
+#include "kept.h"
 #include "meter.h"
 #include "queue.h"
 #include "table.h"
+#include "team.h"
 #include "trace.h"
 
 static sw_state *state(sw_switch *sw) { return (sw_state *)sw; }
 
 static void lock(sw_switch *sw) { pthread_mutex_lock(&state(sw)->mutex); }
 static void unlock(sw_switch *sw) { pthread_mutex_unlock(&state(sw)->mutex); }
-static void stats(const sw_switch *sw, sw_stats *out) { *out = ((const sw_state *)sw)->stats; }
+
+// Of what every part has, the control plane sees one: it changes all of them, and reads the sum.
+#define EACH_PART(s, part)                                                                                   \
+    for (uint32_t n_ = 0; n_ < (s)->base.threads; n_++)                                                      \
+        for (sw_state *part = (s)->parts[n_]; part != NULL; part = NULL)
+
+static void stats(const sw_switch *sw, sw_stats *out)
+{
+    const sw_state *s = (const sw_state *)sw;
+    *out = (sw_stats){0};
+    EACH_PART(s, part)
+    {
+        out->packets_in += part->stats.packets_in;
+        out->packets_out += part->stats.packets_out;
+        out->packets_dropped += part->stats.packets_dropped;
+        out->bytes_in += part->stats.bytes_in;
+        out->bytes_out += part->stats.bytes_out;
+    }
+}
 
 static void step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx)
 {
@@ -36,16 +56,30 @@ static void queue_stats(sw_switch *sw, uint32_t port, sw_queue_stats *out)
     unlock(sw);
 }
 
-// Before a port is limited, from then on, and while packets are traced.
-static sw_ops unlimited = {NULL, lock, unlock, stats, step, deadline, swc_set_queueing, queue_stats};
-static const sw_ops limited = {sw_traffic_process, lock,       unlock, stats, step, deadline,
-                               swc_set_queueing,   queue_stats};
-static const sw_ops traced = {sw_trace_process, lock,       unlock, stats, step, deadline,
-                              swc_set_queueing, queue_stats};
+// Before a port is limited (with one thread, and with several), from then on, and while packets are traced.
+static sw_ops unlimited = {NULL,        lock, unlock, stats, step, deadline, swc_set_queueing,
+                           queue_stats, NULL, NULL};
+static sw_ops shared = {NULL,
+                        lock,
+                        unlock,
+                        stats,
+                        step,
+                        deadline,
+                        swc_set_queueing,
+                        queue_stats,
+                        sw_team_process,
+                        sw_team_together};
+static const sw_ops limited = {sw_traffic_process, lock,        unlock, stats, step, deadline,
+                               swc_set_queueing,   queue_stats, NULL,   NULL};
+static const sw_ops traced = {sw_trace_process, lock,        unlock, stats, step, deadline,
+                              swc_set_queueing, queue_stats, NULL,   NULL};
 
 static void choose_operations(sw_state *s)
 {
-    const sw_ops *ops = s->trace != NULL ? &traced : s->traffic != NULL ? &limited : &unlimited;
+    const sw_ops *ops = s->trace != NULL     ? &traced
+                        : s->traffic != NULL ? &limited
+                        : s->shared          ? &shared
+                                             : &unlimited;
     __atomic_store_n(&s->base.ops, ops, __ATOMIC_RELAXED);
 }
 
@@ -68,65 +102,84 @@ static void *cells(uint64_t count, size_t bytes)
     return memory;
 }
 
+static void destroy_own(sw_state *s)
+{
+    for (uint32_t i = 0; s->tables != NULL && i < sw_generated.tables; i++)
+        if (s->tables[i].fallback != NULL) sw_table_free(&s->tables[i]);
+    for (uint32_t i = 0; s->counters != NULL && i < sw_generated.counters; i++) free(s->counters[i]);
+    free(s->tables);
+    free(s->counters);
+    free(s->scratch);
+    free(s->assertions);
+}
+
 void swc_destroy(sw_switch *sw)
 {
     sw_state *s = state(sw);
-    for (uint32_t i = 0; s->tables != NULL && i < sw_generated.tables; i++)
-        if (s->tables[i].fallback != NULL) sw_table_free(&s->tables[i]);
+    sw_team_free(s->team);
+    for (uint32_t i = 1; s->parts != NULL && i < s->base.threads; i++)
+        if (s->parts[i] != NULL) {
+            destroy_own(s->parts[i]);
+            free(s->parts[i]);
+        }
+    free(s->parts);
+    destroy_own(s);
     for (uint32_t i = 0; s->profiles != NULL && i < sw_generated.profiles; i++)
         sw_profile_free(&s->profiles[i]);
     for (uint32_t i = 0; s->registers != NULL && i < sw_generated.registers; i++) free(s->registers[i]);
-    for (uint32_t i = 0; s->counters != NULL && i < sw_generated.counters; i++) free(s->counters[i]);
     for (uint32_t i = 0; s->meters != NULL && i < sw_generated.meters; i++) free(s->meters[i]);
     for (uint32_t i = 0; s->groups != NULL && i < SW_GROUPS; i++) free(s->groups[i]);
     for (uint32_t i = 0; s->sessions != NULL && i < SW_SESSIONS; i++) free(s->sessions[i]);
     for (uint32_t i = 0; s->value_sets != NULL && i < sw_generated.value_sets; i++) free(s->value_sets[i]);
     free(s->value_sets);
-    free(s->tables);
     free(s->profiles);
     free(s->registers);
-    free(s->counters);
     free(s->meters);
     free(s->digests);
     free(s->groups);
     free(s->sessions);
-    free(s->scratch);
     free(s->trace);
     free(s->calculations);
-    free(s->assertions);
     sw_traffic_free(s);
     pthread_mutex_destroy(&s->mutex);
     free(s);
 }
 
-static int allocate(sw_state *s)
+static int allocate_own(sw_state *s, int apart)
 {
     const sw_program *program = &sw_generated;
     s->tables = calloc(program->tables + 1, sizeof(sw_table));
+    s->counters = calloc(program->counters + 1, sizeof(sw_cell *));
+    s->scratch = cells(1, program->scratch_bytes);
+    s->assertions = calloc(program->assertions + 1, sizeof(uint64_t));
+    if (!s->tables || !s->counters || !s->scratch || !s->assertions) return -1;
+    for (uint32_t i = 0; i < program->tables; i++)
+        if (sw_table_init(&s->tables[i], &program->table[i], apart) != 0) return -1;
+    for (uint32_t i = 0; i < program->counters; i++)
+        if ((s->counters[i] = cells(program->counter[i].size + 1, sizeof(sw_cell))) == NULL) return -1;
+    return 0;
+}
+
+static int allocate(sw_state *s, int apart)
+{
+    const sw_program *program = &sw_generated;
     s->profiles = calloc(program->profiles + 1, sizeof(sw_profile));
     s->registers = calloc(program->registers + 1, sizeof(void *));
-    s->counters = calloc(program->counters + 1, sizeof(sw_cell *));
     s->meters = calloc(program->meters + 1, sizeof(sw_meter *));
     s->groups = calloc(SW_GROUPS, sizeof(sw_replicas *));
     s->sessions = calloc(SW_SESSIONS, sizeof(sw_replicas *));
     s->value_sets = calloc(program->value_sets + 1, sizeof(sw_value_set *));
-    s->scratch = cells(1, program->scratch_bytes);
     s->calculations = calloc(program->calculations + 1, sizeof(sw_calculation));
-    s->assertions = calloc(program->assertions + 1, sizeof(uint64_t));
-    if (!s->tables || !s->profiles || !s->registers || !s->counters || !s->meters || !s->groups ||
-        !s->sessions || !s->value_sets || !s->calculations || !s->assertions || !s->scratch)
+    if (!s->profiles || !s->registers || !s->meters || !s->groups || !s->sessions || !s->value_sets ||
+        !s->calculations)
         return -1;
     for (uint32_t i = 0; i < program->calculations; i++)
         sw_calculation_set(&s->calculations[i], program->calculation[i].bits, &program->calculation[i].crc);
-    for (uint32_t i = 0; i < program->tables; i++)
-        if (sw_table_init(&s->tables[i], &program->table[i]) != 0) return -1;
     for (uint32_t i = 0; i < program->profiles; i++) s->profiles[i].desc = &program->profile[i];
     for (uint32_t i = 0; i < program->registers; i++)
         if (program->reg[i].base == i &&
             (s->registers[i] = cells(program->reg[i].size, program->reg[i].stride)) == NULL)
             return -1;
-    for (uint32_t i = 0; i < program->counters; i++)
-        if ((s->counters[i] = cells(program->counter[i].size + 1, sizeof(sw_cell))) == NULL) return -1;
     for (uint32_t i = 0; i < program->meters; i++)
         if ((s->meters[i] = cells(program->meter[i].size + 1, sizeof(sw_meter))) == NULL) return -1;
     if (program->digest_words != 0) {
@@ -134,7 +187,34 @@ static int allocate(sw_state *s)
             calloc(1, sizeof(sw_digests) + (size_t)SW_DIGESTS * program->digest_words * sizeof(uint64_t));
         if (s->digests == NULL) return -1;
     }
-    return 0;
+    return allocate_own(s, apart);
+}
+
+// The parts of the other threads.
+static int allocate_parts(sw_state *s, uint32_t threads)
+{
+    s->parts = calloc(threads, sizeof *s->parts);
+    if (s->parts == NULL) return -1;
+    s->parts[0] = s;
+    s->base.threads = threads;
+    for (uint32_t i = 1; i < threads; i++) {
+        sw_state *part = s->parts[i] = cells(1, sizeof *part);
+        if (part == NULL) return -1;
+        *part = (sw_state){.base = {&unlimited, 1},
+                           .deadline = SW_NEVER,
+                           .profiles = s->profiles,
+                           .registers = s->registers,
+                           .meters = s->meters,
+                           .digests = s->digests,
+                           .groups = s->groups,
+                           .sessions = s->sessions,
+                           .value_sets = s->value_sets,
+                           .calculations = s->calculations};
+        if (allocate_own(part, 1) != 0) return -1;
+    }
+    if (threads == 1) return 0;
+    s->team = sw_team_new(s->parts, threads);
+    return s->team == NULL ? -1 : 0;
 }
 
 // Recursive: who holds the lock over several control calls (swc_lock) takes it again in each.
@@ -147,20 +227,32 @@ static void init_lock(pthread_mutex_t *mutex)
     pthread_mutexattr_destroy(&recursive);
 }
 
-sw_switch *swc_create(uint64_t seed)
+// With `threads` above 1 (at most SW_MOST_THREADS), frames are shared once swc_share says by what.
+sw_switch *swc_create(uint64_t seed, uint32_t threads)
 {
-    sw_state *s = calloc(1, sizeof *s);
+    sw_state *s = cells(1, sizeof *s);
     if (s == NULL) return NULL;
     s->random = seed;
     s->deadline = SW_NEVER;
-    unlimited.process = sw_generated.process;
+    unlimited.process = shared.process = sw_generated.process;
     s->base.ops = &unlimited;
     init_lock(&s->mutex);
-    if (allocate(s) != 0) {
+    if (allocate(s, threads > 1) != 0 || allocate_parts(s, threads) != 0) {
         swc_destroy(&s->base);
         return NULL;
     }
     return &s->base;
+}
+
+// Frames are shared among the threads by `key` from now on; NULL: one thread runs them all.
+void swc_share(sw_switch *sw, const sw_key *key)
+{
+    sw_state *s = state(sw);
+    lock(sw);
+    if (key != NULL) sw_team_set_key(s->team, key);
+    s->shared = key != NULL;
+    choose_operations(s);
+    unlock(sw);
 }
 
 void swc_lock(sw_switch *sw) { lock(sw); }
@@ -172,6 +264,26 @@ void swc_process(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t le
     lock(sw);
     sw_process(sw, port, frame, len, now_ns, emit, ctx);
     unlock(sw);
+}
+
+// What leaves does so in the order of the frames that it comes of. Returns 0 or -1: no memory.
+int swc_process_many(sw_switch *sw, const sw_frame *frames, uint32_t count, uint64_t now_ns, sw_emit emit,
+                     void *ctx)
+{
+    sw_keeper *keeper = aligned_alloc(64, sizeof *keeper);
+    if (keeper == NULL) return -1;
+    memset(keeper, 0, sizeof *keeper);
+    keeper->parts = sw->threads;
+    lock(sw);
+    sw_process_many(sw, frames, count, now_ns, sw_keep, keeper);
+    sw_kept_at at = {0};
+    const sw_kept_head *head;
+    while ((head = sw_kept_next(keeper, &at)) != NULL)
+        emit(ctx, head->port, sw_kept_frame(keeper, head, &at), head->len);
+    unlock(sw);
+    sw_keeper_free(keeper);
+    free(keeper);
+    return 0;
 }
 
 void swc_step(sw_switch *sw, uint64_t now_ns, sw_emit emit, void *ctx)
@@ -248,24 +360,35 @@ int64_t swc_insert(sw_switch *sw, uint32_t table, const uint64_t *key, uint32_t 
     const uint64_t *check = key + t->desc->key_words;
     const uint64_t *behind = t->desc->kind == SW_TERNARY ? check + t->desc->key_words : check;
     int32_t priority = t->desc->kind == SW_EXACT ? 0 : (int32_t)*behind;
+    sw_state *s = state(sw);
     lock(sw);
-    int64_t handle = sw_table_insert(t, key, check, priority, action, args);
+    // The same handle in all parts, for they go through the same changes.
+    const int64_t handle = sw_table_insert(t, key, check, priority, action, args);
+    int64_t last = handle;
+    for (uint32_t i = 1; last >= 0 && i < s->base.threads; i++) {
+        last = sw_table_insert(&s->parts[i]->tables[table], key, check, priority, action, args);
+        for (uint32_t k = 0; last < 0 && k < i; k++)
+            sw_table_remove(&s->parts[k]->tables[table], (uint32_t)handle);
+    }
     unlock(sw);
-    return handle;
+    return last;
 }
 
 void swc_modify(sw_switch *sw, uint32_t table, uint32_t handle, uint32_t action, const uint64_t *args)
 {
-    sw_table *t = &state(sw)->tables[table];
     lock(sw);
-    sw_entry_set(t, t->handles[handle], action, args);
+    EACH_PART(state(sw), part)
+    {
+        sw_table *t = &part->tables[table];
+        sw_entry_set(t, t->handles[handle], action, args);
+    }
     unlock(sw);
 }
 
 void swc_remove(sw_switch *sw, uint32_t table, uint32_t handle)
 {
     lock(sw);
-    sw_table_remove(&state(sw)->tables[table], handle);
+    EACH_PART(state(sw), part) sw_table_remove(&part->tables[table], handle);
     unlock(sw);
 }
 
@@ -300,26 +423,37 @@ void swc_remove_all(sw_switch *sw, uint32_t table, uint32_t count, const uint32_
 
 void swc_default(sw_switch *sw, uint32_t table, uint32_t action, const uint64_t *args)
 {
-    sw_table *t = &state(sw)->tables[table];
     lock(sw);
-    sw_entry_set(t, t->fallback, action, args);
+    EACH_PART(state(sw), part)
+    {
+        sw_table *t = &part->tables[table];
+        sw_entry_set(t, t->fallback, action, args);
+    }
     unlock(sw);
 }
 
 void swc_entry_count(sw_switch *sw, uint32_t table, uint32_t handle, sw_cell *out)
 {
     lock(sw);
-    const sw_entry *entry = state(sw)->tables[table].handles[handle];
-    *out = (sw_cell){entry->packets, entry->bytes};
+    *out = (sw_cell){0, 0};
+    EACH_PART(state(sw), part)
+    {
+        const sw_entry *entry = part->tables[table].handles[handle];
+        out->packets += entry->packets;
+        out->bytes += entry->bytes;
+    }
     unlock(sw);
 }
 
 void swc_set_entry_count(sw_switch *sw, uint32_t table, uint32_t handle, const sw_cell *count)
 {
     lock(sw);
-    sw_entry *entry = state(sw)->tables[table].handles[handle];
-    entry->packets = count->packets;
-    entry->bytes = count->bytes;
+    EACH_PART(state(sw), part)
+    {
+        sw_entry *entry = part->tables[table].handles[handle];
+        entry->packets = part == state(sw) ? count->packets : 0;
+        entry->bytes = part == state(sw) ? count->bytes : 0;
+    }
     unlock(sw);
 }
 
@@ -422,14 +556,20 @@ int swc_set_value_set(sw_switch *sw, uint32_t number, uint32_t count, uint32_t w
 void swc_counter(sw_switch *sw, uint32_t counter, uint64_t index, sw_cell *out)
 {
     lock(sw);
-    *out = state(sw)->counters[counter][index];
+    *out = (sw_cell){0, 0};
+    EACH_PART(state(sw), part)
+    {
+        out->packets += part->counters[counter][index].packets;
+        out->bytes += part->counters[counter][index].bytes;
+    }
     unlock(sw);
 }
 
 void swc_set_counter(sw_switch *sw, uint32_t counter, uint64_t index, const sw_cell *count)
 {
     lock(sw);
-    state(sw)->counters[counter][index] = *count;
+    EACH_PART(state(sw), part)
+    part->counters[counter][index] = part == state(sw) ? *count : (sw_cell){0, 0};
     unlock(sw);
 }
 
@@ -469,7 +609,8 @@ void swc_set_crc(sw_switch *sw, uint32_t number, const sw_crc_parameters *crc)
 uint64_t swc_assertion(sw_switch *sw, uint32_t number)
 {
     lock(sw);
-    const uint64_t failed = state(sw)->assertions[number];
+    uint64_t failed = 0;
+    EACH_PART(state(sw), part) failed += part->assertions[number];
     unlock(sw);
     return failed;
 }

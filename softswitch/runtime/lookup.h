@@ -81,6 +81,7 @@ typedef struct {
     sw_entry **handles;
     sw_entry *fallback; // what a miss does; never NULL
     uint64_t next_order;
+    int apart; // entries have cache lines of their own
 } sw_table;
 
 // For each value of a node's six bits, its prefixes of 1 to 5 bits (by their numbers).

@@ -43,6 +43,15 @@ typedef struct {
     uint32_t cell_bytes, stride, base, offset;
 } sw_register_desc;
 
+// Accesses to registers that threads share without any order. What a cell holds already is not written, so that it
+// stays in the caches of all of them.
+#define SW_LOOSE_GET(cell) __atomic_load_n(&(cell), __ATOMIC_RELAXED)
+#define SW_LOOSE_PUT(cell, value)                                                                            \
+    do {                                                                                                     \
+        const __typeof__(cell) value_ = (__typeof__(cell))(value);                                           \
+        if (SW_LOOSE_GET(cell) != value_) __atomic_store_n(&(cell), value_, __ATOMIC_RELAXED);               \
+    } while (0)
+
 // A parser value set: `count` members, each a value and a mask of `words` words, lowest word first.
 typedef struct {
     uint32_t count;
@@ -58,8 +67,13 @@ typedef struct sw_traffic sw_traffic; // queue.h
 typedef struct sw_packet sw_packet;
 typedef struct sw_trace sw_trace;     // trace.h
 typedef struct sw_digests sw_digests; // digest.h
+typedef struct sw_team sw_team;       // team.h
 
-typedef struct sw_state {
+typedef struct sw_state sw_state;
+
+// One switch; or its part for one of several threads, which has tables, counters, statistics and scratch memory of
+// its own, and shares the rest with the first one.
+struct sw_state {
     sw_switch base; // first: drivers see only this
     pthread_mutex_t mutex;
     sw_stats stats;
@@ -80,7 +94,10 @@ typedef struct sw_state {
     sw_trace *trace;           // NULL while no packets are traced
     sw_calculation *calculations;
     uint64_t *assertions; // how often each failed
-} sw_state;
+    sw_state **parts;     // of the first part: one for each thread, itself in front
+    sw_team *team;        // NULL: one thread
+    int shared;           // whether frames are shared among threads: entries may forbid it
+};
 
 // What the generated code says about itself.
 typedef struct {
@@ -98,6 +115,9 @@ typedef struct {
     // the frame that went out, 0 for none.
     uint32_t (*depart)(sw_state *, sw_packet *, uint32_t port, uint64_t now_ns, uint32_t depth, sw_emit,
                        void *);
+    // The value (its lowest 64 bits) of a field that a frame has once it is parsed, by its number among those that
+    // can decide which state the frame touches; 0 of a header that it does not have.
+    uint64_t (*field)(sw_state *, uint32_t port, const uint8_t *, uint32_t, uint32_t field);
     uint32_t calculations, assertions; // calculations: those with state
     const sw_calculation_desc *calculation;
 } sw_program;

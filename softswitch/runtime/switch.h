@@ -22,6 +22,20 @@ typedef struct sw_switch sw_switch;
 // Called once per frame that leaves the switch. `frame` is valid only during the call.
 typedef void (*sw_emit)(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len);
 
+// The same when many frames are handed over at a time. Several threads may call it at once, each for another `part`
+// of the frames, from 0 on, below SW_MOST_THREADS. `number`: of the frame that caused it, among those handed over;
+// within a part it never becomes less.
+typedef void (*sw_emit_many)(void *ctx, uint32_t part, uint32_t number, uint32_t port, const uint8_t *frame,
+                             uint32_t len);
+
+enum { SW_MOST_THREADS = 64 };
+
+// A frame that came in on `port`.
+typedef struct {
+    const uint8_t *frame;
+    uint32_t port, len;
+} sw_frame;
+
 typedef struct {
     uint64_t packets_in, packets_out, packets_dropped, bytes_in, bytes_out;
 } sw_stats;
@@ -44,7 +58,10 @@ typedef struct {
     uint64_t dropped_packets, dropped_bytes;
 } sw_queue_stats;
 
-// The operations on queues are NULL in a switch that has none.
+// Does part `part`, from 0 on, of `parts` of a work.
+typedef void (*sw_task)(void *arg, uint32_t part, uint32_t parts);
+
+// The operations on queues are NULL in a switch that has none, the last two in one that works on one thread.
 typedef struct {
     void (*process)(sw_switch *sw, uint32_t port, const uint8_t *frame, uint32_t len, uint64_t now_ns,
                     sw_emit emit, void *ctx);
@@ -55,10 +72,14 @@ typedef struct {
     uint64_t (*deadline)(const sw_switch *sw);
     int (*set_queueing)(sw_switch *sw, uint32_t port, const sw_queueing *wanted);
     void (*queue_stats)(sw_switch *sw, uint32_t port, sw_queue_stats *out);
+    void (*process_many)(sw_switch *sw, const sw_frame *frames, uint32_t count, uint64_t now_ns,
+                         sw_emit_many emit, void *ctx);
+    void (*together)(sw_switch *sw, sw_task task, void *arg);
 } sw_ops;
 
 struct sw_switch {
-    const sw_ops *ops; // changes with what the switch has to do; private state follows
+    const sw_ops *ops; // changes with what the switch has to do
+    uint32_t threads;  // that may run frames; private state follows
 };
 
 static inline const sw_ops *sw_operations(const sw_switch *sw)
@@ -73,6 +94,45 @@ static inline void sw_process(sw_switch *sw, uint32_t port, const uint8_t *frame
                               uint64_t now_ns, sw_emit emit, void *ctx)
 {
     sw_operations(sw)->process(sw, port, frame, len, now_ns, emit, ctx);
+}
+
+typedef struct {
+    sw_emit_many emit;
+    void *ctx;
+    uint32_t number;
+} sw_one_by_one;
+
+static inline void sw_emit_one_by_one(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len)
+{
+    const sw_one_by_one *one = (const sw_one_by_one *)ctx;
+    one->emit(one->ctx, 0, one->number, port, frame, len);
+}
+
+// Whether it is worth while to hand over many frames at a time: several threads will share them.
+static inline int sw_takes_many(const sw_switch *sw) { return sw_operations(sw)->process_many != NULL; }
+
+// Runs frames, which stay where they are meanwhile. What each of them emits, and what the switch is like afterwards,
+// is as if sw_process had been called for one after the other.
+static inline void sw_process_many(sw_switch *sw, const sw_frame *frames, uint32_t count, uint64_t now_ns,
+                                   sw_emit_many emit, void *ctx)
+{
+    if (sw_takes_many(sw)) {
+        sw_operations(sw)->process_many(sw, frames, count, now_ns, emit, ctx);
+        return;
+    }
+    sw_one_by_one one = {emit, ctx, 0};
+    for (; one.number < count; one.number++)
+        sw_process(sw, frames[one.number].port, frames[one.number].frame, frames[one.number].len, now_ns,
+                   sw_emit_one_by_one, &one);
+}
+
+// Lets the threads do a task, in as many parts as there are threads; returns when all are done.
+static inline void sw_together(sw_switch *sw, sw_task task, void *arg)
+{
+    if (sw_takes_many(sw))
+        sw_operations(sw)->together(sw, task, arg);
+    else
+        task(arg, 0, 1);
 }
 
 // Sends what waits in queues and is due by `now_ns`, each frame with the time it was due as its time. Of packets

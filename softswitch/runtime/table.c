@@ -15,10 +15,15 @@ enum {
 
 static unsigned exact_words(const sw_table_desc *desc) { return desc->key_words - desc->lpm_words; }
 
-static sw_entry *new_entry(const sw_table_desc *desc)
+// A packet counts in the entry that it hits: threads with tables of their own would else take each other's cache lines.
+static sw_entry *new_entry(const sw_table *table)
 {
-    size_t words = sw_entry_words(desc) + desc->meter_words + desc->idle_words;
-    return calloc(1, sizeof(sw_entry) + words * sizeof(uint64_t));
+    const sw_table_desc *desc = table->desc;
+    const size_t words = sw_entry_words(desc) + desc->meter_words + desc->idle_words;
+    const size_t bytes = sizeof(sw_entry) + words * sizeof(uint64_t), lines = (bytes + 63) / 64 * 64;
+    if (!table->apart) return calloc(1, bytes);
+    sw_entry *entry = aligned_alloc(64, lines);
+    return entry == NULL ? NULL : memset(entry, 0, lines);
 }
 
 // -- groups -----------------------------------------------------------------------------------------
@@ -355,12 +360,13 @@ static int64_t new_handle(sw_table *table, sw_entry *entry)
     return handle;
 }
 
-int sw_table_init(sw_table *table, const sw_table_desc *desc)
+int sw_table_init(sw_table *table, const sw_table_desc *desc, int apart)
 {
     memset(table, 0, sizeof *table);
     table->desc = desc;
     table->free_handle = NO_HANDLE;
-    table->fallback = new_entry(desc);
+    table->apart = apart;
+    table->fallback = new_entry(table);
     if (table->fallback == NULL) return -1;
     table->fallback->action = SW_NO_ACTION;
     int one_group = desc->kind == SW_EXACT || (desc->kind == SW_LPM && exact_words(desc) != 0);
@@ -391,7 +397,7 @@ int64_t sw_table_insert(sw_table *table, const uint64_t *key, const uint64_t *ch
 {
     static int (*const insert[])(sw_table *, sw_entry *) = {exact_insert, lpm_insert, ternary_insert};
     const sw_table_desc *desc = table->desc;
-    sw_entry *entry = new_entry(desc);
+    sw_entry *entry = new_entry(table);
     if (entry == NULL || new_handle(table, entry) < 0) {
         free(entry);
         return -1;

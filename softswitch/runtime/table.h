@@ -5,7 +5,8 @@
 
 #include "lookup.h"
 
-int sw_table_init(sw_table *table, const sw_table_desc *desc);
+// `apart`: another thread has the same table.
+int sw_table_init(sw_table *table, const sw_table_desc *desc, int apart);
 void sw_table_free(sw_table *table);
 
 // A new entry; returns its handle, or -1 when memory ran out. `check` (ternary: one word for each of the key's,

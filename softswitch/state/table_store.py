@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One table as the control plane sees it: entries checked, remembered, and put into the native table."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from weir.softswitch.codegen.keys import Piece, arg_pieces, entry_words, pack_args, unpack_args
@@ -67,6 +67,8 @@ class TableStore:
     Attributes:
         keys: how its keys are packed.
         words: argument words of an entry.
+        watch: is told of every call that an entry or the default action is about to make: the table, the
+            action, and its argument words.
         plain: whether its entries can change, and are no more than a key and an action: they have no direct
             meter, do not age, and refer to no action profile.
     """
@@ -79,6 +81,7 @@ class TableStore:
         table: Table,
         profile: ProfileStore | None,
     ) -> None:
+        self.watch: Callable[[Table, int, bytes], None] | None = None
         self._native = native
         self._number = number
         self._program = program
@@ -141,6 +144,7 @@ class TableStore:
             before = self.packed_entry(made.key)
             action, args = self._acquire(made)
             made.handle = before.handle
+            self._announce((made.action,), (made.args,))
             if self._table.meter is None:
                 self._native.modify(self._number, made.handle, action, args)
             else:
@@ -179,6 +183,7 @@ class TableStore:
                 return False
             if len(set(keys)) < len(keys) or not stored.keys().isdisjoint(keys):
                 return False
+            self._announce(actions, args)
             handles = self._native.insert_all(self._number, keys, actions, b"".join(args))
             if len(handles) < len(keys):  # no memory
                 self._native.remove_all(self._number, handles)
@@ -197,6 +202,7 @@ class TableStore:
         with self._native.control:
             if (handles := self._handles(keys)) is None:
                 return False
+            self._announce(actions, args)
             self._native.modify_all(self._number, handles, actions, b"".join(args))
             self._stored.update(zip(keys, map(PackedEntry, keys, actions, args, wires, handles), strict=True))
         return True
@@ -251,6 +257,22 @@ class TableStore:
         """Return an action's number and where the value of each parameter lies in the argument words."""
         action = self._actions[name]
         return action.id, arg_pieces(action)
+
+    @exclusive
+    def calls(self) -> list[tuple[int, tuple[int, ...] | None]]:
+        """Return the different calls of entries and default action, as the action's number and its arguments.
+
+        With an action profile, the actions that members can have, without arguments.
+        """
+        found = {(stored.action, stored.args) for stored in self._stored.values() if stored.via is None}
+        calls: list[tuple[int, tuple[int, ...] | None]] = [
+            (action, unpack_args(self._program.actions[action], args)) for action, args in found
+        ]
+        if self._default is not None:
+            calls.append((self._default.action, self._default.args))
+        if self._profile is not None:
+            calls += [(action, None) for action in self._table.actions]
+        return calls
 
     @exclusive
     def entries(self) -> list[Entry]:
@@ -348,7 +370,13 @@ class TableStore:
             self._native.set_default(self._number, _NO_ACTION, words([0] * self.words))
             return
         args = pack_args(self._program.actions[call.action], call.args, self.words)
+        self._announce((call.action,), (args,))
         self._native.set_default(self._number, call.action, args)
+
+    def _announce(self, actions: Iterable[int], args: Iterable[bytes]) -> None:
+        if self.watch is not None:
+            for action, words_of in set(zip(actions, args, strict=True)):
+                self.watch(self._table, action, words_of)
 
     def _packed(self, entry: Entry) -> PackedEntry:
         """Return an entry packed. Raises ControlError for one that the table cannot have."""
@@ -364,6 +392,7 @@ class TableStore:
 
     def _put(self, made: PackedEntry) -> None:
         action, args = self._acquire(made)
+        self._announce((made.action,), (made.args,))
         if made.meter is None:
             handle = self._native.insert(self._number, made.key, action, args)
         else:

@@ -11,7 +11,7 @@
 #include "state.h"
 #include "table.h"
 
-sw_switch *swc_create(uint64_t);
+sw_switch *swc_create(uint64_t, uint32_t);
 void swc_destroy(sw_switch *);
 int swc_set_group(sw_switch *, uint32_t, uint32_t, const sw_replica *);
 void swc_set_meters(sw_switch *, uint32_t, uint64_t, uint64_t, const sw_meter_config *);
@@ -58,7 +58,7 @@ int main(int count, char **args)
         length[lines++] = n;
     }
     state = strtoull(args[1], NULL, 10);
-    sw_switch *sw = swc_create(1);
+    sw_switch *sw = swc_create(1, 1);
     sw_replica replicas[8];
     uint32_t ports = 0;
     for (int i = 3; i < count && ports < 8; i++, ports++)

@@ -37,6 +37,7 @@ NAMES: Final = (
     "unions",
     "varbits",
     "value_sets",
+    "shards",
 )
 
 CONTROLLED: Final = ("types", "control", "unreached")

@@ -215,6 +215,7 @@ void loop_free(loop *l)
     }
     while (l->count) detach(l, l->ports[l->count - 1]);
     loop_close_taps(l);
+    loop_free_gathered(l);
     loop_close_bell(l);
     close(l->wake_fd);
     pthread_cond_destroy(&l->resumed);

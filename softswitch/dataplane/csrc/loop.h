@@ -33,11 +33,14 @@ typedef struct {
 
 typedef struct port port;
 typedef struct tap tap;
+typedef struct gathered gathered; // together.c
 
-// A kind of port. peek, release, send and flush are called by the loop's thread only.
+// A kind of port. peek, release and flush are called by the loop's thread only, send by one thread at a time.
 typedef struct {
     const uint8_t *(*peek)(port *p, uint32_t *len); // oldest frame, in place; NULL when there is none
-    void (*release)(port *p);                       // done with the frame that peek returned
+    // The same behind `ahead` others; NULL for a kind whose frames do not stay while others are looked at.
+    const uint8_t *(*peek_ahead)(port *p, uint32_t ahead, uint32_t *len);
+    void (*release)(port *p);                                 // done with the frame that peek returned
     int (*send)(port *p, const uint8_t *frame, uint32_t len); // 0, or -1: no room
     void (*flush)(port *p);                                   // after a batch of sends
     int (*fd)(port *p);       // what to poll for input; -1: the loop's bell tells
@@ -66,6 +69,7 @@ typedef struct loop {
     port *by_number[LOOP_PORTS];
     port *ports[LOOP_PORTS]; // the used ones, packed
     uint32_t count;
+    gathered *gathered; // NULL until the switch takes many frames at a time
     tap *taps;
     uint64_t tap_time;     // of the frames that are being captured, since 1970
     uint64_t unknown_port; // frames that the program sent to a port that is not there
@@ -129,7 +133,12 @@ void loop_tap_port(loop *l, port *p); // captures that want a new port
 void loop_record(loop *l, port *p, const uint8_t *frame, uint32_t len, uint32_t direction);
 void loop_flush_taps(loop *l);
 void loop_close_taps(loop *l);
-uint32_t loop_serve(loop *l);          // a round; returns 0 when there was nothing to do
+uint32_t loop_serve(loop *l); // a round; returns 0 when there was nothing to do
+uint32_t loop_serve_port(loop *l, port *p);
+int loop_serve_together(loop *l, uint32_t *count); // with several threads; -1: no memory for it
+void loop_emit(void *l, uint32_t number, const uint8_t *frame, uint32_t len); // an sw_emit
+uint64_t loop_wall_ns(void);
+void loop_free_gathered(loop *l);
 uint64_t loop_deadline(const loop *l); // when there is something to do though no frame comes in, or SW_NEVER
 uint64_t loop_now(const loop *l);      // program time in nanoseconds
 void loop_lift_limits(loop *l, port *p); // what waits for a port leaves at once

@@ -16,6 +16,11 @@ static const uint8_t *shm_peek(port *p, uint32_t *len)
     return weir_port_peek(((shm_port *)p)->rings, WEIR_SIDE_SWITCH, len);
 }
 
+static const uint8_t *shm_peek_ahead(port *p, uint32_t ahead, uint32_t *len)
+{
+    return weir_port_peek_ahead(((shm_port *)p)->rings, WEIR_SIDE_SWITCH, ahead, len);
+}
+
 static void shm_release(port *p) { weir_port_release(((shm_port *)p)->rings, WEIR_SIDE_SWITCH); }
 
 static int shm_send(port *p, const uint8_t *frame, uint32_t len)
@@ -44,8 +49,12 @@ static void shm_close(port *p)
     free(s);
 }
 
-static const port_ops SHM_OPS = {
-    .peek = shm_peek, .release = shm_release, .send = shm_send, .flush = shm_flush, .close = shm_close};
+static const port_ops SHM_OPS = {.peek = shm_peek,
+                                 .peek_ahead = shm_peek_ahead,
+                                 .release = shm_release,
+                                 .send = shm_send,
+                                 .flush = shm_flush,
+                                 .close = shm_close};
 
 // Made with the first port, kept until the loop ends: hosts hold it mapped.
 static int need_bell(loop *l, const char *directory)

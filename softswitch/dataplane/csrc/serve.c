@@ -5,7 +5,7 @@
 
 enum { FLUSH_AGAIN = 100000 }; // nanoseconds until a busy interface is tried again
 
-static void emit(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
+void loop_emit(void *ctx, uint32_t number, const uint8_t *frame, uint32_t len)
 {
     loop *l = ctx;
     port *p = loop_port(l, number);
@@ -28,7 +28,7 @@ uint64_t loop_now(const loop *l)
     return (uint64_t)((now.tv_sec - l->epoch.tv_sec) * 1000000000 + (now.tv_nsec - l->epoch.tv_nsec));
 }
 
-static uint64_t wall_ns(void)
+uint64_t loop_wall_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -50,9 +50,9 @@ static uint32_t step(loop *l, sw_switch *sw)
     const uint64_t due = sw ? sw_deadline(sw) : SW_NEVER;
     if (due == SW_NEVER) return 0;
     const uint64_t now = loop_now(l);
-    if (l->taps) l->tap_time = wall_ns();
+    if (l->taps) l->tap_time = loop_wall_ns();
     sw_lock(sw);
-    sw_step(sw, now, emit, l);
+    sw_step(sw, now, loop_emit, l);
     sw_unlock(sw);
     return due <= now;
 }
@@ -72,7 +72,7 @@ static int may_enter(port *p, uint32_t len, uint64_t now)
 }
 
 // One batch of one port. Returns how many frames it had.
-static uint32_t serve(loop *l, port *p)
+uint32_t loop_serve_port(loop *l, port *p)
 {
     uint32_t len, n = 0;
     const uint8_t *frame = p->ops->peek(p, &len);
@@ -83,7 +83,7 @@ static uint32_t serve(loop *l, port *p)
     sw_switch *sw = p->up ? l->sw : NULL;
     uint64_t now = loop_now(l);
     if (p->held && p->due > now) return 0;
-    if (l->taps) l->tap_time = wall_ns();
+    if (l->taps) l->tap_time = loop_wall_ns();
     if (sw) sw_lock(sw);
     do {
         if (p->paced && !may_enter(p, len, now)) break;
@@ -91,7 +91,7 @@ static uint32_t serve(loop *l, port *p)
         p->stats.rx_bytes += len;
         if (p->tapped & CAPTURE_IN && p->up) loop_record(l, p, frame, len, CAPTURE_IN);
         if (sw)
-            sw_process(sw, p->number, frame, len, now, emit, l);
+            sw_process(sw, p->number, frame, len, now, loop_emit, l);
         else
             p->stats.rx_drops++;
         p->ops->release(p);
@@ -104,7 +104,11 @@ static uint32_t serve(loop *l, port *p)
 uint32_t loop_serve(loop *l)
 {
     uint32_t n = step(l, l->sw);
-    for (uint32_t i = 0; i < l->count; i++) n += serve(l, l->ports[i]);
+    uint32_t together;
+    if (l->sw && sw_takes_many(l->sw) && loop_serve_together(l, &together) == 0)
+        n += together;
+    else
+        for (uint32_t i = 0; i < l->count; i++) n += loop_serve_port(l, l->ports[i]);
     flush(l);
     return n;
 }

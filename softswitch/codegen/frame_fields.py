@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""C that reads from a frame, before it is run, what decides which state it will touch."""
+
+from weir.softswitch.codegen.intrinsic import Intrinsic
+from weir.softswitch.codegen.layout import Layout
+from weir.softswitch.codegen.sharding import Sharder
+
+
+def frame_field_function(layout: Layout, trace: bool) -> str:
+    """Return the C text of ``frame_field``, which parses a frame and returns one of `Sharder.fields`.
+
+    Nothing else is kept of the parsed packet, so that compilers leave the rest of the parser's work out. Code
+    with tracepoints never runs it.
+    """
+    fields = () if trace else Sharder(layout.program).fields
+    cases = []
+    for number, ref in enumerate(fields):
+        slot = layout.slot(ref)
+        cases.append(
+            f"    case {number}: return {layout.valid(ref.header)} ? (uint64_t){slot.access} : 0; // {ref}\n"
+        )
+    head = """uint64_t frame_field(sw_state *s, uint32_t port, const uint8_t *frame, uint32_t length,
+                            uint32_t field) {
+"""
+    if not cases:
+        unused = "(void)s, (void)port, (void)frame, (void)length, (void)field;"
+        return f"static {head}    {unused}\n    return 0;\n}}\n"
+    intrinsic = Intrinsic(layout)
+    known = [*intrinsic.set("ingress_port", "port"), *intrinsic.set("packet_length", "length")]
+    return f"""SW_HOT {head}    phv p_, *const p = &p_;
+    state m_, *const m = &m_;
+    uint32_t error = NO_ERROR;
+    fresh(m, length);
+    (void)port;
+    {" ".join(known)}
+    parse(s, p, m, frame, length, &error);
+    switch (field) {{
+{"".join(cases)}    default: return 0;
+    }}
+}}
+"""
