@@ -161,7 +161,7 @@ def tail(
             help="Packets that a switch queue holds; may be given more than once. Default: 32; --preset: 128."
         ),
     ] = None,
-    contenders: Annotated[str, typer.Option(help="Rows to measure, by their letters.")] = "adefgh",
+    contenders: Annotated[str, typer.Option(help="Rows to measure, by their letters.")] = "adefghi",
     preset: Annotated[
         str | None,
         typer.Option(
@@ -197,7 +197,7 @@ def tail(
         raise typer.BadParameter(f"--setting: {', '.join(SETTINGS)} or both, not {setting!r}")
     rows = [contender for contender in CONTENDERS if contender.name[0] in contenders]
     if not rows or set(contenders) - {contender.name[0] for contender in CONTENDERS}:
-        raise typer.BadParameter(f"--contenders: letters from a to h, not {contenders!r}")
+        raise typer.BadParameter(f"--contenders: letters from a to i, not {contenders!r}")
     if any(count % RACKS or count < RACKS for count in workers or []):
         raise typer.BadParameter(f"--workers: as many in each of {RACKS} racks")
     if preset is not None and (preset not in PRESETS or workers or full):

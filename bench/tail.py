@@ -190,11 +190,12 @@ def _notes(setting: Setting, scenario: Scenario, seeds: int) -> list[str]:
         f"a, d, e: {peer}, least time-out {1000 * scenario.min_rto:g} ms, as for Weir; d in the class of "
         "Weir's packets, in switches and hosts; e one to three classes lower while more is left to send "
         "(pFabric). b: the path of all of a job's packets, or of each flow, is drawn once (ECMP). g, h: "
-        "expendable packets lose their lanes in deep queues, or are dropped; a budget allows "
+        "expendable packets lose their lanes in deep queues, or are dropped; i: receivers stop when they "
+        "have enough, as in MLT. A budget allows "
         f"{scenario.budget:.0%} of the lanes {'' if setting == 'collectives' else 'pushed '}to be missing.",
         f"{seeds} x {scenario.tensors} tensors of {size}, one at a time. p99: nearest rank. p99 / twin: over "
         "that of the row without the mechanism, or of DCTCP in the same class. acted: packets that switches "
-        "trimmed, dropped, or served by class. "
+        "trimmed, dropped, or served by class; lanes that receivers did without. "
         f"steps: throughput of training that computes for {1000 * scenario.floor(setting):.2f} ms between "
         "tensors, as long as the busiest link takes for one. RTOs: time-outs per tensor. missing: share of "
         "lanes. others: p99 of the background's flows.",

@@ -115,7 +115,7 @@ one switch, with a parameter server; eight machines under leaves with two uplink
 servers, and how deep queues are, is our choice."""
 
 
-Mechanism = Literal["sprayed", "priority", "trimmed", "dropped", "shortest first"]
+Mechanism = Literal["sprayed", "priority", "trimmed", "dropped", "shortest first", "stopped early"]
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Contender:
     name: begins with a letter of its own. twin: the letter of the contender that it is compared with. shows:
     the mechanism in which they differ; None: they differ in the transport. priorities: in the class of Weir's
     front layer, in switches and hosts; else best effort. sheds: what becomes of expendable packets in a deep
-    queue.
+    queue; "stopped": nothing, but receivers are content as soon as the budget allows it, as in MLT.
     """
 
     name: str
@@ -134,12 +134,14 @@ class Contender:
     weir: bool = True
     spray: bool = True
     priorities: bool = True
-    sheds: Literal["nothing", "trimmed", "dropped"] = "nothing"
+    sheds: Literal["nothing", "trimmed", "dropped", "stopped"] = "nothing"
     shortest_first: bool = False
 
     def fits(self, setting: Setting) -> bool:
-        """Return whether it makes a difference there: every step of a ring is as short as the others."""
-        return not (self.shortest_first and setting == "collectives")
+        """Return whether it makes a difference there: every step of a ring is as short as the others, and
+        sums know no receivers.
+        """
+        return setting != "collectives" or not (self.shortest_first or self.sheds == "stopped")
 
     def qos(self) -> Qos:
         """Return the switches' settings. Without priorities every class is treated as best effort is."""
@@ -148,9 +150,10 @@ class Contender:
             classes = {code: ClassSpec(mark_at=BEST_EFFORT_MARK) for code in map(dscp, range(LAYER_CLASSES))}
             classes[RELIABLE_DSCP] = ClassSpec(queue=0, mark_at=BEST_EFFORT_MARK)
             return Qos(spray=spray, priorities=False, classes=classes)
-        if self.sheds == "dropped":  # as WRED does where nothing can be trimmed
+        if self.sheds in ("dropped", "stopped"):  # as WRED does where nothing can be trimmed
+            drops = self.sheds == "dropped"
             wred = {
-                code: ClassSpec(trim_at="never", drop_at=TRIM_AT[magnitude])
+                code: ClassSpec(trim_at="never", drop_at=TRIM_AT[magnitude] if drops else "never")
                 for code, (_, magnitude) in WEIR_CLASSES.items()
             }
             return Qos(spray=spray, classes=wred)
@@ -166,6 +169,7 @@ CONTENDERS: Final = (
     Contender("f Weir, lossless", "d"),
     Contender("g f + trimming", "f", "trimmed", sheds="trimmed"),
     Contender("h f + WRED", "f", "dropped", sheds="dropped"),
+    Contender("i f + early stop", "f", "stopped early", sheds="stopped"),
 )
 FRONT: Final = dscp(0)
 
@@ -174,7 +178,7 @@ FRONT: Final = dscp(0)
 class TailResult:
     """times: of each tensor, in seconds. background: of its flows. counts: what the hosts counted, summed.
     acted: packets that the switches treated by each mechanism; of spraying, how often a switch was seen in
-    the middle of a round of turns.
+    the middle of a round of turns; of early stops, lanes that receivers did without.
     """
 
     times: list[float] = field(default_factory=list)
@@ -242,6 +246,7 @@ def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -
         if background is not None:
             outcome.background = [time / SECOND for time in background.times]
         outcome.acted.update(_treated(network))
+        outcome.acted["stopped early"] = outcome.counts.get("missing", 0)
         return outcome
 
 
@@ -440,6 +445,7 @@ def _flows(
             FlowConfig(
                 1 + number + way,
                 worker,
+                early_stop=contender.sheds == "stopped",
                 first_window=scenario.first_window,
                 initial_rto=2 * scenario.min_rto,
             )

@@ -3,12 +3,15 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from weir.bench import tail_cases
 from weir.bench.tail import draw, measure, percentile, simulate
 from weir.bench.tail_cases import CONTENDERS, SETTINGS, Contender, Scenario, Setting, run
 from weir.controller.qos import WEIR_CLASSES, ClassSpec, Qos
+from weir.host_agent.flows.config import FlowConfig
 
 SMALL = Scenario(
     racks=2, workers=2, others=2, load=0.5, fan_in=2, tensor=8192, tensors=3, warmup=1, pause=0.0005, slots=8
@@ -19,7 +22,7 @@ SMALL = Scenario(
 @pytest.mark.parametrize("contender", CONTENDERS, ids=lambda contender: contender.name)
 def test_every_contender_ends_and_follows_from_the_seed(setting: Setting, contender: Contender) -> None:
     if not contender.fits(setting):
-        pytest.skip("a ring has no long streams")
+        pytest.skip("rings have no long streams, sums no receivers")
     outcome = run(setting, contender, SMALL, 1)
     assert len(outcome.times) == SMALL.tensors
     assert min(outcome.times) > SMALL.tensor * 8 / SMALL.rate / 2
@@ -74,7 +77,7 @@ CROWDED = replace(SMALL, load=0.0, depth=8, workers=4, tensor=65536, tensors=2)
 
 def test_every_mechanism_that_acts_is_counted() -> None:
     for contender in CONTENDERS:
-        if contender.shows not in (None, "trimmed", "dropped"):
+        if contender.shows not in (None, "trimmed", "dropped", "stopped early"):
             assert run("server", contender, CROWDED, 1).shows(contender), contender.name
 
 
@@ -105,8 +108,26 @@ def test_a_mechanism_that_does_not_work_is_found_out(
     assert not run("server", contender, DEEP, 1).shows(contender)
 
 
-@pytest.mark.parametrize("contender", CONTENDERS[6:], ids=["trimming", "WRED"])
+@pytest.mark.parametrize("contender", CONTENDERS[6:8], ids=["trimming", "WRED"])
 def test_own_incast_makes_switches_shed(contender: Contender) -> None:
     outcome = run("server", contender, DEEP, 1)
     assert outcome.shows(contender)
     assert 0 < outcome.counts["missing"] <= DEEP.budget * outcome.counts["lanes"]
+
+
+def test_receivers_stop_early_within_the_budget_and_a_planted_no_op_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Queues here lose nothing, so what is missing was still on its way."""
+    calm = replace(NO_CONGESTION, tensor=131072)
+    early, lossless = CONTENDERS[8], CONTENDERS[5]
+    outcome = run("server", early, calm, 1)
+    assert outcome.shows(early)
+    assert outcome.counts["missing"] <= calm.budget * outcome.counts["lanes"]
+    assert not run("server", lossless, calm, 1).shows(early)
+
+    def patient(*given: Any, early_stop: bool, **more: Any) -> FlowConfig:
+        return FlowConfig(*given, **more)
+
+    monkeypatch.setattr(tail_cases, "FlowConfig", patient)
+    assert not run("server", early, calm, 1).shows(early)
