@@ -53,6 +53,7 @@ CORPUS = {
     "unions": test_unions.frames(40),
     "varbits": test_varbits.frames(40),
     "value_sets": test_value_sets.frames(40),
+    "shards": [bytes([what, flow, 0, 9]) + bytes(8) for what in (0, 1, 200) for flow in (1, 255)],
     "chains": [
         pack([(count << 2 | what, 8), (base, 32), (first, 32), (0x20, 32)]) + bytes(range(4 * count))
         for what in range(4)
