@@ -320,9 +320,9 @@ def packets(digest: Digest) -> None:
 
 
 SCENARIOS: dict[Callable[[Digest], None], str] = {
-    every_op_and_block: "74abacd3f075040e12968b57f6f484a9e15412918c5e0e3724a9ea141f120dbe",
-    filled: "54c25b6d40d640169fc15938a1cc7348725e28b2cc86b80489ef0f4add956d5a",
-    budgeted: "9925b67b3ec60d6d587410e98626d6ddbc29531cc5dcee288622160117b2f223",
+    every_op_and_block: "51d1e30e87b3bf453bb8a546024b73871c80f29e955378f917faf088363a9f9d",
+    filled: "b3d0b96377f076125519e1a7ef3682c474b3b53c89d82f1ebd090e507b512043",
+    budgeted: "8cd22b16d4740ddb8b3eec0b2c632d12738aa2e557b3d8298236f43cbeca83bc",
     two_tiers: "69bd35f7fcb97d0b7057e699e05ebea31ba693a8776485681d23e44f8f51bd98",
     parameter_server: "327b516fcbd2a490f14b80d9f5776fe47d7871f9b0bd242d4dd1c73062746c9e",
     fixed_point: "1ce4de608a1cddf819b159536ebb7811953c273f57818acc40a51107917adef6",

@@ -286,8 +286,8 @@ class TestWindow:
 
         assert windows(0.0) == [16] * 3
         rare, always = windows(0.02), windows(1.0)
-        assert all(1 < window < 16 for window in rare)
-        assert always == [1] * 3
+        assert all(3 < window < 16 for window in rare)
+        assert always == [3] * 3
 
     @settings(max_examples=200, suppress_health_check=list(HealthCheck))
     @given(

@@ -59,7 +59,7 @@ weir_flow_sender *weir_flow_sender_new(const weir_flow_config *config)
                              .margin_ns = config->min_probe_ns,
                              .margin_part = 4};
     const uint32_t first = config->first_window < MAX_WINDOW ? config->first_window : MAX_WINDOW;
-    weir_window_init(&s->window, first, MAX_WINDOW, config->congestion != 0);
+    weir_window_init(&s->window, 1, first, MAX_WINDOW, config->congestion != 0);
     s->open = calloc(config->open_tensors, sizeof *s->open);
     s->ended = calloc(config->open_tensors, 1);
     if (s->open && s->ended) return s;

@@ -6,6 +6,10 @@
 
 #include "state.h"
 
+/* How far marks close the window: as many bytes as DCTCP's two segments (RFC 8257), which meet ours in one queue.
+ * A round is as long as the slowest worker's way, and marked when any of their packets is. */
+enum { LEAST_SLOTS = 3 };
+
 weir_transport *weir_transport_new(const weir_config *config)
 {
     if (config->workers < 1 || config->workers > WEIR_MAX_WORKERS || config->worker >= config->workers ||
@@ -20,7 +24,8 @@ weir_transport *weir_transport_new(const weir_config *config)
     t->config = *config;
     weir_rtt_init(&t->rtt, config->initial_rto_ns, config->min_probe_ns, config->min_rto_ns,
                   config->max_rto_ns);
-    weir_window_init(&t->window, config->slots, config->slots, config->congestion != 0);
+    const uint32_t least = config->slots < LEAST_SLOTS ? config->slots : LEAST_SLOTS;
+    weir_window_init(&t->window, least, config->slots, config->slots, config->congestion != 0);
     t->slots = calloc(config->slots, sizeof *t->slots);
     t->deadlines = calloc(config->slots, sizeof *t->deadlines);
     t->again = calloc(config->slots, sizeof *t->again);

@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 typedef struct {
-    double size, alpha; /* 1 to `most`; running share of marked results */
-    uint32_t most;
+    double size, alpha; /* `least` to `most`; running share of marked results */
+    uint32_t least, most;
     uint32_t limit;                 /* `size` in whole numbers; UINT32_MAX when there is no window */
     uint32_t span, results, marked; /* of this observation: its length, and what was seen */
     uint8_t cut, limited;           /* in this observation: closed already; something had to wait */
@@ -29,10 +29,12 @@ static inline void weir_window_observe(weir_window *w)
     w->cut = w->limited = 0;
 }
 
-static inline void weir_window_init(weir_window *w, uint32_t first, uint32_t most, int enabled)
+static inline void weir_window_init(weir_window *w, uint32_t least, uint32_t first, uint32_t most,
+                                    int enabled)
 {
     *w = (weir_window){.size = first,
                        .alpha = 1,
+                       .least = least,
                        .most = most,
                        .limit = enabled ? first : UINT32_MAX,
                        .starting = enabled && first < most};
@@ -46,7 +48,7 @@ static inline void weir_window_close(weir_window *w, double share)
     w->cut = 1;
     w->cuts++;
     w->size -= w->size * share;
-    if (w->size < 1) w->size = 1;
+    if (w->size < w->least) w->size = w->least;
     w->limit = (uint32_t)w->size;
 }
 

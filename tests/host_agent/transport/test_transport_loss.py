@@ -526,15 +526,14 @@ class TestWindow:
             answer_all(t)
         assert t.window == 4
 
-    def test_at_least_one_slot_is_open(self) -> None:
-        t = begun(100, [], slots=2)
-        for datagram in send(t):
-            answer(t, datagram, flags=Flag.CONGESTED)
-        for _ in range(98):
-            (datagram,) = send(t)
-            answer(t, datagram, flags=Flag.CONGESTED)
-        assert t.done
-        assert t.window == 1
+    def test_at_least_three_slots_are_open(self) -> None:
+        """As many bytes as the two segments to which marks close a DCTCP stream (RFC 8257)."""
+        for slots, least in ((16, 3), (2, 2)):
+            t = begun(200, [], slots=slots)
+            while not t.done:
+                for datagram in send(t):
+                    answer(t, datagram, flags=Flag.CONGESTED)
+            assert t.window == least
 
     def test_slots_that_waited_go_out_in_order(self) -> None:
         t = begun(32, [], slots=8)
@@ -549,13 +548,14 @@ class TestWindow:
         assert self.open(t) == [(2, 2), (2, 3)]
 
     def test_what_is_before_everything_open_may_always_go(self) -> None:
-        t = begun(8, [], slots=2)
-        first, second = send(t)
-        answer(t, second)
-        assert self.open(t) == [(2, 1)]
+        t = begun(24, [], slots=6)
+        first, *others = send(t)
+        for other in others:
+            answer(t, other)
+        assert self.open(t) == [(2, slot) for slot in range(1, 6)]
         answer(t, first, flags=Flag.CONGESTED)
-        assert t.window == 1
-        assert self.open(t) == [(2, 0)]  # though round 2 of slot 1 fills the window
+        assert t.window == 3
+        assert self.open(t) == [(2, 0)]  # though round 2 of the others fills the window
 
     def test_a_loss_alone_is_no_sign_of_congestion_but_two_of_a_packet_are(self) -> None:
         t = begun(80, [], slots=8, initial_rto=0.1, min_rto=0.1)
