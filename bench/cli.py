@@ -443,6 +443,45 @@ def cost(
 
 
 @app.command()
+def dfs(
+    models: Annotated[
+        str, typer.Option(help="Models, comma-separated: resnet18, cnn, mlp, lm.")
+    ] = "mlp,cnn,lm",
+    densities: Annotated[
+        str, typer.Option(help="Densities, comma-separated, which make each contender's curve.")
+    ] = "0.001,0.003,0.01,0.03,0.1,0.2,0.4",
+    workers: Annotated[str, typer.Option(help="Numbers of workers, comma-separated.")] = "2,4,8,16",
+    steps: Annotated[int, typer.Option(min=3, help="Steps recorded; the first third does not count.")] = 12,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings that are recorded, and run.")] = 3,
+    trained_steps: Annotated[
+        int, typer.Option(min=0, help="Steps of the trainings for accuracy, at the middle density; 0: none.")
+    ] = 150,
+    quick: Annotated[
+        bool, typer.Option(help="A few minutes: mlp and cnn, 4 workers, 1 seed, fewer densities and steps.")
+    ] = False,
+    plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-dfs.png"),
+) -> None:
+    """Compare DFS, whole and with each part left out, with its peers: bytes at equal energy, and accuracy.
+
+    Peers: OmniReduce at every block size, block top-k, top-k in planned encodings with and without packed
+    lanes, lists of (index, value). Also shows which block sizes were chosen. Nothing depends on the machine.
+    """
+    begin("dfs", "recording gradients")
+    from weir.bench.dfs import run
+    from weir.train.config import PRESETS
+
+    if quick:
+        models, densities, workers = "mlp,cnn", "0.001,0.01,0.05,0.2", "4"
+        steps, seeds, trained_steps = 9, 1, 60
+    chosen = [model for model in PRESETS if model in models.split(",")]
+    if unknown := set(models.split(",")) - set(PRESETS):
+        raise typer.BadParameter(f"--models: {', '.join(PRESETS)}, not {', '.join(sorted(unknown))}")
+    of_curves = numbers(float, densities, "--densities", 0, 1)
+    counts = numbers(int, workers, "--workers", 1, 32)
+    run(chosen, of_curves, counts, steps, seeds, trained_steps, plot)
+
+
+@app.command()
 def selection(
     model: options.Model = "resnet18",
     methods: Annotated[

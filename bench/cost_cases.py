@@ -148,7 +148,7 @@ def _costs(sent: dict[str, ReplayedStep]) -> Iterator[tuple[str, Bytes]]:
     own = np.concatenate(sent["block-topk"].chosen, axis=1)
     yield "block-topk", _omnireduce(by_block(own, 256), 256, 256)
     for name in ("planner", *OWN):
-        yield name, _bytes(sent[name].traffic())
+        yield name, _bytes(sent[name].counted)
 
 
 def _bytes(traffic: WireCost) -> Bytes:

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``weir bench dfs``'s contenders on recorded gradients: bytes on the wire, and the energy that they buy.
+
+Each contender is measured at several densities, which makes a curve of bytes by delivered energy. Two of them
+are compared at the same energy: where a curve has no point there, it is drawn out between its neighbours, in
+the logarithms of bytes and of energy. Beyond its ends nothing is compared.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import torch
+
+from weir.bench.cost_cases import lists
+from weir.bench.replay import Recording, Replay, ReplayedStep
+from weir.host_agent.collectives.packing import LaneBits
+from weir.host_agent.compression.encodings import omnireduce
+from weir.host_agent.compression.encodings.cost import by_block
+from weir.host_agent.compression.encodings.encoding import MASK_SIZES
+from weir.train.config import make_config
+from weir.train.task import make_task
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A method as it is replayed. leave_out: parts of DFS; lane_bits: None: the method's own."""
+
+    method: str
+    leave_out: tuple[str, ...] = ()
+    lane_bits: LaneBits | None = None
+
+
+REPLAYED: Final[Mapping[str, Contender]] = {
+    "top-k planned": Contender("topk"),
+    "top-k planned, packed lanes": Contender("topk", lane_bits="auto"),
+    "block top-k": Contender("topk-block", lane_bits="auto"),
+    "dfs": Contender("dfs"),
+    "dfs without portions": Contender("dfs", ("portions",)),
+    "dfs without lists": Contender("dfs", ("lists",)),
+    "dfs without sizes": Contender("dfs", ("sizes",)),
+    "dfs without packed lanes": Contender("dfs", lane_bits=32),
+    "dfs without any": Contender("dfs", ("portions", "lists", "sizes"), 32),
+}
+"""Through Weir's switch."""
+
+PLANNED: Final = "top-k planned, packed lanes"
+BASELINE: Final = "OmniReduce-256"
+DENSE: Final = "dense"
+
+
+@dataclass
+class Point:
+    """One contender at one density. bytes: of all workers, both ways, in a step, on average. energy: share of
+    the sum of all workers' gradients and residuals that was delivered. density: of what travelled.
+    """
+
+    bytes: float = 0.0
+    energy: float = 0.0
+    density: float = 0.0
+
+
+@dataclass
+class Curves:
+    """All contenders' points of one model, number of workers and seed; and what sizes DFS chose, by density.
+
+    sizes: elements by block size, over all parameters and steps; 0: sent whole.
+    """
+
+    model: str
+    workers: int
+    seed: int
+    points: dict[str, list[Point]] = field(default_factory=dict)
+    sizes: dict[float, dict[int, int]] = field(default_factory=dict)
+
+
+def replay_of(how: Contender, module: torch.nn.Module, workers: int, density: float) -> Replay:
+    """Return a contender at its beginning."""
+    return Replay(module, how.method, workers, density, lane_bits=how.lane_bits, leave_out=how.leave_out)
+
+
+def measure(recording: Recording, workers: int, density: float) -> tuple[dict[str, Point], dict[int, int]]:
+    """Replay one density with every contender; the first third of the steps does not count.
+
+    Returns the points, and DFS's block sizes: elements of each, over all parameters and steps.
+    """
+    module = make_task(make_config(model=recording.model)).model
+    replays = {name: replay_of(how, module, workers, density) for name, how in REPLAYED.items()}
+    gradients = recording.open()
+    first, count = recording.steps // 3, recording.steps - recording.steps // 3
+    points: dict[str, Point] = {}
+    wanted, missing = dict.fromkeys(replays, 0.0), dict.fromkeys(replays, 0.0)
+    sizes: Counter[int] = Counter()
+    for number, one in enumerate(gradients):
+        for name, replay in replays.items():
+            step = replay.step(one)
+            if number < first:
+                continue
+            wanted[name] += step.wanted
+            missing[name] += step.missing
+            point = points.setdefault(name, Point())
+            point.bytes += step.counted.total / count
+            point.density += step.elements / workers / gradients.shape[-1] / count
+            if name == "dfs":
+                for mask, chosen in zip(step.masks, step.chosen, strict=True):
+                    sizes[mask or 0] += chosen.shape[1]
+            if name == "top-k planned":
+                for other, size in _of_same_elements(step).items():
+                    points.setdefault(other, Point()).bytes += size / count
+    for name, point in points.items():
+        source = name if name in replays else "top-k planned"
+        point.energy = 1 - missing[source] / wanted[source]
+        point.density = points[source].density
+    return points, dict(sizes)
+
+
+def _of_same_elements(step: ReplayedStep) -> dict[str, float]:
+    """Return what peers' bytes are for a step of each worker's largest elements."""
+    flat = np.concatenate(step.chosen, axis=1)
+    found: dict[str, float] = {"lists of pairs": lists(flat).total}
+    for block in MASK_SIZES:
+        setup = omnireduce.Setup(block, 256)
+        found[f"OmniReduce-{block}"] = omnireduce.on_the_wire(by_block(flat, block), setup).total
+    return found
+
+
+def dense_bytes(elements: int, workers: int) -> float:
+    """Return the values of a dense sum, up and down, without a header."""
+    return 8.0 * elements * workers
+
+
+def bytes_at(points: Sequence[Point], energy: float) -> float | None:
+    """Return what a contender takes to deliver so much energy; None: beyond the ends of its curve."""
+    curve = sorted((p.energy, p.bytes) for p in points if p.energy > 0)
+    if not curve or not curve[0][0] <= energy <= curve[-1][0]:
+        return None
+    for (low, less), (high, more) in zip(curve, [*curve[1:], curve[-1]], strict=True):
+        if low <= energy <= high:
+            if high == low:
+                return less
+            share = (math.log(energy) - math.log(low)) / (math.log(high) - math.log(low))
+            return math.exp(math.log(less) + share * (math.log(more) - math.log(less)))
+    return None
+
+
+def saving(curves: Curves, name: str, against: str, energy: float) -> float | None:
+    """Return the share of another's bytes that a contender saves at some energy; None: not comparable."""
+    mine, theirs = (bytes_at(curves.points[which], energy) for which in (name, against))
+    return None if mine is None or theirs is None else 1 - mine / theirs
