@@ -30,13 +30,16 @@ MARGIN: Final = 2.0
 """A move must save so many times its own cost in as many turns as were counted: access may have changed."""
 
 
-def report_of(use: npt.NDArray[np.float32], mine: npt.NDArray[np.bool_]) -> Words:
+def report_of(use: npt.NDArray[np.float32], mine: npt.NDArray[np.bool_], server: int) -> Words:
     """Return a server's report: words that all of its units have cost, by worker, then units with theirs.
+
+    The units are those that cost most by other workers than the server's own.
 
     use: float32[workers, units]. mine: bool[units], those of the server.
     """
     workers = use.shape[0]
-    total = np.where(mine, use.sum(axis=0), 0.0)
+    own = use[server] if server < workers else 0.0
+    total = np.where(mine, use.sum(axis=0) - own, 0.0)
     rows = min(max(FEW, int(SHARE * mine.size)), int(np.count_nonzero(total)))
     told = np.argsort(-total, kind="stable")[:rows]
     body = np.empty((rows + 1, workers + 1), np.float32)

@@ -220,7 +220,7 @@ class PlacedServer:
         if self.index == 0:
             more["moves"] = moves
         if reports:
-            more["report"] = report_of(self._use, self.owner == self.index)
+            more["report"] = report_of(self._use, self.owner == self.index, self.index)
         values = self.rows.values[self.units.elements(wanted)].view(np.uint32)
         return Message(Kind.VALUES, self.rank, turn.step, self.epoch, values=values, **more)
 

@@ -48,9 +48,9 @@ def plain_buckets(width: int, count: int, *, hashes: int = 1, seed: int = 0) -> 
     )
 
 
-def compositional_buckets(width: int, count: int) -> Buckets:
-    """Give each feature two buckets, by quotient and remainder of its number, which no other feature has
-    together (Shi et al., 2020); its embedding is the sum of theirs.
+def compositional_buckets(width: int, count: int, *, seed: int = 0) -> Buckets:
+    """Give each feature two buckets, by quotient and remainder of a number drawn for it, which no other
+    feature has together (Shi et al., 2020); its embedding is the sum of theirs.
 
     Raises:
         ValueError: fewer buckets than that takes.
@@ -59,7 +59,7 @@ def compositional_buckets(width: int, count: int) -> Buckets:
         raise ValueError(f"{count} buckets make fewer than {width} pairs: at least {2 * isqrt(width) + 2}")
     quotients = -(-2 * width // (count + isqrt(count * count - 4 * width)))
     rest = count - quotients
-    features = np.arange(width)
+    features = np.random.default_rng(seed).permutation(width)  # neighbours are of one text, which is a hint
     return Buckets(
         count, np.stack([features // rest, quotients + features % rest]), np.ones((2, width), np.int64)
     )
@@ -115,7 +115,7 @@ def local_buckets(
     drawn = rng.random((hashes, width))
     signs = 1 - 2 * rng.integers(2, size=(hashes, width))
     if like is not None:
-        order = np.lexsort((like, of_group))
+        order = np.lexsort((drawn[0], like, of_group))
         before = np.cumsum(members) - members
         drawn = np.empty((1, width))
         drawn[0, order] = (np.arange(width) - before[of_group[order]]) / members[of_group[order]]

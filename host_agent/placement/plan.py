@@ -78,7 +78,7 @@ def make_plan(
     if hashing == "plain":
         hashed = plain_buckets(samples.width, buckets, hashes=hashes, seed=seed)
     elif hashing == "compositional":
-        hashed = compositional_buckets(samples.width, buckets)
+        hashed = compositional_buckets(samples.width, buckets, seed=seed)
     if hashed is not None:
         samples = hashed.compress(samples)
     places = PARTITIONERS["random" if method == BOTH_RANDOM else method](samples, machines, slack, seed)

@@ -231,7 +231,9 @@ def test_lists_of_units_come_back(count: int, seed: int, density: float) -> None
 
 
 def decided(use: np.ndarray, owner: Integers, sizes: Integers) -> Integers:
-    reports = [report_of(use.astype(np.float32), owner == server) for server in range(int(owner.max()) + 1)]
+    reports = [
+        report_of(use.astype(np.float32), owner == server, server) for server in range(int(owner.max()) + 1)
+    ]
     return plan_moves(reports, owner, sizes, use.shape[0], 1)
 
 
@@ -256,3 +258,57 @@ def test_nothing_moves_where_nothing_is_gained() -> None:
     owner, sizes = np.repeat([0, 1], 20), np.full(40, 10)
     assert not len(decided(np.full((3, 40), 100.0), owner, sizes))
     assert not len(decided(np.zeros((2, 40)), owner, sizes))
+
+
+def exchanged(migrate_every: int, machines: int = 3, rows: int = 300, steps: int = 240) -> tuple[int, int]:
+    """Train on machines with a worker and a server each; return words between machines, and units moved.
+
+    Which third of the rows a worker uses changes in the middle.
+    """
+    units = Units(np.arange(0, 4 * rows + 1, 4))
+    owner = np.random.default_rng(1).integers(machines, size=rows)
+    servers = [
+        PlacedServer(index, machines, units, owner, Rows(4 * rows, SGD), report_every=migrate_every)
+        for index in range(machines)
+    ]
+    workers = [
+        PlacedWorker(
+            rank,
+            machines,
+            machines,
+            units,
+            owner,
+            np.zeros(4 * rows, np.uint32),
+            1 if migrate_every and rank == 0 else 0,
+        )
+        for rank in range(machines)
+    ]
+    words = 0
+
+    def used(worker: int, step: int) -> UnitSet:
+        third = (worker + (step >= steps // 2)) % machines
+        return UnitSet(1 + third, np.arange(third * rows // machines, (third + 1) * rows // machines))
+
+    for step in range(-1, steps):
+        net: list[tuple[int, int, Message]] = []
+        for rank, worker in enumerate(workers):
+            pushed = used(rank, step) if step >= 0 else NO_UNITS
+            gradient = np.ones(4 * pushed.units.size, np.float32).view(np.uint32)
+            sent = worker.turn(pushed, gradient, 0.1, used(rank, step + 1))
+            net += [(rank, machines + server, message) for server, message in sent]
+        while net:
+            sender, to, message = net.pop(0)
+            words += message.encode(units).size if sender % machines != to % machines else 0
+            if to < machines:
+                workers[to].on_message(message)
+            else:
+                net += [(to, *answer) for answer in servers[to - machines].handle(message)]
+    return words, workers[0].moved
+
+
+def test_migrations_pay_for_themselves() -> None:
+    """Words that leave a machine, reports and handovers among them, are far fewer than where all stays."""
+    stays, none = exchanged(0)
+    moves, moved = exchanged(10)
+    assert none == 0 and moved > 100
+    assert moves < 0.5 * stays
