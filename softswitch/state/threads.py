@@ -138,7 +138,7 @@ class Threads:
 def _key(sharder: "Sharder", found: "Sharding") -> tuple[Key, str]:
     """Return the field that has most of the key's bits, also in words."""
     if not found.key:
-        return ANY_THREAD, "nothing: the program keeps no state"
+        return ANY_THREAD, "turns: none of them touches state"
     masks = [sum(1 << place for ref, place in found.key if ref == field) for field in sharder.fields]
     best = max(range(len(masks)), key=lambda field: masks[field].bit_count())
     field = sharder.fields[best]

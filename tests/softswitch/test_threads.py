@@ -63,8 +63,8 @@ def requests(rng: random.Random, whats: list[int], count: int) -> Frames:
 @pytest.mark.parametrize(
     ("rows", "by", "why_not"),
     [
-        ({}, "nothing", ""),
-        ({1: ("nothing", ()), 2: ("look", ())}, "nothing", ""),
+        ({}, "turns", ""),
+        ({1: ("nothing", ()), 2: ("look", ())}, "turns", ""),
         ({1: ("add", (0,))}, "request.slot & 0xff", ""),
         ({1: ("add", (64,)), 2: ("add", (128,))}, "request.slot & 0x3f", ""),
         ({1: ("add", (64,)), 2: ("mark", (16,))}, "request.slot & 0xf", ""),
