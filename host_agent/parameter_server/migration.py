@@ -3,8 +3,8 @@
 
 Every server counts what each worker has pushed and pulled of its units, as it was written down: after
 filters and formats. Now and then it tells worker 0 of the units that matter, and worker 0 decides. Where
-machine m has both worker m and server m, a unit is best with the worker that uses it most; otherwise only
-loads count.
+machine m has both worker m and server m (``together``), a unit is best with the worker that uses it most;
+otherwise only loads count.
 
 The scheme is ours: of Duan and Wu's dynamic partition (JPDC 2023) we know that it estimates costs while
 training, nothing more.
@@ -30,15 +30,17 @@ MARGIN: Final = 2.0
 """A move must save so many times its own cost in as many turns as were counted: access may have changed."""
 
 
-def report_of(use: npt.NDArray[np.float32], mine: npt.NDArray[np.bool_], server: int) -> Words:
+def report_of(
+    use: npt.NDArray[np.float32], mine: npt.NDArray[np.bool_], server: int, together: bool
+) -> Words:
     """Return a server's report: words that all of its units have cost, by worker, then units with theirs.
 
-    The units are those that cost most by other workers than the server's own.
+    The units are those that cost most by workers of other machines.
 
     use: float32[workers, units]. mine: bool[units], those of the server.
     """
     workers = use.shape[0]
-    own = use[server] if server < workers else 0.0
+    own = use[server] if together else 0.0
     total = np.where(mine, use.sum(axis=0) - own, 0.0)
     rows = min(max(FEW, int(SHARE * mine.size)), int(np.count_nonzero(total)))
     told = np.argsort(-total, kind="stable")[:rows]
@@ -52,7 +54,12 @@ def report_of(use: npt.NDArray[np.float32], mine: npt.NDArray[np.bool_], server:
 
 
 def plan_moves(
-    reports: Sequence[Words], owner: Integers, sizes: Integers, workers: int, words_each: int
+    reports: Sequence[Words],
+    owner: Integers,
+    sizes: Integers,
+    workers: int,
+    words_each: int,
+    together: bool,
 ) -> Integers:
     """Return int64[moves, 2], units and their new servers, which pay for themselves.
 
@@ -65,10 +72,10 @@ def plan_moves(
         sizes: int64[units], elements of each.
         workers: how many there are.
         words_each: that an element takes when it moves.
+        together: server m is on the machine of worker m.
     """
     servers = len(reports)
     tables = [report.reshape(-1, workers + 1) for report in reports]
-    together = workers == servers  # worker and server of a number are on one machine
     load = np.array([float(table[0, 1:].view(np.float32).sum()) for table in tables])
     if together:
         load -= [

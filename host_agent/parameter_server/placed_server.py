@@ -38,6 +38,7 @@ class PlacedServer:
         owner: int16[units], the server of each at first.
         rows: the optimizer, over a flat model of which only this server's units count.
         report_every: turns after which worker 0 hears what units have cost; 0: never.
+        together: server m is on the machine of worker m.
         journal: where messages are kept before anybody sees an effect of them.
         journal_limit: bytes after which a checkpoint is made.
     """
@@ -51,6 +52,7 @@ class PlacedServer:
         rows: Rows,
         *,
         report_every: int = 0,
+        together: bool = False,
         journal: Journal | None = None,
         journal_limit: int = 64 << 20,
     ) -> None:
@@ -62,7 +64,7 @@ class PlacedServer:
         self.refusals: Counter[str] = Counter()
         self.handed_over = 0
         """Words of the units that were handed to other servers."""
-        self._report_every, self._journal_limit = report_every, journal_limit
+        self._report_every, self._together, self._journal_limit = report_every, together, journal_limit
         self._use = np.zeros((workers, len(units) if report_every else 0), np.float32)
         self._sets: dict[tuple[int, int], Integers] = {}
         self._pending: dict[int, Message] = {}
@@ -220,7 +222,7 @@ class PlacedServer:
         if self.index == 0:
             more["moves"] = moves
         if reports:
-            more["report"] = report_of(self._use, self.owner == self.index, self.index)
+            more["report"] = report_of(self._use, self.owner == self.index, self.index, self._together)
         values = self.rows.values[self.units.elements(wanted)].view(np.uint32)
         return Message(Kind.VALUES, self.rank, turn.step, self.epoch, values=values, **more)
 

@@ -45,6 +45,7 @@ class PlacedWorker:
         owner: int[units], the server of each at first.
         words: the flat model, which values are written into.
         words_each: of an element that moves; 0: worker 0 is to plan no migrations.
+        together: server m is on the machine of worker m.
     """
 
     def __init__(
@@ -56,13 +57,14 @@ class PlacedWorker:
         owner: Integers,
         words: Words,
         words_each: int = 0,
+        together: bool = False,
     ) -> None:
         self.rank, self.workers, self.servers, self.units = rank, workers, servers, units
         self.owner = owner.astype(np.int64)
         self.words, self.epoch, self.turns = words, 0, 0
         self.moved = 0
         """Units that have moved."""
-        self._words_each = words_each
+        self._words_each, self._together = words_each, together
         self._planned = np.zeros((0, 2), np.int64)
         self._known: set[int] = set()
         self._parts: dict[int, list[Integers]] = {}
@@ -143,6 +145,7 @@ class PlacedWorker:
                 self.units.sizes,
                 self.workers,
                 self._words_each,
+                self._together,
             )
 
     def _split(self, units: UnitSet) -> list[Integers]:

@@ -99,6 +99,7 @@ class Terms:
         units: elements of each parameter that are always on one server, which a placement names; none:
             servers have contiguous shards.
         migrate_every: steps after which units may move; 0: they stay.
+        together: server m is on the machine of worker m, so that units are best with who uses them.
     """
 
     workers: int
@@ -115,6 +116,7 @@ class Terms:
     loss_budget: float = 0.0
     units: tuple[int, ...] = ()
     migrate_every: int = 0
+    together: bool = False
 
     def __post_init__(self) -> None:
         check_flow(self.consistency, self.push_filter, self.pull_filter, self.method.sparsifier)

@@ -49,6 +49,7 @@ class ServersExchange(Exchange):
                 optimizer,
                 servers=config.servers,
                 migrate_every=MIGRATE_EVERY,
+                together=config.hosts == "processes" and config.servers == config.workers,
                 push_filter=config.push_filter,
                 rendezvous=self._where,
             )

@@ -66,6 +66,7 @@ class PlacedServerLoop:
             table_of(store),
             Rows(int(self._units.starts[-1]), terms.optimizer),
             report_every=terms.migrate_every,
+            together=terms.together,
             journal=self._journal,
         )
 

@@ -44,9 +44,11 @@ class PlacedServers:
             begins with.
         optimizer: torch.optim.SGD or Adagrad over the model: a description; its learning rate is taken anew
             at every step.
-        servers: how many there are. As many as workers: server m and worker m are on one machine.
+        servers: how many there are.
         owner: int[units], the server of each, in the order of the model; None: equal shares, in order.
         migrate_every: steps after which units may move, by what they have cost; 0: they stay.
+        together: server m is on the machine of worker m; what they say to each other costs nothing then.
+            None: so it is where there are as many servers as workers.
         push_filter: of models without sparse embeddings, what waits of what is pushed, as Parameter Flow's.
         rendezvous, rank, workers, timeout: as of ``ParameterServer``.
 
@@ -68,6 +70,7 @@ class PlacedServers:
         servers: int,
         owner: Sequence[int] | npt.NDArray[Any] | None = None,
         migrate_every: int = 0,
+        together: bool | None = None,
         push_filter: str = "0",
         rendezvous: str | None = None,
         rank: int | None = None,
@@ -85,7 +88,16 @@ class PlacedServers:
         infos = tuple(ParameterInfo(name, tuple(one.shape)) for name, one in self._parameters.items())
         widths = tuple(rows.get(info.name, UNIT) for info in infos)
         spec = _spec_of(optimizer)
-        self.terms = Terms(self.workers, servers, infos, spec, units=widths, migrate_every=migrate_every)
+        together = self.workers == servers if together is None else together
+        self.terms = Terms(
+            self.workers,
+            servers,
+            infos,
+            spec,
+            units=widths,
+            migrate_every=migrate_every,
+            together=together,
+        )
         units = self._units = Units.of(infos, widths)
         counts = [-(-info.size // width) for info, width in zip(infos, widths, strict=True)]
         firsts = np.cumsum([0, *counts])
@@ -116,6 +128,7 @@ class PlacedServers:
             table_of(self._store),
             self.master.numpy().view(np.uint32),
             plans,
+            together,
         )
         self.lines = Lines(self._store, self.rank, self.workers, serves=False)
         self.last_pushed = 0

@@ -230,11 +230,12 @@ def test_lists_of_units_come_back(count: int, seed: int, density: float) -> None
 # -- decisions ------------------------------------------------------------------------------------------
 
 
-def decided(use: np.ndarray, owner: Integers, sizes: Integers) -> Integers:
+def decided(use: np.ndarray, owner: Integers, sizes: Integers, together: bool = True) -> Integers:
+    servers = int(owner.max()) + 1
     reports = [
-        report_of(use.astype(np.float32), owner == server, server) for server in range(int(owner.max()) + 1)
+        report_of(use.astype(np.float32), owner == server, server, together) for server in range(servers)
     ]
-    return plan_moves(reports, owner, sizes, use.shape[0], 1)
+    return plan_moves(reports, owner, sizes, use.shape[0], 1, together)
 
 
 def test_units_move_to_the_worker_that_uses_them_when_that_pays() -> None:
@@ -246,17 +247,25 @@ def test_units_move_to_the_worker_that_uses_them_when_that_pays() -> None:
     assert decided(use, owner, sizes).tolist() == [[25, 0]]
 
 
+def test_users_attract_units_only_where_they_are_on_the_servers_machine() -> None:
+    owner, sizes = np.repeat([0, 1], 20), np.full(40, 10)
+    use = np.zeros((2, 40))
+    use[0, 25] = use[1, 5] = 500.0  # each is used by the other machine's worker; the loads are even
+    assert sorted(decided(use, owner, sizes).tolist()) == [[5, 1], [25, 0]]
+    assert not len(decided(use, owner, sizes, together=False))
+
+
 def test_loads_are_evened_where_no_machine_has_both() -> None:
     owner, sizes = np.repeat([0, 1], 20), np.full(40, 10)
     use = np.zeros((3, 40))  # three workers, two servers
     use[:, :4] = 1_000.0
-    moves = decided(use, owner, sizes)
+    moves = decided(use, owner, sizes, together=False)
     assert len(moves) == 2 and set(moves[:, 1].tolist()) == {1}
 
 
 def test_nothing_moves_where_nothing_is_gained() -> None:
     owner, sizes = np.repeat([0, 1], 20), np.full(40, 10)
-    assert not len(decided(np.full((3, 40), 100.0), owner, sizes))
+    assert not len(decided(np.full((3, 40), 100.0), owner, sizes, together=False))
     assert not len(decided(np.zeros((2, 40)), owner, sizes))
 
 
@@ -268,7 +277,9 @@ def exchanged(migrate_every: int, machines: int = 3, rows: int = 300, steps: int
     units = Units(np.arange(0, 4 * rows + 1, 4))
     owner = np.random.default_rng(1).integers(machines, size=rows)
     servers = [
-        PlacedServer(index, machines, units, owner, Rows(4 * rows, SGD), report_every=migrate_every)
+        PlacedServer(
+            index, machines, units, owner, Rows(4 * rows, SGD), report_every=migrate_every, together=True
+        )
         for index in range(machines)
     ]
     workers = [
@@ -280,6 +291,7 @@ def exchanged(migrate_every: int, machines: int = 3, rows: int = 300, steps: int
             owner,
             np.zeros(4 * rows, np.uint32),
             1 if migrate_every and rank == 0 else 0,
+            together=True,
         )
         for rank in range(machines)
     ]

@@ -70,5 +70,5 @@ def test_terms_are_heard_as_they_were_said() -> None:
 
 
 def test_an_optimizer_that_servers_do_not_have_is_refused() -> None:
-    with pytest.raises(ValueError, match="Adagrad: servers have SGD, Adam, AdamW"):
-        OptimizerSpec("Adagrad", ())
+    with pytest.raises(ValueError, match="RMSprop: servers have SGD, Adam, AdamW"):
+        OptimizerSpec("RMSprop", ())
