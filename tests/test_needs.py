@@ -33,4 +33,7 @@ def test_a_tool_that_is_required_must_be_there() -> None:
 def test_a_need_that_nobody_has_is_refused() -> None:
     done = run_without_tools("tshark,wireshark")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "WEIR_REQUIRE: wireshark: expected some of root, bmv2, p4c, mininet, tshark" in done.stderr
+    assert (
+        "WEIR_REQUIRE: wireshark: expected some of root, bmv2, p4c, tofino, mininet, tshark, cuda"
+        in done.stderr
+    )

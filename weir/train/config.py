@@ -194,7 +194,7 @@ class TrainConfig(BaseModel):
             ("--consistency", self.consistency != "sync"),
             ("--pull-filter", self.pull_filter != "0"),
             ("--method: take dense, and --push-filter", self.method != "dense"),
-            ("--lane-bits", self.lane_bits != 32),
+            ("--lane-bits", self.lane_bits not in (None, 32)),
             ("--loss, --background: flows of processes take the kernel's loopback", self.in_switches),
         ):
             if given:

@@ -77,8 +77,9 @@ class Counted:
         ("topk", {}, 2),
         ("topk", {"encoding": "shared-mask:1", "exclude": ["1d"]}, 2),
         ("topk-block", {}, 2),
-        ("dfs", {}, 2),
-        ("exdyna", {}, 2),
+        ("dfs", {"lane_bits": 32}, 2),
+        ("dfs", {}, 3),  # packed lanes have their exponents apart
+        ("exdyna", {}, 3),  # two levels of masks
         ("topk", {"encoding": "shared-mask:4", "lane_bits": 8}, 3),
     ],
     ids=str,

@@ -350,5 +350,5 @@ def test_the_command_serves_a_plain_script(tmp_path: Path) -> None:
             subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )
     said = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], said
+    assert [process.returncode for process in processes] == [0, 0, 0], "\n".join(map("".join, said))
     assert said[1][0] == said[2][0] != ""

@@ -210,8 +210,8 @@ class TestUdp:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as free:
             free.bind(("127.0.0.1", 0))
             nobody = free.getsockname()
-        link = UdpLink(("127.0.0.1", 0))
-        link.connect(nobody)
+            link = UdpLink(("127.0.0.1", 0))  # before the port is free, which it might get
+            link.connect(nobody)
         with pytest.raises(TransportTimeout, match=r"cannot be reached.*Connection refused"):
             link.drive(begun(), 0.3, threading.Event())
         link.close()
