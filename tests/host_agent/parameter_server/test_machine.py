@@ -279,7 +279,7 @@ class Lossy(World):
 
 _SETTINGS = settings(max_examples=40, stateful_step_count=60, deadline=None)
 _TO_FAIL = settings(
-    _SETTINGS, max_examples=200, database=None, phases=[Phase.generate], report_multiple_bugs=False
+    _SETTINGS, max_examples=2000, database=None, phases=[Phase.generate], report_multiple_bugs=False
 )
 
 
