@@ -3,33 +3,14 @@
  * piece (UDP_SEGMENT) and cuts it where a link wants single packets, and hands in one piece what came together
  * (UDP_GRO). What it does not take counts as lost: the sender's timer knows what to do. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 
+#include "datagrams.h"
 #include "udp.h"
 
-#ifndef SOL_UDP
-#define SOL_UDP 17
-#endif
-#ifndef UDP_SEGMENT
-#define UDP_SEGMENT 103
-#endif
-#ifndef UDP_GRO
-#define UDP_GRO 104
-#endif
-
 enum { BATCH = 32, LONGEST = 65536 };
-
-/* Room for what the kernel is told of a message, or tells: traffic class, and size of a train's datagrams. */
-typedef union {
-    struct cmsghdr header;
-    uint8_t bytes[2 * CMSG_SPACE(sizeof(int))];
-} control;
 
 typedef struct {
     uint32_t packets, size;
@@ -40,12 +21,11 @@ typedef struct {
 struct weir_flow_udp {
     int fd, cuts; /* whether the kernel cuts trains that we send */
     uint64_t lost;
-    uint32_t most_in;
     train trains[BATCH];
     struct mmsghdr in[BATCH], out[BATCH];
     struct iovec in_vector[BATCH], out_vector[BATCH];
     struct sockaddr_in in_address[BATCH], out_address[BATCH];
-    control in_control[BATCH], out_control[BATCH];
+    weir_control in_control[BATCH], out_control[BATCH];
     uint8_t out_buffer[BATCH * FLOW_MAX_PACKET];
     uint8_t in_buffer[BATCH * LONGEST];
 };
@@ -57,35 +37,9 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Errors that say something about one packet's way, not about the socket. */
-static int is_loss(int error)
-{
-    switch (error) {
-    case ECONNREFUSED:
-    case EHOSTUNREACH:
-    case ENETUNREACH:
-    case EHOSTDOWN:
-    case ENETDOWN:
-    case EPERM: /* a firewall's */
-        return 1;
-    default:
-        return 0;
-    }
-}
-
 static int is_full(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == ENOBUFS; }
 
 /* -------------------------------------------------------------------------------------------- sending */
-
-static void add_control(struct msghdr *message, int level, int type, const void *value, size_t bytes)
-{
-    struct cmsghdr *c = (void *)((uint8_t *)message->msg_control + message->msg_controllen);
-    c->cmsg_level = level;
-    c->cmsg_type = type;
-    c->cmsg_len = CMSG_LEN(bytes);
-    memcpy(CMSG_DATA(c), value, bytes);
-    message->msg_controllen += CMSG_SPACE(bytes);
-}
 
 /* Put a packet at `payload` behind the last train, or begin another. Returns how many trains there are. */
 static uint32_t append(weir_flow_udp *u, uint32_t last, uint8_t *payload, uint32_t length, uint8_t class,
@@ -98,7 +52,7 @@ static uint32_t append(weir_flow_udp *u, uint32_t last, uint8_t *payload, uint32
             vector->iov_len == (size_t)at->packets * at->size) {
             const uint16_t size = (uint16_t)at->size;
             if (at->packets++ == 1)
-                add_control(&u->out[last - 1].msg_hdr, SOL_UDP, UDP_SEGMENT, &size, sizeof size);
+                weir_add_control(&u->out[last - 1].msg_hdr, SOL_UDP, UDP_SEGMENT, &size, sizeof size);
             vector->iov_len += length;
             return last;
         }
@@ -115,7 +69,7 @@ static uint32_t append(weir_flow_udp *u, uint32_t last, uint8_t *payload, uint32
                                .msg_iov = &u->out_vector[last],
                                .msg_iovlen = 1,
                                .msg_control = u->out_control[last].bytes};
-    add_control(message, IPPROTO_IP, IP_TOS, &wide, sizeof wide);
+    weir_add_control(message, IPPROTO_IP, IP_TOS, &wide, sizeof wide);
     return last + 1;
 }
 
@@ -130,7 +84,7 @@ static int send_singly(weir_flow_udp *u, uint32_t at)
         piece = (struct iovec){whole.iov_base,
                                whole.iov_len < u->trains[at].size ? whole.iov_len : u->trains[at].size};
         if (sendmsg(u->fd, &message, 0) < 0) {
-            if (!is_loss(errno) && !is_full(errno)) return -1;
+            if (!weir_is_loss(errno) && !is_full(errno)) return -1;
             u->lost++;
         }
         whole.iov_base = (uint8_t *)whole.iov_base + piece.iov_len;
@@ -158,7 +112,7 @@ static int flush(weir_flow_udp *u, uint32_t last)
         if (is_full(errno)) {
             u->lost += u->trains[first++].packets;
             wait_for_room(u);
-        } else if (is_loss(errno)) {
+        } else if (weir_is_loss(errno)) {
             u->lost += u->trains[first++].packets;
         } else if (u->trains[first].packets > 1) { /* this kernel, or this way, knows no trains */
             u->cuts = 0;
@@ -194,15 +148,7 @@ static int take_apart(weir_flow_mux *m, struct msghdr *message, uint32_t length,
     const struct sockaddr_in *from = message->msg_name;
     const uint64_t peer = (uint64_t)WEIR_BE32(from->sin_addr.s_addr) << 16 | WEIR_BE16(from->sin_port);
     uint32_t size = length;
-    uint8_t class = 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c))
-        if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS) {
-            class = *CMSG_DATA(c);
-        } else if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
-            int told;
-            memcpy(&told, CMSG_DATA(c), sizeof told);
-            if (told > 0) size = (uint32_t)told;
-        }
+    const uint8_t class = weir_read_control(message, &size);
     const uint8_t *at = message->msg_iov->iov_base;
     int packets = 0;
     do {
@@ -231,7 +177,7 @@ int weir_flow_udp_receive(weir_flow_udp *u, weir_flow_mux *m, int wake_fd, int64
     const int n = recvmmsg(u->fd, u->in, BATCH, MSG_DONTWAIT, NULL);
     if (n < 0) {
         if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return 0;
-        if (!is_loss(errno)) return -errno;
+        if (!weir_is_loss(errno)) return -errno;
         u->lost++;
         return 0;
     }

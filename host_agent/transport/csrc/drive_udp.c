@@ -5,24 +5,11 @@
  * (UDP_SEGMENT) and cuts it where a link wants single packets, and hands in one piece what came together
  * (UDP_GRO). A kernel that has neither gets and gives them one by one. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/socket.h>
 
+#include "datagrams.h"
 #include "drive.h"
-
-#ifndef SOL_UDP
-#define SOL_UDP 17
-#endif
-#ifndef UDP_SEGMENT
-#define UDP_SEGMENT 103
-#endif
-#ifndef UDP_GRO
-#define UDP_GRO 104
-#endif
 
 enum {
     SINGLE_BYTES = WEIR_MAX_PAYLOAD + 1, /* one byte more: a datagram that is too long shows */
@@ -38,12 +25,6 @@ typedef struct {
     uint8_t class;
 } train;
 
-/* Room for what the kernel is told of a message, or tells: traffic class, and size of a train's datagrams. */
-typedef union {
-    struct cmsghdr header;
-    uint8_t bytes[2 * CMSG_SPACE(sizeof(int))];
-} control;
-
 typedef struct {
     weir_io io;
     int fd;
@@ -54,53 +35,20 @@ typedef struct {
     train trains[WEIR_BATCH];
     struct mmsghdr in[WEIR_BATCH], out[WEIR_BATCH];
     struct iovec in_vector[WEIR_BATCH], out_vector[WEIR_BATCH];
-    control in_control[WEIR_BATCH], out_control[WEIR_BATCH];
+    weir_control in_control[WEIR_BATCH], out_control[WEIR_BATCH];
     uint8_t in_buffer[TRAINS_IN * (TRAIN_BYTES + 1)], out_buffer[TRAINS_OUT * TRAIN_BYTES];
 } udp_io;
-
-/* Errors that may pass, and say no more than that a packet was lost. */
-static int is_loss(int error)
-{
-    switch (error) {
-    case ECONNREFUSED:
-    case EHOSTUNREACH:
-    case ENETUNREACH:
-    case EHOSTDOWN:
-    case ENETDOWN:
-    case ENOBUFS:
-    case EPERM: /* a firewall's */
-        return 1;
-    default:
-        return 0;
-    }
-}
 
 static int is_later(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
 /* ------------------------------------------------------------------------------------------ receiving */
-
-/* What the kernel says of a message that came: DSCP << 2 | ECN, 0 when it does not say, and the size of the
- * datagrams that it holds. */
-static uint8_t read_control(struct msghdr *message, uint32_t *size)
-{
-    uint8_t class = 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c))
-        if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_TOS)
-            class = *CMSG_DATA(c);
-        else if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) {
-            int told;
-            memcpy(&told, CMSG_DATA(c), sizeof told);
-            if (told > 0) *size = (uint32_t)told;
-        }
-    return class;
-}
 
 /* Hand in the datagrams of a message. Returns how many there were. */
 static int take_apart(weir_transport *t, struct msghdr *message, uint32_t length, int64_t now_ns)
 {
     const uint8_t *at = message->msg_iov->iov_base;
     uint32_t size = length;
-    uint8_t class = read_control(message, &size);
+    uint8_t class = weir_read_control(message, &size);
     if (length > size) weir_transport_train(t, 0);
     int packets = 0;
     do {
@@ -120,7 +68,7 @@ static int udp_receive(weir_io *io, weir_transport *t, int64_t now_ns)
     if (n < 0) {
         if (is_later(errno)) return 0;
         io->last_error = errno;
-        return is_loss(errno) ? 0 : -errno;
+        return weir_is_loss(errno) ? 0 : -errno;
     }
     int packets = 0;
     for (int i = 0; i < n; i++) {
@@ -132,16 +80,6 @@ static int udp_receive(weir_io *io, weir_transport *t, int64_t now_ns)
 }
 
 /* -------------------------------------------------------------------------------------------- sending */
-
-static void add_control(struct msghdr *message, int level, int type, const void *value, size_t bytes)
-{
-    struct cmsghdr *c = (void *)((uint8_t *)message->msg_control + message->msg_controllen);
-    c->cmsg_level = level;
-    c->cmsg_type = type;
-    c->cmsg_len = CMSG_LEN(bytes);
-    memcpy(CMSG_DATA(c), value, bytes);
-    message->msg_controllen += CMSG_SPACE(bytes);
-}
 
 static int is_full(const udp_io *udp, const train *of, uint32_t bytes)
 {
@@ -158,7 +96,7 @@ static void append(udp_io *udp, uint32_t length, uint8_t class)
     if (udp->last && class == at->class && length <= at->size && vector->iov_len == at->packets * at->size &&
         !is_full(udp, at, (uint32_t)vector->iov_len)) {
         uint16_t size = (uint16_t)at->size;
-        if (at->packets++ == 1) add_control(message, SOL_UDP, UDP_SEGMENT, &size, sizeof size);
+        if (at->packets++ == 1) weir_add_control(message, SOL_UDP, UDP_SEGMENT, &size, sizeof size);
         vector->iov_len += length;
         return;
     }
@@ -167,7 +105,7 @@ static void append(udp_io *udp, uint32_t length, uint8_t class)
     udp->out_vector[udp->last] = (struct iovec){udp->out_buffer + udp->written - length, length};
     message = &udp->out[udp->last++].msg_hdr;
     message->msg_controllen = 0;
-    add_control(message, IPPROTO_IP, IP_TOS, &wide, sizeof wide);
+    weir_add_control(message, IPPROTO_IP, IP_TOS, &wide, sizeof wide);
 }
 
 /* Whether another datagram may be written. Not if it would begin a train that has to end early. */
@@ -200,7 +138,7 @@ static int send_piece(udp_io *udp)
     message.msg_controllen = CMSG_SPACE(sizeof(int)); /* the class alone */
     ssize_t sent = sendmsg(udp->fd, &message, MSG_DONTWAIT);
     int last = piece.iov_len == whole->iov_len;
-    if (sent < 0 && !is_loss(errno)) return -1;
+    if (sent < 0 && !weir_is_loss(errno)) return -1;
     if (sent < 0) udp->io.last_error = errno;
     whole->iov_base = (uint8_t *)whole->iov_base + piece.iov_len;
     whole->iov_len -= piece.iov_len;
@@ -210,7 +148,7 @@ static int send_piece(udp_io *udp)
 /* Whether an error means that this kernel, or the way that the datagrams take, knows no trains. */
 static int is_refusal(const udp_io *udp, int error)
 {
-    return udp->cuts && udp->trains[udp->first].packets > 1 && !is_loss(error) && !is_later(error);
+    return udp->cuts && udp->trains[udp->first].packets > 1 && !weir_is_loss(error) && !is_later(error);
 }
 
 /* Send out[first..last). Returns how many calls did so, or -errno; what is not taken stays for the next call. */
@@ -231,7 +169,7 @@ static int flush(udp_io *udp, weir_transport *t)
         }
         if (n < 0) {
             udp->io.last_error = errno;
-            if (!is_loss(errno)) return -errno;
+            if (!weir_is_loss(errno)) return -errno;
             n = 1;
         }
         for (gone++; n; n--)
@@ -266,7 +204,7 @@ static void udp_wait(weir_io *io, int64_t timeout_ns)
 
 static void udp_close(weir_io *io) { free(io); }
 
-static struct msghdr message(struct iovec *vector, control *about)
+static struct msghdr message(struct iovec *vector, weir_control *about)
 {
     return (struct msghdr){.msg_iov = vector,
                            .msg_iovlen = 1,
