@@ -410,6 +410,14 @@ def accuracy(
         raise typer.Exit(2) from None
 
 
+def _chosen_models(text: str) -> "list[Model]":
+    from weir.train.config import PRESETS
+
+    if unknown := set(text.split(",")) - set(PRESETS):
+        raise typer.BadParameter(f"--models: {', '.join(PRESETS)}, not {', '.join(sorted(unknown))}")
+    return [model for model in PRESETS if model in text.split(",")]
+
+
 @app.command()
 def cost(
     models: Annotated[
@@ -432,11 +440,8 @@ def cost(
     """
     begin("cost", "recording gradients")
     from weir.bench.cost import run
-    from weir.train.config import PRESETS
 
-    chosen = [model for model in PRESETS if model in models.split(",")]
-    if unknown := set(models.split(",")) - set(PRESETS):
-        raise typer.BadParameter(f"--models: {', '.join(PRESETS)}, not {', '.join(sorted(unknown))}")
+    chosen = _chosen_models(models)
     sent = numbers(float, densities, "--densities", 0, 1)
     counts = numbers(int, workers, "--workers", 1, 32)
     run(chosen, sent, counts, steps, plot, processes)
@@ -468,14 +473,11 @@ def dfs(
     """
     begin("dfs", "recording gradients")
     from weir.bench.dfs import run
-    from weir.train.config import PRESETS
 
     if quick:
         models, densities, workers = "mlp,cnn", "0.001,0.01,0.05,0.2", "4"
         steps, seeds, trained_steps = 9, 1, 60
-    chosen = [model for model in PRESETS if model in models.split(",")]
-    if unknown := set(models.split(",")) - set(PRESETS):
-        raise typer.BadParameter(f"--models: {', '.join(PRESETS)}, not {', '.join(sorted(unknown))}")
+    chosen = _chosen_models(models)
     of_curves = numbers(float, densities, "--densities", 0, 1)
     counts = numbers(int, workers, "--workers", 1, 32)
     run(chosen, of_curves, counts, steps, seeds, trained_steps, plot)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.conformance.cases import Case, compile_case
 from tests.harness.soft import entry_key
+from tests.softswitch.differential import play
 from tests.softswitch.differential.recording import load, path_of
 from tests.softswitch.differential.scenario import Scenario
 from tests.softswitch.differential.subjects import OURS, ours
@@ -175,17 +176,7 @@ def await_sharing(device: Device) -> None:
 
 
 def scenario_filler(scenario: Scenario) -> Callable[[Switch], None]:
-    def put(switch: Switch) -> None:
-        for row in scenario.rows:
-            switch.table(row.table).insert(Entry(entry_key(row.key), row.action, row.args, row.priority))
-        for default in scenario.defaults:
-            switch.table(default.table).set_default(default.action, default.args)
-        for group, replicas in scenario.groups:
-            switch.multicast_groups.set(group, replicas)
-        for session, replicas in scenario.sessions:
-            switch.clone_sessions.set(session, replicas)
-
-    return put
+    return lambda switch: play.fill(switch, scenario)
 
 
 @pytest.mark.parametrize("name", OURS)

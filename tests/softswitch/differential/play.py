@@ -50,17 +50,22 @@ def counters(program: Any) -> list[tuple[str, int]]:
     ]
 
 
+def fill(switch: Switch, scenario: Scenario) -> None:
+    """Put a scenario's entries, defaults, groups and sessions into the soft switch."""
+    for row in scenario.rows:
+        switch.table(row.table).insert(Entry(entry_key(row.key), row.action, row.args, row.priority))
+    for default in scenario.defaults:
+        switch.table(default.table).set_default(default.action, default.args)
+    for group, replicas in scenario.groups:
+        switch.multicast_groups.set(group, replicas)
+    for session, replicas in scenario.sessions:
+        switch.clone_sessions.set(session, replicas)
+
+
 def on_soft(path: Path, program: Any, scenario: Scenario) -> Played:
     """Play on the soft switch."""
     with Switch(path) as switch:
-        for row in scenario.rows:
-            switch.table(row.table).insert(Entry(entry_key(row.key), row.action, row.args, row.priority))
-        for default in scenario.defaults:
-            switch.table(default.table).set_default(default.action, default.args)
-        for group, replicas in scenario.groups:
-            switch.multicast_groups.set(group, replicas)
-        for session, replicas in scenario.sessions:
-            switch.clone_sessions.set(session, replicas)
+        fill(switch, scenario)
         left = [_by_port(switch.process(port, frame, NOW_US * 1000)) for port, frame in scenario.frames]
         counts = [switch.counter(name).read(index) for name, index in counters(program)]
     return Played(tuple(left), tuple((count.packets, count.bytes) for count in counts))
