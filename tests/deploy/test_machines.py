@@ -71,7 +71,7 @@ class Machine:
         kept = dict.fromkeys(Path(path) for path in (ROOT, sys.prefix, sys.base_prefix, cache))
         hidden = [path for path in kept if path.parts[1] in ("tmp", "opt", "run", "var")]
         words = {
-            "kept": " ".join(shlex.quote(str(path)) for path in hidden) or '""',
+            "kept": " ".join(shlex.quote(str(path)) for path in hidden),
             "cache": shlex.quote(str(cache)),
             "scripts": shlex.quote(str(Path(sys.executable).parent)),
             "python": shlex.quote(sys.executable),
