@@ -29,7 +29,7 @@ from weir.host_agent.compression.encodings import (
     Selection,
     parse_rule,
 )
-from weir.host_agent.compression.encodings.mask_scales import UNIT, MaskScales, Predictions, of_packed
+from weir.host_agent.compression.encodings.mask_scales import MaskScales, Predictions, of_packed
 from weir.host_agent.compression.encodings.shared_mask import NO_LANES
 from weir.host_agent.compression.local_gradients import Choice, LocalGradients
 from weir.host_agent.compression.loss_policy import LossPolicy
@@ -143,7 +143,7 @@ class GradientExchange:
 
     Attributes:
         form: of values in lanes, known when the group is.
-        predictions: of exponents; the same on all workers, and of no weight for what they sum.
+        predictions: of scales; the same on all workers, and of no weight for what they sum.
 
     Example::
 
@@ -258,9 +258,9 @@ class GradientExchange:
             proposal = Proposal(plan, layout, choice.chosen)
         may_send = choice.compensated if self.gradients.sparsifier.fills_union else choice.chosen
         scales = None
-        if proposal.masked and self.form.fields == 1:
+        if proposal.masked:
             with clock.time("mask"):
-                scales = MaskScales(plan, layout, may_send, self.predictions)
+                scales = MaskScales(plan, layout, may_send, self.predictions, self.form)
         selection = proposal.agree(communicator, service, scales.codes if scales else NO_LANES, self._workers)
         packed = selection.pack(may_send)
         with clock.time("planning"):
@@ -280,11 +280,16 @@ class GradientExchange:
                 notes=notes,
             )
         else:
-            exponents = of_packed(
-                selection, scales.settle(communicator, scales.codes, layout.describe, service)
-            )
+            unit = scales.steps.unit
+            settled = scales.settle(communicator, scales.codes, layout.describe, service)
             contribution = contribute(
-                communicator, on_host.numpy(), exponents, None, UNIT, self.form, packet_block
+                communicator,
+                on_host.numpy(),
+                of_packed(selection, settled, unit),
+                None,
+                unit,
+                self.form,
+                packet_block,
             )
             if self.gradients.policy.lossless and self._servers is None:
                 riders = notes

@@ -28,7 +28,7 @@ from weir.host_agent.collectives.communicator import fitting_block
 from weir.host_agent.collectives.dtypes import LANE_BYTES
 from weir.host_agent.collectives.float_sum import WORTH_ASKING, WORTH_SELECTING, worth_asking
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
-from weir.host_agent.compression.encodings.mask_scales import CODES_IN_LANE, region_size
+from weir.host_agent.compression.encodings.mask_scales import WHOLE
 from weir.host_agent.compression.encodings.position_lists import PositionList, Region
 from weir.host_agent.compression.encodings.shared_mask import pack_bits
 from weir.host_agent.transport.report import FRAME_OVERHEAD
@@ -272,7 +272,7 @@ def _codes(
         part.at(size) | (fills_union and mask_block is not None)
         for part, size, mask_block in zip(parts, sizes, mask_blocks, strict=True)
     ]
-    return by_block(np.concatenate(codes, axis=1), CODES_IN_LANE)
+    return by_block(np.concatenate(codes, axis=1), WHOLE.codes_in_lane)
 
 
 def _region(part: Occupancy, mask_block: int | None) -> int:
@@ -282,7 +282,7 @@ def _region(part: Occupancy, mask_block: int | None) -> int:
     def occupied(size: int) -> int:
         return int(np.count_nonzero(part.at(size).any(axis=0)))
 
-    return region_size(occupied(mask_block) * mask_block, occupied)
+    return WHOLE.region_size(occupied(mask_block) * mask_block, occupied)
 
 
 def _lists(

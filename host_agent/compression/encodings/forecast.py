@@ -16,11 +16,11 @@ from typing import Final
 
 from weir.host_agent.collectives.communicator import fitting_block
 from weir.host_agent.collectives.dtypes import LANE_BYTES
-from weir.host_agent.collectives.float_sum import WORTH_ASKING, packet_block_of
+from weir.host_agent.collectives.float_sum import WORTH_A_ROUND_TRIP, WORTH_ASKING, packet_block_of
 from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.compression.encodings.cost import WORD, headers
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
-from weir.host_agent.compression.encodings.mask_scales import CODES_IN_LANE, region_size
+from weir.host_agent.compression.encodings.mask_scales import steps_of
 from weir.host_agent.compression.encodings.position_lists import PositionList, Region
 from weir.host_agent.compression.encodings.pyramid import LEVELS
 from weir.wire.definition import BLOCK_SIZES, GROUP_LANES, SLOT_LANES
@@ -186,19 +186,18 @@ def full_bytes(lanes: float, packet_block: int, workers: int) -> float:
     return 2.0 * workers * (lanes / SLOT_LANES * headers(packet_block) + lanes * LANE_BYTES)
 
 
-def region_of(counts: Counts, mask_block: int) -> int:
+def region_of(counts: Counts, mask_block: int, form: LaneFormat) -> int:
     """Return elements in a region of a masked parameter's scales."""
-    return region_size(counts.blocks(mask_block) * mask_block, counts.blocks)
+    return steps_of(form).region_size(counts.blocks(mask_block) * mask_block, counts.blocks)
 
 
 def scales_of(counts: Counts, mask_block: int | None, form: LaneFormat) -> float:
-    """Return how many lanes of scales a parameter adds, or of their codes, to a bucket that has masks."""
+    """Return how many lanes codes of scales a parameter adds to a bucket that has masks."""
     if mask_block is None:
-        blocks = min(-(-counts.length // SCALE_BLOCK), GROUP_LANES * counts.blocks(SCALE_BLOCK * GROUP_LANES))
-        return blocks if form.fields > 1 else blocks / CODES_IN_LANE
-    if form.fields > 1:
-        return float(-(-counts.blocks(mask_block) * mask_block // SCALE_BLOCK))
-    return -(-counts.length // region_of(counts, mask_block)) / CODES_IN_LANE
+        codes = min(-(-counts.length // SCALE_BLOCK), GROUP_LANES * counts.blocks(SCALE_BLOCK * GROUP_LANES))
+    else:
+        codes = -(-counts.length // region_of(counts, mask_block, form))
+    return codes / steps_of(form).codes_in_lane
 
 
 @dataclass(frozen=True)
@@ -246,6 +245,11 @@ def tree_bytes(words: MaskWords, levels: int, job: JobSize, riders: float = 0.0)
     for present in words.present[:top]:
         total += _vector_bytes(present, present, fitting_block(math.ceil(present)), job)
     return total
+
+
+def waiting_bytes(levels: int, job: JobSize) -> float:
+    """Return what it is worth to all workers, in bytes both ways, not to wait for a tree's further levels."""
+    return 2.0 * job.workers * (levels - 1) * WORTH_A_ROUND_TRIP
 
 
 def _vector_bytes(lanes: float, wanted: float, packet_block: int, job: JobSize) -> float:

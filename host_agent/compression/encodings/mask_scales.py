@@ -2,31 +2,35 @@
 """Scales of what a mask selects, agreed on together with the mask: a round trip less than after it.
 
 Before the workers know what is selected they know where it may lie. So a parameter has *regions* of equal
-size, and each a shared exponent: the greatest of any worker's values there, of which each worker sends a
-code. A run of UNIT selected values in the packed vector takes the greatest exponent of the regions that it
-has values of. That is never less than its own values need, so nothing overflows, and few values share it.
+size, and each a shared *level*: the greatest of any worker's values there, of which each worker sends a code.
+A unit of selected values in the packed vector takes the greatest level of the regions that it has values of.
+That is never less than its own values need, so nothing overflows.
+
+Of whole lanes, levels are exponents. Of packed lanes, whose few bits make one of them worth much, they are
+fourths of binades: a scale is at most 5/4 of the largest magnitude.
 
 The codes are unary, so that the OR operator, which unites the masks, takes their maximum: k ones for step k
-of STEPS. Step 0 is a region of zeros. Steps 2 to STEPS - 1 are exponents in a row, the lowest of which is
-*predicted* for each parameter from its last sum. Step 1 is all exponents below, and step STEPS all above: of
-such regions, which all workers see alike, they exchange the exponents themselves (MAX). Hence exponents are
-always the true ones, and predictions change how many reductions there are, never a bit of a sum. A parameter
-without a prediction has all its regions in step 1.
+of as many as a code has bits. Step 0 is a region of zeros. Steps from 2 to the last but one are levels in a
+row, the lowest of which is *predicted* for each parameter from its last sum. Step 1 is all levels below, and
+the last step all above: of such regions, which all workers see alike, they exchange the levels themselves
+(MAX). Hence levels are always the true ones, and predictions change how many reductions there are, never a
+bit of a sum.
+A parameter without a prediction has all its regions in step 1.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from weir.host_agent.collectives import quantize
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes
 from weir.host_agent.collectives.float_sum import Namer, check_finite
+from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK, EncodingPlan
 from weir.host_agent.compression.encodings.selection import Selection
@@ -34,51 +38,100 @@ from weir.host_agent.transport import engine
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
 
-UNIT: Final = GROUP_LANES
-"""Values of a packed vector that share a scale."""
-
-STEPS: Final = 16
-CODES_IN_LANE: Final = LANE_BYTES * 8 // STEPS
-_ABOVE: Final = 2
-"""Our choice: how many times a parameter's largest value may double from one sum to the next."""
-
-_UNKNOWN: Final = quantize.NOT_FINITE + 1
-_CODES: Final = np.array([(1 << step) - 1 for step in range(STEPS + 1)], np.uint16)
+_BEYOND: Final = 1 << 16
+"""The lowest level of a parameter without a prediction: beyond all levels."""
 
 REGION_SIZES: Final = tuple(SCALE_BLOCK << log2 for log2 in range(6))
 """Elements in a region: of 256 to 8,192."""
 
-FULL: Final = 64
-"""Our choice: a region has no more selected values, on average of those that have any, if it is not the least
-one. So scales are shared by fewer values than SCALE_BLOCK, in most places, at 2 bytes for each region."""
+_MANTISSA_BITS: Final = 23  # of a float32
 
 
-def region_size(selected: int, occupied: Callable[[int], int]) -> int:
-    """Return how many elements a parameter's regions have.
+@dataclass(frozen=True)
+class Steps:
+    """The levels that scales of a form of lanes have, and how many values share one.
 
-    Args:
-        selected: values of the parameter that travel.
-        occupied: returns how many blocks of so many elements have any of them.
+    Attributes:
+        code: of a region; one bit for a step.
+        fine: bits of the mantissa that a level has, after the exponent.
+        above: levels above the last sum's that have steps. Our choice: a parameter's largest value may double
+            so often from one sum to the next.
+        unit: values of a packed vector that share a scale.
+        full: our choice: a region has no more selected values, on average of those that have any, if it is
+            not the least one.
     """
-    fitting = (size for size in reversed(REGION_SIZES) if selected <= FULL * occupied(size))
-    return next(fitting, SCALE_BLOCK)
+
+    code: type[np.unsignedinteger[Any]]
+    fine: int
+    above: int
+    unit: int
+    full: int
+
+    @property
+    def count(self) -> int:
+        """Return the last step."""
+        return np.dtype(self.code).itemsize * 8
+
+    @property
+    def codes_in_lane(self) -> int:
+        """Return how many codes a lane holds."""
+        return LANE_BYTES // np.dtype(self.code).itemsize
+
+    def region_size(self, selected: int, occupied: Callable[[int], int]) -> int:
+        """Return how many elements a parameter's regions have.
+
+        Args:
+            selected: values of the parameter that travel.
+            occupied: returns how many blocks of so many elements have any of them.
+        """
+        fitting = (size for size in reversed(REGION_SIZES) if selected <= self.full * occupied(size))
+        return next(fitting, SCALE_BLOCK)
+
+    def levels(self, scales: Lanes) -> Lanes:
+        """Return the levels of scales, which are 0 where they are."""
+        if not self.fine:
+            return scales
+        return np.where(scales == 0, 0, (scales >> self._shift) + 1).astype(np.uint32)
+
+    def scales(self, levels: Lanes) -> Lanes:
+        """Return the greatest scale of each level."""
+        if not self.fine:
+            return levels
+        return np.where(levels == 0, 0, (levels << self._shift) - 1).astype(np.uint32)
+
+    @property
+    def _shift(self) -> int:
+        return _MANTISSA_BITS - self.fine
+
+
+WHOLE: Final = Steps(np.uint16, fine=0, above=2, unit=GROUP_LANES, full=64)
+"""Scales are shared by fewer values than SCALE_BLOCK, in most places, at 2 bytes for each region."""
+
+
+def steps_of(form: LaneFormat) -> Steps:
+    """Return the steps for scales of this form of lanes."""
+    if form.fields == 1:
+        return WHOLE
+    group = GROUP_LANES * form.fields
+    unit = SCALE_BLOCK if SCALE_BLOCK % group else group
+    return Steps(np.uint32, fine=2, above=4, unit=unit, full=unit)
 
 
 class Predictions:
-    """The lowest exponent that a parameter's codes tell apart, by its name; the same on all workers."""
+    """The lowest level that a parameter's codes tell apart, by its name; the same on all workers."""
 
     def __init__(self) -> None:
         self._lowest: dict[str, int] = {}
 
     def lowest(self, names: tuple[str, ...]) -> npt.NDArray[np.int32]:
-        """Return step 2 of each parameter; of one that is not known, beyond all exponents."""
-        return np.array([self._lowest.get(name, _UNKNOWN) for name in names], np.int32)
+        """Return step 2 of each parameter; of one that is not known, beyond all levels."""
+        return np.array([self._lowest.get(name, _BEYOND) for name in names], np.int32)
 
-    def learn(self, names: tuple[str, ...], greatest: npt.NDArray[np.uint32]) -> None:
-        """Take note of the greatest exponents of parameters; 0, of one that was all zero, says nothing."""
-        for name, exponent in zip(names, greatest.tolist(), strict=True):
-            if exponent:
-                self._lowest[name] = exponent + _ABOVE - (STEPS - 3)
+    def learn(self, names: tuple[str, ...], greatest: Lanes, steps: Steps = WHOLE) -> None:
+        """Take note of the greatest levels of parameters; 0, of one that was all zero, says nothing."""
+        for name, level in zip(names, greatest.tolist(), strict=True):
+            if level:
+                self._lowest[name] = level + steps.above - (steps.count - 3)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -130,35 +183,43 @@ class Regions:
 
 
 class MaskScales:
-    """One bucket's exponents as one worker knows them, before and after the workers have agreed.
+    """One bucket's scales as one worker knows them, before and after the workers have agreed.
 
     Args:
         plan, layout: of the bucket.
         vector: what of it this worker may send: float32, the whole vector, on any device.
         predictions: of all parameters.
+        form: of values in lanes.
 
     Attributes:
         codes: lanes for the workers to OR.
     """
 
     def __init__(
-        self, plan: EncodingPlan, layout: BucketLayout, vector: torch.Tensor, predictions: Predictions
+        self,
+        plan: EncodingPlan,
+        layout: BucketLayout,
+        vector: torch.Tensor,
+        predictions: Predictions,
+        form: LaneFormat,
     ) -> None:
         self._layout, self._vector, self._predictions = layout, vector, predictions
+        self._form, self.steps = form, steps_of(form)
         self._regions = Regions.of(plan, layout)
-        blocks = _exponents(vector)
+        blocks = self.steps.levels(_scales(vector, form))
         self._own = np.maximum.reduceat(blocks, self._regions.starts) if blocks.size else blocks
         self._lowest = np.repeat(predictions.lowest(self._regions.names), self._regions.counts)
         above = self._own.astype(np.int32) - self._lowest
-        steps = np.where(self._own == 0, 0, np.clip(above + 2, 1, STEPS))
-        padded = np.zeros(-(-steps.size // CODES_IN_LANE) * CODES_IN_LANE, np.uint16)
-        padded[: steps.size] = _CODES[steps]
+        steps = np.where(self._own == 0, 0, np.clip(above + 2, 1, self.steps.count))
+        codes = self.steps.codes_in_lane
+        padded = np.zeros(-(-steps.size // codes) * codes, self.steps.code)
+        padded[: steps.size] = (np.uint64(1) << steps.astype(np.uint64)) - np.uint64(1)
         self.codes: Lanes = padded.view(np.uint32)
 
     def settle(
         self, communicator: Communicator, codes: Lanes, name: Namer, service: ServiceClass = LOSSLESS
     ) -> npt.NDArray[np.uint32]:
-        """Return the exponent of every block of SCALE_BLOCK of the whole vector, that of its region.
+        """Return the scale of every block of SCALE_BLOCK of the whole vector, that of its region.
 
         Args:
             communicator: of all workers.
@@ -169,37 +230,38 @@ class MaskScales:
         Raises:
             NonFiniteError: some value of some worker is NaN or infinite; on every worker.
         """
-        ones = codes.view(np.uint16)[: self._own.size].astype(np.float32) + 1
+        ones = codes.view(self.steps.code)[: self._own.size].astype(np.float64) + 1
         steps = np.frexp(ones)[1] - 1
         shared = np.where(steps == 0, 0, self._lowest + steps - 2).astype(np.uint32)
-        unsure = np.flatnonzero((steps == 1) | (steps == STEPS))
+        unsure = np.flatnonzero((steps == 1) | (steps == self.steps.count))
         if unsure.size:
             shared[unsure] = communicator.reduce(self._own[unsure], Op.MAX, GROUP_LANES, service)
-        check_finite(communicator, shared, quantize.NOT_FINITE, lambda: self._vector.cpu().numpy(), name)
-        self._predictions.learn(self._regions.names, self._regions.of_parameters(shared))
-        return np.repeat(shared, self._regions.sizes)
+        scales = self.steps.scales(shared)
+        check_finite(communicator, scales, self._form.not_finite, lambda: self._vector.cpu().numpy(), name)
+        self._predictions.learn(self._regions.names, self._regions.of_parameters(shared), self.steps)
+        return np.repeat(scales, self._regions.sizes)
 
 
-def _exponents(vector: torch.Tensor) -> npt.NDArray[np.uint32]:
-    """Return the exponents of blocks of SCALE_BLOCK, whole ones, of a vector on any device."""
+def _scales(vector: torch.Tensor, form: LaneFormat) -> Lanes:
+    """Return the scales of blocks of SCALE_BLOCK, whole ones, of a vector on any device."""
     if vector.device.type == "cpu":
-        return quantize.exponents(vector.numpy(), SCALE_BLOCK)
+        return form.scales(vector.numpy(), SCALE_BLOCK)
     largest = vector.view(-1, SCALE_BLOCK).abs().amax(dim=1).cpu()
-    return quantize.exponents(largest.numpy(), 1)
+    return form.scales(largest.numpy(), 1)
 
 
-def of_packed(selection: Selection, exponents: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """Return the exponent of each UNIT of a packed vector: the greatest of the blocks that it has values of.
+def of_packed(selection: Selection, scales: Lanes, unit: int) -> Lanes:
+    """Return the scale of each unit of a packed vector: the greatest of the blocks that it has values of.
 
-    exponents: of the blocks of SCALE_BLOCK of the whole vector.
+    scales: of the blocks of SCALE_BLOCK of the whole vector. unit: values, which divide SCALE_BLOCK.
     """
-    units = np.zeros(selection.layout.length // UNIT, np.uint32)
+    units = np.zeros(selection.layout.length // unit, np.uint32)
     for part in selection.parts:
         first = part.source.vector_start // SCALE_BLOCK
-        own = exponents[first : first - (-part.source.length // SCALE_BLOCK)]
-        place = units[part.target.vector_start // UNIT :]
+        own = scales[first : first - (-part.source.length // SCALE_BLOCK)]
+        place = units[part.target.vector_start // unit :]
         if part.words is None:
-            place[: own.size * (SCALE_BLOCK // UNIT)] = np.repeat(own, SCALE_BLOCK // UNIT)
+            place[: own.size * (SCALE_BLOCK // unit)] = np.repeat(own, SCALE_BLOCK // unit)
         else:
             engine.library().weir_mask_largest(
                 own.ctypes.data,
@@ -207,7 +269,7 @@ def of_packed(selection: Selection, exponents: npt.NDArray[np.uint32]) -> npt.ND
                 part.mask_block,
                 part.words.ctypes.data,
                 part.words.size,
-                UNIT,
+                unit,
                 place.ctypes.data,
             )
     return units

@@ -321,7 +321,7 @@ class Planner:
             if not all(segment.name in fixed for segment in layout):
                 reason += self._alternatives(tables)
         regions = {
-            name: forecast.region_of(self._parameters[name].counts, encoding.mask_block)
+            name: forecast.region_of(self._parameters[name].counts, encoding.mask_block, self._form)
             for name, encoding in encodings.items()
             if encoding.mask_block is not None and name in self._parameters
         }
@@ -330,13 +330,13 @@ class Planner:
     def in_lists(
         self, layout: BucketLayout, plan: EncodingPlan, capacities: Mapping[str, int]
     ) -> EncodingPlan:
-        """Return the plan with lists of positions, if they are shorter than its mask tree; else as it is.
+        """Return the plan with lists of positions, if they cost less than its mask tree; else as it is.
 
         capacities: blocks that each worker chooses at most, by parameter with a mask.
         """
         region = region_of(layout, plan.encodings, capacities)
         lists = forecast.lists_bytes(region, self._job) / self._workers
-        if lists >= plan.tree:
+        if lists >= plan.tree + forecast.waiting_bytes(plan.levels, self._job) / self._workers:
             return plan
         return replace(plan, capacities=capacities, predicted=plan.predicted - plan.tree + lists)
 
@@ -373,15 +373,15 @@ class Planner:
             words = reduce(
                 add, (table.words(mask_block) for table, mask_block in parts if mask_block is not None)
             )
-            riders = scales if job.form.fields == 1 else 0.0
-            total, levels = min(
-                (forecast.tree_bytes(words, levels, job, riders), levels) for levels in TREE_LEVELS
+            levels = min(
+                TREE_LEVELS,
+                key=lambda n: forecast.tree_bytes(words, n, job, scales) + forecast.waiting_bytes(n, job),
             )
-            scales -= riders
+            total = forecast.tree_bytes(words, levels, job, scales)
             tree = forecast.tree_bytes(words, levels, job)
         else:
             total = forecast.bitmap_bytes(sum(table.lanes(None, SCALE_BLOCK).blocks for table in tables), job)
-        total += forecast.scales_bytes(scales, job)
+            total += forecast.scales_bytes(scales, job)
         lanes, packet_block = min(
             (
                 forecast.lanes_bytes(

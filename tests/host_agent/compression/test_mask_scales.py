@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exponents agreed on together with masks: the true ones, whatever was predicted."""
+"""Scales agreed on together with masks: the true ones, whatever was predicted."""
 
 import functools
 import math
@@ -14,22 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.host_agent.compression.test_reductions_per_step import WORKERS, Counted
-from weir.host_agent.collectives import quantize
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.float_sum import NonFiniteError, contribute, encode
 from weir.host_agent.collectives.in_memory import InMemoryGroup
-from weir.host_agent.collectives.packing import WholeLanes
+from weir.host_agent.collectives.packing import LaneFormat, PackedLanes, WholeLanes
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK, EncodingPlan, Proposal
 from weir.host_agent.compression.encodings.encoding import Encoding
 from weir.host_agent.compression.encodings.mask_scales import (
     REGION_SIZES,
-    UNIT,
+    WHOLE,
     MaskScales,
     Predictions,
     Regions,
     of_packed,
-    region_size,
+    steps_of,
 )
 
 Vector = npt.NDArray[np.float32]
@@ -51,14 +50,14 @@ def drawn(seed: int, density: float, spread: int, size: int = LAYOUT.length) -> 
 
 
 def agreed(
-    vectors: Sequence[Vector], plan: EncodingPlan, predictions: Sequence[Predictions]
+    vectors: Sequence[Vector], plan: EncodingPlan, predictions: Sequence[Predictions], form: LaneFormat
 ) -> list[npt.NDArray[np.uint32]]:
-    """Return what each of the workers finds the exponents of all blocks to be."""
+    """Return what each of the workers finds the scales of all blocks to be."""
     group = InMemoryGroup(len(vectors))
 
     def worker(communicator: Communicator) -> npt.NDArray[np.uint32]:
         own = torch.from_numpy(vectors[communicator.rank])
-        scales = MaskScales(plan, LAYOUT, own, predictions[communicator.rank])
+        scales = MaskScales(plan, LAYOUT, own, predictions[communicator.rank], form)
         Proposal(plan, LAYOUT, own).agree(communicator, riders=scales.codes)
         return scales.settle(communicator, scales.codes, LAYOUT.describe)
 
@@ -77,22 +76,46 @@ def plan_of(mask_block: int, region: int, levels: int = 1) -> EncodingPlan:
     spread=st.sampled_from([0, 3, 20, 120]),
     region=st.sampled_from(REGION_SIZES),
     levels=st.integers(1, 3),
-    believed=st.lists(st.integers(0, 255), max_size=4),
+    believed=st.lists(st.integers(0, 0x3FC), max_size=4),
+    form=st.sampled_from([WholeLanes(3), PackedLanes(2, 3), PackedLanes(4, 3)]),
 )
-def test_exponents_are_the_true_ones_whatever_was_predicted(
-    seeds: list[int], density: float, spread: int, region: int, levels: int, believed: list[int]
+def test_scales_are_the_true_ones_whatever_was_predicted(
+    seeds: list[int],
+    density: float,
+    spread: int,
+    region: int,
+    levels: int,
+    believed: list[int],
+    form: LaneFormat,
 ) -> None:
-    vectors = [drawn(seed, density, spread) for seed in seeds]
+    vectors, steps = [drawn(seed, density, spread) for seed in seeds], steps_of(form)
     plan, predictions = plan_of(4, region, levels), [Predictions() for _ in seeds]
     for one in predictions:
-        one.learn(NAMES[: len(believed)], np.array(believed, np.uint32))
-    blocks = np.max([quantize.exponents(vector, SCALE_BLOCK) for vector in vectors], axis=0)
+        one.learn(NAMES[: len(believed)], np.array(believed, np.uint32), steps)
+    blocks = np.max([form.scales(vector, SCALE_BLOCK) for vector in vectors], axis=0)
     regions = Regions.of(plan, LAYOUT)
-    expected = np.repeat(np.maximum.reduceat(blocks, regions.starts), regions.sizes)
+    true = np.repeat(np.maximum.reduceat(blocks, regions.starts), regions.sizes)
     for _ in range(2):  # then with what the first time taught
-        for found in agreed(vectors, plan, predictions):
-            np.testing.assert_array_equal(found, expected)
+        for found in agreed(vectors, plan, predictions, form):
+            np.testing.assert_array_equal(found, steps.scales(steps.levels(true)))
     assert len({one.known(NAMES) for one in predictions}) == 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(0, width=32), st.sampled_from([PackedLanes(2, 3), PackedLanes(4, 3)]))
+def test_a_scale_of_packed_lanes_is_no_less_than_the_largest_value_and_little_more(
+    value: float, form: LaneFormat
+) -> None:
+    steps = steps_of(form)
+    scale = steps.scales(steps.levels(form.scales(np.array([value], np.float32), 1)))
+    found = float(scale.view(np.float32)[0])
+    if math.isinf(value):
+        assert int(scale[0]) >= form.not_finite
+        return
+    assert value <= found
+    assert math.isfinite(found)
+    assert found <= value * 1.25 or value < 2.0**-126  # of subnormal values there is less to tell apart
+    assert (found == 0) == (value == 0)
 
 
 @settings(max_examples=40, deadline=None)
@@ -100,9 +123,10 @@ def test_exponents_are_the_true_ones_whatever_was_predicted(
     seed=st.integers(0, 2**31),
     density=st.sampled_from([0.001, 0.05, 0.5, 1.0]),
     mask_block=st.sampled_from([1, 4, 32, 64, 256]),
+    unit=st.sampled_from([32, 64, 128, 256]),
 )
 def test_a_unit_has_the_greatest_exponent_of_the_regions_that_it_is_from(
-    seed: int, density: float, mask_block: int
+    seed: int, density: float, mask_block: int, unit: int
 ) -> None:
     vector, plan = drawn(seed, density, 5), plan_of(mask_block, SCALE_BLOCK)
     exponents = np.random.default_rng(seed).integers(1, 255, LAYOUT.length // SCALE_BLOCK).astype(np.uint32)
@@ -114,25 +138,26 @@ def test_a_unit_has_the_greatest_exponent_of_the_regions_that_it_is_from(
         places[LAYOUT.padding_of(segment)] = 0
     packed = selection.pack(places).numpy().astype(np.int64) - 1
     blocks = np.where(packed < 0, 0, exponents[packed // SCALE_BLOCK])
-    found = of_packed(selection, exponents).repeat(UNIT)
-    needed = blocks.reshape(-1, UNIT).max(axis=1).repeat(UNIT)
+    found = of_packed(selection, exponents, unit).repeat(unit)
+    needed = blocks.reshape(-1, unit).max(axis=1).repeat(unit)
     np.testing.assert_array_equal(found[packed >= 0], needed[packed >= 0])
 
 
 def test_sums_are_no_less_exact_than_with_scales_of_the_packed_vector() -> None:
     vectors = [drawn(seed, 0.05, 6) for seed in range(WORKERS)]
     exact = np.sum(vectors, axis=0, dtype=np.float64)
-    plan = plan_of(1, region_size(1000, lambda size: 20_000 // size))
+    plan = plan_of(1, WHOLE.region_size(1000, lambda size: 20_000 // size))
     group = InMemoryGroup(WORKERS)
 
     def worker(communicator: Communicator, together: bool) -> Vector:
-        own = torch.from_numpy(vectors[communicator.rank])
-        scales = MaskScales(plan, LAYOUT, own, Predictions())
+        own, form = torch.from_numpy(vectors[communicator.rank]), WholeLanes(WORKERS)
+        scales = MaskScales(plan, LAYOUT, own, Predictions(), form)
         selection = Proposal(plan, LAYOUT, own).agree(communicator, riders=scales.codes)
-        packed, form = selection.pack(own).numpy(), WholeLanes(WORKERS)
+        packed = selection.pack(own).numpy()
         if together:
-            shared = of_packed(selection, scales.settle(communicator, scales.codes, LAYOUT.describe))
-            mine = contribute(communicator, packed, shared, None, UNIT, form)
+            settled = scales.settle(communicator, scales.codes, LAYOUT.describe)
+            shared = of_packed(selection, settled, WHOLE.unit)
+            mine = contribute(communicator, packed, shared, None, WHOLE.unit, form)
         else:
             mine = encode(communicator, packed, str, SCALE_BLOCK, form=form, dense=True)
         total = mine.add(communicator, keep=False)[0].values()
@@ -172,9 +197,10 @@ class Gradients(Counted):
         ]
 
 
+@pytest.mark.parametrize("lane_bits", [32, 16, 8])
 @pytest.mark.parametrize("method", ["topk", "dfs", "exdyna"])
-def test_training_is_the_same_with_predictions_and_without(method: str) -> None:
-    predicted, unpredicted, restored = (Gradients(method, lane_bits=32) for _ in range(3))
+def test_training_is_the_same_with_predictions_and_without(method: str, lane_bits: int) -> None:
+    predicted, unpredicted, restored = (Gradients(method, lane_bits=lane_bits) for _ in range(3))
     jumps = [1.0, 1.0, 1.0, 1e4, 1e-12, 0.0, 1e30, 1.0]
     for number, scale in enumerate(jumps):
         if number == 4:  # as by checkpoints, and as for workers that have joined
@@ -189,8 +215,9 @@ def test_training_is_the_same_with_predictions_and_without(method: str) -> None:
     assert predicted.made[0] < unpredicted.made[0]
 
 
-def test_nan_is_named_before_anything_is_summed_and_the_step_can_be_repeated() -> None:
-    job, twin = Gradients("topk"), Gradients("topk")
+@pytest.mark.parametrize("lane_bits", [32, 8])
+def test_nan_is_named_before_anything_is_summed_and_the_step_can_be_repeated(lane_bits: int) -> None:
+    job, twin = (Gradients("topk", lane_bits=lane_bits) for _ in range(2))
     for number in range(3):
         job.run(number, 1.0), twin.run(number, 1.0)
     with pytest.raises(NonFiniteError, match=rf"on rank {WORKERS - 1}: gradient of parameter 'parts.2'"):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weir.bench.replay import SLOTS, Replay, train
+from weir.host_agent.collectives.float_sum import WORTH_A_ROUND_TRIP
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import DENSE, SCALE_BLOCK, Encoding, EncodingPlan, pyramid
 from weir.host_agent.compression.encodings.cost import Flags, Occupancy, exchange_cost
@@ -45,8 +46,9 @@ def test_no_fixed_choice_would_have_been_much_better(
         if number == 0:  # nothing is known: dense, but for the counters that ride along
             assert traffic <= 1.01 * best_of(parts, None, 256) + 2000 * workers
             continue
-        ours += traffic
-        predicted += sent.plan.predicted * workers
+        levels = 1 if sent.plan.capacities else sent.plan.levels
+        ours += traffic + waiting(levels, workers)
+        predicted += sent.plan.predicted * workers + waiting(levels, workers)
         for mask in MASKS:
             for block in BLOCK_SIZES:
                 fixed[mask, block] = fixed.get((mask, block), 0) + best_of(parts, mask, block)
@@ -57,13 +59,21 @@ def test_no_fixed_choice_would_have_been_much_better(
     assert 0.75 * ours < predicted < 1.25 * ours
 
 
+def waiting(levels: int, workers: int) -> int:
+    """Return the bytes that round trips for further levels of a mask tree count as."""
+    return 2 * workers * (levels - 1) * WORTH_A_ROUND_TRIP
+
+
 def best_of(parts: list[Occupancy], mask: int | None, block: int) -> int:
-    """Return bytes of a fixed choice, with one level of the mask tree or two, whichever were best in this
-    step.
+    """Return bytes of a fixed choice, round trips counted, with one level of the mask tree or two, whichever
+    were best in this step.
     """
     levels = LEVELS[:2] if mask is not None else LEVELS[:1]
-    masks = [mask] * len(parts)
-    return min(exchange_cost(parts, masks, packet_block=block, levels=n, slots=SLOTS).total for n in levels)
+    masks, workers = [mask] * len(parts), parts[0].workers
+    return min(
+        exchange_cost(parts, masks, packet_block=block, levels=n, slots=SLOTS).total + waiting(n, workers)
+        for n in levels
+    )
 
 
 # --------------------------------------------------------------------------------------- on made-up ones

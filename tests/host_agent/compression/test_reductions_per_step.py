@@ -2,6 +2,7 @@
 """The reductions of a gradient step, each of which waits for the one before: how many there may be."""
 
 import functools
+import statistics
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK
 from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
-from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
+from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier, sparsifier_names
 
 WORKERS = 2
 SIZES = 180_000, 64, 5000
@@ -69,25 +70,21 @@ class Counted:
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "most"),
+    ("method", "options"),
     [
-        ("dense", {}, 2),
-        ("dense", {"lane_bits": 8}, 2),
-        ("dense", {"encoding": "blocks:32"}, 2),
-        ("topk", {}, 2),
-        ("topk", {"encoding": "shared-mask:1", "exclude": ["1d"]}, 2),
-        ("topk-block", {}, 2),
-        ("dfs", {"lane_bits": 32}, 2),
-        ("dfs", {}, 3),  # packed lanes have their exponents apart
-        ("exdyna", {}, 3),  # two levels of masks
-        ("topk", {"encoding": "shared-mask:4", "lane_bits": 8}, 3),
+        *((method, {}) for method in sparsifier_names()),
+        *((method, {"lane_bits": bits}) for method in ("dense", "topk", "exdyna") for bits in (16, 8)),
+        ("dfs", {"lane_bits": 32}),
+        ("dense", {"encoding": "blocks:32"}),
+        ("topk", {"encoding": "shared-mask:1", "exclude": ["1d"]}),
+        ("topk", {"encoding": "shared-mask:4", "lane_bits": 8}),
     ],
     ids=str,
 )
-def test_a_bucket_takes_few_reductions_when_it_is_known(
-    method: str, options: dict[str, Any], most: int
-) -> None:
+def test_a_bucket_takes_two_reductions_when_it_is_known(method: str, options: dict[str, Any]) -> None:
     job = Counted(method, **options)
     for number in range(3):  # of which the first is dense, and tells how to write the others
         job.step(number)
-    assert [job.step(number) for number in range(3, 8)] == [most] * 5
+    made = [job.step(number) for number in range(3, 11)]
+    assert statistics.median(made) == 2, "in most steps"
+    assert set(made) <= {2, 3}, "one more where a prediction was wrong"
