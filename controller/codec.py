@@ -57,7 +57,7 @@ class Codec:
             param = self._names.param(entry.action, name)
             if param is None:
                 raise UnknownNameError(f"the P4 program's action {entry.action} has no parameter {name!r}")
-            message.action.action.params.add(param_id=param.id, value=_bytes(number))
+            message.action.action.params.add(param_id=param.id, value=_bytes(int(number)))
         return message
 
     def decode(self, message: Any) -> TableEntry:

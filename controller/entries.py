@@ -26,6 +26,7 @@ class Ternary:
 
 
 Match: TypeAlias = int | Lpm | Ternary  # a plain number is an exact match
+Param: TypeAlias = int | str  # a word, where a chip's own table wants one
 Key: TypeAlias = tuple[str, tuple[tuple[str, Match], ...], int]
 
 
@@ -44,7 +45,7 @@ class TableEntry:
     table: str
     match: tuple[tuple[str, Match], ...]
     action: str
-    params: tuple[tuple[str, int], ...] = ()
+    params: tuple[tuple[str, Param], ...] = ()
     priority: int = 0
 
     @property

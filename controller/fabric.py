@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from weir.controller.desired import desired_state
+from weir.controller.drivers import load
 from weir.controller.failover import Failover
 from weir.controller.jobs import Job
-from weir.controller.program import load_program
 from weir.controller.reconciler import ReconcilerState, SwitchReconciler
 from weir.controller.switch_client import SwitchError
+from weir.controller.tofino import tofino_state
 from weir.controller.topology import Topology
 from weir.controller.wiring import Switch
 
@@ -49,7 +50,7 @@ class Fabric:
         self.on_failover: Callable[[], None] = lambda: None  # which spines jobs use is about to change
         self._spines = _names((*topology.spines, *topology.cores))
         self._alive = frozenset(self._spines)
-        programs = {name: load_program(name, p4_dir) for name in {s.program for s in topology.switches}}
+        programs = {name: load(name, p4_dir) for name in {s.program for s in topology.switches}}
         self.reconcilers = {
             switch.name: SwitchReconciler(
                 switch, programs[switch.program], election_id, probed=switch.name in self._spines
@@ -126,7 +127,10 @@ class Fabric:
     def _want(self) -> None:
         qos = self._topology.qos
         for name, reconciler in self.reconcilers.items():
-            state = desired_state(self._topology, reconciler.switch, self._jobs, self._alive)
+            switch = reconciler.switch
+            state = desired_state(self._topology, switch, self._jobs, self._alive)
+            if switch.bfrt:
+                state = tofino_state(self._topology, switch, state)
             reconciler.want(state, tuple(queue for queue in qos.queues if queue.switch == name))
 
     async def _settled(self, name: str, timeout_s: float) -> None:

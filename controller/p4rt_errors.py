@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import grpc
 
-from weir.controller.entries import Lpm, Match
+from weir.controller.entries import Lpm, Match, Ternary
 from weir.controller.sync import EntryUpdate, Update
 from weir.p4runtime.codes import Code
 from weir.p4runtime.errors import code_name, details
@@ -20,7 +20,7 @@ _SHOWN = 5  # of one batch; what fails fails often in the same way
 def describe(error: grpc.RpcError, updates: Sequence[Update] = ()) -> str:
     """Return what went wrong in one call; for a write, with the refused ones of its ``updates``."""
     refused = [
-        f"{_describe_update(updates[index]) if index < len(updates) else f'update {index}'}:"
+        f"{describe_update(updates[index]) if index < len(updates) else f'update {index}'}:"
         f" {code_name(detail.canonical_code)}{': ' if detail.message else ''}{detail.message}"
         for index, detail in enumerate(details(error))
         if detail.canonical_code != Code.OK
@@ -31,7 +31,8 @@ def describe(error: grpc.RpcError, updates: Sequence[Update] = ()) -> str:
     return "; ".join(refused[:_SHOWN]) + more
 
 
-def _describe_update(update: Update) -> str:
+def describe_update(update: Update) -> str:
+    """Return what an update would do, in a few words."""
     verb = update.verb.value.lower()
     if not isinstance(update, EntryUpdate):
         ports = ", ".join(str(replica.port) for replica in sorted(update.replicas))
@@ -41,4 +42,6 @@ def _describe_update(update: Update) -> str:
 
 
 def _show(value: Match) -> str:
-    return f"{value.value:#x}/{value.length}" if isinstance(value, Lpm) else f"{value:#x}"
+    if isinstance(value, Lpm):
+        return f"{value.value:#x}/{value.length}"
+    return f"{value.value:#x}&&&{value.mask:#x}" if isinstance(value, Ternary) else f"{value:#x}"

@@ -2,7 +2,7 @@
 """The reconciler of one switch: connects, pushes the program, writes differences, and starts over when that
 fails.
 
-Runs as one asyncio task; the blocking P4Runtime calls run in threads and end by themselves.
+Runs as one asyncio task; the blocking calls run in threads and end by themselves.
 
 A switch whose process dies is noticed at once, by its session. One that hangs, or whose network is gone, is
 noticed when it is asked; where it matters, at a spine, it is asked every second.
@@ -15,11 +15,11 @@ import time
 from dataclasses import dataclass, field
 from enum import Enum
 
+from weir.controller.drivers import Client, Program, connect
 from weir.controller.entries import SwitchState, TableEntry
-from weir.controller.program import CompiledProgram
 from weir.controller.qos import QueueSpec
 from weir.controller.queue_driver import QueueDriverError, set_queues
-from weir.controller.switch_client import Count, SwitchClient, SwitchError
+from weir.controller.switch_client import Count, SwitchError
 from weir.controller.sync import plan
 from weir.controller.tables import admission, events, queueing, results, spraying
 from weir.controller.wiring import Switch
@@ -60,9 +60,7 @@ class SwitchReconciler:
         probed: ask the switch every second whether it is there.
     """
 
-    def __init__(
-        self, switch: Switch, program: CompiledProgram, election_id: int, *, probed: bool = False
-    ) -> None:
+    def __init__(self, switch: Switch, program: Program, election_id: int, *, probed: bool = False) -> None:
         self.switch = switch
         self.program = program
         self.state = ReconcilerState.CONNECTING
@@ -72,7 +70,7 @@ class SwitchReconciler:
         self._queues: tuple[QueueSpec, ...] = ()
         self._queues_set: tuple[QueueSpec, ...] | None = None
         self._election_id = election_id
-        self._client: SwitchClient | None = None
+        self._client: Client | None = None
         self._wanted = SwitchState()
         self._version = 1  # of what is wanted
         self._applied = 0  # newest version the switch is known to hold
@@ -155,7 +153,7 @@ class SwitchReconciler:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to care
                 loop.call_soon_threadsafe(self._wake.set)
 
-        self._client = await asyncio.to_thread(SwitchClient, self.switch, self._election_id, changed)
+        self._client = await asyncio.to_thread(connect, self.switch, self._election_id, changed)
         self._queues_set = None
 
     async def _idle(self) -> None:
@@ -232,7 +230,7 @@ class SwitchReconciler:
             pass
 
 
-def _apply(client: SwitchClient, program: CompiledProgram, wanted: SwitchState) -> int:
+def _apply(client: Client, program: Program, wanted: SwitchState) -> int:
     """Write program and entries as far as the switch lacks them; return the number of changes."""
     if client.ensure_program(program):
         log.info("switch %s was given program %s", client.switch.name, program.name)
@@ -241,7 +239,7 @@ def _apply(client: SwitchClient, program: CompiledProgram, wanted: SwitchState) 
     return sum(map(len, batches))
 
 
-def _read(client: SwitchClient) -> Reading:
+def _read(client: Client) -> Reading:
     counts = dict.fromkeys(Event, Count())
     for counter in events.COUNTERS:
         cells = client.read_counter(counter)

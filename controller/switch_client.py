@@ -60,7 +60,7 @@ class SwitchClient:
                 switch.grpc,
                 device_id=switch.device_id,
                 election_id=election_id,
-                credentials=_credentials(switch.tls),
+                credentials=credentials_of(switch.tls),
                 follow=True,
                 changed=changed,
                 timeout=HANDSHAKE_TIMEOUT_S,
@@ -173,7 +173,8 @@ class SwitchClient:
         return self._codec
 
 
-def _credentials(tls: SwitchTls | None) -> grpc.ChannelCredentials | None:
+def credentials_of(tls: SwitchTls | None) -> grpc.ChannelCredentials | None:
+    """Return what TLS towards a switch needs. Raises TlsError when a file cannot be used."""
     return None if tls is None else TlsFiles(tls.cert, tls.key, tls.ca).channel_credentials()
 
 

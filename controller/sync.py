@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from weir.controller.entries import Key, Replica, SwitchState, TableEntry
-from weir.controller.tables import admission
+from weir.controller.tables import admission, tofino
 
 
 class Verb(Enum):
@@ -68,7 +68,7 @@ def _entry_updates(actual: Iterable[TableEntry], desired: Iterable[TableEntry]) 
     have: dict[Key, TableEntry] = {entry.key: entry for entry in actual}
     want: dict[Key, TableEntry] = {entry.key: entry for entry in desired}
     for key, entry in have.items():
-        if key not in want:
+        if key not in want and entry.table not in tofino.LEFT:
             yield EntryUpdate(Verb.DELETE, entry)
     for key, entry in want.items():
         if key not in have:

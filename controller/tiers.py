@@ -25,6 +25,8 @@ def qos_problems(topology: Wiring) -> Iterator[str]:
         for place in places:
             if place.switch not in known:
                 yield f"qos.{kind}: switch {place.switch!r} is not listed (known: {', '.join(sorted(known))})"
+            elif kind == "losses" and known[place.switch].bfrt:
+                yield f"qos.losses: switch {place.switch} is a Tofino, whose program loses nothing on purpose"
             elif kind == "queues" and known[place.switch].thrift is None:
                 yield (
                     f"qos.queues: switch {place.switch} has no thrift address: rates and depths of a soft "
@@ -106,6 +108,11 @@ def tier_problems(topology: Wiring) -> list[str]:
         for spine in spines
         for core in cores
         if frozenset((spine, core)) not in linked
+    ]
+    problems += [
+        f"{core.name} is a core, which program {core.program} cannot be: it has one group for all slots"
+        for core in topology.cores
+        if core.bfrt
     ]
     if len(cores) > SPINE_CLASSES:
         problems.append(f"there are {len(cores)} cores: slots are spread over at most {SPINE_CLASSES}")

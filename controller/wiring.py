@@ -15,6 +15,7 @@ from weir.wire.definition import SLOT_LANES
 Target = Literal["soft", "bmv2", "tofino"]
 HEADROOM: dict[Target, int] = {"soft": 0xFFFF, "bmv2": 512, "tofino": 0xFFFF}
 LANE_BYTES = 4
+BFRT_PROGRAM = "weir_tna"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
@@ -44,6 +45,14 @@ class SwitchTls(_Model):
         return self
 
 
+class PortSettings(_Model):
+    """The settings of all ports of a Tofino that the topology names."""
+
+    speed: Literal["10G", "25G", "40G", "50G", "100G"] = "100G"
+    fec: Literal["none", "firecode", "reed-solomon"] = "none"
+    autoneg: Literal["default", "on", "off"] = "default"
+
+
 class Switch(_Model):
     """One switch and how to program it.
 
@@ -52,10 +61,12 @@ class Switch(_Model):
     of one column with one group of lanes, and gives a job 2^n slots at a multiple of that.
     ``subnet``: the rack behind a leaf, as other racks route to it; the /24 around the aggregation address
     unless given. ``thrift``: BMv2's own management address, for queue rates and depths.
+    ``program``: "weir_tna" is that of a Tofino, whose ``grpc`` address speaks BfRuntime instead of P4Runtime;
+    its only chip has ``device_id`` 0. ``ports``: how to set up a Tofino's ports; None: somebody else does it.
     """
 
     name: Name
-    device_id: int = Field(default=1, ge=1, lt=1 << 64)
+    device_id: int = Field(default=1, ge=0, lt=1 << 64)
     grpc: ServiceAddress
     program: Name = "weir_v1model"
     target: Target = "bmv2"
@@ -63,6 +74,20 @@ class Switch(_Model):
     tls: SwitchTls | None = None
     subnet: Subnet | None = None
     thrift: ServiceAddress | None = None
+    ports: PortSettings | None = None
+
+    @model_validator(mode="after")
+    def _driver(self) -> "Switch":
+        if self.bfrt and self.target != "tofino":
+            raise ValueError(f"program {self.program} is for target tofino, not {self.target}")
+        if self.ports is not None and not self.bfrt:
+            raise ValueError(f"ports can be set up where the program is {BFRT_PROGRAM}, not {self.program}")
+        return self
+
+    @property
+    def bfrt(self) -> bool:
+        """Return whether the switch is programmed by BfRuntime."""
+        return self.program == BFRT_PROGRAM
 
     @property
     def prefix(self) -> IPv4Network:

@@ -3,11 +3,14 @@
 
 ``python p4src/build_tna.py`` runs p4lang's open compiler, ``p4c-barefoot`` and ``bfas``, and writes
 ``tna/resources.json``: per stage what is used, containers, parser states, and the SHA-256 of every
-source. The report is checked in, so that it can be read without the compiler; neither configuration nor
-binary is. With ``--check`` it compiles nothing: it exits 1 and names the sources that the report is not of.
+source; and ``tna/bfrt.json``: those of the program's tables that the controller uses, as BfRuntime has them.
+Both are checked in, so that they can be used without the compiler; neither configuration nor binary is. With
+``--check`` it compiles nothing: it exits 1 and names the sources that they are not of. With ``--out`` it
+leaves what a switch is loaded with, as bf_switchd wants it.
 """
 
 import argparse
+import hashlib
 import json
 import re
 import shutil
@@ -23,11 +26,21 @@ from weir.p4src.manifest import differences, hashes
 P4SRC: Final = Path(__file__).resolve().parent
 PROGRAM: Final = "weir_tna"
 REPORT: Final = P4SRC / "tna" / "resources.json"
+SCHEMA: Final = P4SRC / "tna" / "bfrt.json"
 COMPILER: Final = "p4c-barefoot"
 ASSEMBLER: Final = "bfas"
 STAGES: Final = 12
 # What there is of each in one stage of Tofino 1.
 PER_STAGE: Final = {"srams": 80, "tcams": 24, "stateful_alus": 4, "logical_tables": 16, "vliw": 32}
+# Tables that a controller fills or reads; the rest are constant, or for debugging.
+_CONTROLLED: Final = {"MatchAction_Direct", "Counter", "Register"}
+_SAID: Final = ("name", "id", "table_type", "size", "key", "action_specs", "data")
+# The hash of a register's index is called for each of its actions, which nobody wants to change at run time.
+_HARMLESS: Final = re.compile(
+    r"^\S+ warning: Expected single call to get for hash instance '\S+'\.Control plane API is not generated "
+    r"for this hash call\n.*\n *\^+\n|^0 errors, \d+ warnings? generated\.\n",
+    re.MULTILINE,
+)
 CONTAINERS: Final = {"normal": {8: 64, 16: 96, 32: 64}, "tagalong": {8: 32, 16: 48, 32: 32}}
 
 
@@ -42,8 +55,11 @@ def sources(p4src: Path = P4SRC) -> dict[str, Path]:
     return {path.relative_to(p4src).as_posix(): path for path in found if path.is_file()}
 
 
-def build(p4src: Path = P4SRC) -> dict[str, Any]:
-    """Compile and assemble the program; return the report.
+def build(p4src: Path = P4SRC, keep: Path | None = None) -> tuple[dict[str, Any], str]:
+    """Compile and assemble the program; return the report, and the tables that the controller uses.
+
+    Args:
+        keep: a folder for what a switch is loaded with; None: nothing is kept.
 
     Raises:
         BuildError: a tool is missing, fails or warns; with its own words.
@@ -53,7 +69,8 @@ def build(p4src: Path = P4SRC) -> dict[str, Any]:
             raise BuildError(f"{tool} is not on PATH: docs/tofino.md says how to build p4c's Tofino back end")
     with tempfile.TemporaryDirectory() as scratch:
         out = Path(scratch)
-        options = ("--target", "tofino", "--arch", "tna", "-g", "-o", scratch)
+        tables = out / "bf-rt.json"
+        options = ("--target", "tofino", "--arch", "tna", "-g", "-o", scratch, "--bf-rt-schema", str(tables))
         _run([COMPILER, *options, f"{PROGRAM}.p4"], p4src)
         (out / "asm" / "logs").mkdir(parents=True)
         _run([ASSEMBLER, "--target", "tofino", "-o", f"{out}/asm", f"{out}/pipe/{PROGRAM}.bfa"], p4src)
@@ -62,28 +79,87 @@ def build(p4src: Path = P4SRC) -> dict[str, Any]:
         logs = out / "pipe" / "logs"
         used = json.loads((logs / "resources.json").read_text())["resources"]
         phv = json.loads((logs / "phv.json").read_text())
-    return {
+        schema = _controlled(json.loads(tables.read_text()))
+        if keep is not None:
+            _keep(out, keep)
+    report = {
         "compiler": _version(),
         "stages": [_stage(stage) for stage in used["mau"]["mau_stages"]],
         "parser_states": {parser["gress"]: len(parser["states"]) for parser in used["parser"]["parsers"]},
         "containers": _containers(phv),
+        "tables": hashlib.sha256(schema.encode()).hexdigest(),
         "sources": hashes(sources(p4src)),
     }
+    return report, schema
 
 
 def stale(p4src: Path = P4SRC) -> list[str]:
     """Return which sources have changed since the report, one line each."""
     report = p4src / "tna" / REPORT.name
     try:
-        recorded = dict(json.loads(report.read_text())["sources"])
+        said = json.loads(report.read_text())
+        recorded, tables = dict(said["sources"]), said["tables"]
+        found = hashlib.sha256((p4src / "tna" / SCHEMA.name).read_bytes()).hexdigest()
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [f"{report} cannot be read: {error!r}"]
-    return list(differences("source", recorded, hashes(sources(p4src))))
+    edited = [] if found == tables else [f"output tna/{SCHEMA.name} has changed"]
+    return [*differences("source", recorded, hashes(sources(p4src))), *edited]
+
+
+def _controlled(tables: dict[str, Any]) -> str:
+    """Return the tables of ``bf-rt.json`` that the controller uses, one a line."""
+    kept = [
+        {key: table[key] for key in _SAID if key in table}
+        for table in tables["tables"]
+        if table["table_type"] in _CONTROLLED and "ConstTable" not in table.get("attributes", ())
+    ]
+    lines = (json.dumps(_without_notes(table), separators=(",", ":")) for table in kept)
+    return '{"tables":[\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def _without_notes(value: Any) -> Any:
+    """Return JSON without annotations."""
+    if isinstance(value, dict):
+        return {key: _without_notes(one) for key, one in value.items() if key != "annotations"}
+    return [_without_notes(one) for one in value] if isinstance(value, list) else value
+
+
+def _keep(out: Path, folder: Path) -> None:
+    """Leave what bf_switchd loads in ``folder``: tables, context, binary, and the .conf that names them."""
+    folder = folder.resolve()
+    pipe = folder / PROGRAM / "pipe"
+    pipe.mkdir(parents=True, exist_ok=True)
+    shutil.copy(out / "bf-rt.json", pipe.parent)
+    for name in ("context.json", "tofino.bin"):
+        shutil.copy(out / "asm" / name, pipe)
+    chip = {
+        "id": "asic-0",
+        "chip_family": "Tofino",
+        "instance": 0,
+        "pcie_sysfs_prefix": "/sys/devices/pci0000:00/0000:00:03.0/0000:05:00.0",
+        "pcie_int_mode": 1,
+        "sds_fw_path": "share/tofino_sds_fw/avago/firmware",
+    }
+    pipeline = {
+        "p4_pipeline_name": "pipe",
+        "context": str(pipe / "context.json"),
+        "config": str(pipe / "tofino.bin"),
+        "pipe_scope": [0, 1, 2, 3],
+        "path": str(pipe.parent),
+    }
+    program = {
+        "program-name": PROGRAM,
+        "bfrt-config": str(pipe.parent / "bf-rt.json"),
+        "p4_pipelines": [pipeline],
+    }
+    device = {"device-id": 0, "p4_programs": [program], "agent0": "lib/libpltfm_mgr.so"}
+    conf = {"chip_list": [chip], "instance": 0, "p4_devices": [device]}
+    (folder / f"{PROGRAM}.conf").write_text(json.dumps(conf, indent=4) + "\n")
 
 
 def _run(command: list[str], where: Path) -> None:
     done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
-    said = (done.stdout + done.stderr).strip()
+    said = _HARMLESS.sub("", done.stdout + done.stderr).strip()
     if done.returncode or said:
         raise BuildError(f"{command[0]} says of {command[-1]}:\n{said or f'exit status {done.returncode}'}")
 
@@ -127,15 +203,18 @@ def main() -> None:
     """Compile, or check with ``--check``: the command line."""
     parser = argparse.ArgumentParser(description="Compile the program for Tofino and write its report.")
     parser.add_argument("--check", action="store_true", help="exit 1 when the report is of other sources")
-    if parser.parse_args().check:
+    parser.add_argument("--out", type=Path, help="leave what bf_switchd loads in this folder")
+    options = parser.parse_args()
+    if options.check:
         if lines := stale():
             sys.exit(f"{REPORT} is stale:\n" + "\n".join(f"  {line}" for line in lines))
         return
     try:
-        report = build()
+        report, schema = build(keep=options.out)
     except BuildError as error:
         sys.exit(str(error))
     REPORT.write_text(json.dumps(report, indent=1) + "\n")
+    SCHEMA.write_text(schema)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def apply(switch: Switch, batches: Sequence[Batch]) -> None:
 
 def _entry(entry: TableEntry) -> Entry:
     key = tuple(_match(value) for _, value in entry.match)
-    return Entry(key, entry.action, tuple(value for _, value in entry.params), entry.priority)
+    return Entry(key, entry.action, tuple(int(value) for _, value in entry.params), entry.priority)
 
 
 def _match(value: WantedMatch) -> Match:

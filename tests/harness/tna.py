@@ -1,33 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program for Tofino as a test target: translated to v1model, on two soft switches.
 
-It takes the entries that tests make for ``weir_v1model.p4`` and makes of them those that say the same here.
+It takes the entries that tests make for ``weir_v1model.p4``; the controller makes of them those that say the
+same here.
 """
 
-import ipaddress
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.harness.soft import entry_key
-from tests.harness.target import EVENTS, Count, Key, Sent, Target, Ternary
+from tests.harness.target import EVENTS, Count, Key, Sent, Target
+from tests.harness.target import Ternary as GivenTernary
 from tests.harness.tna_translation import MIRRORED, translate
 from weir import p4src
+from weir.controller.entries import Match as WantedMatch
+from weir.controller.entries import TableEntry
+from weir.controller.entries import Ternary as WantedTernary
+from weir.controller.program import load_program as load_v1model
+from weir.controller.tables import arp, tofino
+from weir.controller.tofino import counterparts
+from weir.p4runtime.names import Names
 from weir.softswitch.program.loader import load_program
-from weir.softswitch.state.entry import Entry
+from weir.softswitch.state.entry import Entry, Exact, Match, Ternary
 from weir.softswitch.switch import Switch
-from weir.wire.addresses import mac_number
-from weir.wire.definition import AUDIENCE_EXCEPT, WHOLE_PATH, PacketType, path
 
+V1MODEL: Final = Names(load_v1model("weir_v1model").p4info)
 SOURCE: Final = p4src.BUILD.parent / "weir_tna.p4"
 _TM: Final = 7  # bytes of what ingress tells the traffic manager
-VERSION: Final = 1 << 13  # what the other version of a slot is away
+CELLS: Final = 1 << 14  # of each register
 _CUT: Final = 4  # ROLE_CUT
 _WITHOUT_LANES: Final = 14 + 64  # bytes of a frame, where mirrors of ports end
 _BRIDGE: Final = 8  # bytes of what ingress tells egress
-_TO_WORKER, _TO_OTHERS, _TO_RACK, _TO_POD = 2, 3, 4, 5  # LANES_TO_WORKER, ...
 
 
 class TnaTarget(Target):
@@ -42,7 +47,6 @@ class TnaTarget(Target):
     def __init__(self) -> None:
         self._ingress, self._egress = (_compiled(text) for text in translate(SOURCE))
         self._groups: dict[int, list[tuple[int, int]]] = {}
-        self._jobs: set[int] = set()  # whose audiences are installed
 
     def send(self, port: int, frame: bytes) -> list[Sent]:
         sent: list[Sent] = []
@@ -70,84 +74,31 @@ class TnaTarget(Target):
     def insert(
         self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = (), priority: int = 0
     ) -> None:
-        match table.removeprefix("WeirIngress."), list(args):
-            case "aggregator.addresses", _:
-                self._put("aggregator.addresses", key, "aggregate")
-            case "admission.workers", [base, count, bit, everyone, group, _, rack]:
-                others = everyone & ~bit
-                self._put("admission.workers", key, "admit", (bit, others, int(not others), group, rack))
-                self._range(key[1], base, count)
-            case "admission.parents", [base, count, own, _, group, _]:
-                for kind in (PacketType.RESULT, PacketType.REPEAT):
-                    self._put("admission.parents", (*key, kind), "accept", (own, group))
-                self._range(key[1], base, count)
-            case "tree.uplinks", [port, number, _, *addresses]:
-                self._put("tree.uplinks", key, "climb", (port, number))
-                self._put("results.uplink_addresses", key, "address", addresses, egress=True)
-            case "WeirEgress.results.receivers", [*addresses, mask, path]:
-                self._put("results.receivers", key, "deliver", addresses, egress=True)
-                self._audience(key[0], mask, path)
-            case "forwarding.l2", _:
-                self._put("forwarding.l2", key, action.rpartition(".")[2], args)
-            case _:
-                raise NotImplementedError(f"{table} is not in the program for Tofino")
+        there = counterparts(_as_the_controller_has_it(table, key, action, args, priority))
+        for entry in sorted(there, key=lambda entry: entry.table == tofino.RANGES):
+            self._put(entry)
 
-    def _put(
-        self,
-        table: str,
-        key: Sequence[Key],
-        action: str,
-        args: Sequence[int] = (),
-        *,
-        egress: bool = False,
-        priority: int = 0,
-    ) -> None:
-        control = table.rpartition(".")[0]
-        switch = self._egress if egress else self._ingress
-        entry = Entry(entry_key(key), f"Whole.weir.{control}.{action}", tuple(args), priority)
-        switch.table(f"Whole.weir.{table}").insert(entry)
-
-    def _range(self, job: Key, base: int, count: int) -> None:
-        """Say where a job's slots are: their number is a power of two that divides the first."""
-        assert isinstance(job, int) and count & (count - 1) == 0 and base % count == 0
-        where = (Ternary(job, 0xFFFFFFFF), Ternary(0, 0xFFFF & ~(count - 1)))
-        table = self._ingress.table("Whole.weir.admission.ranges")
-        entry = Entry(entry_key(where), "Whole.weir.admission.place", (base,), 1)
-        if entry not in table.entries():
-            table.insert(entry)
-            self._clear(base, count)
-
-    def _clear(self, base: int, count: int) -> None:
-        """Zero the cells of a new job's slots, as the controller does."""
-        for name in self._ingress.program.registers:
-            for version in (0, VERSION):
-                for slot in range(base, base + count):
-                    self._ingress.register(name).write(version + slot, 0)
-
-    def _audience(self, job: Key, mask: int, number: int) -> None:
-        """Say who gets lanes, from the path of one of the children; all but its last number are alike."""
-        assert isinstance(job, int)
-        if job in self._jobs:
+    def _put(self, entry: TableEntry) -> None:
+        """Insert an entry; ranges and audiences are told by each of a job's children."""
+        gress, _, table = entry.table.partition(".")
+        switch = self._egress if gress == "WeirEgress" else self._ingress
+        key = tuple(_match(value) for _, value in entry.match)
+        action = f"Whole.weir.{entry.action.partition('.')[2]}"
+        made = Entry(key, action, tuple(int(value) for _, value in entry.params), entry.priority)
+        own = switch.table(f"Whole.weir.{table}")
+        if entry.table in (tofino.RANGES, tofino.AUDIENCES) and made in own.entries():
             return
-        self._jobs.add(job)
-        tier = (mask & -mask).bit_length() // 5  # 0: workers
-        above = WHOLE_PATH & ~path(*[31] * (tier + 1))
-        whole, everyone = (0xFFFFFFFF, 0xFFFF)
-        rows = [
-            (Ternary(everyone, everyone), "everybody", ()),
-            (
-                Ternary(number & above, above | AUDIENCE_EXCEPT),
-                "child",
-                ((_TO_WORKER, _TO_RACK, _TO_POD)[tier],),
-            ),
-            (Ternary(0, AUDIENCE_EXCEPT), "nobody", ()),
-        ]
-        if tier == 0:
-            except_here = Ternary(AUDIENCE_EXCEPT | number & above, above | AUDIENCE_EXCEPT)
-            rows.insert(1, (except_here, "child", (_TO_OTHERS,)))
-        for rank, (audience, action, args) in enumerate(rows):
-            key = (Ternary(job, whole), audience)
-            self._put("audience.audiences", key, action, args, priority=10 - rank)
+        own.insert(made)
+        if entry.table == tofino.RANGES:
+            self._clear(tofino.cells(entry, CELLS))
+
+    def _clear(self, cells: Sequence[int]) -> None:
+        """Zero cells of a new job's slots, as the controller does."""
+        stamps = [f"Whole.weir.{name.partition('.')[2]}" for name in tofino.STAMPS]
+        for name in self._ingress.program.registers:
+            if any(name == stamp or name.startswith(f"{stamp}_") for stamp in stamps):  # of pairs, both words
+                for cell in cells:
+                    self._ingress.register(name).write(cell, 0)
 
     def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
         raise NotImplementedError(f"{table}: entries of the program for Tofino are not changed by tests")
@@ -157,8 +108,7 @@ class TnaTarget(Target):
 
     def answer_arp(self, ip: str, mac: str) -> None:
         """Let the switch answer for an address of its own."""
-        address = int(ipaddress.IPv4Address(ip))
-        self._put("arp.addresses", (address,), "answer", (mac_number(mac),))
+        self._put(arp.answer(ip, mac))
 
     def set_group(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
         self._groups[group] = list(replicas)
@@ -174,7 +124,6 @@ class TnaTarget(Target):
 
     def reset(self) -> None:
         self._groups.clear()
-        self._jobs.clear()
         for switch in (self._ingress, self._egress):
             for name, table in switch.program.tables.items():
                 if not table.immutable:
@@ -184,6 +133,32 @@ class TnaTarget(Target):
     def close(self) -> None:
         self._ingress.close()
         self._egress.close()
+
+
+def _as_the_controller_has_it(
+    table: str, key: Sequence[Key], action: str, args: Sequence[int], priority: int
+) -> TableEntry:
+    known, control = V1MODEL.get("tables", table), table.rpartition(".")[0]
+    act = V1MODEL.get("actions", action) or V1MODEL.get("actions", f"{control}.{action}")
+    assert known is not None and act is not None, f"{table}, {action}"
+    values: list[WantedMatch] = []
+    for part in key:
+        assert isinstance(part, int | GivenTernary)
+        values.append(part if isinstance(part, int) else WantedTernary(part.value, part.mask))
+    return TableEntry(
+        known.preamble.name,
+        tuple((field.name, value) for field, value in zip(known.match_fields, values, strict=True)),
+        act.preamble.name,
+        tuple((param.name, value) for param, value in zip(act.params, args, strict=True)),
+        priority,
+    )
+
+
+def _match(value: WantedMatch) -> Match:
+    if isinstance(value, WantedTernary):
+        return Ternary(value.value, value.mask)
+    assert isinstance(value, int)
+    return Exact(value)
 
 
 def _compiled(text: str) -> Switch:

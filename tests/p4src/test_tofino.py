@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from weir.p4src.build_tna import PER_STAGE, REPORT, STAGES, BuildError, build, sources, stale
+from weir.p4src.build_tna import PER_STAGE, REPORT, SCHEMA, STAGES, BuildError, build, sources, stale
 
 P4SRC = Path(__file__).resolve().parents[2] / "p4src"
 
@@ -19,6 +19,10 @@ def test_the_report_is_of_these_sources(tmp_path: Path) -> None:
         source.write("// changed\n")
     (copy / "tna" / "extra.p4").write_text("// new\n")
     assert stale(copy) == ["source tna/cells.p4 has changed", "source tna/extra.p4 is new"]
+    (copy / "tna" / "extra.p4").unlink()
+    with (copy / "tna" / SCHEMA.name).open("a") as tables:
+        tables.write(" ")
+    assert stale(copy) == ["source tna/cells.p4 has changed", "output tna/bfrt.json has changed"]
     (copy / "tna" / REPORT.name).unlink()
     (problem,) = stale(copy)
     assert "cannot be read" in problem
@@ -46,8 +50,15 @@ def test_it_fits() -> None:
 
 @pytest.mark.tofino
 @pytest.mark.timeout(900)
-def test_it_compiles_without_a_warning_to_what_the_report_says() -> None:
-    assert build() == json.loads(REPORT.read_text())
+def test_it_compiles_without_a_warning_to_what_the_report_says(tmp_path: Path) -> None:
+    report, tables = build(keep=tmp_path)
+    assert report == json.loads(REPORT.read_text())
+    assert tables == SCHEMA.read_text()
+    (device,) = json.loads((tmp_path / "weir_tna.conf").read_text())["p4_devices"]
+    (program,) = device["p4_programs"]
+    (pipeline,) = program["p4_pipelines"]
+    for named in (program["bfrt-config"], pipeline["context"], pipeline["config"]):
+        assert Path(named).stat().st_size > 0
 
 
 @pytest.mark.tofino

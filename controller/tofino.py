@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state of a Tofino, from that which says the same to ``weir_v1model``.
+
+So jobs, trees and addresses are decided in one place (:mod:`weir.controller.desired`). What the chip's
+program has no table for, routes and spraying, is left out: docs/tofino.md.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from weir.controller.entries import Match, SwitchState, TableEntry, Ternary
+from weir.controller.qos import NEVER, WEIR_CLASSES, Enqueue
+from weir.controller.tables import (
+    admission,
+    aggregator,
+    arp,
+    forwarding,
+    results,
+    tofino,
+    tree,
+)
+from weir.controller.wiring import Switch, Wiring
+from weir.wire.definition import AUDIENCE_EXCEPT, MAX_CHILDREN, PATH_BITS, WHOLE_PATH, PacketType, path
+
+_TO_WORKER, _TO_OTHERS, _TO_RACK, _TO_POD = 2, 3, 4, 5  # LANES_TO_... of p4src/tna/headers.p4
+_COLOURS: Final = (3, 1, 0)  # red, yellow, green: by magnitude class, the smallest first
+_ADDRESSES: Final = ("src_mac", "src_ip", "dst_mac", "dst_ip")
+_CELLS: Final = 3  # of 80 bytes, for a packet with 32 lanes and what the chip adds
+_MOST_CELLS: Final = (1 << 19) - 1
+
+
+def tofino_state(wiring: Wiring, switch: Switch, state: SwitchState) -> SwitchState:
+    """Return what ``switch`` must hold, a Tofino, from what it would hold if it ran ``weir_v1model``."""
+    entries = {one for entry in state.entries for one in counterparts(entry)}
+    ports = sorted(
+        {
+            *(host.port for host in wiring.hosts_of(switch.name)),
+            *(port for port, _ in wiring.neighbours(switch.name)),
+        }
+    )
+    entries.update(tofino.mirror(port) for port in ports)
+    if (said := switch.ports) is not None:
+        entries.update(tofino.port_settings(port, said.speed, said.fec, said.autoneg) for port in ports)
+    entries.update(_classes(wiring.qos.treatments()))
+    return SwitchState(frozenset(entries), state.groups)
+
+
+def counterparts(entry: TableEntry) -> Iterator[TableEntry]:
+    """Yield the entries that say to a Tofino what this one says to ``weir_v1model``."""
+    match, params = dict(entry.match), {name: int(value) for name, value in entry.params}
+    if entry.table == aggregator.ADDRESSES:
+        yield TableEntry(entry.table, entry.match, entry.action)
+    elif entry.table == arp.ADDRESSES or (
+        entry.table == forwarding.L2 and entry.action in (forwarding.FORWARD, forwarding.FLOOD)
+    ):
+        yield entry
+    elif entry.table == admission.WORKERS:
+        others = params["all_workers"] & ~params["worker_bit"]
+        given = (params["worker_bit"], others, int(not others), params["group"], params["rack"])
+        names = ("worker_bit", "others", "alone", "group", "rack")
+        yield TableEntry(entry.table, entry.match, entry.action, tuple(zip(names, given, strict=True)))
+        yield _place(match["job"], params)
+    elif entry.table == admission.PARENTS:
+        shared = (("own_bit", params["own_bit"]), ("group", params["group"]))
+        for kind in (PacketType.RESULT, PacketType.REPEAT):
+            yield TableEntry(entry.table, (*entry.match, ("kind", int(kind))), entry.action, shared)
+        yield _place(match["job"], params)
+    elif entry.table == tree.UPLINKS:
+        up = (("port", params["port"]), ("number", params["number"]))
+        yield TableEntry(entry.table, entry.match, entry.action, up)
+        addresses = tuple((name, params[name]) for name in _ADDRESSES)
+        yield TableEntry(tofino.UPLINK_ADDRESSES, entry.match, tofino.ADDRESS, addresses)
+    elif entry.table == results.RECEIVERS:
+        addresses = tuple((name, params[name]) for name in (*_ADDRESSES, "dst_port"))
+        yield TableEntry(entry.table, entry.match, entry.action, addresses)
+        yield from _audiences(match["job"], params["mask"], params["path"])
+
+
+def _place(job: Match, params: dict[str, int]) -> TableEntry:
+    assert isinstance(job, int)
+    return tofino.place(job, params["slot_base"], params["slot_count"])
+
+
+def _audiences(job: Match, mask: int, way: int) -> Iterator[TableEntry]:
+    """Yield who gets lanes, from the path of one of the children; all but its last number are alike."""
+    assert isinstance(job, int)
+    tier = (mask & -mask).bit_length() // PATH_BITS  # 0: workers
+    above = WHOLE_PATH & ~path(*[MAX_CHILDREN - 1] * (tier + 1))
+    here = Ternary(way & above, above | AUDIENCE_EXCEPT)
+    rows: list[tuple[Ternary, str, int | None]] = [
+        (Ternary(0xFFFF, 0xFFFF), tofino.EVERYBODY, None),
+        (here, tofino.CHILD, (_TO_WORKER, _TO_RACK, _TO_POD)[tier]),
+    ]
+    if tier == 0:
+        others = Ternary(AUDIENCE_EXCEPT | way & above, above | AUDIENCE_EXCEPT)
+        rows.append((others, tofino.CHILD, _TO_OTHERS))
+    if above:
+        rows.append((Ternary(0, AUDIENCE_EXCEPT), tofino.NOBODY, None))
+    for rank, (audience, action, lanes_to) in enumerate(rows):
+        key = (("job", tofino.job_id_match(job)), ("audience", audience))
+        params = () if lanes_to is None else (("lanes_to", lanes_to),)
+        yield TableEntry(tofino.AUDIENCES, key, action, params, priority=len(rows) - rank)
+
+
+def _classes(treatments: dict[int, Enqueue]) -> Iterator[TableEntry]:
+    """Yield queue and colour of each DSCP, and the depth of each queue from which on packets are marked.
+
+    The colour is that of the drop precedence, where packets may be trimmed elsewhere. A queue has one
+    depth, the smallest of its classes' (our choice), in cells of the chip's buffer.
+    """
+    marks: dict[int, int] = {}
+    for dscp, treatment in treatments.items():
+        trimmed = dscp in WEIR_CLASSES and treatment.trim_at != NEVER
+        colour = _COLOURS[WEIR_CLASSES[dscp][1]] if trimmed else 0
+        params = (("cos", 0), ("queue", treatment.queue), ("colour", colour))
+        yield TableEntry(tofino.CLASSES, (("dscp", dscp),), tofino.CLASSIFY, params)
+        if treatment.mark_at != NEVER:
+            marks[treatment.queue] = min(marks.get(treatment.queue, NEVER), treatment.mark_at)
+    for queue, packets in marks.items():
+        depth = min(packets * _CELLS, _MOST_CELLS)
+        yield TableEntry(tofino.MARKS, (("queue", queue),), tofino.LIMIT, (("depth", depth),))
