@@ -672,7 +672,9 @@ def ps(
 @app.command()
 def placement(
     machines: Annotated[str, typer.Option(help="How many machines, comma-separated.")] = "16",
-    buckets: Annotated[int, typer.Option(min=1, help="Features to a parameter, where they are hashed.")] = 8,
+    buckets: Annotated[
+        str, typer.Option(help="Features to a parameter, where they are hashed, comma-separated.")
+    ] = "8,32",
     lines: Annotated[int, typer.Option(min=1, help="Lines of text in a sample.")] = 60,
     samples: Annotated[int, typer.Option(min=100, help="Samples of each corpus, at most.")] = 3000,
     only_time: Annotated[
@@ -692,7 +694,8 @@ def placement(
         for size in sizes:
             time_partitions(samples, size, seed)
         return
-    measure(sizes, buckets, lines, samples, seed)
+    shares = tuple(numbers(int, buckets, "--buckets", 0, 1 << 20))
+    measure(sizes, shares, lines, samples, seed)
 
 
 for _command in (scale, spraying, incast, jobs, tail):

@@ -6,6 +6,7 @@ regression on a fifth of the samples, which was trained on the others, over the 
 of a factorisation machine.
 """
 
+import resource
 import sysconfig
 import time
 from collections.abc import Iterator
@@ -41,6 +42,7 @@ WAYS: Final[tuple[tuple[str, Hashing], ...]] = (
     (BOTH_RANDOM, "clustered"),
     ("mtkahypar", "plain"),
     ("refined", "plain"),
+    ("refined", "compositional"),
     ("refined", "local"),
     ("refined", "clustered"),
 )
@@ -50,14 +52,15 @@ _EPOCHS: Final = 15
 
 @dataclass(frozen=True)
 class Row:
-    """One plan for one corpus. accuracy, area: of a logistic regression on held-out samples, and under its
-    ROC curve; area_of_machine: that of a factorisation machine.
+    """One plan for one corpus. share: features to a parameter. accuracy, area: of a logistic regression on
+    held-out samples, and under its ROC curve; area_of_machine: that of a factorisation machine.
     """
 
     corpus: str
     machines: int
     method: str
     hashing: Hashing
+    share: int
     plan: Plan
     accuracy: float
     area: float
@@ -134,36 +137,41 @@ def _factorisation_machine(entries: Entries, count: int, rows: int) -> SparseMod
     return model
 
 
-def run(machines: tuple[int, ...], buckets: int, lines: int, most: int, seed: int) -> Iterator[Row]:
+def run(
+    machines: tuple[int, ...], shares: tuple[int, ...], lines: int, most: int, seed: int
+) -> Iterator[Row]:
     """Yield a row for each corpus, number of machines and way that is installed.
 
-    buckets: the features are divided by, where they are hashed.
+    shares: features to a parameter, where they are hashed: a row for each.
     """
     for name, corpus in corpora(lines, most).items():
         samples, held_out = split(corpus)
-        whole: tuple[float, float, float] | None = None  # of the model that is not compressed
+        known: dict[bytes, tuple[float, float, float]] = {}  # by who shares: the rest makes no difference
         for count in machines:
             for method, hashing in WAYS:
-                share = samples.width // buckets
-                try:
-                    plan = make_plan(samples, count, method, hashing=hashing, buckets=share, seed=seed)
-                except MissingPackageError:
-                    continue
-                found = whole if hashing == "none" else None
-                found = found or quality(samples, held_out, plan.buckets)
-                whole = found if hashing == "none" else whole
-                yield Row(name, count, method, hashing, plan, *found)
+                for share in (1,) if hashing == "none" else shares:
+                    kept = samples.width // share
+                    try:
+                        plan = make_plan(samples, count, method, hashing=hashing, buckets=kept, seed=seed)
+                    except (MissingPackageError, ValueError) as error:
+                        Console(stderr=True).print(f"left out: {error}", highlight=False)
+                        continue
+                    key = b"" if plan.buckets is None else plan.buckets.of_feature.tobytes()
+                    if key not in known:
+                        known[key] = quality(samples, held_out, plan.buckets)
+                    yield Row(name, count, method, hashing, share, plan, *known[key])
 
 
-def measure(machines: tuple[int, ...], buckets: int, lines: int, most: int, seed: int) -> None:
+def measure(machines: tuple[int, ...], shares: tuple[int, ...], lines: int, most: int, seed: int) -> None:
     """Print a table for each corpus."""
+    torch.set_num_threads(1)  # steps are so small that threads would wait for each other
     notes = [
-        f"A hash leaves 1/{buckets} of the parameters. Bytes of one iteration; below {BOTH_RANDOM} and none.",
+        f"1/8: of the parameters are left. Bytes of one iteration; saved: of {BOTH_RANDOM}, none.",
         "Accuracy and area under the ROC curve (AUC): of a logistic regression that tells from which of two "
         "packages a held-out sample is; AUC of an FM: of a factorisation machine of 8 factors.",
         "Seconds: a partition that a later row needs too is found once.",
     ]
-    for corpus, found in groupby(_told(run(machines, buckets, lines, most, seed)), lambda row: row.corpus):
+    for corpus, found in groupby(_told(run(machines, shares, lines, most, seed)), lambda row: row.corpus):
         _show(corpus, list(found), notes)
 
 
@@ -171,15 +179,19 @@ def _told(rows: Iterator[Row]) -> Iterator[Row]:
     """Yield rows, and say on standard error what was done."""
     console = Console(stderr=True)
     for row in rows:
-        console.print(f"{row.corpus}, {row.machines} machines: {row.method}, {row.hashing}", highlight=False)
+        console.print(f"{row.corpus}, {row.machines} machines: {_way(row)}", highlight=False)
         yield row
+
+
+def _way(row: Row) -> str:
+    return f"{row.method}, {row.hashing}" + (f" 1/{row.share}" if row.hashing != "none" else "")
 
 
 def _show(corpus: str, rows: list[Row], notes: list[str]) -> None:
     base = {row.machines: row.plan.traffic.total for row in rows if (row.method, row.hashing) == WAYS[0]}
     cells = [
         (
-            f"{row.machines} machines: {row.method}, {row.hashing}",
+            f"{row.machines} machines: {_way(row)}",
             byte_count(row.plan.traffic.total),
             f"{row.plan.traffic.total / base[row.machines] - 1:+.1%}",
             byte_count(row.plan.traffic.bottleneck),
@@ -201,21 +213,29 @@ def _show(corpus: str, rows: list[Row], notes: list[str]) -> None:
 
 def time_partitions(samples: int, machines: int, seed: int) -> None:
     """Print how long each way takes to place so many made-up samples of 20 features."""
+    console = Console(stderr=True, highlight=False)
+    console.print(f"making {samples:,} samples")
     data = power_law(samples, max(samples // 2, 1), each=20, seed=seed)
     rows = []
     for name, partition in PARTITIONERS.items():
+        console.print(f"{name}: {len(data):,} samples on {machines} machines ...")
         began, processor = time.perf_counter(), time.process_time()
         try:
             places = partition(data, machines, SLACK, seed)
-        except MissingPackageError:
+        except MissingPackageError as error:
+            console.print(f"left out: {error}")
             continue
         seconds, processor = time.perf_counter() - began, time.process_time() - processor
-        total = cost_of(data, places, machines, SLACK).total
-        rows.append((name, f"{seconds:,.1f}", f"{processor:,.1f}", byte_count(total)))
-        Console(stderr=True).print(f"{name}: {seconds:,.1f} s", highlight=False)
+        cost = cost_of(data, places, machines, SLACK)
+        total, bottleneck = byte_count(cost.total), byte_count(cost.bottleneck)
+        rows.append((name, f"{seconds:,.1f}", f"{processor:,.1f}", total, bottleneck))
+        console.print(f"{name}: {seconds:,.1f} s; {total} an iteration")
     show(
         f"{samples:,} samples, {data.width:,} features, {machines} machines",
-        ("partition", "seconds", "of processors", "total"),
+        ("partition", "seconds", "of processors", "total", "bottleneck"),
         rows,
-        ["refined begins with what metis and mtkahypar have found: their time comes on top."],
+        [
+            "refined begins with what metis and mtkahypar have found: their time comes on top.",
+            f"Most memory in use: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GB.",
+        ],
     )

@@ -8,7 +8,7 @@ hashed (`local_buckets`): features that the same machines use share buckets, and
 best those of them that say the same of the label.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isqrt
 from typing import Final
 
@@ -36,8 +36,9 @@ class Buckets:
 
     def compress(self, samples: Samples) -> Samples:
         """Return the samples with buckets as their features."""
-        rows = [np.unique(self.of_feature[:, samples[sample]]) for sample in range(len(samples))]
-        return replace(Samples.of(rows, self.count), labels=samples.labels, names=samples.names)
+        rows = np.tile(samples.rows, len(self.of_feature))
+        buckets = self.of_feature[:, samples.features].reshape(-1)
+        return Samples.of_pairs(rows, buckets, len(samples), self.count, samples.labels, samples.names)
 
 
 def plain_buckets(width: int, count: int, *, hashes: int = 1, seed: int = 0) -> Buckets:

@@ -61,14 +61,29 @@ class Samples:
         Raises:
             ValueError: a feature that is none of ``width``, or another number of labels than of rows.
         """
-        unique = [np.unique(np.asarray(row, np.int64)) for row in rows]
-        starts = np.concatenate([[0], np.cumsum([row.size for row in unique], dtype=np.int64)])
-        features = np.concatenate([*unique, np.zeros(0, np.int64)])
+        arrays = [np.asarray(row, np.int64) for row in rows]
+        numbers = np.repeat(np.arange(len(arrays)), [row.size for row in arrays])
+        features = np.concatenate([*arrays, np.zeros(0, np.int64)])
+        return cls.of_pairs(numbers, features, len(arrays), width, labels, names)
+
+    @classmethod
+    def of_pairs(
+        cls,
+        rows: Integers,
+        features: Integers,
+        count: int,
+        width: int,
+        labels: Integers | None = None,
+        names: Sequence[str] = (),
+    ) -> "Samples":
+        """Return ``count`` samples from pairs of a sample and a feature that it has, in any order."""
         if features.size and not 0 <= features.min() <= features.max() < width:
             raise ValueError(f"features {features.min()} to {features.max()}: there are {width}")
-        if labels is not None and labels.size != len(unique):
-            raise ValueError(f"{labels.size} labels for {len(unique)} samples")
-        return cls(starts, features, width, labels, tuple(names))
+        if labels is not None and labels.size != count:
+            raise ValueError(f"{labels.size} labels for {count} samples")
+        pairs = np.unique(rows * width + features)
+        starts = np.searchsorted(pairs, np.arange(count + 1) * width)
+        return cls(starts, pairs % max(width, 1), width, labels, tuple(names))
 
     def __len__(self) -> int:
         return self.starts.size - 1
@@ -171,10 +186,11 @@ def power_law(
     own = width // communities
     local_edges = np.cumsum(weights[:own] / weights[:own].sum())
     orders = rng.permutation(width)[: own * communities].reshape(communities, own)
-    rows = []
-    for at in community:
-        strays = rng.binomial(each, stray)
-        far = common[np.minimum(np.searchsorted(edges, rng.random(strays)), width - 1)]
-        near = orders[at][np.minimum(np.searchsorted(local_edges, rng.random(each - strays)), own - 1)]
-        rows.append(np.concatenate([near, far]))
-    return Samples.of(rows, width, (community % 2).astype(np.int64))
+    rows = np.repeat(np.arange(samples), each)
+    strays = np.tile(np.arange(each), samples) < np.repeat(rng.binomial(each, stray, samples), each)
+    drawn = rng.random(rows.size)
+    far = common[np.minimum(np.searchsorted(edges, drawn[strays]), width - 1)]
+    near = np.minimum(np.searchsorted(local_edges, drawn[~strays]), own - 1)
+    features = np.empty(rows.size, np.int64)
+    features[strays], features[~strays] = far, orders[community[rows[~strays]], near]
+    return Samples.of_pairs(rows, features, samples, width, (community % 2).astype(np.int64))

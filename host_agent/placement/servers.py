@@ -9,6 +9,7 @@ from weir.host_agent.placement.samples import Integers
 from weir.host_agent.placement.traffic import SLACK, Users, cap
 
 _CHUNK: Final = 256  # parameters that are placed before loads are looked at again
+_SWAPS: Final = 20  # per machine, at most: what more would gain is a thousandth
 
 
 def place_parameters(used: Users, slack: float = SLACK) -> Integers:
@@ -16,7 +17,8 @@ def place_parameters(used: Users, slack: float = SLACK) -> Integers:
 
     Which of a parameter's users has it makes no difference to the total, so the least busy one gets it: it
     will send the value to all others. Parameters with one user come first, as they have no choice; the most
-    widely used last. What finds no room with its users goes anywhere.
+    widely used last. What finds no room with its users goes anywhere. At the end, the busiest machine gives
+    widely used parameters for others.
 
     used: bool[machines, parameters].
     """
@@ -36,6 +38,7 @@ def place_parameters(used: Users, slack: float = SLACK) -> Integers:
     for start in range(0, shared.size, _CHUNK):
         chunk = shared[start : start + _CHUNK]
         _place_shared(used[:, chunk], degree[chunk], chunk, places, room, load)
+    _level(used, degree, shared[places[shared] >= 0], places, load)
     rest = np.flatnonzero(places < 0)
     spare = np.repeat(np.arange(machines), np.maximum(room, 0))
     places[rest] = np.random.default_rng(0).permutation(spare)[: rest.size]
@@ -53,3 +56,31 @@ def _place_shared(
             places[parameter] = machine
             room[machine] -= 1
             load[machine] += users_ - 2  # it sends to the others, and does not pull
+
+
+def _level(used: Users, degree: Integers, chosen: Integers, places: Integers, load: Integers) -> None:
+    """Let the busiest machine swap parameters with another, again and again, each with one of its users."""
+    used, degree, held = used[:, chosen], degree[chosen], places[chosen]
+    for _ in range(_SWAPS * len(used)):
+        busiest = int(np.argmax(load))
+        others = (int(other) for other in np.argsort(load, kind="stable") if other != busiest)
+        if not any(_swap(used, degree, held, load, busiest, other) for other in others):
+            break
+    places[chosen] = held
+
+
+def _swap(used: Users, degree: Integers, held: Integers, load: Integers, busy: int, idle: int) -> bool:
+    """Swap parameters so that the loads of two machines come closer; return whether any could be."""
+    given = np.flatnonzero((held == busy) & used[idle])
+    taken = np.flatnonzero((held == idle) & used[busy])
+    given = given[np.argsort(-degree[given], kind="stable")][: taken.size]
+    taken = taken[np.argsort(degree[taken], kind="stable")][: given.size]
+    half = (load[busy] - load[idle]) // 2
+    relief = degree[given] - degree[taken]  # from the most to the least
+    fit = (relief > 0) & (relief <= half)
+    given, taken, relief = given[fit], taken[fit], relief[fit]
+    count = int(np.searchsorted(np.cumsum(relief), half, side="right"))
+    held[given[:count]], held[taken[:count]] = idle, busy
+    load[busy] -= relief[:count].sum()
+    load[idle] += relief[:count].sum()
+    return count > 0
