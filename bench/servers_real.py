@@ -41,6 +41,7 @@ EXTENTS: Final[dict[Model, Extent]] = {
     "mlp": Extent(8, None, 22, "200mbit"),
     "cnn": Extent(3, None, 11, "200mbit"),
     "lm": Extent(1, 40, 5, "400mbit"),
+    "bag": Extent(8, None, 14, "200mbit"),
     "resnet18": Extent(2, None, 6, "400mbit"),
 }
 """Our choice: far enough that all ways learn what there is to learn, over links on which communication of the

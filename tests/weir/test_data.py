@@ -33,7 +33,7 @@ def test_too_few_samples_for_one_step_is_an_error_that_says_so() -> None:
         share(10, 0, 4, 16, seed=1, epoch=1)
 
 
-@pytest.mark.parametrize("model", ["cnn", "resnet18", "lm"])
+@pytest.mark.parametrize("model", ["cnn", "resnet18", "lm", "bag"])
 def test_models_are_equal_for_equal_seeds_and_learn_from_their_data(model: str) -> None:
     config = make_config(model=model, seed=3)
     task = make_task(config)

@@ -28,6 +28,7 @@ LENGTHS: Final[dict[Model, Length]] = {
     "mlp": Length(epochs=10),
     "cnn": Length(epochs=4),
     "lm": Length(epochs=1, max_steps=80),
+    "bag": Length(epochs=8),
     "resnet18": Length(epochs=2),
 }
 

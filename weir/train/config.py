@@ -15,8 +15,8 @@ from weir.wire.definition import MAX_CHILDREN
 if TYPE_CHECKING:
     from weir.host_agent.compression.sparsifiers import SparsifierOptions
 
-Model = Literal["resnet18", "cnn", "mlp", "lm"]
-Data = Literal["digits", "stdlib"]
+Model = Literal["resnet18", "cnn", "mlp", "lm", "bag"]
+Data = Literal["digits", "stdlib", "modules"]
 Hosts = Literal["processes", "namespaces"]
 Mode = Literal["all-reduce", "ps"]
 DEFAULT_METHOD: Final = "topk-block"
@@ -31,7 +31,7 @@ class Preset:
     """The settings that a model trains with unless told otherwise.
 
     ``samples``: how many there are to train on. ``batch_size`` counts samples per worker and step: images, or
-    for the language model lines of text.
+    for models of words lines of text.
     ``lr`` is for SGD without momentum: with error feedback a block's gradient arrives many steps old, all at
     once, and momentum would repeat it ten times over (at density 0.05 and momentum 0.9 the small CNN ends at
     57 % instead of 97 %). ``clip``: largest norm of the summed gradient, for the recurrent model.
@@ -49,6 +49,7 @@ PRESETS: Final[dict[Model, Preset]] = {
     "cnn": Preset(data="digits", samples=1438, batch_size=8, lr=0.3),
     "mlp": Preset(data="digits", samples=1438, batch_size=8, lr=0.3),
     "lm": Preset(data="stdlib", samples=3584, batch_size=8, lr=15.0, clip=0.25),
+    "bag": Preset(data="modules", samples=3584, batch_size=16, lr=10.0),
 }
 
 

@@ -20,6 +20,7 @@ WORDS: Final = 16384  # vocabulary of the language model's input; index 0 stands
 OUTPUTS: Final = 2048  # what it predicts: the most frequent of them; index 0 stands for all others
 LINE: Final = 33  # words in one line: 32 inputs, each with its successor as target
 _TEXT_LINES: Final = 4096
+_HELD_OUT: Final = 8  # one line in so many
 _WORD = re.compile(r"[A-Za-z_]+|[0-9]+|\n|[^\sA-Za-z0-9_]")
 
 # Large modules of the standard library that every supported Python has.
@@ -30,6 +31,7 @@ _MODULES: Final = (
     "pydoc", "random", "shutil", "smtplib", "socket", "ssl", "statistics", "subprocess", "tarfile",
     "tempfile", "textwrap", "threading", "traceback", "turtle", "typing", "uuid", "zipfile",
 )  # fmt: skip
+MODULES: Final = len(_MODULES)  # what the bag of words tells apart
 
 
 class TooFewSamplesError(ValueError):
@@ -100,24 +102,58 @@ def stdlib() -> Dataset:
 
     inputs: int64 (N, 32) in [0, WORDS); targets: int64 (N, 32) in [0, OUTPUTS). The last eighth is held out.
     """
-    words = _WORD.findall(_library_text())
-    ranks = {word: rank for rank, (word, _) in enumerate(Counter(words).most_common(WORDS - 1), start=1)}
-    numbers = torch.tensor([ranks.get(word, 0) for word in words], dtype=torch.int64)
+    numbers = _numbers("\n".join(_library().values()))
     lines = min(len(numbers) // LINE, _TEXT_LINES)
     starts = torch.arange(lines) * (len(numbers) // lines)
     table = numbers[starts[:, None] + torch.arange(LINE)]
     inputs = table[:, :-1].contiguous()
     targets = torch.where(table[:, 1:] < OUTPUTS, table[:, 1:], 0)
-    cut = lines - lines // 8
+    cut = lines - lines // _HELD_OUT
     return Dataset(train=Split(inputs[:cut], targets[:cut]), test=Split(inputs[cut:], targets[cut:]))
 
 
-def _library_text() -> str:
+@functools.cache
+def modules() -> Dataset:
+    """Return lines of 32 words of Python's standard library, with the number of each line's module as target.
+
+    inputs: int64 (N, 32) in [0, WORDS); targets: int64 (N) in [0, MODULES). One line in eight is held out.
+    """
+    lines, targets = [], []
+    for module, text in _library().items():
+        numbers = _numbers(text)
+        own = numbers[: len(numbers) // (LINE - 1) * (LINE - 1)].view(-1, LINE - 1)
+        lines.append(own)
+        targets.append(torch.full((len(own),), _MODULES.index(module)))
+    inputs, labels = torch.cat(lines), torch.cat(targets)
+    count = min(len(inputs), _TEXT_LINES)
+    chosen = torch.arange(count) * len(inputs) // count
+    held = torch.arange(count) % _HELD_OUT == 0
+    return Dataset(
+        train=Split(inputs[chosen[~held]], labels[chosen[~held]]),
+        test=Split(inputs[chosen[held]], labels[chosen[held]]),
+    )
+
+
+def _numbers(text: str) -> Tensor:
+    """Return the words of a text as numbers in [0, WORDS), int64."""
+    ranks = _vocabulary()
+    return torch.tensor([ranks.get(word, 0) for word in _WORD.findall(text)], dtype=torch.int64)
+
+
+@functools.cache
+def _vocabulary() -> dict[str, int]:
+    words = Counter(_WORD.findall("\n".join(_library().values())))
+    return {word: rank for rank, (word, _) in enumerate(words.most_common(WORDS - 1), start=1)}
+
+
+@functools.cache
+def _library() -> dict[str, str]:
+    """Return the source texts of the modules that are here."""
     folder = Path(sysconfig.get_paths()["stdlib"])
-    found = [path for module in _MODULES if (path := folder / f"{module}.py").is_file()]
+    found = {module: path for module in _MODULES if (path := folder / f"{module}.py").is_file()}
     if len(found) < len(_MODULES) // 2:
         raise FileNotFoundError(f"{folder} holds no source text of Python's standard library")
-    return "\n".join(path.read_text(encoding="utf-8") for path in found)
+    return {module: path.read_text(encoding="utf-8") for module, path in found.items()}
 
 
 def share(samples: int, rank: int, workers: int, batch: int, seed: int, epoch: int) -> list[Tensor]:

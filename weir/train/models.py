@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models: ResNet-18 with the stem for small images, a small CNN, a perceptron, a word language model."""
+"""The models: ResNet-18 with the stem for small images, a small CNN, a perceptron, a word
+language model, a bag of words.
+"""
 
 import zlib
 from itertools import pairwise
@@ -8,7 +10,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weir.train.data import OUTPUTS, WORDS
+from weir.train.data import MODULES, OUTPUTS, WORDS
 
 
 class _Residual(nn.Module):
@@ -113,10 +115,29 @@ class WordLm(nn.Module):
         return scores
 
 
+class WordBag(nn.Module):
+    """Embedding, mean over a line's words, linear output: 1.05 million parameters, nearly all in a table.
+
+    A step touches the rows of the words in its batch and no others.
+    """
+
+    def __init__(self, words: int, classes: int, width: int = 64) -> None:
+        super().__init__()
+        self.embedding = nn.EmbeddingBag(words, width, mode="mean")
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """Return class scores, shape (N, classes), of lines of words, shape (N, T), int64."""
+        scores: Tensor = self.head(self.embedding(words))
+        return scores
+
+
 def make_model(name: str) -> nn.Module:
     """Return the model of a name of ``weir.train.config``, its parameters drawn from torch's generator."""
     if name == "lm":
         return WordLm(WORDS, OUTPUTS)
+    if name == "bag":
+        return WordBag(WORDS, MODULES)
     return {"cnn": SmallCnn, "mlp": Mlp, "resnet18": ResNet18}[name]()
 
 

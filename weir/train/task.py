@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model, data, loss and metric of one run, put together: what a worker trains and measures."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
-from weir.train.config import TrainConfig
-from weir.train.data import Dataset, Split, digits, stdlib
+from weir.train.config import Data, TrainConfig
+from weir.train.data import Dataset, Split, digits, modules, stdlib
 from weir.train.models import make_model
 
 _EVALUATION_BATCH = 64
+
+_DATA: Final[dict[Data, Callable[[], Dataset]]] = {"digits": digits, "stdlib": stdlib, "modules": modules}
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Task:
 def make_task(config: TrainConfig) -> Task:
     """Build model and data; seeds torch first, so that equal seeds make equal parameters."""
     torch.manual_seed(config.seed)
-    return Task(make_model(config.model), stdlib() if config.data == "stdlib" else digits())
+    return Task(make_model(config.model), _DATA[config.data]())
 
 
 def mean_loss(scores: Tensor, targets: Tensor) -> Tensor:
