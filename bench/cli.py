@@ -450,19 +450,24 @@ def cost(
 @app.command()
 def dfs(
     models: Annotated[
-        str, typer.Option(help="Models, comma-separated: resnet18, cnn, mlp, lm.")
-    ] = "mlp,cnn,lm",
+        str, typer.Option(help="Models, comma-separated: resnet18, cnn, mlp, lm, bag.")
+    ] = "mlp,cnn,lm,bag",
     densities: Annotated[
         str, typer.Option(help="Densities, comma-separated, which make each contender's curve.")
     ] = "0.001,0.003,0.01,0.03,0.1,0.2,0.4",
     workers: Annotated[str, typer.Option(help="Numbers of workers, comma-separated.")] = "2,4,8,16",
-    steps: Annotated[int, typer.Option(min=3, help="Steps recorded; the first third does not count.")] = 12,
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings that are recorded, and run.")] = 3,
-    trained_steps: Annotated[
-        int, typer.Option(min=0, help="Steps of the trainings for accuracy, at the middle density; 0: none.")
-    ] = 150,
+    steps: Annotated[int, typer.Option(min=3, help="Steps compared; the first third does not count.")] = 48,
+    seeds: Annotated[int, typer.Option(min=1, help="Of the trainings.")] = 3,
+    trained_densities: Annotated[
+        str, typer.Option(help="Densities of the trainings for accuracy, comma-separated; empty: none.")
+    ] = "0.003,0.03,0.2",
+    trained_steps: Annotated[int, typer.Option(min=1, help="Steps of these trainings.")] = 300,
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="File that keeps every run that has ended: the same command goes on from there."),
+    ] = None,
     quick: Annotated[
-        bool, typer.Option(help="A few minutes: mlp and cnn, 4 workers, 1 seed, fewer densities and steps.")
+        bool, typer.Option(help="A few minutes: mlp, 4 workers, 1 seed, fewer densities and steps.")
     ] = False,
     plot: Annotated[Path, typer.Option(help="Where the plot (PNG) goes.")] = Path("runs/bench-dfs.png"),
 ) -> None:
@@ -471,16 +476,17 @@ def dfs(
     Peers: OmniReduce at every block size, block top-k, top-k in planned encodings with and without packed
     lanes, lists of (index, value). Also shows which block sizes were chosen. Nothing depends on the machine.
     """
-    begin("dfs", "recording gradients")
+    begin("dfs", "training, and sending gradients in many ways")
     from weir.bench.dfs import run
 
     if quick:
-        models, densities, workers = "mlp,cnn", "0.001,0.01,0.05,0.2", "4"
-        steps, seeds, trained_steps = 9, 1, 60
+        models, densities, workers, trained_densities = "mlp", "0.003,0.01,0.03,0.1", "4", "0.03"
+        steps, seeds, trained_steps = 36, 1, 120
     chosen = _chosen_models(models)
     of_curves = numbers(float, densities, "--densities", 0, 1)
     counts = numbers(int, workers, "--workers", 1, 32)
-    run(chosen, of_curves, counts, steps, seeds, trained_steps, plot)
+    of_trainings = numbers(float, trained_densities, "--trained-densities", 0, 1) if trained_densities else []
+    run(chosen, of_curves, counts, steps, seeds, of_trainings, trained_steps, plot, journal)
 
 
 @app.command()

@@ -1,39 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench dfs``: DFS, whole and with each part left out, beside its peers.
 
-At equal density and equal delivered energy on the same recorded gradients, and by the accuracy of trainings.
-No packet is sent: bytes are those of the slot protocol, counted from the lanes of every reduction, headers
-from Ethernet up, both directions, all workers. No figure depends on the machine.
+At equal delivered energy on the same gradients, and at equal accuracy of trainings. No packet is sent: bytes
+are those of the slot protocol, counted from the lanes of every reduction, headers from Ethernet up, both
+directions, all workers. No figure depends on the machine.
 """
 
 import json
-import os
-from collections.abc import Sequence
-from concurrent.futures import Future, as_completed
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Final
 
-import torch
 from rich.console import Console
-from rich.progress import Progress
 
 from weir.bench.cost import GOAL
-from weir.bench.dfs_cases import BASELINE, DENSE, PLANNED, REPLAYED, Curves, Point, measure, saving
+from weir.bench.dfs_cases import BASELINE, DENSE, PLANNED, REPLAYED, Curves, Measured, Point, measure, saving
 from weir.bench.dfs_plot import draw
-from weir.bench.dfs_training import Trained, Training
+from weir.bench.dfs_training import Trained
 from weir.bench.dfs_training import run as run_training
-from weir.bench.replay import record
+from weir.bench.grid import simulate
 from weir.bench.table import show
-from weir.native.scratch import scratch_folder
-from weir.pool import one_thread, process_pool
 from weir.train.config import Model
 from weir.train.words import byte_count
 
-WITH_MOMENTUM: Final = 0.9
+TOLERANCE: Final = 0.005
+"""Of accuracy, below which two trainings are equal."""
 
-console = Console(stderr=True)
+_CODES_ALONE: Final = ("dfs without lists", "dfs without any")  # not trained: the first trains as dfs does
+
+_Case = tuple[Model, str, float, int, int, int]  # model, contender, density, workers, steps, seed
+_Means = Mapping[tuple[str, float], tuple[float, float]]  # (contender, density) to bytes and accuracy
 
 
 def run(
@@ -42,70 +41,48 @@ def run(
     workers: Sequence[int],
     steps: int,
     seeds: int,
+    trained_densities: Sequence[float],
     trained_steps: int,
     plot: Path,
+    journal: Path | None,
 ) -> list[Curves]:
-    """Measure, print tables, and draw."""
-    torch.set_num_threads(1)
-    with (
-        Progress(console=console, transient=True) as progress,
-        scratch_folder("dfs") as folder,
-        process_pool(os.cpu_count() or 1, one_thread) as pool,
+    """Measure, print tables, and draw. trained_densities: none: nothing is trained for its accuracy."""
+    found = {(m, n, s): Curves(m, n, s) for m in models for n in workers for s in range(1, seeds + 1)}
+    todo = [(m, n, steps, s, density) for (m, n, s) in found for density in densities]
+    for (m, n, _, s, density), one in zip(
+        todo, simulate(measure, Measured, todo, journal=journal), strict=True
     ):
-        found = {(m, n, s): Curves(m, n, s) for m in models for n in workers for s in range(1, seeds + 1)}
-        replaying = progress.add_task("replaying gradients", total=len(found) * len(densities))
-        for model in models:
-            for seed in range(1, seeds + 1):
-                path = folder / "recorded"
-                recording = record(path, model, max(workers), steps, seed, _momentum(model))
-                waiting = {
-                    pool.submit(measure, recording, count, density): (count, density)
-                    for count in workers
-                    for density in densities
-                }
-                for future in as_completed(waiting):
-                    count, density = waiting[future]
-                    _take(found[model, count, seed], density, *future.result())
-                    progress.advance(replaying)
-        trainings = _trainings(models, densities, min(4, max(workers)), trained_steps, seeds)
-        training = progress.add_task("training", total=len(trainings))
-        futures: list[Future[Trained]] = [pool.submit(run_training, one) for one in trainings]
-        for _ in as_completed(futures):
-            progress.advance(training)
-        trained = [future.result() for future in futures]
-    curves = list(found.values())
-    _print_energy(curves)
-    _print_sizes(curves)
+        curves = found[m, n, s]
+        for name, point in one.points.items():
+            curves.points.setdefault(name, []).append(Point(*point))
+        curves.sizes[density] = {pair[0]: pair[1] for pair in one.sizes}
+    cases = _trainings(models, trained_densities, min(4, max(workers)), trained_steps, seeds)
+    trained = simulate(run_training, Trained, cases, journal=journal) if cases else []
+    every = list(found.values())
+    _print_energy(every)
+    _print_sizes(every)
     if trained:
-        _print_accuracy(trained)
-    draw(plot, curves)
-    whole = {"curves": [asdict(one) for one in curves], "trained": [asdict(one) for one in trained]}
+        _print_accuracy(cases, trained)
+    draw(plot, every)
+    whole = {
+        "curves": [asdict(one) for one in every],
+        "trained": [{"case": case, **asdict(one)} for case, one in zip(cases, trained, strict=True)],
+    }
     plot.with_suffix(".json").write_text(json.dumps(whole, indent=1))
     Console().print(f"drawn: {plot}; every figure: {plot.with_suffix('.json')}", style="dim", highlight=False)
-    return curves
-
-
-def _momentum(model: Model) -> float:
-    return WITH_MOMENTUM if model == "resnet18" else 0.0
-
-
-def _take(curves: Curves, density: float, points: dict[str, Point], sizes: dict[int, int]) -> None:
-    for name, point in points.items():
-        curves.points.setdefault(name, []).append(point)
-    curves.sizes[density] = sizes
+    return every
 
 
 def _trainings(
     models: Sequence[Model], densities: Sequence[float], workers: int, steps: int, seeds: int
-) -> list[Training]:
-    if not steps:
-        return []
-    middle = sorted(densities)[len(densities) // 2]
+) -> list[_Case]:
+    names = [name for name in REPLAYED if name not in _CODES_ALONE]
     return [
-        Training(model, name, middle, workers, steps, seed, _momentum(model))
+        (model, name, density, workers, steps, seed)
         for model in models
-        for name in (DENSE, *REPLAYED)
+        for name, density in ((DENSE, 1.0), *product(names, densities))
         for seed in range(1, seeds + 1)
+        if densities
     ]
 
 
@@ -172,28 +149,80 @@ def _print_sizes(found: Sequence[Curves]) -> None:
     show("Elements in blocks of each size", ("model, density", *(str(s or "whole") for s in sizes)), rows)
 
 
-def _print_accuracy(trained: Sequence[Trained]) -> None:
+def _print_accuracy(cases: Sequence[_Case], trained: Sequence[Trained]) -> None:
+    """Show what each contender sends and reaches, and what DFS saves of its bytes at equal accuracy."""
+    _, _, _, workers, steps, _ = cases[0]
     rows = []
-    for model in dict.fromkeys(one.training.model for one in trained):
-        mine = [one for one in trained if one.training.model == model]
-        for name in dict.fromkeys(one.training.contender for one in mine):
-            same = [one for one in mine if one.training.contender == name]
-            accuracies = [one.accuracy for one in same]
+    shares: dict[tuple[Model, str, float], float | None] = {}
+    for model in dict.fromkeys(case[0] for case in cases):
+        means = _means([(case, one) for case, one in zip(cases, trained, strict=True) if case[0] == model])
+        for (name, density), (sent, reached) in sorted(
+            means.items(), key=lambda item: (item[0][1], item[0][0])
+        ):
+            share = shares[model, name, density] = saving_at_equal_accuracy(means, name, density)
             rows.append(
                 (
-                    f"{model}, {name}",
-                    byte_count(fmean(one.bytes for one in same)),
-                    f"{fmean(accuracies):.1%}",
-                    f"{min(accuracies):.1%} to {max(accuracies):.1%}",
+                    f"{model}, {density:.1%}, {name}",
+                    byte_count(sent),
+                    f"{reached:.1%}",
+                    "-" if share is None or name == "dfs" else f"{share:.0%}",
                 )
             )
-    first = trained[0].training
     show(
-        f"Trained for {first.steps} steps with {first.workers} workers, density {first.density:.1%}",
-        ("model, contender", "bytes a step", "accuracy", "of the seeds"),
+        f"Trained for {steps} steps with {workers} workers",
+        ("model, density, contender", "bytes a step", "accuracy", "dfs saves"),
         rows,
-        ["bytes: of all workers, up and down; resnet18 with momentum 0.9, and a tenth of the learning rate"],
+        [
+            "means of the seeds; bytes: of all workers, up and down; resnet18 with momentum 0.9, and a "
+            "tenth of the learning rate",
+            f"dfs saves: with the cheapest of its densities that are at most {100 * TOLERANCE:g} points less "
+            "accurate; -: none is",
+        ],
     )
+    Console().print(_verdict(shares), style="bold", highlight=False)
+
+
+def _verdict(shares: Mapping[tuple[Model, str, float], float | None]) -> str:
+    """Say in how many cells DFS costs less at equal accuracy, and in which not. shares: saved, by cell."""
+    peers = {at: share for at, share in shares.items() if not at[1].startswith("dfs") and at[1] != PLANNED}
+    dearer = [
+        f"{model}, {density:.1%}, {name}"
+        for (model, name, density), share in peers.items()
+        if share is None or share <= 0
+    ]
+    parts = [
+        f"at equal accuracy dfs is cheaper than what is dense, unplanned or of a fixed size in "
+        f"{len(peers) - len(dearer)} of {len(peers)} cells"
+    ]
+    if dearer:
+        parts.append(f"but not in: {'; '.join(dearer)}")
+    planned = [share for (_, name, _), share in shares.items() if name == PLANNED and share is not None]
+    if planned:
+        parts.append(f"{fmean(planned):.0%} below {PLANNED} on average")
+    return ", ".join(parts)
+
+
+def _means(outcomes: Sequence[tuple[_Case, Trained]]) -> _Means:
+    """Return one model's means over the seeds."""
+    sent: dict[tuple[str, float], list[tuple[float, float]]] = {}
+    for (_, _, density, *_), one in outcomes:
+        for name, count in one.bytes.items():
+            sent.setdefault((name, density), []).append((count, one.accuracy))
+    return {at: (fmean(b for b, _ in found), fmean(a for _, a in found)) for at, found in sent.items()}
+
+
+def saving_at_equal_accuracy(means: _Means, name: str, density: float) -> float | None:
+    """Return the share of a contender's bytes that DFS saves at some density where it is as accurate.
+
+    None: there is no such density.
+    """
+    theirs, accuracy = means[name, density]
+    mine = [
+        sent
+        for (who, _), (sent, reached) in means.items()
+        if who == "dfs" and reached >= accuracy - TOLERANCE
+    ]
+    return 1 - min(mine) / theirs if mine else None
 
 
 def _spread(shares: Sequence[float]) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``weir bench dfs``'s contenders on recorded gradients: bytes on the wire, and the energy that they buy.
+"""``weir bench dfs``'s contenders on the same gradients: bytes on the wire, and the energy that they buy.
 
 Each contender is measured at several densities, which makes a curve of bytes by delivered energy. Two of them
 are compared at the same energy: where a curve has no point there, it is drawn out between its neighbours, in
@@ -10,18 +10,19 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import islice
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 
 from weir.bench.cost_cases import lists
-from weir.bench.replay import Recording, Replay, ReplayedStep
+from weir.bench.replay import Replay, ReplayedStep, train
 from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.encodings import omnireduce
 from weir.host_agent.compression.encodings.cost import by_block
 from weir.host_agent.compression.encodings.encoding import MASK_SIZES
-from weir.train.config import make_config
+from weir.train.config import Model, make_config
 from weir.train.task import make_task
 
 
@@ -47,27 +48,43 @@ REPLAYED: Final[Mapping[str, Contender]] = {
 }
 """Through Weir's switch."""
 
+UNPACKED: Final = "top-k planned"
 PLANNED: Final = "top-k planned, packed lanes"
 BASELINE: Final = "OmniReduce-256"
 DENSE: Final = "dense"
+WITH_MOMENTUM: Final = 0.9
 
 
-@dataclass
-class Point:
+def momentum(model: Model) -> float:
+    """Return the momentum that a model's trainings have here."""
+    return WITH_MOMENTUM if model == "resnet18" else 0.0
+
+
+class Point(NamedTuple):
     """One contender at one density. bytes: of all workers, both ways, in a step, on average. energy: share of
     the sum of all workers' gradients and residuals that was delivered. density: of what travelled.
     """
 
-    bytes: float = 0.0
-    energy: float = 0.0
+    bytes: float
+    energy: float
     density: float = 0.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """All contenders at one density. points: Point of each, by name. sizes: what DFS chose, pairs of a block
+    size and elements, over all parameters and steps; 0: sent whole. (As JSON has them.)
+    """
+
+    points: Mapping[str, Sequence[float]]
+    sizes: Sequence[Sequence[int]]
 
 
 @dataclass
 class Curves:
     """All contenders' points of one model, number of workers and seed; and what sizes DFS chose, by density.
 
-    sizes: elements by block size, over all parameters and steps; 0: sent whole.
+    sizes: elements by block size.
     """
 
     model: str
@@ -82,43 +99,46 @@ def replay_of(how: Contender, module: torch.nn.Module, workers: int, density: fl
     return Replay(module, how.method, workers, density, lane_bits=how.lane_bits, leave_out=how.leave_out)
 
 
-def measure(recording: Recording, workers: int, density: float) -> tuple[dict[str, Point], dict[int, int]]:
-    """Replay one density with every contender; the first third of the steps does not count.
+def measure(model: Model, workers: int, steps: int, seed: int, density: float) -> Measured:
+    """Train densely, and give all contenders the same gradients; the first third of the steps does not count.
 
-    Returns the points, and DFS's block sizes: elements of each, over all parameters and steps.
+    Portions of DFS take some tens of steps to settle, so steps should be more than that.
     """
-    module = make_task(make_config(model=recording.model)).model
+    torch.set_num_threads(1)
+    module = make_task(make_config(model=model)).model
     replays = {name: replay_of(how, module, workers, density) for name, how in REPLAYED.items()}
-    gradients = recording.open()
-    first, count = recording.steps // 3, recording.steps - recording.steps // 3
-    points: dict[str, Point] = {}
-    wanted, missing = dict.fromkeys(replays, 0.0), dict.fromkeys(replays, 0.0)
+    first, count = steps // 3, steps - steps // 3
+    sent: Counter[str] = Counter()
+    elements, wanted, missing = (dict.fromkeys(replays, 0.0) for _ in range(3))
     sizes: Counter[int] = Counter()
-    for number, one in enumerate(gradients):
+    total = 0
+    for number, (gradients, _) in enumerate(
+        islice(train(model, workers, seed, momentum=momentum(model)), steps)
+    ):
+        total = gradients.shape[1]
         for name, replay in replays.items():
-            step = replay.step(one)
+            step = replay.step(gradients)
             if number < first:
                 continue
             wanted[name] += step.wanted
             missing[name] += step.missing
-            point = points.setdefault(name, Point())
-            point.bytes += step.counted.total / count
-            point.density += step.elements / workers / gradients.shape[-1] / count
+            elements[name] += step.elements
+            sent[name] += step.counted.total
             if name == "dfs":
                 for mask, chosen in zip(step.masks, step.chosen, strict=True):
                     sizes[mask or 0] += chosen.shape[1]
-            if name == "top-k planned":
-                for other, size in _of_same_elements(step).items():
-                    points.setdefault(other, Point()).bytes += size / count
-    for name, point in points.items():
-        source = name if name in replays else "top-k planned"
-        point.energy = 1 - missing[source] / wanted[source]
-        point.density = points[source].density
-    return points, dict(sizes)
+            if name == UNPACKED:
+                sent.update(of_same_elements(step))
+    points = {}
+    for name in sent:
+        source = name if name in replays else UNPACKED
+        share = elements[source] / (workers * total * count)
+        points[name] = Point(sent[name] / count, 1 - missing[source] / wanted[source], share)
+    return Measured(points, sorted(sizes.items()))
 
 
-def _of_same_elements(step: ReplayedStep) -> dict[str, float]:
-    """Return what peers' bytes are for a step of each worker's largest elements."""
+def of_same_elements(step: ReplayedStep) -> dict[str, float]:
+    """Return what peers' bytes are for a step of each worker's largest elements, by name."""
     flat = np.concatenate(step.chosen, axis=1)
     found: dict[str, float] = {"lists of pairs": lists(flat).total}
     for block in MASK_SIZES:

@@ -1,59 +1,65 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench dfs``'s trainings: the accuracy that contenders' bytes buy, all workers in one process."""
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 import torch
 
-from weir.bench.dfs_cases import REPLAYED, dense_bytes, replay_of
+from weir.bench.dfs_cases import (
+    DENSE,
+    REPLAYED,
+    UNPACKED,
+    dense_bytes,
+    momentum,
+    of_same_elements,
+    replay_of,
+)
 from weir.bench.replay import Gradients, train
+from weir.host_agent.collectives import NonFiniteError
 from weir.train.config import Model, make_config
 from weir.train.task import accuracy, make_task
 
 
 @dataclass(frozen=True)
-class Training:
-    """One training before it begins. contender: of REPLAYED, or DENSE."""
-
-    model: Model
-    contender: str
-    density: float
-    workers: int
-    steps: int
-    seed: int
-    momentum: float
-
-
-@dataclass(frozen=True)
 class Trained:
-    """One training's end: accuracy on held-out data, and bytes of all workers, both ways, in a step."""
+    """One training's end. accuracy: on held-out data, 0 where it diverged. bytes: of all workers in a step,
+    both ways, by contender: those that send the same elements train alike.
+    """
 
-    training: Training
     accuracy: float
-    bytes: float
+    bytes: Mapping[str, float]
 
 
-def run(training: Training) -> Trained:
-    """Train and return what came of it."""
+def run(model: Model, contender: str, density: float, workers: int, steps: int, seed: int) -> Trained:
+    """Train. contender: of REPLAYED, or DENSE."""
     torch.set_num_threads(1)
-    how, workers = REPLAYED.get(training.contender), training.workers
-    task = make_task(make_config(model=training.model, workers=workers, seed=training.seed))
-    replay = None if how is None else replay_of(how, task.model, workers, training.density)
-    sent = 0.0
+    how = REPLAYED.get(contender)
+    task = make_task(make_config(model=model, workers=workers, seed=seed))
+    replay = None if how is None else replay_of(how, task.model, workers, density)
+    sent: dict[str, float] = defaultdict(float)
+    done = 0
 
     def average(gradients: Gradients) -> torch.Tensor:
-        nonlocal sent
+        nonlocal done
+        done += 1
         if replay is None:
-            sent += dense_bytes(gradients.shape[1], workers)
+            sent[DENSE] += dense_bytes(gradients.shape[1], workers)
             return torch.from_numpy(gradients.mean(axis=0))
         step = replay.step(gradients)
-        sent += step.counted.total
+        sent[contender] += step.counted.total
+        if contender == UNPACKED:
+            for name, count in of_same_elements(step).items():
+                sent[name] += count
         return torch.cat(step.total)
 
-    steps = train(
-        training.model, workers, training.seed, task=task, average=average, momentum=training.momentum
-    )
-    for _ in islice(steps, training.steps + 1):  # a step is applied when the next one is asked for
-        pass
-    return Trained(training, accuracy(task.model, task.data.test), sent / training.steps)
+    trained = train(model, workers, seed, task=task, average=average, momentum=momentum(model))
+    try:
+        for _ in islice(trained, steps + 1):  # a step is applied when the next one is asked for
+            pass
+        reached = accuracy(task.model, task.data.test)
+    except NonFiniteError:
+        reached = 0.0
+    return Trained(reached, {name: total / done for name, total in sent.items()})

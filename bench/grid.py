@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of a grid in virtual time: several at a time, and those that a journal has are not made again."""
+"""Runs of a grid that look at no clock: several at a time, and those of a journal are not made again."""
 
 import json
 import os
@@ -69,10 +69,10 @@ def simulate(
     todo = [number for number in range(len(cases)) if number not in outcomes]
     at_once = max(1, min(len(todo), processes or os.cpu_count() or 1))
     had = f", {len(known)} more are in {journal}" if known else ""
-    console.print(f"{len(todo)} runs in virtual time, {at_once} at a time; one can take minutes{had}")
+    console.print(f"{len(todo)} runs, {at_once} at a time; one can take minutes{had}")
     bar = Progress(*Progress.get_default_columns(), TimeElapsedColumn(), console=console, transient=True)
     with bar, process_pool(at_once) as pool:
-        task = bar.add_task("simulating", total=len(todo))
+        task = bar.add_task("running", total=len(todo))
         runs: dict[Future[T], int] = {pool.submit(run, *cases[number]): number for number in todo}
         for future in as_completed(runs):
             number = runs[future]

@@ -11,7 +11,7 @@ derived in ``weir.host_agent.collectives.quantize``, ``.packing`` and ``.limbs``
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,11 @@ class NonFiniteError(ArithmeticError):
         )
         self.ranks = ranks
         self.index = index
+        self._given = (what, ranks, index, rank)
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[int, ...], int, int]]:
+        """Let it cross processes whole: by default an exception is made anew from its message alone."""
+        return type(self), self._given
 
 
 @dataclass(frozen=True)

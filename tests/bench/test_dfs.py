@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir bench dfs``: what is compared at equal energy, and one model's curves."""
 
-from pathlib import Path
-
 import pytest
 
+from weir.bench.dfs import saving_at_equal_accuracy
 from weir.bench.dfs_cases import BASELINE, PLANNED, Curves, Point, bytes_at, measure, saving
-from weir.bench.replay import record
+from weir.bench.dfs_training import run
 
 
 def test_bytes_are_drawn_out_between_two_energies_and_never_beyond() -> None:
@@ -23,12 +22,33 @@ def test_savings_are_at_the_same_energy() -> None:
     assert saving(curves, "a", "b", 0.3) is None
 
 
-def test_dfs_costs_less_than_its_peers_for_more_energy(tmp_path: Path) -> None:
-    points, sizes = measure(record(tmp_path / "recorded", "mlp", 2, 6), 2, 0.02)
-    assert sum(sizes.values()) == 4 * 83_722, (
+def test_dfs_costs_less_than_its_peers_for_more_energy() -> None:
+    one = measure("mlp", 2, 6, 1, 0.02)
+    points = {name: Point(*point) for name, point in one.points.items()}
+    assert sum(count for _, count in one.sizes) == 4 * 83_722, (
         "every element is in a block of some size, in each step that counts"
     )
     assert points["dfs"].bytes < points[PLANNED].bytes < points[BASELINE].bytes
     assert points["dfs"].energy > points[PLANNED].energy
     assert points["dfs"].bytes < points["dfs without lists"].bytes
     assert points["dfs"].bytes < points["dfs without packed lanes"].bytes
+
+
+def test_bytes_are_compared_where_dfs_is_as_accurate() -> None:
+    means = {
+        ("dfs", 0.01): (10.0, 0.900),
+        ("dfs", 0.1): (50.0, 0.950),
+        ("peer", 0.01): (40.0, 0.904),
+        ("peer", 0.1): (100.0, 0.951),
+        ("dense", 1.0): (1000.0, 0.97),
+    }
+    assert saving_at_equal_accuracy(means, "peer", 0.01) == pytest.approx(0.75)
+    assert saving_at_equal_accuracy(means, "peer", 0.1) == pytest.approx(0.5)
+    assert saving_at_equal_accuracy(means, "dense", 1.0) is None
+
+
+def test_a_training_counts_what_all_that_send_the_same_elements_send() -> None:
+    trained = run("mlp", "top-k planned", 0.02, 2, 20, 1)
+    assert 0.1 < trained.accuracy < 1
+    assert trained.bytes["OmniReduce-256"] > trained.bytes["top-k planned"] > 0
+    assert "lists of pairs" in trained.bytes

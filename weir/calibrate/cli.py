@@ -16,7 +16,9 @@ from weir.train.config import ConfigError
 
 def calibrate(
     *,
-    model: Annotated[str, typer.Option(help="mlp, cnn, lm (a small language model), bag (of words) or resnet18.")] = "cnn",
+    model: Annotated[
+        str, typer.Option(help="mlp, cnn, lm (a small language model), bag (of words) or resnet18.")
+    ] = "cnn",
     workers: Annotated[int, typer.Option(help="Workers of the job, 1 to 32.")] = 4,
     seeds: Annotated[int | None, typer.Option(help="Runs behind each figure; default: 3.")] = None,
     tolerance: Annotated[

@@ -34,7 +34,7 @@ class Preset:
     for models of words lines of text.
     ``lr`` is for SGD without momentum: with error feedback a block's gradient arrives many steps old, all at
     once, and momentum would repeat it ten times over (at density 0.05 and momentum 0.9 the small CNN ends at
-    57 % instead of 97 %). ``clip``: largest norm of the summed gradient, for the recurrent model.
+    57 % instead of 97 %). ``clip``: largest norm of the summed gradient, for models of words.
     """
 
     data: Data
@@ -49,7 +49,7 @@ PRESETS: Final[dict[Model, Preset]] = {
     "cnn": Preset(data="digits", samples=1438, batch_size=8, lr=0.3),
     "mlp": Preset(data="digits", samples=1438, batch_size=8, lr=0.3),
     "lm": Preset(data="stdlib", samples=3584, batch_size=8, lr=15.0, clip=0.25),
-    "bag": Preset(data="modules", samples=3584, batch_size=16, lr=10.0),
+    "bag": Preset(data="modules", samples=3584, batch_size=16, lr=20.0, clip=0.25),
 }
 
 

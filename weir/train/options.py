@@ -14,7 +14,9 @@ _METHOD: Final = "Method"
 _NETWORK: Final = "Network"
 
 Workers = Annotated[int, typer.Option(help="Worker processes, 1 to 32.")]
-Model = Annotated[str, typer.Option(help="resnet18, cnn, mlp, lm (a small language model) or bag (of words).")]
+Model = Annotated[
+    str, typer.Option(help="resnet18, cnn, mlp, lm (a small language model) or bag (of words).")
+]
 Data = Annotated[
     str | None,
     typer.Option(help="digits (images) or stdlib (text of Python's library); default: the model's own."),

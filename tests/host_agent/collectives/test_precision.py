@@ -2,6 +2,7 @@
 """Float sums by every form of lanes: within the chosen error, exact where they are small or are to be."""
 
 import logging
+import pickle
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
@@ -207,6 +208,12 @@ def test_nan_is_named_in_packed_sums(world: World) -> None:
     for said in world.run(with_nan):
         assert "NaN or infinity on rank 2" in said
         assert "element 4567" in said
+
+
+def test_it_crosses_processes_whole() -> None:
+    error = float_sum.NonFiniteError("gradient of 'a'", (1, 3), 7, 0)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (str(copy), copy.ranks, copy.index) == (str(error), (1, 3), 7)
 
 
 def refused() -> None:
