@@ -199,6 +199,14 @@ class AgentClient:
         self._heartbeats = HeartbeatThread(self._stub.Attend, beat, reply.lease_s, self._heard)
         return self.membership
 
+    def leaves_at_exit(self) -> None:
+        """Promise that ``leave`` or ``close`` is called even when the program ends without it.
+
+        Otherwise the heartbeats end with the main thread, and the membership is lost.
+        """
+        if self._heartbeats is not None:
+            self._heartbeats.program_ends_cleanly = True
+
     def leave(self) -> None:
         """End the membership cleanly; without one, nothing happens. The client can join again.
 

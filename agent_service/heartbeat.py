@@ -35,6 +35,8 @@ class HeartbeatThread:
         self._beat = beat
         self._lease_s = lease_s
         self._heard = heard
+        self.program_ends_cleanly = False
+        """Somebody else ends the membership when the program ends without having done so."""
         self._ended = threading.Event()
         self._silent = threading.Event()
         self._lock = threading.Lock()
@@ -71,7 +73,7 @@ class HeartbeatThread:
 
     def _open(self) -> bool:
         with self._lock:
-            if self._ended.is_set() or not threading.main_thread().is_alive():
+            if self._ended.is_set() or self._deserted:
                 return False
             self._call = self._attend(self._heartbeats())
             return True
@@ -90,6 +92,11 @@ class HeartbeatThread:
             code, details = error.code(), error.details() or ""
             return attended, f"lost the controller: {details or code.name}" if code in _BROKEN else details
         return attended, "the controller ended the membership without a reason"
+
+    @property
+    def _deserted(self) -> bool:
+        """Return whether the program has ended, and nobody ends the membership."""
+        return not self.program_ends_cleanly and not threading.main_thread().is_alive()
 
     def _stopped(self, reason: str) -> None:
         if not self._silent.is_set():
@@ -112,7 +119,7 @@ class HeartbeatThread:
         while (left := until - time.monotonic()) > 0:
             if self._ended.wait(min(left, POLL_S)):
                 return True
-            if not threading.main_thread().is_alive():
+            if self._deserted:
                 self.leaving()
                 self._ended.set()
                 self._call.cancel()

@@ -19,7 +19,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -44,9 +44,7 @@ class Journal:
     Example::
 
         with Journal(folder) as journal:
-            state = initial() if journal.checkpoint is None else load(journal.checkpoint)
-            for record in journal.records():
-                replay(state, record)
+            journal.replay(state.load, state.apply)
             ...
             journal.append(record)          # before anybody sees what follows from it
             if journal.size > limit:
@@ -61,9 +59,8 @@ class Journal:
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.checkpoint = self._load()
-            """State of the checkpoint, by name; None when there is none. Not kept up to date."""
-            self._contained = 0 if self.checkpoint is None else int(self.checkpoint.pop(_NUMBER)[0])
+            self._checkpoint = self._load()
+            self._contained = 0 if self._checkpoint is None else int(self._checkpoint.pop(_NUMBER)[0])
             self._last, self._whole = self._check()
             os.ftruncate(self._file, self._whole)
         except BlockingIOError:
@@ -78,11 +75,17 @@ class Journal:
         """Return bytes of the journal."""
         return self._whole
 
-    def records(self) -> Iterator[bytes]:
-        """Yield the records behind the checkpoint, in order."""
+    def replay(self, load: Callable[[Arrays], object], apply: Callable[[bytes], object]) -> None:
+        """Give the checkpoint, if there is one, to ``load``, then each record behind it to ``apply``.
+
+        To be called once, before anything is appended.
+        """
+        checkpoint, self._checkpoint = self._checkpoint, None
+        if checkpoint is not None:
+            load(checkpoint)
         for number, data in _parse(self._path.read_bytes()):
             if number > self._contained:
-                yield data
+                apply(data)
 
     def append(self, data: bytes) -> None:
         """Keep a record. OSError, and then nothing of it is kept, when the disk does not take it."""

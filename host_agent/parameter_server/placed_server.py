@@ -74,11 +74,9 @@ class PlacedServer:
         self._handed: dict[tuple[int, int], Message] = {}  # by epoch and rank
         self._journal: Journal | None = None
         if journal is not None:
-            if journal.checkpoint is not None:
-                self._load(journal.checkpoint)
-                journal.checkpoint = None
-            for record in journal.records():
-                self._take(Message.decode(np.frombuffer(record, np.uint32), units))
+            journal.replay(
+                self._load, lambda record: self._take(Message.decode(np.frombuffer(record, np.uint32), units))
+            )
             self._journal = journal
 
     @property

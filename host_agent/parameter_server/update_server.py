@@ -108,11 +108,9 @@ class UpdateServer:
         self._early: dict[int, dict[int, FromWorker]] = {}
         self._journal: Journal | None = None
         if journal is not None:
-            if journal.checkpoint is not None:
-                self._load(journal.checkpoint)
-                journal.checkpoint = None
-            for record in journal.records():
-                self._apply(FromWorker.decode(np.frombuffer(record, np.uint32)))
+            journal.replay(
+                self._load, lambda record: self._apply(FromWorker.decode(np.frombuffer(record, np.uint32)))
+            )
             self._journal = journal
 
     @property

@@ -92,6 +92,7 @@ class JobConnection(Connection):
         client.on_stop(self._stopped)
         client.on_leave(self._member_left)
         self._opened()
+        client.leaves_at_exit()
 
     @classmethod
     def join(

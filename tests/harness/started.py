@@ -48,7 +48,7 @@ class Started:
         self._mark = f"{_MARK}={secrets.token_hex(8)}"
         self._log, self._temporary = folder / "said", folder / "tmp"
         self._memory: set[Path] = set()
-        self._namespaces: set[str] = set()
+        self._namespaces: dict[str, int] = {}  # by name, held open: else the next one gets the same number
         for each in (folder / "work", self._temporary):
             each.mkdir(exist_ok=True)
         mark = dict([self._mark.split("=")])
@@ -75,7 +75,7 @@ class Started:
         for pid, line in found.items():
             self._memory.update(map(Path, _MEMORY.findall(line)))
             with suppress(OSError):
-                self._namespaces.add(_namespace(str(pid)))
+                self._hold_namespace(pid)
         return found
 
     def find(self, pattern: str, **environment: object) -> int:
@@ -120,9 +120,8 @@ class Started:
         while (alive := self.processes()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         found = [f"process {pid}: {line}" for pid, line in alive.items()]
-        with suppress(OSError):
-            self._namespaces.discard(_namespace("self"))
-        found += [f"network namespace {name}" for name in sorted(self._namespaces & _namespaces())]
+        others = self._namespaces.keys() - {_namespace("self")}
+        found += [f"network namespace {name}" for name in sorted(others & _namespaces())]
         found += [f"shared memory {path}" for path in sorted(self._memory) if path.exists()]
         return found + [f"folder {path}" for path in sorted(self._temporary.glob("weir-*")) if path.is_dir()]
 
@@ -132,6 +131,13 @@ class Started:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.wait()
+        while self._namespaces:
+            os.close(self._namespaces.popitem()[1])
+
+    def _hold_namespace(self, pid: int) -> None:
+        held = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+        if self._namespaces.setdefault(str(Path(f"/proc/self/fd/{held}").readlink()), held) != held:
+            os.close(held)
 
     def _state(self) -> str:
         lines = "\n".join(f"  {pid} {line}" for pid, line in self.processes().items())

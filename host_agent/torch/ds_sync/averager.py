@@ -13,7 +13,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import update_bn
 
 from weir.host_agent.torch.backend import WeirProcessGroup
@@ -21,6 +20,7 @@ from weir.host_agent.torch.connection import Connection
 from weir.host_agent.torch.ds_sync.groups import Place, make_groups
 from weir.host_agent.torch.ds_sync.schedule import Schedule
 from weir.host_agent.torch.ds_sync.vectors import Vectors
+from weir.host_agent.torch.unwrapping import unwrapped
 
 
 class DsSync:
@@ -71,9 +71,7 @@ class DsSync:
         shuffles: int | None = None,
         may_contend: Collection[int] = (),
     ) -> None:
-        if isinstance(model, DistributedDataParallel):
-            model.require_backward_grad_sync = False
-            model = model.module
+        model = unwrapped(model)
         self.model = model
         self.round = 0
         self.identical = False

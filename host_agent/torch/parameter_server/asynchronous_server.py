@@ -140,7 +140,7 @@ class AsynchronousServer:
         now = time.monotonic()
         if now - self._looked >= LOOK_S:
             self._looked = now
-            for call in self._meeting.calls(self.index):
+            for call in self._meeting.calls(self.index, range(self._terms.workers)):
                 self._connect(call)
             self._dismiss_silent(now)
         return not self.server.workers and self.server.known >= self._terms.workers
@@ -197,6 +197,7 @@ class AsynchronousServer:
                     silent,
                 )
                 self._send(self.server.dismiss(worker))
+                self._meeting.leave(worker)
 
 
 def open_state(folder: Path, terms: Terms, index: int) -> Journal:
@@ -204,7 +205,9 @@ def open_state(folder: Path, terms: Terms, index: int) -> Journal:
     journal = Journal(folder)
     said, file = terms.to_json(), folder / "terms.json"
     if not file.exists():
-        file.write_text(said)
+        fresh = file.with_suffix(".new")
+        fresh.write_text(said)
+        fresh.replace(file)  # whole, or not there: a server may be killed here, too
     elif file.read_text() != said:
         journal.close()
         raise JournalError(

@@ -5,6 +5,9 @@ A thread of its own moves packets, whatever the training does. It only carries: 
 training asks for it, in ``step``.
 """
 
+import atexit
+import contextlib
+import logging
 import threading
 import time
 from collections import deque
@@ -17,6 +20,7 @@ import numpy as np
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
+from weir.agent_service.waiting import logged_wait
 from weir.host_agent.compression.classes import layer_classes
 from weir.host_agent.flows import FlowConfig, FlowReceiver, FlowSender, new_flow_id
 from weir.host_agent.flows.frames import Address
@@ -29,10 +33,12 @@ from weir.host_agent.parameter_server.update_worker import UpdateWorker, WorkerR
 from weir.host_agent.parameter_server.value_filter import parse_filter
 from weir.host_agent.torch.connection import GroupBrokenError
 from weir.host_agent.torch.parameter_server.bounded_push import service_of
-from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place
+from weir.host_agent.torch.parameter_server.meeting import CallOfWorker, Meeting, Place, StoreGoneError
 from weir.host_agent.transport.counters import TransportCounters
 from weir.host_agent.transport.report import FRAME_OVERHEAD
 from weir.wire.definition import FLOW
+
+log = logging.getLogger(__name__)
 
 MOST_UNAPPLIED: Final = 1
 """Pushes of its own that a worker's step may begin without. The next step hides the round trip of one; with
@@ -40,6 +46,9 @@ more, momentum makes training diverge where steps are shorter than round trips.
 """
 
 _LOOK_S: Final = 0.1
+_FAREWELL_S: Final = 10.0
+"""For servers to hear that a worker leaves; one that does not takes it out when it was silent for long."""
+
 _PATIENCE_S: Final = 0.5
 """Silence of a server from which something is awaited, after which it is looked for, and asked again."""
 
@@ -78,6 +87,11 @@ class _Line:
         return found
 
     @property
+    def idle(self) -> bool:
+        """Return whether the server has got all that was sent."""
+        return not self.outbox and (self.sender is None or self.sender.idle)
+
+    @property
     def waits(self) -> bool:
         """Return whether a word of the server is due."""
         return not self.worker.ready or not self.worker.settled or not self.worker.may_step
@@ -93,13 +107,24 @@ class AsynchronousSession:
         model: flat float32 on the CPU, in the order of the shards: worker 0's is what everybody begins with,
             and from then on it is what the servers have sent.
         timeout: how long a server may be silent.
+        holds_store: the store ends with this process, which therefore leaves last.
 
     Raises:
         GroupBrokenError: a server was silent for that long.
     """
 
-    def __init__(self, store: Store, terms: Terms, rank: int, model: Tensor, timeout: timedelta) -> None:
+    def __init__(
+        self,
+        store: Store,
+        terms: Terms,
+        rank: int,
+        model: Tensor,
+        timeout: timedelta,
+        *,
+        holds_store: bool = False,
+    ) -> None:
         self._meeting, self._terms, self._rank = Meeting(store), terms, rank
+        self._holds_store = holds_store
         self._timeout_s = timeout.total_seconds()
         self._said = ""
         self._counted = TransportCounters()  # of flows that are closed, and what has come
@@ -125,15 +150,18 @@ class AsynchronousSession:
         self._layers = layer_classes([line.first.stop - line.first.start for line in self._lines])
         self._change = threading.Condition()
         self._error: Exception | None = None
-        self._stopping = False
+        self._stopping = self._leaving = False
         self._flows = UdpFlows.at(self._meeting.own_ip)
         self._looked = 0.0
-        self._thread = threading.Thread(target=self._run, name="weir-flows")
+        self._meeting.rejoin(rank)
+        # A thread that the interpreter's end would wait for, should the program not close this.
+        self._thread = threading.Thread(target=self._run, name="weir-flows", daemon=True)
         self._thread.start()
+        atexit.register(self.close)
         try:
             self._wait(lambda: all(line.worker.ready for line in self._lines))
             # Who joins later begins at the clock of the slowest, and would be ahead for all of the training.
-            self._meeting_point("joined")
+            self._meet("joined")
         except BaseException:
             self.close(farewell=False)
             raise
@@ -192,18 +220,15 @@ class AsynchronousSession:
             self._flows.wake()
             self._wait(lambda: all(line.worker.settled for line in self._lines))
             if point == "pushed":
-                self._meeting_point(point)
+                self._meet(point)
 
     def close(self, *, farewell: bool = True) -> None:
         """Leave the servers, and end the thread. Closing twice is harmless."""
-        if not self._thread.is_alive() and self._stopping:
+        if self._stopping:
             return
+        atexit.unregister(self.close)
         if farewell and self._error is None:
-            with self._change:
-                for line in self._lines:
-                    line.outbox.append(line.worker.leave())
-            self._flows.wake()
-            self._said_farewell(time.monotonic() + 2.0)
+            self._say_farewell()
         self._stopping = True
         self._flows.wake()
         self._thread.join()
@@ -235,30 +260,54 @@ class AsynchronousSession:
                     f"{silent:.0f} s: start it again with its state, or start the job anew"
                 )
 
-    def _meeting_point(self, where: str) -> None:
-        """Wait until all workers are here."""
-        deadline = time.monotonic() + self._timeout_s
+    def _meet(self, where: str) -> None:
+        """Wait until all workers that are still there are here."""
         with self._change:
-            self._meeting.arrive(where)
-        while True:
-            with self._change:
-                here = self._meeting.arrived(where)
-            if here >= self._terms.workers:
-                return
-            if time.monotonic() > deadline:
-                raise GroupBrokenError(
-                    f"{self._terms.workers - here} of {self._terms.workers} workers have not {where} in "
-                    f"{self._timeout_s:.0f} s"
-                )
-            time.sleep(_LOOK_S)
+            self._meeting.arrive(where, self._rank)
+        self._await_others(where, f"have not {where}")
 
-    def _said_farewell(self, deadline: float) -> None:
-        """Wait until the servers have what was sent."""
-        while time.monotonic() < deadline:
-            with self._change:
-                if all(not line.outbox and (not line.sender or line.sender.idle) for line in self._lines):
+    def _await_others(self, where: str, sentence: str) -> None:
+        """Wait until nobody is missing at a point. Raises GroupBrokenError, with who is and a sentence."""
+        deadline, missing = time.monotonic() + self._timeout_s, list[int]()
+
+        def words() -> str:
+            return f"worker {', '.join(map(str, missing))}, who {sentence}"
+
+        with logged_wait(log, words):
+            while True:
+                try:
+                    with self._change:
+                        missing[:] = self._meeting.missing(where, self._terms.workers)
+                except StoreGoneError as error:
+                    raise GroupBrokenError(
+                        f"worker {self._rank}: the store of this job is gone, with worker 0 that held it, "
+                        f"before all have {where}: {error}"
+                    ) from None
+                if not missing:
                     return
+                if time.monotonic() > deadline:
+                    raise GroupBrokenError(
+                        f"worker {self._rank} has waited for {self._timeout_s:.0f} s for {words()}"
+                    )
+                time.sleep(_LOOK_S)
+
+    def _say_farewell(self) -> None:
+        """Tell the servers that this worker leaves, also those that come back only now, and hold the store
+        until all workers have left, where this process holds it.
+        """
+        with self._change:
+            self._leaving = True
+            for line in self._lines:
+                line.outbox.append(line.worker.leave())
+        self._flows.wake()
+        deadline = time.monotonic() + _FAREWELL_S
+        while not self._error and not all(line.idle for line in self._lines) and time.monotonic() < deadline:
             time.sleep(0.01)
+        with self._change:
+            self._meeting.leave(self._rank)
+        if self._holds_store:
+            with contextlib.suppress(GroupBrokenError):
+                self._await_others("left", "still need the store that this worker holds")
 
     # -------------------------------------------------------------------------- the packets' thread
 
@@ -288,7 +337,8 @@ class AsynchronousSession:
     def _look_after(self, line: _Line, now: float) -> None:
         """Find a server that is silent, and ask it for what is due; say now and then that we are here."""
         silent = now - max(line.heard, line.asked)
-        if line.place is None or (line.waits and silent > _PATIENCE_S):
+        due = line.waits or (self._leaving and not line.idle)
+        if line.place is None or (due and silent > _PATIENCE_S):
             place = self._meeting.find(line.index)
             if place is not None and place != line.place:
                 self._call(line, place)
@@ -315,7 +365,8 @@ class AsynchronousSession:
             self._flows.mux.add(flow, Address(place.ip, place.port))
         ip, port = self._flows.address
         incarnation = line.worker.incarnation
-        self._meeting.call(line.index, CallOfWorker(self._rank, incarnation, ip, port, up, down))
+        call = CallOfWorker(self._rank, incarnation, ip, port, up, down, place.start)
+        self._meeting.call(line.index, call)
         line.asked = time.monotonic()
         line.outbox.clear()
         if self._beginnings and not line.worker.ready:
@@ -323,6 +374,8 @@ class AsynchronousSession:
         self._submit(line, line.worker.hello())
         for push in line.worker.unapplied():
             self._submit(line, push)
+        if self._leaving:
+            self._submit(line, line.worker.leave())
 
     def _submit(self, line: _Line, message: FromWorker) -> None:
         assert line.sender is not None, "connected"

@@ -62,12 +62,13 @@ class Lines:
     Args:
         store: of ``open_store``.
         rank: of the member; servers have the ranks after the workers'.
-        workers: how many there are.
+        workers, servers: how many there are.
         serves: it is a server, and may be called.
     """
 
-    def __init__(self, store: Store, rank: int, workers: int, *, serves: bool) -> None:
+    def __init__(self, store: Store, rank: int, workers: int, servers: int, *, serves: bool) -> None:
         self._rank, self._workers, self._serves = rank, workers, serves
+        self._members = workers + servers
         self._meeting = Meeting(store)
         self._start = time.time_ns()
         self._called: dict[int, _Line] = {}
@@ -89,7 +90,7 @@ class Lines:
             return []
         self._looked = now
         if self._serves:
-            for call in self._meeting.calls(self._rank - self._workers):
+            for call in self._meeting.calls(self._rank - self._workers, range(self._members)):
                 self._answer(call)
         return [rank for rank in servers if self._found(rank)]
 
@@ -151,7 +152,7 @@ class Lines:
         up, down = new_flow_id(), new_flow_id()
         self._replace(self._called, rank, place, up, down)
         own = self.flows.address
-        call = CallOfWorker(self._rank, self._start, own.ip, own.port, up, down)
+        call = CallOfWorker(self._rank, self._start, own.ip, own.port, up, down, place.start)
         self._meeting.call(rank - self._workers, call)
         return True
 

@@ -1,21 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """The meeting of workers and servers that talk by flows: who is where, through the store of the job.
 
-A server says where it is each time that it starts. A worker calls it: it writes down where it is itself and
-which two flows it opens, with random ids, and counts the call, so that the server sees that there is one.
+A server says where it is each time that it starts. Who calls it writes down where it is itself and which two
+flows it opens, with random ids, and rings a bell, so that the server looks. Looking writes nothing: servers
+are killed at any moment, and a store in a file does not survive half a record.
 """
 
+import contextlib
 import fcntl
 import json
 import os
 import socket
 import struct
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Final
 
-from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import Store, TCPStore
+
+from weir.host_agent.torch.parameter_server.team import innermost
+
+POINTS: Final = ("joined", "pushed")
+"""Where workers wait for one another: before the first step, and after the last."""
 
 _SIOCGIFADDR: Final = 0x8915  # of linux/sockios.h: an interface's IPv4 address
+
+
+class StoreGoneError(RuntimeError):
+    """The job's store went with the worker that held it."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +41,10 @@ class Place:
 
 @dataclass(frozen=True)
 class CallOfWorker:
-    """A worker's call: where it is, and the ids of its flows to the server (up) and from it (down)."""
+    """A call: where the worker is, and the ids of its flows to the server (up) and from it (down).
+
+    server_start: of the process that is called. Flows to another one at the same port are none of its own.
+    """
 
     worker: int
     incarnation: int
@@ -37,6 +52,7 @@ class CallOfWorker:
     port: int
     up: int
     down: int
+    server_start: int
 
 
 class Meeting:
@@ -44,7 +60,9 @@ class Meeting:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._heard: dict[int, int] = {}
+        self._start = 0
+        self._bell: bytes | None = None
+        self._heard: dict[int, CallOfWorker] = {}
 
     @property
     def own_ip(self) -> str:
@@ -56,9 +74,7 @@ class Meeting:
                 request = struct.pack("256s", interface.encode()[:15])
                 found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
             return socket.inet_ntoa(found[20:24])
-        store = self._store
-        while isinstance(store, PrefixStore):
-            store = store.underlying_store
+        store = innermost(self._store)
         if not isinstance(store, TCPStore):
             return "127.0.0.1"
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -66,35 +82,73 @@ class Meeting:
             return str(probe.getsockname()[0])
 
     def announce(self, server: int, place: Place) -> None:
-        """Say where a server is."""
+        """Say where a server is, which is this process."""
+        self._start = place.start
         self._store.set(f"flows/server-{server}", json.dumps(asdict(place)))
 
     def find(self, server: int) -> Place | None:
-        """Return where a server is; None: it has not said so yet."""
-        key = f"flows/server-{server}"
-        if not self._store.check([key]):
-            return None
-        return Place(**json.loads(self._store.get(key)))
+        """Return where a server is; None: it has not said so yet, or the store is gone."""
+        with contextlib.suppress(StoreGoneError):
+            return self._find(server)
+        return None
+
+    def _find(self, server: int) -> Place | None:
+        found = self._said(f"flows/server-{server}")
+        return None if found is None else Place(**json.loads(found))
 
     def call(self, server: int, call: CallOfWorker) -> None:
         """Call a server."""
-        number = self._store.add(f"flows/calls-{server}", 1)
-        self._store.set(f"flows/call-{server}-{number}", json.dumps(asdict(call)))
+        self._store.set(f"flows/call-{server}-{call.worker}", json.dumps(asdict(call)))
+        self._store.add(f"flows/bell-{server}", 1)
 
-    def calls(self, server: int) -> list[CallOfWorker]:
-        """Return the calls since the last time, of a new process all."""
-        last, found = self._store.add(f"flows/calls-{server}", 0), []
-        heard = self._heard.setdefault(server, 0)
-        while heard < last and self._store.check([f"flows/call-{server}-{heard + 1}"]):
-            heard += 1
-            found.append(CallOfWorker(**json.loads(self._store.get(f"flows/call-{server}-{heard}"))))
-        self._heard[server] = heard
+    def calls(self, server: int, callers: Iterable[int]) -> list[CallOfWorker]:
+        """Return the calls of this process since the last time; none when the store is gone.
+
+        callers: who may call.
+        """
+        with contextlib.suppress(StoreGoneError):
+            return self._calls(server, callers)
+        return []
+
+    def _calls(self, server: int, callers: Iterable[int]) -> list[CallOfWorker]:
+        bell = self._said(f"flows/bell-{server}")
+        if bell is None or bell == self._bell:
+            return []
+        self._bell, found = bell, []
+        for caller in callers:
+            said = self._said(f"flows/call-{server}-{caller}")
+            call = None if said is None else CallOfWorker(**json.loads(said))
+            if call is not None and call.server_start == self._start and call != self._heard.get(caller):
+                self._heard[caller] = call
+                found.append(call)
         return found
 
-    def arrive(self, where: str) -> int:
-        """Count this process among those that have come to a point, and return how many have."""
-        return int(self._store.add(f"flows/point-{where}", 1))
+    def arrive(self, where: str, worker: int) -> None:
+        """Say that a worker has come to a point."""
+        self._store.set(f"flows/{where}-{worker}", "1")
 
-    def arrived(self, where: str) -> int:
-        """Return how many have come there."""
-        return int(self._store.add(f"flows/point-{where}", 0))
+    def leave(self, worker: int) -> None:
+        """Say that a worker is not to be waited for at any point, because it has left or is dead."""
+        with contextlib.suppress(RuntimeError):  # then there is nobody to read it
+            self._store.set(f"flows/left-{worker}", "1")
+
+    def rejoin(self, worker: int) -> None:
+        """Take back what an earlier process of a worker has said."""
+        for where in (*POINTS, "left"):
+            self._store.delete_key(f"flows/{where}-{worker}")
+
+    def missing(self, where: str, workers: int) -> list[int]:
+        """Return the workers that have neither come to a point nor left. Raises StoreGoneError."""
+        return [
+            worker
+            for worker in range(workers)
+            if self._said(f"flows/{where}-{worker}") is None and self._said(f"flows/left-{worker}") is None
+        ]
+
+    def _said(self, key: str) -> bytes | None:
+        """Return what somebody has said, or None. Raises StoreGoneError."""
+        try:
+            found: bytes | None = self._store.get(key) if self._store.check([key]) else None
+        except RuntimeError as error:
+            raise StoreGoneError(str(error)) from None
+        return found

@@ -80,7 +80,7 @@ class PlacedServerLoop:
             if self._journal is not None:
                 stack.enter_context(self._journal)
             rank, workers = self.server.rank, self._terms.workers
-            self.lines = Lines(self._store, rank, workers, serves=True)
+            self.lines = Lines(self._store, rank, workers, self._terms.servers, serves=True)
             stack.callback(self.lines.close)
             self.lines.flows.drive(self._over, self._timeout.total_seconds(), react=self._react)
             self.lines.flows.linger(LINGER_S, self._react)

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from weir.host_agent.parameter_server.placed_worker import ALL_NEWS, NO_UNITS, PlacedWorker, UnitSet
 from weir.host_agent.parameter_server.residual import Residual
@@ -25,6 +24,7 @@ from weir.host_agent.torch.parameter_server.lines import Lines
 from weir.host_agent.torch.parameter_server.placed_server import LINGER_S, TABLE, in_text, table_of
 from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store, publish
 from weir.host_agent.torch.parameter_server.worker import place_of, trained
+from weir.host_agent.torch.unwrapping import unwrapped
 from weir.host_agent.transport.counters import TransportCounters
 from weir.host_agent.transport.links import TransportTimeout
 
@@ -77,9 +77,7 @@ class PlacedServers:
         workers: int | None = None,
         timeout: timedelta = TIMEOUT,
     ) -> None:
-        if isinstance(model, DistributedDataParallel):
-            model.require_backward_grad_sync = False
-            model = model.module
+        model = unwrapped(model)
         self.optimizer = optimizer
         self.rank, self.workers = place_of(rank, workers)
         self._filter = parse_filter(push_filter)
@@ -130,7 +128,7 @@ class PlacedServers:
             plans,
             together,
         )
-        self.lines = Lines(self._store, self.rank, self.workers, serves=False)
+        self.lines = Lines(self._store, self.rank, self.workers, servers, serves=False)
         self.last_pushed = 0
         """Elements that the last step pushed."""
         everything = UnitSet(0, np.arange(len(units)))

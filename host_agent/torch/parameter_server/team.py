@@ -81,12 +81,11 @@ def open_store(rendezvous: str | None, *, leads: bool, timeout: timedelta = TIME
         return PrefixStore(_PREFIX, FileStore(url.path))
     if url.scheme != "tcp" or not url.hostname or not url.port:
         raise RendezvousError(f"rendezvous {where!r} is neither tcp://host:port nor file:///path")
-    holds = leads and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
     try:
         store = TCPStore(
             url.hostname,
             url.port,
-            is_master=holds,
+            is_master=_holds(leads),
             timeout=timeout,
             wait_for_workers=False,
             multi_tenant=True,
@@ -94,6 +93,23 @@ def open_store(rendezvous: str | None, *, leads: bool, timeout: timedelta = TIME
     except (RuntimeError, ValueError) as error:
         raise RendezvousError(f"no store at {where}: {error}") from error
     return PrefixStore(_PREFIX, store)
+
+
+def _holds(leads: bool) -> bool:
+    """Return whether this process holds a TCP store of the job: worker 0 does, unless torchrun does."""
+    return leads and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+
+
+def innermost(store: Store) -> Store:
+    """Return the store that has no prefix."""
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
+
+
+def ends_with(store: Store, *, leads: bool) -> bool:
+    """Return whether a store of ``open_store`` ends with this process. leads: it is worker 0."""
+    return isinstance(innermost(store), TCPStore) and _holds(leads)
 
 
 def publish(store: Store, terms: Terms) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from weir.host_agent.collectives.packing import LANE_ERROR, LaneBits
 from weir.host_agent.parameter_server.shards import ParameterInfo
@@ -27,8 +26,9 @@ from weir.host_agent.torch.parameter_server.asynchronous_worker import Asynchron
 from weir.host_agent.torch.parameter_server.overlap import Overlap
 from weir.host_agent.torch.parameter_server.shard_optimizer import spec_of
 from weir.host_agent.torch.parameter_server.synchronous_worker import SynchronousSession, all_finite
-from weir.host_agent.torch.parameter_server.team import TIMEOUT, open_store, publish
+from weir.host_agent.torch.parameter_server.team import TIMEOUT, ends_with, open_store, publish
 from weir.host_agent.torch.step_stats import StepStats
+from weir.host_agent.torch.unwrapping import unwrapped
 
 
 class ParameterServer:
@@ -111,9 +111,7 @@ class ParameterServer:
         workers: int | None = None,
         timeout: timedelta = TIMEOUT,
     ) -> None:
-        if isinstance(model, DistributedDataParallel):
-            model.require_backward_grad_sync = False
-            model = model.module
+        model = unwrapped(model)
         self.optimizer = optimizer
         self.rank, self.workers = place_of(rank, workers)
         self._parameters = trained(model, optimizer)
@@ -156,7 +154,14 @@ class ParameterServer:
         self._overlap: Overlap | None = None
         self._session: SynchronousSession | AsynchronousSession
         if consistency != "sync":
-            self._session = AsynchronousSession(store, self.terms, self.rank, self.master, timeout)
+            self._session = AsynchronousSession(
+                store,
+                self.terms,
+                self.rank,
+                self.master,
+                timeout,
+                holds_store=ends_with(store, leads=self.rank == 0),
+            )
         else:
             self._session = SynchronousSession(store, self.terms, self.rank, self.master, timeout)
             if overlap:

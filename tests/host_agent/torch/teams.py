@@ -23,7 +23,8 @@ from weir.host_agent.torch.parameter_server.team import open_store
 class Job:
     """``workers`` processes that each run ``train(rank, *args)``, and ``servers`` processes that serve them.
 
-    ``outcomes`` are what they return, workers first; an exception that one raised is its outcome.
+    ``first`` is called in each process before. ``outcomes`` are what they return, workers first; an exception
+    that one raised is its outcome.
     """
 
     def __init__(
@@ -33,7 +34,9 @@ class Job:
         train: Callable[..., Any],
         *args: Any,
         environment: Callable[[int], Mapping[str, str]] = lambda rank: {},
+        first: Callable[[], None] | None = None,
     ) -> None:
+        self._first = first
         self._started: dict[int, Any] = {}
         self._directory = tempfile.TemporaryDirectory()
         store = Path(self._directory.name) / "store"
@@ -47,7 +50,7 @@ class Job:
 
     def _start(self, rank: int, *what: Any) -> Any:
         ours, theirs = _context.Pipe()
-        process = _context.Process(target=_run, args=(theirs, *what))
+        process = _context.Process(target=_run, args=(theirs, self._first, *what))
         process.start()
         theirs.close()
         self._pipes[rank] = ours
@@ -106,9 +109,15 @@ def _serve(index: int, state: Path) -> tuple[int, int, int] | None:
 
 
 def _run(
-    pipe: Connection, environment: Mapping[str, str], function: Callable[..., Any], args: Sequence[Any]
+    pipe: Connection,
+    first: Callable[[], None] | None,
+    environment: Mapping[str, str],
+    function: Callable[..., Any],
+    args: Sequence[Any],
 ) -> None:
     torch.set_num_threads(1)
+    if first is not None:
+        first()
 
     os.environ.update(environment)
     try:

@@ -4,6 +4,9 @@
 import os
 import random
 import signal
+import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -176,10 +179,47 @@ def leave_early(rank: int) -> str:
     for refused in (server.state_dict, lambda: server.load_state_dict({})):
         with pytest.raises(RuntimeError, match="--state"):
             refused()
+    server.finish()
     server.close()
     return "went on"
 
 
 def test_a_dead_worker_is_taken_out() -> None:
+    """Steps do not wait for it, nor does the end of the training."""
     with Job(2, 1, leave_early) as job:
         assert job.outcomes([0, 2]) == ["went on", None]
+
+
+def test_a_script_that_only_ends_leaves_its_servers_and_the_others_their_store(tmp_path: Path) -> None:
+    """Worker 0, which holds the store, is done long before the other one, and nobody closes anything."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, time, torch, weir.torch\n"
+        "rank = int(os.environ['RANK'])\n"
+        "model = torch.nn.Linear(4, 2)\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)\n"
+        "server = weir.torch.ParameterServer(model, optimizer, consistency='async')\n"
+        "for _ in range(3 + 20 * rank):\n"
+        "    optimizer.zero_grad()\n"
+        "    model(torch.ones(1, 4)).sum().backward()\n"
+        "    server.step()\n"
+        "    time.sleep(0.05)\n"
+        "print(server.rank, 'is done')\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {**os.environ, "WEIR_RENDEZVOUS": f"tcp://127.0.0.1:{port}", "WORLD_SIZE": "2"}
+    commands = [[sys.executable, "-m", "weir", "server"], *[[sys.executable, str(script)]] * 2]
+    processes = [
+        subprocess.Popen(
+            command,
+            env={**environment, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, command in enumerate(commands, start=-1)
+    ]
+    said = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], "\n".join(map("".join, said))
+    assert [out for out, _ in said] == ["", "0 is done\n", "1 is done\n"]

@@ -325,10 +325,12 @@ def test_a_death_is_named_to_all_others(cluster: weir.LocalCluster, victim: int,
 
 
 def test_the_command_serves_a_plain_script(tmp_path: Path) -> None:
-    """Nothing but a rendezvous is given: worker 0 starts the switch."""
+    """Nothing but a rendezvous is given: worker 0 starts the switch. Nobody says that it is over, and leaving
+    takes time, as it does on a busy machine.
+    """
     script = tmp_path / "train.py"
     script.write_text(
-        "import sys, torch, weir.torch\n"
+        "import sys, time, torch, weir.torch\n"
         "torch.manual_seed(int(sys.argv[1]))\n"
         "model = torch.nn.Linear(4, 2)\n"
         "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
@@ -338,6 +340,7 @@ def test_the_command_serves_a_plain_script(tmp_path: Path) -> None:
         "    model(torch.ones(1, 4)).sum().backward()\n"
         "    server.step()\n"
         "print(model.weight.tolist())\n"
+        "server.connection.at_close(lambda: time.sleep(1.0))\n"
     )
     environment = {**os.environ, "WEIR_RENDEZVOUS": f"file://{tmp_path / 'store'}"}
     environment.pop("WEIR_CONTROLLER", None)
