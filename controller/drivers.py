@@ -9,10 +9,13 @@ from weir.controller.bfrt.client import BfrtClient
 from weir.controller.bfrt.program import TofinoProgram, load_tofino_program
 from weir.controller.entries import SwitchState, TableEntry
 from weir.controller.program import CompiledProgram, load_program
+from weir.controller.qos import QueueSpec
 from weir.controller.switch_client import Count, SwitchClient
 from weir.controller.sync import Batch
+from weir.controller.tofino import QueueLimits
 from weir.controller.wiring import BFRT_PROGRAM, Switch
 
+Queues: TypeAlias = tuple[QueueSpec, ...] | tuple[QueueLimits, ...]
 Program: TypeAlias = CompiledProgram | TofinoProgram
 
 
@@ -43,6 +46,9 @@ class Client(Protocol):
 
     def write(self, batches: Iterable[Batch]) -> None:
         """Write batches one after the other."""
+
+    def set_queues(self, queues: Iterable[Any]) -> None:
+        """Set queues of ports, in the target's own terms."""
 
     def read_counter(self, name: str) -> list[Count]:
         """Return all cells of a counter."""

@@ -19,7 +19,7 @@ from weir.controller.failover import Failover
 from weir.controller.jobs import Job
 from weir.controller.reconciler import ReconcilerState, SwitchReconciler
 from weir.controller.switch_client import SwitchError
-from weir.controller.tofino import tofino_state
+from weir.controller.tofino import tofino_queues, tofino_state
 from weir.controller.topology import Topology
 from weir.controller.wiring import Switch
 
@@ -131,7 +131,9 @@ class Fabric:
             state = desired_state(self._topology, switch, self._jobs, self._alive)
             if switch.bfrt:
                 state = tofino_state(self._topology, switch, state)
-            reconciler.want(state, tuple(queue for queue in qos.queues if queue.switch == name))
+                reconciler.want(state, tofino_queues(self._topology, switch))
+            else:
+                reconciler.want(state, tuple(queue for queue in qos.queues if queue.switch == name))
 
     async def _settled(self, name: str, timeout_s: float) -> None:
         waiting = asyncio.create_task(self.reconcilers[name].settled(timeout_s))

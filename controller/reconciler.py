@@ -15,10 +15,8 @@ import time
 from dataclasses import dataclass, field
 from enum import Enum
 
-from weir.controller.drivers import Client, Program, connect
+from weir.controller.drivers import Client, Program, Queues, connect
 from weir.controller.entries import SwitchState, TableEntry
-from weir.controller.qos import QueueSpec
-from weir.controller.queue_driver import QueueDriverError, set_queues
 from weir.controller.switch_client import Count, SwitchError
 from weir.controller.sync import plan
 from weir.controller.tables import admission, events, queueing, results, spraying
@@ -67,8 +65,8 @@ class SwitchReconciler:
         self.problem = "not tried yet"
         self.down_since: float | None = None  # of the first failure since it was as it must be
         self._probed = probed
-        self._queues: tuple[QueueSpec, ...] = ()
-        self._queues_set: tuple[QueueSpec, ...] | None = None
+        self._queues: Queues = ()
+        self._queues_set: Queues | None = None
         self._election_id = election_id
         self._client: Client | None = None
         self._wanted = SwitchState()
@@ -97,7 +95,7 @@ class SwitchReconciler:
         """Return whether the switch is there and holds what is wanted now."""
         return self.state is ReconcilerState.READY and self.holds(self._version)
 
-    def want(self, state: SwitchState, queues: tuple[QueueSpec, ...] = ()) -> None:
+    def want(self, state: SwitchState, queues: Queues = ()) -> None:
         """Change what the switch must hold, and how long its queues are."""
         if (state, queues) != (self._wanted, self._queues):
             self._wanted, self._queues = state, queues
@@ -199,17 +197,17 @@ class SwitchReconciler:
             self._wake.set()
 
     async def _set_queues(self) -> None:
-        """Set the queues' rates and depths. A failure is logged and left: the switch forwards all the
+        """Set the queues of ports. A failure is logged and left: the switch forwards all the
         same.
         """
-        thrift, queues = self.switch.thrift, self._queues
-        if thrift is None or queues == self._queues_set or not (queues or self._queues_set):
+        client, queues = self._client, self._queues
+        if client is None or queues == self._queues_set or not (queues or self._queues_set):
             return
         self._queues_set = queues
         try:
-            await asyncio.to_thread(set_queues, thrift, queues)
-        except QueueDriverError as error:
-            log.warning("switch %s: queues could not be set: %s", self.switch.name, error)
+            await asyncio.to_thread(client.set_queues, queues)
+        except SwitchError as error:
+            log.warning("%s", error)
 
     def _broken(self, problem: str) -> None:
         if self.down_since is None:

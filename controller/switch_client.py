@@ -12,6 +12,8 @@ from weir.controller.codec import Codec, UnknownNameError
 from weir.controller.entries import SwitchState, TableEntry
 from weir.controller.p4rt_errors import describe
 from weir.controller.program import CompiledProgram
+from weir.controller.qos import QueueSpec
+from weir.controller.queue_driver import QueueDriverError, set_queues
 from weir.controller.sync import Batch
 from weir.controller.tables import TABLES
 from weir.controller.wiring import Switch, SwitchTls
@@ -131,6 +133,15 @@ class SwitchClient:
                     raise self._error(f"refuses a write: {describe(error, part)}") from None
                 except UnknownNameError as error:
                     raise self._error(f"runs another program: {error}") from None
+
+    def set_queues(self, queues: Iterable[QueueSpec]) -> None:
+        """Set rates and depths of a BMv2's queues, over Thrift; P4Runtime has no words for it."""
+        if self.switch.thrift is None:
+            return
+        try:
+            set_queues(self.switch.thrift, queues)
+        except QueueDriverError as error:
+            raise self._error(f"cannot set queues: {error}") from None
 
     def read_counter(self, name: str) -> list[Count]:
         """Return all cells of an indirect counter, by index."""

@@ -6,6 +6,7 @@ program has no table for, routes and spraying, is left out: docs/tofino.md.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from weir.controller.entries import Match, SwitchState, TableEntry, Ternary
@@ -23,21 +24,58 @@ from weir.controller.wiring import Switch, Wiring
 from weir.wire.definition import AUDIENCE_EXCEPT, MAX_CHILDREN, PATH_BITS, WHOLE_PATH, PacketType, path
 
 _TO_WORKER, _TO_OTHERS, _TO_RACK, _TO_POD = 2, 3, 4, 5  # LANES_TO_... of p4src/tna/headers.p4
-_COLOURS: Final = (3, 1, 0)  # red, yellow, green: by magnitude class, the smallest first
+_RED, _YELLOW, _GREEN = 3, 1, 0
+_COLOURS: Final = (_RED, _YELLOW, _GREEN)  # by magnitude class, the smallest first
+_EIGHTHS: Final = 8
 _ADDRESSES: Final = ("src_mac", "src_ip", "dst_mac", "dst_ip")
 _CELLS: Final = 3  # of 80 bytes, for a packet with 32 lanes and what the chip adds
 _MOST_CELLS: Final = (1 << 19) - 1
 
 
+@dataclass(frozen=True)
+class QueueLimits:
+    """One queue of a port, served before all with smaller numbers.
+
+    yellow, red: eighths of what it can hold from which on packets of that colour are dropped; 0: none are.
+    """
+
+    port: int
+    queue: int
+    yellow: int
+    red: int
+
+
+def tofino_queues(wiring: Wiring, switch: Switch) -> tuple[QueueLimits, ...]:
+    """Return the limits of all queues that packets are sent to, at the ports that the topology names.
+
+    ``trim_at`` is in packets of a queue with 64 places; a chip's queue has that share of its own (our
+    choice).
+    """
+    limits: dict[int, tuple[int, int]] = {}
+    for dscp, treatment in wiring.qos.treatments().items():
+        red, yellow = limits.get(treatment.queue, (0, 0))
+        if dscp in WEIR_CLASSES and treatment.trim_at != NEVER:
+            share = max(1, min(_EIGHTHS, -(-treatment.trim_at // _EIGHTHS)))
+            colour = _COLOURS[WEIR_CLASSES[dscp][1]]
+            red = share if colour == _RED else red
+            yellow = share if colour == _YELLOW else yellow
+        limits[treatment.queue] = red, yellow
+    return tuple(
+        QueueLimits(port, queue, yellow or red, red or yellow)
+        for port in _ports(wiring, switch)
+        for queue, (red, yellow) in sorted(limits.items())
+    )
+
+
+def _ports(wiring: Wiring, switch: Switch) -> list[int]:
+    hosts = (host.port for host in wiring.hosts_of(switch.name))
+    return sorted({*hosts, *(port for port, _ in wiring.neighbours(switch.name))})
+
+
 def tofino_state(wiring: Wiring, switch: Switch, state: SwitchState) -> SwitchState:
     """Return what ``switch`` must hold, a Tofino, from what it would hold if it ran ``weir_v1model``."""
     entries = {one for entry in state.entries for one in counterparts(entry)}
-    ports = sorted(
-        {
-            *(host.port for host in wiring.hosts_of(switch.name)),
-            *(port for port, _ in wiring.neighbours(switch.name)),
-        }
-    )
+    ports = _ports(wiring, switch)
     entries.update(tofino.mirror(port) for port in ports)
     if (said := switch.ports) is not None:
         entries.update(tofino.port_settings(port, said.speed, said.fec, said.autoneg) for port in ports)
@@ -111,7 +149,7 @@ def _classes(treatments: dict[int, Enqueue]) -> Iterator[TableEntry]:
     marks: dict[int, int] = {}
     for dscp, treatment in treatments.items():
         trimmed = dscp in WEIR_CLASSES and treatment.trim_at != NEVER
-        colour = _COLOURS[WEIR_CLASSES[dscp][1]] if trimmed else 0
+        colour = _COLOURS[WEIR_CLASSES[dscp][1]] if trimmed else _GREEN
         params = (("cos", 0), ("queue", treatment.queue), ("colour", colour))
         yield TableEntry(tofino.CLASSES, (("dscp", dscp),), tofino.CLASSIFY, params)
         if treatment.mark_at != NEVER:

@@ -50,7 +50,7 @@ class PortSettings(_Model):
 
     speed: Literal["10G", "25G", "40G", "50G", "100G"] = "100G"
     fec: Literal["none", "firecode", "reed-solomon"] = "none"
-    autoneg: Literal["default", "on", "off"] = "default"
+    autoneg: Literal["default", "enabled", "disabled"] = "default"
 
 
 class Switch(_Model):

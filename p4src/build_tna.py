@@ -55,11 +55,11 @@ def sources(p4src: Path = P4SRC) -> dict[str, Path]:
     return {path.relative_to(p4src).as_posix(): path for path in found if path.is_file()}
 
 
-def build(p4src: Path = P4SRC, keep: Path | None = None) -> tuple[dict[str, Any], str]:
+def build(p4src: Path = P4SRC, folder: Path | None = None) -> tuple[dict[str, Any], str]:
     """Compile and assemble the program; return the report, and the tables that the controller uses.
 
     Args:
-        keep: a folder for what a switch is loaded with; None: nothing is kept.
+        folder: for what a switch is loaded with; None: that is not kept.
 
     Raises:
         BuildError: a tool is missing, fails or warns; with its own words.
@@ -80,8 +80,8 @@ def build(p4src: Path = P4SRC, keep: Path | None = None) -> tuple[dict[str, Any]
         used = json.loads((logs / "resources.json").read_text())["resources"]
         phv = json.loads((logs / "phv.json").read_text())
         schema = _controlled(json.loads(tables.read_text()))
-        if keep is not None:
-            _keep(out, keep)
+        if folder is not None:
+            keep(out, folder)
     report = {
         "compiler": _version(),
         "stages": [_stage(stage) for stage in used["mau"]["mau_stages"]],
@@ -124,8 +124,8 @@ def _without_notes(value: Any) -> Any:
     return [_without_notes(one) for one in value] if isinstance(value, list) else value
 
 
-def _keep(out: Path, folder: Path) -> None:
-    """Leave what bf_switchd loads in ``folder``: tables, context, binary, and the .conf that names them."""
+def keep(out: Path, folder: Path) -> None:
+    """Copy what bf_switchd loads from a build to ``folder``, and write the .conf that names it."""
     folder = folder.resolve()
     pipe = folder / PROGRAM / "pipe"
     pipe.mkdir(parents=True, exist_ok=True)
@@ -210,7 +210,7 @@ def main() -> None:
             sys.exit(f"{REPORT} is stale:\n" + "\n".join(f"  {line}" for line in lines))
         return
     try:
-        report, schema = build(keep=options.out)
+        report, schema = build(folder=options.out)
     except BuildError as error:
         sys.exit(str(error))
     REPORT.write_text(json.dumps(report, indent=1) + "\n")

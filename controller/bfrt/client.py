@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 
 from weir.agent_service.tls import TlsError
-from weir.controller.bfrt import groups
+from weir.controller.bfrt import groups, queues
 from weir.controller.bfrt.codec import datum, decode, encode, key_message, set_datum
 from weir.controller.bfrt.messages import bfruntime_pb2
 from weir.controller.bfrt.program import TofinoProgram
@@ -20,6 +20,7 @@ from weir.controller.p4rt_errors import describe_update
 from weir.controller.switch_client import Count, SwitchError, credentials_of
 from weir.controller.sync import Batch, EntryUpdate, Update, Verb
 from weir.controller.tables import tofino
+from weir.controller.tofino import QueueLimits
 from weir.controller.wiring import Switch
 from weir.p4runtime.session import HANDSHAKE_TIMEOUT_S, SessionError
 
@@ -128,6 +129,20 @@ class BfrtClient:
                     raise self._error(f"cannot be told: {error}") from None
                 for start in range(0, len(written), MAX_BATCH):
                     self._write(written[start : start + MAX_BATCH])
+
+    def set_queues(self, limits: Iterable[QueueLimits]) -> None:
+        """Set which queues of ports go first, and what each of them drops. Other queues stay as they are."""
+        schema, wanted = self._loaded(), list(limits)
+        try:
+            found = self._read(*queues.places(schema, sorted({limit.port for limit in wanted})))
+            steps = [("MODIFY", entry) for entry in queues.settings(schema, wanted, found)]
+        except UnknownNameError as error:
+            raise self._error(f"has another traffic manager: {error}") from None
+        for start in range(0, len(steps), MAX_BATCH):
+            try:
+                self._session.write(steps[start : start + MAX_BATCH])
+            except grpc.RpcError as error:
+                raise self._error(f"refuses settings of queues: {_describe(error)}") from None
 
     def read_counter(self, name: str) -> list[Count]:
         """Return all cells of a counter, by index; none if the program has no such counter."""

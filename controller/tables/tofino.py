@@ -53,7 +53,7 @@ _HEADERS: Final = 14 + 64  # bytes of a result without lanes, Ethernet included
 _BRIDGE: Final = 8  # bytes before it in a mirrored copy
 _LANES: Final = {"10G": 1, "25G": 1, "40G": 4, "50G": 2, "100G": 4}  # of a port, by its speed
 _FEC: Final = {"none": "NONE", "firecode": "FIRECODE", "reed-solomon": "REED_SOLOMON"}
-_AUTONEG: Final = {"default": "DEFAULT", "on": "FORCE_ENABLE", "off": "FORCE_DISABLE"}
+_AUTONEG: Final = {"default": "DEFAULT", "enabled": "FORCE_ENABLE", "disabled": "FORCE_DISABLE"}
 
 OWN_FIELDS: Final = {
     MIRRORS: (

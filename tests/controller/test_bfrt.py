@@ -27,7 +27,7 @@ from weir.controller.server import Settings, running
 from weir.controller.switch_client import Count, SwitchError
 from weir.controller.sync import EntryUpdate, Verb, plan
 from weir.controller.tables import admission, arp, events, queueing, results, tofino, tree
-from weir.controller.tofino import tofino_state
+from weir.controller.tofino import tofino_queues, tofino_state
 from weir.controller.topology import (
     Topology,
     TopologyError,
@@ -37,7 +37,7 @@ from weir.controller.topology import (
     single_switch,
 )
 from weir.controller.wiring import PortSettings, Switch, SwitchTls
-from weir.wire.definition import MAX_CHILDREN, Event
+from weir.wire.definition import MAX_CHILDREN, RELIABLE_DSCP, Event
 
 PROGRAM = load_tofino_program()
 SCHEMA = Schema.parse(PROGRAM_TABLES, CHIP_TABLES)
@@ -432,3 +432,34 @@ def test_a_core_cannot_be_a_tofino() -> None:
         Topology.model_validate(
             {**made.model_dump(), "switches": [switch.model_dump() for switch in switches]}
         )
+
+
+def test_queues_get_their_order_and_what_they_drop(client: BfrtClient, fake: FakeTofino) -> None:
+    topology = tofinos(single_switch(2, fake.address), fake.address)
+    ports = (132, 265)
+    hosts = tuple(h.model_copy(update={"port": p}) for h, p in zip(topology.hosts, ports, strict=True))
+    topology = topology.model_copy(update={"hosts": hosts})
+    limits = tofino_queues(topology, topology.switches[0])
+    client.set_queues(limits)
+    assert {place[:2] for place in fake.queues} == {(1, 1), (2, 2)}  # pipe and group of both ports
+    first = {number: queue for (pipe, _, number), queue in fake.queues.items() if pipe == 1}
+    assert set(first) == {limit.queue for limit in limits}
+    assert all(queue["min_priority"] == queue["max_priority"] == str(n) for n, queue in first.items())
+    assert first[RELIABLE_DSCP >> 3]["drop_enable"] is False
+    shed = first[1]
+    assert (shed["drop_enable"], shed["drop_limit_red"], shed["drop_limit_yellow"]) == (True, "25%", "50%")
+    second = {number for pipe, _, number in fake.queues if pipe == 2}
+    assert second == {number + 8 for number in first}
+
+
+def test_a_chip_with_another_traffic_manager_is_left_as_it_is(
+    client: BfrtClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = tofinos(single_switch(2, "127.0.0.1:1"), "127.0.0.1:1")
+    known = client._schema
+    assert known is not None
+    monkeypatch.setattr(
+        client, "_schema", Schema(t for t in known.tables.values() if not t.name.startswith("tf1"))
+    )
+    with pytest.raises(SwitchError, match=r"has another traffic manager: there is no table tf1\.tm"):
+        client.set_queues(tofino_queues(topology, topology.switches[0]))

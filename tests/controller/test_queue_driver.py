@@ -46,7 +46,7 @@ def test_a_controller_sets_them_when_the_switch_is_there(
             until(lambda: agent.status().switches[0].state == "ready")
     finally:
         switch.stop()
-    assert "queues could not be set" not in caplog.text
+    assert "cannot set queues" not in caplog.text
 
 
 def _answer(reply: bytes) -> str:

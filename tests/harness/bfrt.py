@@ -2,8 +2,8 @@
 """A Tofino's BfRuntime service without a Tofino: it keeps tables, and refuses what their schema forbids.
 
 The schema is what a switch would have: the program's tables from p4c-barefoot (``p4src/tna/bfrt.json``), and
-the chip's from the drivers (``tofino_chip.json``: tables of bf_rt_pre, bf_rt_mirror and bf_rt_port for
-Tofino 1 in p4lang/open-p4studio, Apache-2.0). Clients, binding, batches and errors are as in that
+the chip's from the drivers (``tofino_chip.json``: tables of bf_rt_pre, bf_rt_mirror, bf_rt_port and bf_rt_tm
+for Tofino 1 in p4lang/open-p4studio, Apache-2.0). Clients, binding, batches and errors are as in that
 repository's ``bf_rt_server``, and no more lenient.
 """
 
@@ -26,6 +26,7 @@ CHIP_TABLES: Final = (Path(__file__).parent / "tofino_chip.json").read_bytes()
 INDEXED: Final = ("Register", "Counter")
 _NODES, _GROUPS, _NODE_ID = "$pre.node", "$pre.mgid", "$MULTICAST_NODE_ID"
 _PIPES: Final = 4
+_PORT_QUEUES: Final = 8
 _Config: Final = bfruntime_pb2.SetForwardingPipelineConfigRequest
 
 
@@ -51,6 +52,7 @@ class FakeTofino:
         self.programs = {"weir_tna": PROGRAM_TABLES} if programs is None else programs
         self.writes: list[tuple[str, Table, Any]] = []  # accepted: verb, table, entry
         self.tables: dict[str, dict[bytes, Any]] = {}
+        self.queues: dict[tuple[int, ...], dict[str, str | bool]] = {}  # by pipe, port group, number there
         self.address = "127.0.0.1:0"
         self._credentials = credentials
         self._clients: dict[int, str] = {}  # subscribed: the program that each is bound to
@@ -60,6 +62,7 @@ class FakeTofino:
     def start(self) -> None:
         """Serve, empty, at the same address as ever."""
         self.tables.clear()
+        self.queues.clear()
         self._clients.clear()
         self._server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((protobuf.handler(self, METHODS),))
@@ -178,6 +181,10 @@ class FakeTofino:
     def _write(self, schema: Schema, verb: str, entry: Any) -> None:
         table = _table(schema, entry)
         key = _checked_key(table, entry)
+        if table.kind.startswith("TmQueue"):
+            self._set_queue(table, verb, entry)
+            self.writes.append((verb, table, entry))
+            return
         own = self.tables.setdefault(table.name, {})
         if verb not in ("INSERT", "MODIFY", "DELETE"):
             raise RefusedError(Code.INVALID_ARGUMENT, f"{verb} is not what Weir writes")
@@ -210,6 +217,31 @@ class FakeTofino:
             own[key] = kept
         self.writes.append((verb, table, entry))
 
+    def _set_queue(self, table: Table, verb: str, entry: Any) -> None:
+        """Change a queue, which is always there, in the one pipe that is meant."""
+        if verb != "MODIFY" or not entry.HasField("entry_tgt") or entry.entry_tgt.pipe_id >= _PIPES:
+            raise RefusedError(Code.INVALID_ARGUMENT, "queues of a pipe are modified")
+        _check_data(table, entry, whole=False)
+        place = (entry.entry_tgt.pipe_id, *(field.exact.value[0] for field in entry.key.fields))
+        values = {field.id: field.name for field in table.data}
+        queue = self.queues.setdefault(place, {})
+        queue.update({values[d.field_id]: d.str_val or d.bool_val for d in entry.data.fields})
+
+    def _port(self, table: Table, entry: Any) -> Any:
+        """Return where a port's queues are: four ports share a group, and its queues."""
+        _checked_key(table, entry)
+        port = int.from_bytes(entry.key.fields[0].exact.value, "big")
+        group, place = divmod(port % 128, 4)
+        told = bfruntime_pb2.TableEntry()
+        told.CopyFrom(entry)
+        for field in table.data:
+            if field.name == "pg_id":
+                told.data.fields.add(field_id=field.id, stream=group.to_bytes(1, "big"))
+            elif field.name == "egress_qid_queues":
+                queues = range(_PORT_QUEUES * place, _PORT_QUEUES * (place + 1))
+                told.data.fields.add(field_id=field.id).int_arr_val.val.extend(queues)
+        return told
+
     def _check_group(self, table: Table, entry: Any) -> None:
         if table.name != _GROUPS:
             return
@@ -235,6 +267,9 @@ class FakeTofino:
 
     def _read(self, schema: Schema, wanted: Any) -> Iterator[Any]:
         table = _table(schema, wanted)
+        if table.kind == "TmPortCfg":
+            yield self._port(table, wanted)
+            return
         if wanted.HasField("key"):
             raise RefusedError(Code.UNIMPLEMENTED, "whole tables are what Weir reads")
         if table.kind in INDEXED:

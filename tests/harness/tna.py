@@ -5,6 +5,7 @@ It takes the entries that tests make for ``weir_v1model.p4``; the controller mak
 same here.
 """
 
+import itertools
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from weir.controller.tofino import counterparts
 from weir.p4runtime.names import Names
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.state.entry import Entry, Exact, Match, Ternary
+from weir.softswitch.state.table_store import TableStore
 from weir.softswitch.switch import Switch
 
 V1MODEL: Final = Names(load_v1model("weir_v1model").p4info)
@@ -44,8 +46,11 @@ class TnaTarget(Target):
     lane_groups = 1
     forwards_what_it_cannot_parse = False
 
-    def __init__(self) -> None:
-        self._ingress, self._egress = (_compiled(text) for text in translate(SOURCE))
+    def __init__(self, programs: tuple[Path, Path] | None = None) -> None:
+        """Load what ``compile_translated`` has made; make it first if there is none."""
+        with tempfile.TemporaryDirectory() as folder:
+            compiled = programs or compile_translated(Path(folder))
+            self._ingress, self._egress = (Switch(load_program(program)) for program in compiled)
         self._groups: dict[int, list[tuple[int, int]]] = {}
 
     def send(self, port: int, frame: bytes) -> list[Sent]:
@@ -80,25 +85,33 @@ class TnaTarget(Target):
 
     def _put(self, entry: TableEntry) -> None:
         """Insert an entry; ranges and audiences are told by each of a job's children."""
-        gress, _, table = entry.table.partition(".")
-        switch = self._egress if gress == "WeirEgress" else self._ingress
-        key = tuple(_match(value) for _, value in entry.match)
-        action = f"Whole.weir.{entry.action.partition('.')[2]}"
-        made = Entry(key, action, tuple(int(value) for _, value in entry.params), entry.priority)
-        own = switch.table(f"Whole.weir.{table}")
-        if entry.table in (tofino.RANGES, tofino.AUDIENCES) and made in own.entries():
+        if entry.table in (tofino.RANGES, tofino.AUDIENCES) and _made(entry) in self._table(entry).entries():
             return
-        own.insert(made)
+        self.change("INSERT", entry)
         if entry.table == tofino.RANGES:
-            self._clear(tofino.cells(entry, CELLS))
+            for name, cell in itertools.product(tofino.STAMPS, tofino.cells(entry, CELLS)):
+                self.zero(name, cell)
 
-    def _clear(self, cells: Sequence[int]) -> None:
-        """Zero cells of a new job's slots, as the controller does."""
-        stamps = [f"Whole.weir.{name.partition('.')[2]}" for name in tofino.STAMPS]
+    def change(self, verb: str, entry: TableEntry) -> None:
+        """Insert, modify or delete an entry of the program's own tables."""
+        table, made = self._table(entry), _made(entry)
+        if verb == "INSERT":
+            table.insert(made)
+        elif verb == "MODIFY":
+            table.modify(made)
+        else:
+            table.delete(made.key, made.priority)
+
+    def zero(self, register: str, cell: int) -> None:
+        """Zero one cell; of a register of pairs, both words."""
+        stamp = f"Whole.weir.{register.partition('.')[2]}"
         for name in self._ingress.program.registers:
-            if any(name == stamp or name.startswith(f"{stamp}_") for stamp in stamps):  # of pairs, both words
-                for cell in cells:
-                    self._ingress.register(name).write(cell, 0)
+            if name == stamp or name.startswith(f"{stamp}_"):
+                self._ingress.register(name).write(cell, 0)
+
+    def _table(self, entry: TableEntry) -> TableStore:
+        gress, _, table = entry.table.partition(".")
+        return (self._egress if gress == "WeirEgress" else self._ingress).table(f"Whole.weir.{table}")
 
     def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
         raise NotImplementedError(f"{table}: entries of the program for Tofino are not changed by tests")
@@ -154,6 +167,12 @@ def _as_the_controller_has_it(
     )
 
 
+def _made(entry: TableEntry) -> Entry:
+    key = tuple(_match(value) for _, value in entry.match)
+    action = f"Whole.weir.{entry.action.partition('.')[2]}"
+    return Entry(key, action, tuple(int(value) for _, value in entry.params), entry.priority)
+
+
 def _match(value: WantedMatch) -> Match:
     if isinstance(value, WantedTernary):
         return Ternary(value.value, value.mask)
@@ -161,15 +180,14 @@ def _match(value: WantedMatch) -> Match:
     return Exact(value)
 
 
-def _compiled(text: str) -> Switch:
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "program.p4"
-        program.write_text(text)
-        done = subprocess.run(
-            ["p4c-bm2-ss", "-o", f"{folder}/program.json", str(program)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+def compile_translated(folder: Path) -> tuple[Path, Path]:
+    """Translate the program, and return what p4c makes of its ingress and its egress, in ``folder``."""
+    made = []
+    for name, text in zip(("ingress", "egress"), translate(SOURCE), strict=True):
+        source, program = folder / f"{name}.p4", folder / f"{name}.json"
+        source.write_text(text)
+        command = ["p4c-bm2-ss", "-o", str(program), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        return Switch(load_program(Path(folder) / "program.json"))
+        made.append(program)
+    return made[0], made[1]

@@ -2,7 +2,10 @@
 """The program for Tofino is placed by p4lang's open compiler, and the report that is checked in is of it."""
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,9 +54,16 @@ def test_it_fits() -> None:
 @pytest.mark.tofino
 @pytest.mark.timeout(900)
 def test_it_compiles_without_a_warning_to_what_the_report_says(tmp_path: Path) -> None:
-    report, tables = build(keep=tmp_path)
-    assert report == json.loads(REPORT.read_text())
-    assert tables == SCHEMA.read_text()
+    """As docs/deploy-tofino.md has it, in a copy of the sources."""
+    copy = Path(shutil.copytree(P4SRC, tmp_path / "p4src"))
+    for made in (REPORT, SCHEMA):
+        (copy / "tna" / made.name).unlink()
+    page = (P4SRC.parent / "docs/deploy-tofino.md").read_text()
+    (typed,) = re.findall(r"^python p4src/build_tna.py .*$", page, re.MULTILINE)
+    script, option, _ = typed.split()[1:]
+    subprocess.run([sys.executable, script, option, str(tmp_path)], cwd=tmp_path, check=True)
+    for made in (REPORT, SCHEMA):
+        assert (copy / "tna" / made.name).read_text() == made.read_text()
     (device,) = json.loads((tmp_path / "weir_tna.conf").read_text())["p4_devices"]
     (program,) = device["p4_programs"]
     (pipeline,) = program["p4_pipelines"]

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/deploy-tofino.md, typed on machines that share nothing but links; bf_switchd.py stands in for chip and
+driver.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.deploy.machines import (
+    JOB,
+    NEEDS_MACHINES,
+    ROOT,
+    Machine,
+    blocks,
+    cabled,
+    for_second_host,
+    parameters,
+    sent,
+    until,
+)
+from tests.harness.tna import compile_translated
+from weir.p4src.build_tna import SCHEMA, keep
+
+PAGE = ROOT / "docs/deploy-tofino.md"
+INSTALLED = Path("/opt/weir/tofino")
+
+pytestmark = [*NEEDS_MACHINES, pytest.mark.p4c]
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[dict[str, Machine]]:
+    """Yield s1, which has bf_switchd and what the first block makes, but for the binary, h1 and h2."""
+    (tmp_path / "asm").mkdir()
+    (tmp_path / "bf-rt.json").write_bytes(SCHEMA.read_bytes())
+    for name in ("context.json", "tofino.bin"):
+        (tmp_path / "asm" / name).write_bytes(b"{}")
+    compile_translated(tmp_path)
+    with cabled(tmp_path) as found:
+        switch = found["s1"]
+        made = tmp_path / "made"
+        keep(tmp_path, made)
+        for file in sorted(path for path in made.rglob("*") if path.is_file()):
+            place = INSTALLED / file.relative_to(made)
+            text = file.read_text().replace(str(made), str(INSTALLED))
+            switch.types(f"mkdir -p {place.parent} && cat > {place} << 'END'\n{text}\nEND")
+        switch.types("mkdir -p /opt/sde/install/bin && printf '132=eth1\\n140=eth2\\n' > /run/ports")
+        switch.types("ip link set eth1 up && ip link set eth2 up")
+        switch.types(
+            "cat > /opt/sde/install/bin/bf_switchd << 'END'\n"
+            f'#!/bin/sh\ncd {ROOT} && exec {sys.executable} -m tests.deploy.bf_switchd {tmp_path} "$@"\nEND\n'
+            "chmod +x /opt/sde/install/bin/bf_switchd"
+        )
+        yield found
+
+
+@pytest.mark.timeout(900)  # two starts of torchrun, wherever else is much to do
+def test_the_page_works_as_typed_and_a_killed_driver_changes_no_bit(machines: dict[str, Machine]) -> None:
+    switch, *hosts = machines.values()
+    both = (hosts[0], hosts[1])
+    build, on_switch, status, on_first = blocks(PAGE)
+    assert str(INSTALLED) in build
+    switch.types(on_switch)
+    until(
+        lambda: "│ ready " in switch.types(f"{status.strip()} || true"),
+        lambda: switch.journal("weir-controller") + switch.journal("weir-tofino"),
+    )
+    for host, typed in zip(hosts, (on_first, for_second_host(on_first)), strict=True):
+        host.types(typed)
+    undisturbed = parameters(both)
+    packets = sent(hosts[0])
+    assert packets > 100
+    assert "round_complete" in switch.types(status)
+
+    process = switch.types("cat /run/journal/weir-tofino.pid")
+    for host in hosts:
+        host.types(f"rm /run/journal/{JOB}* && systemctl start {JOB}")
+    until(lambda: sent(hosts[0]) > 1.3 * packets, lambda: hosts[0].journal(JOB))
+    switch.types(f"kill -9 {process}")
+    assert not any("parameters" in host.journal(JOB) for host in hosts)  # it was killed in the middle
+    assert parameters(both) == undisturbed
+    assert switch.types("cat /run/journal/weir-tofino.pid") != process
