@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from weir.host_agent.transport.frames import Addresses, Framer
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
-from weir.host_agent.transport.slot_transport import Audiences, Lanes, SlotTransport, TransportConfig
+from weir.host_agent.transport.slot_transport import (
+    Audiences,
+    FloatScales,
+    Lanes,
+    SlotTransport,
+    TransportConfig,
+)
 from weir.simulator.clock import Clock
 from weir.wire.definition import Op
 
@@ -23,6 +29,7 @@ class Work:
     pause: int = 0
     service: ServiceClass = LOSSLESS
     audiences: Audiences | None = None
+    floats: FloatScales | None = None
 
 
 class Host:
@@ -64,7 +71,9 @@ class Host:
 
     def _begin(self) -> None:
         work = self._work.popleft()
-        self.transport.begin(work.op, work.block, work.lanes, work.service, audiences=work.audiences)
+        self.transport.begin(
+            work.op, work.block, work.lanes, work.service, audiences=work.audiences, floats=work.floats
+        )
         self._running = True
         self._pump()
 

@@ -13,6 +13,7 @@ from weir.host_agent.collectives.operation import Call, fingerprint
 from weir.host_agent.collectives.packing import Precision
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
+from weir.host_agent.transport.slot_transport import FloatScales
 from weir.wire.definition import AUDIENCE_EXCEPT, GROUP_LANES, SLOT_LANES, Op
 
 P = ParamSpec("P")
@@ -118,6 +119,18 @@ class Communicator(ABC):
             audience: who wants which blocks, the same on every worker; None: all want all. Blocks that this
                 worker does not want keep what they held, or hold nothing of use. Not together with budgets.
         """
+
+    def sum_floats(self, values: npt.NDArray[np.float32], scales: FloatScales, block: int) -> bool:
+        """Replace float32 values by their sums over all workers, where this can be done in their own memory.
+
+        Return whether it was; else nothing has happened. The same on every worker.
+
+        Args:
+            values: C-contiguous; of no use if the reduction fails.
+            scales: that all workers agreed on.
+            block: as in ``reduce_lanes``.
+        """
+        return False
 
     def reduce(
         self,

@@ -21,8 +21,10 @@ from weir.host_agent.collectives.communicator import Audience, Communicator, fit
 from weir.host_agent.collectives.dtypes import LANE_BYTES, Lanes, lanes_for
 from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
 from weir.host_agent.collectives.parts import Parts, reduce
+from weir.host_agent.collectives.quantize import Sample
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
+from weir.host_agent.transport.slot_transport import FloatScales
 from weir.wire.definition import GROUP_LANES, SLOT_LANES, Op
 
 _LAST = np.uint32(0xFFFFFFFF)
@@ -210,6 +212,23 @@ def encode(
         NonFiniteError: some value of some worker is NaN or infinite; on every worker.
     """
     form = form or WholeLanes(communicator.size)
+    rows, shared = _scales(communicator, values, name, scale_block, form, service, dense, notes)
+    return contribute(communicator, values, shared, rows, scale_block, form, packet_block)
+
+
+def _scales(
+    communicator: Communicator,
+    values: npt.NDArray[np.float32],
+    name: Namer,
+    scale_block: int,
+    form: LaneFormat,
+    service: ServiceClass = LOSSLESS,
+    dense: bool = False,
+    notes: Lanes = NO_NOTES,
+) -> tuple[quantize.Rows | None, Lanes]:
+    """Return the blocks that are worth to be selected, None: all, and the scales that all workers agreed on
+    for them; see ``encode``.
+    """
     scales = form.scales(values, scale_block)
     rows = None if dense else _occupied(communicator, scales, service)
     shared = _agree(communicator, scales, rows, form.not_finite, values, name, service, notes)
@@ -217,7 +236,7 @@ def encode(
         whole = _whole(communicator, scales, rows, shared)
         rows = np.flatnonzero(whole).astype(np.uint32)
         rows, shared = (rows, whole[rows]) if rows.size <= scales.size * WORTH_SELECTING else (None, whole)
-    return contribute(communicator, values, shared, rows, scale_block, form, packet_block)
+    return rows, shared
 
 
 def contribute(
@@ -245,7 +264,7 @@ def sum_float32(
 
     Few values (GATHERED_LANES) are gathered and added here. Sums of up to EXACT_VALUES, and of all where
     ``communicator.precision`` says so, are made in limbs, others in its form. On errors, those of ``encode``,
-    the vector keeps its values.
+    the vector keeps its values; when the network fails it may be of no use.
     """
     if parts is None and _gathered(communicator, values.size):
         _sum_here(communicator, values, name)
@@ -257,14 +276,24 @@ def sum_float32(
             values[:] = wide
         return
     form = communicator.precision.form(communicator.size)
-    mine = encode(
-        communicator, values, name, fitting_block(values.size) if parts is None else parts.block, form=form
-    )
+    scale_block = fitting_block(values.size) if parts is None else parts.block
+    rows, scales = _scales(communicator, values, name, scale_block, form)
+    if parts is None and rows is None and isinstance(form, WholeLanes):
+        looked_at = None if _has_warned else Sample(values, scales, scale_block, form.workers)
+        exponents = FloatScales(scales, scale_block, quantize.headroom(form.workers))
+        if communicator.sum_floats(values, exponents, fitting_block(values.size)):
+            if looked_at is not None:
+                _warn_once(looked_at.coarse_block(values), scale_block, name)
+            return
+    mine = contribute(communicator, values, scales, rows, scale_block, form)
     total = (
         mine.add(communicator, keep=False)[0] if parts is None else _sum_of_part(communicator, mine, parts)
     )
     if isinstance(form, WholeLanes) and not _has_warned:
-        _warn_once(values, total, form.workers, name)
+        coarse = quantize.coarse_block(
+            values, total.lanes, total.rows, total.scales, scale_block, form.workers
+        )
+        _warn_once(coarse, scale_block, name)
     total.write(values)
 
 
@@ -296,10 +325,9 @@ def _sum_of_part(communicator: Communicator, mine: Contribution, parts: Parts) -
     return total.part(np.flatnonzero(wanted(owners, communicator.rank)))
 
 
-def _warn_once(values: npt.NDArray[np.float32], total: Contribution, workers: int, name: Namer) -> None:
-    """Say once in a process that the sum of ``values`` has lost much of what float32 could hold."""
+def _warn_once(block: int | None, scale_block: int, name: Namer) -> None:
+    """Say once in a process that a sum has lost much of what float32 could hold, if it has: in this block."""
     global _has_warned  # noqa: PLW0603
-    block = quantize.coarse_block(values, total.lanes, total.rows, total.scales, total.scale_block, workers)
     if block is None:
         return
     _has_warned = True
@@ -307,8 +335,8 @@ def _warn_once(values: npt.NDArray[np.float32], total: Contribution, workers: in
         "%s: values that are summed in blocks of %d differ so much there that many of the small ones are off "
         "by more than 1 %%. Where that matters, make the group with GroupOptions(exact=True), or reduce "
         "float64 tensors. (Said once.)",
-        name(block * total.scale_block),
-        total.scale_block,
+        name(block * scale_block),
+        scale_block,
     )
 
 

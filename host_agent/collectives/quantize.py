@@ -197,6 +197,36 @@ def coarse_block(
     return int(found if rows is None else rows[found])
 
 
+class Sample:
+    """Some blocks of a worker's values, for ``coarse_block`` once sums have taken their place.
+
+    Args:
+        x: the values, before.
+        exps: of all blocks, of all workers.
+        scale_block: values in a block.
+        workers: how many are summed.
+    """
+
+    def __init__(self, x: Floats, exps: Exponents, scale_block: int, workers: int) -> None:
+        self._block, self._workers = scale_block, workers
+        whole = x.size // scale_block
+        self._rows = np.arange(0, whole, max(1, whole // LOOKED_AT))
+        self._rows = self._rows[exps[self._rows] + headroom(workers) < NOT_FINITE]
+        self._exps = np.ascontiguousarray(exps[self._rows])
+        self._values = self._of(x)
+
+    def _of(self, x: Floats) -> Floats:
+        whole = x.size // self._block
+        return np.ascontiguousarray(x[: whole * self._block].reshape(whole, self._block)[self._rows].ravel())
+
+    def coarse_block(self, sums: Floats) -> int | None:
+        """Return the first of them that the sum in ``x``'s place is too coarse for; None if there is none."""
+        wide = self._exps + np.uint32(headroom(self._workers))  # of the sums: the same quantum
+        lanes = to_fixed(self._of(sums), wide, self._block, 1)
+        found = coarse_block(self._values, lanes, None, self._exps, self._block, self._workers)
+        return None if found is None else int(self._rows[found])
+
+
 def error_bound(exps: Exponents, scale_block: int, workers: int, count: int) -> npt.NDArray[np.float64]:
     """Return the bound derived above, per element: n u / 2, before the final rounding to float32.
     float64[count].

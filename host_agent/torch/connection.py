@@ -135,11 +135,19 @@ class Connection(Communicator):
         audience: Audience | None = None,
     ) -> ReduceReport:
         """See Communicator.reduce_lanes; GroupBrokenError when the group is, or when this breaks it."""
+        return self._watched(
+            lambda: self.exchange(lanes, op, block, service, audience, self.fingerprint),
+        )
+
+    def _watched(self, reduction: Callable[[], ReduceReport]) -> ReduceReport:
+        """Return the report of a reduction; GroupBrokenError when the group is broken, or when this breaks
+        it.
+        """
         for reason in self.departed.values():
             raise GroupBrokenError(f"{self._name()}: {reason}; no collective can complete without it")
         self.exchanged = True
         try:
-            return self.exchange(lanes, op, block, service, audience, self.fingerprint)
+            return reduction()
         except DisagreementError:
             self.disagreement = self._calls.compare(self.number, self.call)
             self._break(self.disagreement)

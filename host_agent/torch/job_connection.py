@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from torch._C._distributed_c10d import Store
 
 from weir.agent_service.client import AgentClient, AgentError, Membership
@@ -25,7 +26,7 @@ from weir.host_agent.transport.ports import PortShare
 from weir.host_agent.transport.reducer import Reducer, ReducerStats
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import ServiceClass
-from weir.host_agent.transport.slot_transport import TransportConfig
+from weir.host_agent.transport.slot_transport import FloatScales, TransportConfig
 from weir.wire.definition import Op
 
 log = logging.getLogger(__name__)
@@ -201,6 +202,16 @@ class JobConnection(Connection):
         self._reducer.operation = operation
         codes = None if audience is None else audience_codes(audience, self._paths)
         return self._reducer.reduce(lanes, op, block, service, codes)
+
+    def sum_floats(self, values: npt.NDArray[np.float32], scales: FloatScales, block: int) -> bool:
+        """See Communicator.sum_floats; errors as of ``reduce_lanes``."""
+
+        def reduction() -> ReduceReport:
+            self._reducer.operation = self.fingerprint
+            return self._reducer.reduce(values.view(np.uint32), Op.ADD, block, floats=scales)
+
+        self._watched(reduction)
+        return True
 
     def retire(self) -> None:
         """Tell the other workers that this one takes part in nothing any more: a rank of its host left."""

@@ -64,6 +64,12 @@ class ServiceClass(Structure):
     )
 
 
+class Floats(Structure):
+    """``weir_floats`` in transport.h."""
+
+    _fields_ = (("exponents", pointer), ("values_log2", c_uint32), ("headroom", c_uint32))
+
+
 class LossAccount(Structure):
     """``weir_account`` in transport.h."""
 
@@ -99,7 +105,10 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_transport_free": (None, (pointer,)),
     "weir_transport_begin": (
         c_int,
-        (pointer, c_uint32, c_uint32, pointer, c_uint64, pointer, POINTER(ServiceClass), c_uint32),
+        (
+            *(pointer, c_uint32, c_uint32, pointer, c_uint64, pointer),
+            *(POINTER(ServiceClass), POINTER(Floats), c_uint32),
+        ),
     ),
     "weir_transport_send": (c_uint32, (pointer, c_int64, pointer, POINTER(c_uint8))),
     "weir_transport_receive": (c_int, (pointer, c_char_p, c_uint32, c_uint8, c_int64)),

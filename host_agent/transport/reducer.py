@@ -23,7 +23,13 @@ from weir.host_agent.transport.counters import COUNTERS, TransportCounters
 from weir.host_agent.transport.links import Aborted, Link
 from weir.host_agent.transport.report import NOTHING, Account, ReduceReport, Verdict
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
-from weir.host_agent.transport.slot_transport import Audiences, Lanes, SlotTransport, TransportConfig
+from weir.host_agent.transport.slot_transport import (
+    Audiences,
+    FloatScales,
+    Lanes,
+    SlotTransport,
+    TransportConfig,
+)
 from weir.wire.definition import SLOT_LANES, Op
 
 DEFAULT_TIMEOUT_S: Final = 1800.0
@@ -108,6 +114,7 @@ class Reducer:
         block: int = SLOT_LANES,
         service: ServiceClass = LOSSLESS,
         audiences: Audiences | None = None,
+        floats: FloatScales | None = None,
     ) -> ReduceReport:
         """Replace ``lanes`` by their reduction over all workers.
 
@@ -115,13 +122,13 @@ class Reducer:
         block: lanes in a block, 32 to 256: the unit of what is skipped when zero.
         service: this worker's classes and loss budgets; with budgets, the report's ``given_back`` holds what
         no result included.
-        audiences: see ``SlotTransport.begin``.
+        audiences, floats: see ``SlotTransport.begin``.
         Raises TypeError or ValueError before anything is sent, and RuntimeError while another thread is in a
         reduce; Aborted, TransportTimeout, DisagreementError, OSError after.
         """
         with self._alone():
             start = time.perf_counter()
-            self._transport.begin(op, block, lanes, service, self.operation, audiences)
+            self._transport.begin(op, block, lanes, service, self.operation, audiences, floats)
             try:
                 self._link.drive(self._transport, self.timeout_s, self._abort)
             except BaseException as error:

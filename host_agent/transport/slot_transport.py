@@ -36,6 +36,29 @@ NEVER: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
+class FloatScales:
+    """Says that the lanes of a vector hold float32 values, and by what they become lanes and sums values.
+
+    exponents: uint32, one for each ``values`` values in a row, a power of two: those that all workers agreed
+    on, none of them below that of the values here (``weir.host_agent.collectives.quantize``). headroom: bits
+    that stay free for the sum.
+    """
+
+    exponents: npt.NDArray[np.uint32]
+    values: int
+    headroom: int
+
+    def native(self, lanes: int, block: int) -> engine.Floats:
+        """Return the C struct for a vector of so many lanes; ValueError when it does not fit."""
+        address = engine.contiguous(self.exponents, "exponents", np.uint32)
+        if self.values < block or self.values & (self.values - 1):
+            raise ValueError(f"{self.values} values to an exponent: a power of two, {block} at least")
+        if self.exponents.size != -(-lanes // self.values):
+            raise ValueError(f"{self.exponents.size} exponents for {lanes} values, of {self.values} each")
+        return engine.Floats(address, self.values.bit_length() - 1, self.headroom)
+
+
+@dataclass(frozen=True)
 class TransportConfig:
     """One worker's place in a job, and its timers.
 
@@ -132,6 +155,7 @@ class SlotTransport:
         self._lanes: Lanes | None = None  # kept alive while the engine writes into it
         self._service = LOSSLESS  # kept alive while the engine reads it
         self._audiences: Audiences | None = None  # so, too
+        self._floats: FloatScales | None = None  # so, too
         self._op, self._block = Op.ADD, BLOCKS[-1]
         self._groups = 1  # into which each block is cut
         self.waiting_since: float | None = None
@@ -152,6 +176,7 @@ class SlotTransport:
         service: ServiceClass = LOSSLESS,
         operation: int = 0,
         audiences: Audiences | None = None,
+        floats: FloatScales | None = None,
     ) -> None:
         """Begin to replace ``lanes`` by their reduction over all workers; every worker begins the same one.
 
@@ -160,7 +185,9 @@ class SlotTransport:
         own; budgets are for ADD only. operation: 32-bit fingerprint of what the reduce is a part of, the same
         on every worker. audiences: for each block who wants its result, the same on every worker: the path of
         one, or with AUDIENCE_EXCEPT of the only one that does not; blocks that this one does not want are of
-        no use afterwards. None: all want all. Not together with budgets.
+        no use afterwards. None: all want all. Not together with budgets. floats: the lanes hold float32
+        values, and in the end the sums', for ADD without budgets and audiences; if the reduce fails, nothing
+        of use.
         Raises TypeError or ValueError for anything else, RuntimeError while the last reduce is not done.
         """
         address = engine.contiguous(lanes, "lanes", np.uint32, np.int32)
@@ -180,6 +207,9 @@ class SlotTransport:
                 raise ValueError(
                     "loss budgets are for results that all workers want: pass none with audiences"
                 )
+        if floats is not None and (audiences is not None or service.budgets.size or op != Op.ADD):
+            raise ValueError("sums of float32 values are for ADD without loss budgets and audiences")
+        scales = None if floats is None else floats.native(lanes.size, block)
         self._block, self._groups = block, 1
         if self.config.narrow:
             self._groups, block = block // GROUP_LANES, GROUP_LANES
@@ -195,6 +225,7 @@ class SlotTransport:
             lanes.size,
             None if audiences is None else audiences.ctypes.data,
             service.native(),
+            None if scales is None else ctypes.byref(scales),
             operation,
         )
         if error == errno.EBUSY:
@@ -204,7 +235,7 @@ class SlotTransport:
         if error:
             raise OSError(error, f"cannot begin to reduce {lanes.size} lanes: {os.strerror(error)}")
         self._lanes, self._op, self._service = lanes, Op(op), service
-        self._audiences = audiences
+        self._audiences, self._floats = audiences, floats
 
     def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> Verdict:
         """Take in a UDP payload that arrived. A refused one changes nothing but its counter."""

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Block floating point for float32. The arithmetic and its error bound are derived in quantize.py.
- *
- * Every scale is a power of two and is applied in two factors, neither of which over- or underflows: so
- * scaling is exact, and what the lanes lose is one rounding to nearest, ties to even. */
+/* Block floating point for float32, from one vector to another; fixed.h has it in place. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
 #include "blocks.h"
+#include "fixed.h"
 
-enum { NOT_FINITE = 255, EXPONENT_BIAS = 126 /* |x| < 2^(exponent - 126) */ };
+enum { NOT_FINITE = 255 };
 
 static inline uint32_t largest_exponent(const float *x, uint64_t count)
 {
@@ -42,7 +40,7 @@ uint64_t weir_to_fixed(const float *x, uint64_t count, uint32_t block, const uin
         if (exponent == 0 || exponent >= NOT_FINITE || !fits)
             memset(lanes + start, 0, length * sizeof *lanes);
         else
-            fix_block(lanes + start, x + start, length, 31 - (int)headroom - (exponent - EXPONENT_BIAS));
+            fix_block(lanes + start, x + start, length, weir_fixed_shift(*exponents, headroom));
     }
     return too_large;
 }
@@ -64,7 +62,7 @@ void weir_from_fixed(const int32_t *lanes, uint64_t count, uint32_t block, const
         else if (exponent >= NOT_FINITE)
             for (uint64_t i = 0; i < length; i++) x[start + i] = NAN;
         else
-            float_block(x + start, lanes + start, length, exponent - EXPONENT_BIAS + (int)headroom - 31);
+            float_block(x + start, lanes + start, length, -weir_fixed_shift(*exponents, headroom));
     }
 }
 
@@ -102,7 +100,7 @@ uint64_t weir_coarse_block(const float *x, const int32_t *sums, uint64_t count, 
     int64_t least = 64 * (int64_t)workers;
     for (uint64_t i = 0; i < n; i += step, sums += step * block) {
         uint64_t start = (rows ? rows[i] : i) * (uint64_t)block, length = block_length(count, start, block);
-        float small = (float)ldexp((double)least, (int)exponents[i] - EXPONENT_BIAS + (int)headroom - 31);
+        float small = (float)ldexp((double)least, -weir_fixed_shift(exponents[i], headroom));
         uint32_t coarse = 0, occupied = 0;
         for (uint64_t j = 0; j < length; j++) {
             float magnitude = fabsf(x[start + j]);

@@ -61,6 +61,10 @@ static void apply_result(weir_transport *t, const slot_state *slot, const weir_r
         else if (present && weir_block_local(t, block)) {
             t->report.applied_lanes += count;
             t->report.applied_sum += weir_lanes_combine(weir_block_lanes(t, block), lanes, count, t->op);
+        } else if (present && t->floats.exponents) {
+            t->report.applied_lanes += count;
+            t->report.applied_sum +=
+                weir_fixed_unpack(weir_block_lanes(t, block), lanes, count, weir_block_shift(t, block));
         } else if (present) {
             t->report.applied_lanes += count;
             t->report.applied_sum += weir_lanes_unpack(weir_block_lanes(t, block), lanes, count);

@@ -11,7 +11,9 @@ int weir_block_enter(weir_transport *t, uint64_t block)
 {
     if (weir_block_local(t, block)) return 0;
     uint32_t any, count = weir_block_count(t, block);
-    uint64_t sum = weir_lanes_scan(weir_block_lanes(t, block), count, &any);
+    uint32_t *lanes = weir_block_lanes(t, block);
+    uint64_t sum = t->floats.exponents ? weir_fixed_enter(lanes, count, weir_block_shift(t, block), &any)
+                                       : weir_lanes_scan(lanes, count, &any);
     if (!any) return 0;
     t->nonzero[block >> 6] |= 1ull << (block & 63);
     t->report.entered_lanes += count;

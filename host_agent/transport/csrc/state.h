@@ -10,6 +10,7 @@
 #define WEIR_STATE_H
 
 #include "budget.h"
+#include "fixed.h"
 #include "lanes.h"
 #include "ready.h"
 #include "rtt.h"
@@ -85,7 +86,8 @@ struct weir_transport {
     int disagreement;   /* a result of another one came */
     uint32_t used;      /* slots in use */
     uint32_t active;    /* slots not finished */
-    uint32_t *lanes;
+    uint32_t *lanes; /* of blocks that are not entered yet, and of those that are done: values, if `floats` */
+    weir_floats floats; /* of the vector, if it has exponents */
     uint64_t count, blocks, streams;
     const uint16_t *audiences;
     int heard; /* a result came: every worker is there */
@@ -111,6 +113,13 @@ static inline uint32_t weir_block_count(const weir_transport *t, uint64_t block)
 static inline uint32_t *weir_block_lanes(const weir_transport *t, uint64_t block)
 {
     return t->lanes + (block << t->block_log2);
+}
+
+/* The power of two by which a block's values become lanes, if they are float32. */
+static inline int weir_block_shift(const weir_transport *t, uint64_t block)
+{
+    return weir_fixed_shift(t->floats.exponents[block >> (t->floats.values_log2 - t->block_log2)],
+                            t->floats.headroom);
 }
 
 static inline int weir_block_nonzero(const weir_transport *t, uint64_t block)

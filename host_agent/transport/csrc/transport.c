@@ -138,7 +138,8 @@ static uint32_t fingerprint(const weir_transport *t, uint32_t operation)
 }
 
 int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,
-                         const uint16_t *audiences, const weir_service_class *service, uint32_t operation)
+                         const uint16_t *audiences, const weir_service_class *service,
+                         const weir_floats *floats, uint32_t operation)
 {
     static const weir_service_class lossless;
     if (t->active) return EBUSY;
@@ -150,6 +151,9 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     if (blocks >= WEIR_NO_BLOCK) return EFBIG;
     if (!service) service = &lossless;
     int error = check_service(service, op, blocks, !audiences);
+    if (!error && floats &&
+        (op != WEIR_OP_ADD || audiences || service->budget_count || floats->values_log2 < block_log2))
+        error = EINVAL;
     if (!error) error = reserve_bitmap(t, blocks);
     if (!error) error = weir_budget_open(&t->budget, service->budgets, service->budget_count);
     if (error) return error;
@@ -168,6 +172,7 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     t->blocks = t->report.blocks = blocks;
     t->audiences = audiences;
     t->service = *service;
+    t->floats = floats ? *floats : (weir_floats){0};
     t->reduces++;
     t->check = fingerprint(t, operation);
     t->returned = 0;

@@ -103,6 +103,15 @@ typedef struct {
     uint64_t verdicts[WEIR_VERDICTS];
 } weir_report;
 
+/* Says that the vector is of float32, and how they become lanes: each block when its turn comes, and its sums
+ * become float32 again when they are written. `exponents`, of 2^values_log2 values each, at least as many as a
+ * block has, are those that all workers agreed on, none below the values' own; they stay as they are until the
+ * reduce is done. See quantize.py. */
+typedef struct {
+    const uint32_t *exponents;
+    uint32_t values_log2, headroom;
+} weir_floats;
+
 typedef struct weir_transport weir_transport;
 
 /* NULL when out of memory or the configuration makes no sense (errno EINVAL). */
@@ -114,11 +123,13 @@ void weir_transport_free(weir_transport *t);
  * the only one that does not; other lanes are of no use afterwards, but for those of blocks that no other worker
  * has: they stay. NULL: all want all. `operation` is a fingerprint of what the reduce is a part of: it, operator,
  * block size, `count`, audiences and how many reduces came before must be the same on all workers. `service` may be
- * NULL: front layer, lossless. Budgets are for ADD of some lanes that all want only. Returns 0, or an errno: EBUSY
+ * NULL: front layer, lossless. Budgets are for ADD of some lanes that all want only. `floats`: of a vector of float32, for ADD of what all want, without budgets; else NULL.
+ * Returns 0, or an errno: EBUSY
  * (the last reduce is not done), EINVAL, ERANGE (an account without a budget, a class that does not exist), EFBIG,
  * ENOMEM. */
 int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,
-                         const uint16_t *audiences, const weir_service_class *service, uint32_t operation);
+                         const uint16_t *audiences, const weir_service_class *service,
+                         const weir_floats *floats, uint32_t operation);
 
 /* Write the next packet that is due into `out` (WEIR_MAX_PAYLOAD bytes), and the traffic class byte it must
  * travel with (DSCP << 2 | ECN). Returns its length, 0 for none. */
