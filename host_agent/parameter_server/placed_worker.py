@@ -64,6 +64,8 @@ class PlacedWorker:
         self.words, self.epoch, self.turns = words, 0, 0
         self.moved = 0
         """Units that have moved."""
+        self.moved_elements = 0
+        """Elements of these."""
         self._words_each, self._together = words_each, together
         self._planned = np.zeros((0, 2), np.int64)
         self._known: set[int] = set()
@@ -135,6 +137,7 @@ class PlacedWorker:
         if (moves := answers[0].moves).size:
             self.owner[moves[:, 0]] = moves[:, 1]
             self.moved += len(moves)
+            self.moved_elements += int(self.units.sizes[moves[:, 0]].sum())
             self.epoch += 1
             self._known.clear()
             self._parts.clear()

@@ -75,7 +75,9 @@ def likeness(samples: Samples) -> Floats:
     """
     labels = samples.labels
     if labels is None or not labels.size or not 0 <= labels.min() <= labels.max() <= 1:
-        raise ValueError("clusters of features need samples with labels of two kinds")
+        raise ValueError(
+            "clusters of features need samples with labels of two kinds: give two folders, or a file of them"
+        )
     ones = np.bincount(samples.features, labels[samples.rows], minlength=samples.width)
     total = np.bincount(samples.features, minlength=samples.width)
     found: Floats = (ones + labels.mean()) / (total + 1)

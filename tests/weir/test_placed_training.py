@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``weir train --placement``: the switch's ports carry what a plan predicts, and the model learns."""
 
+import json
 import sysconfig
 from pathlib import Path
 
@@ -97,3 +98,7 @@ def test_blocks_of_a_network_migrate_while_it_trains(tmp_path: Path) -> None:
         *("--no-reference", "--out", str(tmp_path)),
     )
     assert status == 0, output
+    (summary,) = tmp_path.rglob("summary.json")
+    migrations = json.loads(summary.read_text())["runs"]["weir"]["migrations"]
+    assert migrations["units"] > 0 and migrations["bytes"] >= 4 * migrations["units"]
+    assert "units that migrated" in output and "bytes that they took along" in output

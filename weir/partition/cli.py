@@ -75,7 +75,7 @@ def partition(
     from weir.host_agent.placement.partitioners.packages import MissingPackageError
     from weir.host_agent.placement.plan import BOTH_RANDOM, Plan, make_plan
     from weir.partition.planfile import PlanFile, Source
-    from weir.partition.view import EXPLANATION, comparison, draw, summary
+    from weir.partition.view import comparison, draw, explanation, summary
 
     console = Console()
     names = (BOTH_RANDOM, *PARTITIONERS)
@@ -113,8 +113,8 @@ def partition(
         console.print(comparison(plans))
     console.print(summary(samples, plan, method))
     if explain:
-        console.print(EXPLANATION)
+        console.print(explanation(samples, plan))
     if out is not None:
         PlanFile(source, plan.placement, plan.buckets).save(out)
     if plot is not None:
-        draw(plan, plot)
+        draw(plan, method, plot)

@@ -29,8 +29,10 @@ class Source:
         """Return the samples that are placed, and those that are held out.
 
         Raises:
-            ValueError: what is read is neither text nor samples.
+            ValueError: what is read is neither text nor samples, or is not there.
         """
+        if missing := [str(path) for path in self.paths if not path.exists()]:
+            raise ValueError(f"{', '.join(missing)}: no such folder or file")
         folders = all(path.is_dir() for path in self.paths)
         if not folders and len(self.paths) > 1:
             raise ValueError(f"{', '.join(map(str, self.paths))}: several folders, or one file")

@@ -14,6 +14,7 @@ from rich.text import Text
 from weir.host_agent.placement.plan import BOTH_RANDOM, Plan
 from weir.host_agent.placement.racks import hops, rack_of
 from weir.host_agent.placement.samples import Samples
+from weir.host_agent.placement.traffic import VALUE_BYTES, users
 from weir.train.words import byte_count
 
 EXPLANATION: Final = (
@@ -37,7 +38,13 @@ EXPLANATION: Final = (
 
 def comparison(plans: Mapping[str, Plan]) -> RenderableType:
     """Return a table of several methods' plans."""
-    table = Table("method", "total", "", "bottleneck", "most samples", "most parameters", "seconds")
+    table = Table(
+        "method",
+        *("total", "", "busiest", "samples", "parameters", "seconds"),
+        caption="busiest: bytes of the busiest machine; samples, parameters: most of any; seconds of "
+        "refined: beside those of what it begins with",
+        caption_justify="left",
+    )
     for column in table.columns[1:]:
         column.justify = "right"
     base = plans[BOTH_RANDOM].traffic.total
@@ -86,24 +93,68 @@ def summary(samples: Samples, plan: Plan, method: str) -> RenderableType:
     return Group(head, table, foot)
 
 
-def draw(plan: Plan, file: Path) -> None:
-    """Write a picture of the traffic from machine to machine."""
+def explanation(samples: Samples, plan: Plan) -> RenderableType:
+    """Return what the figures mean, and how many machines this plan's parameters are used by."""
+    machines, of_parameter = plan.placement.machines, plan.placement.of_parameter
+    used = users(plan.samples, plan.placement.of_sample, machines)
+    degree = used.sum(axis=0)
+    remote = degree - used[of_parameter, np.arange(of_parameter.size)]
+    apart = int(((remote == degree) & (degree > 0)).sum())
+    table = Table("used by", "parameters", "bytes of an iteration", "")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    lower = 1
+    while lower <= machines:
+        upper = min(2 * lower - 1, machines) if lower > 1 else 1
+        some = (degree >= lower) & (degree <= upper)
+        cost = 2 * VALUE_BYTES * int(remote[some].sum())
+        who = f"{lower}" if lower == upper else f"{lower} to {upper}"
+        share = f"{cost / plan.traffic.total:.0%}" if plan.traffic.total else ""
+        table.add_row(
+            f"{who} machine{'s' if upper > 1 else ''}", f"{int(some.sum()):,}", byte_count(cost), share
+        )
+        lower = upper + 1
+    entries = np.bincount(plan.placement.of_sample, weights=np.diff(samples.starts), minlength=machines)
+    foot = Text(
+        f"A sample has {samples.features.size / max(len(samples), 1):.0f} features on average; a machine's "
+        f"samples have {int(entries.min()):,} to {int(entries.max()):,} together. {apart:,} parameters found "
+        "no room with any of their users."
+    )
+    return Group(Text(EXPLANATION), table, foot)
+
+
+def draw(plan: Plan, method: str, file: Path) -> None:
+    """Write a picture of the traffic from machine to machine, and of what each has."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 5), layout="constrained")
-    axes = figure.subplots()
+    machines = plan.placement.machines
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    axes, shares = figure.subplots(1, 2)
     image = axes.imshow(plan.traffic.links / 1e3, cmap="viridis")
+    total, most = byte_count(plan.traffic.total), byte_count(plan.traffic.bottleneck)
     axes.set(
-        title=f"{byte_count(plan.traffic.total)} an iteration", xlabel="to machine", ylabel="from machine"
+        title=f"{method}: {total} an iteration, {most} of the busiest machine",
+        xlabel="to machine",
+        ylabel="from machine",
     )
-    ticks = np.arange(plan.placement.machines)
+    ticks = np.arange(machines)
     axes.set_xticks(ticks)
     axes.set_yticks(ticks)
+    for at, what, places in (
+        (-0.2, "samples", plan.placement.of_sample),
+        (0.2, "parameters", plan.placement.of_parameter),
+    ):
+        parts = np.bincount(places, minlength=machines) / max(places.size, 1)
+        shares.bar(ticks + at, 100 * parts, 0.4, label=what)
+    shares.axhline(100 / machines, color="gray", linestyle=":", label="equal shares")
+    shares.set(title="what each machine has", xlabel="machine", ylabel="% of all", xticks=ticks)
+    shares.set_ylim(top=1.3 * shares.get_ylim()[1])  # room for the legend
+    shares.legend(frameon=False, ncols=3, loc="upper center")
     if plan.racks > 1:
         for edge in np.flatnonzero(np.diff(rack_of(plan.placement.machines, plan.racks))) + 0.5:
             axes.axhline(edge, color="white", linewidth=1)
             axes.axvline(edge, color="white", linewidth=1)
-    figure.colorbar(image, label="kB an iteration")
+    figure.colorbar(image, ax=axes, label="kB an iteration", shrink=0.8)
     figure.savefig(file, dpi=120)
 
 

@@ -69,6 +69,7 @@ class Delivery:
         missing: of them, those no result included.
         budget: how many might have been missing.
         reduces: reductions that it took part in, one after another.
+        migrated: units that moved between servers, and migrated_bytes: of them; worker 0 tells.
     """
 
     counters: TransportCounters = field(default_factory=TransportCounters)
@@ -76,6 +77,8 @@ class Delivery:
     missing: int = 0
     budget: int = 0
     reduces: int = 0
+    migrated: int = 0
+    migrated_bytes: int = 0
 
     def __add__(self, other: Self) -> "Delivery":
         return Delivery(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})

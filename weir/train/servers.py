@@ -106,15 +106,20 @@ class ServersExchange(Exchange):
 
     def delivery(self) -> Delivery:
         """Return how the packets of the last step fared."""
-        if self._placed is not None:
-            return Delivery()
-        if self.in_step:
+        if self._placed is None and self.in_step:
             return delivery_of(self._server.last_step)
-        session, before = self._server.session, self._before
-        pushed, budget = session.pushed, self._config.loss_budget
-        now = Delivery(session.stats, pushed, session.refunded, int(budget * pushed))
+        now, before = self._delivery_so_far(), self._before
         self._before = now
         return now - before
+
+    def _delivery_so_far(self) -> Delivery:
+        if self._placed is not None:
+            if self._placed.rank:
+                return Delivery()
+            return Delivery(migrated=self._placed.worker.moved, migrated_bytes=self._placed.migrated_bytes)
+        session, budget = self._server.session, self._config.loss_budget
+        pushed = session.pushed
+        return Delivery(session.stats, pushed, session.refunded, int(budget * pushed))
 
 
 def serve(spec: WorkerSpec, index: int) -> None:

@@ -70,6 +70,7 @@ def _run(record: RunRecord) -> dict[str, Any]:
         "imbalance": record.imbalance,
         "selection_s": record.selection_s,
         "reductions_per_step": _reduces(record) if record.delivery.reduces else None,
+        "migrations": {"units": record.delivery.migrated, "bytes": record.delivery.migrated_bytes},
         "blocks_sent": sum(step.blocks_sent for step in record.steps),
         "blocks_skipped": sum(step.blocks_skipped for step in record.steps),
         "per_worker": asdict(record.mean_traffic),
@@ -122,9 +123,13 @@ _ROWS: Final[tuple[tuple[str, Callable[[RunRecord], float], Callable[[float], st
     ("sent by any worker : by one", lambda r: _known(r.build_up), "{:.2f}x".format, False),
     ("selection time per step", lambda r: _known(r.selection_s), duration, False),
     ("reductions per step", _reduces, "{:.1f}".format, False),
+    ("units that migrated", lambda r: r.delivery.migrated, lambda v: f"{v:,.0f}", False),
+    ("bytes that they took along", lambda r: r.delivery.migrated_bytes, byte_count, False),
     ("retransmissions, all workers", lambda r: r.mean_traffic.retransmissions, lambda v: f"{v:,.0f}", False),
 )
 
+
+_MIGRATIONS: Final = ("units that migrated", "bytes that they took along")
 
 _PROCESSOR: Final = {
     "worker": "processor s a GB, worker",
@@ -167,7 +172,9 @@ def summary_view(config: TrainConfig, records: list[RunRecord], status: Status) 
     if both:
         table.add_column("Weir : Gloo", justify="right")
     for name, value, words, comparable in _ROWS:
-        if name.startswith("perplexity") and config.model != "lm":
+        if (name.startswith("perplexity") and config.model != "lm") or (
+            name in _MIGRATIONS and config.placement is None
+        ):
             continue
         values = [value(record) for record in records]
         cells = ["–" if math.isnan(v) else words(v) for v in values]

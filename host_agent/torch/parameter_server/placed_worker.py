@@ -182,6 +182,12 @@ class PlacedServers:
         """Return the bytes and packets of this worker's flows so far. Of what comes, those of data."""
         return self.lines.counters
 
+    @property
+    def migrated_bytes(self) -> int:
+        """Return the bytes that servers have handed to each other: values and state of units that moved."""
+        words = words_of_move(self.terms.optimizer)
+        return self.worker.moved_elements * words * self.master.element_size()
+
     def close(self) -> None:
         """Leave the servers, which end when all have."""
         words = self.worker.leave().encode(self._units)

@@ -324,3 +324,45 @@ def test_migrations_pay_for_themselves() -> None:
     moves, moved = exchanged(10)
     assert none == 0 and moved > 100
     assert moves < 0.5 * stays
+
+
+def busiest(
+    migrate_every: int, workers: int = 4, servers: int = 3, count: int = 240, steps: int = 200
+) -> int:
+    """Push what is above a filter's threshold, which the first third of the blocks is more often, and pull
+    what has changed; return the words that the busiest server takes and gives, reports and handovers too.
+    """
+    units = Units(np.arange(0, 16 * count + 1, 16))
+    owner = np.arange(count) * servers // count
+    machines = [
+        PlacedServer(s, workers, units, owner, Rows(16 * count, SGD), report_every=migrate_every)
+        for s in range(servers)
+    ]
+    team = [
+        PlacedWorker(
+            *(rank, workers, servers, units, owner, np.zeros(16 * count, np.uint32)),
+            words_each=1 if migrate_every and rank == 0 else 0,
+        )
+        for rank in range(workers)
+    ]
+    words, rng = np.zeros(workers + servers, np.int64), np.random.default_rng(1)
+    for step in range(-1, steps):
+        net: list[tuple[int, int, Message]] = []
+        for rank, worker in enumerate(team):
+            chosen = np.flatnonzero(rng.random(count) < np.where(owner == 0, 0.5, 0.05)) if step >= 0 else []
+            pushed = UnitSet(0, np.asarray(chosen, np.int64))
+            gradient = np.ones(16 * pushed.units.size, np.float32).view(np.uint32)
+            sent = worker.turn(pushed, gradient, 0.1, ALL_NEWS)
+            net += [(rank, workers + server, message) for server, message in sent]
+        while net:
+            sender, to, message = net.pop(0)
+            words[[sender, to]] += message.encode(units).size
+            if to < workers:
+                team[to].on_message(message)
+            else:
+                net += [(to, *answer) for answer in machines[to - workers].handle(message)]
+    return int(words[workers:].max())
+
+
+def test_migrations_of_blocks_take_more_off_the_busiest_server_than_they_cost_it() -> None:
+    assert busiest(20) < 0.85 * busiest(0)  # by no more: each keeps its share of the elements and a tenth
