@@ -32,7 +32,8 @@ enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_
             errno = -sent;
             return WEIR_DRIVE_ERROR;
         }
-        if (!received && !sent) sleep_until_due(io, t, now, end);
+        const int idle = (!received && !sent) || io->drained;
+        if (idle && !weir_transport_done(t)) sleep_until_due(io, t, now, end);
         now = monotonic_ns();
         if (now >= end && !weir_transport_done(t)) return WEIR_DRIVE_RUNNING;
     }

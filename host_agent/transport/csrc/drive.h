@@ -21,6 +21,7 @@ struct weir_io {
     void (*wait)(weir_io *, int64_t timeout_ns);
     void (*close)(weir_io *);
     int blocked;
+    int drained; /* set by `receive`: nothing more is there, and to wait costs no more than to look again */
     int last_error; /* an errno that was taken for a lost packet, for error messages */
 };
 

@@ -65,6 +65,7 @@ static int udp_receive(weir_io *io, weir_transport *t, int64_t now_ns)
 {
     udp_io *udp = (udp_io *)io;
     int n = recvmmsg(udp->fd, udp->in, udp->most_in, MSG_DONTWAIT, NULL);
+    io->drained = n >= 0 && n < (int)udp->most_in;
     if (n < 0) {
         if (is_later(errno)) return 0;
         io->last_error = errno;
