@@ -31,6 +31,7 @@ SERVER: Final = "WEIR_BENCH_SERVER"  # environment of a worker: address:port of 
 _PORT: Final = 29433  # in a namespace of its own, any port is free
 _TICK_S: Final = 0.5
 _LINE_EVERY_S: Final = 10.0
+_STALL_S: Final = 180.0  # without any news of a step or an evaluation
 _MIN_STEPS: Final = 3  # that many are taken at least, however slow they are
 
 console = Console(stderr=True)
@@ -184,13 +185,19 @@ def _server(way: Way, network: NetworkCluster | BridgedNetwork, folder: Path) ->
 def _steps(
     workers: Workers, record: RunRecord, members: Sequence[int], checks: Sequence[Callable[[], None]]
 ) -> Iterator[StepSummary]:
-    """Yield every step as all workers have taken it, until all members have left."""
-    left = set(members)
+    """Yield every step as all workers have taken it, until all members have left.
+
+    Raises ChildError where nothing happens any more.
+    """
+    left, heard = set(members), time.monotonic()
     while left:
         match workers.next_event(_TICK_S):
             case None:
                 for check in checks:
                     check()
+                if time.monotonic() - heard > _STALL_S:
+                    who = ", ".join(map(str, sorted(left)))
+                    raise ChildError(f"nothing was heard of members {who} for {_STALL_S:g} s")
             case Failed(rank=rank, error=sentence, traceback=text):
                 raise ChildError(f"worker {rank} failed:\n{text or sentence}")
             case Exited(rank=rank, reason=reason):
@@ -198,6 +205,7 @@ def _steps(
                     raise ChildError(f"worker {rank} failed: {reason}")
                 left.discard(rank)
             case message:
+                heard = time.monotonic()
                 if isinstance(news := record.add(message), StepSummary):
                     yield news
 

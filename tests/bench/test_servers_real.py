@@ -4,7 +4,7 @@
 import pytest
 
 from tests.bench.test_training import outcome
-from weir.bench.servers_real import PEERS_HERE, Plan, configs, rows
+from weir.bench.servers_real import PEERS_HERE, Plan, configs, rows, targets_of
 from weir.bench.training import ways
 from weir.bench.training_ways import Way, WayResult
 from weir.train.config import ConfigError, make_config
@@ -49,6 +49,9 @@ def test_seeds_are_compared_with_themselves() -> None:
     assert list(weir.x_ps) == pytest.approx([4, 8, 4 * 4 / 6])
     assert list(weir.x_ring) == pytest.approx([2, 4, 2 * 4 / 6])
     assert list(weir.times) == pytest.approx([4, 20, 6])
-    never = rows([seed(1.0, 0.5, 0.6)], 0.9)[2]
-    assert list(never.times) == [None]
-    assert list(never.x_ps) == []
+    assert targets_of([seed(1.0, 0.5, 0.87)], None) == [0.87], "near the peers: equal accuracy is its best"
+    for target in (0.9, None):
+        ring_s, _, never = rows([seed(1.0, 0.3, 0.5)], target)
+        assert list(never.times) == [None]
+        assert list(never.x_ps) == []
+        assert list(ring_s.times) == [8], "who has learnt less does not lower what others are to reach"

@@ -40,11 +40,6 @@ from weir.wire.definition import FLOW
 
 log = logging.getLogger(__name__)
 
-MOST_UNAPPLIED: Final = 1
-"""Pushes of its own that a worker's step may begin without. The next step hides the round trip of one; with
-more, momentum makes training diverge where steps are shorter than round trips.
-"""
-
 _LOOK_S: Final = 0.1
 _FAREWELL_S: Final = 10.0
 """For servers to hear that a worker leaves; one that does not takes it out when it was silent for long."""
@@ -183,7 +178,10 @@ class AsynchronousSession:
         return sum(line.worker.refunded for line in self._lines)
 
     def step(self, gradient: Tensor, lr: float, settings: str) -> None:
-        """Push a gradient, take what has come, and wait until the next step may begin.
+        """Push a gradient, and wait until the servers have applied it and the next step may begin.
+
+        Our choice: hiding the round trip of a push behind the next step would make all pushes later by as
+        many as there are workers, which costs more than it saves.
 
         Args:
             gradient: flat float32, of the whole model.
@@ -204,12 +202,7 @@ class AsynchronousSession:
                 line.outbox.append(push)
             self.last_density = sum(push.payload.size for push in pushes) / max(1, values.size)
         self._flows.wake()
-        self._wait(
-            lambda: all(
-                line.worker.may_step and len(line.worker.unapplied()) <= MOST_UNAPPLIED
-                for line in self._lines
-            )
-        )
+        self._wait(lambda: all(line.worker.settled and line.worker.may_step for line in self._lines))
 
     def finish(self) -> None:
         """Bring the model to where the servers' is after every worker's last push. All workers call it."""
