@@ -53,6 +53,11 @@ class TnaTarget(Target):
             self._ingress, self._egress = (Switch(load_program(program)) for program in compiled)
         self._groups: dict[int, list[tuple[int, int]]] = {}
 
+    @property
+    def switches(self) -> tuple[Switch, Switch]:
+        """Return the two soft switches."""
+        return self._ingress, self._egress
+
     def send(self, port: int, frame: bytes) -> list[Sent]:
         sent: list[Sent] = []
         for _, told in self._ingress.process(port, frame, now=0):

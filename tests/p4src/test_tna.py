@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from weir.wire.definition import (
     Flag,
     Op,
     PacketType,
+    path,
 )
 from weir.wire.scapy_layer import Weir
 
@@ -38,6 +40,8 @@ pytestmark = pytest.mark.p4c
 PLACES = ("root", "leaf", "spine", "middle")  # the last: a spine below a core
 STEPS = 80
 # Where a round's operations differ already, one more of another kind is counted as such on Tofino only.
+# The parent's result once more is passed on once more; without its lanes, answered with what is here.
+RESULT_AGAIN = {Event.RESULT_STORED, Event.RESULT_REPEATED, Event.PARTIAL_REPEATED}
 SAME_EVENTS = {Event.DISAGREEMENT: {Event.CONTRIBUTION, Event.ROUND_COMPLETE, Event.PARTIAL_SENT}}
 
 
@@ -111,9 +115,11 @@ class Draw:
         where = (fields["slot"], fields["round"])
         if packet.child is not None and (fields["flags"] & Flag.DISAGREE or fields["check"] == 7):
             self.disagreeing.add(where)
-        # The parent heard of it by the sums, and says so: a Tofino relies on that.
+        # The parent heard of it by the sums, and says so, without lanes: a Tofino relies on that.
         if packet.child is None and packet.kind == PacketType.RESULT and where in self.disagreeing:
-            fields["flags"] |= Flag.DISAGREE
+            packet.lanes = {}
+            fields["flags"] = fields["flags"] & ~(Flag.TRIMMED | Flag.ANSWER) | Flag.DISAGREE
+            fields |= {"included": 0, "count": 0}
         return packet
 
 
@@ -172,14 +178,127 @@ def test_it_decides_as_the_program_for_v1model(
         where = (packet.fields["slot"], packet.fields["round"])
         expected, sent = packet.send(theirs), packet.send(ours)
         (event,), (counted,) = theirs.lab.events(), ours.lab.events()
-        if event == Event.DROP_STALE_ROUND and counted == Event.RESULT_STORED:
-            assert where in final  # the parent's result once more: passed on once more
+        if event == Event.DROP_STALE_ROUND and counted in RESULT_AGAIN:
+            assert where in final and packet.kind == PacketType.RESULT
             return
         if event == Event.RESULT_STORED:
             final.add(where)
         assert (sent, counted) == (expected, event) or (
             sent == expected and event in SAME_EVENTS.get(counted, set())
         ), packet
+
+
+FULL = 32  # children of a switch
+
+
+def full_rounds(place: str) -> Iterator[Packet]:
+    """Yield rounds of a job with as many children as there may be. Each is twice the last, and asked for its
+    lanes before; of these rounds, it is the only one to get the result's lanes, and the only one not to.
+    """
+    rng = random.Random(place)
+    round = 0
+    for last in range(FULL):
+        who = path(last) if place == "root" else path(1, last)
+        for audience in (who, AUDIENCE_EXCEPT | who):
+            round += 1
+            order = [child for child in range(FULL) if child != last]
+            rng.shuffle(order)
+            for number, child in enumerate([order[0], last, *order[1:], last]):
+                fields: dict[str, Any] = {"round": round, "audience": audience, "nexts": [last], "slot": 0}
+                lanes = {0: [rng.getrandbits(32) for _ in range(32)]} if number != 1 else {}
+                fields["flags"] = Flag.PROTECTED if lanes else Flag.TRIMMED | Flag.PROTECTED
+                yield Packet(child, PacketType.CONTRIBUTION, lanes, fields)
+
+
+@pytest.mark.parametrize("place", ["root", "spine"])
+def test_every_child_of_a_full_switch_counts_is_asked_and_gets_its_copy(
+    targets: tuple[SoftTarget, TnaTarget], place: str
+) -> None:
+    theirs, ours = (install(target, place, FULL, 0xD0000000 + PLACES.index(place)) for target in targets)
+    copies = 0
+    for packet in full_rounds(place):
+        expected, sent = packet.send(theirs), packet.send(ours)
+        assert sent == expected, packet
+        copies += len(sent)
+    assert ours.lab.events() == theirs.lab.events()
+    assert copies >= 2 * FULL * FULL + 2 * FULL  # results, and questions
+
+
+MALFORMED: list[dict[str, Any]] = [
+    *({"flags": Flag.PROTECTED | bit} for bit in (0x40, 0x80)),
+    {"flags": Flag.TRIMMED},  # and lanes
+    *({"layer": layer} for layer in (4, 8)),
+    *({"magnitude": magnitude} for magnitude in (3, 4, 8)),
+    *({"worker": worker} for worker in (0x20, 0x40, 0x80)),
+    {"kind": 9},
+    {"op": 9},
+    {"version": 9},
+]
+
+
+@pytest.mark.parametrize("wrong", MALFORMED, ids=str)
+def test_what_no_slot_packet_says_is_refused(
+    targets: tuple[SoftTarget, TnaTarget], wrong: dict[str, Any]
+) -> None:
+    places = [install(target, "root", 2, 0xE0000000 + MALFORMED.index(wrong)) for target in targets]
+    for place in places:
+        packet = place.job.contribution(0, lanes={0: group_of(1)})
+        for name, value in wrong.items():
+            packet[Weir].setfieldval("type" if name == "kind" else name, value)
+        assert place.lab.send(place.job.stations[0].port, packet) == []
+    theirs, ours = (place.lab.events() for place in places)
+    assert ours == theirs == {Event.DROP_MALFORMED: 1}
+
+
+def marked_rounds() -> Iterator[Packet]:
+    """Yield rounds of a leaf with one worker: all that it, and then the parent, can say of congestion, of
+    other operations, and of lanes that went elsewhere; and the parent asks again.
+    """
+    choices = product((0, Flag.DISAGREE), (0, Flag.CONGESTED), (0, Flag.ELSEWHERE), (False, True), (1, 2))
+    for round, (disagree, congested, elsewhere, ce, check) in enumerate(choices, 1):
+        fields: dict[str, Any] = {"round": round, "slot": 1, "nexts": [3], "check": check}
+        fields |= {"traffic_class": PROTECTED_FRONT | CE} if ce else {}
+        flags = Flag.PROTECTED | disagree | congested
+        yield Packet(0, PacketType.CONTRIBUTION, {0: [round] * 32}, {**fields, "flags": flags})
+        has_lanes = not disagree and not elsewhere
+        above = {"included": 8 * has_lanes, "count": 2 * has_lanes, "flags": flags | elsewhere}
+        lanes = {0: [7] * 32} if has_lanes else {}
+        yield Packet(None, PacketType.RESULT, lanes, {**fields, **above})
+        yield Packet(0, PacketType.CONTRIBUTION, {0: [round] * 32}, {**fields, "flags": flags})
+        yield Packet(None, PacketType.REPEAT, {}, {**fields, "flags": Flag(0)})
+
+
+def test_all_marks_of_children_and_parents_go_where_they_go(targets: tuple[SoftTarget, TnaTarget]) -> None:
+    theirs, ours = (install(target, "leaf", 1, 0xF0000000) for target in targets)
+    for packet in marked_rounds():
+        expected, sent = packet.send(theirs), packet.send(ours)
+        assert sent == expected, packet
+
+
+@pytest.mark.parametrize("place", ["root", "leaf"])
+def test_a_round_that_ends_with_another_operation_says_so(
+    targets: tuple[SoftTarget, TnaTarget], place: str
+) -> None:
+    theirs, ours = (install(target, place, 2, 0xF2000000 + PLACES.index(place)) for target in targets)
+    for child, check in enumerate((1, 2)):
+        packet = Packet(child, PacketType.CONTRIBUTION, {0: [5] * 32}, {"round": 1, "check": check})
+        expected, sent = packet.send(theirs), packet.send(ours)
+        assert sent == expected
+    assert all(Ether(out.frame)[Weir].flags & Flag.DISAGREE for out in sent) and sent
+
+
+def test_questions_of_workers_and_wrong_checksums_are_refused(targets: tuple[SoftTarget, TnaTarget]) -> None:
+    places = [install(target, "root", 2, 0xF1000000) for target in targets]
+    for place in places:
+        station = place.job.stations[0]
+        question = place.job.contribution(0)
+        question[Weir].type = PacketType.REPEAT
+        corrupt = place.job.contribution(0, lanes={0: group_of(1)})
+        corrupt[IP].chksum = 1
+        for packet in (question, corrupt):
+            assert place.lab.send(station.port, packet) == []
+    theirs, ours = (place.lab.events() for place in places)
+    assert ours == theirs == {Event.DROP_NOT_A_CONTRIBUTION: 1, Event.DROP_MALFORMED: 1}
 
 
 @pytest.mark.parametrize("audience", [0, 1, 33, AUDIENCE_EXCEPT, AUDIENCE_EXCEPT | 1, AUDIENCE_ALL])
@@ -195,7 +314,7 @@ def test_whoever_asks_again_gets_the_lanes_only_if_they_are_for_it(
 
 
 def test_every_event_of_the_slots_is_among_those_compared(targets: tuple[SoftTarget, TnaTarget]) -> None:
-    """The packets drawn reach every row of the tables, as far as events tell them apart."""
+    """The packets that are compared reach every row of the tables, as far as events tell them apart."""
     seen: set[Event] = set()
     for place in PLACES:
         draw = Draw(random.Random(place), place, 3, Op.ADD)
@@ -203,6 +322,10 @@ def test_every_event_of_the_slots_is_among_those_compared(targets: tuple[SoftTar
         for _ in range(500):
             draw.packet().send(at)
         seen |= set(at.lab.events())
+    at = install(targets[1], "leaf", 1, 0xB0000001)
+    for packet in marked_rounds():
+        packet.send(at)
+    seen |= set(at.lab.events())
     assert seen == {
         *(Event.CONTRIBUTION, Event.ROUND_COMPLETE, Event.DUPLICATE_PENDING, Event.DUPLICATE_ANSWERED),
         *(Event.DROP_MALFORMED, Event.DROP_NOT_ADMITTED, Event.DROP_SLOT_RANGE, Event.DROP_STALE_ROUND),
