@@ -49,15 +49,12 @@ def made_up(seed: int) -> Samples:
 
 @cache
 def corpus(name: str) -> Samples:
+    """Return samples with labels of two kinds."""
     if name.isdigit():
         return made_up(int(name))
     stdlib = Path(sysconfig.get_paths()["stdlib"])
-    return text_samples(stdlib / name, lines=40)
-
-
-def labelled(data: Samples) -> Samples:
-    """Return the samples with labels of two kinds, in place of none."""
-    return data if data.labels is not None else replace(data, labels=np.arange(len(data)) % 2)
+    found = text_samples(stdlib / name, lines=40)
+    return replace(found, labels=np.arange(len(found)) % 2)
 
 
 CORPORA = [*map(str, range(10)), "email", "asyncio", "xml"]
@@ -116,11 +113,11 @@ def test_parameters_lie_with_a_user_while_there_is_room(data: Samples, machines:
     assert np.bincount(tight, minlength=machines).max() <= cap(data.width, machines)
 
 
-@pytest.mark.parametrize("hashing", HASHINGS)
 @pytest.mark.parametrize("name", CORPORA)
+@pytest.mark.parametrize("hashing", HASHINGS)
 def test_the_refined_partition_is_never_worse_than_a_simple_one(name: str, hashing: Hashing) -> None:
     """In total, and at the bottleneck, with each compression."""
-    data = labelled(corpus(name))
+    data = corpus(name)
     plans = {
         method: make_plan(data, MACHINES, method, hashing=hashing, buckets=data.width // 8, seed=1)
         for method in (BOTH_RANDOM, "random", "hash", "greedy", "refined")
