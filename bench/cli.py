@@ -322,7 +322,7 @@ def ps_filter(
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training data.")] = 10,
     thresholds: Annotated[
         str, typer.Option(help="Thresholds of the first step, in units of the parameters, comma-separated.")
-    ] = "0.0003,0.001,0.003,0.01",
+    ] = "0.001,0.003,0.01,0.03",
     schedules: Annotated[
         str, typer.Option(help="Of constant, lr, sqrt, cbrt and rootA (such as root4), comma-separated.")
     ] = "constant,lr,sqrt,cbrt",
