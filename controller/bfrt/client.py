@@ -19,7 +19,7 @@ from weir.controller.entries import SwitchState, TableEntry
 from weir.controller.p4rt_errors import describe_update
 from weir.controller.switch_client import Count, SwitchError, credentials_of
 from weir.controller.sync import Batch, EntryUpdate, Update, Verb
-from weir.controller.tables import tofino
+from weir.controller.tables import admission, tofino
 from weir.controller.tofino import QueueLimits
 from weir.controller.wiring import Switch
 from weir.p4runtime.session import HANDSHAKE_TIMEOUT_S, SessionError
@@ -73,7 +73,7 @@ class BfrtClient:
     def probe(self) -> None:
         """Ask the switch for very little. Raises SwitchError when it does not answer in two seconds."""
         try:
-            self._session.config(PROBE_TIMEOUT_S)
+            self._session.usage(self._loaded().table(admission.WORKERS).id, PROBE_TIMEOUT_S)
         except grpc.RpcError as error:
             raise self._error(f"does not answer: {_describe(error)}") from None
 

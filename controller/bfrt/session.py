@@ -81,12 +81,12 @@ class Session:
         """Return whether the stream is open."""
         return not self._ended
 
-    def config(self, timeout: float = RPC_TIMEOUT_S) -> Any:
-        """Return what the device runs: its programs and their tables. Raises grpc.RpcError."""
+    def config(self) -> Any:
+        """Return what the device runs: its programs, megabytes of them, and tables. Raises grpc.RpcError."""
         request = bfruntime_pb2.GetForwardingPipelineConfigRequest(
             device_id=self._target.device_id, client_id=CLIENT_ID
         )
-        return self._stub.GetForwardingPipelineConfig(request, timeout=timeout)
+        return self._stub.GetForwardingPipelineConfig(request, timeout=RPC_TIMEOUT_S)
 
     def bind(self, program: str) -> None:
         """Say which of the device's programs is meant from now on. Raises grpc.RpcError."""
@@ -113,6 +113,13 @@ class Session:
             for entity in reply.entities:
                 if not entity.table_entry.is_default_entry:
                     yield entity.table_entry
+
+    def usage(self, table_id: int, timeout: float) -> int:
+        """Return how many entries a table has. Raises grpc.RpcError."""
+        request = bfruntime_pb2.ReadRequest(target=self._target, client_id=CLIENT_ID)
+        request.entities.add().table_usage.table_id = table_id
+        replies = self._stub.Read(request, timeout=timeout)
+        return sum(entity.table_usage.usage for reply in replies for entity in reply.entities)
 
     def close(self) -> None:
         """End the session; what the device holds stays. A device that answers has let go of us by then."""

@@ -146,8 +146,13 @@ class FakeTofino:
         for entity in request.entities:
             error = bfruntime_pb2.Error()
             try:
-                for entry in self._read(schema, entity.table_entry):
-                    reply.entities.add().table_entry.CopyFrom(entry)
+                if entity.HasField("table_usage"):
+                    used = _table(schema, entity.table_usage)
+                    usage = reply.entities.add().table_usage
+                    usage.table_id, usage.usage = used.id, len(self.entries(used.name))
+                else:
+                    for entry in self._read(schema, entity.table_entry):
+                        reply.entities.add().table_entry.CopyFrom(entry)
             except RefusedError as why:
                 error.canonical_code, error.message = why.code, str(why)
             errors.append(error)
