@@ -3,7 +3,8 @@
 
 Needs p4c-bm2-ss and simple_switch_grpc on PATH. Each round is a program with new random entries and frames;
 what differs is printed with the seed that makes it again. Exits with 1 when something differs. With --record,
-what BMv2 does in one round is written down instead, for the tests that run without it.
+what BMv2 does in one round is written down instead, for the tests that run without it. With --threads, the
+soft switch with so many threads is compared with itself with one, and BMv2 is not needed.
 """
 
 import argparse
@@ -16,16 +17,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.conformance.cases import NotCompiledError
+from tests.softswitch import shared
 from tests.softswitch.differential.compare import differences
 from tests.softswitch.differential.generate import program
-from tests.softswitch.differential.play import DeadlyFramesError, Played, on_bmv2, on_soft
+from tests.softswitch.differential.play import DeadlyFramesError, Played, fill, on_bmv2, on_soft
 from tests.softswitch.differential.recording import Recording, digest, path_of, save
-from tests.softswitch.differential.scenario import Scenario, ScenarioMaker
+from tests.softswitch.differential.scenario import Scenario, ScenarioMaker, batches
 from tests.softswitch.differential.subjects import OURS, WEIR, Subject, compiled
 from weir.softswitch.program.errors import ProgramError
 
 _SHOWN = 3  # differences of one round
 _DEATHS = 12  # of BMv2 in one round
+_BATCH = 200  # frames that threads are given together
 FRAMES = {WEIR: 150, "loops": 150}  # that are recorded: those of these programs are long
 
 
@@ -40,6 +43,7 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=2000, help="frames of a round (2000)")
     parser.add_argument("--seed", type=int, default=1, help="of the first round (1)")
     parser.add_argument("--generate", action="store_true", help="random programs, a new one each round")
+    parser.add_argument("--threads", type=int, help="compare these with one thread, instead of with BMv2")
     parser.add_argument("--record", action="store_true", help="record our own programs")
     options = parser.parse_args()
     total: Counter[str] = Counter()
@@ -56,7 +60,11 @@ def main() -> None:
         if options.generate:
             rounds = _generated(Path(scratch), options.seed, deadline)
         for seed, each in rounds:
-            compared, found, deaths = compare(each, seed, options.frames)
+            compared, found, deaths = (
+                compare_threads(each, seed, options.frames, options.threads)
+                if options.threads
+                else compare(each, seed, options.frames)
+            )
             total[each.name] += compared
             different += len(found)
             for text in deaths:
@@ -123,6 +131,20 @@ def survive(each: Subject, scenario: Scenario) -> tuple[Scenario, Played, list[s
                 raise RuntimeError(f"died {len(deaths)} times: {error}") from error
             kept = scenario.frames[: error.first] + scenario.frames[error.first + error.count :]
             scenario = replace(scenario, frames=kept)
+
+
+def compare_threads(each: Subject, seed: int, frames: int, threads: int) -> tuple[int, list[str], list[str]]:
+    """Return the same of the soft switch with threads beside itself with one, and by what they share."""
+    scenario = ScenarioMaker(each, seed).scenario(frames)
+    try:
+        by = shared.compare(
+            each.soft, lambda switch: fill(switch, scenario), batches(scenario.frames, _BATCH), threads
+        )
+    except ProgramError as error:
+        return 0, [f"refused: {error}"], []
+    except AssertionError as error:
+        return len(scenario.frames), [str(error)[:500]], []
+    return len(scenario.frames), [], [f"shared by {by}"] if by else []
 
 
 def compare(each: Subject, seed: int, frames: int) -> tuple[int, list[str], list[str]]:
