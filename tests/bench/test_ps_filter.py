@@ -26,11 +26,13 @@ def test_momentum_that_is_held_trains() -> None:
     assert train(Setting("mlp", 2, 2, 0.9), FilterRule(0.001, "lr"), 1).accuracy > 0.7
 
 
-@pytest.mark.parametrize(("model", "epochs", "steps"), [("mlp", 3, None), ("lm", 1, 8)])
+@pytest.mark.parametrize(
+    ("model", "workers", "epochs", "steps"), [("mlp", 2, 3, None), ("lm", 2, 1, 8), ("resnet18", 4, 1, 11)]
+)
 def test_asynchronous_training_with_late_and_filtered_pushes_learns(
-    model: Model, epochs: int, steps: int | None
+    model: Model, workers: int, epochs: int, steps: int | None
 ) -> None:
-    setting = Setting(model, 2, epochs, delay=3, max_steps=steps)
+    setting = Setting(model, workers, epochs, delay=3, max_steps=steps)
     losses = train(setting, FilterRule(0.001, "lr"), 1).losses
     third = len(losses) // 3
     assert mean(losses[-third:]) < 0.9 * mean(losses[:third])

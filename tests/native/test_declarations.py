@@ -62,6 +62,7 @@ LIBRARIES: Final = {
             "weir_account": engine.LossAccount,
             "weir_service_class": engine.ServiceClass,
             "weir_addresses": engine.Addresses,
+            "weir_floats": engine.Floats,
         },
     ),
     "flows": Library(

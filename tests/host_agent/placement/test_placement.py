@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from weir.host_agent.placement.hashing import compositional_buckets, likeness, local_buckets, plain_buckets
@@ -170,6 +170,7 @@ def test_machines_with_many_samples_features_serve_what_few_need() -> None:
 
 
 @settings(max_examples=40, deadline=None)
+@example(29277, (8, 2))
 @given(st.integers(0, 1 << 16), st.sampled_from([(4, 2), (6, 3), (8, 2)]))
 def test_racks_are_filled_by_who_talks_much(seed: int, shape: tuple[int, int]) -> None:
     machines, racks = shape
