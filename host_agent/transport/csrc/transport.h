@@ -123,10 +123,9 @@ void weir_transport_free(weir_transport *t);
  * the only one that does not; other lanes are of no use afterwards, but for those of blocks that no other worker
  * has: they stay. NULL: all want all. `operation` is a fingerprint of what the reduce is a part of: it, operator,
  * block size, `count`, audiences and how many reduces came before must be the same on all workers. `service` may be
- * NULL: front layer, lossless. Budgets are for ADD of some lanes that all want only. `floats`: of a vector of float32, for ADD of what all want, without budgets; else NULL.
- * Returns 0, or an errno: EBUSY
- * (the last reduce is not done), EINVAL, ERANGE (an account without a budget, a class that does not exist), EFBIG,
- * ENOMEM. */
+ * NULL: front layer, lossless. Budgets are for ADD of some lanes that all want only. `floats`: of a vector of float32,
+ * for ADD of what all want, without budgets; else NULL. Returns 0, or an errno: EBUSY (the last reduce is not done),
+ * EINVAL, ERANGE (an account without a budget, a class that does not exist), EFBIG, ENOMEM. */
 int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, uint32_t *lanes, uint64_t count,
                          const uint16_t *audiences, const weir_service_class *service,
                          const weir_floats *floats, uint32_t operation);
