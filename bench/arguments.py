@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options that the benchmarks' commands have in common, and how what they are given is read."""
 
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -17,6 +18,22 @@ def shares(given: float | list[float] | None) -> float | list[float] | None:
         if not 0 < share <= 1:
             raise typer.BadParameter(f"is a share, above 0 and at most 1 (1 is all), not {share:g}")
     return given
+
+
+Workers = Annotated[int, typer.Option(min=1, max=32, help="Number of workers.")]
+
+Density = Annotated[
+    float,
+    typer.Option(
+        callback=shares,
+        help="Share of the values (or blocks) to send, above 0, at most 1, with methods that send a share.",
+    ),
+]
+
+Journal = Annotated[
+    Path | None,
+    typer.Option(help="File that keeps every run that has ended: the same command goes on from there."),
+]
 
 
 def numbers(kind: type[_Number], text: str, option: str, above: float, most: float) -> list[_Number]:
@@ -37,6 +54,15 @@ def model_of(name: str) -> "Model":
         if model == name:
             return model
     raise typer.BadParameter(f"--model: {', '.join(PRESETS)}, not {name!r}")
+
+
+def models_of(text: str) -> "list[Model]":
+    """Return models of a comma-separated list, in the order of their presets."""
+    from weir.train.config import PRESETS
+
+    if unknown := set(text.split(",")) - set(PRESETS):
+        raise typer.BadParameter(f"--models: {', '.join(PRESETS)}, not {', '.join(sorted(unknown))}")
+    return [model for model in PRESETS if model in text.split(",")]
 
 
 def begin(name: str, doing: str) -> None:

@@ -7,14 +7,9 @@ from typing import Annotated
 
 import typer
 
-from weir.bench.arguments import begin, model_of, numbers, shares
+from weir.bench.arguments import Journal, begin, model_of, numbers, shares
 from weir.train import options
 from weir.wire.definition import MAX_WORKERS
-
-Journal = Annotated[
-    Path | None,
-    typer.Option(help="File that keeps every run that has ended: the same command goes on from there."),
-]
 
 Processes = Annotated[int | None, typer.Option(min=1, help="Runs at a time; default: one per core.")]
 
