@@ -188,7 +188,8 @@ class TestUdp:
             assert not report.refused
             assert (report.trains_up > 0) == (kernel == "cuts and gathers")
             assert (report.trains_down > 0) == (kernel != "refuses")
-            assert disorder is None or report.retransmissions
+        # Who is hit hangs on how packets of three workers meet.
+        assert disorder is None or any(report.retransmissions for report in reports)
 
     def test_traffic_classes_go_both_ways(self) -> None:
         transport = classed()
