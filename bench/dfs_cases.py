@@ -123,12 +123,10 @@ def measure(model: Model, workers: int, steps: int, seed: int, density: float) -
             wanted[name] += step.wanted
             missing[name] += step.missing
             elements[name] += step.elements
-            sent[name] += step.counted.total
+            sent.update(bytes_of(name, step))
             if name == "dfs":
                 for mask, chosen in zip(step.masks, step.chosen, strict=True):
                     sizes[mask or 0] += chosen.shape[1]
-            if name == UNPACKED:
-                sent.update(of_same_elements(step))
     points = {}
     for name in sent:
         source = name if name in replays else UNPACKED
@@ -137,10 +135,13 @@ def measure(model: Model, workers: int, steps: int, seed: int, density: float) -
     return Measured(points, sorted(sizes.items()))
 
 
-def of_same_elements(step: ReplayedStep) -> dict[str, float]:
-    """Return what peers' bytes are for a step of each worker's largest elements, by name."""
+def bytes_of(contender: str, step: ReplayedStep) -> dict[str, float]:
+    """Return a step's bytes by contender: of this one, and of the peers that send the same elements."""
+    found: dict[str, float] = {contender: step.counted.total}
+    if contender != UNPACKED:
+        return found
     flat = np.concatenate(step.chosen, axis=1)
-    found: dict[str, float] = {"lists of pairs": lists(flat).total}
+    found["lists of pairs"] = lists(flat).total
     for block in MASK_SIZES:
         setup = omnireduce.Setup(block, 256)
         found[f"OmniReduce-{block}"] = omnireduce.on_the_wire(by_block(flat, block), setup).total

@@ -11,10 +11,9 @@ import torch
 from weir.bench.dfs_cases import (
     DENSE,
     REPLAYED,
-    UNPACKED,
+    bytes_of,
     dense_bytes,
     momentum,
-    of_same_elements,
     replay_of,
 )
 from weir.bench.replay import Gradients, train
@@ -49,10 +48,8 @@ def run(model: Model, contender: str, density: float, workers: int, steps: int, 
             sent[DENSE] += dense_bytes(gradients.shape[1], workers)
             return torch.from_numpy(gradients.mean(axis=0))
         step = replay.step(gradients)
-        sent[contender] += step.counted.total
-        if contender == UNPACKED:
-            for name, count in of_same_elements(step).items():
-                sent[name] += count
+        for name, count in bytes_of(contender, step).items():
+            sent[name] += count
         return torch.cat(step.total)
 
     trained = train(model, workers, seed, task=task, average=average, momentum=momentum(model))

@@ -53,12 +53,10 @@ class Recording:
         return flat.reshape(self.steps, self.workers, -1)
 
 
-def record(
-    path: Path, model: Model, workers: int, steps: int, seed: int = 1, momentum: float = 0.0
-) -> Recording:
+def record(path: Path, model: Model, workers: int, steps: int) -> Recording:
     """Keep the gradients of the first steps of a training in a file."""
     with path.open("wb") as out:
-        for gradients, _ in islice(train(model, workers, seed, momentum=momentum), steps):
+        for gradients, _ in islice(train(model, workers), steps):
             out.write(gradients.data)
     return Recording(path, model, steps, workers)
 

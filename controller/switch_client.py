@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
@@ -42,7 +42,52 @@ class Count:
         return Count(self.packets + other.packets, self.bytes + other.bytes)
 
 
-class SwitchClient:
+class Opened(Protocol):
+    """A session of any interface."""
+
+    @property
+    def alive(self) -> bool:
+        """Return whether the session is up."""
+
+    def close(self) -> None:
+        """End the session."""
+
+
+S = TypeVar("S", bound=Opened)
+
+
+class SessionClient(Generic[S]):
+    """A session with one switch, and errors that name it: what the clients of all interfaces share.
+
+    Args:
+        switch: which one, from the topology.
+        opened: opens the session.
+
+    Raises:
+        SwitchError: it cannot be opened.
+    """
+
+    def __init__(self, switch: Switch, opened: Callable[[], S]) -> None:
+        self.switch = switch
+        try:
+            self._session = opened()
+        except (SessionError, TlsError) as error:
+            raise self._error(f"cannot be reached: {error}") from None
+
+    @property
+    def alive(self) -> bool:
+        """Is the session up?"""
+        return self._session.alive
+
+    def close(self) -> None:
+        """End the session; what the switch holds stays."""
+        self._session.close()
+
+    def _error(self, what: str) -> SwitchError:
+        return SwitchError(f"switch {self.switch.name} at {self.switch.grpc} {what}")
+
+
+class SwitchClient(SessionClient[Session]):
     """A session with one switch. Calls block, for a limited time; reads may run beside a write.
 
     Args:
@@ -55,10 +100,10 @@ class SwitchClient:
     """
 
     def __init__(self, switch: Switch, election_id: int, changed: Callable[[], None] = lambda: None) -> None:
-        self.switch = switch
         self._codec: Codec | None = None
-        try:
-            self._session = Session(
+        super().__init__(
+            switch,
+            lambda: Session(
                 switch.grpc,
                 device_id=switch.device_id,
                 election_id=election_id,
@@ -66,23 +111,13 @@ class SwitchClient:
                 follow=True,
                 changed=changed,
                 timeout=HANDSHAKE_TIMEOUT_S,
-            )
-        except (SessionError, TlsError) as error:
-            raise SwitchError(f"switch {switch.name} at {switch.grpc} cannot be reached: {error}") from None
-
-    @property
-    def alive(self) -> bool:
-        """Is the session up?"""
-        return self._session.alive
+            ),
+        )
 
     @property
     def primary(self) -> bool:
         """May this controller write? False when another one with a larger election id took over."""
         return self._session.primary
-
-    def close(self) -> None:
-        """End the session; what the switch holds stays."""
-        self._session.close()
 
     def probe(self) -> None:
         """Ask the switch for very little. Raises SwitchError when it does not answer in two seconds."""
@@ -174,9 +209,6 @@ class SwitchClient:
             return list(self._session.read(*selections))
         except grpc.RpcError as error:
             raise self._error(f"refuses a read: {describe(error)}") from None
-
-    def _error(self, what: str) -> SwitchError:
-        return SwitchError(f"switch {self.switch.name} at {self.switch.grpc} {what}")
 
     def _loaded(self) -> Codec:
         if self._codec is None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import grpc
 
-from weir.agent_service.tls import TlsError
 from weir.controller.bfrt import groups, queues
 from weir.controller.bfrt.codec import datum, decode, encode, key_message, set_datum
 from weir.controller.bfrt.messages import bfruntime_pb2
@@ -17,20 +16,19 @@ from weir.controller.bfrt.session import Session, refused
 from weir.controller.codec import UnknownNameError
 from weir.controller.entries import SwitchState, TableEntry
 from weir.controller.p4rt_errors import describe_update
-from weir.controller.switch_client import Count, SwitchError, credentials_of
+from weir.controller.switch_client import PROBE_TIMEOUT_S, Count, SessionClient, credentials_of
 from weir.controller.sync import Batch, EntryUpdate, Update, Verb
 from weir.controller.tables import admission, tofino
 from weir.controller.tofino import QueueLimits
 from weir.controller.wiring import Switch
-from weir.p4runtime.session import HANDSHAKE_TIMEOUT_S, SessionError
+from weir.p4runtime.session import HANDSHAKE_TIMEOUT_S
 
-PROBE_TIMEOUT_S = 2.0
 MAX_BATCH = 1024  # entries in one write: well below gRPC's 4 MB message limit
 _SHOWN = 5  # refused updates of one batch; what fails fails often in the same way
 _PACKETS, _BYTES = "$COUNTER_SPEC_PKTS", "$COUNTER_SPEC_BYTES"
 
 
-class BfrtClient:
+class BfrtClient(SessionClient[Session]):
     """A session with one Tofino. Calls block, for a limited time; reads may run beside a write.
 
     Args:
@@ -42,33 +40,23 @@ class BfrtClient:
     """
 
     def __init__(self, switch: Switch, changed: Callable[[], None] = lambda: None) -> None:
-        self.switch = switch
         self._schema: Schema | None = None
         self._groups = groups.Groups()
-        try:
-            self._session = Session(
+        super().__init__(
+            switch,
+            lambda: Session(
                 switch.grpc,
                 device_id=switch.device_id,
                 credentials=credentials_of(switch.tls),
                 changed=changed,
                 timeout=HANDSHAKE_TIMEOUT_S,
-            )
-        except (SessionError, TlsError) as error:
-            raise SwitchError(f"switch {switch.name} at {switch.grpc} cannot be reached: {error}") from None
-
-    @property
-    def alive(self) -> bool:
-        """Is the session up?"""
-        return self._session.alive
+            ),
+        )
 
     @property
     def primary(self) -> bool:
         """May this controller write? It may as long as it has a session: there is no second one."""
         return True
-
-    def close(self) -> None:
-        """End the session; what the switch holds stays."""
-        self._session.close()
 
     def probe(self) -> None:
         """Ask the switch for very little. Raises SwitchError when it does not answer in two seconds."""
@@ -203,9 +191,6 @@ class BfrtClient:
             return list(self._session.read(*selections))
         except grpc.RpcError as error:
             raise self._error(f"refuses a read: {_describe(error)}") from None
-
-    def _error(self, what: str) -> SwitchError:
-        return SwitchError(f"switch {self.switch.name} at {self.switch.grpc} {what}")
 
     def _loaded(self) -> Schema:
         if self._schema is None:

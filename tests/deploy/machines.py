@@ -175,3 +175,20 @@ def parameters(hosts: tuple[Machine, Machine]) -> str:
 def sent(host: Machine) -> int:
     """Return the packets that a host has sent over its cable."""
     return host.network.links.find("eth1").sent
+
+
+def parameters_after_a_kill(switch: Machine, unit: str, hosts: tuple[Machine, Machine], packets: int) -> str:
+    """Start the job on both hosts again, kill a unit of the switch in the middle, and return ``parameters``.
+
+    packets: that a host has sent in the job before; the kill comes 30 % later.
+    """
+    number = f"cat /run/journal/{unit}.pid"
+    process = switch.types(number)
+    for host in hosts:
+        host.types(f"rm /run/journal/{JOB}* && systemctl start {JOB}")
+    until(lambda: sent(hosts[0]) > 1.3 * packets, lambda: hosts[0].journal(JOB))
+    switch.types(f"kill -9 {process}")
+    assert not any("parameters" in host.journal(JOB) for host in hosts)  # it was killed in the middle
+    found = parameters(hosts)
+    assert switch.types(number) != process
+    return found

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from tests.deploy.machines import (
-    JOB,
     NEEDS_MACHINES,
     ROOT,
     Machine,
@@ -17,8 +16,8 @@ from tests.deploy.machines import (
     cabled,
     for_second_host,
     parameters,
+    parameters_after_a_kill,
     sent,
-    until,
 )
 
 PAGE = ROOT / "docs/deploy-machines.md"
@@ -46,14 +45,7 @@ def test_the_page_works_as_typed_and_a_killed_switch_changes_no_bit(machines: di
     packets = sent(hosts[0])
     assert packets > 100
 
-    process = switch.types("cat /run/journal/weir-switch.pid")
-    for host in hosts:
-        host.types(f"rm /run/journal/{JOB}* && systemctl start {JOB}")
-    until(lambda: sent(hosts[0]) > 1.3 * packets, lambda: hosts[0].journal(JOB))
-    switch.types(f"kill -9 {process}")
-    assert not any("parameters" in host.journal(JOB) for host in hosts)  # it was killed in the middle
-    assert parameters(both) == undisturbed
-    assert switch.types("cat /run/journal/weir-switch.pid") != process
+    assert parameters_after_a_kill(switch, "weir-switch", both, packets) == undisturbed
 
 
 def test_units_are_what_systemd_accepts() -> None:

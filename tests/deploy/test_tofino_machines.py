@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.machines import (
-    JOB,
     NEEDS_MACHINES,
     ROOT,
     Machine,
@@ -18,6 +17,7 @@ from tests.deploy.machines import (
     cabled,
     for_second_host,
     parameters,
+    parameters_after_a_kill,
     sent,
     until,
 )
@@ -74,11 +74,4 @@ def test_the_page_works_as_typed_and_a_killed_driver_changes_no_bit(machines: di
     assert packets > 100
     assert "round_complete" in switch.types(status)
 
-    process = switch.types("cat /run/journal/weir-tofino.pid")
-    for host in hosts:
-        host.types(f"rm /run/journal/{JOB}* && systemctl start {JOB}")
-    until(lambda: sent(hosts[0]) > 1.3 * packets, lambda: hosts[0].journal(JOB))
-    switch.types(f"kill -9 {process}")
-    assert not any("parameters" in host.journal(JOB) for host in hosts)  # it was killed in the middle
-    assert parameters(both) == undisturbed
-    assert switch.types("cat /run/journal/weir-tofino.pid") != process
+    assert parameters_after_a_kill(switch, "weir-tofino", both, packets) == undisturbed
