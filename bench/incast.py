@@ -18,8 +18,9 @@ from weir.bench.tail_cases import CONTENDERS, Scenario, TailResult, run
 
 _DCTCP, _LOSSLESS, _BOUNDED = "d", "f", "g"
 _CONTENDERS: Final = {one.name[0]: one for one in CONTENDERS if one.name[0] in (_DCTCP, _LOSSLESS, _BOUNDED)}
-_MOST_BYTES: Final = 64 << 20  # that all workers push in a run: larger tensors, fewer of them
-_LEAST_TENSORS: Final = 3
+_MOST_BYTES: Final = 32 << 20  # that all workers push in a run: larger tensors, fewer of them
+_LEAST_TENSORS: Final = 2
+_LONG: Final = 4 << 20  # bytes of all workers' tensors in which windows settle: more need but one warm-up
 
 _Cell = tuple[int, int, int]  # depth, bytes of a tensor, workers
 
@@ -32,23 +33,46 @@ def measure(
     scenario: Scenario,
     processes: int | None = None,
     journal: Path | None = None,
-) -> None:
-    """Run all cells of the grid and print their table. tensors: sizes in bytes. workers: of all racks."""
+) -> list[str]:
+    """Run all cells of the grid and print their table.
+
+    tensors: sizes in bytes. workers: of all racks. Return, in words, where switches trimmed nothing although
+    lossless flows lost packets in the same queues.
+    """
     cells = list(product(depths, tensors, workers))
-    todo = [(cell, name, seed) for cell in cells for name in _CONTENDERS for seed in range(1, seeds + 1)]
+    by_cost = sorted(cells, key=lambda cell: cell[1] * cell[2])
+    todo = [(cell, name, seed) for cell in by_cost for name in _CONTENDERS for seed in range(1, seeds + 1)]
     runs = [("server", _CONTENDERS[name], _of(scenario, cell), seed) for cell, name, seed in todo]
     results = {(cell, name): TailResult() for cell, name, _ in todo}
     outcomes = simulate(run, TailResult, runs, processes, journal)
     for (cell, name, _), one in zip(todo, outcomes, strict=True):
         results[cell, name].add(one)
     _print(scenario, seeds, cells, results)
+    return [
+        f"{_name(cell)}: nothing was trimmed"
+        for cell in cells
+        if results[cell, _LOSSLESS].counts["retransmissions"]
+        and not results[cell, _BOUNDED].counts["trimmed"]
+    ]
+
+
+def _name(cell: _Cell) -> str:
+    depth, tensor, workers = cell
+    return f"{depth}, {tensor >> 10} KiB, {workers}:1"
 
 
 def _of(scenario: Scenario, cell: _Cell) -> Scenario:
     depth, tensor, workers = cell
     many = max(_LEAST_TENSORS, min(scenario.tensors, _MOST_BYTES // (tensor * workers)))
+    warmup = scenario.warmup if tensor * workers <= _LONG else 1
     return replace(
-        scenario, load=0.0, depth=depth, tensor=tensor, workers=workers // scenario.racks, tensors=many
+        scenario,
+        load=0.0,
+        depth=depth,
+        tensor=tensor,
+        workers=workers // scenario.racks,
+        tensors=many,
+        warmup=warmup,
     )
 
 
@@ -57,16 +81,15 @@ def _print(
 ) -> None:
     rows = []
     for cell in cells:
-        depth, tensor, workers = cell
         dctcp, lossless, bounded = (results[cell, name] for name in (_DCTCP, _LOSSLESS, _BOUNDED))
         tails = [percentile(one.times, 99) for one in (dctcp, lossless, bounded)]
         rows.append(
             (
-                f"{depth}, {tensor >> 10} KiB, {workers}:1",
+                _name(cell),
                 f"{1000 * _of(scenario, cell).floor('server'):.2f}",
                 *(f"{1000 * tail:.2f}" for tail in tails),
                 f"{tails[1] / tails[0]:.2f}",
-                f"{tails[2] / tails[0]:.2f}",
+                f"{tails[2] / tails[0]:.2f}" if bounded.counts["trimmed"] else "nothing to trim",
                 *(f"{one.counts['timeouts'] / len(one.times):.1f}" for one in (dctcp, lossless, bounded)),
                 *(
                     f"{one.counts['retransmissions'] / len(one.times):.0f}"

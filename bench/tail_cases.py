@@ -14,6 +14,7 @@ counted in the switches; a contender whose mechanism did nothing has no gain, wh
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Final, Literal
 
@@ -460,7 +461,7 @@ def _flows(
         agreed = [pair(number, worker) for worker in range(len(workers))]
         server = ParameterServer(agreed, ServerConfig(push_loss=scenario.budget))
         server.attach(hosts[name].mux, peers)
-        hosts[name].react = server.advance
+        hosts[name].react = partial(_serve, server)
     current = _Count(0)
     clients: list[list[ServerClient]] = []
 
@@ -500,6 +501,11 @@ def _flows(
         return current
 
     return begin
+
+
+def _serve(server: ParameterServer) -> None:
+    server.advance()
+    server.settlements()  # nobody asks how pulls ended
 
 
 def _tell_streams(outcome: TailResult, streams: Sequence[Stream]) -> None:

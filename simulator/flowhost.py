@@ -38,9 +38,9 @@ class FlowHost:
     """Serves flows on one address.
 
     next_hop: MAC address for a destination's IPv4 address. send: a link without limits, unless there is
-    serve: an interface that asks for frames when it is free, of a class. react: called after every packet
-    taken in, before answers are sent: what a program on the host does when something arrives (a parameter
-    server adds up).
+    serve: an interface that asks for frames when it is free, of a class. react: called when a tensor was
+    delivered or settled, before answers are sent: what a program on the host does then (a parameter server
+    adds up).
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class FlowHost:
         arrival = unwrap(frame, self._address, self._mac)
         if arrival is not None:
             self.mux.on_packet(arrival.payload, self._clock.now, arrival.traffic_class, arrival.source)
-            if self.react is not None:
+            if self.react is not None and self.mux.ended():
                 self.react()
             self.pump()
 

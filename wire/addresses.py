@@ -2,11 +2,13 @@
 """MAC addresses as people write them, and as frames and tables hold them."""
 
 import re
+from functools import lru_cache
 from typing import Final
 
 _MAC: Final = re.compile(r"[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}")
 
 
+@lru_cache(4096)
 def mac_bytes(text: str) -> bytes:
     """Return the six octets of a MAC address written ``02:00:00:00:00:01``.
 

@@ -3,6 +3,7 @@
 
 import ipaddress
 import struct
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from weir.host_agent.transport.datagram import Datagram
@@ -17,6 +18,7 @@ _DONT_FRAGMENT: Final = 0x4000
 _IP: Final = struct.Struct("!BBHHHBBH4s4s")
 _PORTS: Final = struct.Struct("!HHHH")
 _IP_AT, _UDP_AT = 14, 34
+_KNOWN: Final = 4096  # addresses whose other form is remembered
 
 
 class Address(NamedTuple):
@@ -48,8 +50,8 @@ def wrap(datagram: Datagram, source: Address, source_mac: bytes, to: Address, ne
         _TTL,
         _UDP,
         0,
-        ipaddress.IPv4Address(source.ip).packed,
-        ipaddress.IPv4Address(to.ip).packed,
+        _packed(source.ip),
+        _packed(to.ip),
     ]
     header[7] = 0xFFFF ^ header_sum(_IP.pack(*header))
     udp = _PORTS.pack(source.port, to.port, length, 0)
@@ -65,12 +67,22 @@ def unwrap(frame: bytes, here: Address, mac: bytes) -> Arrival | None:
     if first != _PLAIN or protocol != _UDP or fragment & 0x3FFF or header_sum(header) != 0xFFFF:
         return None
     source_port, port, length, _ = _PORTS.unpack_from(frame, _UDP_AT)
-    if to != ipaddress.IPv4Address(here.ip).packed or port != here.port:
+    if to != _packed(here.ip) or port != here.port:
         return None
     if not _PORTS.size <= length <= total - _IP.size <= len(frame) - _UDP_AT:
         return None
     payload = frame[FRAME_OVERHEAD : _UDP_AT + length]
-    return Arrival(payload, traffic_class, Address(str(ipaddress.IPv4Address(source)), source_port))
+    return Arrival(payload, traffic_class, Address(_dotted(source), source_port))
+
+
+@lru_cache(_KNOWN)
+def _packed(ip: str) -> bytes:
+    return ipaddress.IPv4Address(ip).packed
+
+
+@lru_cache(_KNOWN)
+def _dotted(packed: bytes) -> str:
+    return str(ipaddress.IPv4Address(packed))
 
 
 def header_sum(header: bytes) -> int:

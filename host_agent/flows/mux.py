@@ -63,6 +63,13 @@ class FlowMux:
             self._library.weir_flow_mux_receive(self.handle, payload, len(payload), now, traffic_class, peer)
         )
 
+    def ended(self) -> bool:
+        """Return whether packets had tensors delivered or settled since the last call.
+
+        Otherwise no flow has anything new to tell, and none of them need be asked.
+        """
+        return bool(self._library.weir_flow_mux_ended(self.handle))
+
     def urgency(self, now: int) -> int | None:
         """Return the class (DSCP without drop precedence) of the most urgent packet to send now."""
         urgency: int = self._library.weir_flow_mux_urgency(self.handle, now)

@@ -135,6 +135,7 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_flow_mux_add": (c_int, (pointer, c_uint32, c_uint64, pointer, pointer)),
     "weir_flow_mux_remove": (None, (pointer, c_uint32)),
     "weir_flow_mux_receive": (c_int, (pointer, c_char_p, c_uint32, _TIME, c_uint8, c_uint64)),
+    "weir_flow_mux_ended": (c_int, (pointer,)),
     "weir_flow_mux_urgency": (c_int, (pointer, _TIME)),
     "weir_flow_mux_next": (c_uint32, (pointer, _TIME, pointer, _CLASS, POINTER(c_uint64))),
     "weir_flow_mux_deadline": (c_int64, (pointer,)),

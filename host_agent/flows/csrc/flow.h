@@ -91,7 +91,8 @@ int weir_flow_sender_knows(const weir_flow_sender *s, uint32_t number);
 /* Whether there is nothing to wait for, nor to say. */
 int weir_flow_sender_idle(const weir_flow_sender *s);
 
-/* The next settled tensor; 0 when there is none. */
+/* The next settled tensor; 0 when there is none. And whether there is one. */
+int weir_flow_sender_has_settled(const weir_flow_sender *s);
 int weir_flow_sender_settled(weir_flow_sender *s, weir_flow_settled *out);
 
 const weir_flow_sender_counts *weir_flow_sender_counted(const weir_flow_sender *s);
@@ -112,6 +113,9 @@ uint32_t weir_flow_receiver_next(weir_flow_receiver *r, uint8_t *out);
 
 /* Whether the sender has confirmed the end of all that it began. */
 int weir_flow_receiver_is_settled(weir_flow_receiver *r);
+
+/* The next delivered tensor; 0 when there is none. And whether there is one. */
+int weir_flow_receiver_has_delivered(const weir_flow_receiver *r);
 int weir_flow_receiver_delivered(weir_flow_receiver *r, weir_flow_delivered *out);
 const weir_flow_receiver_counts *weir_flow_receiver_counted(const weir_flow_receiver *r);
 const uint64_t *weir_flow_receiver_verdicts(const weir_flow_receiver *r);

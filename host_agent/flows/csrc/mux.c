@@ -13,6 +13,7 @@ typedef struct {
 struct weir_flow_mux {
     served *flows; /* in order of turns: whose packet went last is last */
     uint32_t count, room;
+    int ended; /* whether a packet that came had a tensor delivered or settled, since that was asked */
     uint64_t verdicts[FLOW_VERDICTS];
 };
 
@@ -71,8 +72,19 @@ enum weir_flow_verdict weir_flow_mux_receive(weir_flow_mux *m, const uint8_t *pa
         m->verdicts[refusal]++;
         return refusal;
     }
-    return at->sender ? weir_flow_sender_receive(at->sender, payload, length, now_ns)
-                      : weir_flow_receiver_receive(at->receiver, payload, length, traffic_class);
+    const enum weir_flow_verdict verdict =
+        at->sender ? weir_flow_sender_receive(at->sender, payload, length, now_ns)
+                   : weir_flow_receiver_receive(at->receiver, payload, length, traffic_class);
+    m->ended |= at->sender ? weir_flow_sender_has_settled(at->sender)
+                           : weir_flow_receiver_has_delivered(at->receiver);
+    return verdict;
+}
+
+int weir_flow_mux_ended(weir_flow_mux *m)
+{
+    const int ended = m->ended;
+    m->ended = 0;
+    return ended;
 }
 
 static int urgency(const served *at, int64_t now_ns)

@@ -21,6 +21,9 @@ void weir_flow_mux_remove(weir_flow_mux *m, uint32_t flow);
 enum weir_flow_verdict weir_flow_mux_receive(weir_flow_mux *m, const uint8_t *payload, uint32_t length,
                                              int64_t now_ns, uint8_t traffic_class, uint64_t peer);
 
+/* Whether packets had tensors delivered or settled since the last call: else nobody need ask the flows. */
+int weir_flow_mux_ended(weir_flow_mux *m);
+
 /* The class of the most urgent packet to send now (DSCP without drop precedence), -1 without one. */
 int weir_flow_mux_urgency(weir_flow_mux *m, int64_t now_ns);
 

@@ -194,6 +194,8 @@ int weir_flow_receiver_is_settled(weir_flow_receiver *r)
     return flow_queue_empty(&r->answers);
 }
 
+int weir_flow_receiver_has_delivered(const weir_flow_receiver *r) { return r->delivered != NULL; }
+
 int weir_flow_receiver_delivered(weir_flow_receiver *r, weir_flow_delivered *out)
 {
     delivery *done = r->delivered;

@@ -443,6 +443,8 @@ enum weir_flow_verdict weir_flow_sender_receive(weir_flow_sender *s, const uint8
 
 /* -------------------------------------------------------------------------------------------- reporting */
 
+int weir_flow_sender_has_settled(const weir_flow_sender *s) { return s->settled != NULL; }
+
 int weir_flow_sender_settled(weir_flow_sender *s, weir_flow_settled *out)
 {
     settlement *done = s->settled;

@@ -55,6 +55,22 @@ def test_only_the_peer_may_write_into_a_flow() -> None:
     assert sum(mux.refused().values()) == 3
 
 
+def test_ends_of_tensors_are_told_once_on_either_side() -> None:
+    here, there = FlowMux(), FlowMux()
+    one, other = FlowSender(FlowConfig(7)), FlowReceiver(FlowConfig(7))
+    here.add(one, THERE)
+    there.add(other, FRIEND)
+    one.submit(np.ones(352 * 2, np.float32))
+    told = []
+    for _ in range(8):
+        for sends, takes, source in ((here, there, FRIEND), (there, here, THERE)):
+            for packet in sends.poll(0)[0]:
+                takes.on_packet(packet.datagram.payload, 0, packet.datagram.traffic_class, source)
+                if takes.ended():
+                    told.append((len(one.settlements()), len(other.deliveries())))
+    assert told == [(0, 1), (1, 0)]
+
+
 def test_a_packet_of_another_worker_is_refused() -> None:
     receiver = FlowReceiver(FlowConfig(7, worker=3))
     chunk = Chunk(Head(7, 4, 1, 1), 0, 0, bytes(40)).encode()
