@@ -6,14 +6,16 @@ and summed for a parameter depends on that parameter alone, not on which bucket 
 its buckets after the first iteration, and once more after a restart from a checkpoint.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+
+from weir.host_agent.transport import engine
 
 
 class Parameters(Protocol):
@@ -21,6 +23,14 @@ class Parameters(Protocol):
 
     def named_parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
         """Yield every parameter with its name, in the order of the forward pass."""
+
+
+_NOTHING: Final[Mapping[str, torch.Tensor]] = {}
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Return whether the C side can read a tensor."""
+    return tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.is_contiguous()
 
 
 @dataclass(frozen=True)
@@ -92,7 +102,7 @@ class BucketLayout:
         """Return a layout of the same parameters with so many elements of each in the vector."""
         segments, start = [], 0
         for segment, length in zip(self.segments, lengths, strict=True):
-            segments.append(replace(segment, length=length, vector_start=start))
+            segments.append(Segment(segment.name, segment.shape, length, segment.bucket_start, start))
             start += -(-length // self.align) * self.align
         return BucketLayout(self.index, packet_block, start, tuple(segments), self.align)
 
@@ -133,15 +143,52 @@ class BucketLayout:
             lengths[blocks.stop : self.padding_of(segment).stop // self.packet_block] = 1
         return lengths
 
-    def spread(self, bucket: torch.Tensor, divisor: float = 1) -> torch.Tensor:
+    def spread(
+        self, bucket: torch.Tensor, divisor: float = 1, residuals: Mapping[str, torch.Tensor] = _NOTHING
+    ) -> torch.Tensor:
         """Return the bucket (flat, any float dtype) over ``divisor`` as a new vector: float32, padded with
         zeros.
+
+        residuals: by parameter what is then added to it, float32; of some, or of none.
+
+        Raises:
+            ValueError: a residual, or the bucket, is of another length.
         """
+        if bucket.numel() != self.elements:
+            raise ValueError(f"the bucket has {bucket.numel()} elements, its parameters {self.elements}")
         vector = torch.empty(self.length, dtype=torch.float32, device=bucket.device)
-        for segment in self.segments:
-            vector[segment.in_vector] = bucket[segment.in_bucket]
+        added = [residuals.get(segment.name) for segment in self.segments]
+        for segment, one in zip(self.segments, added, strict=True):
+            if one is not None and one.numel() != segment.length:
+                raise ValueError(
+                    f"the residual of {segment.name!r} has {one.numel()} elements, "
+                    f"the parameter {segment.length}"
+                )
+        if all(map(_is_plain, [bucket, *(one for one in added if one is not None)])):
+            addresses = np.array([0 if one is None else one.data_ptr() for one in added], np.uint64)
+            engine.library().weir_spread(
+                self._structs.ctypes.data,
+                len(self.segments),
+                bucket.data_ptr(),
+                divisor,
+                addresses.ctypes.data,
+                vector.data_ptr(),
+            )
+            return vector
+        for segment, one in zip(self.segments, added, strict=True):
+            place = vector[segment.in_vector]
+            place[:] = bucket[segment.in_bucket]
+            place /= divisor
+            if one is not None:
+                place += one
             vector[self.padding_of(segment)] = 0
-        return vector if divisor == 1 else vector.div_(divisor)
+        return vector
+
+    @cached_property
+    def _structs(self) -> npt.NDArray[np.uint64]:
+        """Return each segment as ``struct weir_segment``, in mask.c."""
+        rows = [(s.bucket_start, s.length, s.vector_start, self.padding_of(s).stop) for s in self.segments]
+        return np.array(rows, np.uint64).reshape(-1, 4)
 
     def collect(self, vector: torch.Tensor, bucket: torch.Tensor) -> None:
         """Overwrite the bucket by the vector's elements: the inverse of ``spread``."""

@@ -5,6 +5,7 @@ Reference: Karimireddy et al., "Error Feedback Fixes SignSGD and other Gradient 
 ICML 2019. Residuals belong to parameters, not to buckets, and to this worker alone.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -18,12 +19,10 @@ class ErrorFeedback:
     def __init__(self) -> None:
         self._residuals: dict[str, torch.Tensor] = {}
 
-    def compensate(self, layout: BucketLayout, vector: torch.Tensor) -> None:
-        """Add the residuals of the layout's parameters to their gradients in ``vector``."""
-        for segment in layout:
-            residual = self._residuals.get(segment.name)
-            if residual is not None:
-                vector[segment.in_vector] += residual
+    @property
+    def residuals(self) -> Mapping[str, torch.Tensor]:
+        """Return them by parameter, to be added to the next gradients."""
+        return self._residuals
 
     def keep(self, layout: BucketLayout, undelivered: torch.Tensor) -> None:
         """Take ``undelivered``, compensated minus delivered, as the new residuals of these parameters.

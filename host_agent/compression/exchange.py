@@ -29,7 +29,7 @@ from weir.host_agent.compression.encodings import (
     Selection,
     parse_rule,
 )
-from weir.host_agent.compression.encodings.mask_scales import MaskScales, Predictions, of_packed
+from weir.host_agent.compression.encodings.mask_scales import MaskScales, Predictions
 from weir.host_agent.compression.encodings.shared_mask import NO_LANES
 from weir.host_agent.compression.local_gradients import Choice, LocalGradients
 from weir.host_agent.compression.loss_policy import LossPolicy
@@ -285,7 +285,7 @@ class GradientExchange:
             contribution = contribute(
                 communicator,
                 on_host.numpy(),
-                of_packed(selection, settled, unit),
+                selection.largest(settled, SCALE_BLOCK, unit),
                 None,
                 unit,
                 self.form,

@@ -99,9 +99,10 @@ class LocalGradients:
 
     def prepare(self, layout: BucketLayout, bucket: torch.Tensor) -> Choice:
         """Return what to send of a bucket (flat, any float dtype); changes nothing."""
-        vector = layout.spread(bucket, self.sparsifier.workers)
-        idle = _idle_blocks(vector) if self.sparsifier.sends_all and self.keeps_rounding else None
-        self._compensate(layout, vector)
+        idle = None
+        if self.sparsifier.sends_all and self.keeps_rounding:
+            idle = _idle_blocks(layout.spread(bucket, self.sparsifier.workers))
+        vector = self.compensated(layout, bucket)
         started = time.perf_counter()
         chosen = vector if self.sparsifier.sends_all else self._chosen(layout, vector)
         if idle is not None and bool(idle.any()):
@@ -116,13 +117,8 @@ class LocalGradients:
 
     def compensated(self, layout: BucketLayout, bucket: torch.Tensor) -> torch.Tensor:
         """Return a bucket's gradients over the number of workers, plus residuals: a new vector."""
-        vector = layout.spread(bucket, self.sparsifier.workers)
-        self._compensate(layout, vector)
-        return vector
-
-    def _compensate(self, layout: BucketLayout, vector: torch.Tensor) -> None:
-        if self.feedback is not None:
-            self.feedback.compensate(layout, vector)
+        residuals = {} if self.feedback is None else self.feedback.residuals
+        return layout.spread(bucket, self.sparsifier.workers, residuals)
 
     def classify(
         self, layout: BucketLayout, vector: torch.Tensor, scales: npt.NDArray[np.uint32]

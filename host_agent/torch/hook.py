@@ -108,6 +108,7 @@ class HookState:
         self.last_step: StepStats | None = None
         self._this_step = StepStats()
         self._names: dict[torch.Tensor, str] = {}
+        self._layouts: dict[int, tuple[tuple[str, ...], BucketLayout]] = {}
         self._group: WeirProcessGroup | None = None
         self._joined = False
         self.bind(module, process_group)
@@ -129,6 +130,7 @@ class HookState:
             )
         self._group = process_group
         self._names = {parameter: name for name, parameter in module.named_parameters()}
+        self._layouts.clear()
         slots = process_group.connection.slot_count
         self.exchanger.join(module, process_group.collectives.communicator, slots)
         self._joined = False
@@ -136,8 +138,12 @@ class HookState:
     def layout_of(self, bucket: GradBucket) -> BucketLayout:
         """Return where the parameters of one of DDP's buckets are."""
         parameters = bucket.parameters()
-        names = [self._names[parameter] for parameter in parameters]
-        return BucketLayout.of(bucket.index(), names, parameters, SCALE_BLOCK)
+        names = tuple(self._names[parameter] for parameter in parameters)
+        known = self._layouts.get(bucket.index())
+        if known is None or known[0] != names:
+            known = names, BucketLayout.of(bucket.index(), names, parameters, SCALE_BLOCK)
+            self._layouts[bucket.index()] = known
+        return known[1]
 
     @property
     def step(self) -> int:
@@ -226,7 +232,7 @@ class HookState:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return everything but the module and the group, which another process does not have."""
-        return {**self.__dict__, "_group": None, "_names": {}}
+        return {**self.__dict__, "_group": None, "_names": {}, "_layouts": {}}
 
 
 def hook(state: HookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -174,19 +174,22 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_mask_write": (c_uint64, (pointer, c_uint64, c_uint32, pointer)),
     "weir_pyramid": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_mask_count": (c_uint64, (pointer, c_uint64)),
-    "weir_mask_pack": (None, (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer)),
-    "weir_mask_unpack": (None, (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer)),
-    "weir_mask_subtract": (None, (pointer, c_uint64, c_uint32, pointer, c_uint64, pointer)),
-    "weir_mask_largest": (
-        None,
-        (pointer, c_uint32, c_uint32, pointer, c_uint64, c_uint32, pointer),
-    ),
-    "weir_positions_write": (c_uint64, (pointer, c_uint64, c_uint64, c_uint32, pointer, c_uint64)),
-    "weir_positions_read": (None, (pointer, c_uint64, c_uint64, c_uint32, pointer, c_uint64)),
+    "weir_mask_starts": (None, (pointer, c_uint64, c_uint32, pointer)),
+    "weir_parts_pack": (None, (pointer, c_uint64, pointer, pointer)),
+    "weir_parts_unpack": (None, (pointer, c_uint64, pointer, pointer, c_uint64)),
+    "weir_parts_subtract": (None, (pointer, c_uint64, pointer, pointer)),
+    "weir_parts_union": (None, (pointer, c_uint64, pointer, pointer, c_uint64)),
+    "weir_parts_largest": (None, (pointer, c_uint64, pointer, c_uint64, c_uint64, pointer)),
+    "weir_spread": (None, (pointer, c_uint64, pointer, c_float, pointer, pointer)),
+    "weir_positions_write": (c_int, (pointer, c_uint64, pointer)),
+    "weir_positions_read": (None, (pointer, c_uint64, pointer)),
     "weir_candidates": (
         c_uint64,
         (pointer, c_uint64, c_float, pointer, pointer, c_uint64),
     ),
+    "weir_worthiest": (c_uint64, (pointer, c_uint64, c_uint64, c_uint64, pointer, pointer, pointer)),
+    "weir_copy_blocks": (None, (pointer, c_uint64, c_uint64, pointer, c_uint64, pointer)),
+    "weir_marginal": (c_float, (pointer, pointer, c_uint64, c_uint64, c_uint64, pointer)),
     "weir_energies": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_split_int64": (None, (pointer, c_uint64, c_uint32, pointer)),
     "weir_join_int64": (None, (pointer, c_uint64, c_uint32, pointer)),
@@ -211,7 +214,7 @@ def contiguous(array: npt.NDArray[Any], what: str, *dtypes: type[np.generic]) ->
 
     Raises TypeError or ValueError, saying what ``what`` is, for anything else.
     """
-    if not isinstance(array, np.ndarray) or not any(array.dtype == dtype for dtype in dtypes):
+    if not (isinstance(array, np.ndarray) and array.dtype.type in dtypes and array.dtype.isnative):
         wanted = " or ".join(np.dtype(dtype).name for dtype in dtypes)
         found = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
         raise TypeError(f"{what} must be a numpy array of {wanted}, not {found}")

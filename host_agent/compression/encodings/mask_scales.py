@@ -33,8 +33,6 @@ from weir.host_agent.collectives.float_sum import Namer, check_finite
 from weir.host_agent.collectives.packing import LaneFormat
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK, EncodingPlan
-from weir.host_agent.compression.encodings.selection import Selection
-from weir.host_agent.transport import engine
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
 
@@ -248,28 +246,3 @@ def _scales(vector: torch.Tensor, form: LaneFormat) -> Lanes:
         return form.scales(vector.numpy(), SCALE_BLOCK)
     largest = vector.view(-1, SCALE_BLOCK).abs().amax(dim=1).cpu()
     return form.scales(largest.numpy(), 1)
-
-
-def of_packed(selection: Selection, scales: Lanes, unit: int) -> Lanes:
-    """Return the scale of each unit of a packed vector: the greatest of the blocks that it has values of.
-
-    scales: of the blocks of SCALE_BLOCK of the whole vector. unit: values, which divide SCALE_BLOCK.
-    """
-    units = np.zeros(selection.layout.length // unit, np.uint32)
-    for part in selection.parts:
-        first = part.source.vector_start // SCALE_BLOCK
-        own = scales[first : first - (-part.source.length // SCALE_BLOCK)]
-        place = units[part.target.vector_start // unit :]
-        if part.words is None:
-            place[: own.size * (SCALE_BLOCK // unit)] = np.repeat(own, SCALE_BLOCK // unit)
-        else:
-            engine.library().weir_mask_largest(
-                own.ctypes.data,
-                SCALE_BLOCK,
-                part.mask_block,
-                part.words.ctypes.data,
-                part.words.size,
-                unit,
-                place.ctypes.data,
-            )
-    return units

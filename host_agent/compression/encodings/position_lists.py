@@ -15,11 +15,13 @@ Should a worker have more than the capacity (a method sends what is not finite w
 in the first word of its region, and all go on with the mask tree.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from weir.host_agent.collectives.communicator import Communicator
 from weir.host_agent.collectives.dtypes import Lanes
@@ -43,6 +45,7 @@ class PositionList:
     low: int
 
     @classmethod
+    @functools.lru_cache(maxsize=4096)
     def of(cls, blocks: int, capacity: int) -> "PositionList":
         """Return the shortest form for so many blocks and positions."""
         capacity = min(capacity, blocks)
@@ -72,21 +75,27 @@ class Region:
 
     def write(self, masks: Sequence[Lanes], lanes: Lanes) -> None:
         """Write the lists of one worker's masks to its lanes, which are zero."""
-        at, complete = _WORD, True
-        write = engine.library().weir_positions_write
-        for form, mask in zip(self.forms, masks, strict=True):
-            count = write(mask.ctypes.data, mask.size, form.capacity, form.low, lanes.ctypes.data, at)
-            complete = complete and count <= form.capacity
-            at += form.bits
+        lists, words = self._lists(masks), engine.contiguous(lanes, "lanes", np.uint32)
+        complete = engine.library().weir_positions_write(lists.ctypes.data, len(lists), words)
         lanes[0] = _COMPLETE if complete else _OVERFLOW
 
-    def read(self, lanes: Lanes, masks: Sequence[Lanes]) -> None:
-        """Set in the masks what one worker's lists say."""
-        at = _WORD
-        read = engine.library().weir_positions_read
-        for form, mask in zip(self.forms, masks, strict=True):
-            read(lanes.ctypes.data, at, form.capacity, form.low, mask.ctypes.data, form.blocks)
+    def read(self, workers: Sequence[Lanes], masks: Sequence[Lanes]) -> None:
+        """Set in the masks what some workers' lists say, given their lanes."""
+        lists = self._lists(masks)
+        for lanes in workers:
+            words = engine.contiguous(lanes, "lanes", np.uint32)
+            engine.library().weir_positions_read(lists.ctypes.data, len(lists), words)
+
+    def _lists(self, masks: Sequence[Lanes]) -> npt.NDArray[np.uint64]:
+        """Return each list as ``struct weir_list``, in positions.c."""
+        lists, at = np.empty((len(self.forms), 5), np.uint64), _WORD
+        for index, (form, mask) in enumerate(zip(self.forms, masks, strict=True)):
+            address = engine.contiguous(mask, "mask", np.uint32)
+            if mask.size < -(-form.blocks // _WORD):
+                raise ValueError(f"a mask of {form.blocks} blocks does not have {mask.size} words")
+            lists[index] = at, form.capacity, form.low, form.blocks, address
             at += form.bits
+        return lists
 
 
 def gather(
@@ -111,9 +120,7 @@ def gather(
     riders[:] = behind
     if (lanes[:, 0] != _COMPLETE).any():
         return False
-    for rank, theirs in enumerate(lanes):
-        if rank != communicator.rank:
-            region.read(theirs, masks)
+    region.read([theirs for rank, theirs in enumerate(lanes) if rank != communicator.rank], masks)
     return True
 
 

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
 from weir.host_agent.compression.encodings.encoding import EncodingPlan
-from weir.host_agent.compression.encodings.shared_mask import WORD_BITS, count_blocks, set_bits
+from weir.host_agent.compression.encodings.shared_mask import WORD_BITS, block_starts, count_blocks, set_bits
 from weir.host_agent.transport import engine
 
 
@@ -33,44 +34,16 @@ class Part:
         start = self.target.vector_start
         return slice(start, start + -(-self.target.length // self.mask_block) * self.mask_block)
 
-    def pack(self, vector: torch.Tensor, packed: torch.Tensor) -> None:
-        """Copy this parameter's selected elements into the packed vector."""
-        whole, part = vector[self.source.in_vector], packed[self.in_packed]
-        if not self._natively("weir_mask_pack", whole, part):
-            self.pack_torch(whole, part)
-
-    def unpack(self, vector: torch.Tensor, packed: torch.Tensor) -> None:
-        """Copy them back over those of the whole vector."""
-        whole, part = vector[self.source.in_vector], packed[self.in_packed]
-        if not self._natively("weir_mask_unpack", whole, part):
-            self.unpack_torch(whole, part)
-
-    def subtract(self, vector: torch.Tensor, packed: torch.Tensor) -> None:
-        """Subtract them from those of the whole vector."""
-        whole, part = vector[self.source.in_vector], packed[self.in_packed]
-        if not self._natively("weir_mask_subtract", whole, part):
-            self.subtract_torch(whole, part)
-
-    def _natively(self, how: str, whole: torch.Tensor, part: torch.Tensor) -> bool:
-        """Return whether the C side can do it, and has done it: with a mask, in ordinary memory."""
-        if self.words is None or whole.device.type != "cpu":
-            return False
-        words = self.words.ctypes.data, self.words.size
-        getattr(engine.library(), how)(
-            whole.data_ptr(), whole.numel(), self.mask_block, *words, part.data_ptr()
-        )
-        return True
-
-    def pack_torch(self, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """Do what ``pack`` does, on any device."""
+    def pack(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+        """Copy this parameter's selected elements to its place of the packed vector, on any device."""
         if self.words is None:
             part[:] = whole
         else:
             padded = torch.nn.functional.pad(whole, (0, -whole.numel() % self.mask_block))
             part[:] = padded.view(-1, self.mask_block)[self._rows(whole.device)].view(-1)
 
-    def unpack_torch(self, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """Do what ``unpack`` does, on any device."""
+    def unpack(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+        """Copy them back over those of the whole vector."""
         if self.words is None:
             whole[:] = part
         else:
@@ -78,19 +51,24 @@ class Part:
             padded.view(-1, self.mask_block)[self._rows(whole.device)] = part.view(-1, self.mask_block)
             whole[:] = padded[: whole.numel()]
 
-    def subtract_torch(self, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """Do what ``subtract`` does, on any device."""
+    def subtract(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+        """Subtract them from those of the whole vector."""
         if self.words is None:
             whole -= part
         else:
             everything = torch.zeros_like(whole)
-            self.unpack_torch(everything, part)
+            self.unpack(everything, part)
             whole -= everything
 
     def _rows(self, device: torch.device) -> torch.Tensor:
         """Return which blocks are selected: bool."""
         assert self.words is not None, "of a parameter that has a mask"
         return torch.from_numpy(set_bits(self.words, -(-self.source.length // self.mask_block))).to(device)
+
+    @cached_property
+    def starts(self) -> Lanes | None:
+        """Return the first elements of the blocks that are packed; None: all are."""
+        return None if self.words is None else block_starts(self.words, self.mask_block)
 
     def marked(self, device: torch.device) -> torch.Tensor:
         """Return which of the parameter's elements the mask selects: bool."""
@@ -145,8 +123,15 @@ class Selection:
         if self.everything:
             return vector
         packed = torch.empty(self.layout.length, dtype=vector.dtype, device=vector.device)
+        if not _is_native(vector):
+            return self.pack_torch(vector, packed)
+        engine.library().weir_parts_pack(*self._native_parts, vector.data_ptr(), packed.data_ptr())
+        return packed
+
+    def pack_torch(self, vector: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+        """Do what ``pack`` does, on any device; ``packed`` is overwritten, and returned."""
         for part in self.parts:
-            part.pack(vector, packed)
+            part.pack(vector[part.source.in_vector], packed[part.in_packed])
             packed[self.layout.padding_of(part.target)] = 0
         return packed
 
@@ -154,18 +139,34 @@ class Selection:
         """Return the whole vector that has these elements, and zeros elsewhere; may be ``packed`` itself."""
         if self.everything:
             return packed
-        vector = torch.zeros(self.whole.length, dtype=packed.dtype, device=packed.device)
+        vector = torch.empty(self.whole.length, dtype=packed.dtype, device=packed.device)
+        if not _is_native(packed):
+            return self.unpack_torch(vector, packed)
+        engine.library().weir_parts_unpack(
+            *self._native_parts, packed.data_ptr(), vector.data_ptr(), vector.numel()
+        )
+        return vector
+
+    def unpack_torch(self, vector: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+        """Do what ``unpack`` does, on any device; ``vector`` is overwritten, and returned."""
+        vector.zero_()
         for part in self.parts:
-            part.unpack(vector, packed)
+            part.unpack(vector[part.source.in_vector], packed[part.in_packed])
         return vector
 
     def subtract(self, vector: torch.Tensor, packed: torch.Tensor) -> None:
         """Subtract the packed elements from those of the whole vector, in place."""
         if self.everything:
             vector -= packed
-            return
+        elif _is_native(vector) and _is_native(packed):
+            engine.library().weir_parts_subtract(*self._native_parts, packed.data_ptr(), vector.data_ptr())
+        else:
+            self.subtract_torch(vector, packed)
+
+    def subtract_torch(self, vector: torch.Tensor, packed: torch.Tensor) -> None:
+        """Do what ``subtract`` does, on any device."""
         for part in self.parts:
-            part.subtract(vector, packed)
+            part.subtract(vector[part.source.in_vector], packed[part.in_packed])
 
     def union(self, total: torch.Tensor) -> torch.Tensor:
         """Return which elements of the whole vector some worker has chosen: bool, as fine as the masks.
@@ -174,11 +175,56 @@ class Selection:
         """
         if self.everything:
             return total != 0
-        union = torch.zeros(self.whole.length, dtype=torch.bool, device=total.device)
+        union = torch.empty(self.whole.length, dtype=torch.bool, device=total.device)
+        if not _is_native(total):
+            return self.union_torch(total, union)
+        engine.library().weir_parts_union(
+            *self._native_parts, total.data_ptr(), union.data_ptr(), union.numel()
+        )
+        return union
+
+    def union_torch(self, total: torch.Tensor, union: torch.Tensor) -> torch.Tensor:
+        """Do what ``union`` does, on any device; ``union`` is overwritten, and returned."""
+        union.zero_()
         for part in self.parts:
             place = part.source.in_vector
             union[place] = total[place] != 0 if part.words is None else part.marked(total.device)
         return union
+
+    def largest(self, values: Lanes, run: int, unit: int) -> Lanes:
+        """Return the largest of the values of every ``unit`` elements of the packed vector.
+
+        Args:
+            values: uint32, one for every ``run`` elements of the whole vector.
+            run: a multiple of every mask's blocks and of ``unit``; each parameter begins with one.
+            unit: elements.
+        """
+        units = np.zeros(self.layout.length // unit, np.uint32)
+        address = engine.contiguous(values, "values", np.uint32)
+        engine.library().weir_parts_largest(*self._native_parts, address, run, unit, units.ctypes.data)
+        return units
+
+    @cached_property
+    def _native_parts(self) -> tuple[int, int]:
+        """Return where ``struct weir_part`` of each part is (mask.c), and how many there are."""
+        return self._structs.ctypes.data, len(self.parts)
+
+    @cached_property
+    def _structs(self) -> npt.NDArray[np.uint64]:
+        rows = np.empty((len(self.parts), 7), np.uint64)
+        for row, part in zip(rows, self.parts, strict=True):
+            starts = part.starts
+            blocks = (0, 0) if starts is None else (starts.ctypes.data, starts.size)
+            end = self.layout.padding_of(part.target).stop
+            row[:] = (
+                *blocks,
+                part.mask_block,
+                part.source.vector_start,
+                part.source.length,
+                part.target.vector_start,
+                end,
+            )
+        return rows
 
     def describe(self, index: int) -> str:
         """Say in an error message what element ``index`` of the packed vector is."""
@@ -189,6 +235,11 @@ class Selection:
         return self.whole.describe(
             found.source.vector_start + found.place_of(index - found.target.vector_start)
         )
+
+
+def _is_native(vector: torch.Tensor) -> bool:
+    """Return whether the C side can read and write a vector."""
+    return vector.device.type == "cpu" and vector.dtype == torch.float32 and vector.is_contiguous()
 
 
 def _selected(length: int, mask_block: int, words: Lanes) -> int:

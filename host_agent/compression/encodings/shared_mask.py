@@ -58,6 +58,13 @@ def count_blocks(words: Lanes) -> int:
     return int(engine.library().weir_mask_count(words.ctypes.data, words.size))
 
 
+def block_starts(words: Lanes, mask_block: int) -> Lanes:
+    """Return the first element of each block that is set."""
+    starts = np.empty(count_blocks(words), np.uint32)
+    engine.library().weir_mask_starts(words.ctypes.data, words.size, mask_block, starts.ctypes.data)
+    return starts
+
+
 def set_bits(words: Lanes, count: int | None = None) -> npt.NDArray[np.bool_]:
     """Return the bits as an array, ``count`` of them, by default all."""
     return np.unpackbits(words.view(np.uint8), count=count, bitorder="little").view(np.bool_)

@@ -13,6 +13,7 @@ from weir.host_agent.compression.encodings.position_lists import PositionList
 from weir.host_agent.compression.sparsifiers.base import Sparsifier, SparsifierOptions, register
 from weir.host_agent.compression.sparsifiers.density import positions, rounded
 from weir.host_agent.compression.sparsifiers.dfs_blocks import copy_blocks, enough, norms, worthiest
+from weir.host_agent.transport import engine
 from weir.wire.definition import SLOT_LANES
 
 PARTS: Final = ("portions", "lists", "sizes")
@@ -219,6 +220,15 @@ def marginal(total: torch.Tensor, union: torch.Tensor, size: int = 1) -> float:
 
     Everything is added in one fixed order: the same on every machine.
     """
+    if total.device.type != "cpu" or not (total.is_contiguous() and union.is_contiguous()):
+        return marginal_torch(total, union, size)
+    room = torch.empty(2 * _SAMPLE, dtype=torch.int32)
+    arguments = total.numel(), size, _SAMPLE, room.data_ptr()
+    return float(engine.library().weir_marginal(total.data_ptr(), union.data_ptr(), *arguments))
+
+
+def marginal_torch(total: torch.Tensor, union: torch.Tensor, size: int) -> float:
+    """Return the same on any device."""
     if size > 1:
         lacking = -total.numel() % size
         total, union = (torch.nn.functional.pad(one, (0, lacking)).view(-1, size) for one in (total, union))

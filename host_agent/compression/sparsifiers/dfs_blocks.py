@@ -62,6 +62,21 @@ def worthiest(values: torch.Tensor, count: int) -> torch.Tensor:
 
     Of equal ones the first. NaN and infinities are there in any case, zeros never.
     """
+    if values.device.type != "cpu" or not values.is_contiguous():
+        return worthiest_torch(values, count)
+    room, count = max(2 * count, _ROOM), max(count, 0)
+    while True:
+        found, sizes = torch.empty(room, dtype=torch.int64), torch.empty(room)
+        keys = torch.empty(max(room, 2 * _SAMPLE + values.numel() // _SAMPLED), dtype=torch.int32)
+        places = found.data_ptr(), sizes.data_ptr(), keys.data_ptr()
+        there = engine.library().weir_worthiest(values.data_ptr(), values.numel(), count, room, *places)
+        if there <= room:
+            return found[:there]
+        room = there
+
+
+def worthiest_torch(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the same on any device."""
     if count <= 0:
         return candidates(values, math.inf, 0)[0]
     floor = _sampled_floor(values, count)
@@ -80,6 +95,17 @@ def worthiest(values: torch.Tensor, count: int) -> torch.Tensor:
 
 def copy_blocks(vector: torch.Tensor, chosen: torch.Tensor, size: int, out: torch.Tensor) -> None:
     """Write the chosen blocks (ascending indices) of ``vector`` to ``out``, and zeros elsewhere."""
+    if vector.device.type != "cpu" or not (vector.is_contiguous() and out.is_contiguous()):
+        copy_blocks_torch(vector, chosen, size, out)
+        return
+    blocks = chosen.contiguous()
+    engine.library().weir_copy_blocks(
+        vector.data_ptr(), vector.numel(), size, blocks.data_ptr(), blocks.numel(), out.data_ptr()
+    )
+
+
+def copy_blocks_torch(vector: torch.Tensor, chosen: torch.Tensor, size: int, out: torch.Tensor) -> None:
+    """Do the same on any device."""
     out.zero_()
     whole = vector.numel() // size
     if size == 1:

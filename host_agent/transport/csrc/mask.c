@@ -75,67 +75,155 @@ uint64_t weir_mask_count(const uint32_t *words, uint64_t n)
     return blocks;
 }
 
-/* For each block of the mask, in order: `start`, its first element, and `length`, its elements. */
-#define FOR_EACH_BLOCK(words, n, count, m)                                                                   \
-    for (uint64_t word_ = 0, start, length; word_ < (n); word_++)                                            \
-        for (uint32_t left_ = (words)[word_];                                                                \
-             left_ && (start = (word_ * WORD_BITS + (uint32_t)__builtin_ctz(left_)) * (m),                   \
-                      length = (count) - start < (m) ? (count) - start : (m), 1);                            \
-             left_ &= left_ - 1)
-
-/* The blocks of x one after another, each of m lanes: a partial one is padded with zeros. */
-void weir_mask_pack(const float *restrict x, uint64_t count, uint32_t m, const uint32_t *restrict words,
-                    uint64_t n, float *restrict packed)
+/* The first elements of the blocks of `m` that a mask of `n` words selects. */
+void weir_mask_starts(const uint32_t *restrict words, uint64_t n, uint32_t m, uint32_t *restrict starts)
 {
-    FOR_EACH_BLOCK(words, n, count, m)
-    {
-        if (m == 1)
-            *packed = x[start];
-        else {
-            memcpy(packed, x + start, length * sizeof *x);
-            memset(packed + length, 0, (m - length) * sizeof *x);
-        }
-        packed += m;
-    }
-}
-
-/* The inverse: overwrites the blocks of x. */
-void weir_mask_unpack(float *restrict x, uint64_t count, uint32_t m, const uint32_t *restrict words,
-                      uint64_t n, const float *restrict packed)
-{
-    FOR_EACH_BLOCK(words, n, count, m)
-    {
-        if (m == 1)
-            x[start] = *packed;
-        else
-            memcpy(x + start, packed, length * sizeof *x);
-        packed += m;
-    }
-}
-
-/* Subtracts them from the blocks of x. */
-void weir_mask_subtract(float *restrict x, uint64_t count, uint32_t m, const uint32_t *restrict words,
-                        uint64_t n, const float *restrict packed)
-{
-    FOR_EACH_BLOCK(words, n, count, m)
-    {
-        for (uint64_t i = 0; i < length; i++) x[start + i] -= packed[i];
-        packed += m;
-    }
-}
-
-/* For each run of `unit` lanes of the packed blocks the largest value among those of the parts of x, of `part`
- * elements each, that it has elements of; units[] is zero before. m and `unit` divide `part`. */
-void weir_mask_largest(const uint32_t *restrict values, uint32_t part, uint32_t m,
-                       const uint32_t *restrict words, uint64_t n, uint32_t unit, uint32_t *restrict units)
-{
-    uint64_t at = 0;
     for (uint64_t word = 0; word < n; word++)
-        for (uint32_t left = words[word]; left; left &= left - 1) {
-            uint64_t start = (word * WORD_BITS + (uint32_t)__builtin_ctz(left)) * m;
-            uint32_t value = values[start / part];
-            for (uint64_t i = at / unit; i <= (at + m - 1) / unit; i++)
-                if (units[i] < value) units[i] = value;
-            at += m;
-        }
+        for (uint32_t left = words[word]; left; left &= left - 1)
+            *starts++ = (uint32_t)(word * WORD_BITS + (uint32_t)__builtin_ctz(left)) * m;
+}
+
+/* One parameter of a bucket: `length` elements of the vector from `source` on, and what is selected of them, from
+ * `target` to `end` of the packed vector, padded with zeros. starts: the first elements of the `n` blocks of `m`
+ * that are selected; NULL: all is. See encodings/selection.py. */
+struct weir_part {
+    const uint32_t *starts;
+    uint64_t n, m, source, length, target, end;
+};
+
+/* For each selected block of a part, in order: `start`, its first element. */
+#define FOR_EACH_BLOCK(part)                                                                                 \
+    for (uint64_t block_ = 0, start; block_ < (part)->n && (start = (part)->starts[block_], 1); block_++)
+
+/* How many elements a block has; the last one of a part may be partial. */
+static inline uint64_t size_of(const struct weir_part *part, uint64_t start)
+{
+    return part->length - start < part->m ? part->length - start : part->m;
+}
+
+/* The selected blocks of x one after another, each of m lanes: a partial one is padded with zeros. */
+void weir_parts_pack(const struct weir_part *part, uint64_t parts, const float *restrict x,
+                     float *restrict packed)
+{
+    for (; parts; parts--, part++) {
+        const float *from = x + part->source;
+        float *to = packed + part->target;
+        if (!part->starts) {
+            memcpy(to, from, part->length * sizeof *to);
+            to += part->length;
+        } else if (part->m == 1)
+            FOR_EACH_BLOCK(part) *to++ = from[start];
+        else
+            FOR_EACH_BLOCK(part)
+            {
+                const uint64_t size = size_of(part, start);
+                memcpy(to, from + start, size * sizeof *to);
+                memset(to + size, 0, (part->m - size) * sizeof *to);
+                to += part->m;
+            }
+        memset(to, 0, (size_t)(packed + part->end - to) * sizeof *to);
+    }
+}
+
+/* The inverse: all `count` elements of x, zeros where nothing is selected. */
+void weir_parts_unpack(const struct weir_part *part, uint64_t parts, const float *restrict packed,
+                       float *restrict x, uint64_t count)
+{
+    memset(x, 0, count * sizeof *x);
+    for (; parts; parts--, part++) {
+        const float *from = packed + part->target;
+        float *to = x + part->source;
+        if (!part->starts)
+            memcpy(to, from, part->length * sizeof *to);
+        else if (part->m == 1)
+            FOR_EACH_BLOCK(part) to[start] = *from++;
+        else
+            FOR_EACH_BLOCK(part)
+            {
+                memcpy(to + start, from, size_of(part, start) * sizeof *to);
+                from += part->m;
+            }
+    }
+}
+
+/* Subtracts the packed elements from those of x. */
+void weir_parts_subtract(const struct weir_part *part, uint64_t parts, const float *restrict packed,
+                         float *restrict x)
+{
+    for (; parts; parts--, part++) {
+        const float *from = packed + part->target;
+        float *to = x + part->source;
+        if (!part->starts)
+            for (uint64_t i = 0; i < part->length; i++) to[i] -= from[i];
+        else if (part->m == 1)
+            FOR_EACH_BLOCK(part) to[start] -= *from++;
+        else
+            FOR_EACH_BLOCK(part)
+            {
+                const uint64_t size = size_of(part, start);
+                for (uint64_t i = 0; i < size; i++) to[start + i] -= from[i];
+                from += part->m;
+            }
+    }
+}
+
+/* Which of all `count` elements of x are selected; of a part that is whole, those that are not zero. */
+void weir_parts_union(const struct weir_part *part, uint64_t parts, const float *restrict x,
+                      uint8_t *restrict selected, uint64_t count)
+{
+    memset(selected, 0, count);
+    for (; parts; parts--, part++) {
+        uint8_t *to = selected + part->source;
+        if (!part->starts)
+            for (uint64_t i = 0; i < part->length; i++) to[i] = x[part->source + i] != 0;
+        else if (part->m == 1)
+            FOR_EACH_BLOCK(part) to[start] = 1;
+        else
+            FOR_EACH_BLOCK(part) memset(to + start, 1, size_of(part, start));
+    }
+}
+
+/* For each run of `unit` lanes of the packed vector the largest of the values, one for every `run` elements of x,
+ * of those that it has elements of; units[] is zero before. Powers of two: m and `unit` divide `run`, and each part
+ * of x begins with one. */
+void weir_parts_largest(const struct weir_part *part, uint64_t parts, const uint32_t *restrict values,
+                        uint64_t run, uint64_t unit, uint32_t *restrict units)
+{
+    const int run_log2 = __builtin_ctzll(run), unit_log2 = __builtin_ctzll(unit);
+    for (; parts; parts--, part++) {
+        const uint32_t *own = values + (part->source >> run_log2);
+        uint64_t at = part->target;
+        if (!part->starts)
+            for (; at < part->target + ((part->length + run - 1) & ~(run - 1)); at += unit)
+                units[at >> unit_log2] = own[(at - part->target) >> run_log2];
+        else
+            FOR_EACH_BLOCK(part)
+            {
+                const uint32_t value = own[start >> run_log2];
+                for (uint64_t i = at >> unit_log2; i <= (at + part->m - 1) >> unit_log2; i++)
+                    if (units[i] < value) units[i] = value;
+                at += part->m;
+            }
+    }
+}
+
+/* One parameter: its `length` elements of a bucket from `from` on, and its place in the vector, from `to` to `end`,
+ * padded with zeros. See bucket_layout.py. */
+struct weir_segment {
+    uint64_t from, length, to, end;
+};
+
+/* The bucket over a divisor, plus the residuals of those parameters that have one, in the places of the vector. */
+void weir_spread(const struct weir_segment *segment, uint64_t segments, const float *restrict bucket,
+                 float divisor, const float *const *residuals, float *restrict vector)
+{
+    for (; segments; segments--, segment++, residuals++) {
+        const float *from = bucket + segment->from, *residual = *residuals;
+        float *to = vector + segment->to;
+        if (residual)
+            for (uint64_t i = 0; i < segment->length; i++) to[i] = from[i] / divisor + residual[i];
+        else
+            for (uint64_t i = 0; i < segment->length; i++) to[i] = from[i] / divisor;
+        memset(to + segment->length, 0, (segment->end - segment->to - segment->length) * sizeof *to);
+    }
 }

@@ -23,44 +23,57 @@ static inline uint32_t get(const uint32_t *words, uint64_t at, uint32_t width)
     return width < WORD ? value & ((1u << width) - 1) : value;
 }
 
-/* Writes the list of the bits that are set in `n` words of a mask, from bit `at` of `list` on, which is zero.
- * capacity: of positions, `low` bits of each are written as they are. Returns how many bits are set; where they
- * are more than the capacity, the list has the first ones. */
-uint64_t weir_positions_write(const uint32_t *restrict mask, uint64_t n, uint64_t capacity, uint32_t low,
-                              uint32_t *restrict list, uint64_t at)
+/* One parameter's list: from bit `at` on, `capacity` positions in its mask of so many `blocks`, `low` bits of each as
+ * they are. */
+struct weir_list {
+    uint64_t at, capacity, low, blocks;
+    uint32_t *mask;
+};
+
+/* Writes each list of the bits that are set in its mask; `words` are zero there before. Returns whether each has
+ * all: of bits beyond a capacity there are only the first ones. */
+int weir_positions_write(const struct weir_list *list, uint64_t lists, uint32_t *restrict words)
 {
-    uint64_t found = 0;
-    const uint64_t high = at + capacity * low;
-    for (uint64_t word = 0; word < n; word++)
-        for (uint32_t left = mask[word]; left; left &= left - 1) {
-            const uint64_t position = word * WORD + (uint32_t)__builtin_ctz(left);
-            if (found < capacity) {
-                put(list, at + found * low, (uint32_t)(position & ((1ull << low) - 1)), low);
-                const uint64_t one = high + (position >> low) + found;
-                list[one / WORD] |= 1u << one % WORD;
+    int complete = 1;
+    for (; lists; lists--, list++) {
+        uint64_t found = 0;
+        const uint32_t low = (uint32_t)list->low;
+        const uint64_t high = list->at + list->capacity * low;
+        for (uint64_t word = 0; word * WORD < list->blocks; word++)
+            for (uint32_t left = list->mask[word]; left; left &= left - 1) {
+                const uint64_t position = word * WORD + (uint32_t)__builtin_ctz(left);
+                if (found < list->capacity) {
+                    put(words, list->at + found * low, (uint32_t)(position & ((1ull << low) - 1)), low);
+                    const uint64_t one = high + (position >> low) + found;
+                    words[one / WORD] |= 1u << one % WORD;
+                }
+                found++;
             }
-            found++;
-        }
-    return found;
+        complete &= found <= list->capacity;
+    }
+    return complete;
 }
 
-/* Sets the bits of a list in the mask of so many `blocks`. A position beyond them is left out. */
-void weir_positions_read(const uint32_t *restrict list, uint64_t at, uint64_t capacity, uint32_t low,
-                         uint32_t *restrict mask, uint64_t blocks)
+/* Sets the bits of each list in its mask. A position beyond its blocks is left out. */
+void weir_positions_read(const struct weir_list *list, uint64_t lists, const uint32_t *restrict words)
 {
-    const uint64_t high = at + capacity * low, end = high + capacity + (blocks >> low) + 1;
-    uint64_t found = 0;
-    for (uint64_t bit = high; bit < end && found < capacity;) {
-        const uint32_t rest = list[bit / WORD] >> bit % WORD;
-        if (!rest) {
-            bit += WORD - bit % WORD;
-            continue;
+    for (; lists; lists--, list++) {
+        const uint32_t low = (uint32_t)list->low;
+        const uint64_t high = list->at + list->capacity * low;
+        const uint64_t end = high + list->capacity + (list->blocks >> low) + 1;
+        uint64_t found = 0;
+        for (uint64_t bit = high; bit < end && found < list->capacity;) {
+            const uint32_t rest = words[bit / WORD] >> bit % WORD;
+            if (!rest) {
+                bit += WORD - bit % WORD;
+                continue;
+            }
+            bit += (uint32_t)__builtin_ctz(rest);
+            if (bit >= end) break;
+            const uint64_t position = ((bit - high - found) << low) | get(words, list->at + found * low, low);
+            if (position < list->blocks) list->mask[position / WORD] |= 1u << position % WORD;
+            found++;
+            bit++;
         }
-        bit += (uint32_t)__builtin_ctz(rest);
-        if (bit >= end) break;
-        const uint64_t position = ((bit - high - found) << low) | get(list, at + found * low, low);
-        if (position < blocks) mask[position / WORD] |= 1u << position % WORD;
-        found++;
-        bit++;
     }
 }

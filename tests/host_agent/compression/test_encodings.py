@@ -188,15 +188,13 @@ def test_every_device_does_as_the_native_code(
     selection = select(layout, sizes, vector)
     packed = selection.pack(vector)
     values = torch.randn(layout.length, generator=torch.Generator().manual_seed(2))
-    for part in selection.parts:
-        place, theirs = part.source.in_vector, packed[part.in_packed].clone()
-        part.pack_torch(vector[place], theirs)
-        assert same(theirs, packed[part.in_packed])
-        for native, generic in ((part.unpack, part.unpack_torch), (part.subtract, part.subtract_torch)):
-            ours, whole = values.clone(), values[place].clone()
-            native(ours, packed)
-            generic(whole, theirs)
-            assert same(ours[place], whole)
+    assert same(selection.pack_torch(vector, torch.empty_like(packed)), packed)
+    assert same(selection.unpack_torch(torch.empty_like(vector), packed), selection.unpack(packed))
+    assert torch.equal(selection.union_torch(vector, vector.bool()), selection.union(vector))
+    ours, theirs = values.clone(), values.clone()
+    selection.subtract(ours, packed)
+    selection.subtract_torch(theirs, packed)
+    assert same(ours, theirs)
 
 
 def test_an_element_of_the_packed_vector_is_named_by_its_place_in_the_gradient() -> None:

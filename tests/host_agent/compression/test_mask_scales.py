@@ -27,7 +27,6 @@ from weir.host_agent.compression.encodings.mask_scales import (
     MaskScales,
     Predictions,
     Regions,
-    of_packed,
     steps_of,
 )
 
@@ -138,7 +137,7 @@ def test_a_unit_has_the_greatest_exponent_of_the_regions_that_it_is_from(
         places[LAYOUT.padding_of(segment)] = 0
     packed = selection.pack(places).numpy().astype(np.int64) - 1
     blocks = np.where(packed < 0, 0, exponents[packed // SCALE_BLOCK])
-    found = of_packed(selection, exponents, unit).repeat(unit)
+    found = selection.largest(exponents, SCALE_BLOCK, unit).repeat(unit)
     needed = blocks.reshape(-1, unit).max(axis=1).repeat(unit)
     np.testing.assert_array_equal(found[packed >= 0], needed[packed >= 0])
 
@@ -156,7 +155,7 @@ def test_sums_are_no_less_exact_than_with_scales_of_the_packed_vector() -> None:
         packed = selection.pack(own).numpy()
         if together:
             settled = scales.settle(communicator, scales.codes, LAYOUT.describe)
-            shared = of_packed(selection, settled, WHOLE.unit)
+            shared = selection.largest(settled, SCALE_BLOCK, WHOLE.unit)
             mine = contribute(communicator, packed, shared, None, WHOLE.unit, form)
         else:
             mine = encode(communicator, packed, str, SCALE_BLOCK, form=form, dense=True)

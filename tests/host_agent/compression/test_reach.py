@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sparsifier finds natively is what torch finds, on any device."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from weir.host_agent.compression.bucket_layout import BucketLayout
+from weir.host_agent.compression.sparsifiers.dfs import marginal, marginal_torch
+from weir.host_agent.compression.sparsifiers.dfs_blocks import (
+    copy_blocks,
+    copy_blocks_torch,
+    worthiest,
+    worthiest_torch,
+)
+
+LENGTHS = st.sampled_from([1, 7, 255, 1000, 40_003, 70_000])
+SIZES = st.sampled_from([1, 2, 8, 64, 256])
+
+
+def drawn(length: int, seed: int, kind: str) -> torch.Tensor:
+    """Return values: different ones, few different ones, or some that are not finite."""
+    found = torch.randn(length, generator=torch.Generator().manual_seed(seed))
+    if kind == "few":
+        return found.round()
+    if kind == "not finite":
+        found[::3], found[1::7] = math.nan, -math.inf
+    return found
+
+
+@given(
+    length=LENGTHS,
+    share=st.sampled_from([0.0, 0.001, 0.05, 0.5, 1.0, 1.1]),
+    kind=st.sampled_from(["different", "few", "not finite"]),
+    seed=st.integers(0, 3),
+)
+def test_the_worthiest_are_those_that_torch_finds(length: int, share: float, kind: str, seed: int) -> None:
+    values, count = drawn(length, seed, kind), round(share * length)
+    assert torch.equal(worthiest(values, count), worthiest_torch(values, count))
+
+
+@pytest.mark.parametrize("length", [1_500_000, 3_000_000])
+def test_the_worthiest_of_many_values_too(length: int) -> None:
+    values = drawn(length, 1, "different")
+    for count in (3, length // 100, length // 2):
+        assert torch.equal(worthiest(values, count), worthiest_torch(values, count))
+
+
+@given(length=LENGTHS, size=SIZES, share=st.sampled_from([0.0, 0.01, 0.5, 1.0]), seed=st.integers(0, 3))
+def test_the_least_values_that_travel_are_those_that_torch_finds(
+    length: int, size: int, share: float, seed: int
+) -> None:
+    total = drawn(length, seed, "different")
+    union = torch.rand(length, generator=torch.Generator().manual_seed(seed + 1)) < share
+    assert marginal(total, union, size) == pytest.approx(marginal_torch(total, union, size), rel=1e-6)
+
+
+@given(length=LENGTHS, size=SIZES, share=st.sampled_from([0.0, 0.1, 1.0]), seed=st.integers(0, 3))
+def test_blocks_are_copied_as_torch_copies_them(length: int, size: int, share: float, seed: int) -> None:
+    vector = drawn(length, seed, "different")
+    flags = torch.rand(-(-length // size), generator=torch.Generator().manual_seed(seed)) < share
+    chosen, ours, theirs = flags.nonzero().squeeze(1), vector.clone(), vector.clone()
+    copy_blocks(vector, chosen, size, ours)
+    copy_blocks_torch(vector, chosen, size, theirs)
+    assert torch.equal(ours, theirs)
+
+
+@given(lengths=st.lists(st.integers(1, 700), min_size=1, max_size=4), divisor=st.sampled_from([1, 3, 4]))
+def test_a_bucket_is_spread_natively_as_by_torch(lengths: list[int], divisor: int) -> None:
+    names = [str(index) for index in range(len(lengths))]
+    layout = BucketLayout.of(0, names, [torch.empty(length) for length in lengths], 256)
+    bucket = drawn(layout.elements, 1, "different")
+    residuals = {name: drawn(length, 2, "different") for name, length in zip(names, lengths, strict=True)}
+    del residuals[names[0]]
+    strided = {name: one.repeat_interleave(2)[::2] for name, one in residuals.items()}
+    expected = layout.spread(bucket.repeat_interleave(2)[::2], divisor, strided)
+    assert torch.equal(layout.spread(bucket, divisor, residuals), expected)
+    assert torch.equal(layout.spread(bucket, divisor)[: lengths[0]], bucket[: lengths[0]] / divisor)
+
+
+def test_a_residual_of_another_length_is_refused() -> None:
+    layout = BucketLayout.of(0, ["w"], [torch.empty(5)], 256)
+    with pytest.raises(ValueError, match="the residual of 'w' has 4 elements, the parameter 5"):
+        layout.spread(torch.zeros(5), 1, {"w": torch.zeros(4)})
+    with pytest.raises(ValueError, match="the bucket has 4 elements, its parameters 5"):
+        layout.spread(torch.zeros(4))
