@@ -195,7 +195,7 @@ def tail(
         raise typer.BadParameter(f"--setting: {', '.join(SETTINGS)} or both, not {setting!r}")
     rows = [contender for contender in CONTENDERS if contender.name[0] in contenders]
     if not rows or set(contenders) - {contender.name[0] for contender in CONTENDERS}:
-        raise typer.BadParameter(f"--contenders: letters from a to i, not {contenders!r}")
+        raise typer.BadParameter(f"--contenders: letters from a to j, not {contenders!r}")
     if any(count % RACKS or count < RACKS for count in workers or []):
         raise typer.BadParameter(f"--workers: as many in each of {RACKS} racks")
     if preset is not None and (preset not in PRESETS or workers or full):

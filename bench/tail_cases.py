@@ -31,6 +31,7 @@ from weir.host_agent.flows.worker import ServerClient
 from weir.host_agent.transport.service_class import ServiceClass
 from weir.simulator.background import Background, IncastBursts
 from weir.simulator.clock import SECOND
+from weir.simulator.congestion import Algorithm
 from weir.simulator.host import Host, Work
 from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
@@ -127,6 +128,7 @@ class Contender:
     the mechanism in which they differ; None: they differ in the transport. priorities: in the class of Weir's
     front layer, in switches and hosts; else best effort. sheds: what becomes of expendable packets in a deep
     queue; "stopped": nothing, but receivers are content as soon as the budget allows it, as in MLT.
+    algorithm: of TCP.
     """
 
     name: str
@@ -137,6 +139,7 @@ class Contender:
     priorities: bool = True
     sheds: Literal["nothing", "trimmed", "dropped", "stopped"] = "nothing"
     shortest_first: bool = False
+    algorithm: Algorithm = "dctcp"
 
     def fits(self, setting: Setting) -> bool:
         """Return whether it makes a difference there: every step of a ring is as short as the others, and
@@ -171,6 +174,7 @@ CONTENDERS: Final = (
     Contender("g f + trimming", "f", "trimmed", sheds="trimmed"),
     Contender("h f + WRED", "f", "dropped", sheds="dropped"),
     Contender("i f + early stop", "f", "stopped early", sheds="stopped"),
+    Contender("j CUBIC", weir=False, spray=False, priorities=False, algorithm="cubic"),
 )
 FRONT: Final = dscp(0)
 
@@ -218,7 +222,7 @@ def run(setting: Setting, contender: Contender, scenario: Scenario, seed: int) -
         outcome = TailResult()
         tcp = TcpConfig(min_rto=round(scenario.min_rto * SECOND))
         own_tcp = replace(tcp, dscp=FRONT) if contender.priorities else tcp
-        own_tcp = replace(own_tcp, shortest_first=contender.shortest_first)
+        own_tcp = replace(own_tcp, shortest_first=contender.shortest_first, algorithm=contender.algorithm)
         if setting == "collectives":
             if contender.weir:
                 begin = _tree(network, contender, scenario, seed, workers, outcome)

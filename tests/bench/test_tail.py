@@ -41,6 +41,20 @@ def test_links_that_lose_slow_everybody_down_and_all_ends_all_the_same(setting: 
         assert sum(lossy.times) > sum(clean.times)
 
 
+def test_training_is_stated_over_what_networks_have_as_they_come(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    cubic, dctcp = CONTENDERS[-1], CONTENDERS[0]
+    scenario = replace(SMALL, load=0.0, depth=16, workers=8, tensor=131072, tensors=1)
+    assert run("server", cubic, scenario, 1) != run("server", dctcp, scenario, 1)
+    measure(["server"], [0.0], 1, scenario, [dctcp, cubic], processes=1)
+    out = capsys.readouterr().out
+    assert "steps over j" in " ".join(out.replace("│", " ").replace("┃", " ").split())
+    rows = [line.split("│") for line in out.splitlines() if "│" in line]
+    assert [cells[7].strip() == "-" for cells in rows] == [False, True]
+
+
 def test_percentiles_are_values_that_occurred() -> None:
     values = [float(value) for value in range(200, 0, -1)]
     assert percentile(values, 99) == 198

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -19,7 +20,17 @@ from hypothesis import strategies as st
 from tests.harness.processes import children, wait_until_gone
 from weir.calibrate import trial
 from weir.calibrate.config import GRID, LENGTHS, QUICK_GRID, make_calibration
-from weir.calibrate.search import Finding, Measurement, Question, bisect, combined, policy, questions
+from weir.calibrate.runner import Check
+from weir.calibrate.search import (
+    Finding,
+    Measurement,
+    Question,
+    bisect,
+    combined,
+    policy,
+    questions,
+    whole_budget,
+)
 from weir.calibrate.trial import Trial, TrialOutcome
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.train.config import PRESETS, ConfigError, make_config
@@ -113,6 +124,17 @@ def test_a_trial_repeats_itself_and_loses_the_share_it_was_told() -> None:
     assert first == second
     assert first.lost == pytest.approx(0.3, abs=0.01)
     assert trial.run(Trial(tiny(seed=2), losing(0.3))) != first
+
+
+def test_a_whole_budget_is_lost_of_the_smallest_blocks() -> None:
+    question = whole_budget(0.1)
+    assert [row[0] for row in question.losses(1).budgets] == pytest.approx([0.3, 0.24, 0.18, 0.12])
+    assert all(not any(row[1:]) for row in question.losses(1).budgets)
+    train = make_config(model="mlp", workers=2, method="dense", epochs=1, max_steps=4)
+    assert 0.02 < trial.run(Trial(train, question.losses(1))).lost < 0.1
+    large = whole_budget(0.5).losses(1)
+    assert large.budgets[0][0] > large.budgets[0][2] - 1e-9
+    assert np.mean(large.budgets, axis=1) == pytest.approx([0.5, 0.4, 0.3, 0.2])
 
 
 def test_only_blocks_of_the_class_are_lost() -> None:
@@ -222,6 +244,19 @@ def test_the_command_writes_a_policy_a_picture_and_a_table(tmp_path: Path) -> No
     assert {finding["lost"] for finding in written["findings"]} == {
         "all", "layer", "magnitude", "policy",
     }  # fmt: skip
+
+
+def test_the_command_fails_when_a_budget_costs_too_much(tmp_path: Path) -> None:
+    """All of every gradient is lost, and never sent again: nothing is learnt."""
+    command = [sys.executable, "-m", "weir", "calibrate", "--model", "mlp", "--workers", "2", "--seeds", "1"]
+    command += ["--epochs", "1", "--max-steps", "60", "--jobs", "2", "--budget", "1", "--no-error-feedback"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=240, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "never sent again: more than the tolerance" in " ".join(done.stdout.split())
+    assert list(tmp_path.iterdir()) == []
+    costs = [Measurement(1.0, (0.9,), 0.1, drop) for drop in (0.4, 0.6)]
+    config = make_calibration(model="mlp", budget=0.1)
+    assert [Check(config, (0.9,), one).tolerated for one in costs] == [True, False]
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -38,6 +38,15 @@ def calibrate(
     density: Annotated[float, typer.Option(help="As for weir train.")] = 0.05,
     block: Annotated[int, typer.Option(help="Values per block: 32, 64, 128 or 256.")] = 256,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate; default: the model's own.")] = None,
+    momentum: Annotated[float, typer.Option(help="Of SGD, which trains.")] = 0.0,
+    budget: Annotated[
+        float | None,
+        typer.Option(
+            metavar="P",
+            help="Only this, and no policy: what it costs to lose all that a --loss-budget of weir "
+            "train allows. Fails when that is more than the tolerance.",
+        ),
+    ] = None,
     error_feedback: Annotated[
         bool, typer.Option(help="By class: what is lost is sent again with the next step. Or never again.")
     ] = True,
@@ -71,6 +80,8 @@ def calibrate(
             density=density,
             block=block,
             lr=lr,
+            momentum=momentum,
+            budget=budget,
             error_feedback=error_feedback,
             quick=quick,
             jobs=jobs or len(os.sched_getaffinity(0)),
@@ -88,6 +99,10 @@ def calibrate(
     console = Console()
     try:
         with RunProgress(console) as progress, interruptible():
+            if config.budget is not None:
+                check = runner.check(config, progress)
+                console.print(report.checked(check))
+                raise typer.Exit(0 if check.tolerated else 1)
             done = runner.calibrate(config, progress)
     except KeyboardInterrupt:
         typer.echo("weir calibrate: interrupted; nothing was written", err=True)

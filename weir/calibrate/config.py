@@ -38,6 +38,7 @@ class CalibrateConfig(BaseModel):
 
     tolerance: points of accuracy, in per cent, that the mean over the seeds may be below that without loss.
     error_feedback: for the questions by class, what is lost is sent again with the next step.
+    momentum: of the optimizer, SGD. budget: only this is measured, instead of searching.
     jobs: training runs at a time.
     """
 
@@ -54,6 +55,8 @@ class CalibrateConfig(BaseModel):
     density: Annotated[float, Field(gt=0, le=1)] = 0.05
     block: int = 256
     lr: Annotated[float, Field(gt=0)] | None = None
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    budget: Annotated[float, Field(gt=0, le=1)] | None = None
     error_feedback: bool = True
     grid: tuple[Annotated[float, Field(gt=0, le=1)], ...] = GRID
     jobs: Annotated[int, Field(ge=1)] = 1

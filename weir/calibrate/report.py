@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from weir.calibrate.runner import Calibration, mean_accuracy
+from weir.calibrate.runner import Calibration, Check, mean_accuracy
 from weir.calibrate.search import Finding
 from weir.pictures import set_title
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
@@ -75,6 +75,32 @@ def tables(done: Calibration) -> RenderableType:
     if config.seeds == 1:
         notes.append(f"\n{ONE_SEED}")
     return Group(found, notes, budgets)
+
+
+def checked(done: Check) -> RenderableType:
+    """Return what a budget cost, by seed."""
+    config, lossy = done.config, done.lossy
+    table = Table(
+        title=f"What a loss budget of {config.budget:.0%} costs {config.model}: {config.workers} workers, "
+        f"{config.epochs} epochs",
+        title_justify="left",
+    )
+    table.add_column("seed")
+    for column in ("without loss", "with it", "points lost"):
+        table.add_column(column, justify="right")
+    for seed, (whole, less) in enumerate(zip(done.lossless, lossy.accuracies, strict=True), start=1):
+        table.add_row(str(seed), f"{whole:.2%}", f"{less:.2%}", f"{100 * (whole - less):+.2f}")
+    table.add_section()
+    means = mean_accuracy(done.lossless), mean_accuracy(lossy.accuracies)
+    table.add_row("mean", *(f"{mean:.2f}%" for mean in means), f"{lossy.drop:+.2f}")
+    again = "sent again with the next step" if config.error_feedback else "never sent again"
+    verdict = "within" if done.tolerated else "more than"
+    notes = Text(
+        f"{lossy.lost:.1%} of all blocks were lost, of the smallest, {again}: {verdict} the tolerance of "
+        f"{config.tolerance:g} points.",
+        style="dim",
+    )
+    return Group(table, notes)
 
 
 def _seeds(seeds: int) -> str:

@@ -11,7 +11,16 @@ from typing import Any, Protocol
 
 from weir.calibrate import trial
 from weir.calibrate.config import CalibrateConfig
-from weir.calibrate.search import Finding, Measurement, Question, bisect, combined, policy, questions
+from weir.calibrate.search import (
+    Finding,
+    Measurement,
+    Question,
+    bisect,
+    combined,
+    policy,
+    questions,
+    whole_budget,
+)
 from weir.calibrate.trial import Trial, TrialOutcome
 from weir.host_agent.compression.classes import LayerClasses
 from weir.host_agent.compression.loss_policy import LossPolicy
@@ -77,6 +86,31 @@ def calibrate(config: CalibrateConfig, listener: Listener) -> Calibration:
     return Calibration(config, lossless, tuple(parameters), tuple(findings), whole)
 
 
+@dataclass(frozen=True)
+class Check:
+    """The cost of a loss budget in accuracy. lossless: by seed, without loss."""
+
+    config: CalibrateConfig
+    lossless: tuple[float, ...]
+    lossy: Measurement
+
+    @property
+    def tolerated(self) -> bool:
+        """Return whether it costs no more than the tolerance."""
+        return self.lossy.drop <= self.config.tolerance
+
+
+def check(config: CalibrateConfig, listener: Listener) -> Check:
+    """Train without loss and with all that ``config.budget`` allows. Ends all processes, as ``calibrate``."""
+    assert config.budget is not None
+    question = whole_budget(config.budget, config.error_feedback)
+    listener.expect(2 * config.seeds)
+    with process_pool(config.jobs, partial(_begin, config.plugin)) as processes:
+        runs = _Runs(config, processes, listener)
+        lossless = tuple(outcome.accuracy for outcome in runs.of(None, 0.0))
+        return Check(config, lossless, Measurement.of(1.0, runs.of(question, 1.0), lossless))
+
+
 def _begin(plugin: tuple[Path, ...]) -> None:
     """Prepare a training process."""
     one_thread()
@@ -108,7 +142,7 @@ class _Runs:
         feedback = question is None or question.error_feedback
         futures: list[Future[TrialOutcome]] = []
         for seed in range(1, self._config.seeds + 1):
-            wanted = Trial(self._config.training(seed), losses, feedback)
+            wanted = Trial(self._config.training(seed), losses, feedback, self._config.momentum)
             future = self._processes.submit(trial.run, wanted)
             future.add_done_callback(lambda done: self._tell(question, p, done))
             futures.append(future)

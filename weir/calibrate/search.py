@@ -11,7 +11,7 @@ from weir.calibrate.trial import TrialOutcome
 from weir.host_agent.compression.loss_policy import LossPolicy
 from weir.wire.definition import LAYER_CLASSES, MAGNITUDE_CLASSES
 
-Kind = Literal["all", "layer", "magnitude", "policy"]
+Kind = Literal["all", "layer", "magnitude", "policy", "budget"]
 NOT_SENT_AGAIN: Final = ", not sent again"
 Table = tuple[tuple[float, ...], ...]
 
@@ -51,6 +51,19 @@ def questions(layer_classes: Sequence[int], error_feedback: bool = True) -> Iter
         yield Question("layer", index, _table(partial(_in_layer, index)), again)
     for index in range(MAGNITUDE_CLASSES):
         yield Question("magnitude", index, _table(partial(_of_magnitude, index)), again)
+
+
+def whole_budget(budget: float, error_feedback: bool = True) -> Question:
+    """Return what ``LossPolicy.from_budget`` allows to be lost, all of it in every step, by lot.
+
+    A share of 1 is the whole budget: the classes that may be lost lose what a tensor may.
+    """
+    allowed = LossPolicy.from_budget(budget)
+    shape = tuple(
+        tuple(min(1.0, tensor * MAGNITUDE_CLASSES * share / sum(row)) for share in row)
+        for row, tensor in zip(allowed.budgets, allowed.tensor, strict=True)
+    )
+    return Question("budget", 0, shape, error_feedback)
 
 
 def _in_layer(index: int, layer: int, _magnitude: int) -> bool:

@@ -34,12 +34,13 @@ class Trial:
     """A run to make.
 
     train: model, data, sizes, seed, method. losses: the share of blocks that each worker loses in each
-    step, by class. error_feedback: lost blocks are sent again with the next step.
+    step, by class. error_feedback: lost blocks are sent again with the next step. momentum: of SGD.
     """
 
     train: TrainConfig
     losses: LossPolicy
     error_feedback: bool = True
+    momentum: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class _Training:
         self.workers = [
             _Worker(trial, task.model, communicator) for communicator in self._group.communicators
         ]
-        self.optimizer = torch.optim.SGD(self.parameters, lr=self.config.lr)
+        self.optimizer = torch.optim.SGD(self.parameters, lr=self.config.lr, momentum=trial.momentum)
 
     def _lost(self, rank: int, service: ServiceClass, blocks: int) -> npt.NDArray[np.bool_]:
         """Toss a worker's coin for each of its blocks."""
