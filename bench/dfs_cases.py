@@ -44,7 +44,6 @@ REPLAYED: Final[Mapping[str, Contender]] = {
     "dfs without lists": Contender("dfs", ("lists",)),
     "dfs without sizes": Contender("dfs", ("sizes",)),
     "dfs without packed lanes": Contender("dfs", lane_bits=32),
-    "dfs without any": Contender("dfs", ("portions", "lists", "sizes"), 32),
 }
 """Through Weir's switch."""
 

@@ -25,8 +25,9 @@ from weir.host_agent.collectives.packing import LaneBits
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK, EncodingPlan
 from weir.host_agent.compression.encodings.cost import Flags, Occupancy, WireCost, exchange_cost, reduce_cost
-from weir.host_agent.compression.exchange import GradientExchange, PhaseClock
+from weir.host_agent.compression.exchange import GradientExchange
 from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.host_agent.compression.phase_clock import PhaseClock
 from weir.host_agent.compression.sparsifiers import SparsifierOptions, create_sparsifier
 from weir.train.config import PRESETS, Model, make_config
 from weir.train.data import share
@@ -74,6 +75,7 @@ def train(
     task: Task | None = None,
     average: Callable[[Gradients], torch.Tensor] = _mean,
     momentum: float = 0.0,
+    timer: Callable[[], float] = time.perf_counter,
 ) -> Iterator[tuple[Gradients, list[float]]]:
     """Train with so many workers in this process, synchronously, without end.
 
@@ -84,6 +86,7 @@ def train(
         average: makes of a step's gradients the one that all workers apply, flat; by default their mean.
         momentum: of SGD; with it, the learning rate is that part of the model's own which has the same
             effect in the long run.
+        timer: returns the seconds that backward passes are timed with.
     """
     config = make_config(model=model, workers=workers, seed=seed, batch_size=batch_size)
     task = task or make_task(config)
@@ -97,9 +100,9 @@ def train(
             gradients, seconds = np.empty((workers, sum(lengths)), np.float32), []
             for batch, row in zip(batches, gradients, strict=True):
                 loss = mean_loss(task.model(data.inputs[batch]), data.targets[batch])
-                began = time.perf_counter()
+                began = timer()
                 parts = torch.autograd.grad(loss, parameters)
-                seconds.append(time.perf_counter() - began)
+                seconds.append(timer() - began)
                 torch.cat([part.flatten() for part in parts], out=torch.from_numpy(row))
             yield gradients, seconds
             mean = average(gradients)
@@ -170,6 +173,7 @@ class Replay:
         rule: which encodings may be used; None: the method's own.
         lane_bits: of a value on the wire; None: the method's own.
         leave_out: parts of the method to do without.
+        timer: returns the seconds that rank 0 is timed with.
     """
 
     def __init__(
@@ -181,6 +185,7 @@ class Replay:
         rule: str | None = None,
         lane_bits: LaneBits | None = None,
         leave_out: tuple[str, ...] = (),
+        timer: Callable[[], float] = time.perf_counter,
     ) -> None:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         self.layout = BucketLayout.of(0, [name for name, _ in named], [p for _, p in named], SCALE_BLOCK)
@@ -192,6 +197,7 @@ class Replay:
                 method, SparsifierOptions(density=density, seed=1, leave_out=leave_out)
             )
             rank = GradientExchange(sparsifier, LossPolicy.of(0.0), encoding=rule, lane_bits=lane_bits)
+            rank.timer = timer
             rank.join(module, communicator, SLOTS)
             self.ranks.append(rank)
 
@@ -214,7 +220,7 @@ class Replay:
         )
         first, total = done[0], done[0].total
         fills = self.ranks[0].gradients.sparsifier.fills_union
-        flags: Flags = torch.stack([one.chosen != 0 for one in done]).numpy()
+        flags: Flags = torch.stack([one.choice.flags for one in done]).numpy()
         if fills:
             elements = len(done) * int(torch.count_nonzero(first.selection.union(total)))
         else:

@@ -7,8 +7,7 @@ workers of one process (``weir.host_agent.collectives.in_memory``).
 
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +32,7 @@ from weir.host_agent.compression.encodings.mask_scales import MaskScales, Predic
 from weir.host_agent.compression.encodings.shared_mask import NO_LANES
 from weir.host_agent.compression.local_gradients import Choice, LocalGradients
 from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.host_agent.compression.phase_clock import PhaseClock
 from weir.host_agent.compression.sparsifiers import Sparsifier
 from weir.host_agent.transport.ledger import Direction, Ledger
 from weir.host_agent.transport.report import ReduceReport
@@ -40,35 +40,12 @@ from weir.host_agent.transport.service_class import ServiceClass
 from weir.wire.definition import GROUP_LANES, Op
 
 
-class PhaseClock:
-    """Seconds of one worker's step in which it does not wait for others.
-
-    choice: the sparsifier's. mask: of what was chosen. planning: of the encoding. observing: of the sum.
-    """
-
-    def __init__(self) -> None:
-        self.choice = self.mask = self.planning = self.observing = 0.0
-
-    @property
-    def total(self) -> float:
-        """Return the seconds of all phases."""
-        return self.choice + self.mask + self.planning + self.observing
-
-    @contextmanager
-    def time(self, phase: str) -> Iterator[None]:
-        """Add the time that the block takes to one of the phases."""
-        began = time.perf_counter()
-        yield
-        setattr(self, phase, getattr(self, phase) + time.perf_counter() - began)
-
-
 @dataclass(frozen=True)
 class Exchanged:
     """One bucket's exchange as one worker saw it.
 
     Attributes:
-        chosen: what this worker chose of the bucket's vector, all else zero; memory that its next exchange
-            takes again.
+        choice: of this worker; what it chose is in memory that its next exchange takes again.
         chosen_elements: how many of it are not zero.
         union_elements: how many elements some worker chose, or sent where all of them send the union; this
             worker's own where only servers know.
@@ -80,7 +57,7 @@ class Exchanged:
         seconds: what this worker's own part took.
     """
 
-    chosen: torch.Tensor
+    choice: Choice
     chosen_elements: int
     union_elements: int
     selection: Selection
@@ -144,6 +121,7 @@ class GradientExchange:
     Attributes:
         form: of values in lanes, known when the group is.
         predictions: of scales; the same on all workers, and of no weight for what they sum.
+        timer: returns the seconds of which the phases of a step are made.
 
     Example::
 
@@ -177,6 +155,7 @@ class GradientExchange:
         """The method and its options in words, which must be the same on every worker."""
         self.predictions = Predictions()
         self.ledger = Ledger()
+        self.timer = time.perf_counter
         self.step = 0
         self._names: frozenset[str] = frozenset()
         self._layers = LayerClasses({})
@@ -244,18 +223,17 @@ class GradientExchange:
             ConservationError: lanes were lost or counted twice.
         """
         assert self._communicator is not None, "join comes first"
-        communicator, clock = self._communicator, PhaseClock()
+        communicator, clock = self._communicator, PhaseClock(self.timer)
         service = ServiceClass(self._layers.frontmost(segment.name for segment in layout))
+        with clock.time("planning"):
+            plan = self.encoder.plan(layout, self.gradients.spans, self.gradients.excluded)
         choice = (
-            self.gradients.prepare(layout, bucket)
+            self.gradients.prepare(layout, bucket, plan.encodings, clock)
             if self._contributes
             else self.gradients.nothing(layout, bucket.device)
         )
-        clock.choice = choice.seconds
-        with clock.time("planning"):
-            plan = self.encoder.plan(layout, self.gradients.spans, self.gradients.excluded)
         with clock.time("mask"):
-            proposal = Proposal(plan, layout, choice.chosen)
+            proposal = Proposal(plan, layout, choice.chosen, choice.marked)
         may_send = choice.compensated if self.gradients.sparsifier.fills_union else choice.chosen
         scales = None
         if proposal.masked:
@@ -312,11 +290,10 @@ class GradientExchange:
         measured = np.empty(0, np.float32)
         if self.gradients.observes:
             with clock.time("observing"):
-                union = selection.union(total)
-                self.gradients.observe(layout, total, union)
-                measured = self.gradients.measure(layout, total, union)
+                self.gradients.observe(selection, total)
+                measured = self.gradients.measure(selection, packed_total)
         with clock.time("planning"):
-            tally = self.encoder.tally(selection, total)
+            tally = self.encoder.tally(selection, total, packed_total)
         told = np.concatenate([tally, measured.view(np.uint32)])
         if self._for_servers:
             communicator.reduce(told, Op.OR, None, service)  # of each parameter, one server has it
@@ -329,7 +306,7 @@ class GradientExchange:
         if last:
             self._end_step(clock)
         return Exchanged(
-            chosen=choice.chosen,
+            choice=choice,
             chosen_elements=proposal.elements,
             union_elements=self._union(selection, proposal.elements, packed_total),
             selection=selection,

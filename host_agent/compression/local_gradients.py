@@ -4,9 +4,8 @@
 Between ``prepare`` and ``settle`` the exchange decides what is delivered; the rest becomes the residual here.
 """
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,9 +15,12 @@ import torch
 
 from weir.host_agent.compression.bucket_layout import BucketLayout, Parameters, Segment, Span, spans_of
 from weir.host_agent.compression.classes import magnitude_classes
-from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
+from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK, Encoding
+from weir.host_agent.compression.encodings.selection import Selection
+from weir.host_agent.compression.encodings.shared_mask import Marked
 from weir.host_agent.compression.error_feedback import ErrorFeedback
 from weir.host_agent.compression.loss_policy import LossPolicy
+from weir.host_agent.compression.phase_clock import PhaseClock
 from weir.host_agent.compression.sparsifiers import Sparsifier
 
 
@@ -30,14 +32,23 @@ class Choice:
         layout: of the bucket.
         compensated: gradients over the number of workers, plus residuals.
         chosen: what this worker chose of that, all else zero; it may be the same tensor, or memory that the
-            next call takes again.
-        seconds: that choosing took.
+            next call takes again. Of parameters in ``marked`` it says nothing.
+        marked: blocks that it chose, by parameter.
     """
 
     layout: BucketLayout
     compensated: torch.Tensor
     chosen: torch.Tensor
-    seconds: float = 0.0
+    marked: Mapping[str, Marked] = field(default_factory=dict)
+
+    @property
+    def flags(self) -> torch.Tensor:
+        """Return which elements this worker chose: bool, until the next call."""
+        flags = torch.zeros(self.layout.length, dtype=torch.bool, device=self.chosen.device)
+        for segment in self.layout:
+            place, marked = segment.in_vector, self.marked.get(segment.name)
+            flags[place] = self.chosen[place] != 0 if marked is None else marked.flags(segment.length)
+        return flags
 
 
 def check_patterns(exclude: Sequence[str], module: Parameters) -> None:
@@ -97,18 +108,28 @@ class LocalGradients:
         self.spans = spans_of(module)
         self.sparsifier.join(rank, workers)
 
-    def prepare(self, layout: BucketLayout, bucket: torch.Tensor) -> Choice:
-        """Return what to send of a bucket (flat, any float dtype); changes nothing."""
+    def prepare(
+        self,
+        layout: BucketLayout,
+        bucket: torch.Tensor,
+        encodings: Mapping[str, Encoding],
+        clock: PhaseClock,
+    ) -> Choice:
+        """Return what to send of a bucket (flat, any float dtype); changes nothing.
+
+        encodings: how it will be written down, by parameter. clock: of this worker's step.
+        """
         idle = None
         if self.sparsifier.sends_all and self.keeps_rounding:
             idle = _idle_blocks(layout.spread(bucket, self.sparsifier.workers))
         vector = self.compensated(layout, bucket)
-        started = time.perf_counter()
-        chosen = vector if self.sparsifier.sends_all else self._chosen(layout, vector)
-        if idle is not None and bool(idle.any()):
-            chosen = vector.clone()
-            chosen.view(-1, SCALE_BLOCK)[idle] = 0
-        return Choice(layout, vector, chosen, time.perf_counter() - started)
+        marked: dict[str, Marked] = {}
+        with clock.time("choice"):
+            chosen = vector if self.sparsifier.sends_all else self._chosen(layout, vector, encodings, marked)
+            if idle is not None and bool(idle.any()):
+                chosen = vector.clone()
+                chosen.view(-1, SCALE_BLOCK)[idle] = 0
+        return Choice(layout, vector, chosen, marked)
 
     def nothing(self, layout: BucketLayout, device: torch.device) -> Choice:
         """Return the choice of who has no gradient."""
@@ -133,10 +154,17 @@ class LocalGradients:
         classes = magnitude_classes(layout.in_blocks(SCALE_BLOCK), vector, scales)
         return classes.repeat(SCALE_BLOCK // layout.packet_block)
 
-    def _chosen(self, layout: BucketLayout, vector: torch.Tensor) -> torch.Tensor:
+    def _chosen(
+        self,
+        layout: BucketLayout,
+        vector: torch.Tensor,
+        encodings: Mapping[str, Encoding],
+        marked: dict[str, Marked],
+    ) -> torch.Tensor:
         """Return what is chosen of each parameter, of each by itself; good until the next call.
 
-        In memory that is kept: fresh pages cost more than most ways to choose.
+        Of some it is added to ``marked`` instead, in blocks of their masks. In memory that is kept: fresh
+        pages cost more than most ways to choose.
         """
         if self._kept_memory.numel() < vector.numel() or self._kept_memory.device != vector.device:
             self._kept_memory = torch.empty_like(vector)
@@ -145,10 +173,21 @@ class LocalGradients:
             place = segment.in_vector
             if self.excluded(segment):
                 chosen[place] = vector[place]
+            elif (blocks := self._marked(segment, vector[place], encodings[segment.name])) is not None:
+                marked[segment.name] = blocks
+                continue
             else:
                 self.sparsifier.encode_into(vector[place], self.spans[segment.name], chosen[place])
             chosen[layout.padding_of(segment)] = 0.0
         return chosen
+
+    def _marked(self, segment: Segment, gradient: torch.Tensor, encoding: Encoding) -> Marked | None:
+        """Return the blocks that are chosen of a parameter, if nothing else of the choice is needed."""
+        sparsifier, span, size = self.sparsifier, self.spans[segment.name], encoding.mask_block
+        if size is None or not sparsifier.fills_union or size != sparsifier.mask_block_of(span):
+            return None
+        blocks = sparsifier.choose(gradient, span)
+        return None if blocks is None else Marked.of(blocks, size, gradient)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return everything but memory that holds nothing of worth."""
@@ -161,31 +200,38 @@ class LocalGradients:
     @property
     def observes(self) -> bool:
         """Return whether the sparsifier looks at sums."""
-        return self._measures or type(self.sparsifier).observe is not Sparsifier.observe
+        kind = type(self.sparsifier)
+        return (
+            self._measures
+            or kind.observe is not Sparsifier.observe
+            or kind.take_count is not Sparsifier.take_count
+        )
 
     @property
     def _measures(self) -> bool:
         return type(self.sparsifier).measure is not Sparsifier.measure
 
-    def observe(self, layout: BucketLayout, total: torch.Tensor, union: torch.Tensor) -> None:
-        """Show the sparsifier a sum (spread by ``layout``), and what the workers had chosen: bool, by
-        element.
-        """
-        for segment in layout:
-            if not self.excluded(segment):
-                place = segment.in_vector
-                self.sparsifier.observe(total[place], union[place], self.spans[segment.name])
+    def observe(self, selection: Selection, total: torch.Tensor) -> None:
+        """Show the sparsifier a sum, and what the workers had chosen. total: the whole vector's sum."""
+        union = selection.union(total) if self.sparsifier.observes_union else None
+        for part in selection.parts:
+            if not self.excluded(part.source):
+                place, span = part.source.in_vector, self.spans[part.source.name]
+                if union is not None:
+                    self.sparsifier.observe(total[place], union[place], span)
+                self.sparsifier.take_count(part.travelled(total), span)
 
-    def measure(
-        self, layout: BucketLayout, total: torch.Tensor, union: torch.Tensor
-    ) -> npt.NDArray[np.float32]:
-        """Return what the sparsifier measures of each parameter's sum; nothing if it does not measure."""
+    def measure(self, selection: Selection, packed: torch.Tensor) -> npt.NDArray[np.float32]:
+        """Return what the sparsifier measures of each parameter's sum; nothing if it does not measure.
+
+        packed: the packed vector's sum.
+        """
+        measured = {segment.name for segment in self._measured(selection.whole)}
         return np.array(
             [
-                self.sparsifier.measure(
-                    total[segment.in_vector], union[segment.in_vector], self.spans[segment.name]
-                )
-                for segment in self._measured(layout)
+                self.sparsifier.measure(packed[part.in_packed], self.spans[part.source.name])
+                for part in selection.parts
+                if part.source.name in measured
             ],
             np.float32,
         )

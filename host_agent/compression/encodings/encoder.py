@@ -2,8 +2,8 @@
 """Between sparsifier and sum: the workers agree what travels, in which encoding, and learn from it."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ from weir.host_agent.compression.encodings.forecast import block_sizes
 from weir.host_agent.compression.encodings.planner import Planner
 from weir.host_agent.compression.encodings.position_lists import gather, region_of
 from weir.host_agent.compression.encodings.selection import Selection
-from weir.host_agent.compression.encodings.shared_mask import NO_LANES, unite, words_for, write_mask
+from weir.host_agent.compression.encodings.shared_mask import NO_LANES, Marked, unite, words_for, write_mask
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 
 _log = logging.getLogger(__name__)
@@ -149,9 +149,12 @@ class Encoder:
         notes[rank : rank + 1] = own
         return notes.reshape(-1)
 
-    def tally(self, selection: Selection, total: torch.Tensor) -> Lanes:
-        """Return what there is to learn from a bucket's sum (the whole vector), as ``settle`` takes it."""
-        return self._planner.tally(selection.whole, total) if self._learns else np.empty(0, np.uint32)
+    def tally(self, selection: Selection, total: torch.Tensor, packed: torch.Tensor) -> Lanes:
+        """Return what there is to learn from a bucket's sum, as ``settle`` takes it.
+
+        total: of the whole vector. packed: of the packed one.
+        """
+        return self._planner.tally(selection, total, packed) if self._learns else np.empty(0, np.uint32)
 
     def settle(self, selection: Selection, tally: Lanes, notes: Lanes) -> None:
         """Learn from the ``tally`` of a bucket's sum, and the notes of all workers."""
@@ -175,11 +178,17 @@ class Encoder:
 class Proposal:
     """One worker's choice of a bucket as masks, before it knows of the others'.
 
-    elements: that are not zero. masked: some parameter has a mask. seconds: that it took to find them.
+    chosen: all else zero; of parameters in ``marked`` their blocks instead. elements: that are not zero.
+    masked: some parameter has a mask.
     """
 
-    def __init__(self, plan: EncodingPlan, layout: BucketLayout, chosen: torch.Tensor) -> None:
-        started = time.perf_counter()
+    def __init__(
+        self,
+        plan: EncodingPlan,
+        layout: BucketLayout,
+        chosen: torch.Tensor,
+        marked: Mapping[str, Marked] = MappingProxyType({}),
+    ) -> None:
         self.plan, self.layout = plan, layout
         masked = [segment for segment in layout if plan.encodings[segment.name].mask_block is not None]
         self._words = np.zeros(sum(self._size(segment) for segment in masked), np.uint32)
@@ -192,9 +201,12 @@ class Proposal:
                 self.elements += int(torch.count_nonzero(values))
                 continue
             words = self._masks[segment.name] = self._words[at : at + self._size(segment)]
-            self.elements += write_mask(values, mask_block, words)
             at += words.size
-        self.seconds = time.perf_counter() - started
+            if (blocks := marked.get(segment.name)) is None:
+                self.elements += write_mask(values, mask_block, words)
+            else:
+                blocks.write(words)
+                self.elements += blocks.elements
 
     def _size(self, segment: Segment) -> int:
         return words_for(segment.length, self.plan.encodings[segment.name].mask_block or 1)

@@ -41,6 +41,7 @@ from weir.host_agent.compression.encodings.forecast import (
     PackedBlocks,
 )
 from weir.host_agent.compression.encodings.position_lists import region_of
+from weir.host_agent.compression.encodings.selection import Selection
 from weir.wire.definition import BLOCK_SIZES
 
 MASKS: Final = (None, *MASK_SIZES)
@@ -142,7 +143,7 @@ class Planner:
             packet_block: if that is not to be chosen, either; else None.
         """
         self._fixed = {**self._fixed, **fixed}
-        key = (tuple((s.name, s.length) for s in layout), tuple(sorted(fixed.items(), key=str)), packet_block)
+        key = (tuple((s.name, s.length, fixed.get(s.name)) for s in layout), packet_block)
         if key not in self._plans:
             self._plans[key] = self._plan(layout, fixed, packet_block)
         return self._plans[key]
@@ -156,14 +157,21 @@ class Planner:
             return np.empty(0, np.uint32)
         return torch.cat(found).cpu().numpy().astype(np.uint32)
 
-    def tally(self, layout: BucketLayout, total: torch.Tensor) -> npt.NDArray[np.uint32]:
-        """Return what ``observe`` is to know of a bucket's sum (the whole vector): for each parameter that is
-        due how many blocks of each size are not zero, for each that is watched how many elements; often
-        nothing.
+    def tally(
+        self, selection: Selection, total: torch.Tensor, packed: torch.Tensor
+    ) -> npt.NDArray[np.uint32]:
+        """Return what ``observe`` is to know of a bucket's sum: for each parameter that is due how many
+        blocks of each size are not zero, for each that is watched how many elements; often nothing.
+
+        total: of the whole vector. packed: of the packed one.
         """
-        due, watched = self._due(layout), self._watched_of(layout)
+        due, watched = self._due(selection.whole), set(self._watched_of(selection.whole))
         found = [pyramid.counts(total[segment.in_vector], UNION_LEVELS) for segment in due]
-        found += [torch.count_nonzero(total[segment.in_vector]).reshape(1) for segment in watched]
+        found += [
+            torch.count_nonzero(packed[part.in_packed]).reshape(1)
+            for part in selection.parts
+            if part.source in watched
+        ]
         return torch.cat(found).cpu().numpy().astype(np.uint32) if found else np.empty(0, np.uint32)
 
     def observe(

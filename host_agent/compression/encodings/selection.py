@@ -34,6 +34,12 @@ class Part:
         start = self.target.vector_start
         return slice(start, start + -(-self.target.length // self.mask_block) * self.mask_block)
 
+    def travelled(self, total: torch.Tensor) -> int:
+        """Return how many elements some worker had chosen. total: the whole vector's sum."""
+        if self.words is None:
+            return int(torch.count_nonzero(total[self.source.in_vector]))
+        return self.target.length
+
     def pack(self, whole: torch.Tensor, part: torch.Tensor) -> None:
         """Copy this parameter's selected elements to its place of the packed vector, on any device."""
         if self.words is None:

@@ -8,6 +8,7 @@ a bit of a word one level up says whether a word below is not zero. The workers 
 next one only the words that are not zero on some worker, and so on down: an empty region costs one bit.
 """
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -51,6 +52,37 @@ def write_mask_torch(vector: torch.Tensor, mask_block: int, words: Lanes) -> int
     weights = torch.tensor([1 << bit for bit in range(8)], dtype=torch.uint8, device=bits.device)
     words.view(np.uint8)[:] = (bits * weights).sum(dim=1, dtype=torch.uint8).cpu().numpy()
     return int(torch.count_nonzero(chosen))
+
+
+@dataclass(frozen=True)
+class Marked:
+    """Blocks of a vector that are chosen.
+
+    blocks: int64, ascending, on any device; size: elements in each; elements: those that are not zero.
+    """
+
+    blocks: torch.Tensor
+    size: int
+    elements: int
+
+    @classmethod
+    def of(cls, blocks: torch.Tensor, size: int, vector: torch.Tensor) -> "Marked":
+        """Return these blocks of a flat vector, each of which has an element that is not zero."""
+        if size == 1:
+            return cls(blocks, size, blocks.numel())
+        padded = torch.nn.functional.pad(vector, (0, -vector.numel() % size)).view(-1, size)
+        return cls(blocks, size, int(torch.count_nonzero(padded.index_select(0, blocks))))
+
+    def write(self, words: Lanes) -> None:
+        """Set their bits in the vector's mask."""
+        blocks = self.blocks.cpu().contiguous()
+        engine.library().weir_mask_mark(blocks.data_ptr(), blocks.numel(), words.ctypes.data, words.size)
+
+    def flags(self, length: int) -> torch.Tensor:
+        """Return which of the vector's elements they have: bool."""
+        flags = torch.zeros(-(-length // self.size), self.size, dtype=torch.bool, device=self.blocks.device)
+        flags[self.blocks] = True
+        return flags.view(-1)[:length]
 
 
 def count_blocks(words: Lanes) -> int:

@@ -153,6 +153,14 @@ class Sparsifier(ABC):
         """Write what ``encode`` returns to ``out``; to be replaced where that saves a copy."""
         out.copy_(self.encode(gradient, span))
 
+    def choose(self, gradient: torch.Tensor, span: Span) -> torch.Tensor | None:
+        """Return which blocks of ``mask_block_of`` elements are chosen: int64, ascending, none that is zero.
+
+        Of methods that fill the union nothing else is needed, and it takes less time than ``encode``, of
+        which it must say the same. None: ``encode`` is asked.
+        """
+        return None
+
     def decode(self, total: torch.Tensor) -> torch.Tensor:
         """Return the gradient that ``total``, the sum over workers of what they encoded, stands for."""
         return total
@@ -163,8 +171,19 @@ class Sparsifier(ABC):
         The union is as fine as the mask that the workers agreed on; without one it is ``total != 0``.
         """
 
-    def measure(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> float:
-        """Return a float32 number about a parameter's sum, given as to ``observe``, for ``take_note``.
+    @property
+    def observes_union(self) -> bool:
+        """Return whether ``observe`` is needed in this step, and not only ``take_count``."""
+        return type(self).observe is not Sparsifier.observe
+
+    def take_count(self, travelled: int, span: Span) -> None:  # noqa: B027 may do nothing
+        """Take note of how many elements of a parameter some worker had chosen, after ``observe``."""
+
+    def measure(self, travelled: torch.Tensor, span: Span) -> float:
+        """Return a float32 number about a parameter's sum, for ``take_note``.
+
+        travelled: the sum's elements that some worker had chosen, one after another, in whole blocks of the
+        mask; all of them where the parameter was sent whole.
 
         Where sums go to servers, only these have them, and what they measure goes to all workers; so it must
         be 0 where the whole sum is.

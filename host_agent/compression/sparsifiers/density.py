@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeping a given share: exact selection of the largest elements, and rounding that promises the share.
 
-``torch.topk`` and ``kthvalue`` take 90 and 60 ms for 2.4 million elements on one CPU core. Here a sample
-brackets the value looked for, one pass counts what lies above the bracket and only what lies inside it is
-sorted: the same answer in a tenth of the time (Floyd and Rivest, "Expected time bounds for selection", 1975).
+Nothing here sorts a whole vector: a sample tells from which magnitude on something comes into question, one
+pass finds it, and only that is compared (Floyd and Rivest, "Expected time bounds for selection", 1975).
 """
 
 import math
@@ -12,9 +11,12 @@ from typing import Final
 import numpy as np
 import torch
 
-_SAMPLE: Final = 1 << 15
-_SPREAD: Final = 4.0  # half the bracket's width, in standard deviations of a rank in the sample
-_FEW: Final = 1 / 32
+from weir.host_agent.transport import engine
+
+_SAMPLE: Final = 1 << 13
+_MARGIN: Final = 4.0  # of the rank in the sample, in standard deviations
+_ROOM: Final = 1 << 12
+_TINIEST: Final = 2.0**-149
 _GOLDEN: Final = (math.sqrt(5) - 1) / 2
 _LARGEST: Final = float(torch.finfo(torch.float32).max)
 
@@ -46,68 +48,78 @@ def keep_largest(values: torch.Tensor, count: int) -> torch.Tensor:
         return values.clone()
     if count <= 0:
         return keep_non_finite(values)
-    threshold, surplus = _select(values.abs(), count)
-    kept = keep_from(values, threshold)
-    if surplus and 0.0 < threshold < math.inf:
-        kept[(kept.abs() == threshold).nonzero().squeeze(1)[-surplus:]] = 0.0
-    return kept
+    kept, chosen = torch.zeros_like(values), worthiest(values, count)
+    return kept.index_copy_(0, chosen, values.index_select(0, chosen))
 
 
-def select_threshold(scores: torch.Tensor, count: int) -> float:
-    """Return the ``count``-th largest of ``scores`` (flat float32, at least 0); NaN counts as largest.
+def worthiest(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Return where the ``count`` values are (flat float32) of largest magnitude: int64, ascending.
 
-    So ``scores >= select_threshold(scores, count)`` holds for ``count`` of them, more where several are
-    equal. count: 1 to ``scores.numel()``.
+    Of equal ones the first. NaN and infinities are there in any case, zeros never.
     """
-    return _select(scores, count)[0]
+    if values.device.type != "cpu" or not values.is_contiguous():
+        return worthiest_torch(values, count)
+    floor, room = _floor(values, count) if count else math.inf, max(3 * count, _ROOM)
+    while True:
+        found, scratch = torch.empty(room, dtype=torch.int64), torch.empty(2 * room)
+        there = engine.library().weir_worthiest(
+            values.data_ptr(), values.numel(), floor, count, found.data_ptr(), scratch.data_ptr(), room
+        )
+        if there <= room:
+            return found[:there]
+        room = there
 
 
-def _select(scores: torch.Tensor, count: int) -> tuple[float, int]:
-    """Return the ``count``-th largest score, and how many scores more than ``count`` are at least that."""
-    total = scores.numel()
-    if not 1 <= count <= total:
-        raise ValueError(f"count is {count}: it must be 1 to {total}, the number of scores")
-    if total <= 2 * _SAMPLE:
-        return _among(scores, count, 0)
-    low, high = _bracket(scores, count)
-    inside, above = (scores < low).logical_not_(), 0
-    if high < math.inf:
-        below = scores < high
-        inside, above = inside.logical_and_(below), total - int(torch.count_nonzero(below))
-    candidates = _where(scores, inside)
-    if above < count <= above + candidates.numel():
-        return _among(candidates, count, above)
-    return _among(scores, count, 0)  # the sample misled, or has NaNs
+def worthiest_torch(values: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the same on any device."""
+    scores = values.abs().nan_to_num_(nan=math.inf, posinf=math.inf)
+    found = positions(scores >= max(_floor(values, count) if count else math.inf, _TINIEST))
+    if found.numel() < count:  # the sample misled
+        found = positions(scores >= _TINIEST)
+    if found.numel() <= count:
+        return found
+    sizes = scores.index_select(0, found)
+    cut = float(torch.kthvalue(sizes, sizes.numel() - count + 1).values) if count else math.inf
+    taken = sizes >= cut
+    surplus = int(torch.count_nonzero(taken)) - count
+    if surplus and cut < math.inf:  # several are as large: the last ones are left
+        taken[(sizes == cut).nonzero().squeeze(1)[-surplus:]] = False
+    return found[taken]
 
 
-def _among(scores: torch.Tensor, count: int, above: int) -> tuple[float, int]:
-    """Select as ``_select`` does, of ``above`` scores and of these, which are all the others that matter."""
-    rank = count - above
-    value = float(torch.kthvalue(scores, scores.numel() - rank + 1).values)
-    return value, 0 if math.isnan(value) else int(torch.count_nonzero(scores >= value)) - rank
-
-
-def _bracket(scores: torch.Tensor, count: int) -> tuple[float, float]:
-    """Return two values between which the ``count``-th largest almost certainly lies: from, and below which.
-
-    Where few are kept the upper one is infinite: to sort these too is cheaper than to count them.
+def _floor(values: torch.Tensor, count: int) -> float:
+    """Return a magnitude that at least ``count`` values reach, almost certainly, and not many more; 0:
+    unknown.
     """
-    step = scores.numel() // _SAMPLE
+    step = values.numel() // _SAMPLE
+    if step < 2:
+        return 0.0
     while math.gcd(step, 210) != 1:  # the sample must not follow the rhythm of kernels and channels
         step += 1
-    sample = scores[::step]
-    share = count / scores.numel()
-    expected = share * sample.numel()
-    spread = _SPREAD * math.sqrt(expected * (1.0 - share)) + 2.0
-    first, last = math.floor(expected - spread), math.ceil(expected + spread)
-    largest = torch.topk(sample, min(last, sample.numel())).values
-    low = float(largest[last - 1]) if last <= sample.numel() else 0.0
-    return low, float(largest[first - 1]) if first >= 1 and share > _FEW else math.inf
+    looked_at = -(-values.numel() // step)
+    expected = count / values.numel() * looked_at
+    rank = math.ceil(expected + _MARGIN * math.sqrt(expected) + 2.0)
+    if rank >= looked_at:
+        return 0.0
+    floor = ranked(values, rank, step)
+    return floor if math.isfinite(floor) else 0.0
 
 
-def _where(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return ``values[mask]`` in any order, for masks with few bits set."""
-    return values[positions(mask)]
+def ranked(values: torch.Tensor, rank: int, step: int = 1) -> float:
+    """Return the magnitude that is number ``rank``, from 1, the largest first, of every ``step``-th value.
+
+    values: flat, float32. NaN counts as infinity.
+    """
+    looked_at = -(-values.numel() // step)
+    if not 1 <= rank <= looked_at:
+        raise ValueError(f"rank is {rank}: it must be 1 to {looked_at}, the number of values")
+    if values.device.type != "cpu" or not values.is_contiguous():
+        sizes = values[::step].abs().nan_to_num_(nan=math.inf, posinf=math.inf)
+        return float(torch.kthvalue(sizes, looked_at - rank + 1).values)
+    scratch = torch.empty(looked_at)
+    return float(
+        engine.library().weir_ranked(values.data_ptr(), values.numel(), step, rank, scratch.data_ptr())
+    )
 
 
 def positions(mask: torch.Tensor) -> torch.Tensor:

@@ -11,9 +11,8 @@ from weir.host_agent.compression.bucket_layout import Span
 from weir.host_agent.compression.encodings import forecast, pyramid
 from weir.host_agent.compression.encodings.position_lists import PositionList
 from weir.host_agent.compression.sparsifiers.base import Sparsifier, SparsifierOptions, register
-from weir.host_agent.compression.sparsifiers.density import positions, rounded
-from weir.host_agent.compression.sparsifiers.dfs_blocks import copy_blocks, enough, norms, worthiest
-from weir.host_agent.transport import engine
+from weir.host_agent.compression.sparsifiers.density import ranked, rounded, worthiest
+from weir.host_agent.compression.sparsifiers.dfs_blocks import copy_blocks, enough, norms
 from weir.wire.definition import SLOT_LANES
 
 PARTS: Final = ("portions", "lists", "sizes")
@@ -109,40 +108,48 @@ class Dfs(Sparsifier):
 
     def encode_into(self, gradient: torch.Tensor, span: Span, out: torch.Tensor) -> None:
         """Write what ``encode`` returns to memory that is there already."""
-        size, count = self.mask_block_of(span), self._quota(span)
-        lengths = norms(gradient, size)
+        copy_blocks(gradient, self.choose(gradient, span), self.mask_block_of(span), out)
+
+    def choose(self, gradient: torch.Tensor, span: Span) -> torch.Tensor:
+        """Return the blocks with most energy, and those with what is not finite."""
+        lengths, count = norms(gradient, self.mask_block_of(span)), self._quota(span)
         if self.options.energy is not None:
             count = enough(lengths, self.options.energy)
-        if count >= lengths.numel():
-            out.copy_(gradient)
-            return
-        copy_blocks(gradient, worthiest(lengths, count), size, out)
+        return worthiest(lengths, count)
 
     def _quota(self, span: Span) -> int:
         """Return how many blocks each worker chooses, the same for all."""
         blocks = self.share_of(span) / self.mask_block_of(span)
         return rounded(blocks * span.length, self.step, blocks * span.start)
 
+    @property
+    def observes_union(self) -> bool:
+        """Return whether sizes are looked for in this step."""
+        return self.probing and "sizes" not in self.options.leave_out
+
     def observe(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> None:
-        """Learn how much of what the workers chose was different; from a probe, the cheapest block size."""
+        """Learn from a probe which block size is the cheapest."""
         known = self._of(span)
-        size, before = known.size, known.size
-        if self.probing:
-            costs = _costs(union, self._quota(span), self.workers, self.value_bits)
-            best = min(costs, key=costs.__getitem__)
-            size = best if costs[best] < HYSTERESIS * costs[before] else before
-        chosen = self._quota(span) * self.mask_block_of(span) * self.workers
+        costs = _costs(union, self._quota(span), self.workers, self.value_bits)
+        best = min(costs, key=costs.__getitem__)
+        size = best if costs[best] < HYSTERESIS * costs[known.size] else known.size
+        self._found[span.name] = replace(known, size=size)
+
+    def take_count(self, travelled: int, span: Span) -> None:
+        """Learn how much of what the workers chose was different."""
+        known = self._of(span)
+        found = self._found.get(span.name, known)
         self._found[span.name] = _Known(
-            size,
-            MEMORY * known.chosen + chosen,
-            MEMORY * known.travelled + int(torch.count_nonzero(union)),
+            found.size,
+            MEMORY * known.chosen + self._quota(span) * self.mask_block_of(span) * self.workers,
+            MEMORY * known.travelled + travelled,
             known.portion,
             span.length,
         )
 
-    def measure(self, total: torch.Tensor, union: torch.Tensor, span: Span) -> float:
+    def measure(self, travelled: torch.Tensor, span: Span) -> float:
         """Return how large the least blocks are that travelled."""
-        return marginal(total, union, self.mask_block_of(span))
+        return marginal(travelled, self.mask_block_of(span))
 
     def take_note(self, measured: float, span: Span) -> None:
         """Take note of it, for the parameter's portion of the density."""
@@ -214,33 +221,21 @@ class _Known:
         return (self.travelled + _PRIOR) / (max(self.chosen, self.travelled) + _PRIOR)
 
 
-def marginal(total: torch.Tensor, union: torch.Tensor, size: int = 1) -> float:
-    """Return the root mean square that about three in four of a union's blocks of the sum have; 0 where it
-    is empty.
+def marginal(travelled: torch.Tensor, size: int = 1) -> float:
+    """Return the root mean square that about three in four of the blocks of ``travelled`` have; 0 of none.
 
     Everything is added in one fixed order: the same on every machine.
     """
-    if total.device.type != "cpu" or not (total.is_contiguous() and union.is_contiguous()):
-        return marginal_torch(total, union, size)
-    room = torch.empty(2 * _SAMPLE, dtype=torch.int32)
-    arguments = total.numel(), size, _SAMPLE, room.data_ptr()
-    return float(engine.library().weir_marginal(total.data_ptr(), union.data_ptr(), *arguments))
-
-
-def marginal_torch(total: torch.Tensor, union: torch.Tensor, size: int) -> float:
-    """Return the same on any device."""
+    if not travelled.numel():
+        return 0.0
+    every = max(1, travelled.numel() // size // _SAMPLE)
     if size > 1:
-        lacking = -total.numel() % size
-        total, union = (torch.nn.functional.pad(one, (0, lacking)).view(-1, size) for one in (total, union))
-        energies = total.square()
+        energies = travelled.view(-1, size)[::every].square()
         while energies.shape[1] > 1:
             energies = energies[:, ::2] + energies[:, 1::2]
-        total, union = energies.squeeze(1).div_(size).sqrt_(), union.any(dim=1)
-    there = positions(union)
-    if not there.numel():
-        return 0.0
-    found = total.index_select(0, there[:: max(1, there.numel() // _SAMPLE)]).abs_()
-    return float(torch.kthvalue(found, -(-found.numel() // 4)).values)
+        travelled, every = energies.squeeze(1).div_(size).sqrt_(), 1
+    looked_at = -(-travelled.numel() // every)
+    return ranked(travelled, looked_at - -(-looked_at // 4) + 1, every)
 
 
 def _costs(union: torch.Tensor, chosen: int, workers: int, value_bits: float) -> dict[int, float]:

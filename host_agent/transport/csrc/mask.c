@@ -46,6 +46,15 @@ uint64_t weir_mask_write(const float *x, uint64_t count, uint32_t m, uint32_t *w
     return found;
 }
 
+/* Sets the bits of these blocks; what lies beyond the words is left out. */
+void weir_mask_mark(const int64_t *blocks, uint64_t count, uint32_t *words, uint64_t size)
+{
+    for (uint64_t i = 0; i < count; i++) {
+        const uint64_t word = (uint64_t)blocks[i] / WORD_BITS;
+        if (word < size) words[word] |= 1u << (uint64_t)blocks[i] % WORD_BITS;
+    }
+}
+
 /* Adds to counts[k], for k below `levels`, how many blocks of 2^k elements hold one that is not zero; the
  * last one may be partial. See encodings/pyramid.py. */
 void weir_pyramid(const float *x, uint64_t count, uint32_t levels, int64_t *counts)

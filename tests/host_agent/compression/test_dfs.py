@@ -21,15 +21,13 @@ from weir.host_agent.compression.sparsifiers import (
     SparsifierOptions,
     create_sparsifier,
 )
+from weir.host_agent.compression.sparsifiers.density import worthiest, worthiest_torch
 from weir.host_agent.compression.sparsifiers.dfs_blocks import (
-    candidates,
-    candidates_torch,
     copy_blocks,
     energies,
     energies_torch,
     enough,
     norms,
-    worthiest,
 )
 from weir.train.config import make_config
 from weir.train.data import share
@@ -122,25 +120,13 @@ def test_energies_are_the_same_natively_as_by_torch(size: int, length: int, seed
     assert torch.equal(energies(vector, size).isnan(), energies_torch(vector, size).isnan())
 
 
-@given(length=st.integers(0, 200), floor=st.sampled_from([0.0, 0.5, 1.0, math.inf]), seed=st.integers(0, 9))
-def test_candidates_are_the_same_natively_as_by_torch(length: int, floor: float, seed: int) -> None:
-    vector = values(length, seed)
-    vector[3::17], vector[5::19], vector[7::23], vector[1::13], vector[2::11] = (
-        math.nan,
-        -math.inf,
-        0.5,
-        -1.0,
-        0,
-    )
-    for expected in (0, length):
-        found, sizes = candidates(vector, floor, expected)
-        others, their_sizes = candidates_torch(vector, floor)
-        assert torch.equal(others, found)
-        assert torch.equal(their_sizes, sizes)
-
-
-def test_there_may_be_more_candidates_than_was_expected() -> None:
-    assert torch.equal(candidates(torch.ones(10_000), 1.0, 10)[0], torch.arange(10_000))
+def test_the_worthiest_are_found_where_a_sample_misleads() -> None:
+    vector = torch.zeros(100_000)
+    vector[1:3000] = 1.0 + torch.rand(2999)  # of which a sample of every eleventh value and more has few
+    vector[::11] = 3.0
+    assert torch.equal(worthiest(vector, 11_000), worthiest_torch(vector, 11_000))
+    assert worthiest(torch.ones(50_000), 50_000).numel() == 50_000
+    assert torch.equal(worthiest(torch.full((50_000,), math.nan), 10), torch.arange(50_000))
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-22, 1e22, 1e30])
@@ -236,6 +222,15 @@ def test_a_step_that_is_repeated_is_learnt_once() -> None:
 # ----------------------------------------------------------------------------- several workers, a training
 
 
+def travelled(total: torch.Tensor, union: torch.Tensor, mask: int | None) -> torch.Tensor:
+    """Return the blocks of a sum that the union has anything of."""
+    size = mask or 1
+    total, union = (
+        torch.nn.functional.pad(one, (0, -one.numel() % size)).view(-1, size) for one in (total, union)
+    )
+    return total[union.any(dim=1)].view(-1)
+
+
 @dataclass(frozen=True)
 class Parameter:
     span: Span
@@ -304,7 +299,8 @@ class Group:
             self.travelled += int(union.sum())
             for method in self.methods:
                 method.observe(sent.sum(dim=0), union, where)
-                method.take_note(method.measure(sent.sum(dim=0), union, where), where)
+                method.take_count(int(union.sum()), where)
+                method.take_note(method.measure(travelled(sent.sum(dim=0), union, mask), where), where)
             parts.append(Occupancy(chosen.numpy()))
             masks.append(mask)
         for method in self.methods:
@@ -345,7 +341,8 @@ def test_parameters_with_larger_gradients_get_more_of_the_density() -> None:
         for place, scale in zip(spans, (1.0, 1.5), strict=True):
             sent = method.encode(scale * torch.randn(place.length, generator=generator), place)
             method.observe(sent, sent != 0, place)
-            method.take_note(method.measure(sent, sent != 0, place), place)
+            method.take_count(int(torch.count_nonzero(sent)), place)
+            method.take_note(method.measure(travelled(sent, sent != 0, 1), place), place)
         method.end_step()
     small, large = (method.share_of(place) for place in spans)
     assert large > 3 * small, "as normal variables are: the same magnitude is reached by so many more"

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 from weir.bench.replay import SLOTS, Replay, train
 from weir.host_agent.collectives.float_sum import WORTH_A_ROUND_TRIP
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.encodings import DENSE, SCALE_BLOCK, Encoding, EncodingPlan, pyramid
+from weir.host_agent.compression.encodings import (
+    DENSE,
+    SCALE_BLOCK,
+    Encoding,
+    EncodingPlan,
+    Selection,
+    pyramid,
+)
 from weir.host_agent.compression.encodings.cost import Flags, Occupancy, exchange_cost
 from weir.host_agent.compression.encodings.planner import MASKS, Planner
+from weir.host_agent.compression.encodings.shared_mask import words_for, write_mask
 from weir.train.config import Model, make_config
 from weir.train.task import make_task
 from weir.wire.definition import BLOCK_SIZES
@@ -105,7 +113,13 @@ def exchange(planner: Planner, bucket: Bucket, plan: EncodingPlan | None = None)
     rows = zip(*packed, strict=True)
     counts = np.stack([planner.count(shorter, spread(shorter, list(row))) for row in rows])
     union = spread(layout, [np.asarray(flags.any(axis=0)) for flags in bucket.values()])
-    planner.observe(layout, plan, planner.tally(layout, union.float()), counts)
+    total, masks = union.float(), {}
+    for segment in layout:
+        if (mask_block := plan.encodings[segment.name].mask_block) is not None:
+            masks[segment.name] = np.zeros(words_for(segment.length, mask_block), np.uint32)
+            write_mask(total[segment.in_vector], mask_block, masks[segment.name])
+    selection = Selection.of(plan, layout, masks)
+    planner.observe(layout, plan, planner.tally(selection, total, selection.pack(total)), counts)
     return plan
 
 

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from weir.host_agent.compression.bucket_layout import BucketLayout
-from weir.host_agent.compression.sparsifiers.dfs import marginal, marginal_torch
+from weir.host_agent.compression.sparsifiers.density import ranked, worthiest, worthiest_torch
+from weir.host_agent.compression.sparsifiers.dfs import marginal
 from weir.host_agent.compression.sparsifiers.dfs_blocks import (
     copy_blocks,
     copy_blocks_torch,
-    worthiest,
-    worthiest_torch,
 )
 
 LENGTHS = st.sampled_from([1, 7, 255, 1000, 40_003, 70_000])
@@ -49,13 +48,21 @@ def test_the_worthiest_of_many_values_too(length: int) -> None:
         assert torch.equal(worthiest(values, count), worthiest_torch(values, count))
 
 
-@given(length=LENGTHS, size=SIZES, share=st.sampled_from([0.0, 0.01, 0.5, 1.0]), seed=st.integers(0, 3))
-def test_the_least_values_that_travel_are_those_that_torch_finds(
-    length: int, size: int, share: float, seed: int
-) -> None:
-    total = drawn(length, seed, "different")
-    union = torch.rand(length, generator=torch.Generator().manual_seed(seed + 1)) < share
-    assert marginal(total, union, size) == pytest.approx(marginal_torch(total, union, size), rel=1e-6)
+@given(length=LENGTHS, step=st.sampled_from([1, 2, 11, 100]), share=st.floats(0, 1), seed=st.integers(0, 3))
+def test_what_has_a_rank_has_as_many_above_it(length: int, step: int, share: float, seed: int) -> None:
+    values = drawn(length, seed, "not finite" if seed else "few")
+    magnitudes = values[::step].abs().nan_to_num(nan=math.inf, posinf=math.inf).sort(descending=True).values
+    rank = 1 + round(share * (magnitudes.numel() - 1))
+    assert ranked(values, rank, step) == magnitudes[rank - 1]
+    assert ranked(values.repeat_interleave(2)[::2], rank, step) == magnitudes[rank - 1], "not contiguous"
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 256])
+def test_three_in_four_of_the_blocks_that_travel_are_above_the_least(size: int) -> None:
+    travelled = drawn(40 * size, 1, "different")
+    norms = travelled.view(-1, size).double().square().mean(dim=1).sqrt()
+    assert int((norms > marginal(travelled, size) * (1 + 1e-5)).sum()) == 30
+    assert marginal(torch.empty(0), size) == 0.0
 
 
 @given(length=LENGTHS, size=SIZES, share=st.sampled_from([0.0, 0.1, 1.0]), seed=st.integers(0, 3))

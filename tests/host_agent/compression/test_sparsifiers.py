@@ -19,7 +19,7 @@ from weir.host_agent.compression.sparsifiers import (
     sparsifier_class,
     sparsifier_names,
 )
-from weir.host_agent.compression.sparsifiers.density import keep_largest, positions, select_threshold
+from weir.host_agent.compression.sparsifiers.density import keep_largest, positions, ranked
 
 
 def span(values: torch.Tensor) -> Span:
@@ -142,16 +142,18 @@ def test_selection_is_exact(length: int, share: float, kind: str, seed: int) -> 
         values = values.sort().values
     count = max(1, round(share * length))
     ordered = np.sort(values.abs().numpy())[::-1]
-    assert select_threshold(values.abs(), count) == ordered[count - 1]
+    assert ranked(values, count) == ordered[count - 1]
     kept = keep_largest(values, count)
     assert torch.equal(torch.where(kept != 0, values, 0.0), kept)
     assert int(torch.count_nonzero(kept)) == min(count, int(torch.count_nonzero(values)))
     assert kept.abs().sum().item() == pytest.approx(ordered[:count].sum(), rel=1e-4)
 
 
-def test_a_count_out_of_range_is_refused() -> None:
-    with pytest.raises(ValueError, match="count is 0: it must be 1 to 5"):
-        select_threshold(torch.ones(5), 0)
+def test_a_rank_out_of_range_is_refused() -> None:
+    with pytest.raises(ValueError, match="rank is 0: it must be 1 to 5"):
+        ranked(torch.ones(5), 0)
+    with pytest.raises(ValueError, match="rank is 4: it must be 1 to 3"):
+        ranked(torch.ones(5), 4, 2)
 
 
 @given(offset=st.integers(0, 9), length=st.integers(0, 60), seed=st.integers(0, 100))
