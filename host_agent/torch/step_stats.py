@@ -2,6 +2,7 @@
 """Counts of one training step, as the DDP hook made them."""
 
 from dataclasses import dataclass, field, fields
+from operator import add, attrgetter, sub
 
 from weir.host_agent.compression.exchange import Exchanged
 from weir.host_agent.transport.counters import COUNTERS, TransportCounters
@@ -10,6 +11,7 @@ from weir.host_agent.transport.report import Account
 
 _OF_THE_VALUES = frozenset({"blocks", "blocks_sent"})  # of their reduction alone
 _COUNTED = (*(name for name in COUNTERS if name not in _OF_THE_VALUES), "missing", "budget", "reduces")
+_counted = attrgetter(*_COUNTED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ class StepStats(TransportCounters):
             entered=done.report.entered,
             included=done.report.included,
             returned=done.report.returned,
-            **{name: getattr(after, name) - getattr(before, name) for name in _COUNTED},
+            **dict(zip(_COUNTED, map(sub, _counted(after), _counted(before)), strict=True)),
         )
 
     @property
@@ -86,5 +88,9 @@ class StepStats(TransportCounters):
 
     def plus(self, other: "StepStats") -> "StepStats":
         """Return the sum of two parts of one step."""
-        sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
-        return StepStats(**{**sums, "step": other.step})
+        sums = map(add, _all(self), _all(other))
+        return StepStats(**{**dict(zip(_ALL, sums, strict=True)), "step": other.step})
+
+
+_ALL = tuple(field.name for field in fields(StepStats))
+_all = attrgetter(*_ALL)

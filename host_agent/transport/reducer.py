@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import add, attrgetter
 from types import TracebackType
 from typing import Final, Self
 
@@ -66,14 +67,15 @@ class ReducerStats(TransportCounters):
             reduces=self.reduces + 1,
             rto=rto,
             window=report.window,
-            missing=self.missing + int(report.missing.sum()),
-            budget=self.budget + int(report.budgets.sum()),
-            refused=Counter(self.refused) + Counter(report.refused),
-            **{name: getattr(self, name) + getattr(report, name) for name in _SUMMED},
+            missing=self.missing + sum(report.missing.tolist()),
+            budget=self.budget + sum(report.budgets.tolist()),
+            refused=Counter(self.refused) + Counter(report.refused) if report.refused else self.refused,
+            **dict(zip(_SUMMED, map(add, _summed(self), _summed(report)), strict=True)),
         )
 
 
 _SUMMED: Final = (*COUNTERS, "lanes", "seconds", "entered", "included", "returned", "applied")
+_summed = attrgetter(*_SUMMED)
 
 
 class Reducer:

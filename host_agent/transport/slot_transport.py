@@ -14,6 +14,7 @@ Example::
 
 import ctypes
 import errno
+import itertools
 import os
 from dataclasses import dataclass
 from typing import Any, Final, Self
@@ -289,18 +290,21 @@ class SlotTransport:
 
     def report(self, seconds: float = 0.0) -> ReduceReport:
         """Return the report of the current or last reduce; ``seconds`` is the caller's own measurement."""
-        native = self._lib.weir_transport_report(self.handle).contents
-        counts: dict[str, Any] = {name: getattr(native, name) for name in engine.Report.COUNTS}
-        for name in engine.Report.ACCOUNTS:
-            total = ctypes.c_int64(getattr(native, f"{name}_sum")).value
-            counts[name] = Account(getattr(native, f"{name}_lanes"), total)
-        verdicts = {verdict: native.verdicts[verdict] for verdict in Verdict}
+        native = ctypes.string_at(self._lib.weir_transport_report(self.handle), engine.Report.WORDS.size)
+        words = engine.Report.WORDS.unpack(native)
+        first, after = len(engine.Report.COUNTS), len(words) - len(Verdict)
+        counts: dict[str, Any] = dict(zip(engine.Report.COUNTS, words[:first], strict=True))
+        sums = zip(words[first:after:2], words[first + 1 : after : 2], strict=True)
+        counts |= dict(zip(engine.Report.ACCOUNTS, itertools.starmap(Account, sums), strict=True))
+        verdicts = words[after:]
         counts |= {name: verdicts[verdict] for name, verdict in engine.Report.FROM_VERDICTS.items()}
         return ReduceReport(
             op=self._op,
             lanes=0 if self._lanes is None else self._lanes.size,
             block=self._block,
-            refused={verdict: n for verdict, n in verdicts.items() if n and verdict.refused},
+            refused={
+                Verdict(number): n for number, n in enumerate(verdicts) if n and Verdict(number).refused
+            },
             given_back=self._returned(),
             missing=self._missing(),
             budgets=self._service.budgets,
