@@ -21,10 +21,21 @@ import sys
 from functools import partial
 from pathlib import Path
 
-from common import Single, command_line
+from common import command_line
 from mininet.log import setLogLevel
 from mininet.net import Mininet
+from mininet.topo import Topo
 from p4switch import P4Switch, offloads_off, tied
+
+
+class Single(Topo):
+    """Hosts h1..hN, each on the switch port of its number."""
+
+    def build(self, hosts: int) -> None:
+        switch = self.addSwitch("s1", inNamespace=True)
+        for i in range(1, hosts + 1):
+            host = self.addHost(f"h{i}", ip=f"10.0.0.{i}/24", mac=f"02:00:00:00:00:{i:02x}")
+            self.addLink(host, switch, port2=i)
 
 
 def main() -> int:
@@ -61,7 +72,7 @@ def main() -> int:
         cpu_port=options.cpu_port,
     )
     net = Mininet(
-        topo=Single(workers=options.hosts),
+        topo=Single(hosts=options.hosts),
         switch=switch,
         controller=None,
         autoStaticArp=True,

@@ -156,6 +156,11 @@ def weir() -> str:
     return found
 
 
+def python() -> str:
+    """Return the Python that the `weir` command runs under."""
+    return str(Path(weir()).with_name("python"))
+
+
 def offloads_off(node: Node, interface: str) -> None:
     """Make the kernel fill in checksums and cut segments to wire size, as a switch in user space needs
     them.

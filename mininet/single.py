@@ -12,28 +12,17 @@ variables: `h1 weir status`.
 import argparse
 import sys
 
-from common import Single, entry, run
-from mininet.net import Mininet
-from mininet.topo import Topo
-
-
-def make(parser: argparse.ArgumentParser, options: argparse.Namespace) -> Topo:
-    if not 1 <= options.workers <= 32:
-        parser.error("--workers: from 1 to 32")
-    return Single(workers=options.workers)
-
-
-def describe(net: Mininet, options: argparse.Namespace) -> dict:
-    hosts = [
-        {"name": f"h{i}", "switch": "s1", "port": i, "mac": f"02:00:00:00:00:{i:02x}", "ip": f"10.0.0.{i}"}
-        for i in range(1, options.workers + 1)
-    ]
-    return {"switches": [entry(net["s1"], "02:00:00:00:00:fe", "10.0.0.254")], "hosts": hosts}
-
+from common import add_options, run
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--workers", type=int, default=4, help="number of hosts, 1 to 32 (default 4)")
-    sys.exit(run(parser, make, describe))
+    parser.add_argument(
+        "--workers", dest="hosts", type=int, default=4, help="number of hosts, 1 to 32 (default 4)"
+    )
+    add_options(parser)
+    options = parser.parse_args()
+    if not 1 <= options.hosts <= 32:
+        parser.error("--workers: from 1 to 32")
+    sys.exit(run(parser, options, racks=1, spines=0))

@@ -19,13 +19,14 @@ NEEDED = [pytest.mark.root, pytest.mark.mininet]
 SWITCHES = pytest.mark.parametrize("switch", ["soft", pytest.param("bmv2", marks=pytest.mark.bmv2)])
 
 
-def train(script: str, folder: Path, *options: str) -> dict[str, Any]:
+def train(script: str, folder: Path, *options: str, more: str = "") -> dict[str, Any]:
     """Return three training steps on every host; what the run's summary says of them.
 
-    Every port of every switch is captured, and an audit finds nothing.
+    Every port of every switch is captured, and an audit finds nothing. ``more``: options of the training.
     """
     captures = ["--pcap", str(folder / "pcap")]
-    command = [SYSTEM_PYTHON, str(FOLDER / script), *options, *captures, "--run", f"{TRAIN} {folder}/runs"]
+    run = f"{TRAIN} {folder}/runs {more}"
+    command = [SYSTEM_PYTHON, str(FOLDER / script), *options, *captures, "--run", run]
     with (folder / "log").open("wb") as log:
         done = subprocess.run(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, timeout=240, check=False

@@ -13,10 +13,10 @@ pytestmark = NEEDED
 @SWITCHES
 def test_a_model_trains_on_hosts_of_two_racks(switch: str, tmp_path: Path) -> None:
     """The workers also meet over TCP, through a spine."""
-    run = train("leaf_spine.py", tmp_path, "--hosts", "1", "--switch", switch)
+    run = train("leaf_spine.py", tmp_path, "--hosts", "1", "--switch", switch, "--loss", "0.02")
     assert run["steps"] == 3
     assert run["replicas"]["identical_after_every_step"]
-    assert run["per_worker"]["bytes_up"] > 0
+    assert run["per_worker"]["retransmissions"] > 0
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,6 @@ def test_a_model_trains_on_hosts_of_two_racks(switch: str, tmp_path: Path) -> No
     [
         (["--racks", "3", "--hosts", "11"], "--racks, --hosts: from 1 to 32 hosts in all"),
         (["--spines", "17"], "--spines: from 1 to 16"),
-        (["--switch", "bmv2", "--rate", "1mbit"], "--rate is the soft switch's"),
     ],
 )
 def test_what_does_not_fit_is_refused(options: list[str], says: str) -> None:

@@ -25,7 +25,7 @@ from weir.simulator.link import Faults
 from weir.simulator.network import LinkSpec, Network
 from weir.simulator.trace import Trace
 from weir.softswitch.runtime.queueing import Queueing
-from weir.wire.definition import AUDIENCE_EXCEPT, Flag, PacketType
+from weir.wire.definition import AUDIENCE_EXCEPT, RELIABLE_DSCP, Flag, PacketType
 
 MS = 1_000_000
 CALM = Faults(delay=5_000)
@@ -316,6 +316,28 @@ def test_a_path_that_is_not_used_is_found(congested: Path) -> None:
     audit.finish()
     found = [finding for finding in audit.report.findings if finding.rule is Rule.SPRAY]
     assert len(found) == 1 and "leaf1 > spine1" in found[0].text
+
+
+def test_packets_whose_first_sending_was_lost_before_the_capture_are_believed(tmp_path: Path) -> None:
+    """A switch's capture has what its hosts' links have not lost."""
+    capture = sums(tmp_path / "capture", TOPOLOGIES["one rack"], CALM)
+    audit, unseen = PacketAudit(), 0
+    for number, seen in enumerate(read_frames(capture)):
+        again = number % 7 == 0 and is_(CONTRIBUTION, "h1 > ")(seen)
+        unseen += again
+        audit.add(reclassed(RELIABLE_DSCP, seen.udp.ecn)(seen) if again and seen.udp else seen)
+    audit.finish()
+    assert unseen > 5 and not audit.findings, audit.findings[:3]
+
+
+def test_a_worker_whose_packets_all_go_first_is_found(racks: Path) -> None:
+    """As if each had been sent before."""
+    audit = PacketAudit()
+    for seen in read_frames(racks):
+        again = is_(CONTRIBUTION, "h1 > leaf1")(seen)
+        audit.add(reclassed(RELIABLE_DSCP, seen.udp.ecn)(seen) if again and seen.udp else seen)
+    audit.finish()
+    assert [finding.rule for finding in audit.report.findings] == [Rule.CLASS]
 
 
 def test_a_receiver_that_claims_what_never_came_is_found(congested: Path) -> None:

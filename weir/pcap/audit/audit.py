@@ -79,6 +79,7 @@ class PacketAudit:
     def finish(self) -> None:
         """Check what can be checked only when all frames are known."""
         self._exchanges.finish()
+        self._classes.finish()
         self._links.finish()
 
     def _known(self, seen: CapturedFrame, udp: Datagram) -> bool:

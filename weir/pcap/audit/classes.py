@@ -11,11 +11,29 @@ from weir.wire.definition import NOT_ECT, RELIABLE_DSCP, Flag, PacketType, dscp
 
 
 class Classes:
-    """Checks DSCP, ECN and flags of each packet."""
+    """Checks DSCP, ECN and flags of each packet.
+
+    What is sent again goes before what is sent first. Where the capture lacks the first sending, which a link
+    lost before the place of the capture, a packet is believed; a worker who says so of more than half of its
+    packets is not, since no link loses as many.
+    """
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._lanes_sent: Counter[tuple[str, int, int, int]] = Counter()
+        self._first_sendings: Counter[str] = Counter()
+        self._believed: dict[str, list[CapturedFrame]] = {}
+
+    def finish(self) -> None:
+        """Check what the workers say of packets that the capture lacks."""
+        for worker, frames in self._believed.items():
+            self._report.check(
+                Rule.CLASS,
+                2 * len(frames) <= self._first_sendings[worker],
+                f"{worker} sends {len(frames)} of {self._first_sendings[worker]} packets with DSCP "
+                f"{RELIABLE_DSCP}, as if again, and none of them was sent before",
+                frames[0],
+            )
 
     def slot_packet(self, seen: CapturedFrame, udp: Datagram, packet: Packet, by_switch: bool) -> None:
         """Check a packet of the slot protocol; ``by_switch``: a switch made it."""
@@ -33,8 +51,12 @@ class Classes:
         if packet.type is PacketType.CONTRIBUTION:
             key = (udp.source, packet.job, packet.slot, packet.round)
             self._lanes_sent[key] += 1
-            if not by_switch and (self._lanes_sent[key] > 1 or packet.flags & Flag.ANSWER):
+            if not by_switch:
                 wanted.add(RELIABLE_DSCP)  # again; else the network has made two of it
+                if self._lanes_sent[key] == 1 and not packet.flags & Flag.ANSWER:
+                    self._first_sendings[udp.source] += 1
+                    if udp.dscp == RELIABLE_DSCP:
+                        self._believed.setdefault(udp.source, []).append(seen)
         self._is(seen, udp, wanted, what)
         self._ecn(seen, udp, protected)
 
