@@ -23,7 +23,9 @@ console = Console(stderr=True)
 
 
 class NothingOverlappedError(RuntimeError):
-    """No forward pass began before all was summed: the mechanism did nothing."""
+    """No forward pass began before all was summed, or nothing passed what was in its way: a mechanism did
+    nothing.
+    """
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,10 @@ def judged(spec: OverlapSpec, rate: str, ranks: Sequence[Turns]) -> Measured:
     if not ranks[0].overlapped:
         raise NothingOverlappedError(
             f"{spec.model} over {rate}: every forward pass began when all was summed"
+        )
+    if not ranks[0].overtaken:
+        raise NothingOverlappedError(
+            f"{spec.model} over {rate}: no piece of a front layer was summed before others issued earlier"
         )
     return Measured(spec, rate, _slowest(ranks))
 

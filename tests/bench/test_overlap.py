@@ -24,6 +24,8 @@ def test_the_slowest_rank_counts_in_every_turn() -> None:
 def test_a_mechanism_that_did_nothing_fails_the_run() -> None:
     with pytest.raises(NothingOverlappedError, match="every forward pass began when all was summed"):
         judged(SPEC, "10mbit", [replace(RANK, overlapped=0)])
+    with pytest.raises(NothingOverlappedError, match="no piece of a front layer was summed before others"):
+        judged(SPEC, "10mbit", [replace(RANK, overtaken=0)])
     with pytest.raises(AssertionError, match="parameters differ"):
         judged(SPEC, "10mbit", [RANK, replace(RANK, same=False)])
 
