@@ -324,7 +324,7 @@ SCENARIOS: dict[Callable[[Digest], None], str] = {
     filled: "b3d0b96377f076125519e1a7ef3682c474b3b53c89d82f1ebd090e507b512043",
     budgeted: "8cd22b16d4740ddb8b3eec0b2c632d12738aa2e557b3d8298236f43cbeca83bc",
     two_tiers: "69bd35f7fcb97d0b7057e699e05ebea31ba693a8776485681d23e44f8f51bd98",
-    parameter_server: "327b516fcbd2a490f14b80d9f5776fe47d7871f9b0bd242d4dd1c73062746c9e",
+    parameter_server: "c9f02ff820074bfab422744a013cec9676055329b084cc7db94b28ba1887af14",
     fixed_point: "1ce4de608a1cddf819b159536ebb7811953c273f57818acc40a51107917adef6",
     packets: "3540d3cc2af232d825802f87e5b0000765c9a48a42c25ba33f92e1ae3b5ab08f",
 }

@@ -217,10 +217,10 @@ static int choose_question(weir_flow_sender *s, int64_t now_ns)
             return 1;
         }
         if (t->deadline_ns <= now_ns) {
-            /* Repeats ride behind the chunks too, so that they find all that was only slow, until silence
-             * suggests that their queue lets nothing through. */
+            /* A question rides behind the chunks, so that it finds all that was only slow. One that is not
+             * answered was dropped there, so a short queue would drop the next one, too. */
             const int resending = !flow_unsent(t) && t->resent;
-            const int behind = !resending && t->timeouts_in_a_row < SILENCE - 1;
+            const int behind = !resending && !t->unanswered;
             choose(s, t->unanswered ? TIMER : ASK, t,
                    behind ? layer_code(t, WEIR_MAGNITUDE_CLASSES - 1) : WEIR_RELIABLE_DSCP);
             return 1;
