@@ -164,7 +164,13 @@ class GradientExchange:
         self._workers = 1
 
     def join(
-        self, module: Parameters, communicator: Communicator, slots: int, servers: Servers | None = None
+        self,
+        module: Parameters,
+        communicator: Communicator,
+        slots: int,
+        servers: Servers | None = None,
+        *,
+        narrow: bool = False,
     ) -> None:
         """Take a place among the workers that sum a module's gradients; again when either has changed.
 
@@ -173,6 +179,7 @@ class GradientExchange:
             communicator: sums lanes over the workers, and the servers.
             slots: of the switch, which the sums take; what encodings cost depends on it.
             servers: who the sums are for; None: for all workers.
+            narrow: the switch takes packets of one group of lanes only; encodings cost more there.
 
         Raises:
             ValueError: a pattern of ``exclude`` that fits no parameter of the module, or lanes of so few bits
@@ -190,7 +197,7 @@ class GradientExchange:
         self.predictions.clear()
         self.gradients.sparsifier.value_bits = 32 / self.form.fields
         self.gradients.join(module, communicator.rank, workers)
-        self.encoder.join(workers, slots, self.form)
+        self.encoder.join(workers, slots, self.form, narrow=narrow)
 
     @property
     def _contributes(self) -> bool:

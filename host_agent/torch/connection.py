@@ -88,6 +88,11 @@ class Connection(Communicator):
 
     @property
     @abstractmethod
+    def narrow(self) -> bool:
+        """Return whether the switch takes packets of one group of lanes only; the same on all ranks."""
+
+    @property
+    @abstractmethod
     def switch_name(self) -> str:
         """Return the switch that this rank's host is on; empty where there is none."""
 

@@ -131,8 +131,8 @@ class HookState:
         self._group = process_group
         self._names = {parameter: name for name, parameter in module.named_parameters()}
         self._layouts.clear()
-        slots = process_group.connection.slot_count
-        self.exchanger.join(module, process_group.collectives.communicator, slots)
+        connection, communicator = process_group.connection, process_group.collectives.communicator
+        self.exchanger.join(module, communicator, connection.slot_count, narrow=connection.narrow)
         self._joined = False
 
     def layout_of(self, bucket: GradBucket) -> BucketLayout:

@@ -32,11 +32,13 @@ _CREDENTIALS: Final = struct.Struct("3i")
 class Facts:
     """The facts of a job that the ranks of a host know from their leader.
 
-    slot_count: how many slots of the switch it has; the same on all ranks. switch_name: the switch that the
-    host is on. controller: its address. Both are empty where the group needs no network.
+    slot_count: how many slots of the switch it has; the same on all ranks. narrow: whether that takes packets
+    of one group of lanes only. switch_name: the switch that the host is on. controller: its address. Both are
+    empty where the group needs no network.
     """
 
     slot_count: int
+    narrow: bool
     switch_name: str
     controller: str
 

@@ -97,6 +97,11 @@ class HostConnection(Connection):
         return self._facts.slot_count
 
     @property
+    def narrow(self) -> bool:
+        """Return whether the switch takes packets of one group of lanes only."""
+        return self._facts.narrow
+
+    @property
     def switch_name(self) -> str:
         """Return the switch that this host is on; empty where there is none."""
         return self._facts.switch_name

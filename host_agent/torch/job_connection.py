@@ -150,6 +150,11 @@ class JobConnection(Connection):
         return self.membership.slot_count
 
     @property
+    def narrow(self) -> bool:
+        """Return whether the switch takes packets of one group of lanes only."""
+        return self.membership.narrow
+
+    @property
     def switch_name(self) -> str:
         """Return the switch that this host is on."""
         return self.membership.switch_name

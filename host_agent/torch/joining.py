@@ -84,11 +84,11 @@ def _join_by_host(
         channel = host_channel.attend(met.token, here, rank, limit_s)
         return HostConnection(hosts, rank, met.job, channel.facts, channel, None, timeout, store)
     with host_channel.gathered(met.token, here, limit_s) as sockets:
-        network, facts = None, Facts(MOST_SLOTS, "", met.controller)
+        network, facts = None, Facts(MOST_SLOTS, False, "", met.controller)
         if len(hosts.ranks) > 1:
             seat = Seat(host, len(hosts.ranks), hosts.ranks, met.host(global_rank))
             network = JobConnection.join(met, seat, None, store, timeout, slots)
-            facts = Facts(network.slot_count, network.switch_name, met.controller)
+            facts = Facts(network.slot_count, network.narrow, network.switch_name, met.controller)
         own = host_channel.welcome(sockets, here, facts) if sockets else None
         return HostConnection(hosts, rank, met.job, facts, own, network, timeout, store)
 

@@ -12,6 +12,8 @@ from scapy.layers.l2 import Ether
 from tests.harness.lab import AGGREGATION_IP, AGGREGATION_MAC, Lab
 from tests.harness.tna import TnaTarget
 from tests.host_agent.transport.answers import combine
+from weir.host_agent.collectives.packing import WholeLanes
+from weir.host_agent.compression.encodings.forecast import JobSize, PackedBlocks, lanes_bytes
 from weir.host_agent.transport.report import ReduceReport
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
 from weir.host_agent.transport.slot_transport import Audiences, Lanes, SlotTransport, TransportConfig
@@ -113,6 +115,19 @@ def test_sums_are_exact_and_zero_groups_are_skipped(rack: Lab, op: Op, block: in
     assert Event.DROP_MALFORMED not in rack.events()
     occupied = [sum(lanes[i : i + 32].any() for i in range(0, LANES, 32)) for lanes in before]
     assert [report.blocks_sent for report in reports] == occupied
+
+
+@pytest.mark.parametrize("block", [32, 256])
+def test_planners_know_what_narrow_packets_cost(rack: Lab, block: int) -> None:
+    """One worker has everything, the others a quarter of it, in whole blocks."""
+    run, groups = Run(rack, 9, 0.0), 64
+    vector = np.ones(groups * 32, np.uint32)
+    part = np.where(np.arange(vector.size) % 1024 < 256, vector, 0).astype(np.uint32)
+    reports = run.reduce(Op.ADD, block, [vector, part, part.copy()])
+    wanted = vector.size // block
+    lanes = PackedBlocks(wanted, wanted, wanted * 1.5)
+    job = JobSize(WORKERS, run.job.slot_count, vector.size, WholeLanes(WORKERS), narrow=True)
+    assert sum(report.bytes_up + report.bytes_down for report in reports) == lanes_bytes(lanes, block, job)
 
 
 @pytest.mark.parametrize("block", [32, 256])

@@ -72,8 +72,10 @@ class Encoder:
         self._planner = Planner(workers=1, slots=1)
         self._learns = self._prescribed is None or self._prescribed.mask_block is not None
 
-    def join(self, workers: int, slots: int, form: LaneFormat) -> None:
+    def join(self, workers: int, slots: int, form: LaneFormat, *, narrow: bool = False) -> None:
         """Take note of the group that the buckets are summed over; again when it has changed.
+
+        ``narrow``: its switches take packets of one group of lanes only.
 
         Raises:
             ValueError: blocks of the rule are too small for so many values to a lane.
@@ -85,7 +87,7 @@ class Encoder:
                 f"{' or '.join(map(str, sizes))} values"
             )
         self._workers = workers
-        self._planner.resize(workers, slots, form)
+        self._planner.resize(workers, slots, form, narrow=narrow)
 
     def plan(self, layout: BucketLayout, spans: Mapping[str, Span], excluded: Excluded) -> EncodingPlan:
         """Return how to write down a bucket. spans: by parameter. excluded: is one sent whole in any case?"""

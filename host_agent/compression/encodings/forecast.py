@@ -12,7 +12,7 @@ comes from some blocks of the parameter, and what share of these a worker has wa
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from weir.host_agent.collectives.communicator import fitting_block
 from weir.host_agent.collectives.dtypes import LANE_BYTES
@@ -39,14 +39,40 @@ _BUCKET: Final = 25 * 2**20 // LANE_BYTES
 
 @dataclass(frozen=True)
 class JobSize:
-    """The workers, the slots of their job, how many elements their model has, as far as it is known, and the
-    form of values in lanes.
+    """The workers, the slots of their job, how many elements their model has, as far as it is known, the form
+    of values in lanes, and whether packets are narrow (``PacketShape``).
     """
 
     workers: int
     slots: int
     elements: int
     form: LaneFormat
+    narrow: bool = False
+
+
+@dataclass(frozen=True)
+class PacketShape:
+    """The packets of a reduce: lanes to a block, blocks to a packet, bytes of headers.
+
+    Behind a switch that takes narrow packets alone, blocks of any size travel as groups of lanes, one to a
+    packet.
+    """
+
+    block: int
+    columns: int
+    headers: int
+
+    @classmethod
+    def of(cls, block: int, *, narrow: bool) -> Self:
+        """Return that of a reduce in blocks of so many lanes."""
+        if narrow:
+            return cls(GROUP_LANES, 1, headers(SLOT_LANES))
+        return cls(block, SLOT_LANES // block, headers(block))
+
+    @property
+    def lanes(self) -> int:
+        """Return the most lanes of a packet."""
+        return self.block * self.columns
 
 
 @dataclass(frozen=True)
@@ -167,23 +193,24 @@ def lanes_bytes(lanes: PackedBlocks, packet_block: int, job: JobSize, others: fl
     """
     if not lanes.blocks:
         return 0.0
-    values, packet_block = packet_block, packet_block_of(job.form, packet_block)
-    parts = job.form.lanes(values) // packet_block
+    shape = PacketShape.of(packet_block_of(job.form, packet_block), narrow=job.narrow)
+    parts = job.form.lanes(packet_block) // shape.block
     lanes, others = lanes.times(parts), others * parts
-    columns = SLOT_LANES // packet_block
-    streams = job.slots * columns
+    streams = job.slots * shape.columns
     rows = max(1.0, (lanes.blocks + others) / streams)
     density = lanes.wanted / lanes.blocks
     asked = 1.0 + (rows - 1.0) * density
-    busiest = min(rows, asked + _SPREAD[packet_block] * math.sqrt((rows - 1.0) * density * (1.0 - density)))
-    packets = lanes.blocks / rows * busiest / columns
+    spread = _SPREAD[SLOT_LANES // shape.columns]
+    busiest = min(rows, asked + spread * math.sqrt((rows - 1.0) * density * (1.0 - density)))
+    packets = lanes.blocks / rows * busiest / shape.columns
     sent = lanes.sent + job.workers * lanes.wanted
-    return 2.0 * job.workers * packets * headers(packet_block) + sent * packet_block * LANE_BYTES
+    return 2.0 * job.workers * packets * shape.headers + sent * shape.block * LANE_BYTES
 
 
-def full_bytes(lanes: float, packet_block: int, workers: int) -> float:
+def full_bytes(lanes: float, packet_block: int, workers: int, *, narrow: bool = False) -> float:
     """Return the same of a reduce in which every worker has all lanes."""
-    return 2.0 * workers * (lanes / SLOT_LANES * headers(packet_block) + lanes * LANE_BYTES)
+    shape = PacketShape.of(packet_block, narrow=narrow)
+    return 2.0 * workers * (lanes / shape.lanes * shape.headers + lanes * LANE_BYTES)
 
 
 def region_of(counts: Counts, mask_block: int, form: LaneFormat) -> int:
@@ -258,16 +285,18 @@ def _vector_bytes(lanes: float, wanted: float, packet_block: int, job: JobSize) 
     """
     if not lanes:
         return 0.0
-    packets = max(math.ceil(wanted / SLOT_LANES), min(job.slots, math.ceil(lanes / SLOT_LANES)))
-    sent = math.ceil(wanted / packet_block) * packet_block * LANE_BYTES
-    return 2.0 * job.workers * (packets * headers(packet_block) + sent)
+    shape = PacketShape.of(packet_block, narrow=job.narrow)
+    packets = max(math.ceil(wanted / shape.lanes), min(job.slots, math.ceil(lanes / shape.lanes)))
+    sent = math.ceil(wanted / shape.block) * shape.block * LANE_BYTES
+    return 2.0 * job.workers * (packets * shape.headers + sent)
 
 
 def lists_bytes(region: Region, job: JobSize) -> float:
     """Return the same of all workers' lists of positions, which is exact."""
     sent = job.workers * region.lanes
-    packets = max(math.ceil(sent / SLOT_LANES), 1)
-    return job.workers * (2.0 * packets * headers(region.packet_block) + (region.lanes + sent) * LANE_BYTES)
+    shape = PacketShape.of(region.packet_block, narrow=job.narrow)
+    packets = max(math.ceil(sent / shape.lanes), 1)
+    return job.workers * (2.0 * packets * shape.headers + (region.lanes + sent) * LANE_BYTES)
 
 
 def bitmap_bytes(blocks: float, job: JobSize) -> float:
@@ -281,15 +310,15 @@ def scales_bytes(scales: float, job: JobSize) -> float:
     return _vector_bytes(scales, scales, GROUP_LANES, job)
 
 
-def mask_bytes(counts: Counts, mask_block: int, workers: int) -> float:
+def mask_bytes(counts: Counts, mask_block: int, workers: int, *, narrow: bool = False) -> float:
     """Return what one parameter's mask adds to a tree of as many levels as suit it best, packets being
     shared.
     """
     words = words_of(counts, mask_block)
     below, costs = 0.0, []
     for sparse, present in zip(words.sparse, words.present, strict=True):
-        costs.append(below + full_bytes(sparse, GROUP_LANES, workers))
-        below += full_bytes(present, SLOT_LANES, workers)
+        costs.append(below + full_bytes(sparse, GROUP_LANES, workers, narrow=narrow))
+        below += full_bytes(present, SLOT_LANES, workers, narrow=narrow)
     return min(costs)
 
 
@@ -306,5 +335,7 @@ def parameter_bytes(counts: Counts, mask_block: int | None, packet_block: int, j
     bucket = min(job.elements, _BUCKET) / packet_block
     others = bucket * lanes.blocks * packet_block / max(counts.length, 1) - lanes.blocks
     total = lanes_bytes(lanes, packet_block, job, max(0.0, others))
-    total += full_bytes(scales_of(counts, mask_block, job.form), GROUP_LANES, job.workers)
-    return total if mask_block is None else total + mask_bytes(counts, mask_block, job.workers)
+    total += full_bytes(scales_of(counts, mask_block, job.form), GROUP_LANES, job.workers, narrow=job.narrow)
+    if mask_block is None:
+        return total
+    return total + mask_bytes(counts, mask_block, job.workers, narrow=job.narrow)

@@ -120,12 +120,16 @@ class Planner:
         self._fixed: Mapping[str, Encoding] = {}
         self.resize(workers, slots)
 
-    def resize(self, workers: int, slots: int, form: LaneFormat | None = None) -> None:
-        """Take the group's size, its job's slots, and the form of values in lanes, by default one in each.
+    def resize(
+        self, workers: int, slots: int, form: LaneFormat | None = None, *, narrow: bool = False
+    ) -> None:
+        """Take the group's size, its job's slots, the form of values in lanes, by default one in each, and
+        whether packets have one group of lanes only.
 
         Masks stay until the next step has ended.
         """
         self._workers, self._slots, self._form = workers, slots, form or WholeLanes(workers)
+        self._narrow = narrow
         self._retabulate(self._parameters)
 
     # ------------------------------------------------------------------------------------------------- a step
@@ -282,7 +286,7 @@ class Planner:
     @property
     def _job(self) -> JobSize:
         elements = sum(parameter.counts.length for parameter in self._parameters.values())
-        return JobSize(self._workers, self._slots, elements, self._form)
+        return JobSize(self._workers, self._slots, elements, self._form, self._narrow)
 
     def _retabulate(self, names: Mapping[str, object]) -> None:
         job = self._job

@@ -58,7 +58,8 @@ class Push:
         servers = Servers(
             terms.servers, {piece.title: terms.rank_of(piece.server) for piece in shards.pieces}
         )
-        self.exchange.join(_Pieces(shards), self._communicator, team.slots, servers)
+        narrow = team.connection.narrow
+        self.exchange.join(_Pieces(shards), self._communicator, team.slots, servers, narrow=narrow)
 
     def step(self, member: Member, whole: Callable[[], bool]) -> list[Exchanged]:
         """Push all buckets; what was changed of one comes down while the next ones go up. See ``begin``."""
