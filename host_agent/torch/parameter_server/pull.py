@@ -152,7 +152,7 @@ class Pull:
         for piece, segment in pairs:
             vector[segment.in_vector] = model[piece.in_model]
         for part in selection.parts:
-            part.unpack(vector, packed.view(torch.float32))
+            part.unpack(vector[part.source.in_vector], packed.view(torch.float32)[part.in_packed])
         for piece, segment in pairs:
             model[piece.in_model] = vector[segment.in_vector]
 
