@@ -57,14 +57,12 @@ static uint32_t ranked(uint32_t *restrict magnitudes, uint64_t count, uint64_t r
     return prefix;
 }
 
-static inline uint32_t finite_or_infinity(uint32_t bits)
-{
-    return bits < INFINITE ? bits : INFINITE;
-}
+static inline uint32_t finite_or_infinity(uint32_t bits) { return bits < INFINITE ? bits : INFINITE; }
 
 /* The magnitude that is number `rank` of every `step`-th of the values; NaN counts as infinity.
  * scratch: as many words as values are looked at, which is not less than the rank. */
-float weir_ranked(const float *restrict x, uint64_t count, uint64_t step, uint64_t rank, uint32_t *restrict scratch)
+float weir_ranked(const float *restrict x, uint64_t count, uint64_t step, uint64_t rank,
+                  uint32_t *restrict scratch)
 {
     uint64_t n = 0;
     for (uint64_t at = 0; at < count; at += step) scratch[n++] = finite_or_infinity(magnitude(x[at]));
@@ -93,8 +91,8 @@ static uint64_t candidates(const float *restrict x, uint64_t count, uint32_t lea
  * not finite, but never of a zero. They are looked for among those that reach `floor`, or among all if these are too
  * few. scratch: two words for each index that there is room for. Returns how many there are; where that is more than
  * there is room for, what was written is of no use. */
-uint64_t weir_worthiest(const float *restrict x, uint64_t count, float floor, uint64_t wanted, int64_t *restrict found,
-                        uint32_t *restrict scratch, uint64_t room)
+uint64_t weir_worthiest(const float *restrict x, uint64_t count, float floor, uint64_t wanted,
+                        int64_t *restrict found, uint32_t *restrict scratch, uint64_t room)
 {
     const uint32_t least = magnitude(floor) | !magnitude(floor);
     uint32_t *magnitudes = scratch, *copy = scratch + room;
