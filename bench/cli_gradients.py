@@ -54,7 +54,7 @@ def dfs(
     seeds: Annotated[int, typer.Option(min=1, help="Of the trainings.")] = 3,
     trained_densities: Annotated[
         str, typer.Option(help="Densities of the trainings for accuracy, comma-separated; empty: none.")
-    ] = "0.003,0.03,0.2",
+    ] = "0.003,0.01,0.03,0.2",
     trained_steps: Annotated[int, typer.Option(min=1, help="Steps of these trainings.")] = 300,
     journal: Journal = None,
     quick: Annotated[
@@ -65,7 +65,8 @@ def dfs(
     """Compare DFS, whole and with each part left out, with its peers: bytes at equal energy, and accuracy.
 
     Peers: OmniReduce at every block size, block top-k, top-k in planned encodings with and without packed
-    lanes, lists of (index, value). Also shows which block sizes were chosen. Nothing depends on the machine.
+    lanes, lists of (index, value). Also shows which block sizes were chosen, and whether large values lie
+    together, as blocks need. Nothing depends on the machine.
     """
     begin("dfs", "training, and sending gradients in many ways")
     from weir.bench.dfs import run

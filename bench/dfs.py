@@ -19,6 +19,8 @@ from rich.console import Console
 from weir.bench.cost import GOAL
 from weir.bench.dfs_cases import BASELINE, DENSE, PLANNED, REPLAYED, Curves, Measured, Point, measure, saving
 from weir.bench.dfs_plot import draw
+from weir.bench.dfs_runs import Runs
+from weir.bench.dfs_runs import run as look_at_runs
 from weir.bench.dfs_training import Trained
 from weir.bench.dfs_training import run as run_training
 from weir.bench.grid import simulate
@@ -56,16 +58,22 @@ def run(
         for name, point in one.points.items():
             curves.points.setdefault(name, []).append(Point(*point))
         curves.sizes[density] = {pair[0]: pair[1] for pair in one.sizes}
+    looked_at = [
+        (density, model, min(4, max(workers)), steps, 1) for model in models for density in densities
+    ]
+    runs = simulate(look_at_runs, Runs, looked_at, journal=journal)
     cases = _trainings(models, trained_densities, min(4, max(workers)), trained_steps, seeds)
     trained = simulate(run_training, Trained, cases, journal=journal) if cases else []
     every = list(found.values())
     _print_energy(every)
     _print_sizes(every)
+    _print_runs(looked_at, runs)
     if trained:
         _print_accuracy(cases, trained)
     draw(plot, every)
     whole = {
         "curves": [asdict(one) for one in every],
+        "runs": [{"case": case, **asdict(one)} for case, one in zip(looked_at, runs, strict=True)],
         "trained": [{"case": case, **asdict(one)} for case, one in zip(cases, trained, strict=True)],
     }
     plot.with_suffix(".json").write_text(json.dumps(whole, indent=1))
@@ -147,6 +155,33 @@ def _print_sizes(found: Sequence[Curves]) -> None:
                 )
             )
     show("Elements in blocks of each size", ("model, density", *(str(s or "whole") for s in sizes)), rows)
+
+
+def _print_runs(cases: Sequence[tuple[float, Model, int, int, int]], runs: Sequence[Runs]) -> None:
+    """Show whether large values lie together."""
+    sizes = [int(size) for size, _ in runs[0].delivered[1:]]
+    rows = []
+    for (density, model, *_), one in zip(cases, runs, strict=True):
+        first, *others = (share for _, share in one.delivered)
+        rows.append(
+            (
+                f"{model}, {density:.1%}",
+                f"{one.together:.1%}",
+                f"{first:.1%}",
+                *(f"{share / first:.0%}" if first else "-" for share in others),
+            )
+        )
+    show(
+        "What the best blocks of each size would deliver for the bits of single elements",
+        ("model, density", "followed", "energy", *(f"blocks of {size}" for size in sizes)),
+        rows,
+        [
+            "of gradients and residuals of all workers, added up, beside dfs without sizes; bits: positions "
+            "and values, each parameter by itself; energy: of single elements; blocks of: over that",
+            "followed: of the largest elements those whose next one is among them, too; by chance that is "
+            "the density",
+        ],
+    )
 
 
 def _print_accuracy(cases: Sequence[_Case], trained: Sequence[Trained]) -> None:

@@ -33,7 +33,10 @@ class Trained:
 
 
 def run(model: Model, contender: str, density: float, workers: int, steps: int, seed: int) -> Trained:
-    """Train. contender: of REPLAYED, or DENSE."""
+    """Train; the learning rate goes down to nothing, else the end would be a matter of chance.
+
+    contender: of REPLAYED, or DENSE.
+    """
     torch.set_num_threads(1)
     how = REPLAYED.get(contender)
     task = make_task(make_config(model=model, workers=workers, seed=seed))
@@ -52,7 +55,7 @@ def run(model: Model, contender: str, density: float, workers: int, steps: int, 
             sent[name] += count
         return torch.cat(step.total)
 
-    trained = train(model, workers, seed, task=task, average=average, momentum=momentum(model))
+    trained = train(model, workers, seed, task=task, average=average, momentum=momentum(model), decay=steps)
     try:
         for _ in islice(trained, steps + 1):  # a step is applied when the next one is asked for
             pass

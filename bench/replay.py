@@ -76,6 +76,7 @@ def train(
     average: Callable[[Gradients], torch.Tensor] = _mean,
     momentum: float = 0.0,
     timer: Callable[[], float] = time.perf_counter,
+    decay: int | None = None,
 ) -> Iterator[tuple[Gradients, list[float]]]:
     """Train with so many workers in this process, synchronously, without end.
 
@@ -87,12 +88,14 @@ def train(
         momentum: of SGD; with it, the learning rate is that part of the model's own which has the same
             effect in the long run.
         timer: returns the seconds that backward passes are timed with.
+        decay: steps over which the learning rate goes down to nothing, in a line; None: it does not.
     """
     config = make_config(model=model, workers=workers, seed=seed, batch_size=batch_size)
     task = task or make_task(config)
     parameters = [parameter for parameter in task.model.parameters() if parameter.requires_grad]
     lengths = [parameter.numel() for parameter in parameters]
     optimizer = torch.optim.SGD(parameters, lr=config.lr * (1 - momentum), momentum=momentum)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, decay) if decay else None
     data = task.data.train
     for epoch in itertools.count(1):
         ranks = [share(len(data), rank, workers, config.batch_size, seed, epoch) for rank in range(workers)]
@@ -111,6 +114,8 @@ def train(
             if (limit := PRESETS[model].clip) is not None:
                 torch.nn.utils.clip_grad_norm_(parameters, limit)
             optimizer.step()
+            if schedule is not None:
+                schedule.step()
 
 
 NOTHING: Final = WireCost(0, (), 0, 0, 0)

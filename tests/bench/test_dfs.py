@@ -2,9 +2,12 @@
 """``weir bench dfs``: what is compared at equal energy, and one model's curves."""
 
 import pytest
+import torch
 
 from weir.bench.dfs import saving_at_equal_accuracy
 from weir.bench.dfs_cases import BASELINE, PLANNED, Curves, Point, bytes_at, measure, saving
+from weir.bench.dfs_runs import delivered
+from weir.bench.dfs_runs import run as look_at_runs
 from weir.bench.dfs_training import run
 
 
@@ -32,6 +35,20 @@ def test_dfs_costs_less_than_its_peers_for_more_energy() -> None:
     assert points["dfs"].energy > points[PLANNED].energy
     assert points["dfs"].bytes < points["dfs without lists"].bytes
     assert points["dfs"].bytes < points["dfs without packed lanes"].bytes
+
+
+def test_blocks_hold_less_than_single_elements_where_large_values_are_scattered() -> None:
+    found = look_at_runs(0.02, "mlp", 2, 9, 1)
+    (_, single), *others = found.delivered
+    assert 0 < single < 1
+    assert all(0 < share < single for size, share in others if size <= 16)
+
+
+def test_blocks_hold_more_where_large_values_lie_together() -> None:
+    scattered, gathered = torch.randn(64 * 256), torch.zeros(64 * 256)
+    gathered[1024:1280] = torch.randn(256)
+    assert delivered(scattered, 256, 10)[256] < 0.2 * delivered(scattered, 256, 10)[1]
+    assert delivered(gathered, 150, 10)[256] > 1.01 * delivered(gathered, 150, 10)[1]
 
 
 def test_bytes_are_compared_where_dfs_is_as_accurate() -> None:
