@@ -176,6 +176,7 @@ SIGNATURES: Final[native.Signatures] = {
     ),
     "weir_mask_write": (c_uint64, (pointer, c_uint64, c_uint32, pointer)),
     "weir_pyramid": (None, (pointer, c_uint64, c_uint32, pointer)),
+    "weir_pyramid_packed": (None, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
     "weir_mask_mark": (None, (pointer, c_uint64, pointer, c_uint64)),
     "weir_mask_count": (c_uint64, (pointer, c_uint64)),
     "weir_mask_starts": (None, (pointer, c_uint64, c_uint32, pointer)),

@@ -169,8 +169,12 @@ class Planner:
 
         total: of the whole vector. packed: of the packed one.
         """
-        due, watched = self._due(selection.whole), set(self._watched_of(selection.whole))
-        found = [pyramid.counts(total[segment.in_vector], UNION_LEVELS) for segment in due]
+        due, watched = set(self._due(selection.whole)), set(self._watched_of(selection.whole))
+        found = [
+            pyramid.counts_of_part(part, total, packed, UNION_LEVELS)
+            for part in selection.parts
+            if part.source in due
+        ]
         found += [
             torch.count_nonzero(packed[part.in_packed]).reshape(1)
             for part in selection.parts

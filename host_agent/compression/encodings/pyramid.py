@@ -11,6 +11,7 @@ from typing import Final
 
 import torch
 
+from weir.host_agent.compression.encodings.selection import Part
 from weir.host_agent.transport import engine
 
 LEVELS: Final = 9
@@ -29,6 +30,26 @@ def counts(vector: torch.Tensor, levels: int = LEVELS) -> torch.Tensor:
         engine.library().weir_pyramid(vector.data_ptr(), vector.numel(), levels, native.data_ptr())
         return native
     return counts_torch(vector, levels)
+
+
+def counts_of_part(part: Part, total: torch.Tensor, packed: torch.Tensor, levels: int) -> torch.Tensor:
+    """Return the same of one parameter's elements of a vector that is zero where nothing was selected.
+
+    total: the whole vector. packed: what was selected of it, which is all that is looked at where it can be.
+    """
+    own = packed[part.in_packed]
+    if part.starts is None or own.device.type != "cpu" or own.dtype != torch.float32:
+        return counts(total[part.source.in_vector], levels)
+    native = torch.zeros(levels, dtype=torch.int64)
+    engine.library().weir_pyramid_packed(
+        part.starts.ctypes.data,
+        part.starts.size,
+        part.mask_block,
+        own.contiguous().data_ptr(),
+        levels,
+        native.data_ptr(),
+    )
+    return native
 
 
 def counts_torch(vector: torch.Tensor, levels: int) -> torch.Tensor:

@@ -263,3 +263,32 @@ def test_the_pyramid_counts_blocks(
     assert pyramid.counts(vector, 14).tolist() == expected
     assert pyramid.counts_torch(vector, 14).tolist() == expected
     assert pyramid.counts(vector).tolist() == expected[: pyramid.LEVELS]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 3000), min_size=1, max_size=3),
+    masks=st.lists(st.sampled_from([None, 1, 2, 32, 256]), min_size=3, max_size=3),
+    density=st.floats(0, 0.3),
+    seed=st.integers(0, 9),
+)
+def test_blocks_are_counted_alike_in_what_travelled_and_in_the_whole_sum(
+    lengths: list[int], masks: list[int | None], density: float, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    bucket = made_up(rng, 2, lengths, density, 3)
+    layout = layout_of(bucket)
+    encodings = {segment.name: Encoding(mask) for segment, mask in zip(layout, masks, strict=False)}
+    total = torch.zeros(layout.length)
+    words = {}
+    for segment in layout:
+        chosen = torch.from_numpy(bucket[segment.name].any(axis=0)).float()
+        mask = encodings[segment.name].mask_block
+        if mask is not None:
+            words[segment.name] = np.zeros(words_for(segment.length, mask), np.uint32)
+            write_mask(chosen, mask, words[segment.name])
+        total[segment.in_vector] = chosen * torch.from_numpy(rng.integers(0, 2, segment.length)).float()
+    selection = Selection.of(EncodingPlan(encodings, SCALE_BLOCK), layout, words)
+    packed = selection.pack(total)
+    for part in selection.parts:
+        expected = pyramid.counts(total[part.source.in_vector])
+        assert torch.equal(pyramid.counts_of_part(part, total, packed, pyramid.LEVELS), expected)
