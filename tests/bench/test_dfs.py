@@ -4,7 +4,7 @@
 import pytest
 import torch
 
-from weir.bench.dfs import saving_at_equal_accuracy
+from weir.bench.dfs import finer, saving_at_equal_accuracy
 from weir.bench.dfs_cases import BASELINE, PLANNED, Curves, Point, bytes_at, measure, saving
 from weir.bench.dfs_runs import delivered
 from weir.bench.dfs_runs import run as look_at_runs
@@ -62,6 +62,10 @@ def test_bytes_are_compared_where_dfs_is_as_accurate() -> None:
     assert saving_at_equal_accuracy(means, "peer", 0.01) == pytest.approx(0.75)
     assert saving_at_equal_accuracy(means, "peer", 0.1) == pytest.approx(0.5)
     assert saving_at_equal_accuracy(means, "dense", 1.0) is None
+
+
+def test_dfs_is_trained_between_the_densities_of_its_peers() -> None:
+    assert finer([0.03, 0.003]) == [0.001, 0.003, 0.0095, 0.03]
 
 
 def test_a_training_counts_what_all_that_send_the_same_elements_send() -> None:
