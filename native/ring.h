@@ -26,7 +26,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WEIR_RING_FRAMES 1024u /* a power of two */
+/* A power of two. Twice the slots that a job gets by itself: rings are gone round, so more would only be more memory
+ * than caches hold. */
+#define WEIR_RING_FRAMES 512u
 #define WEIR_CELL_SIZE 2048u
 #define WEIR_MAX_FRAME (WEIR_CELL_SIZE - 8u)
 #define WEIR_RING_MAGIC 0x57454952u

@@ -22,7 +22,7 @@ def test_a_full_ring_refuses_and_loses_nothing(tmp_path: Path) -> None:
         sent = 0
         while host.send(sent.to_bytes(4)):
             sent += 1
-        assert sent == 1024
+        assert sent == 512
         assert [switch.recv(0) for _ in range(sent)] == [i.to_bytes(4) for i in range(sent)]
         assert switch.recv(0) is None
 
@@ -80,7 +80,7 @@ def test_a_host_that_lies_about_its_frames_harms_nobody(tmp_path: Path) -> None:
         host.send(b"good")
         with (tmp_path / "port-1").open("r+b") as file:  # ring 1 (host to switch) ends the file
             size = file.seek(0, 2)
-            file.seek(size - 1024 * 2048)
+            file.seek(size - 512 * 2048)
             file.write((0xFFFFFFFF).to_bytes(4, "little"))  # its first cell's length
         frame = switch.recv()
         assert frame is not None

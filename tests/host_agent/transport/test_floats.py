@@ -25,13 +25,16 @@ WORKERS, VALUES = 3, 256
 FAULTS = Faults(delay=5_000, jitter=60_000, loss=0.05, duplicate=0.05, trim=0.03, late=0.02, lateness=10**8)
 
 
-def vectors(count: int) -> list[Vector]:
-    """Return each worker's, of magnitudes from 2^-40 to 2^40, with blocks of zeros and of minus zeros."""
+def vectors(count: int, scale: int = 0) -> list[Vector]:
+    """Return each worker's, of magnitudes from 2^-40 to 2^40, with blocks of zeros and of minus zeros.
+
+    scale: what magnitudes are multiplied by, as a power of two.
+    """
     found = []
     for worker in range(WORKERS):
         random = np.random.default_rng(worker)
         runs = -(-count // 64)
-        x = random.standard_normal((runs, 64)) * np.exp2(random.integers(-40, 40, runs))[:, None]
+        x = random.standard_normal((runs, 64)) * np.exp2(random.integers(-40, 40, runs) + scale)[:, None]
         x[random.random(runs) < 0.4] = 0.0
         x[random.random(runs) < 0.1] = -0.0
         found.append(x.reshape(-1)[:count].astype(np.float32))
@@ -59,10 +62,12 @@ def summed(works: Sequence[Work], **config: Any) -> tuple[list[bytes], list[tupl
 
 
 @pytest.mark.parametrize("config", [{}, {"fill": True}, {"narrow": True}], ids=str)
-@pytest.mark.parametrize("block", [32, 256])
-def test_values_travel_and_end_as_lanes_that_were_made_beforehand(block: int, config: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("block", "scale"), [(32, 0), (256, 0), (256, -115), (256, 85)])
+def test_values_travel_and_end_as_lanes_that_were_made_beforehand(
+    block: int, scale: int, config: dict[str, Any]
+) -> None:
     count = 60 * 256 + 7
-    made = vectors(count)
+    made = vectors(count, scale)
     exponents, bits = exponents_of(made), quantize.headroom(WORKERS)
     lanes = [quantize.to_fixed(one, exponents, VALUES, WORKERS).view(np.uint32) for one in made]
     scales = FloatScales(exponents, VALUES, bits)

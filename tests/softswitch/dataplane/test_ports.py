@@ -19,7 +19,7 @@ from weir.softswitch.state.entry import Entry, Exact
 from weir.softswitch.switch import Switch
 
 MACS = {port: 0x020000000000 + port for port in (1, 2, 3)}
-RING = 1024  # frames a shared-memory port holds in each direction
+RING = 512  # frames a shared-memory port holds in each direction
 
 
 @pytest.fixture(scope="module")
