@@ -62,7 +62,12 @@ class ScenarioMaker:
         """Return a random one."""
         rng = self._rng
         vocabulary = Vocabulary(self._subject.json, rng)
-        tables = [table for table in self._info.tables if not table.implementation_id]
+        # A table that p4c optimises away is still in P4Info.
+        tables = [
+            table
+            for table in self._info.tables
+            if not table.implementation_id and table.preamble.name in self._keys
+        ]
         groups = {group: self._replicas() for group in _GROUPS}
         rows: dict[tuple[str, tuple[Key, ...]], Row] = {}
         jobs: Jobs | None = None
