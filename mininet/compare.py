@@ -21,7 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from p4switch import weir
+from p4switch import tied, weir
 
 SWITCHES = ("soft", "bmv2")
 TRAIN = "weir train --model cnn --epochs 1 --max-steps 20 --method topk --density 0.01"
@@ -69,7 +69,7 @@ def train(
         captures = ["--pcap", f"{folder}/pcap"] if options.audit else []
         start = [sys.executable, str(Path(__file__).with_name(script))]
         done = subprocess.run(
-            [*start, *shape, *links, *captures, "--switch", switch, "--run", command],
+            tied([*start, *shape, *links, *captures, "--switch", switch, "--run", command]),
             capture_output=True,
             text=True,
             check=False,

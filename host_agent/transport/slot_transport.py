@@ -26,7 +26,15 @@ from weir.host_agent.transport import engine
 from weir.host_agent.transport.datagram import Datagram
 from weir.host_agent.transport.report import Account, ReduceReport, Returned, Verdict
 from weir.host_agent.transport.service_class import LOSSLESS, ServiceClass
-from weir.wire.definition import GROUP_LANES, MAX_BLOCK_LOG2, MAX_CHILDREN, MAX_WORKERS, MIN_BLOCK_LOG2, Op
+from weir.wire.definition import (
+    GROUP_LANES,
+    MAX_BLOCK_LOG2,
+    MAX_CHILDREN,
+    MAX_WORKERS,
+    MIN_BLOCK_LOG2,
+    SLOT_LANES,
+    Op,
+)
 
 Lanes = npt.NDArray[np.uint32] | npt.NDArray[np.int32]
 Audiences = npt.NDArray[np.uint16]
@@ -74,8 +82,8 @@ class TransportConfig:
     path: own, as an audience names it (docs/protocol.md); None: that of a worker of the only switch.
     first_round: where the round counter of every slot starts; the same on all workers.
     fill: keep results at most half a slot's lanes (512 bytes) longer than any packet of their round, which
-    BMv2 needs: requested blocks of 256 lanes are sent also when they are zero here, and of smaller ones a
-    packet has half as many as it could; the same on all workers.
+    BMv2 needs: requested blocks of 256 lanes are sent also when they are zero here, and of smaller ones, into
+    which those with audiences are cut, a packet has half as many as it could; the same on all workers.
     congestion: narrow the window of open slots when results tell of congestion; may differ between workers.
     narrow: packets of one column and one group of lanes, as a switch with few registers takes them; blocks
     are cut into such groups; the same on all workers.
@@ -212,12 +220,12 @@ class SlotTransport:
             raise ValueError("sums of float32 values are for ADD without loss budgets and audiences")
         scales = None if floats is None else floats.native(lanes.size, block)
         self._block, self._groups = block, 1
-        if self.config.narrow:
-            self._groups, block = block // GROUP_LANES, GROUP_LANES
-            groups = -(-lanes.size // GROUP_LANES)
-            service = service.divided(self._groups, groups)
+        if (travels := self._travels(block, audiences)) < block:
+            self._groups, block = block // travels, travels
+            parts = -(-lanes.size // block)
+            service = service.divided(self._groups, parts)
             if audiences is not None:
-                audiences = np.repeat(audiences, self._groups)[:groups]
+                audiences = np.repeat(audiences, self._groups)[:parts]
         error = self._lib.weir_transport_begin(
             self.handle,
             Op(op),
@@ -237,6 +245,16 @@ class SlotTransport:
             raise OSError(error, f"cannot begin to reduce {lanes.size} lanes: {os.strerror(error)}")
         self._lanes, self._op, self._service = lanes, Op(op), service
         self._audiences, self._floats = audiences, floats
+
+    def _travels(self, block: int, audiences: Audiences | None) -> int:
+        """Return how many lanes a block of packets has, for blocks of so many of the caller's.
+
+        What only some want has mostly been made by others: there, more headers cost less than zeros would
+        that are sent to a switch which cannot make packets longer.
+        """
+        if self.config.narrow:
+            return GROUP_LANES
+        return block // 2 if self.config.fill and audiences is not None and block == SLOT_LANES else block
 
     def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> Verdict:
         """Take in a UDP payload that arrived. A refused one changes nothing but its counter."""

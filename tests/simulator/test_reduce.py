@@ -197,6 +197,26 @@ def test_a_switch_that_can_grow_a_packet_by_half_a_slot_serves_workers_that_fill
     assert sent[0] == (sent[1] if block == 256 else 0)  # the first worker has nothing but zeros
 
 
+def test_what_one_worker_has_for_the_others_travels_once_past_such_a_switch(
+    switch: Switch, job_ids: Iterator[int]
+) -> None:
+    table, entry = aggregation(headroom=512)
+    switch.table(table).modify(entry)
+    try:
+        arrays = [np.full(50_000, 7 * (worker == 0), np.uint32) for worker in range(3)]
+        audiences = np.full(-(-50_000 // 256), AUDIENCE_EXCEPT, np.uint16)  # all but worker 0
+        with Rack(switch, job=next(job_ids), workers=3, slots=4, seed=1, fill=True) as rack:
+            rack.submit([Work(Op.ADD, 256, lanes, audiences=audiences) for lanes in arrays])
+            rack.run(limit=1)
+            sent = [host.reports[-1].blocks_sent for host in rack.hosts]
+    finally:
+        table, entry = aggregation()
+        switch.table(table).modify(entry)
+    for lanes in arrays:
+        np.testing.assert_array_equal(lanes, 7)
+    assert sent == [-(-50_000 // 128), 0, 0]
+
+
 def test_a_finished_job_does_not_haunt_the_next_on_its_slots(switch: Switch, job_ids: Iterator[int]) -> None:
     for _ in range(2):
         arrays = [np.full(5000, 1, np.uint32) for _ in range(2)]
