@@ -105,11 +105,16 @@ def simulate(
 def _said(case: tuple[Setting, Contender, Scenario, int], outcome: TailResult) -> str:
     """Return a line about a run that has ended."""
     setting, contender, scenario, seed = case
-    times = [1000 * time for time in outcome.times]
+    times = outcome.times
     return (
         f"{setting}, load {scenario.load:.0%}, {contender.name}, seed {seed}: "
-        f"mean {mean(times):.2f} ms, p99 {percentile(times, 99):.2f} ms of {len(times)} tensors"
+        f"mean {_ms(mean(times))} ms, p99 {_ms(percentile(times, 99))} ms of {len(times)} tensors"
     )
+
+
+def _ms(seconds: float) -> str:
+    """Return a time in milliseconds; at 100 Gbit/s they are tenths."""
+    return f"{1000 * seconds:.{2 if seconds > 0.001 else 3}f}"
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -132,9 +137,9 @@ def _print(setting: Setting, scenario: Scenario, seeds: int, results: dict[Conte
         rows.append(
             (
                 contender.name,
-                f"{1000 * mean(outcome.times):.2f}",
-                f"{1000 * percentile(outcome.times, 50):.2f}",
-                f"{1000 * tail:.2f}",
+                _ms(mean(outcome.times)),
+                _ms(percentile(outcome.times, 50)),
+                _ms(tail),
                 _gain(contender, outcome, tails),
                 f"{outcome.acted.get(contender.shows, 0):,}" if contender.shows else "-",
                 f"{faster:+.0%}" if contender is not first else "-",
@@ -203,7 +208,7 @@ def _notes(setting: Setting, scenario: Scenario, seeds: int) -> list[str]:
         f"{seeds} x {scenario.tensors} tensors of {size}, one at a time. p99: nearest rank. p99 / twin: over "
         "that of the row without the mechanism, or of DCTCP in the same class. acted: packets that switches "
         "trimmed, dropped, or served by class; lanes that receivers did without. "
-        f"steps: throughput of training that computes for {1000 * scenario.floor(setting):.2f} ms between "
+        f"steps: throughput of training that computes for {_ms(scenario.floor(setting))} ms between "
         "tensors, as long as the busiest link takes for one. RTOs: time-outs per tensor. missing: share of "
         "lanes. others: p99 of the background's flows.",
     ]
