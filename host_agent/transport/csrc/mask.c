@@ -84,16 +84,16 @@ void weir_pyramid_packed(const uint32_t *starts, uint64_t n, uint32_t m, const f
 {
     enum { MOST = 64 };
     uint64_t counted[MOST] = {0}; /* blocks of each level up to the last one that was counted */
-    for (uint64_t at = 0; at < n * m; at++) {
-        if (packed[at] == 0) continue;
-        const uint64_t element = starts[at / m] + at % m;
-        for (uint32_t level = 0; level < levels && level < MOST; level++) {
-            const uint64_t block = element >> level;
-            if (block < counted[level]) break; /* and so are the larger blocks that it is in */
-            counts[level]++;
-            counted[level] = block + 1;
+    for (; n; n--, starts++)
+        for (uint64_t element = *starts; element < *starts + (uint64_t)m; element++) {
+            if (*packed++ == 0) continue;
+            for (uint32_t level = 0; level < levels && level < MOST; level++) {
+                const uint64_t block = element >> level;
+                if (block < counted[level]) break; /* and so are the larger blocks that it is in */
+                counts[level]++;
+                counted[level] = block + 1;
+            }
         }
-    }
 }
 
 uint64_t weir_mask_count(const uint32_t *words, uint64_t n)
