@@ -11,7 +11,10 @@ comes from some blocks of the parameter, and what share of these a worker has wa
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Final, Self
 
 from weir.host_agent.collectives.communicator import fitting_block
@@ -162,8 +165,10 @@ class PackedBlocks:
         """Return the same in blocks that are ``parts`` times smaller."""
         return PackedBlocks(self.blocks * parts, self.wanted * parts, self.sent * parts)
 
-    def __add__(self, other: "PackedBlocks") -> "PackedBlocks":
-        return PackedBlocks(self.blocks + other.blocks, self.wanted + other.wanted, self.sent + other.sent)
+    @classmethod
+    def sum(cls, parts: Iterable[Self]) -> Self:
+        """Return what one or more parameters have together."""
+        return cls(*map(_sum, zip(*((part.blocks, part.wanted, part.sent) for part in parts), strict=True)))
 
 
 def block_sizes(form: LaneFormat) -> tuple[int, ...]:
@@ -238,15 +243,16 @@ class MaskWords:
     present: tuple[float, ...] = (0.0,) * len(TREE_LEVELS)
     sparse: tuple[float, ...] = (0.0,) * len(TREE_LEVELS)
 
-    def __add__(self, other: "MaskWords") -> "MaskWords":
-        def added(a: tuple[float, ...], b: tuple[float, ...]) -> tuple[float, ...]:
-            return tuple(x + y for x, y in zip(a, b, strict=True))
+    @classmethod
+    def sum(cls, parts: Iterable[Self]) -> Self:
+        """Return what one or more parameters have together."""
+        vectors = zip(*((part.whole, part.present, part.sparse) for part in parts), strict=True)
+        return cls(*(tuple(map(_sum, zip(*own, strict=True))) for own in vectors))
 
-        return MaskWords(
-            added(self.whole, other.whole),
-            added(self.present, other.present),
-            added(self.sparse, other.sparse),
-        )
+
+def _sum(numbers: Iterable[float]) -> float:
+    """Return the sum, each rounded to a double: Python's own rounds in other ways in other versions."""
+    return reduce(add, numbers)
 
 
 def words_of(counts: Counts, mask_block: int) -> MaskWords:

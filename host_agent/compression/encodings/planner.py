@@ -13,8 +13,6 @@ how much of it each of them had they tell each other, now and then. So all decid
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
-from operator import add
 from typing import Any, Final
 
 import numpy as np
@@ -60,6 +58,8 @@ class _Table:
         self._counts, self._job = counts, job
         self._lanes: dict[tuple[int | None, int], PackedBlocks] = {}
         self._words: dict[int, MaskWords] = {}
+        self._scales: dict[int | None, float] = {}
+        self._regions: dict[int, int] = {}
         self._bytes: dict[int | None, float] = {}
 
     def lanes(self, mask_block: int | None, packet_block: int) -> PackedBlocks:
@@ -71,7 +71,15 @@ class _Table:
 
     def scales(self, mask_block: int | None) -> float:
         """Return the parameter's exponents."""
-        return forecast.scales_of(self._counts, mask_block, self._job.form)
+        if mask_block not in self._scales:
+            self._scales[mask_block] = forecast.scales_of(self._counts, mask_block, self._job.form)
+        return self._scales[mask_block]
+
+    def region(self, mask_block: int) -> int:
+        """Return elements in a region of the parameter's scales."""
+        if mask_block not in self._regions:
+            self._regions[mask_block] = forecast.region_of(self._counts, mask_block, self._job.form)
+        return self._regions[mask_block]
 
     def words(self, mask_block: int) -> MaskWords:
         """Return the parameter's words of the mask tree."""
@@ -337,9 +345,9 @@ class Planner:
             if not all(segment.name in fixed for segment in layout):
                 reason += self._alternatives(tables)
         regions = {
-            name: forecast.region_of(self._parameters[name].counts, encoding.mask_block, self._form)
+            name: self._tables[name].region(encoding.mask_block)
             for name, encoding in encodings.items()
-            if encoding.mask_block is not None and name in self._parameters
+            if encoding.mask_block is not None and name in self._tables
         }
         return EncodingPlan(encodings, chosen, levels, reason, predicted, regions, tree / self._workers)
 
@@ -386,8 +394,8 @@ class Planner:
         job, total, tree, levels = self._job, 0.0, 0.0, 1
         scales = sum(table.scales(mask_block) for table, mask_block in parts)
         if any(mask_block is not None for mask_block in mask_blocks):
-            words = reduce(
-                add, (table.words(mask_block) for table, mask_block in parts if mask_block is not None)
+            words = MaskWords.sum(
+                table.words(mask_block) for table, mask_block in parts if mask_block is not None
             )
             levels = min(
                 TREE_LEVELS,
@@ -401,7 +409,7 @@ class Planner:
         lanes, packet_block = min(
             (
                 forecast.lanes_bytes(
-                    reduce(add, (t.lanes(mask_block, packet_block) for t, mask_block in parts)),
+                    PackedBlocks.sum(t.lanes(mask_block, packet_block) for t, mask_block in parts),
                     packet_block,
                     job,
                 ),

@@ -78,22 +78,25 @@ void weir_pyramid(const float *x, uint64_t count, uint32_t levels, int64_t *coun
 }
 
 /* The same of a vector that is zero but for what was selected of it: blocks of m elements that begin at starts[],
- * ascending, in `packed` one after another. */
+ * ascending, in `packed` one after another. An element is the first of its block of 2^k when its number differs from
+ * that of the one before it in bit k or above. */
 void weir_pyramid_packed(const uint32_t *starts, uint64_t n, uint32_t m, const float *packed, uint32_t levels,
                          int64_t *counts)
 {
-    enum { MOST = 64 };
-    uint64_t counted[MOST] = {0}; /* blocks of each level up to the last one that was counted */
+    enum { BITS = 64 };
+    int64_t differing[BITS + 1] = {0}; /* elements by how many of the lower bits hold all differences */
+    uint64_t before = 1ull << (BITS - 1);
     for (; n; n--, starts++)
         for (uint64_t element = *starts; element < *starts + (uint64_t)m; element++) {
             if (*packed++ == 0) continue;
-            for (uint32_t level = 0; level < levels && level < MOST; level++) {
-                const uint64_t block = element >> level;
-                if (block < counted[level]) break; /* and so are the larger blocks that it is in */
-                counts[level]++;
-                counted[level] = block + 1;
-            }
+            differing[BITS - __builtin_clzll(before ^ element)]++;
+            before = element;
         }
+    int64_t first = 0;
+    for (uint32_t level = BITS; level-- > 0;) {
+        first += differing[level + 1];
+        if (level < levels) counts[level] += first;
+    }
 }
 
 uint64_t weir_mask_count(const uint32_t *words, uint64_t n)
