@@ -93,7 +93,7 @@ class Dfs(Sparsifier):
         return self._quota(span)
 
     def _of(self, span: Span) -> "_Known":
-        return self._known.get(span.name, _Known())
+        return self._known.get(span.name, _UNKNOWN)
 
     def share_of(self, span: Span) -> float:
         """Return the share of a parameter's elements that each worker chooses for itself."""
@@ -219,6 +219,9 @@ class _Known:
     def spread(self) -> float:
         """Return the share of what was chosen that was not chosen twice; near 1 while little is known."""
         return (self.travelled + _PRIOR) / (max(self.chosen, self.travelled) + _PRIOR)
+
+
+_UNKNOWN: Final = _Known()
 
 
 def marginal(travelled: torch.Tensor, size: int = 1) -> float:
