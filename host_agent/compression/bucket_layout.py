@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from weir.host_agent.compression.vectors import is_native
 from weir.host_agent.transport import engine
 
 
@@ -26,11 +27,6 @@ class Parameters(Protocol):
 
 
 _NOTHING: Final[Mapping[str, torch.Tensor]] = {}
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether the C side can read a tensor."""
-    return tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.is_contiguous()
 
 
 @dataclass(frozen=True)
@@ -164,7 +160,7 @@ class BucketLayout:
                     f"the residual of {segment.name!r} has {one.numel()} elements, "
                     f"the parameter {segment.length}"
                 )
-        if all(map(_is_plain, [bucket, *(one for one in added if one is not None)])):
+        if is_native(bucket, *(one for one in added if one is not None)):
             addresses = np.array([0 if one is None else one.data_ptr() for one in added], np.uint64)
             engine.library().weir_spread(
                 self._structs.ctypes.data,

@@ -174,44 +174,42 @@ def test_blocks_that_no_worker_has_are_not_sent(
         assert report.retransmissions == 0
 
 
-@pytest.mark.parametrize("block", [32, 64, 256])
-def test_a_switch_that_can_grow_a_packet_by_half_a_slot_serves_workers_that_fill(
-    switch: Switch, job_ids: Iterator[int], block: int
-) -> None:
+@pytest.fixture
+def growing_by_half(switch: Switch) -> Iterator[Switch]:
+    """Yield the switch while it can make packets half a slot longer, not more."""
     table, entry = aggregation(headroom=512)
     switch.table(table).modify(entry)
-    try:
-        arrays = [np.zeros(50_000, np.uint32) for _ in range(3)]
-        for worker, lanes in enumerate(arrays):
-            lanes[worker * 10_000 : worker * 15_000] = 1
-        expected = combine(Op.ADD, arrays)
-        with Rack(switch, job=next(job_ids), workers=3, slots=4, seed=1, fill=True) as rack:
-            rack.submit([Work(Op.ADD, block, lanes) for lanes in arrays])
-            rack.run(limit=1)
-            sent = [host.reports[-1].blocks_sent for host in rack.hosts]
-    finally:
-        table, entry = aggregation()
-        switch.table(table).modify(entry)
+    yield switch
+    table, entry = aggregation()
+    switch.table(table).modify(entry)
+
+
+@pytest.mark.parametrize("block", [32, 64, 256])
+def test_a_switch_that_can_grow_a_packet_by_half_a_slot_serves_workers_that_fill(
+    growing_by_half: Switch, job_ids: Iterator[int], block: int
+) -> None:
+    arrays = [np.zeros(50_000, np.uint32) for _ in range(3)]
+    for worker, lanes in enumerate(arrays):
+        lanes[worker * 10_000 : worker * 15_000] = 1
+    expected = combine(Op.ADD, arrays)
+    with Rack(growing_by_half, job=next(job_ids), workers=3, slots=4, seed=1, fill=True) as rack:
+        rack.submit([Work(Op.ADD, block, lanes) for lanes in arrays])
+        rack.run(limit=1)
+        sent = [host.reports[-1].blocks_sent for host in rack.hosts]
     for lanes in arrays:
         np.testing.assert_array_equal(lanes, expected)
     assert sent[0] == (sent[1] if block == 256 else 0)  # the first worker has nothing but zeros
 
 
 def test_what_one_worker_has_for_the_others_travels_once_past_such_a_switch(
-    switch: Switch, job_ids: Iterator[int]
+    growing_by_half: Switch, job_ids: Iterator[int]
 ) -> None:
-    table, entry = aggregation(headroom=512)
-    switch.table(table).modify(entry)
-    try:
-        arrays = [np.full(50_000, 7 * (worker == 0), np.uint32) for worker in range(3)]
-        audiences = np.full(-(-50_000 // 256), AUDIENCE_EXCEPT, np.uint16)  # all but worker 0
-        with Rack(switch, job=next(job_ids), workers=3, slots=4, seed=1, fill=True) as rack:
-            rack.submit([Work(Op.ADD, 256, lanes, audiences=audiences) for lanes in arrays])
-            rack.run(limit=1)
-            sent = [host.reports[-1].blocks_sent for host in rack.hosts]
-    finally:
-        table, entry = aggregation()
-        switch.table(table).modify(entry)
+    arrays = [np.full(50_000, 7 * (worker == 0), np.uint32) for worker in range(3)]
+    audiences = np.full(-(-50_000 // 256), AUDIENCE_EXCEPT, np.uint16)  # all but worker 0
+    with Rack(growing_by_half, job=next(job_ids), workers=3, slots=4, seed=1, fill=True) as rack:
+        rack.submit([Work(Op.ADD, 256, lanes, audiences=audiences) for lanes in arrays])
+        rack.run(limit=1)
+        sent = [host.reports[-1].blocks_sent for host in rack.hosts]
     for lanes in arrays:
         np.testing.assert_array_equal(lanes, 7)
     assert sent == [-(-50_000 // 128), 0, 0]

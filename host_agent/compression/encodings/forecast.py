@@ -13,8 +13,6 @@ comes from some blocks of the parameter, and what share of these a worker has wa
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Final, Self
 
 from weir.host_agent.collectives.communicator import fitting_block
@@ -26,6 +24,7 @@ from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
 from weir.host_agent.compression.encodings.mask_scales import steps_of
 from weir.host_agent.compression.encodings.position_lists import PositionList, Region
 from weir.host_agent.compression.encodings.pyramid import LEVELS
+from weir.host_agent.compression.vectors import sum_in_order
 from weir.wire.definition import BLOCK_SIZES, GROUP_LANES, SLOT_LANES
 
 UNION_LEVELS: Final = 18
@@ -168,7 +167,9 @@ class PackedBlocks:
     @classmethod
     def sum(cls, parts: Iterable[Self]) -> Self:
         """Return what one or more parameters have together."""
-        return cls(*map(_sum, zip(*((part.blocks, part.wanted, part.sent) for part in parts), strict=True)))
+        return cls(
+            *map(sum_in_order, zip(*((part.blocks, part.wanted, part.sent) for part in parts), strict=True))
+        )
 
 
 def block_sizes(form: LaneFormat) -> tuple[int, ...]:
@@ -247,12 +248,7 @@ class MaskWords:
     def sum(cls, parts: Iterable[Self]) -> Self:
         """Return what one or more parameters have together."""
         vectors = zip(*((part.whole, part.present, part.sparse) for part in parts), strict=True)
-        return cls(*(tuple(map(_sum, zip(*own, strict=True))) for own in vectors))
-
-
-def _sum(numbers: Iterable[float]) -> float:
-    """Return the sum, each rounded to a double: Python's own rounds in other ways in other versions."""
-    return reduce(add, numbers)
+        return cls(*(tuple(map(sum_in_order, zip(*own, strict=True))) for own in vectors))
 
 
 def words_of(counts: Counts, mask_block: int) -> MaskWords:

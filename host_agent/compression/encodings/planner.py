@@ -40,6 +40,7 @@ from weir.host_agent.compression.encodings.forecast import (
 )
 from weir.host_agent.compression.encodings.position_lists import region_of
 from weir.host_agent.compression.encodings.selection import Selection
+from weir.host_agent.compression.vectors import sum_in_order
 from weir.wire.definition import BLOCK_SIZES
 
 MASKS: Final = (None, *MASK_SIZES)
@@ -392,7 +393,7 @@ class Planner:
         """
         parts = list(zip(tables, mask_blocks, strict=True))
         job, total, tree, levels = self._job, 0.0, 0.0, 1
-        scales = sum(table.scales(mask_block) for table, mask_block in parts)
+        scales = sum_in_order(table.scales(mask_block) for table, mask_block in parts)
         if any(mask_block is not None for mask_block in mask_blocks):
             words = MaskWords.sum(
                 table.words(mask_block) for table, mask_block in parts if mask_block is not None
@@ -404,7 +405,9 @@ class Planner:
             total = forecast.tree_bytes(words, levels, job, scales)
             tree = forecast.tree_bytes(words, levels, job)
         else:
-            total = forecast.bitmap_bytes(sum(table.lanes(None, SCALE_BLOCK).blocks for table in tables), job)
+            total = forecast.bitmap_bytes(
+                sum_in_order(table.lanes(None, SCALE_BLOCK).blocks for table in tables), job
+            )
             total += forecast.scales_bytes(scales, job)
         lanes, packet_block = min(
             (

@@ -12,6 +12,7 @@ from typing import Final
 import torch
 
 from weir.host_agent.compression.encodings.selection import Part
+from weir.host_agent.compression.vectors import is_native
 from weir.host_agent.transport import engine
 
 LEVELS: Final = 9
@@ -25,7 +26,7 @@ def counts(vector: torch.Tensor, levels: int = LEVELS) -> torch.Tensor:
 
     Returns int64[levels], for k = 0, 1, ..., on the vector's device; the last block may be partial.
     """
-    if vector.device.type == "cpu" and vector.dtype == torch.float32 and vector.is_contiguous():
+    if is_native(vector):
         native = torch.zeros(levels, dtype=torch.int64)
         engine.library().weir_pyramid(vector.data_ptr(), vector.numel(), levels, native.data_ptr())
         return native
@@ -38,14 +39,14 @@ def counts_of_part(part: Part, total: torch.Tensor, packed: torch.Tensor, levels
     total: the whole vector. packed: what was selected of it, which is all that is looked at where it can be.
     """
     own = packed[part.in_packed]
-    if part.starts is None or own.device.type != "cpu" or own.dtype != torch.float32:
+    if part.starts is None or not is_native(own):
         return counts(total[part.source.in_vector], levels)
     native = torch.zeros(levels, dtype=torch.int64)
     engine.library().weir_pyramid_packed(
         part.starts.ctypes.data,
         part.starts.size,
         part.mask_block,
-        own.contiguous().data_ptr(),
+        own.data_ptr(),
         levels,
         native.data_ptr(),
     )

@@ -12,6 +12,7 @@ from weir.host_agent.collectives.dtypes import Lanes
 from weir.host_agent.compression.bucket_layout import BucketLayout, Segment
 from weir.host_agent.compression.encodings.encoding import EncodingPlan
 from weir.host_agent.compression.encodings.shared_mask import WORD_BITS, block_starts, count_blocks, set_bits
+from weir.host_agent.compression.vectors import is_native
 from weir.host_agent.transport import engine
 
 
@@ -129,7 +130,7 @@ class Selection:
         if self.everything:
             return vector
         packed = torch.empty(self.layout.length, dtype=vector.dtype, device=vector.device)
-        if not _is_native(vector):
+        if not is_native(vector):
             return self.pack_torch(vector, packed)
         engine.library().weir_parts_pack(*self._native_parts, vector.data_ptr(), packed.data_ptr())
         return packed
@@ -146,7 +147,7 @@ class Selection:
         if self.everything:
             return packed
         vector = torch.empty(self.whole.length, dtype=packed.dtype, device=packed.device)
-        if not _is_native(packed):
+        if not is_native(packed):
             return self.unpack_torch(vector, packed)
         engine.library().weir_parts_unpack(
             *self._native_parts, packed.data_ptr(), vector.data_ptr(), vector.numel()
@@ -164,7 +165,7 @@ class Selection:
         """Subtract the packed elements from those of the whole vector, in place."""
         if self.everything:
             vector -= packed
-        elif _is_native(vector) and _is_native(packed):
+        elif is_native(vector, packed):
             engine.library().weir_parts_subtract(*self._native_parts, packed.data_ptr(), vector.data_ptr())
         else:
             self.subtract_torch(vector, packed)
@@ -182,7 +183,7 @@ class Selection:
         if self.everything:
             return total != 0
         union = torch.empty(self.whole.length, dtype=torch.bool, device=total.device)
-        if not _is_native(total):
+        if not is_native(total):
             return self.union_torch(total, union)
         engine.library().weir_parts_union(
             *self._native_parts, total.data_ptr(), union.data_ptr(), union.numel()
@@ -241,11 +242,6 @@ class Selection:
         return self.whole.describe(
             found.source.vector_start + found.place_of(index - found.target.vector_start)
         )
-
-
-def _is_native(vector: torch.Tensor) -> bool:
-    """Return whether the C side can read and write a vector."""
-    return vector.device.type == "cpu" and vector.dtype == torch.float32 and vector.is_contiguous()
 
 
 def _selected(length: int, mask_block: int, words: Lanes) -> int:

@@ -11,6 +11,7 @@ import torch
 from weir.host_agent.compression.bucket_layout import Span
 from weir.host_agent.compression.sparsifiers.base import Sparsifier, SparsifierOptions, register
 from weir.host_agent.compression.sparsifiers.density import keep_largest, keep_non_finite, rounded
+from weir.host_agent.compression.vectors import sum_in_order
 
 _LEAST: Final = 1e-30
 
@@ -98,7 +99,7 @@ class Deft(Sparsifier):
         pieces = [p for name in sorted(self._spans) for p in _pieces(self._spans[name], self.workers)]
         powers = [power for name in sorted(self._spans) for power in self._power_of_pieces(name)]
         known = [power for power in powers if not math.isnan(power)]
-        usual = sum(known) / max(len(known), 1)
+        usual = sum_in_order(known) / max(len(known), 1)
         powers = [max(usual if math.isnan(power) else power, _LEAST) for power in powers]
         norms = [math.sqrt(power * piece.length) for piece, power in zip(pieces, powers, strict=True)]
         wanted = _proportional(
@@ -169,7 +170,7 @@ def _pieces(span: Span, workers: int) -> list[Piece]:
 
 def _proportional(norms: list[float], sizes: list[int], total: float) -> list[float]:
     """Divide ``total`` elements in proportion to norms, to no layer more than its size."""
-    counts, left, weight = [0.0] * len(norms), total, sum(norms)
+    counts, left, weight = [0.0] * len(norms), total, sum_in_order(norms)
     for number in sorted(range(len(norms)), key=lambda n: norms[n] / sizes[n], reverse=True):
         counts[number] = min(float(sizes[number]), left * norms[number] / max(weight, _LEAST))
         left, weight = left - counts[number], weight - norms[number]

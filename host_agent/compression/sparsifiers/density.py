@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import torch
 
+from weir.host_agent.compression.vectors import is_native
 from weir.host_agent.transport import engine
 
 _SAMPLE: Final = 1 << 13
@@ -57,7 +58,7 @@ def worthiest(values: torch.Tensor, count: int) -> torch.Tensor:
 
     Of equal ones the first. NaN and infinities are there in any case, zeros never.
     """
-    if values.device.type != "cpu" or not values.is_contiguous():
+    if not is_native(values):
         return worthiest_torch(values, count)
     floor, room = _floor(values, count) if count else math.inf, max(3 * count, _ROOM)
     while True:
@@ -113,7 +114,7 @@ def ranked(values: torch.Tensor, rank: int, step: int = 1) -> float:
     looked_at = -(-values.numel() // step)
     if not 1 <= rank <= looked_at:
         raise ValueError(f"rank is {rank}: it must be 1 to {looked_at}, the number of values")
-    if values.device.type != "cpu" or not values.is_contiguous():
+    if not is_native(values):
         sizes = values[::step].abs().nan_to_num_(nan=math.inf, posinf=math.inf)
         return float(torch.kthvalue(sizes, looked_at - rank + 1).values)
     scratch = torch.empty(looked_at)

@@ -13,6 +13,7 @@ from weir.host_agent.compression.encodings.position_lists import PositionList
 from weir.host_agent.compression.sparsifiers.base import Sparsifier, SparsifierOptions, register
 from weir.host_agent.compression.sparsifiers.density import ranked, rounded, worthiest
 from weir.host_agent.compression.sparsifiers.dfs_blocks import copy_blocks, enough, norms
+from weir.host_agent.compression.vectors import sum_in_order
 from weir.wire.definition import SLOT_LANES
 
 PARTS: Final = ("portions", "lists", "sizes")
@@ -170,7 +171,7 @@ class Dfs(Sparsifier):
         """
         known = list(self._known.values())
         elements = sum(one.length for one in known)
-        level = sum(one.length * one.margin for one in known) / max(1, elements)
+        level = sum_in_order(one.length * one.margin for one in known) / max(1, elements)
         if not level > 0.0:
             return
         moved = [
@@ -181,7 +182,7 @@ class Dfs(Sparsifier):
         ]
         most = min(MOST_PORTION, 1.0 / self.density)
         for _ in range(_ROUNDS):
-            total = sum(one.length * portion for one, portion in zip(known, moved, strict=True))
+            total = sum_in_order(one.length * portion for one, portion in zip(known, moved, strict=True))
             moved = [min(max(portion * elements / total, 1 / MOST_PORTION), most) for portion in moved]
         self._known = {
             name: replace(one, portion=portion)

@@ -10,6 +10,7 @@ from typing import Final
 
 import torch
 
+from weir.host_agent.compression.vectors import is_native
 from weir.host_agent.transport import engine
 
 _BINS: Final = 1 << 15  # exponents and 7 bits of significand of a float32 that is not negative
@@ -33,7 +34,7 @@ def norms(vector: torch.Tensor, size: int) -> torch.Tensor:
 
 def energies(vector: torch.Tensor, size: int) -> torch.Tensor:
     """Return the sum of squares of each block of a flat float32 vector."""
-    if vector.device.type != "cpu" or not vector.is_contiguous():
+    if not is_native(vector):
         return energies_torch(vector, size)
     found = torch.empty(-(-vector.numel() // size))
     engine.library().weir_energies(vector.data_ptr(), vector.numel(), size, found.data_ptr())
@@ -52,7 +53,7 @@ def energies_torch(vector: torch.Tensor, size: int) -> torch.Tensor:
 
 def copy_blocks(vector: torch.Tensor, chosen: torch.Tensor, size: int, out: torch.Tensor) -> None:
     """Write the chosen blocks (ascending indices) of ``vector`` to ``out``, and zeros elsewhere."""
-    if vector.device.type != "cpu" or not (vector.is_contiguous() and out.is_contiguous()):
+    if not is_native(vector, out):
         copy_blocks_torch(vector, chosen, size, out)
         return
     blocks = chosen.contiguous()
