@@ -21,7 +21,7 @@ import numpy.typing as npt
 import torch
 
 from weir.host_agent.collectives.in_memory import InMemoryGroup
-from weir.host_agent.collectives.packing import LaneBits
+from weir.host_agent.collectives.packing import LaneBits, LaneFormat
 from weir.host_agent.compression.bucket_layout import BucketLayout
 from weir.host_agent.compression.encodings import SCALE_BLOCK, EncodingPlan
 from weir.host_agent.compression.encodings.cost import Flags, Occupancy, WireCost, exchange_cost, reduce_cost
@@ -132,6 +132,8 @@ class ReplayedStep:
         elements: those that travelled from all workers: their own, or the union's where the method fills it.
         counters: numbers that each worker told the others.
         fills_union: all workers sent what any had chosen.
+        form: of values in lanes; None: one in each.
+        reductions: how many there were.
         total: of each parameter, the sum of what was delivered.
         wanted, missing: squared norms of the sum of all that the workers had (gradients over their number,
             and residuals), and of what of it was not delivered.
@@ -146,6 +148,8 @@ class ReplayedStep:
     counters: int
     fills_union: bool
     regions: tuple[int, ...] | None = None
+    form: LaneFormat | None = None
+    reductions: int = 0
     total: tuple[torch.Tensor, ...] = ()
     wanted: float = 0.0
     missing: float = 0.0
@@ -153,7 +157,7 @@ class ReplayedStep:
     counted: WireCost = NOTHING
 
     def traffic(self) -> WireCost:
-        """Return what it takes on the wire with one value to a lane, exactly."""
+        """Return what it takes on the wire by the cost model."""
         return exchange_cost(
             [Occupancy(chosen) for chosen in self.chosen],
             self.masks,
@@ -164,6 +168,7 @@ class ReplayedStep:
             fills_union=self.fills_union,
             regions=self.regions,
             capacities=None if self.plan.capacities is None else list(self.plan.capacities.values()),
+            form=self.form,
         )
 
 
@@ -239,6 +244,8 @@ class Replay:
             counters=first.notes,
             fills_union=fills,
             regions=tuple(plan.regions.get(segment.name, SCALE_BLOCK) for segment in self.layout),
+            form=self.ranks[0].form,
+            reductions=len(self._counted),
             total=tuple(total[segment.in_vector] for segment in self.layout),
             wanted=float(wanted.square().sum()),
             missing=float((wanted - total).square().sum()),

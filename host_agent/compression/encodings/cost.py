@@ -26,9 +26,15 @@ import numpy.typing as npt
 
 from weir.host_agent.collectives.communicator import fitting_block
 from weir.host_agent.collectives.dtypes import LANE_BYTES
-from weir.host_agent.collectives.float_sum import WORTH_ASKING, WORTH_SELECTING, worth_asking
+from weir.host_agent.collectives.float_sum import (
+    WORTH_ASKING,
+    WORTH_SELECTING,
+    packet_block_of,
+    worth_asking,
+)
+from weir.host_agent.collectives.packing import LaneFormat, WholeLanes
 from weir.host_agent.compression.encodings.encoding import SCALE_BLOCK
-from weir.host_agent.compression.encodings.mask_scales import WHOLE
+from weir.host_agent.compression.encodings.mask_scales import Steps, steps_of
 from weir.host_agent.compression.encodings.position_lists import PositionList, Region
 from weir.host_agent.compression.encodings.shared_mask import pack_bits
 from weir.host_agent.transport.report import FRAME_OVERHEAD
@@ -202,13 +208,14 @@ def exchange_cost(
     capacities: Sequence[int] | None = None,
     fill: bool = False,
     regions: Sequence[int] | None = None,
+    form: LaneFormat | None = None,
 ) -> WireCost:
-    """Return what the exchange of one bucket costs, of values that have a lane each.
+    """Return what the exchange of one bucket costs, in which rounding makes no block of lanes zero.
 
     Args:
         parts: its parameters.
         mask_blocks: of each parameter, elements per bit of its mask; None: it is sent whole.
-        packet_block: lanes to a block of the packets that carry values.
+        packet_block: values to a block of the packets that carry them.
         levels: of the mask tree, 1 to 3.
         slots: of the job.
         counters: how many numbers each worker sends along with the exponents, or with the lanes.
@@ -216,11 +223,13 @@ def exchange_cost(
         capacities: where lists of positions travel instead of the mask tree, of each parameter with a mask.
         fill: as in ``reduce_cost``.
         regions: of scales, elements in each, by parameter; None: as a planner has them that knows it all.
+        form: of values in lanes, by default one in each.
     """
+    form = form or WholeLanes(parts[0].workers)
     done = [WireCost(0, (0,) * parts[0].workers, 0, 0, 0)]
     masked = [(p, block) for p, block in zip(parts, mask_blocks, strict=True) if block is not None]
     if masked:
-        codes = _codes(parts, mask_blocks, regions, fills_union)
+        codes = _codes(parts, mask_blocks, regions, fills_union, steps_of(form))
     if masked and capacities is not None:
         done.append(_lists([part.at(block) for part, block in masked], capacities, codes, slots, fill))
     elif masked:
@@ -236,9 +245,27 @@ def exchange_cost(
         ],
         axis=1,
     )
-    scaled = packed
-    if not masked and packed.shape[1] >= WORTH_ASKING * _UNITS:
-        # The same decisions as in collectives.float_sum.
+    notes = np.repeat(np.eye(len(packed), dtype=np.bool_), counters, axis=1)
+    if not masked:
+        return reduce(add, _without_masks(packed, notes, packet_block, form, slots, fill), done[0])
+    block = packet_block_of(form, packet_block)
+    lanes = by_block(_groups(packed, form), block // GROUP_LANES)
+    lanes = np.concatenate([lanes, by_block(notes, block)], axis=1)
+    return reduce(add, [*done, reduce_cost(lanes, block, slots, fill=fill)])
+
+
+def _without_masks(
+    packed: Flags, notes: Flags, packet_block: int, form: LaneFormat, slots: int, fill: bool
+) -> list[WireCost]:
+    """Return what each reduction of a bucket without masks costs: of a bitmap, if there is one; of scales and
+    notes; of values.
+
+    The decisions are those of ``collectives.float_sum``.
+    """
+    done, scaled, block = [], packed, packet_block_of(form, packet_block)
+    if form.fields > 1:  # no block stands by itself
+        block = fitting_block(_groups(packed, form).shape[1] * GROUP_LANES)
+    if packed.shape[1] >= WORTH_ASKING * _UNITS:
         occupied = by_block(packed, _UNITS)
         union = np.asarray(occupied.any(axis=0))
         selected = packed.reshape(*occupied.shape, _UNITS)[:, union].reshape(len(packed), -1)
@@ -249,15 +276,20 @@ def exchange_cost(
             scaled = selected
         if np.count_nonzero(union) <= union.size * WORTH_SELECTING:
             packed = selected
-    notes = np.repeat(np.eye(len(packed), dtype=np.bool_), counters, axis=1)
-    lanes = by_block(packed, packet_block // GROUP_LANES)
-    if masked:
-        lanes = np.concatenate([lanes, by_block(notes, packet_block)], axis=1)
-    elif scaled.size or notes.size:
+            block = packet_block_of(form, SCALE_BLOCK if form.fields > 1 else packet_block)
+    if scaled.size or notes.size:
         scales = np.concatenate([by_block(scaled, _UNITS), notes], axis=1)
         done.append(reduce_cost(by_block(scales, GROUP_LANES), GROUP_LANES, slots, fill=fill))
-    done.append(reduce_cost(lanes, packet_block, slots, fill=fill))
-    return reduce(add, done)
+    lanes = by_block(_groups(packed, form), block // GROUP_LANES)
+    return [*done, reduce_cost(lanes, block, slots, fill=fill)]
+
+
+def _groups(packed: Flags, form: LaneFormat) -> Flags:
+    """Return which groups of lanes each worker has, of a packed vector that is given by 32 values."""
+    fields = form.fields
+    units = packed.reshape(len(packed), -1, _UNITS)
+    units = np.pad(units, ((0, 0), (0, 0), (0, -_UNITS % fields)))
+    return np.asarray(units.reshape(len(packed), -1, fields).any(axis=2))
 
 
 def _codes(
@@ -265,24 +297,25 @@ def _codes(
     mask_blocks: Sequence[int | None],
     regions: Sequence[int] | None,
     fills_union: bool,
+    steps: Steps,
 ) -> Flags:
-    """Return which lanes of codes of exponents each worker has."""
-    sizes = regions or [_region(part, block) for part, block in zip(parts, mask_blocks, strict=True)]
+    """Return which lanes of codes of scales each worker has."""
+    sizes = regions or [_region(part, block, steps) for part, block in zip(parts, mask_blocks, strict=True)]
     codes = [
         part.at(size) | (fills_union and mask_block is not None)
         for part, size, mask_block in zip(parts, sizes, mask_blocks, strict=True)
     ]
-    return by_block(np.concatenate(codes, axis=1), WHOLE.codes_in_lane)
+    return by_block(np.concatenate(codes, axis=1), steps.codes_in_lane)
 
 
-def _region(part: Occupancy, mask_block: int | None) -> int:
+def _region(part: Occupancy, mask_block: int | None, steps: Steps) -> int:
     if mask_block is None:
         return SCALE_BLOCK
 
     def occupied(size: int) -> int:
         return int(np.count_nonzero(part.at(size).any(axis=0)))
 
-    return WHOLE.region_size(occupied(mask_block) * mask_block, occupied)
+    return steps.region_size(occupied(mask_block) * mask_block, occupied)
 
 
 def _lists(

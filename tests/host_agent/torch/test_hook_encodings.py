@@ -290,6 +290,7 @@ def costs(kind: str, options: dict[str, Any]) -> int:
             capacities=None if plan.capacities is None else list(plan.capacities.values()),
             fill=member.fill,
             regions=[plan.regions.get(segment.name, SCALE_BLOCK) for segment in run.layouts[0]],
+            form=run.state.exchanger.form,
         )
         again = [
             getattr(now, what) for now in (before, after) for what in ("timeouts", "probes", "duplicates")
@@ -303,16 +304,20 @@ def costs(kind: str, options: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("kind", "encoding"),
+    ("kind", "encoding", "lane_bits"),
     [
-        ("drawn", "auto"),
-        ("drawn", "shared-mask:2"),
-        ("drawn-by-all", "shared-mask:1"),
-        ("drawn-in-lists", "auto"),
+        ("drawn", "auto", 32),
+        ("drawn", "shared-mask:2", 16),
+        ("drawn-by-all", "shared-mask:1", 32),
+        ("drawn", "dense", 8),
+        ("drawn-in-lists", "auto", 32),
+        ("drawn-in-lists", "auto", 8),
     ],
 )
-def test_an_exchange_costs_what_the_model_says(world: World, kind: str, encoding: str) -> None:
-    assert sum(world.run(costs, kind, {"encoding": encoding})) > 0
+def test_an_exchange_costs_what_the_model_says(
+    world: World, kind: str, encoding: str, lane_bits: int
+) -> None:
+    assert sum(world.run(costs, kind, {"encoding": encoding, "lane_bits": lane_bits})) > 0
 
 
 def several_ways(kind: str, options: dict[str, Any]) -> None:
