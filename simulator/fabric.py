@@ -113,9 +113,9 @@ class Fabric:
         """Lead port ``port`` of switch ``node`` to ``there``: a switch and its port, or a receiver."""
         _library().fabric_attach(self._handle, node, port, target, there, there_port, rate_bps or 0, delay)
 
-    def set_down(self, node: int) -> None:
-        """Let switch ``node`` take in and send nothing from now on."""
-        _library().fabric_set_down(self._handle, node, 1)
+    def set_down(self, node: int, down: bool) -> None:
+        """Let switch ``node`` take in and send nothing from now on, or again what it is to."""
+        _library().fabric_set_down(self._handle, node, down)
 
     def arrive(self, time: int, node: int, port: int, frame: bytes) -> None:
         """Let a frame arrive at a switch's port at ``time``, which is not past."""

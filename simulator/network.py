@@ -25,6 +25,7 @@ from weir.controller.entries import SwitchState
 from weir.controller.failover import Failover
 from weir.controller.job_tree import paths
 from weir.controller.jobs import Job, Member
+from weir.controller.program import SLOT_REGISTER
 from weir.controller.slots import SlotRange
 from weir.controller.sync import plan
 from weir.controller.topology import Topology
@@ -220,10 +221,23 @@ class Network:
     def kill(self, switch: str) -> None:
         """Take a switch away, with what it holds; the controller has not noticed yet (`program`)."""
         self._down.add(switch)
-        self._fabric.set_down(self.nodes[switch].number)
+        self._set_down(switch, True)
+
+    def restart(self, switch: str) -> None:
+        """Bring a killed switch back, which holds nothing; the controller has not noticed yet (`program`)."""
+        self._down.discard(switch)
+        there = self.nodes[switch].switch
+        apply(there, plan(self._held[switch], SwitchState()))
+        self._held[switch] = SwitchState()
+        for cell in range(2 * self._slots_taken):
+            there.register(SLOT_REGISTER).write(cell, 0)
+        self._set_down(switch, False)
+
+    def _set_down(self, switch: str, down: bool) -> None:
+        self._fabric.set_down(self.nodes[switch].number, down)
         for ends, link in self._links.items():
             if switch in ends:
-                link.down = True
+                link.down = down
 
     # -- what runs on it ---------------------------------------------------------------------------
 

@@ -21,6 +21,8 @@ class TransportCounters:
         retransmissions: packets that were sent before, sent again.
         probes: packets without lanes that ask for the result, or whether lanes are missing.
         releases: packets without lanes that give them up, so that the round can complete.
+        replays: packets of rounds that are over, sent again after a long silence for a switch that may have
+            started anew.
         marked: results that told of congestion.
         trimmed: rounds whose result lacks the lanes that this worker had for it, whether a switch cut them
             off or a release gave them up.
@@ -42,6 +44,7 @@ class TransportCounters:
     retransmissions: int = 0
     probes: int = 0
     releases: int = 0
+    replays: int = 0
     marked: int = 0
     trimmed: int = 0
     duplicates: int = 0

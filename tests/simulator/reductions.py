@@ -43,11 +43,12 @@ def submit(
     arrays: list[Lanes],
     service: ServiceClass = LOSSLESS,
     audiences: Audiences | None = None,
+    op: Op = Op.ADD,
 ) -> list[Lanes]:
     """Begin to reduce copies of the vectors, which are returned."""
     copies = [array.copy() for array in arrays]
     for worker, lanes in zip(job.workers, copies, strict=True):
-        worker.submit(Work(Op.ADD, BLOCK, lanes, service=service, audiences=audiences))
+        worker.submit(Work(op, BLOCK, lanes, service=service, audiences=audiences))
     return copies
 
 
@@ -63,8 +64,8 @@ def delivered(before: list[Lanes], job: Allocation) -> list[Lanes]:
     return kept
 
 
-def check_exact(before: list[Lanes], after: list[Lanes]) -> None:
-    expected = combine(Op.ADD, before)
+def check_exact(before: list[Lanes], after: list[Lanes], op: Op = Op.ADD) -> None:
+    expected = combine(op, before)
     for result in after:
         np.testing.assert_array_equal(result, expected)
 

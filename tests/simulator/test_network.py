@@ -36,7 +36,7 @@ from weir.simulator.ring import Ring
 from weir.simulator.trace import Trace
 from weir.softswitch.dataplane.pcap import read_capture
 from weir.softswitch.runtime.queueing import Queueing
-from weir.wire.definition import MAGNITUDE_CLASSES, UDP_PORT, Flag, Treatment, dscp
+from weir.wire.definition import MAGNITUDE_CLASSES, UDP_PORT, Flag, Op, Treatment, dscp
 
 UNLIMITED = LinkSpec(None, Faults(delay=1_000))
 FAST = LinkSpec(1_000_000_000, Faults(delay=1_000))
@@ -278,6 +278,69 @@ def test_whenever_a_spine_dies_the_rounds_that_one_rack_has_reach_the_others(whe
         network.clock.at(when + 20 * MS, network.program)
         network.run(lambda: job.idle, limit=10)
         check_exact(before, after)
+
+
+restarts = st.lists(
+    st.tuples(st.sampled_from(["leaf1", "leaf2", "spine1"]), st.integers(1, 30 * MS)), max_size=6
+)
+
+
+@settings(max_examples=150, print_blob=True, suppress_health_check=list(HealthCheck))
+@given(
+    racks=st.integers(1, 2),
+    hosts=st.integers(1, 3),
+    slots=st.integers(1, 32),
+    seed=st.integers(0, 2**32 - 1),
+    faults=network_faults,
+    op=st.sampled_from([Op.ADD, Op.MAX]),
+    restarts=restarts,
+)
+def test_switches_that_start_anew_cost_time_and_nothing_else(
+    racks: int,
+    hosts: int,
+    slots: int,
+    seed: int,
+    faults: Faults,
+    op: Op,
+    restarts: list[tuple[str, int]],
+) -> None:
+    """They forget sums of which only some workers have the result: those repeat what they sent."""
+    topology = two_tiers(racks, 1, hosts)
+    names = {switch.name for switch in topology.switches}
+    with Network(topology, seed=seed, link=LinkSpec(100_000_000, faults)) as network:
+        job = network.admit(everybody(topology), slots=slots)
+        for switch, when in restarts:
+            if switch in names:
+                network.clock.at(when, network.kill, switch)
+                network.clock.at(when + 1, network.restart, switch)
+                network.clock.at(when + 2 * MS, network.program)
+        before = [vectors(seed + step, len(job.workers), 40) for step in range(3)]
+        after = [submit(job, arrays, op=op) for arrays in before]
+        network.run(lambda: network.clock.now > 31 * MS)
+        before.append(vectors(seed, len(job.workers), 1))  # who is through with the last one is still there
+        after.append(submit(job, before[-1], op=op))
+        network.run(lambda: job.idle, limit=3600)
+        for one, other in zip(before, after, strict=True):
+            check_exact(one, other, op)
+
+
+def test_a_result_that_only_some_have_when_the_switch_starts_anew_reaches_the_others() -> None:
+    topology = two_tiers(1, 1, 4)
+    with Network(topology, seed=1, link=FAST) as network:
+        network.link("leaf1", "h4").faults = Faults(delay=1_000, loss=1.0)
+        job = network.admit(everybody(topology), slots=16)
+        before = vectors(1, 4, 64)
+        after = [submit(job, before) for _ in range(3)]
+        network.run_for(0.05)
+        assert [worker.transport.rounds for worker in job.workers] == [16, 16, 16, 0]
+        network.link("leaf1", "h4").faults = Faults(delay=1_000)
+        network.kill("leaf1")
+        network.restart("leaf1")
+        network.program()
+        network.run(lambda: job.idle, limit=10)
+        for result in after:
+            check_exact(before, result)
+        assert all(sum(report.replays for report in worker.reports) for worker in job.workers[:3])
 
 
 # -- congestion ----------------------------------------------------------------------------------------

@@ -123,6 +123,7 @@ static void complete(weir_transport *t, const weir_result *h, const uint8_t *lan
     weir_rtt_calm(&t->rtt, now_ns);
     weir_window_results(&t->window, 1, marked != 0);
     if (slot->groups && (!included || t->budget.count)) settle(t, slot, included);
+    weir_keep(t, h->slot);
     apply_result(t, slot, h, lanes);
     advance(t, h->slot, h);
 }
@@ -132,6 +133,7 @@ static inline void stir(weir_transport *t, int64_t now_ns)
 {
     t->quiet_ns = now_ns;
     t->quiet_times = 0;
+    weir_replay_stop(t);
 }
 
 enum weir_verdict weir_transport_receive(weir_transport *t, const uint8_t *payload, uint32_t length,

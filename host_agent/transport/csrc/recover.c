@@ -60,13 +60,14 @@ static void ask(weir_transport *t, uint32_t s)
     weir_send_again(t, s, WEIR_DUE_EARLY);
 }
 
-static void time_out(weir_transport *t, uint32_t s)
+static void time_out(weir_transport *t, uint32_t s, int64_t now_ns)
 {
     slot_state *slot = &t->slots[s];
     t->report.timeouts++;
     if (slot->timeouts < UINT8_MAX && ++slot->timeouts == 2 && t->heard)
         weir_window_silence(&t->window); /* one may be chance, and a late worker is no congestion */
     weir_send_again(t, s, WEIR_DUE_TIMER);
+    weir_replay_timeout(t, now_ns);
 }
 
 /* A deadline that has passed moves when answers have meanwhile turned out to take longer. */
@@ -78,7 +79,7 @@ static void expire_timers(weir_transport *t, int64_t now_ns)
         if (!slot->active || !slot->sends || slot->due) continue;
         if (t->deadlines[s] <= now_ns) t->deadlines[s] = timeout_end(t, s, slot->last_ns);
         if (t->deadlines[s] <= now_ns)
-            time_out(t, s);
+            time_out(t, s, now_ns);
         else if (t->deadlines[s] < t->earliest)
             t->earliest = t->deadlines[s];
     }

@@ -113,7 +113,7 @@ static inline int first_due(weir_transport *t)
 int weir_transport_sendable(weir_transport *t, int64_t now_ns)
 {
     weir_recover(t, now_ns);
-    return again_due(t) || first_due(t);
+    return again_due(t) || weir_replay_due(t) || first_due(t);
 }
 
 /* -------------------------------------------------------------------------------------------- packets */
@@ -225,6 +225,19 @@ static uint32_t write_contribution(const weir_transport *t, uint32_t s, treatmen
     return (uint32_t)(at - out);
 }
 
+uint32_t weir_write_repeated(const weir_transport *t, uint32_t s, uint8_t *out)
+{
+    const slot_state *slot = &t->slots[s];
+    return write_contribution(t, s, slot->groups ? with_lanes(slot, WEIR_RELIABLE_DSCP, 0) : BARE, out);
+}
+
+static uint32_t count_up(weir_transport *t, uint32_t length)
+{
+    t->report.packets_up++;
+    t->report.bytes_up += length + WEIR_FRAME_OVERHEAD;
+    return length;
+}
+
 uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out, uint8_t *traffic_class)
 {
     uint32_t s;
@@ -234,6 +247,9 @@ uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out, ui
         s = weir_take_again(t);
         how = next_treatment(t, &t->slots[s]);
         weir_sent_remove(&t->sent, s);
+    } else if (weir_replay_due(t)) {
+        *traffic_class = BARE.traffic_class;
+        return count_up(t, weir_replay_write(t, out));
     } else if (first_due(t)) {
         s = weir_ready_take(&t->ready) & UINT16_MAX;
         how = first_treatment(t, &t->slots[s]);
@@ -248,9 +264,6 @@ uint32_t weir_transport_send(weir_transport *t, int64_t now_ns, uint8_t *out, ui
     t->slots[s].kind = weir_kind(s, how.traffic_class);
     weir_sent_add(&t->sent, s);
     weir_arm_timer(t, s, now_ns);
-    uint32_t length = write_contribution(t, s, how, out);
     *traffic_class = how.traffic_class;
-    t->report.packets_up++;
-    t->report.bytes_up += length + WEIR_FRAME_OVERHEAD;
-    return length;
+    return count_up(t, write_contribution(t, s, how, out));
 }

@@ -5,7 +5,8 @@
  *   send.c        what goes out, and with which traffic class
  *   recover.c     when a packet goes out again
  *   result.c      what a payload that came in says, and whether it can be
- *   receive.c     what a result does to vector, books and slots */
+ *   receive.c     what a result does to vector, books and slots
+ *   replay.c      what a switch that starts anew has forgotten */
 #ifndef WEIR_STATE_H
 #define WEIR_STATE_H
 
@@ -74,6 +75,11 @@ struct weir_transport {
     int64_t answered_kind_ns[WEIR_KINDS]; /* the same of each kind */
     int64_t quiet_ns;                     /* since then nothing came, and no new round's packet went out */
     uint32_t quiet_times;                 /* that we asked since something came */
+
+    uint8_t *kept;        /* per slot: our contribution to its last round that is over; NULL: we are alone */
+    uint16_t *kept_bytes; /* its length; 0: none */
+    uint32_t replay;      /* the next slot whose is to be repeated; none from config.slots on */
+    int64_t replay_ns, replay_wait_ns; /* when all are, if nothing new comes; how long that was to wait */
 
     uint32_t reduces; /* begun so far */
 
@@ -174,6 +180,9 @@ int weir_block_enter(weir_transport *t, uint64_t block);
 /* Make the slot's blocks the subject of a new round, with what we hold of each. */
 void weir_round_start(weir_transport *t, uint32_t s);
 
+/* Write the contribution to the slot's round as it travels when it is sent again. Returns its length. */
+uint32_t weir_write_repeated(const weir_transport *t, uint32_t s, uint8_t *out);
+
 /* ------------------------------------------------------------------------------------------ recover.c */
 
 /* Send the packet of the slot's round again, for this reason. */
@@ -191,6 +200,14 @@ void weir_hear(weir_transport *t, int64_t now_ns);
 
 /* Find what is lost by now. */
 void weir_recover(weir_transport *t, int64_t now_ns);
+
+/* ------------------------------------------------------------------------------------------- replay.c */
+
+void weir_keep(weir_transport *t, uint32_t s);
+void weir_replay_timeout(weir_transport *t, int64_t now_ns);
+void weir_replay_stop(weir_transport *t);
+int weir_replay_due(weir_transport *t);
+uint32_t weir_replay_write(weir_transport *t, uint8_t *out); /* the next one, if one is due */
 
 /* ------------------------------------------------------------------------------------------- result.c */
 

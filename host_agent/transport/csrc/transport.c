@@ -33,7 +33,11 @@ weir_transport *weir_transport_new(const weir_config *config)
     t->ready.capacity = config->slots;
     t->sent.links = calloc(config->slots + 1, sizeof *t->sent.links);
     t->sent.end = config->slots;
-    if (!t->slots || !t->deadlines || !t->again || !t->ready.keys || !t->sent.links) {
+    const int alone = config->workers == 1; /* nobody else can lack a result */
+    t->kept = alone ? NULL : malloc((size_t)config->slots * WEIR_MAX_PAYLOAD);
+    t->kept_bytes = calloc(config->slots, sizeof *t->kept_bytes);
+    if (!t->slots || !t->deadlines || !t->again || !t->ready.keys || !t->sent.links || (!t->kept && !alone) ||
+        !t->kept_bytes) {
         weir_transport_free(t);
         errno = ENOMEM;
         return NULL;
@@ -41,6 +45,7 @@ weir_transport *weir_transport_new(const weir_config *config)
     for (uint32_t s = 0; s < config->slots; s++) t->slots[s].round = config->first_round - 1;
     weir_sent_clear(&t->sent);
     t->earliest = WEIR_NEVER;
+    weir_replay_stop(t);
     return t;
 }
 
@@ -52,6 +57,8 @@ void weir_transport_free(weir_transport *t)
     free(t->again);
     free(t->ready.keys);
     free(t->sent.links);
+    free(t->kept);
+    free(t->kept_bytes);
     weir_budget_free(&t->budget);
     free(t->nonzero);
     free(t->returned_blocks);
@@ -178,6 +185,7 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     t->returned = 0;
     t->heard = 0;
     t->earliest = WEIR_NEVER;
+    weir_replay_stop(t);
     memset(t->nonzero, 0, t->nonzero_words * sizeof *t->nonzero);
     open_slots(t);
     return 0;

@@ -94,6 +94,7 @@ typedef struct {
     uint64_t retransmissions;        /* packets of a round after its first, but for releases and probes */
     uint64_t probes;                 /* packets that ask for the result, or whether our lanes have arrived */
     uint64_t releases; /* packets without lanes of ours: given up, so that the round can complete */
+    uint64_t replays;  /* packets of rounds that are over, for a switch that may have forgotten them */
     uint64_t marked;   /* results that tell of congestion */
     uint64_t trimmed;  /* rounds whose result lacks lanes that we had */
     uint64_t entered_lanes, entered_sum;   /* lanes of non-zero blocks, when the reduce began */

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a switch that starts anew has forgotten, and only a worker that has gone on can tell it.
+ *
+ * A switch that dies may have sent the result of a round to some of its workers. They are in the next round, which
+ * needs everybody; the others ask for a result that nobody holds any more. So a worker keeps its contribution to
+ * the last completed round of each slot, and repeats them when it has heard nothing for long: the switch sums them
+ * once more, to the same bits as everything in them is lossless, or answers with what it still has. Not kept is what
+ * may have been given up: a second sum could have other workers in it. Our choice; SwitchML and its like leave a
+ * switch that fails to a new job. */
+#include <string.h>
+
+#include "state.h"
+
+/* Make a note of our contribution to the slot's round, whose result has come and is not yet applied. */
+void weir_keep(weir_transport *t, uint32_t s)
+{
+    if (!t->kept) return;
+    t->kept_bytes[s] = 0;
+    if (!t->budget.count)
+        t->kept_bytes[s] = (uint16_t)weir_write_repeated(t, s, t->kept + (size_t)s * WEIR_MAX_PAYLOAD);
+}
+
+/* A retransmission timeout is over. The first one in a silence starts the clock. */
+void weir_replay_timeout(weir_transport *t, int64_t now_ns)
+{
+    if (t->replay_ns == WEIR_NEVER)
+        t->replay_wait_ns = t->config.max_rto_ns;
+    else if (now_ns < t->replay_ns)
+        return;
+    else {
+        t->replay = 0;
+        t->replay_wait_ns *= 2;
+    }
+    t->replay_ns = now_ns + t->replay_wait_ns;
+}
+
+/* Something new came: nothing needs repeating. */
+void weir_replay_stop(weir_transport *t)
+{
+    t->replay_ns = WEIR_NEVER;
+    t->replay = t->config.slots;
+}
+
+int weir_replay_due(weir_transport *t)
+{
+    if (!t->kept) return 0;
+    while (t->replay < t->config.slots && !t->kept_bytes[t->replay]) t->replay++;
+    return t->replay < t->config.slots;
+}
+
+uint32_t weir_replay_write(weir_transport *t, uint8_t *out)
+{
+    const uint32_t s = t->replay++;
+    memcpy(out, t->kept + (size_t)s * WEIR_MAX_PAYLOAD, t->kept_bytes[s]);
+    t->report.replays++;
+    return t->kept_bytes[s];
+}
