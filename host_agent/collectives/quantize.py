@@ -43,7 +43,7 @@ Exponents = npt.NDArray[np.uint32]
 Rows = npt.NDArray[np.uint32]
 
 NOT_FINITE = 255
-LOOKED_AT: Final = 1024
+LOOKED_AT: Final = 256
 """Our choice: what all of a long vector would say, at a cost that does not count."""
 
 

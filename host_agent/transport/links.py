@@ -21,7 +21,8 @@ from weir.host_agent.transport.report import ReduceReport, Verdict
 from weir.host_agent.transport.slot_transport import SlotTransport
 from weir.native.trains import trains_wanted
 
-SLICE_S: Final = 0.05
+SLICE_S: Final = 0.1
+_SLICE_NS: Final = round(SLICE_S * 1e9)
 SOCKET_BUFFER: Final = 4 << 20
 """Asked of the kernel for a whole window of packets; it grants what net.core.rmem_max allows."""
 
@@ -94,7 +95,7 @@ class _NativeLink:
     def _drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
         rounds, since = -1, 0.0
         while not abort.is_set():
-            result = self._lib.weir_drive(self._io, transport.handle, round(SLICE_S * 1e9))
+            result = self._lib.weir_drive(self._io, transport.handle, _SLICE_NS)
             if result == _DriveResult.DONE:
                 return
             if result == _DriveResult.ERROR:

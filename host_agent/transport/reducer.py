@@ -140,6 +140,7 @@ class Reducer:
                     raise Aborted(self._reason) from None
                 raise
             report = self._transport.report(time.perf_counter() - start)
+            self._transport.let_go()
             self._stats = self._stats.plus(report, self._transport.rto)
             return report
 

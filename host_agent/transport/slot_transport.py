@@ -165,7 +165,7 @@ class SlotTransport:
         self._service = LOSSLESS  # kept alive while the engine reads it
         self._audiences: Audiences | None = None  # so, too
         self._floats: FloatScales | None = None  # so, too
-        self._op, self._block = Op.ADD, BLOCKS[-1]
+        self._op, self._block, self._count = Op.ADD, BLOCKS[-1], 0
         self._groups = 1  # into which each block is cut
         self.waiting_since: float | None = None
         """When a reduce made progress last, by ``time.monotonic``, while a link waits for more; set there."""
@@ -243,7 +243,7 @@ class SlotTransport:
             raise ValueError(f"{lanes.size} lanes are more than 2^32 - 2 blocks of {block}")
         if error:
             raise OSError(error, f"cannot begin to reduce {lanes.size} lanes: {os.strerror(error)}")
-        self._lanes, self._op, self._service = lanes, Op(op), service
+        self._lanes, self._count, self._op, self._service = lanes, lanes.size, Op(op), service
         self._audiences, self._floats = audiences, floats
 
     def _travels(self, block: int, audiences: Audiences | None) -> int:
@@ -255,6 +255,11 @@ class SlotTransport:
         if self.config.narrow:
             return GROUP_LANES
         return block // 2 if self.config.fill and audiences is not None and block == SLOT_LANES else block
+
+    def let_go(self) -> None:
+        """Keep the lanes of a reduce that is done alive no longer; of one in progress, go on to do so."""
+        if self.done:
+            self._lanes = self._audiences = self._floats = None
 
     def on_packet(self, payload: bytes, now: int, traffic_class: int = 0) -> Verdict:
         """Take in a UDP payload that arrived. A refused one changes nothing but its counter."""
@@ -296,6 +301,13 @@ class SlotTransport:
         return float(self._lib.weir_transport_rto(self.handle) / 1e9)
 
     @property
+    def patience(self) -> float:
+        """Return for how many seconds results may lie before they are read: a driver that sleeps so long is
+        woken for many at once.
+        """
+        return float(self._lib.weir_transport_patience(self.handle) / 1e9)
+
+    @property
     def window(self) -> int:
         """Return the number of slots that may be open at once, as marks of congestion have it."""
         return int(self._lib.weir_transport_window(self.handle))
@@ -318,7 +330,7 @@ class SlotTransport:
         counts |= {name: verdicts[verdict] for name, verdict in engine.Report.FROM_VERDICTS.items()}
         return ReduceReport(
             op=self._op,
-            lanes=0 if self._lanes is None else self._lanes.size,
+            lanes=self._count,
             block=self._block,
             refused={
                 Verdict(number): n for number, n in enumerate(verdicts) if n and Verdict(number).refused

@@ -13,9 +13,23 @@ static int64_t monotonic_ns(void)
     return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
 
-static void sleep_until_due(weir_io *io, const weir_transport *t, int64_t now, int64_t end)
+static void nap(int64_t ns)
 {
+    if (ns <= 0) return;
+    const struct timespec t = {ns / 1000000000, ns % 1000000000};
+    nanosleep(&t, NULL);
+}
+
+/* gathering: something came, and more may come before it is read. Then it is slept without being woken, perhaps
+ * somewhat beyond `end`. */
+static void sleep_until_due(weir_io *io, const weir_transport *t, int64_t now, int64_t end, int gathering)
+{
+    const int64_t patience = gathering && !io->blocked ? weir_transport_patience(t) : 0;
     int64_t due = weir_transport_deadline(t);
+    if (patience) {
+        nap(now + patience < due ? patience : due - now);
+        return;
+    }
     due = due < end ? due : end;
     if (io->blocked && due > now + FULL_NS) due = now + FULL_NS;
     if (due > now) io->wait(io, due - now);
@@ -33,7 +47,7 @@ enum weir_drive_result weir_drive(weir_io *io, weir_transport *t, int64_t slice_
             return WEIR_DRIVE_ERROR;
         }
         const int idle = (!received && !sent) || io->drained;
-        if (idle && !weir_transport_done(t)) sleep_until_due(io, t, now, end);
+        if (idle && !weir_transport_done(t)) sleep_until_due(io, t, now, end, received > 0);
         now = monotonic_ns();
         if (now >= end && !weir_transport_done(t)) return WEIR_DRIVE_RUNNING;
     }

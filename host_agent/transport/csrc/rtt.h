@@ -33,8 +33,9 @@ typedef struct {
 
 typedef struct {
     weir_estimate early, late;
-    uint32_t caution;   /* times that the early timeout is doubled */
-    int64_t caution_ns; /* since when */
+    int64_t shortest_ns; /* that a round took: the way without queues; 0: nothing measured yet */
+    uint32_t caution;    /* times that the early timeout is doubled */
+    int64_t caution_ns;  /* since when */
 } weir_rtt;
 
 static inline void weir_rtt_init(weir_rtt *r, int64_t initial_ns, int64_t least_early_ns, int64_t least_ns,
@@ -77,6 +78,7 @@ static inline void weir_estimate_round(weir_estimate *e, int64_t ns, int repeate
  * be at work when it was sent. */
 static inline void weir_rtt_round(weir_rtt *r, int64_t ns, int repeated, int together)
 {
+    if (!repeated && (ns < r->shortest_ns || !r->shortest_ns)) r->shortest_ns = ns > 1 ? ns : 1;
     if (together) {
         weir_estimate_round(&r->early, ns, repeated);
         weir_estimate_round(&r->late, ns, repeated);
@@ -95,6 +97,18 @@ static inline int64_t weir_rtt_early(const weir_rtt *r)
     int64_t early = r->early.timeout_ns, late = r->late.timeout_ns, cautious = early << r->caution;
     if (early > late) return late;
     return cautious < late / 4 ? cautious : early > late / 4 ? early : late / 4;
+}
+
+/* The way may have become longer since it was measured. Once per reduce: so that it is learnt in some tens. */
+static inline void weir_rtt_forget(weir_rtt *r)
+{
+    if (r->shortest_ns < r->late.most_ns) r->shortest_ns += r->shortest_ns / 16;
+}
+
+/* How much of the time that rounds take now is spent in queues. */
+static inline int64_t weir_rtt_queueing(const weir_rtt *r)
+{
+    return r->shortest_ns && r->early.mean_ns > r->shortest_ns ? r->early.mean_ns - r->shortest_ns : 0;
 }
 
 /* We asked too early. */

@@ -181,6 +181,7 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     t->service = *service;
     t->floats = floats ? *floats : (weir_floats){0};
     t->reduces++;
+    weir_rtt_forget(&t->rtt);
     t->check = fingerprint(t, operation);
     t->returned = 0;
     t->heard = 0;

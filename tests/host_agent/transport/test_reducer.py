@@ -2,7 +2,9 @@
 """The reducer: what users of the network call, also when things go wrong."""
 
 import threading
+import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -163,6 +165,17 @@ def test_workers_hear_of_a_disagreement_over_udp() -> None:
 
     with udp_rack(workers=3) as rack:
         on_every_worker(rack, work)
+
+
+def test_what_was_reduced_is_not_kept_alive(reducer: Reducer, port: ShmPort) -> None:
+    lanes = np.ones(256, np.uint32)
+    gone = weakref.ref(lanes)
+    with ThreadPoolExecutor(1) as pool:
+        answered = pool.submit(answer_one, port)
+        assert reducer.reduce(lanes, Op.ADD).lanes == 256
+        answered.result()
+    del lanes
+    assert gone() is None
 
 
 def test_abort_gives_its_reason_now_and_later(reducer: Reducer) -> None:
