@@ -180,6 +180,23 @@ class BucketLayout:
             vector[self.padding_of(segment)] = 0
         return vector
 
+    def idle(self, bucket: torch.Tensor, divisor: float, block: int) -> torch.Tensor:
+        """Return which blocks of so many elements, which divide the vector, are zero in ``spread(bucket,
+        divisor)``: bool.
+        """
+        if is_native(bucket):
+            found = torch.ones(self.length // block, dtype=torch.bool)
+            engine.library().weir_find_gradients(
+                self._structs.ctypes.data,
+                len(self.segments),
+                bucket.data_ptr(),
+                divisor,
+                block,
+                found.data_ptr(),
+            )
+            return found
+        return torch.logical_not(self.spread(bucket, divisor).view(-1, block).any(dim=1))
+
     @cached_property
     def _structs(self) -> npt.NDArray[np.uint64]:
         """Return each segment as ``struct weir_segment``, in mask.c."""

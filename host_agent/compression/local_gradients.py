@@ -121,7 +121,7 @@ class LocalGradients:
         """
         idle = None
         if self.sparsifier.sends_all and self.keeps_rounding:
-            idle = _idle_blocks(layout.spread(bucket, self.sparsifier.workers))
+            idle = layout.idle(bucket, self.sparsifier.workers, SCALE_BLOCK)
         vector = self.compensated(layout, bucket)
         marked: dict[str, Marked] = {}
         with clock.time("choice"):
@@ -273,9 +273,3 @@ class LocalGradients:
         """Go on from what ``state_dict`` gave; what these settings do not use is left out."""
         if self.feedback is not None:
             self.feedback.load_state_dict(state["residuals"])
-
-
-def _idle_blocks(vector: torch.Tensor) -> torch.Tensor:
-    """Return which blocks of SCALE_BLOCK have no gradient at all: bool."""
-    idle: torch.Tensor = torch.linalg.vector_norm(vector.view(-1, SCALE_BLOCK), ord=torch.inf, dim=1) == 0
-    return idle

@@ -258,3 +258,19 @@ void weir_spread(const struct weir_segment *segment, uint64_t segments, const fl
         memset(to + segment->length, 0, (segment->end - segment->to - segment->length) * sizeof *to);
     }
 }
+
+/* Clear the flags, one a block of the vector, of all blocks in which the bucket over the divisor is not zero. */
+void weir_find_gradients(const struct weir_segment *segment, uint64_t segments, const float *bucket,
+                         float divisor, uint64_t block, uint8_t *idle)
+{
+    for (; segments; segments--, segment++) {
+        const float *from = bucket + segment->from;
+        for (uint64_t i = 0, stop; i < segment->length; i = stop) {
+            const uint64_t at = (segment->to + i) / block;
+            stop = (at + 1) * block - segment->to;
+            if (stop > segment->length) stop = segment->length;
+            while (i < stop && from[i] / divisor == 0) i++;
+            if (i < stop) idle[at] = 0;
+        }
+    }
+}
