@@ -300,12 +300,12 @@ class SlotTransport:
         """Return the current retransmission timeout in seconds, before back-off."""
         return float(self._lib.weir_transport_rto(self.handle) / 1e9)
 
-    @property
-    def patience(self) -> float:
-        """Return for how many seconds results may lie before they are read: a driver that sleeps so long is
-        woken for many at once.
+    def patience(self, room: int) -> float:
+        """Return for how many seconds results may lie before they are read, where there is room for so many.
+
+        A driver that sleeps so long is woken for many at once.
         """
-        return float(self._lib.weir_transport_patience(self.handle) / 1e9)
+        return float(self._lib.weir_transport_patience(self.handle, room) / 1e9)
 
     @property
     def window(self) -> int:

@@ -20,6 +20,7 @@ struct weir_io {
     /* Sleep until something arrived or the time is over. */
     void (*wait)(weir_io *, int64_t timeout_ns);
     void (*close)(weir_io *);
+    uint32_t room; /* packets that wait in the carrier without being lost */
     int blocked;
     int drained; /* set by `receive`: nothing more is there, and to wait costs no more than to look again */
     int last_error; /* an errno that was taken for a lost packet, for error messages */

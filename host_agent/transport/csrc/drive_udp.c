@@ -17,6 +17,8 @@ enum {
     TRAIN_PACKETS = 64,                  /* UDP_MAX_SEGMENTS, in every kernel that has it */
     TRAINS_IN = 16,                      /* taken in before answers go out */
     TRAINS_OUT = 2,                      /* written before they are sent */
+    CHARGED =
+        4608, /* of the receive buffer, by the kernel for a packet at most: a page and what describes it */
 };
 
 /* A message to be sent: one datagram, or several of this size, the last of which may be shorter. */
@@ -218,7 +220,11 @@ static struct msghdr message(struct iovec *vector, weir_control *about)
 weir_io *weir_udp_open(int fd, int trains)
 {
     static const int yes = 1, none = 0;
-    if (setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &yes, sizeof yes) < 0) return NULL;
+    int buffer;
+    socklen_t size = sizeof buffer;
+    if (setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &yes, sizeof yes) < 0 ||
+        getsockopt(fd, SOL_SOCKET, SO_RCVBUF, &buffer, &size) < 0)
+        return NULL;
     udp_io *udp = calloc(1, sizeof *udp);
     if (!udp) return NULL;
     udp->io =
@@ -226,6 +232,7 @@ weir_io *weir_udp_open(int fd, int trains)
     udp->fd = fd;
     udp->cuts = trains && setsockopt(fd, SOL_UDP, UDP_SEGMENT, &none, sizeof none) == 0;
     const int gathers = trains && setsockopt(fd, SOL_UDP, UDP_GRO, &yes, sizeof yes) == 0;
+    udp->io.room = (uint32_t)buffer / CHARGED;
     udp->most_in = gathers ? TRAINS_IN : WEIR_BATCH;
     const size_t bytes = gathers ? TRAIN_BYTES + 1 : SINGLE_BYTES;
     for (uint32_t i = 0; i < WEIR_BATCH; i++) {

@@ -529,13 +529,13 @@ class TestTimers:
     def test_results_may_lie_for_half_the_time_that_packets_spend_in_queues(self) -> None:
         t = transport(workers=2, slots=1, min_rto=0.05)
         t.begin(Op.ADD, 256, vector(100))
-        assert t.patience == 0  # nobody has been heard
+        assert t.patience(256) == 0  # nobody has been heard
         now = self.rounds(t, 0, [3 * MS] * 40)
-        assert t.patience == 0  # no queue: every wait would make the round longer
+        assert t.patience(256) == 0  # no queue: every wait would make the round longer
         now = self.rounds(t, now, [9 * MS] * 59)
-        assert 0.0029 < t.patience <= 0.003
+        assert 0.0029 < t.patience(256) <= 0.003
         self.rounds(t, now, [9 * MS])
-        assert t.done and t.patience == 0
+        assert t.done and t.patience(256) == 0
 
     def test_nothing_waits_once_the_last_round_of_a_slot_is_over(self) -> None:
         t = transport(workers=2, slots=2)
@@ -546,10 +546,11 @@ class TestTimers:
             now += time
             for packet in packets(sent):
                 t.on_packet(result(packet).encode(), now)
-        assert t.patience > 0.001
+        assert t.patience(256) > 0.001
         first, last = packets(t.poll(now)[0])
+        assert t.patience(1) == pytest.approx(t.patience(2) / 2)  # two are under way
         t.on_packet(result(last).encode(), now + 5 * MS)
-        assert not t.done and t.patience == 0
+        assert not t.done and t.patience(256) == 0
         t.on_packet(result(first).encode(), now + 5 * MS)
 
     def test_answers_to_repeats_are_not_measured(self) -> None:
