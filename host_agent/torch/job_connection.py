@@ -83,6 +83,7 @@ class JobConnection(Connection):
             path=membership.paths[membership.rank],
             fill=membership.fill,
             narrow=membership.narrow,
+            keep=share.outlives_switch,
         )
         self._paths = np.array(membership.paths, np.uint16)
         self._reducer = Reducer(share, config, timeout_s=timeout.total_seconds())

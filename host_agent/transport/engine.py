@@ -35,7 +35,18 @@ MAX_PAYLOAD: Final = WEIR.size + COLUMN.size * MAX_COLUMNS + 4 * SLOT_LANES
 _CSRC: Final = Path(__file__).resolve().parent / "csrc"
 
 
-_CONFIG: Final = ("job", "worker", "workers", "path", "slots", "first_round", "fill", "congestion", "narrow")
+_CONFIG: Final = (
+    "job",
+    "worker",
+    "workers",
+    "path",
+    "slots",
+    "first_round",
+    "fill",
+    "congestion",
+    "narrow",
+    "keep",
+)
 
 _FROM_VERDICTS: Final = {
     "duplicates": Verdict.STALE,

@@ -38,6 +38,11 @@ class PortShare:
         """Return the queue of all operations on the port."""
         return self._port.operations
 
+    @property
+    def outlives_switch(self) -> bool:
+        """Return whether this leads to a switch that starts anew: a port in shared memory ends with it."""
+        return not isinstance(self._port.link, ShmLink)
+
     def drive(self, transport: SlotTransport, timeout_s: float, abort: threading.Event) -> None:
         """See Link.drive. To be called from operations of the port's queue."""
         if self._addresses is not None and isinstance(self._port.link, ShmLink):

@@ -87,6 +87,8 @@ class TransportConfig:
     congestion: narrow the window of open slots when results tell of congestion; may differ between workers.
     narrow: packets of one column and one group of lanes, as a switch with few registers takes them; blocks
     are cut into such groups; the same on all workers.
+    keep: contributions to rounds that are over, and repeat them for a switch that starts anew; may differ
+    between workers.
     """
 
     job: int
@@ -103,6 +105,7 @@ class TransportConfig:
     path: int | None = None
     congestion: bool = True
     narrow: bool = False
+    keep: bool = True
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MAX_WORKERS:
@@ -144,6 +147,7 @@ class SlotTransport:
             config.fill,
             config.congestion,
             config.narrow,
+            config.keep,
             *(
                 round(seconds * 1e9)
                 for seconds in (

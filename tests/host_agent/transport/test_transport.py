@@ -487,6 +487,28 @@ class TestTimers:
         assert t.poll(119 * MS)[0] == []
         assert packets(t.poll(120 * MS)[0]) == packets(sent[1:])
 
+    @pytest.mark.parametrize(("keep", "budget"), [(True, 0), (False, 0), (True, 512)])
+    def test_after_a_silence_the_last_lossless_rounds_that_are_over_are_repeated(
+        self, keep: bool, budget: int
+    ) -> None:
+        t = transport(slots=2, keep=keep)
+        budgets = np.array([budget] if budget else [], np.uint64)
+        t.begin(Op.ADD, 256, vector(2), ServiceClass(layer=0, budgets=budgets))
+        last = answer_all(t)
+        t.begin(Op.ADD, 256, vector(1))
+        times, now, repeated = [], 0, []
+        while now < 20_000 * MS:
+            sent, deadline = t.poll(now)
+            old = [packet for packet in packets(sent) if packet.round == 1]
+            if old:
+                times.append(now // MS)
+                repeated += old
+            assert deadline is not None
+            now = deadline
+        assert repeated == last * len(times)
+        assert t.report().replays == 2 * len(times)
+        assert times == ([1400, 3400, 7400, 15400] if keep and not budget else [])  # ever less often
+
     def rounds(self, t: SlotTransport, now: int, times: Iterable[int]) -> int:
         """Return rounds of the only slot, each answered so long after its packet; the time after all of
         them.
