@@ -22,7 +22,7 @@ from weir.network import NetworkSpec, parse_shape
 PATIENCE = 30.0
 SOMEBODY = bytes.fromhex("02000000ff01")  # a MAC address
 ALL_PROTOCOLS = 3  # ETH_P_ALL
-SO_SNDBUFFORCE = 32  # of asm-generic/socket.h
+SO_RCVBUFFORCE, SO_SNDBUFFORCE = 33, 32  # of asm-generic/socket.h
 
 
 @pytest.fixture
@@ -35,6 +35,7 @@ def _raw(interface: str) -> socket.socket:
     """Return a socket for the frames of an interface."""
     made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
     made.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 1 << 24)  # not to wait for what is queued
+    made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 24)  # nor to lose what comes before it is read
     made.bind((interface, ALL_PROTOCOLS))
     return made
 
