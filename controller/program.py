@@ -32,10 +32,17 @@ class CompiledProgram:
     """
 
     name: str
-    p4info: Any
+    serialized_p4info: bytes
     device_config: bytes
     cookie: int
     slots: int
+
+    @property
+    def p4info(self) -> Any:
+        """Return the P4Info, the caller's own: switches have threads, and protobuf's messages are not to be
+        shared among any.
+        """
+        return p4info_pb2.P4Info.FromString(self.serialized_p4info)
 
 
 def load_program(name: str, directory: Path | None = None) -> CompiledProgram:
@@ -69,7 +76,7 @@ def load_program(name: str, directory: Path | None = None) -> CompiledProgram:
     digest = hashlib.sha256(device_config + info_text.encode()).digest()
     return CompiledProgram(
         name=name,
-        p4info=p4info,
+        serialized_p4info=p4info.SerializeToString(),
         device_config=device_config,
         cookie=int.from_bytes(digest[:8], "big") or 1,
         slots=_slots(p4info, info_path),

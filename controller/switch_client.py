@@ -128,13 +128,14 @@ class SwitchClient(SessionClient[Session]):
 
     def ensure_program(self, program: CompiledProgram) -> bool:
         """Make the switch run ``program``; True if it had to be pushed, which empties the switch."""
+        p4info = program.p4info
         pushed = self._running_cookie() != program.cookie
         if pushed:
             try:
-                self._session.push(program.p4info, program.device_config, program.cookie)
+                self._session.push(p4info, program.device_config, program.cookie)
             except grpc.RpcError as error:
                 raise self._error(f"refuses program {program.name}: {describe(error)}") from None
-        self._codec = Codec(program.p4info)
+        self._codec = Codec(p4info)
         return pushed
 
     def read(self) -> SwitchState:
