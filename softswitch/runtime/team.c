@@ -85,9 +85,7 @@ struct sw_team {
     uint64_t now;
     sw_emit_many emit;
     void *ctx;
-    // of each slice how many frames each thread has to run, and which: its own begin where the slice does
-    uint16_t counts[SW_MOST_THREADS][SW_MOST_THREADS];
-    uint16_t shards[SW_MOST_THREADS][BATCH];
+    uint8_t owners[BATCH];
     part parts[SW_MOST_THREADS];
     member members[SW_MOST_THREADS];
     pthread_t ids[SW_MOST_THREADS];
@@ -136,23 +134,13 @@ static uint8_t owner_of(const sw_team *t, sw_state *part, const sw_frame *f)
     return (uint8_t)(((value & t->key.mask) >> t->key.shift) % t->threads);
 }
 
-// The first frame of a slice of the batch.
-static uint32_t first_of(const sw_team *t, uint32_t slice, uint32_t slices)
-{
-    return t->count * slice / slices;
-}
-
 static void find_owners(void *arg, uint32_t number, uint32_t parts)
 {
     sw_team *t = arg;
-    const uint32_t from = first_of(t, number, parts), to = first_of(t, number + 1, parts);
-    uint32_t found[SW_MOST_THREADS] = {0};
-    for (uint32_t i = from; i < to; i++) {
-        const uint32_t owner =
-            t->key.field == SW_NO_FIELD ? number : owner_of(t, t->switches[number], &t->frames[i]);
-        t->shards[owner][from + found[owner]++] = (uint16_t)i;
-    }
-    for (uint32_t i = 0; i < parts; i++) t->counts[number][i] = (uint16_t)found[i];
+    const uint32_t from = t->count * number / parts, to = t->count * (number + 1) / parts;
+    for (uint32_t i = from; i < to; i++)
+        t->owners[i] =
+            t->key.field == SW_NO_FIELD ? (uint8_t)number : owner_of(t, t->switches[number], &t->frames[i]);
 }
 
 static void emit_one(void *ctx, uint32_t port, const uint8_t *frame, uint32_t len)
@@ -163,15 +151,14 @@ static void emit_one(void *ctx, uint32_t port, const uint8_t *frame, uint32_t le
 
 static void run_shard(void *arg, uint32_t number, uint32_t parts)
 {
+    (void)parts;
     sw_team *t = arg;
     part *p = &t->parts[number];
-    for (uint32_t slice = 0; slice < parts; slice++) {
-        const uint16_t *own = &t->shards[number][first_of(t, slice, parts)];
-        for (uint32_t i = 0; i < t->counts[slice][number]; i++) {
-            const sw_frame *f = &t->frames[own[i]];
-            p->number = t->first + own[i];
-            sw_generated.process(&t->switches[number]->base, f->port, f->frame, f->len, t->now, emit_one, p);
-        }
+    for (uint32_t i = 0; i < t->count; i++) {
+        const sw_frame *f = &t->frames[i];
+        if (t->owners[i] != number) continue;
+        p->number = t->first + i;
+        sw_generated.process(&t->switches[number]->base, f->port, f->frame, f->len, t->now, emit_one, p);
     }
 }
 
