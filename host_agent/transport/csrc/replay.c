@@ -43,7 +43,6 @@ void weir_replay_stop(weir_transport *t)
 
 int weir_replay_due(weir_transport *t)
 {
-    if (!t->kept) return 0;
     while (t->replay < t->config.slots && !t->kept_bytes[t->replay]) t->replay++;
     return t->replay < t->config.slots;
 }

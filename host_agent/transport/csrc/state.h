@@ -6,7 +6,8 @@
  *   recover.c     when a packet goes out again
  *   result.c      what a payload that came in says, and whether it can be
  *   receive.c     what a result does to vector, books and slots
- *   replay.c      what a switch that starts anew has forgotten */
+ *   replay.c      what a switch that starts anew has forgotten
+ *   patience.c    how long results may lie before they are read */
 #ifndef WEIR_STATE_H
 #define WEIR_STATE_H
 

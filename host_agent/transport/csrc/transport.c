@@ -34,9 +34,9 @@ weir_transport *weir_transport_new(const weir_config *config)
     t->sent.links = calloc(config->slots + 1, sizeof *t->sent.links);
     t->sent.end = config->slots;
     const int keeps = config->keep && config->workers > 1; /* alone, nobody else can lack a result */
-    t->kept = !keeps ? NULL : malloc((size_t)config->slots * WEIR_MAX_PAYLOAD);
+    if (keeps) t->kept = malloc((size_t)config->slots * WEIR_MAX_PAYLOAD);
     t->kept_bytes = calloc(config->slots, sizeof *t->kept_bytes);
-    if (!t->slots || !t->deadlines || !t->again || !t->ready.keys || !t->sent.links || (!t->kept && keeps) ||
+    if (!t->slots || !t->deadlines || !t->again || !t->ready.keys || !t->sent.links || (keeps && !t->kept) ||
         !t->kept_bytes) {
         weir_transport_free(t);
         errno = ENOMEM;
