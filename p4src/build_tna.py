@@ -3,13 +3,15 @@
 
 ``python p4src/build_tna.py`` runs p4lang's open compiler, ``p4c-barefoot`` and ``bfas``, and writes
 ``tna/resources.json``: per stage what is used, containers, parser states, and the SHA-256 of every
-source; and ``tna/bfrt.json``: those of the program's tables that the controller uses, as BfRuntime has them.
-Both are checked in, so that they can be used without the compiler; neither configuration nor binary is. With
+source; ``tna/bfrt.json``: those of the program's tables that the controller uses, as BfRuntime has them; and
+``tna/weir_tna.bfa.gz``, the assembly, which tests execute. They are checked in, so that they can be used
+without the compiler; neither configuration nor binary is. With
 ``--check`` it compiles nothing: it exits 1 and names the sources that they are not of. With ``--out`` it
 leaves what a switch is loaded with, as bf_switchd wants it.
 """
 
 import argparse
+import gzip
 import hashlib
 import json
 import re
@@ -27,6 +29,7 @@ P4SRC: Final = Path(__file__).resolve().parent
 PROGRAM: Final = "weir_tna"
 REPORT: Final = P4SRC / "tna" / "resources.json"
 SCHEMA: Final = P4SRC / "tna" / "bfrt.json"
+ASSEMBLY: Final = P4SRC / "tna" / f"{PROGRAM}.bfa.gz"
 COMPILER: Final = "p4c-barefoot"
 ASSEMBLER: Final = "bfas"
 STAGES: Final = 12
@@ -55,8 +58,8 @@ def sources(p4src: Path = P4SRC) -> dict[str, Path]:
     return {path.relative_to(p4src).as_posix(): path for path in found if path.is_file()}
 
 
-def build(p4src: Path = P4SRC, folder: Path | None = None) -> tuple[dict[str, Any], str]:
-    """Compile and assemble the program; return the report, and the tables that the controller uses.
+def build(p4src: Path = P4SRC, folder: Path | None = None) -> tuple[dict[str, Any], str, str]:
+    """Compile and assemble the program; return report, tables that the controller uses, and assembly.
 
     Args:
         folder: for what a switch is loaded with; None: that is not kept.
@@ -80,6 +83,8 @@ def build(p4src: Path = P4SRC, folder: Path | None = None) -> tuple[dict[str, An
         used = json.loads((logs / "resources.json").read_text())["resources"]
         phv = json.loads((logs / "phv.json").read_text())
         schema = _controlled(json.loads(tables.read_text()))
+        # The number of the compiler's run is another each time.
+        assembly = re.sub(r'^  run_id: "\w+"\n', "", (out / f"pipe/{PROGRAM}.bfa").read_text(), flags=re.M)
         if folder is not None:
             keep(out, folder)
     report = {
@@ -88,9 +93,10 @@ def build(p4src: Path = P4SRC, folder: Path | None = None) -> tuple[dict[str, An
         "parser_states": {parser["gress"]: len(parser["states"]) for parser in used["parser"]["parsers"]},
         "containers": _containers(phv),
         "tables": hashlib.sha256(schema.encode()).hexdigest(),
+        "assembly": hashlib.sha256(assembly.encode()).hexdigest(),
         "sources": hashes(sources(p4src)),
     }
-    return report, schema
+    return report, schema, assembly
 
 
 def stale(p4src: Path = P4SRC) -> list[str]:
@@ -98,11 +104,18 @@ def stale(p4src: Path = P4SRC) -> list[str]:
     report = p4src / "tna" / REPORT.name
     try:
         said = json.loads(report.read_text())
-        recorded, tables = dict(said["sources"]), said["tables"]
-        found = hashlib.sha256((p4src / "tna" / SCHEMA.name).read_bytes()).hexdigest()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        recorded = dict(said["sources"])
+        outputs = {
+            SCHEMA.name: (said["tables"], (p4src / "tna" / SCHEMA.name).read_bytes()),
+            ASSEMBLY.name: (said["assembly"], gzip.decompress((p4src / "tna" / ASSEMBLY.name).read_bytes())),
+        }
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         return [f"{report} cannot be read: {error!r}"]
-    edited = [] if found == tables else [f"output tna/{SCHEMA.name} has changed"]
+    edited = [
+        f"output tna/{name} has changed"
+        for name, (hash, content) in outputs.items()
+        if hashlib.sha256(content).hexdigest() != hash
+    ]
     return [*differences("source", recorded, hashes(sources(p4src))), *edited]
 
 
@@ -112,6 +125,8 @@ def _controlled(tables: dict[str, Any]) -> str:
         {key: table[key] for key in _SAID if key in table}
         for table in tables["tables"]
         if table["table_type"] in _CONTROLLED and "ConstTable" not in table.get("attributes", ())
+        # One without a key has no entries.
+        if table["key"]
     ]
     lines = (json.dumps(_without_notes(table), separators=(",", ":")) for table in kept)
     return '{"tables":[\n' + ",\n".join(lines) + "\n]}\n"
@@ -210,11 +225,12 @@ def main() -> None:
             sys.exit(f"{REPORT} is stale:\n" + "\n".join(f"  {line}" for line in lines))
         return
     try:
-        report, schema = build(folder=options.out)
+        report, schema, assembly = build(folder=options.out)
     except BuildError as error:
         sys.exit(str(error))
     REPORT.write_text(json.dumps(report, indent=1) + "\n")
     SCHEMA.write_text(schema)
+    ASSEMBLY.write_bytes(gzip.compress(assembly.encode(), mtime=0))
 
 
 if __name__ == "__main__":

@@ -113,6 +113,7 @@ struct metadata_t {
 struct egress_metadata_t {
     bit<10> session; // of the mirror by which a copy without lanes leaves
     bit<1> checksum; // of IPv4, to be computed
+    bit<19> depth; // of the queue that it left
     bit<19> room; // up to the depth from which on packets are marked
 }
 

@@ -29,9 +29,21 @@ control Queueing(inout headers_t hdr, inout ingress_intrinsic_metadata_for_tm_t 
 }
 
 control Marking(inout headers_t hdr, inout egress_metadata_t meta, in egress_intrinsic_metadata_t eg_intr_md) {
+    // The metadata's container holds a byte of the time stamp beside the depth, and the compiler lets the
+    // subtraction take all of it: so the depth is taken out first.
+    action measure() {
+        meta.depth = eg_intr_md.deq_qdepth;
+    }
+
+    table depth_of_queue {
+        actions = { measure; }
+        const default_action = measure;
+        size = 1;
+    }
+
     // depth: in cells of 80 bytes.
     action limit(bit<19> depth) {
-        meta.room = depth |-| eg_intr_md.deq_qdepth;
+        meta.room = depth |-| meta.depth;
     }
 
     table marks {
@@ -47,6 +59,7 @@ control Marking(inout headers_t hdr, inout egress_metadata_t meta, in egress_int
     }
 
     apply {
+        depth_of_queue.apply();
         if (hdr.ipv4.isValid() && hdr.ipv4.ihl == 5 && hdr.ipv4.ecn != NOT_ECT) {
             if (marks.apply().hit) {
                 if (meta.room == 0) {

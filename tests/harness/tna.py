@@ -8,6 +8,7 @@ same here.
 import itertools
 import subprocess
 import tempfile
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -37,14 +38,63 @@ _WITHOUT_LANES: Final = 14 + 64  # bytes of a frame, where mirrors of ports end
 _BRIDGE: Final = 8  # bytes of what ingress tells egress
 
 
-class TnaTarget(Target):
-    """Ingress on one switch, egress on another; multicast groups are this class's."""
+class NarrowTarget(Target):
+    """A switch that runs the program for Tofino, by whatever means: entries and cells are the subclass's."""
 
-    name = "tna"
     shortest_frame = 0
     headroom = 0xFFFF
     lane_groups = 1
     forwards_what_it_cannot_parse = False
+
+    @abstractmethod
+    def change(self, verb: str, entry: TableEntry) -> None:
+        """Insert, modify or delete an entry of the program's own tables."""
+
+    @abstractmethod
+    def holds(self, entry: TableEntry) -> bool:
+        """Return whether a table has this very entry."""
+
+    @abstractmethod
+    def zero(self, register: str, cell: int) -> None:
+        """Zero one cell; of a register of pairs, both words."""
+
+    def packet_out(self, port: int, frame: bytes) -> list[Sent]:
+        raise NotImplementedError("the program for Tofino has no packet-out")
+
+    def insert(
+        self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = (), priority: int = 0
+    ) -> None:
+        there = counterparts(_as_the_controller_has_it(table, key, action, args, priority))
+        for entry in sorted(there, key=lambda entry: entry.table == tofino.RANGES):
+            self._put(entry)
+
+    def _put(self, entry: TableEntry) -> None:
+        """Insert an entry; ranges and audiences are told by each of a job's children."""
+        if entry.table in (tofino.RANGES, tofino.AUDIENCES) and self.holds(entry):
+            return
+        self.change("INSERT", entry)
+        if entry.table == tofino.RANGES:
+            for name, cell in itertools.product(tofino.STAMPS, tofino.cells(entry, CELLS)):
+                self.zero(name, cell)
+
+    def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
+        raise NotImplementedError(f"{table}: entries of the program for Tofino are not changed by tests")
+
+    def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
+        raise NotImplementedError(f"{table}: defaults of the program for Tofino are not changed by tests")
+
+    def answer_arp(self, ip: str, mac: str) -> None:
+        """Let the switch answer for an address of its own."""
+        self._put(arp.answer(ip, mac))
+
+    def entry_counter(self, table: str, key: Sequence[Key]) -> Count:
+        raise NotImplementedError("counters of entries are left out of the translation")
+
+
+class TnaTarget(NarrowTarget):
+    """The translated program: ingress on one switch, egress on another; multicast groups are this class's."""
+
+    name = "tna"
 
     def __init__(self, programs: tuple[Path, Path] | None = None) -> None:
         """Load what ``compile_translated`` has made; make it first if there is none."""
@@ -78,27 +128,7 @@ class TnaTarget(Target):
         again = self._egress.process(0, front + role + frame[:_WITHOUT_LANES], now=0)
         return [Sent(*out) for out in again]
 
-    def packet_out(self, port: int, frame: bytes) -> list[Sent]:
-        raise NotImplementedError("the program for Tofino has no packet-out")
-
-    def insert(
-        self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = (), priority: int = 0
-    ) -> None:
-        there = counterparts(_as_the_controller_has_it(table, key, action, args, priority))
-        for entry in sorted(there, key=lambda entry: entry.table == tofino.RANGES):
-            self._put(entry)
-
-    def _put(self, entry: TableEntry) -> None:
-        """Insert an entry; ranges and audiences are told by each of a job's children."""
-        if entry.table in (tofino.RANGES, tofino.AUDIENCES) and _made(entry) in self._table(entry).entries():
-            return
-        self.change("INSERT", entry)
-        if entry.table == tofino.RANGES:
-            for name, cell in itertools.product(tofino.STAMPS, tofino.cells(entry, CELLS)):
-                self.zero(name, cell)
-
     def change(self, verb: str, entry: TableEntry) -> None:
-        """Insert, modify or delete an entry of the program's own tables."""
         table, made = self._table(entry), _made(entry)
         if verb == "INSERT":
             table.insert(made)
@@ -108,25 +138,17 @@ class TnaTarget(Target):
             table.delete(made.key, made.priority)
 
     def zero(self, register: str, cell: int) -> None:
-        """Zero one cell; of a register of pairs, both words."""
         stamp = f"Whole.weir.{register.partition('.')[2]}"
         for name in self._ingress.program.registers:
             if name == stamp or name.startswith(f"{stamp}_"):
                 self._ingress.register(name).write(cell, 0)
 
+    def holds(self, entry: TableEntry) -> bool:
+        return _made(entry) in self._table(entry).entries()
+
     def _table(self, entry: TableEntry) -> TableStore:
         gress, _, table = entry.table.partition(".")
         return (self._egress if gress == "WeirEgress" else self._ingress).table(f"Whole.weir.{table}")
-
-    def modify(self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = ()) -> None:
-        raise NotImplementedError(f"{table}: entries of the program for Tofino are not changed by tests")
-
-    def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
-        raise NotImplementedError(f"{table}: defaults of the program for Tofino are not changed by tests")
-
-    def answer_arp(self, ip: str, mac: str) -> None:
-        """Let the switch answer for an address of its own."""
-        self._put(arp.answer(ip, mac))
 
     def set_group(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
         self._groups[group] = list(replicas)
@@ -136,9 +158,6 @@ class TnaTarget(Target):
             return Count(0, 0)
         count = self._ingress.counter("Whole.weir.events").read(index)
         return Count(count.packets, count.bytes)
-
-    def entry_counter(self, table: str, key: Sequence[Key]) -> Count:
-        raise NotImplementedError("counters of entries are left out of the translation")
 
     def reset(self) -> None:
         self._groups.clear()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every packet-level test runs on the soft switch and, where it is installed, on BMv2.
 
-Those of a module that says `EVERY_TARGET` run with the program for Tofino, too.
+Those of a module that says `EVERY_TARGET` run with the program for Tofino, too: translated, and compiled.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,15 +14,21 @@ from tests.harness.lab import Lab
 from tests.harness.soft import SoftTarget
 from tests.harness.target import Target
 from tests.harness.tna import TnaTarget
+from tests.harness.tofino import BfaTarget
 
-_TARGETS: Final[dict[str, Callable[[], Target]]] = {"soft": SoftTarget, "bmv2": Bmv2Target, "tna": TnaTarget}
+_TARGETS: Final[dict[str, Callable[[], Target]]] = {
+    "soft": SoftTarget,
+    "bmv2": Bmv2Target,
+    "tna": TnaTarget,
+    "bfa": BfaTarget,
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "target" in metafunc.fixturenames:
         targets = ["soft", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])]
         if getattr(metafunc.module, "EVERY_TARGET", False):
-            targets.append(pytest.param("tna", marks=pytest.mark.p4c))
+            targets += [pytest.param("tna", marks=pytest.mark.p4c), "bfa"]
         metafunc.parametrize("target", targets, indirect=True, scope="session")
 
 

@@ -19,7 +19,7 @@ from scapy.layers.l2 import ARP, Ether
 from tests.harness.lab import AGGREGATION_IP, AGGREGATION_MAC, PROTECTED_FRONT, Job, Lab, Uplink, group_of
 from tests.harness.soft import SoftTarget
 from tests.harness.target import Sent
-from tests.harness.tna import SOURCE, TnaTarget
+from tests.harness.tna import SOURCE, NarrowTarget, TnaTarget
 from tests.harness.tna_translation import register_programs
 from weir.wire.definition import (
     AUDIENCE_ALL,
@@ -55,7 +55,7 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def targets() -> Iterator[tuple[SoftTarget, TnaTarget]]:
+def targets() -> Iterator[tuple[SoftTarget, NarrowTarget]]:
     """Yield both programs, on soft switches."""
     both = SoftTarget(), TnaTarget()
     yield both
@@ -64,12 +64,12 @@ def targets() -> Iterator[tuple[SoftTarget, TnaTarget]]:
 
 
 @pytest.fixture
-def tna(targets: tuple[SoftTarget, TnaTarget]) -> Lab:
+def tna(targets: tuple[SoftTarget, NarrowTarget]) -> Lab:
     """Return the program for Tofino alone."""
     return Lab(targets[1])
 
 
-def install(target: SoftTarget | TnaTarget, place: str, workers: int, id: int) -> Place:
+def install(target: SoftTarget | NarrowTarget, place: str, workers: int, id: int) -> Place:
     """Install a job with slots 8 to 11; the sums of a switch below another are always protected on Tofino."""
     lab = Lab(target)
     job = lab.job(workers, slot_base=8, id=id, racks=place in ("spine", "middle"))
@@ -165,7 +165,7 @@ def _draw(rng: random.Random, place: str, workers: int, rounds: dict[int, int], 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("seed", range(8))
 def test_it_decides_as_the_program_for_v1model(
-    targets: tuple[SoftTarget, TnaTarget], place: str, seed: int
+    targets: tuple[SoftTarget, NarrowTarget], place: str, seed: int
 ) -> None:
     rng = random.Random(f"{place} {seed}")
     workers, op = rng.choice([1, 2, 3, 5]), list(Op)[seed % 3]
@@ -212,7 +212,7 @@ def full_rounds(place: str) -> Iterator[Packet]:
 
 @pytest.mark.parametrize("place", ["root", "spine"])
 def test_every_child_of_a_full_switch_counts_is_asked_and_gets_its_copy(
-    targets: tuple[SoftTarget, TnaTarget], place: str
+    targets: tuple[SoftTarget, NarrowTarget], place: str
 ) -> None:
     theirs, ours = (install(target, place, FULL, 0xD0000000 + PLACES.index(place)) for target in targets)
     copies = 0
@@ -238,7 +238,7 @@ MALFORMED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("wrong", MALFORMED, ids=str)
 def test_what_no_slot_packet_says_is_refused(
-    targets: tuple[SoftTarget, TnaTarget], wrong: dict[str, Any]
+    targets: tuple[SoftTarget, NarrowTarget], wrong: dict[str, Any]
 ) -> None:
     places = [install(target, "root", 2, 0xE0000000 + MALFORMED.index(wrong)) for target in targets]
     for place in places:
@@ -268,7 +268,7 @@ def marked_rounds() -> Iterator[Packet]:
         yield Packet(None, PacketType.REPEAT, {}, {**fields, "flags": Flag(0)})
 
 
-def test_all_marks_of_children_and_parents_go_where_they_go(targets: tuple[SoftTarget, TnaTarget]) -> None:
+def test_all_marks_of_children_and_parents_go_where_they_go(targets: tuple[SoftTarget, NarrowTarget]) -> None:
     theirs, ours = (install(target, "leaf", 1, 0xF0000000) for target in targets)
     for packet in marked_rounds():
         expected, sent = packet.send(theirs), packet.send(ours)
@@ -277,7 +277,7 @@ def test_all_marks_of_children_and_parents_go_where_they_go(targets: tuple[SoftT
 
 @pytest.mark.parametrize("place", ["root", "leaf"])
 def test_a_round_that_ends_with_another_operation_says_so(
-    targets: tuple[SoftTarget, TnaTarget], place: str
+    targets: tuple[SoftTarget, NarrowTarget], place: str
 ) -> None:
     theirs, ours = (install(target, place, 2, 0xF2000000 + PLACES.index(place)) for target in targets)
     for child, check in enumerate((1, 2)):
@@ -287,7 +287,9 @@ def test_a_round_that_ends_with_another_operation_says_so(
     assert all(Ether(out.frame)[Weir].flags & Flag.DISAGREE for out in sent) and sent
 
 
-def test_questions_of_workers_and_wrong_checksums_are_refused(targets: tuple[SoftTarget, TnaTarget]) -> None:
+def test_questions_of_workers_and_wrong_checksums_are_refused(
+    targets: tuple[SoftTarget, NarrowTarget],
+) -> None:
     places = [install(target, "root", 2, 0xF1000000) for target in targets]
     for place in places:
         station = place.job.stations[0]
@@ -303,7 +305,7 @@ def test_questions_of_workers_and_wrong_checksums_are_refused(targets: tuple[Sof
 
 @pytest.mark.parametrize("audience", [0, 1, 33, AUDIENCE_EXCEPT, AUDIENCE_EXCEPT | 1, AUDIENCE_ALL])
 def test_whoever_asks_again_gets_the_lanes_only_if_they_are_for_it(
-    targets: tuple[SoftTarget, TnaTarget], audience: int
+    targets: tuple[SoftTarget, NarrowTarget], audience: int
 ) -> None:
     places = [install(target, "root", 2, 0xC0000000 + audience) for target in targets]
     for worker in (0, 1, 0, 1):
@@ -313,7 +315,7 @@ def test_whoever_asks_again_gets_the_lanes_only_if_they_are_for_it(
         assert ours == theirs
 
 
-def test_every_event_of_the_slots_is_among_those_compared(targets: tuple[SoftTarget, TnaTarget]) -> None:
+def test_every_event_of_the_slots_is_among_those_compared(targets: tuple[SoftTarget, NarrowTarget]) -> None:
     """The packets that are compared reach every row of the tables, as far as events tell them apart."""
     seen: set[Event] = set()
     for place in PLACES:
@@ -345,7 +347,7 @@ def test_several_columns_or_lane_groups_are_refused(tna: Lab) -> None:
 
 def test_arp_is_answered_and_other_frames_go_by_mac_address(tna: Lab) -> None:
     target = tna.target
-    assert isinstance(target, TnaTarget)
+    assert isinstance(target, NarrowTarget)
     target.insert("WeirIngress.forwarding.l2", (2,), "forward", (3,))
     target.insert("WeirIngress.forwarding.l2", (0xFFFFFFFFFFFF,), "flood", (9,))
     target.set_group(9, [(1, 0), (2, 0), (3, 0)])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program for Tofino is placed by p4lang's open compiler, and the report that is checked in is of it."""
 
+import gzip
 import json
 import re
 import shutil
@@ -10,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from weir.p4src.build_tna import PER_STAGE, REPORT, SCHEMA, STAGES, BuildError, build, sources, stale
+from weir.p4src.build_tna import (
+    ASSEMBLY,
+    PER_STAGE,
+    REPORT,
+    SCHEMA,
+    STAGES,
+    BuildError,
+    build,
+    sources,
+    stale,
+)
 
 P4SRC = Path(__file__).resolve().parents[2] / "p4src"
 
@@ -25,7 +36,11 @@ def test_the_report_is_of_these_sources(tmp_path: Path) -> None:
     (copy / "tna" / "extra.p4").unlink()
     with (copy / "tna" / SCHEMA.name).open("a") as tables:
         tables.write(" ")
-    assert stale(copy) == ["source tna/cells.p4 has changed", "output tna/bfrt.json has changed"]
+    (copy / "tna" / ASSEMBLY.name).write_bytes(gzip.compress(b"another"))
+    assert stale(copy) == [
+        "source tna/cells.p4 has changed",
+        *(f"output tna/{made} has changed" for made in ("bfrt.json", "weir_tna.bfa.gz")),
+    ]
     (copy / "tna" / REPORT.name).unlink()
     (problem,) = stale(copy)
     assert "cannot be read" in problem
@@ -56,7 +71,7 @@ def test_it_fits() -> None:
 def test_it_compiles_without_a_warning_to_what_the_report_says(tmp_path: Path) -> None:
     """As docs/deploy-tofino.md has it, in a copy of the sources."""
     copy = Path(shutil.copytree(P4SRC, tmp_path / "p4src"))
-    for made in (REPORT, SCHEMA):
+    for made in (REPORT, SCHEMA, ASSEMBLY):
         (copy / "tna" / made.name).unlink()
     page = (P4SRC.parent / "docs/deploy-tofino.md").read_text()
     (typed,) = re.findall(r"^python p4src/build_tna.py .*$", page, re.MULTILINE)
@@ -64,6 +79,9 @@ def test_it_compiles_without_a_warning_to_what_the_report_says(tmp_path: Path) -
     subprocess.run([sys.executable, script, option, str(tmp_path)], cwd=tmp_path, check=True)
     for made in (REPORT, SCHEMA):
         assert (copy / "tna" / made.name).read_text() == made.read_text()
+    assert gzip.decompress((copy / "tna" / ASSEMBLY.name).read_bytes()) == gzip.decompress(
+        ASSEMBLY.read_bytes()
+    )
     (device,) = json.loads((tmp_path / "weir_tna.conf").read_text())["p4_devices"]
     (program,) = device["p4_programs"]
     (pipeline,) = program["p4_pipelines"]
