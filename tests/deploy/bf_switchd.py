@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A stand-in for bf_switchd where no Tofino is: BfRuntime at its port, frames through the translated program.
+"""A stand-in for bf_switchd where no Tofino is: BfRuntime at its port, frames through the compiled program.
 
-Device ports are interfaces: /run/ports has lines such as ``132=eth1``. The first argument says where the
-translated program is, compiled; all others are bf_switchd's own.
+Device ports are interfaces: /run/ports has lines such as ``132=eth1``. The arguments are bf_switchd's own.
 """
 
 import argparse
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.harness.bfrt import FakeTofino
-from tests.harness.tna import TnaTarget
+from tests.harness.tofino import BfaTarget
 from weir.controller.bfrt import groups
 from weir.controller.bfrt.codec import decode
 from weir.controller.bfrt.schema import Schema, Table
@@ -24,12 +23,12 @@ _ETH_P_ALL = 3
 _FRAME = 2048
 
 
-class TranslatedTofino(FakeTofino):
-    """BfRuntime whose tables are those of the translated program."""
+class ExecutedTofino(FakeTofino):
+    """BfRuntime whose tables are those of the compiled program, which is executed."""
 
-    def __init__(self, programs: dict[str, bytes], translated: Path) -> None:
+    def __init__(self, programs: dict[str, bytes]) -> None:
         super().__init__(programs)
-        self.target = TnaTarget((translated / "ingress.json", translated / "egress.json"))
+        self.target = BfaTarget()
         self.address = ADDRESS
         self.busy = threading.Lock()
 
@@ -59,7 +58,7 @@ class TranslatedTofino(FakeTofino):
         return entry
 
 
-def forward(switch: TranslatedTofino, ports: dict[int, socket.socket]) -> None:
+def forward(switch: ExecutedTofino, ports: dict[int, socket.socket]) -> None:
     """Move frames between interfaces, for ever."""
     numbers = {sock: port for port, sock in ports.items()}
     while True:
@@ -77,7 +76,6 @@ def forward(switch: TranslatedTofino, ports: dict[int, socket.socket]) -> None:
 def main() -> None:
     """Do what bf_switchd is told by the unit."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("translated", type=Path)
     for option in ("--install-dir", "--conf-file"):
         parser.add_argument(option, required=True)
     for option in ("--background", "--server-listen-local-only"):
@@ -90,7 +88,7 @@ def main() -> None:
         programs[program["program-name"]] = Path(program["bfrt-config"]).read_bytes()
         (pipeline,) = program["p4_pipelines"]
         assert all(Path(pipeline[name]).is_file() for name in ("context", "config"))
-    switch = TranslatedTofino(programs, said.translated)
+    switch = ExecutedTofino(programs)
     ports = {}
     for line in Path("/run/ports").read_text().split():
         number, interface = line.split("=")

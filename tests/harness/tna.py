@@ -96,10 +96,10 @@ class TnaTarget(NarrowTarget):
 
     name = "tna"
 
-    def __init__(self, programs: tuple[Path, Path] | None = None) -> None:
-        """Load what ``compile_translated`` has made; make it first if there is none."""
+    def __init__(self) -> None:
+        """Translate and compile the program, and load it."""
         with tempfile.TemporaryDirectory() as folder:
-            compiled = programs or compile_translated(Path(folder))
+            compiled = compile_translated(Path(folder))
             self._ingress, self._egress = (Switch(load_program(program)) for program in compiled)
         self._groups: dict[int, list[tuple[int, int]]] = {}
 
