@@ -80,8 +80,9 @@ class BusMap:
 
 def _word(text: str, width: int) -> Word:
     """Return which bits of what ``immediate(0..7)``, ``hash_dist(3, lo)`` or a name alone are."""
-    if match := re.fullmatch(r"hash_dist\((\d+), (lo|\d+\.\.\d+)\)", text):
-        low, high = (0, 15) if match[2] == "lo" else bounds(match[2])
+    # "lo": the unit's bits are the lower half of a word, of which the upper is another unit's.
+    if match := re.fullmatch(r"hash_dist\((\d+)(?:, (\d+\.\.\d+))?(?:, lo)?\)", text):
+        low, high = bounds(match[2] or "0..15")
         return (f"hash_dist {match[1]}", low, high)
     name, part = sliced(text)
     return (name, *(part or (0, width - 1)))
@@ -102,6 +103,10 @@ class Data:
                     self._constants.append((key.value, int(node.value), node.line))
                 else:
                     self._aliases.setdefault(key.value, []).append(node)
+        self.used: dict[str, int] = {}  # which bits of which word
+        of_params = (alias for alias in self._aliases if self._param(alias)[0] in params)
+        for alias in (*of_params, *(alias for alias, _, _ in self._constants)):
+            self._lay(self.used, alias, -1)
         placed = dict.fromkeys(params, 0)
         for alias in self._aliases:
             name, low, high = self._param(alias)

@@ -10,7 +10,7 @@ import yaml
 
 # What YAML takes for something else: a pattern of stars alone, maps and commas within arguments.
 _STARS: Final = re.compile(r"^( +)\*:", re.MULTILINE)
-_UNIT: Final = re.compile(r" : (hash_dist\(\d+, \w+\))")
+_UNIT: Final = re.compile(r" : (hash_dist\([^)]*\))")
 _HASH: Final = re.compile(r"^( +\d+\.\.\d+): (\w+\(.*\{.*)$", re.MULTILINE)
 
 

@@ -3,7 +3,7 @@
 
 from dataclasses import dataclass
 
-from tests.harness.bfa.assembly import Section, Text, UnknownLineError, pattern
+from tests.harness.bfa.assembly import Section, Text, UnknownLineError, bounds, pattern
 from tests.harness.bfa.containers import Names, Slice, Values
 from tests.harness.bfa.crossbar import Crossbar
 
@@ -16,6 +16,8 @@ class Gateway:
     xored: tuple[tuple[int, Slice], ...]
     rows: tuple[tuple[int, int, str | None], ...]  # value, mask, next: None if the table runs
     miss: str | None
+    # An entry, where the rows name a table: values, and their bits.
+    payload: dict[str, tuple[int, int]]
 
     def next(self, values: Values) -> str | None:
         """Return the table that is next, or None if this one runs."""
@@ -33,7 +35,7 @@ class Gateway:
 def gateway(section: Section, names: Names, stage: int) -> Gateway:
     """Read a gateway."""
     # The condition is the source's, in words, for debuggers.
-    section.not_modelled("name", "row", "bus", "unit", "condition")
+    section.not_modelled("name", "row", "bus", "unit", "condition", "payload_row", "payload_unit")
     crossbar = Crossbar(section.section("input_xbar"), names, stage)
     inputs, xored = (_keys(section.section(key), names, stage) for key in ("match", "xor"))
     there = crossbar.bits()
@@ -50,8 +52,25 @@ def gateway(section: Section, names: Names, stage: int) -> Gateway:
         if value << shift & ~compared:
             key.refuse("compares more than the gateway sees")
         rows.append((value << shift, mask << shift & compared, _outcome(node)))
+    payload = _payload(section)
     section.done()
-    return Gateway(inputs, xored, tuple(rows), _outcome(miss_node))
+    return Gateway(inputs, xored, tuple(rows), _outcome(miss_node), payload)
+
+
+def _payload(section: Section) -> dict[str, tuple[int, int]]:
+    word, layout = section.get("payload"), section.section("format")
+    if not isinstance(word, Text) or layout is None:
+        if word is not None or layout is not None:
+            raise UnknownLineError(f"line {section.line}: a payload has a number and a format")
+        return {}
+    value = int(word.value, 16)
+    fields = {}
+    for _, name, node in layout.take():
+        if not isinstance(node, Text):
+            name.refuse("bits were expected")
+        low, high = bounds(node.value)
+        fields[name.value] = value >> low & (1 << high - low + 1) - 1, high - low + 1
+    return fields
 
 
 def _keys(section: Section | None, names: Names, stage: int) -> tuple[tuple[int, Slice], ...]:

@@ -10,7 +10,7 @@ from tests.harness.bfa.containers import Names
 from tests.harness.bfa.deparser import Deparsed, Deparser
 from tests.harness.bfa.parser import Parser
 from tests.harness.bfa.stateful import Register
-from tests.harness.bfa.tables import END, Attached, Context, Table
+from tests.harness.bfa.tables import END, Attached, Context, Layout, Table
 
 _MATCHES: Final = ("ternary_match", "exact_match", "hash_action")
 _TABLE: Final = re.compile(r"(\w+) (\S+)(?: (\d+))?")
@@ -142,22 +142,15 @@ def _counter(section: Section) -> str:
     return name
 
 
-def _layout(key: Text, layout: object) -> dict[str, int]:
-    """Return how many bits each word of an action's data has; words that overlap in memory are refused."""
+def _layout(key: Text, layout: object) -> Layout:
     if not isinstance(layout, Section):
         key.refuse("action data fields were expected")
-    widths: dict[str, int] = {}
-    taken = 0
+    places: Layout = {}
     for _, name, place in layout.take():
         if not isinstance(place, Text):
             name.refuse("bits were expected")
-        low, high = bounds(place.value)
-        bits = (1 << high + 1) - (1 << low)
-        if taken & bits:
-            name.refuse("overlaps another")
-        taken |= bits
-        widths[name.value] = high - low + 1
-    return widths
+        places[name.value] = bounds(place.value)
+    return places
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,10 @@ class Context:
     writers: dict[str, str] = field(default_factory=dict)
 
 
+Layout = dict[str, tuple[int, int]]
+"""The first and the last bit of each word of action data in memory; words may share what one of them uses."""
+
+
 @dataclass
 class Attached:
     """What a table may call on, by name."""
@@ -48,7 +52,7 @@ class Attached:
     registers: dict[str, Register]
     counters: dict[str, dict[int, int]]
     buses: dict[str, Section | None]  # of action data tables
-    layouts: dict[str, dict[str, dict[str, int]]]  # of these: of each action, bits of each word
+    layouts: dict[str, dict[str, Layout]]  # of these, by action
 
 
 class Table:
@@ -76,8 +80,8 @@ class Table:
         self._gateway = gateway(before, names, stage) if before is not None else None
         self._hit = [text.value for text in match.items("hit").texts()]
         self._miss = match.text("miss").value if "miss" in match else END
-        if self._always and match.items("next").values:
-            raise UnknownLineError(f"line {match.line}: what is next is the gateway's to say")
+        following = match.get("next")
+        self._next = following.value if isinstance(following, Text) else None
         self._address: Callable[[Values], int] | None = None
         self._units: dict[str, Callable[[Values], int]] = {}
         self._result(result, result is match, crossbar, names, stage)
@@ -111,7 +115,8 @@ class Table:
         if not same:
             section.not_modelled("row", "bus", "column")
         layout, units = section.section("format"), section.section("hash_dist")
-        widths = _format(layout)
+        payload = self._gateway.payload if self._gateway is not None else {}
+        widths = _format(layout) | {name: bits for name, (_, bits) in payload.items()}
         if units is not None:
             for match, _, node in units.take(r"(\d+)"):
                 if isinstance(node, Section):
@@ -125,7 +130,7 @@ class Table:
         # An entry names its action by a number, if there are several.
         chosen = "action" in arguments(section.text("instruction").value.partition("(")[2])
         codes = 1 << widths["action"] if chosen else 1
-        self._widths = {"immediate": widths.get("immediate", 0)}
+        self._immediate = 0, widths.get("immediate", 0) - 1
         self._layouts = self._attached.layouts[data[0]] if data else {}
         reader = ActionReader(names, stage, self._bus)
         self.actions: dict[str, Action] = {}
@@ -190,15 +195,21 @@ class Table:
         if not self._always and miss is not None and miss != self._miss and action.next_miss is None:
             raise UnknownLineError(f"line {section.line}: {self.name}: next is {miss} or {self._miss}")
         self._after_miss = action.next_miss or self._miss
+        self._check_payload(section)
 
     def _words(self, action: Action, values: Mapping[str, int]) -> dict[str, int]:
         """Return an entry's words; what its memories have no bits for is refused."""
+        layout = self._layouts.get(action.name, {})
+        memory = used = 0
         words = action.data.words(values)
-        widths = self._widths | self._layouts.get(action.name, {})
-        for name, word in words.items():
-            if word >> widths.get(name, 0):
-                raise UnknownLineError(f"{self.name}, {action.name}: {name} does not hold {word:#x}")
-        return words
+        for name, mask in action.data.used.items():
+            low, high = self._immediate if name == "immediate" else layout.get(name, (0, -1))
+            if mask >> high - low + 1 or (name != "immediate" and used & mask << low):
+                raise UnknownLineError(f"{self.name}, {action.name}: {name} has no bits of its own for all")
+            if name != "immediate":
+                memory, used = memory | words[name] << low, used | mask << low
+        stored = {name: memory >> low & (1 << high - low + 1) - 1 for name, (low, high) in layout.items()}
+        return words | stored
 
     def _static(self, context: Section) -> None:
         self.static = True
@@ -265,11 +276,7 @@ class Table:
         if self._gateway is not None:
             following = self._gateway.next(context.found)
             if self._always:
-                # It has no entries: what comes out of the gateway is its hit, whatever the row.
-                if following is None:
-                    raise UnknownLineError(f"{self.name}: its gateway names no next table")
-                self._act(context, self._otherwise)
-                return following
+                return self._by_gateway(context, following)
             if following is not None:
                 return following
         entry = self._lookup(context.found)
@@ -279,6 +286,31 @@ class Table:
         entry.packets += 1
         self._act(context, entry)
         return entry.action.next or self._hit[0]
+
+    def _by_gateway(self, context: Context, following: str | None) -> str:
+        """Run a table without entries: where the gateway names a table, its payload is the entry; where the
+        table itself is to run, there is none.
+        """
+        if following is not None:
+            self._act(context, self._otherwise)
+            return following
+        if self._next is None:
+            raise UnknownLineError(f"line {self.line}: {self.name} does not say which table is next")
+        return self._next
+
+    def _check_payload(self, section: Section) -> None:
+        """Refuse a payload that is not the entry of the default action."""
+        payload = {}
+        if self._gateway is not None:
+            payload = {name: value for name, (value, _) in self._gateway.payload.items()}
+        if payload and not self._always:
+            raise UnknownLineError(f"line {section.line}: a payload of a table with entries")
+        action = self._otherwise.action
+        switched = "counter_pfe" if self._counter is not None and self._counter[1][1] != "$DEFAULT" else None
+        if payload.get("action", action.code) != action.code or (
+            switched is not None and self._always and payload.get(switched) != int(action.counter is not None)
+        ):
+            raise UnknownLineError(f"line {section.line}: the payload is not of {action.name}")
 
     def _lookup(self, values: Values) -> Entry | None:
         if not self.entries:
