@@ -46,7 +46,7 @@ def split_int64(x: npt.NDArray[np.int64] | npt.NDArray[np.uint64], workers: int)
     """Return the limbs of 64-bit integers, to be added over ``workers``: uint32[3, x.size]."""
     address = engine.contiguous(x, "x", np.int64, np.uint64)
     lanes = np.empty((LIMBS, x.size), np.uint32)
-    engine.library().weir_split_int64(address, x.size, headroom(workers), lanes.ctypes.data)
+    engine.library().weir_split_int64(address, x.size, headroom(workers), engine.address_of(lanes))
     return lanes
 
 
@@ -55,7 +55,7 @@ def join_int64(lanes: Limbs, workers: int) -> npt.NDArray[np.int64]:
     count = _count(lanes)
     x = np.empty(count, np.int64)
     address = sized(lanes, "lanes", LIMBS * count, np.uint32)
-    engine.library().weir_join_int64(address, count, headroom(workers), x.ctypes.data)
+    engine.library().weir_join_int64(address, count, headroom(workers), engine.address_of(x))
     return x
 
 
@@ -66,7 +66,7 @@ def exponents64(x: npt.NDArray[np.float64], scale_block: int) -> Exponents:
     """
     address = engine.contiguous(x, "x", np.float64)
     found = np.empty(block_count(x.size, scale_block), np.uint32)
-    engine.library().weir_exponents64(address, x.size, scale_block, found.ctypes.data)
+    engine.library().weir_exponents64(address, x.size, scale_block, engine.address_of(found))
     return found
 
 
@@ -82,7 +82,7 @@ def split_float64(x: npt.NDArray[np.float64], exps: Exponents, scale_block: int,
         scale_block,
         exponents_address(exps, x.size, scale_block),
         headroom(workers),
-        lanes.ctypes.data,
+        engine.address_of(lanes),
     )
     check_exponents(too_large, exps)
     return lanes
@@ -98,7 +98,7 @@ def join_float64(lanes: Limbs, exps: Exponents, scale_block: int, workers: int) 
         scale_block,
         exponents_address(exps, count, scale_block),
         headroom(workers),
-        x.ctypes.data,
+        engine.address_of(x),
     )
     return x
 

@@ -190,7 +190,7 @@ class PackedLanes:
         """Return the bits of largest magnitudes."""
         address = engine.contiguous(x, "x", np.float32)
         found = np.empty(block_count(x.size, scale_block), np.uint32)
-        engine.library().weir_largest(address, x.size, scale_block, found.ctypes.data)
+        engine.library().weir_largest(address, x.size, scale_block, engine.address_of(found))
         return found
 
     def encode(

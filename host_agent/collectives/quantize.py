@@ -68,7 +68,7 @@ def exponents(x: Floats, scale_block: int) -> Exponents:
     """
     address = engine.contiguous(x, "x", np.float32)
     found = np.empty(block_count(x.size, scale_block), np.uint32)
-    engine.library().weir_exponents(address, x.size, scale_block, found.ctypes.data)
+    engine.library().weir_exponents(address, x.size, scale_block, engine.address_of(found))
     return found
 
 

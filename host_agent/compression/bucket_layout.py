@@ -163,11 +163,11 @@ class BucketLayout:
         if is_native(bucket, *(one for one in added if one is not None)):
             addresses = np.array([0 if one is None else one.data_ptr() for one in added], np.uint64)
             engine.library().weir_spread(
-                self._structs.ctypes.data,
+                engine.address_of(self._structs),
                 len(self.segments),
                 bucket.data_ptr(),
                 divisor,
-                addresses.ctypes.data,
+                engine.address_of(addresses),
                 vector.data_ptr(),
             )
             return vector
@@ -187,7 +187,7 @@ class BucketLayout:
         if is_native(bucket):
             found = torch.ones(self.length // block, dtype=torch.bool)
             engine.library().weir_find_gradients(
-                self._structs.ctypes.data,
+                engine.address_of(self._structs),
                 len(self.segments),
                 bucket.data_ptr(),
                 divisor,
@@ -205,6 +205,11 @@ class BucketLayout:
 
     def collect(self, vector: torch.Tensor, bucket: torch.Tensor) -> None:
         """Overwrite the bucket by the vector's elements: the inverse of ``spread``."""
+        if is_native(vector, bucket):
+            engine.library().weir_collect(
+                engine.address_of(self._structs), len(self.segments), vector.data_ptr(), bucket.data_ptr()
+            )
+            return
         for segment in self.segments:
             bucket[segment.in_bucket] = vector[segment.in_vector]
 

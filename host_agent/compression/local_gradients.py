@@ -195,7 +195,9 @@ class LocalGradients:
 
     def excluded(self, segment: Segment) -> bool:
         """Return whether a parameter's gradient is sent whole, whatever the sparsifier."""
-        return any(_matches(pattern, segment.name, len(segment.shape)) for pattern in self.exclude)
+        return bool(self.exclude) and any(
+            _matches(pattern, segment.name, len(segment.shape)) for pattern in self.exclude
+        )
 
     @property
     def observes(self) -> bool:

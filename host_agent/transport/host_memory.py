@@ -162,7 +162,7 @@ class HostMemory:
         return (2 + place) * _LINE
 
     def _address(self, word: int) -> int:
-        return self._words.ctypes.data + 4 * word
+        return engine.address_of(self._words) + 4 * word
 
     def _set(self, word: int, value: int) -> None:
         self._lib.weir_host_tell(self._address(0), self._address(word), value)
@@ -197,11 +197,11 @@ class HostMemory:
         """Copy this rank's vector into its area; return the account of its blocks that are not zero."""
         total = c_uint64()
         entered = self._lib.weir_host_put(
-            lanes.ctypes.data,
+            engine.address_of(lanes),
             lanes.size,
             block,
-            self._areas[self.place].ctypes.data,
-            self._nonzero[self.place].ctypes.data,
+            engine.address_of(self._areas[self.place]),
+            engine.address_of(self._nonzero[self.place]),
             byref(total),
         )
         return Account(entered, _signed(total))
@@ -217,7 +217,7 @@ class HostMemory:
             block,
             blocks * place // places,
             blocks * (place + 1) // places,
-            self.result.ctypes.data,
+            engine.address_of(self.result),
         )
 
     def take(self, lanes: Lanes, block: int, sources: Bytes | None) -> Account:
@@ -227,12 +227,12 @@ class HostMemory:
         """
         total = c_uint64()
         written = self._lib.weir_host_take(
-            self.result.ctypes.data,
+            engine.address_of(self.result),
             *self._pointers(),
-            None if sources is None else sources.ctypes.data,
+            None if sources is None else engine.address_of(sources),
             lanes.size,
             block,
-            lanes.ctypes.data,
+            engine.address_of(lanes),
             byref(total),
         )
         return Account(written, _signed(total))
@@ -241,9 +241,9 @@ class HostMemory:
         """Return the account of this rank's lanes that are not in a lost block."""
         total = c_uint64()
         lanes = self._lib.weir_host_included(
-            self._areas[self.place].ctypes.data,
-            self._nonzero[self.place].ctypes.data,
-            None if lost is None else lost.ctypes.data,
+            engine.address_of(self._areas[self.place]),
+            engine.address_of(self._nonzero[self.place]),
+            None if lost is None else engine.address_of(lost),
             count,
             block,
             byref(total),
@@ -266,8 +266,8 @@ class HostMemory:
     def _pointers(self) -> tuple[Any, Any]:
         kind = c_void_p * self.size
         return (
-            kind(*(area.ctypes.data for area in self._areas)),
-            kind(*(flags.ctypes.data for flags in self._nonzero)),
+            kind(*(engine.address_of(area) for area in self._areas)),
+            kind(*(engine.address_of(flags) for flags in self._nonzero)),
         )
 
     def _grow(self, lanes: int) -> None:

@@ -79,9 +79,9 @@ class ServiceClass:
         """Return the C side's view of it; valid while this lives."""
         return engine.ServiceClass(
             self.layer,
-            None if self.magnitudes is None else self.magnitudes.ctypes.data,
-            None if self.accounts is None else self.accounts.ctypes.data,
-            self.budgets.ctypes.data,
+            None if self.magnitudes is None else engine.address_of(self.magnitudes),
+            None if self.accounts is None else engine.address_of(self.accounts),
+            engine.address_of(self.budgets),
             self.budgets.size,
             self.accounts.shape[0] if self.accounts is not None and self.accounts.ndim == 2 else 1,
         )

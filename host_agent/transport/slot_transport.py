@@ -236,7 +236,7 @@ class SlotTransport:
             block.bit_length() - 1,
             address,
             lanes.size,
-            None if audiences is None else audiences.ctypes.data,
+            None if audiences is None else engine.address_of(audiences),
             service.native(),
             None if scales is None else ctypes.byref(scales),
             operation,

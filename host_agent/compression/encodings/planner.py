@@ -12,8 +12,8 @@ how much of it each of them had they tell each other, now and then. So all decid
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from dataclasses import asdict, replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -98,8 +98,7 @@ class _Table:
         return self._bytes[mask_block]
 
 
-@dataclass(frozen=True)
-class _Parameter:
+class _Parameter(NamedTuple):
     """The counts of a parameter, and what was decided of it.
 
     mask_block: the one it has, or is to have next. wait: steps until it is counted again; period: from then
@@ -215,12 +214,12 @@ class Planner:
         """End a step, of which every bucket has been observed."""
         before = self._tables
         parameters = {
-            name: replace(known, wait=0 if self._has_changed(name) else known.wait - 1)
+            name: known._replace(wait=0 if self._has_changed(name) else known.wait - 1)
             for name, known in self._parameters.items()
         }
         for name, counts in self._observed.items():
             known = parameters.get(name)
-            parameters[name] = replace(known, counts=counts) if known else _Parameter(counts, None, 1, 0)
+            parameters[name] = known._replace(counts=counts) if known else _Parameter(counts, None, 1, 0)
         self._parameters = parameters
         if self._observed:
             self._retabulate(self._observed)
@@ -232,7 +231,10 @@ class Planner:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what plans depend on, by parameter: plain values, equal on all workers."""
-        return {name: asdict(parameter) for name, parameter in self._parameters.items()}
+        return {
+            name: {**parameter._asdict(), "counts": asdict(parameter.counts)}
+            for name, parameter in self._parameters.items()
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what ``state_dict`` gave, maybe in a group of another size."""
@@ -326,7 +328,7 @@ class Planner:
         most, tiny = _PERIODS
         worth = int(self._counting_bytes / (_OVERHEAD * max(table.bytes(mask_block), 1.0))) + 1
         period = max(min(period, most), min(worth, tiny))
-        return replace(parameter, mask_block=mask_block, period=period, wait=period - 1)
+        return parameter._replace(mask_block=mask_block, period=period, wait=period - 1)
 
     # ------------------------------------------------------------------------------------------------- a plan
 

@@ -76,7 +76,7 @@ class Region:
     def write(self, masks: Sequence[Lanes], lanes: Lanes) -> None:
         """Write the lists of one worker's masks to its lanes, which are zero."""
         lists, words = self._lists(masks), engine.contiguous(lanes, "lanes", np.uint32)
-        complete = engine.library().weir_positions_write(lists.ctypes.data, len(lists), words)
+        complete = engine.library().weir_positions_write(engine.address_of(lists), len(lists), words)
         lanes[0] = _COMPLETE if complete else _OVERFLOW
 
     def read(self, workers: Sequence[Lanes], masks: Sequence[Lanes]) -> None:
@@ -84,7 +84,7 @@ class Region:
         lists = self._lists(masks)
         for lanes in workers:
             words = engine.contiguous(lanes, "lanes", np.uint32)
-            engine.library().weir_positions_read(lists.ctypes.data, len(lists), words)
+            engine.library().weir_positions_read(engine.address_of(lists), len(lists), words)
 
     def _lists(self, masks: Sequence[Lanes]) -> npt.NDArray[np.uint64]:
         """Return each list as ``struct weir_list``, in positions.c."""

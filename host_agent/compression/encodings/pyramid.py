@@ -43,7 +43,7 @@ def counts_of_part(part: Part, total: torch.Tensor, packed: torch.Tensor, levels
         return counts(total[part.source.in_vector], levels)
     native = torch.zeros(levels, dtype=torch.int64)
     engine.library().weir_pyramid_packed(
-        part.starts.ctypes.data,
+        engine.address_of(part.starts),
         part.starts.size,
         part.mask_block,
         own.data_ptr(),

@@ -75,7 +75,9 @@ class Part:
     @cached_property
     def starts(self) -> Lanes | None:
         """Return the first elements of the blocks that are packed; None: all are."""
-        return None if self.words is None else block_starts(self.words, self.mask_block)
+        if self.words is None:
+            return None
+        return block_starts(self.words, self.mask_block, -(-self.target.length // self.mask_block))
 
     def marked(self, device: torch.device) -> torch.Tensor:
         """Return which of the parameter's elements the mask selects: bool."""
@@ -208,20 +210,20 @@ class Selection:
         """
         units = np.zeros(self.layout.length // unit, np.uint32)
         address = engine.contiguous(values, "values", np.uint32)
-        engine.library().weir_parts_largest(*self._native_parts, address, run, unit, units.ctypes.data)
+        engine.library().weir_parts_largest(*self._native_parts, address, run, unit, engine.address_of(units))
         return units
 
     @cached_property
     def _native_parts(self) -> tuple[int, int]:
         """Return where ``struct weir_part`` of each part is (mask.c), and how many there are."""
-        return self._structs.ctypes.data, len(self.parts)
+        return engine.address_of(self._structs), len(self.parts)
 
     @cached_property
     def _structs(self) -> npt.NDArray[np.uint64]:
         rows = np.empty((len(self.parts), 7), np.uint64)
         for row, part in zip(rows, self.parts, strict=True):
             starts = part.starts
-            blocks = (0, 0) if starts is None else (starts.ctypes.data, starts.size)
+            blocks = (0, 0) if starts is None else (engine.address_of(starts), starts.size)
             end = self.layout.padding_of(part.target).stop
             row[:] = (
                 *blocks,

@@ -40,7 +40,9 @@ def write_mask(vector: torch.Tensor, mask_block: int, words: Lanes) -> int:
         values = vector.numpy()
         address = engine.contiguous(values, "vector", np.float32)
         _check_words(words, values.size, mask_block)
-        return int(engine.library().weir_mask_write(address, values.size, mask_block, words.ctypes.data))
+        return int(
+            engine.library().weir_mask_write(address, values.size, mask_block, engine.address_of(words))
+        )
     return write_mask_torch(vector, mask_block, words)
 
 
@@ -76,7 +78,9 @@ class Marked:
     def write(self, words: Lanes) -> None:
         """Set their bits in the vector's mask."""
         blocks = self.blocks.cpu().contiguous()
-        engine.library().weir_mask_mark(blocks.data_ptr(), blocks.numel(), words.ctypes.data, words.size)
+        engine.library().weir_mask_mark(
+            blocks.data_ptr(), blocks.numel(), engine.address_of(words), words.size
+        )
 
     def flags(self, length: int) -> torch.Tensor:
         """Return which of the vector's elements they have: bool."""
@@ -87,13 +91,15 @@ class Marked:
 
 def count_blocks(words: Lanes) -> int:
     """Return how many bits are set."""
-    return int(engine.library().weir_mask_count(words.ctypes.data, words.size))
+    return int(engine.library().weir_mask_count(engine.address_of(words), words.size))
 
 
-def block_starts(words: Lanes, mask_block: int) -> Lanes:
-    """Return the first element of each block that is set."""
-    starts = np.empty(count_blocks(words), np.uint32)
-    engine.library().weir_mask_starts(words.ctypes.data, words.size, mask_block, starts.ctypes.data)
+def block_starts(words: Lanes, mask_block: int, count: int) -> Lanes:
+    """Return the first element of each of the ``count`` blocks that are set."""
+    starts = np.empty(count, np.uint32)
+    engine.library().weir_mask_starts(
+        engine.address_of(words), words.size, mask_block, engine.address_of(starts), count
+    )
     return starts
 
 

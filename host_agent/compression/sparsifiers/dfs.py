@@ -2,8 +2,7 @@
 """DFS: what is pruned, and in blocks of what size, follows from what it costs to write down the rest."""
 
 import math
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -75,6 +74,14 @@ class Dfs(Sparsifier):
             raise ValueError(f"dfs has no part {', '.join(sorted(unknown))}: it has {', '.join(PARTS)}")
         self._known: dict[str, _Known] = {}
         self._found: dict[str, _Known] = {}
+        # What is asked several times in a step, by the step and the parameter.
+        self._sizes: dict[tuple[int, str], int] = {}
+        self._quotas: dict[tuple[int, str], int] = {}
+
+    def join(self, rank: int, workers: int) -> None:
+        """Take a place in the group, whose size is part of how much each chooses."""
+        super().join(rank, workers)
+        self._sizes, self._quotas = {}, {}
 
     @property
     def probing(self) -> bool:
@@ -85,7 +92,12 @@ class Dfs(Sparsifier):
 
     def mask_block_of(self, span: Span) -> int:
         """Return elements in a block of this parameter, which is what a bit of its mask stands for."""
-        return 1 if self.probing or "sizes" in self.options.leave_out else self._of(span).size
+        at = self.step, span.name
+        size = self._sizes.get(at)
+        if size is None:
+            single = self.probing or "sizes" in self.options.leave_out
+            size = self._sizes[at] = 1 if single else self._of(span).size
+        return size
 
     def quota_of(self, span: Span) -> int | None:
         """Return how many blocks each worker chooses, unless energy decides."""
@@ -120,8 +132,12 @@ class Dfs(Sparsifier):
 
     def _quota(self, span: Span) -> int:
         """Return how many blocks each worker chooses, the same for all."""
-        blocks = self.share_of(span) / self.mask_block_of(span)
-        return rounded(blocks * span.length, self.step, blocks * span.start)
+        at = self.step, span.name
+        quota = self._quotas.get(at)
+        if quota is None:
+            blocks = self.share_of(span) / self.mask_block_of(span)
+            quota = self._quotas[at] = rounded(blocks * span.length, self.step, blocks * span.start)
+        return quota
 
     @property
     def observes_union(self) -> bool:
@@ -134,7 +150,7 @@ class Dfs(Sparsifier):
         costs = _costs(union, self._quota(span), self.workers, self.value_bits)
         best = min(costs, key=costs.__getitem__)
         size = best if costs[best] < HYSTERESIS * costs[known.size] else known.size
-        self._found[span.name] = replace(known, size=size)
+        self._found[span.name] = known._replace(size=size)
 
     def take_count(self, travelled: int, span: Span) -> None:
         """Learn how much of what the workers chose was different."""
@@ -154,12 +170,12 @@ class Dfs(Sparsifier):
 
     def take_note(self, measured: float, span: Span) -> None:
         """Take note of it, for the parameter's portion of the density."""
-        self._found[span.name] = replace(self._found[span.name], margin=measured)
+        self._found[span.name] = self._found[span.name]._replace(margin=measured)
 
     def end_step(self) -> None:
         """End a step: from now on what was found in it counts."""
         self._known = {**self._known, **self._found}
-        self._found = {}
+        self._found, self._sizes, self._quotas = {}, {}, {}
         if self.options.energy is None and "portions" not in self.options.leave_out:
             self._share_out()
         super().end_step()
@@ -185,22 +201,25 @@ class Dfs(Sparsifier):
             total = sum_in_order(one.length * portion for one, portion in zip(known, moved, strict=True))
             moved = [min(max(portion * elements / total, 1 / MOST_PORTION), most) for portion in moved]
         self._known = {
-            name: replace(one, portion=portion)
+            name: one._replace(portion=portion)
             for (name, one), portion in zip(self._known.items(), moved, strict=True)
         }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the step and what is known of each parameter: plain values, the same on every worker."""
-        return {**super().state_dict(), "known": {name: asdict(known) for name, known in self._known.items()}}
+        return {
+            **super().state_dict(),
+            "known": {name: known._asdict() for name, known in self._known.items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what ``state_dict`` gave. In a group of another size the overlap is learnt anew."""
         super().load_state_dict(state)
         self._known, self._found = {name: _Known(**known) for name, known in state["known"].items()}, {}
+        self._sizes, self._quotas = {}, {}
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(NamedTuple):
     """All workers' knowledge of a parameter.
 
     size: of its blocks. chosen, travelled: elements that the workers chose, added up, and those in the unions

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Masks over blocks of a vector: bit j of the words, counted from each word's lowest bit, is block j of `m`
  * elements, m a power of two up to 256; the last block may be partial. See encodings/shared_mask.py. */
+#include <math.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -106,11 +108,13 @@ uint64_t weir_mask_count(const uint32_t *words, uint64_t n)
     return blocks;
 }
 
-/* The first elements of the blocks of `m` that a mask of `n` words selects. */
-void weir_mask_starts(const uint32_t *restrict words, uint64_t n, uint32_t m, uint32_t *restrict starts)
+/* The first elements of the blocks of `m` that a mask of `n` words selects, `count` of them. */
+void weir_mask_starts(const uint32_t *restrict words, uint64_t n, uint32_t m, uint32_t *restrict starts,
+                      uint64_t count)
 {
+    const uint32_t *const end = starts + count;
     for (uint64_t word = 0; word < n; word++)
-        for (uint32_t left = words[word]; left; left &= left - 1)
+        for (uint32_t left = words[word]; left && starts < end; left &= left - 1)
             *starts++ = (uint32_t)(word * WORD_BITS + (uint32_t)__builtin_ctz(left)) * m;
 }
 
@@ -244,19 +248,38 @@ struct weir_segment {
     uint64_t from, length, to, end;
 };
 
+/* Whether x times this rounds as x over the divisor does, which takes much longer. */
+static inline bool is_exact(float reciprocal)
+{
+    int exponent;
+    return frexpf(reciprocal, &exponent) == 0.5f;
+}
+
 /* The bucket over a divisor, plus the residuals of those parameters that have one, in the places of the vector. */
 void weir_spread(const struct weir_segment *segment, uint64_t segments, const float *restrict bucket,
                  float divisor, const float *const *residuals, float *restrict vector)
 {
+    const float factor = 1 / divisor;
+    const bool exact = is_exact(factor);
     for (; segments; segments--, segment++, residuals++) {
         const float *from = bucket + segment->from, *residual = *residuals;
         float *to = vector + segment->to;
-        if (residual)
+        if (residual && exact)
+            for (uint64_t i = 0; i < segment->length; i++) to[i] = from[i] * factor + residual[i];
+        else if (residual)
             for (uint64_t i = 0; i < segment->length; i++) to[i] = from[i] / divisor + residual[i];
         else
             for (uint64_t i = 0; i < segment->length; i++) to[i] = from[i] / divisor;
         memset(to + segment->length, 0, (segment->end - segment->to - segment->length) * sizeof *to);
     }
+}
+
+/* The inverse, without divisor and residuals: the bucket's elements from their places in the vector. */
+void weir_collect(const struct weir_segment *segment, uint64_t segments, const float *restrict vector,
+                  float *restrict bucket)
+{
+    for (; segments; segments--, segment++)
+        memcpy(bucket + segment->from, vector + segment->to, segment->length * sizeof *bucket);
 }
 
 /* Clear the flags, one a block of the vector, of all blocks in which the bucket over the divisor is not zero. */
