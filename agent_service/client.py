@@ -29,7 +29,7 @@ from weir.agent_service.heartbeat import HeartbeatThread
 from weir.agent_service.proto import METHODS, agent_pb2
 from weir.agent_service.tls import TlsError, TlsFiles
 from weir.agent_service.waiting import FIRST_S, join_reason, logged_wait
-from weir.wire.definition import VERSION
+from weir.wire.definition import GROUP_LANES, VERSION
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,8 @@ class Membership:
         lease_s: silence that costs the membership.
         fill: keep results at most half a slot's lanes longer than the packets of their round, because the
             switch cannot lengthen packets more.
-        narrow: send packets of one column with one group of lanes, because the switch takes no others.
+        narrow: send packets of one column, with so many lanes of ADD, 32 or 64, and 32 of other operators,
+            because the switch takes no others; 0: it takes all.
         paths: of each rank, as audiences name it: the numbers on its way to the root of the job's tree, 5
             bits for each tier, its own at its leaf lowest.
     """
@@ -107,7 +108,7 @@ class Membership:
     lease_s: float
     fill: bool
     paths: tuple[int, ...]
-    narrow: bool = False
+    narrow: int = 0
 
     @property
     def number(self) -> int:
@@ -394,5 +395,5 @@ def _membership(job: str, rank: int, reply: Any) -> Membership:
         lease_s=reply.lease_s,
         fill=reply.fill,
         paths=tuple(reply.paths),
-        narrow=reply.narrow,
+        narrow=(reply.sum_lanes or GROUP_LANES) if reply.narrow else 0,
     )

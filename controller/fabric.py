@@ -126,11 +126,12 @@ class Fabric:
 
     def _want(self) -> None:
         qos = self._topology.qos
+        lanes = {job.id: self._topology.narrow(job.switches) for job in self._jobs}
         for name, reconciler in self.reconcilers.items():
             switch = reconciler.switch
             state = desired_state(self._topology, switch, self._jobs, self._alive)
             if switch.bfrt:
-                state = tofino_state(self._topology, switch, state)
+                state = tofino_state(self._topology, switch, state, lanes)
                 reconciler.want(state, tofino_queues(self._topology, switch))
             else:
                 reconciler.want(state, tuple(queue for queue in qos.queues if queue.switch == name))

@@ -337,7 +337,7 @@ class JobRegistry:
         del self._gathering[job.name]
         switches = self._switches(job)
         pools = [self.pools[name] for name in switches]
-        aligned = any(self._topology.switch(name).narrow for name in switches)
+        aligned = bool(self._topology.narrow(switches))
         try:
             if job.slots_wanted:
                 job.slots = take(pools, job.slots_wanted, aligned=aligned)

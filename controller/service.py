@@ -242,6 +242,7 @@ class AgentService:
 
     def _reply(self, job: Job, spec: JoinSpec) -> Any:
         switch = self._topology.switch(spec.host.switch)
+        narrow = self._topology.narrow(job.switches)
         return agent_pb2.JoinReply(
             job_id=job.id,
             size=job.size,
@@ -255,7 +256,8 @@ class AgentService:
             shm_dir=spec.host.shm or "",
             paths=paths(self._topology, job),
             fill=any(self._topology.switch(name).fills for name in job.switches),
-            narrow=any(self._topology.switch(name).narrow for name in job.switches),
+            narrow=bool(narrow),
+            sum_lanes=narrow,
             switch_port=spec.host.port,
             switch_name=switch.name,
             wire_version=VERSION,

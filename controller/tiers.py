@@ -6,7 +6,7 @@ from ipaddress import IPv4Address
 from itertools import combinations
 from typing import Protocol, TypeVar
 
-from weir.controller.wiring import Link, Wiring
+from weir.controller.wiring import AGAIN_PORT, PIPE_PORTS, Link, Wiring
 from weir.wire.definition import SPINE_CLASSES
 
 
@@ -32,6 +32,15 @@ def qos_problems(topology: Wiring) -> Iterator[str]:
                     f"qos.queues: switch {place.switch} has no thrift address: rates and depths of a soft "
                     f"switch are options of its ports: weir switch --port {place.port}=...,rate=...,depth=..."
                 )
+
+
+def recirculation_problems(topology: Wiring) -> Iterator[str]:
+    """Yield the ports that the topology uses and a Tofino needs for what passes it twice."""
+    for switch in topology.switches:
+        hosts = [host.port for host in topology.hosts_of(switch.name)]
+        for port in (*hosts, *(port for port, _ in topology.neighbours(switch.name))):
+            if switch.recirculates and port % PIPE_PORTS == AGAIN_PORT:
+                yield f"switch {switch.name} has lanes: {switch.lanes}, for which it needs port {port} itself"
 
 
 def link_problems(topology: Wiring) -> list[str]:

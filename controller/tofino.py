@@ -5,7 +5,7 @@ So jobs, trees and addresses are decided in one place (:mod:`weir.controller.des
 program has no table for, routes and spraying, is left out: docs/tofino.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,15 +20,24 @@ from weir.controller.tables import (
     tofino,
     tree,
 )
-from weir.controller.wiring import Switch, Wiring
-from weir.wire.definition import AUDIENCE_EXCEPT, MAX_CHILDREN, PATH_BITS, WHOLE_PATH, PacketType, path
+from weir.controller.wiring import AGAIN_PORT, LANE_BYTES, PIPE_PORTS, Switch, Wiring
+from weir.wire.definition import (
+    AUDIENCE_EXCEPT,
+    GROUP_LANES,
+    MAX_CHILDREN,
+    PATH_BITS,
+    WHOLE_PATH,
+    PacketType,
+    path,
+)
 
 _TO_WORKER, _TO_OTHERS, _TO_RACK, _TO_POD = 2, 3, 4, 5  # LANES_TO_... of p4src/tna/headers.p4
 _RED, _YELLOW, _GREEN = 3, 1, 0
 _COLOURS: Final = (_RED, _YELLOW, _GREEN)  # by magnitude class, the smallest first
 _EIGHTHS: Final = 8
 _ADDRESSES: Final = ("src_mac", "src_ip", "dst_mac", "dst_ip")
-_CELLS: Final = 3  # of 80 bytes, for a packet with 32 lanes and what the chip adds
+_CELL: Final = 80  # bytes of the chip's buffer
+_HEADERS: Final = 78  # bytes of a packet but for its lanes
 _MOST_CELLS: Final = (1 << 19) - 1
 
 
@@ -46,7 +55,8 @@ class QueueLimits:
 
 
 def tofino_queues(wiring: Wiring, switch: Switch) -> tuple[QueueLimits, ...]:
-    """Return the limits of all queues that packets are sent to, at the ports that the topology names.
+    """Return the limits of all queues that packets are sent to, at the ports that the topology names, and at
+    those by which their pipes' packets pass once more, if they do.
 
     ``trim_at`` is in packets of a queue with 64 places; a chip's queue has that share of its own (our
     choice).
@@ -62,7 +72,7 @@ def tofino_queues(wiring: Wiring, switch: Switch) -> tuple[QueueLimits, ...]:
         limits[treatment.queue] = red, yellow
     return tuple(
         QueueLimits(port, queue, yellow or red, red or yellow)
-        for port in _ports(wiring, switch)
+        for port in (*_ports(wiring, switch), *_again(wiring, switch))
         for queue, (red, yellow) in sorted(limits.items())
     )
 
@@ -72,19 +82,37 @@ def _ports(wiring: Wiring, switch: Switch) -> list[int]:
     return sorted({*hosts, *(port for port, _ in wiring.neighbours(switch.name))})
 
 
-def tofino_state(wiring: Wiring, switch: Switch, state: SwitchState) -> SwitchState:
-    """Return what ``switch`` must hold, a Tofino, from what it would hold if it ran ``weir_v1model``."""
-    entries = {one for entry in state.entries for one in counterparts(entry)}
+def _again(wiring: Wiring, switch: Switch) -> list[int]:
+    """Return the ports for recirculation of the pipes that a switch's ports are of."""
+    if not switch.recirculates:
+        return []
+    return sorted({port - port % PIPE_PORTS + AGAIN_PORT for port in _ports(wiring, switch)})
+
+
+def tofino_state(wiring: Wiring, switch: Switch, state: SwitchState, lanes: Mapping[int, int]) -> SwitchState:
+    """Return what ``switch`` must hold, a Tofino, from what it would hold if it ran ``weir_v1model``.
+
+    lanes: of a packet of ADD, by the id of the job, 32 where it is not.
+    """
+    entries = {one for entry in state.entries for one in counterparts(entry, _lanes_of(entry, lanes))}
     ports = _ports(wiring, switch)
     entries.update(tofino.mirror(port) for port in ports)
     if (said := switch.ports) is not None:
         entries.update(tofino.port_settings(port, said.speed, said.fec, said.autoneg) for port in ports)
-    entries.update(_classes(wiring.qos.treatments()))
+    entries.update(_classes(wiring.qos.treatments(), switch.lanes))
     return SwitchState(frozenset(entries), state.groups)
 
 
-def counterparts(entry: TableEntry) -> Iterator[TableEntry]:
-    """Yield the entries that say to a Tofino what this one says to ``weir_v1model``."""
+def _lanes_of(entry: TableEntry, lanes: Mapping[int, int]) -> int:
+    job = dict(entry.match).get("job")
+    return lanes.get(job, GROUP_LANES) if isinstance(job, int) else GROUP_LANES
+
+
+def counterparts(entry: TableEntry, lanes: int) -> Iterator[TableEntry]:
+    """Yield the entries that say to a Tofino what this one says to ``weir_v1model``.
+
+    lanes: of a packet of ADD, if the entry is a job's.
+    """
     match, params = dict(entry.match), {name: int(value) for name, value in entry.params}
     if entry.table == aggregator.ADDRESSES:
         yield TableEntry(entry.table, entry.match, entry.action)
@@ -97,12 +125,12 @@ def counterparts(entry: TableEntry) -> Iterator[TableEntry]:
         given = (params["worker_bit"], others, int(not others), params["group"], params["rack"])
         names = ("worker_bit", "others", "alone", "group", "rack")
         yield TableEntry(entry.table, entry.match, entry.action, tuple(zip(names, given, strict=True)))
-        yield _place(match["job"], params)
+        yield from _place(match["job"], params, lanes)
     elif entry.table == admission.PARENTS:
         shared = (("own_bit", params["own_bit"]), ("group", params["group"]))
         for kind in (PacketType.RESULT, PacketType.REPEAT):
             yield TableEntry(entry.table, (*entry.match, ("kind", int(kind))), entry.action, shared)
-        yield _place(match["job"], params)
+        yield from _place(match["job"], params, lanes)
     elif entry.table == tree.UPLINKS:
         up = (("port", params["port"]), ("number", params["number"]))
         yield TableEntry(entry.table, entry.match, entry.action, up)
@@ -114,9 +142,9 @@ def counterparts(entry: TableEntry) -> Iterator[TableEntry]:
         yield from _audiences(match["job"], params["mask"], params["path"])
 
 
-def _place(job: Match, params: dict[str, int]) -> TableEntry:
+def _place(job: Match, params: dict[str, int], lanes: int) -> Iterator[TableEntry]:
     assert isinstance(job, int)
-    return tofino.place(job, params["slot_base"], params["slot_count"])
+    return tofino.place(job, params["slot_base"], params["slot_count"], lanes)
 
 
 def _audiences(job: Match, mask: int, way: int) -> Iterator[TableEntry]:
@@ -140,12 +168,14 @@ def _audiences(job: Match, mask: int, way: int) -> Iterator[TableEntry]:
         yield TableEntry(tofino.AUDIENCES, key, action, params, priority=len(rows) - rank)
 
 
-def _classes(treatments: dict[int, Enqueue]) -> Iterator[TableEntry]:
+def _classes(treatments: dict[int, Enqueue], lanes: int) -> Iterator[TableEntry]:
     """Yield queue and colour of each DSCP, and the depth of each queue from which on packets are marked.
 
     The colour is that of the drop precedence, where packets may be trimmed elsewhere. A queue has one
-    depth, the smallest of its classes' (our choice), in cells of the chip's buffer.
+    depth, the smallest of its classes' (our choice), in cells of the chip's buffer, for packets of so many
+    lanes.
     """
+    cells = -(-(_HEADERS + lanes * LANE_BYTES) // _CELL)
     marks: dict[int, int] = {}
     for dscp, treatment in treatments.items():
         trimmed = dscp in WEIR_CLASSES and treatment.trim_at != NEVER
@@ -155,5 +185,5 @@ def _classes(treatments: dict[int, Enqueue]) -> Iterator[TableEntry]:
         if treatment.mark_at != NEVER:
             marks[treatment.queue] = min(marks.get(treatment.queue, NEVER), treatment.mark_at)
     for queue, packets in marks.items():
-        depth = min(packets * _CELLS, _MOST_CELLS)
+        depth = min(packets * cells, _MOST_CELLS)
         yield TableEntry(tofino.MARKS, (("queue", queue),), tofino.LIMIT, (("depth", depth),))

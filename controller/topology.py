@@ -31,7 +31,7 @@ import yaml
 from pydantic import ValidationError, model_validator
 
 from weir.controller.qos import Qos
-from weir.controller.tiers import link_problems, qos_problems, repeated, tier_problems
+from weir.controller.tiers import link_problems, qos_problems, recirculation_problems, repeated, tier_problems
 from weir.controller.wiring import Aggregation, End, Host, Link, Switch, SwitchTls, Target, Wiring
 from weir.wire.definition import SPINE_CLASSES
 
@@ -63,7 +63,7 @@ class Topology(Wiring):
             for host in self.hosts
             if host.switch not in known
         ]
-        problems += qos_problems(self)
+        problems += [*qos_problems(self), *recirculation_problems(self)]
         if self.links:
             problems += link_problems(self) or tier_problems(self)
         for switch in self.switches:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Switches, hosts and links of a network, and the roles that follow from how they are linked."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -10,12 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_seri
 
 from weir.controller.addresses import Ip, Mac, ServiceAddress, Subnet
 from weir.controller.qos import Port, Qos
-from weir.wire.definition import SLOT_LANES
+from weir.wire.definition import GROUP_LANES, SLOT_LANES
 
 Target = Literal["soft", "bmv2", "tofino"]
 HEADROOM: dict[Target, int] = {"soft": 0xFFFF, "bmv2": 512, "tofino": 0xFFFF}
 LANE_BYTES = 4
 BFRT_PROGRAM = "weir_tna"
+PIPE_PORTS = 128  # device ports of a Tofino's pipe
+AGAIN_PORT = 68  # of these, that for recirculation: AGAIN_PORT of p4src/tna/headers.p4
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
@@ -57,8 +60,9 @@ class Switch(_Model):
     """One switch and how to program it.
 
     ``target``: "soft" for the soft switch; "bmv2", the careful default, for BMv2, which can add no more than
-    512 bytes to a packet, to which its workers keep; "tofino" for one that takes packets
-    of one column with one group of lanes, and gives a job 2^n slots at a multiple of that.
+    512 bytes to a packet, to which its workers keep; "tofino" for one that takes packets of one column, with
+    as many lanes of ADD as ``lanes`` says and 32 of other operators, and gives a job 2^n slots at a multiple
+    of that. ``lanes``: 32, or 64: then the packet that completes a round passes a Tofino twice.
     ``subnet``: the rack behind a leaf, as other racks route to it; the /24 around the aggregation address
     unless given. ``thrift``: BMv2's own management address, for queue rates and depths.
     ``program``: "weir_tna" is that of a Tofino, whose ``grpc`` address speaks BfRuntime instead of P4Runtime;
@@ -70,6 +74,7 @@ class Switch(_Model):
     grpc: ServiceAddress
     program: Name = "weir_v1model"
     target: Target = "bmv2"
+    lanes: Literal[32, 64] = 32
     aggregation: Aggregation = Aggregation()
     tls: SwitchTls | None = None
     subnet: Subnet | None = None
@@ -80,6 +85,8 @@ class Switch(_Model):
     def _driver(self) -> "Switch":
         if self.bfrt and self.target != "tofino":
             raise ValueError(f"program {self.program} is for target tofino, not {self.target}")
+        if self.lanes > GROUP_LANES and self.target != "tofino":
+            raise ValueError(f"lanes are for target tofino: {self.target} takes packets of any number")
         if self.ports is not None and not self.bfrt:
             raise ValueError(f"ports can be set up where the program is {BFRT_PROGRAM}, not {self.program}")
         return self
@@ -107,9 +114,14 @@ class Switch(_Model):
         return self.headroom < SLOT_LANES * LANE_BYTES
 
     @property
-    def narrow(self) -> bool:
-        """Return whether packets may have one column only, with one group of lanes."""
-        return self.target == "tofino"
+    def recirculates(self) -> bool:
+        """Return whether packets pass a Tofino's pipe twice, by its port for recirculation."""
+        return self.bfrt and self.lanes > GROUP_LANES
+
+    @property
+    def narrow(self) -> int:
+        """Return how many lanes packets of ADD may have, and of one column only; 0: any number, of all."""
+        return self.lanes if self.target == "tofino" else 0
 
 
 class Host(_Model):
@@ -169,6 +181,10 @@ class Wiring(_Model):
             if switch.name == name:
                 return switch
         raise KeyError(f"the topology has no switch {name!r}")
+
+    def narrow(self, switches: Iterable[str]) -> int:
+        """Return how many lanes of ADD these switches all take in a packet; 0: any number."""
+        return min(filter(None, (self.switch(name).narrow for name in switches)), default=0)
 
     def hosts_of(self, switch: str) -> tuple[Host, ...]:
         """Return the hosts on a switch, by port."""

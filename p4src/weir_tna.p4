@@ -7,6 +7,7 @@
 //                  ▼
 //             slots ▶ weighing ▶ tally, above, included, column ▶ lanes
 //                                  └▶ answer ▶ queueing ▶ a queue      every packet is counted once, in `events`
+//                                         └ sums of 64 lanes ▶ the port for recirculation ▶ slots, for the upper 32
 //
 //   egress    results: which children, their addresses; their lanes went in the parser if they are for others
 #include <core.p4>
@@ -26,15 +27,10 @@
 #include "tna/forwarding.p4"
 #include "tna/deparser.p4"
 
-#define EACH_LANE(DO) \
-    DO(l0) DO(l1) DO(l2) DO(l3) DO(l4) DO(l5) DO(l6) DO(l7) \
-    DO(l8) DO(l9) DO(l10) DO(l11) DO(l12) DO(l13) DO(l14) DO(l15) \
-    DO(l16) DO(l17) DO(l18) DO(l19) DO(l20) DO(l21) DO(l22) DO(l23) \
-    DO(l24) DO(l25) DO(l26) DO(l27) DO(l28) DO(l29) DO(l30) DO(l31)
-
 #define DECLARE(L) Lane() L;
-#define APPLY(L) L.apply(hdr.lanes.L, meta);
-#define BLANK(L) hdr.lanes.L = 0;
+#define APPLY(L) L.apply(hdr.lanes.L, hdr.upper.L, meta);
+#define BLANK_UPPER(L) hdr.upper.L = 0;
+#define CHOOSE_OR(L) hdr.upper.L = CHOOSES_OR;
 
 control WeirIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig_intr_md,
                     in ingress_intrinsic_metadata_from_parser_t ig_prsr_md,
@@ -59,10 +55,44 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intri
     Queueing() queueing;
     Forwarding() forwarding;
 
+    action bridge(bit<9> port) {
+        hdr.bridge.setValid();
+        hdr.bridge.role = ROLE_FORWARDED;
+        hdr.bridge.in_port = (bit<16>)port;
+    }
+
     // A packet without lanes is one with zeros, as far as the arithmetic goes.
     action blank() {
         hdr.lanes.setValid();
+        hdr.upper.setValid();
         EACH_LANE(BLANK)
+    }
+
+    action blank_upper() {
+        hdr.upper.setValid();
+        EACH_LANE(BLANK_UPPER)
+    }
+
+    // Only where there are lanes: of a number and 0, the greater and the bits of both are the same.
+    action choose_or() {
+        hdr.upper.setValid();
+        EACH_LANE(CHOOSE_OR)
+    }
+
+    table blanks {
+        key = {
+            hdr.weir.groups: ternary;
+            hdr.weir.op: ternary;
+            meta.second: ternary;
+        }
+        actions = { blank; blank_upper; choose_or; NoAction; }
+        const entries = {
+            (0, _, 0): blank();
+            (1, OP_OR, 0): choose_or();
+            (1, _, 0): blank_upper();
+        }
+        const default_action = NoAction;
+        size = 3;
     }
 
     action refuse(bit<8> event) {
@@ -86,11 +116,11 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intri
     }
 
     apply {
-        hdr.bridge.setValid();
-        hdr.bridge.role = ROLE_FORWARDED;
-        hdr.bridge.in_port = (bit<16>)ig_intr_md.ingress_port;
+        if (meta.second == 0) {
+            bridge(ig_intr_md.ingress_port);
+        }
         // One stage of tables that do not wait for one another, then what they say together.
-        if (hdr.weir.isValid()) {
+        if (hdr.weir.isValid() && meta.second == 0) {
             aggregator.apply(hdr, meta);
             validation.apply(hdr, meta);
             admission.apply(hdr, meta, ig_intr_md);
@@ -99,9 +129,7 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intri
         }
         if (meta.aggregate == 1 && meta.format_known == 1 && meta.fields_known == 1 && meta.admitted == 1
             && meta.in_range == 1) {
-            if (hdr.weir.groups == 0) {
-                blank();
-            }
+            blanks.apply();
             slots.apply(hdr, meta);
             weighing.apply(hdr, meta);
             tally.apply(hdr, meta);
@@ -120,7 +148,9 @@ control WeirIngress(inout headers_t hdr, inout metadata_t meta, in ingress_intri
             }
         }
         queueing.apply(hdr, ig_tm_md);
-        events.count(meta.event);
+        if (meta.event != UNCOUNTED) {
+            events.count(meta.event);
+        }
     }
 }
 

@@ -3,10 +3,12 @@
 chip's, whose names begin with a dollar.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from weir.controller.entries import Param, TableEntry, Ternary
 from weir.controller.tables import admission, aggregator, arp, forwarding, results, tree
+from weir.wire.definition import GROUP_LANES, Op
 
 CELLS: Final = "WeirIngress.slots.rounds"
 """The register of rounds, which says how many cells there are."""
@@ -69,12 +71,18 @@ OWN_FIELDS: Final = {
 """What Weir sets of the chip's own tables; the rest stays as it is."""
 
 
-def place(job_id: int, base: int, count: int) -> TableEntry:
-    """Give a job ``count`` slots, a power of two, from ``base`` on, a multiple of it."""
+def place(job_id: int, base: int, count: int, lanes: int) -> Iterator[TableEntry]:
+    """Give a job ``count`` slots, a power of two, from ``base`` on, a multiple of it; results of ADD have
+    ``lanes``, 32 or 64, all others 32.
+    """
     if count & (count - 1) or base % count:
         raise ValueError(f"{count} slots from {base} are no power of two at a multiple of it")
-    slots = Ternary(0, 0xFFFF & ~(count - 1))
-    return TableEntry(RANGES, (("job", job_id_match(job_id)), ("slot", slots)), PLACE, (("base", base),), 1)
+    slots = (("job", job_id_match(job_id)), ("slot", Ternary(0, 0xFFFF & ~(count - 1))))
+    lower = (*slots, ("op", Ternary(0, 0)), ("upper", Ternary(0, 1)))
+    yield TableEntry(RANGES, lower, PLACE, (("base", base), ("groups", 0b1)), 1)
+    if lanes > GROUP_LANES:
+        both = (*slots, ("op", Ternary(int(Op.ADD), 0xF)), ("upper", Ternary(0, 0)))
+        yield TableEntry(RANGES, both, PLACE, (("base", base), ("groups", 0b11)), 2)
 
 
 def cells(entry: TableEntry, total: int) -> tuple[int, ...]:

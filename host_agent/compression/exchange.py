@@ -170,7 +170,7 @@ class GradientExchange:
         slots: int,
         servers: Servers | None = None,
         *,
-        narrow: bool = False,
+        narrow: int = 0,
     ) -> None:
         """Take a place among the workers that sum a module's gradients; again when either has changed.
 
@@ -179,7 +179,8 @@ class GradientExchange:
             communicator: sums lanes over the workers, and the servers.
             slots: of the switch, which the sums take; what encodings cost depends on it.
             servers: who the sums are for; None: for all workers.
-            narrow: the switch takes packets of one group of lanes only; encodings cost more there.
+            narrow: how many lanes of ADD the switch takes in a packet, which changes what encodings cost;
+                0: any number.
 
         Raises:
             ValueError: a pattern of ``exclude`` that fits no parameter of the module, or lanes of so few bits

@@ -88,8 +88,10 @@ class Connection(Communicator):
 
     @property
     @abstractmethod
-    def narrow(self) -> bool:
-        """Return whether the switch takes packets of one group of lanes only; the same on all ranks."""
+    def narrow(self) -> int:
+        """Return how many lanes of ADD the switch takes in a packet, 32 or 64, and of one column; 0: any
+        number. The same on all ranks.
+        """
 
     @property
     @abstractmethod

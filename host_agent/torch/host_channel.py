@@ -32,13 +32,13 @@ _CREDENTIALS: Final = struct.Struct("3i")
 class Facts:
     """The facts of a job that the ranks of a host know from their leader.
 
-    slot_count: how many slots of the switch it has; the same on all ranks. narrow: whether that takes packets
-    of one group of lanes only. switch_name: the switch that the host is on. controller: its address. Both are
-    empty where the group needs no network.
+    slot_count: how many slots of the switch it has; the same on all ranks. narrow: how many lanes of ADD a
+    packet may have there; 0: any number. switch_name: the switch that the host is on. controller: its
+    address. Both are empty where the group needs no network.
     """
 
     slot_count: int
-    narrow: bool
+    narrow: int
     switch_name: str
     controller: str
 

@@ -97,8 +97,8 @@ class HostConnection(Connection):
         return self._facts.slot_count
 
     @property
-    def narrow(self) -> bool:
-        """Return whether the switch takes packets of one group of lanes only."""
+    def narrow(self) -> int:
+        """Return how many lanes of ADD the switch takes in a packet; 0: any number."""
         return self._facts.narrow
 
     @property

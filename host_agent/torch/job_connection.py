@@ -151,8 +151,8 @@ class JobConnection(Connection):
         return self.membership.slot_count
 
     @property
-    def narrow(self) -> bool:
-        """Return whether the switch takes packets of one group of lanes only."""
+    def narrow(self) -> int:
+        """Return how many lanes of ADD the switch takes in a packet; 0: any number."""
         return self.membership.narrow
 
     @property

@@ -85,8 +85,8 @@ class TransportConfig:
     BMv2 needs: requested blocks of 256 lanes are sent also when they are zero here, and of smaller ones, into
     which those with audiences are cut, a packet has half as many as it could; the same on all workers.
     congestion: narrow the window of open slots when results tell of congestion; may differ between workers.
-    narrow: packets of one column and one group of lanes, as a switch with few registers takes them; blocks
-    are cut into such groups; the same on all workers.
+    narrow: packets of one column, with so many lanes of ADD, 32 or 64, and 32 of other operators, as a switch
+    with few registers takes them; blocks are cut into such; 0: any packets; the same on all workers.
     keep: contributions to rounds that are over, and repeat them for a switch that starts anew; may differ
     between workers.
     """
@@ -104,7 +104,7 @@ class TransportConfig:
     fill: bool = False
     path: int | None = None
     congestion: bool = True
-    narrow: bool = False
+    narrow: int = 0
     keep: bool = True
 
     def __post_init__(self) -> None:
@@ -121,6 +121,10 @@ class TransportConfig:
             raise ValueError(
                 "timeouts must satisfy 0 < min_rto <= initial_rto <= max_rto, not "
                 f"{self.min_rto}, {self.initial_rto}, {self.max_rto}"
+            )
+        if self.narrow not in (0, GROUP_LANES, 2 * GROUP_LANES):
+            raise ValueError(
+                f"packets have {GROUP_LANES} or {2 * GROUP_LANES} lanes, or any number (0), not {self.narrow}"
             )
         if self.min_probe <= 0 or self.reordering < 0:
             raise ValueError(
@@ -224,7 +228,7 @@ class SlotTransport:
             raise ValueError("sums of float32 values are for ADD without loss budgets and audiences")
         scales = None if floats is None else floats.native(lanes.size, block)
         self._block, self._groups = block, 1
-        if (travels := self._travels(block, audiences)) < block:
+        if (travels := self._travels(op, block, audiences)) < block:
             self._groups, block = block // travels, travels
             parts = -(-lanes.size // block)
             service = service.divided(self._groups, parts)
@@ -250,14 +254,14 @@ class SlotTransport:
         self._lanes, self._count, self._op, self._service = lanes, lanes.size, Op(op), service
         self._audiences, self._floats = audiences, floats
 
-    def _travels(self, block: int, audiences: Audiences | None) -> int:
+    def _travels(self, op: Op, block: int, audiences: Audiences | None) -> int:
         """Return how many lanes a block of packets has, for blocks of so many of the caller's.
 
         What only some want has mostly been made by others: there, more headers cost less than zeros would
         that are sent to a switch which cannot make packets longer.
         """
         if self.config.narrow:
-            return GROUP_LANES
+            return min(block, self.config.narrow if op == Op.ADD else GROUP_LANES)
         return block // 2 if self.config.fill and audiences is not None and block == SLOT_LANES else block
 
     def let_go(self) -> None:

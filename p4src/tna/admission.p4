@@ -11,7 +11,7 @@
 //   ───────────────────────────────────────────────────────────────────────────────────────
 //   parents    a switch above this one                          results; questions (REPEAT)
 //   workers    a worker; with `rack`, a switch below            contributions; a switch: results, too
-//   ranges     (job and slot) where the job's slots lie
+//   ranges     (job and slot) where the job's slots lie, and how many lanes its results have
 //
 control Admission(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig_intr_md) {
     DirectCounter<bit<64>>(CounterType_t.PACKETS_AND_BYTES) uplink;
@@ -61,9 +61,11 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in ingress_intrins
         size = PARENTS;
     }
 
-    // A job has 2^n slots, at a multiple of 2^n. base: the first of them.
-    action place(bit<16> base) {
+    // A job has 2^n slots, at a multiple of 2^n. base: the first of them. groups: lane groups of a result that has
+    // lanes, 1 or 3; packets with more are not the job's.
+    action place(bit<16> base, bit<8> groups) {
         meta.base = base;
+        meta.groups = groups;
         meta.in_range = 1;
     }
 
@@ -71,6 +73,8 @@ control Admission(inout headers_t hdr, inout metadata_t meta, in ingress_intrins
         key = {
             hdr.weir.job: ternary @name("job");
             hdr.weir.slot: ternary @name("slot");
+            hdr.weir.op: ternary @name("op");
+            hdr.weir.groups[1:1]: ternary @name("upper");
         }
         actions = { place; @defaultonly NoAction; }
         const default_action = NoAction;

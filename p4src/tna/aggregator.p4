@@ -23,7 +23,7 @@ control Aggregator(inout headers_t hdr, inout metadata_t meta) {
     }
 }
 
-// Refuses what is no well-formed slot packet of one column and at most one lane group. Every field is matched at
+// Refuses what is no well-formed slot packet of one column and at most two lane groups. Every field is matched at
 // once: a row for each kind of packet that there is, and all else is malformed.
 control Validation(inout headers_t hdr, inout metadata_t meta) {
     action add() {
@@ -31,19 +31,13 @@ control Validation(inout headers_t hdr, inout metadata_t meta) {
         meta.format_known = 1;
     }
 
-    action greatest() {
+    action greatest_or_either() {
         meta.merge_step = STEP_MAX_OR;
-        meta.is_or = 0;
         meta.format_known = 1;
     }
 
-    action either() {
-        meta.merge_step = STEP_MAX_OR;
-        meta.is_or = 1;
-        meta.format_known = 1;
-    }
-
-    // Lengths: IPv4 20, UDP 8, Weir 28, column 8, lanes 128.
+    // Lengths: IPv4 20, UDP 8, Weir 28, column 8, lanes 128 or 256.
+#define WITH_BOTH 3, 320, 300
 #define WITH_LANES 1, 192, 172
 #define WITHOUT 0, 64, 44
 
@@ -55,17 +49,18 @@ control Validation(inout headers_t hdr, inout metadata_t meta) {
             hdr.ipv4.total_len: ternary;
             hdr.udp.length: ternary;
         }
-        actions = { add; greatest; either; NoAction; }
+        actions = { add; greatest_or_either; NoAction; }
         const entries = {
+            (true, OP_ADD, WITH_BOTH): add();
             (true, OP_ADD, WITH_LANES): add();
             (true, OP_ADD, WITHOUT): add();
-            (true, OP_MAX, WITH_LANES): greatest();
-            (true, OP_MAX, WITHOUT): greatest();
-            (true, OP_OR, WITH_LANES): either();
-            (true, OP_OR, WITHOUT): either();
+            (true, OP_MAX, WITH_LANES): greatest_or_either();
+            (true, OP_MAX, WITHOUT): greatest_or_either();
+            (true, OP_OR, WITH_LANES): greatest_or_either();
+            (true, OP_OR, WITHOUT): greatest_or_either();
         }
         const default_action = NoAction;
-        size = 6;
+        size = 7;
     }
 
     action malformed() {
@@ -97,7 +92,7 @@ control Validation(inout headers_t hdr, inout metadata_t meta) {
             (_, _, _, _, _, _, 1): malformed();
             (0x40 &&& 0x40, _, _, _, _, _, _): malformed(); // no such flag
             (0x80 &&& 0x80, _, _, _, _, _, _): malformed();
-            (FLAG_TRIMMED &&& FLAG_TRIMMED, 1, _, _, _, _, _): malformed();
+            (FLAG_TRIMMED &&& FLAG_TRIMMED, 1 &&& 1, _, _, _, _, _): malformed();
             (_, _, 4 &&& 4, _, _, _, _): malformed(); // no such layer class
             (_, _, 8 &&& 8, _, _, _, _): malformed();
             (_, _, _, 3 &&& 3, _, _, _): malformed(); // no such magnitude class

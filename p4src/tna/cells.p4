@@ -43,9 +43,9 @@ control Weighing(inout headers_t hdr, inout metadata_t meta) {
         }
         actions = { count_lanes; count_rack; count_parent; NoAction; }
         const entries = {
-            (1, 0, 0): count_lanes(1);
-            (1, 1, 0): count_rack();
-            (1, _, 1): count_parent();
+            (1 &&& 1, 0, 0): count_lanes(1);
+            (1 &&& 1, 1, 0): count_rack();
+            (1 &&& 1, _, 1): count_parent();
         }
         const default_action = NoAction;
         size = 3;
@@ -138,9 +138,10 @@ control Tally(inout headers_t hdr, inout metadata_t meta) {
             (STEP_MAX_OR, _): add();
             (STEP_NONE, ACT_KEEPS): add(); // its lanes are elsewhere: the cell keeps its own
             (STEP_READ, _): read();
+            (STEP_UPPER, _): read();
         }
         const default_action = NoAction;
-        size = 5;
+        size = 6;
     }
 
     apply {
@@ -320,39 +321,48 @@ control Column(inout headers_t hdr, inout metadata_t meta) {
     }
 }
 
-// One lane. Lanes are unsigned and 0 is the identity of every operator: a packet without lanes is one with zeros.
-control Lane(inout bit<32> lane, in metadata_t meta) {
-    Register<bit<32>, bit<16>>(CELLS) lanes;
+struct pair_t {
+    bit<32> lower;
+    bit<32> upper;
+}
 
-    RegisterAction<bit<32>, bit<16>, bit<32>>(lanes) put_lane = {
-        void apply(inout bit<32> stored, out bit<32> now) {
-            stored = lane;
-            now = stored;
+// Two lanes, of both lane groups of a packet. Lanes are unsigned and 0 is the identity of every operator: a packet
+// without lanes is one with zeros. An ALU takes two words of a packet, has four programs and says one word: so the
+// upper lanes of a sum leave in a second pass, and MAX and OR, which have no upper lanes, share a program that
+// finds there which of the two it is (CHOOSES_OR). With zeros in both that program changes nothing, and so reads.
+control Lane(inout bit<32> lane, inout bit<32> upper, in metadata_t meta) {
+    Register<pair_t, bit<16>>(CELLS) lanes;
+
+    RegisterAction<pair_t, bit<16>, bit<32>>(lanes) put_lane = {
+        void apply(inout pair_t stored, out bit<32> now) {
+            stored.lower = lane;
+            stored.upper = upper;
+            now = stored.lower;
         }
     };
 
-    RegisterAction<bit<32>, bit<16>, bit<32>>(lanes) add_lane = {
-        void apply(inout bit<32> stored, out bit<32> now) {
-            stored = stored + lane;
-            now = stored;
+    RegisterAction<pair_t, bit<16>, bit<32>>(lanes) add_lane = {
+        void apply(inout pair_t stored, out bit<32> now) {
+            stored.lower = stored.lower + lane;
+            stored.upper = stored.upper + upper;
+            now = stored.lower;
         }
     };
 
-    // One program for both, as there are four at most.
-    RegisterAction<bit<32>, bit<16>, bit<32>>(lanes) max_or_lane = {
-        void apply(inout bit<32> stored, out bit<32> now) {
-            if (meta.is_or == 1) {
-                stored = stored | lane;
+    RegisterAction<pair_t, bit<16>, bit<32>>(lanes) max_or_lane = {
+        void apply(inout pair_t stored, out bit<32> now) {
+            if (upper == CHOOSES_OR) {
+                stored.lower = stored.lower | lane;
             } else {
-                stored = max(stored, lane);
+                stored.lower = max(stored.lower, lane);
             }
-            now = stored;
+            now = stored.lower;
         }
     };
 
-    RegisterAction<bit<32>, bit<16>, bit<32>>(lanes) read_lane = {
-        void apply(inout bit<32> stored, out bit<32> now) {
-            now = stored;
+    RegisterAction<pair_t, bit<16>, bit<32>>(lanes) read_upper = {
+        void apply(inout pair_t stored, out bit<32> now) {
+            now = stored.upper;
         }
     };
 
@@ -368,21 +378,22 @@ control Lane(inout bit<32> lane, in metadata_t meta) {
         lane = max_or_lane.execute(meta.cell);
     }
 
-    action read() {
-        lane = read_lane.execute(meta.cell);
+    action take_upper() {
+        upper = read_upper.execute(meta.cell);
     }
 
     table lane_of_cell {
         key = { meta.step: ternary; }
-        actions = { put; add; max_or; read; NoAction; }
+        actions = { put; add; max_or; take_upper; NoAction; }
         const entries = {
             STEP_PUT: put();
             STEP_ADD: add();
             STEP_MAX_OR: max_or();
-            STEP_READ: read();
+            STEP_READ: max_or();
+            STEP_UPPER: take_upper();
         }
         const default_action = NoAction;
-        size = 4;
+        size = 5;
     }
 
     apply {

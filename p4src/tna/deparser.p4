@@ -7,6 +7,7 @@
 control WeirIngressDeparser(packet_out packet, inout headers_t hdr, in metadata_t meta) {
     apply {
         packet.emit(hdr.bridge);
+        packet.emit(hdr.again);
         packet.emit(hdr.ethernet);
         packet.emit(hdr.arp);
         packet.emit(hdr.ipv4);
@@ -14,6 +15,7 @@ control WeirIngressDeparser(packet_out packet, inout headers_t hdr, in metadata_
         packet.emit(hdr.weir);
         packet.emit(hdr.column);
         packet.emit(hdr.lanes);
+        packet.emit(hdr.upper);
     }
 }
 
@@ -33,6 +35,8 @@ control WeirEgressDeparser(packet_out packet, inout headers_t hdr, in egress_met
                 hdr.ipv4.reserved, hdr.ipv4.dont_fragment, hdr.ipv4.more_fragments, hdr.ipv4.fragment_offset,
                 hdr.ipv4.ttl, hdr.ipv4.protocol, hdr.ipv4.src, hdr.ipv4.dst });
         }
+        packet.emit(hdr.kept);
+        packet.emit(hdr.kept_again);
         packet.emit(hdr.ethernet);
         packet.emit(hdr.rest);
         packet.emit(hdr.ipv4);

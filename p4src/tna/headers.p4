@@ -43,6 +43,7 @@ const bit<4> ACT_KEEPS = 6; // the parent's result
 const bit<4> ACT_ASKED = 7; // the parent's question, or its result without the lanes
 const bit<4> ACT_IGNORED = 8; // of an old round, or nothing that the cell waits for
 const bit<4> ACT_REFUSED = 9; // nothing that its sender may send
+const bit<4> ACT_SECOND = 10; // made of the cell in a first pass: it comes for the upper lanes
 
 // What is done in the registers that hold a cell's data.
 const bit<3> STEP_NONE = 0;
@@ -50,13 +51,40 @@ const bit<3> STEP_PUT = 1; // first of the round: overwrite
 const bit<3> STEP_ADD = 2; // lanes: add
 const bit<3> STEP_MAX_OR = 3; // lanes: greater of both, or the bits of both
 const bit<3> STEP_READ = 4;
+const bit<3> STEP_UPPER = 5; // the upper lanes only
+
+// In the place of an upper lane, in a packet of OR; in one of MAX it is 0.
+const bit<32> CHOOSES_OR = 1;
+
+// The last 7 bits of the port for recirculation, of which each pipe has its own, as it has its own registers.
+#define AGAIN_PORT 68
+
+const bit<8> UNCOUNTED = 0xff; // an event that has no counter: the packet was counted in its first pass
+
+// Behind the bridge of what passes once more: where its slot is, and where it goes then.
+header again_t {
+    bit<16> base;
+    bit<16> group; // of multicast; 0: to the port
+    bit<16> port;
+}
 
 header rest_t {
     bit<128> bytes;
 }
 
+#define EACH_LANE(DO) \
+    DO(l0) DO(l1) DO(l2) DO(l3) DO(l4) DO(l5) DO(l6) DO(l7) \
+    DO(l8) DO(l9) DO(l10) DO(l11) DO(l12) DO(l13) DO(l14) DO(l15) \
+    DO(l16) DO(l17) DO(l18) DO(l19) DO(l20) DO(l21) DO(l22) DO(l23) \
+    DO(l24) DO(l25) DO(l26) DO(l27) DO(l28) DO(l29) DO(l30) DO(l31)
+
+#define BLANK(L) hdr.lanes.L = 0; hdr.upper.L = 0;
+
 struct headers_t {
     bridge_t bridge;
+    again_t again;
+    bridge_t kept; // both in egress, of what passes once more
+    again_t kept_again;
     ethernet_t ethernet;
     rest_t rest; // in egress, of a frame that is not IPv4
     arp_t arp;
@@ -65,6 +93,7 @@ struct headers_t {
     weir_t weir;
     column_t column;
     lanes_t lanes;
+    lanes_t upper;
 }
 
 struct metadata_t {
@@ -83,9 +112,11 @@ struct metadata_t {
     bit<32> others; // mask of the children that this switch waits for but the sender
     bit<16> group; // multicast group of the children
     bit<1> in_range;
+    bit<8> groups; // of a result that has lanes
     bit<16> base; // first slot of the job's range; its length, a power of two, divides it
 
     // Written by Slots.
+    bit<1> second; // a second pass
     bit<16> cell;
     bit<1> probe; // the packet may not count: its lanes were lost and nobody gave them up; or it is a question
     bit<8> relation; // of the packet's round to the cell's
@@ -95,7 +126,6 @@ struct metadata_t {
     bit<4> act;
     bit<3> merge_step; // STEP_ADD or STEP_MAX_OR, by the operator
     bit<3> step;
-    bit<8> is_or;
     bit<32> included; // what the packet adds to the cell's mask; in the parent's result: own lanes are in it, if not 0
     bit<16> adds_marks; // what it adds to the cell's tally: marks, and
     bit<16> adds_count; // workers

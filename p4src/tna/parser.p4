@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-//   ingress   ethernet ─┬─ arp                              ┌ column ─ lanes   one column, one lane group
-//                       └─ ipv4 ── udp ── weir ─────────────┴ column           no lanes
+//   ingress   ethernet ─┬─ arp                              ┌ column ─ lanes ─ upper   one column, two lane groups
+//                       └─ ipv4 ── udp ── weir ─────────────┼ column ─ lanes           one
+//             again: bridge, then a result with both ───────┴ column                   none
 //   egress    bridge ── ethernet ── ipv4 ── udp ── weir ── column       what ingress made; of all else ipv4 at most
 //
 // The parser follows the packet's own word and accepts as soon as it cannot go on: what is missing or
@@ -25,7 +26,30 @@ parser WeirIngressParser(packet_in packet, out headers_t hdr, out metadata_t met
         meta = {...};
         packet.extract(ig_intr_md);
         packet.advance(PORT_METADATA_SIZE);
-        transition ethernet;
+        transition select(ig_intr_md.ingress_port) {
+            AGAIN_PORT &&& 0x7f: again;
+            default: ethernet;
+        }
+    }
+
+    // Nobody but this switch sends there, and only what is admitted, well-formed, and has both lane groups.
+    state again {
+        packet.extract(hdr.bridge);
+        packet.extract(hdr.again);
+        meta.aggregate = 1;
+        meta.format_known = 1;
+        meta.fields_known = 1;
+        meta.admitted = 1;
+        meta.in_range = 1;
+        meta.probe = 1;
+        meta.second = 1;
+        meta.event = UNCOUNTED;
+        meta.base = hdr.again.base;
+        packet.extract(hdr.ethernet);
+        packet.extract(hdr.ipv4);
+        packet.extract(hdr.udp);
+        packet.extract(hdr.weir);
+        transition column_and_both;
     }
 
     state ethernet {
@@ -82,6 +106,7 @@ parser WeirIngressParser(packet_in packet, out headers_t hdr, out metadata_t met
         transition select(hdr.weir.version, hdr.weir.block_log2, hdr.weir.groups) {
             (VERSION, MAX_BLOCK_LOG2, 0): column;
             (VERSION, MAX_BLOCK_LOG2, 1): column_and_lanes;
+            (VERSION, MAX_BLOCK_LOG2, 3): column_and_both;
             default: accept;
         }
     }
@@ -96,6 +121,13 @@ parser WeirIngressParser(packet_in packet, out headers_t hdr, out metadata_t met
         packet.extract(hdr.lanes);
         transition accept;
     }
+
+    state column_and_both {
+        packet.extract(hdr.column);
+        packet.extract(hdr.lanes);
+        packet.extract(hdr.upper);
+        transition accept;
+    }
 }
 
 // Lanes are payload here: an egress parser sees no more than 160 bytes.
@@ -104,6 +136,23 @@ parser WeirEgressParser(packet_in packet, out headers_t hdr, out egress_metadata
     state start {
         meta = {...};
         packet.extract(eg_intr_md);
+        transition select(eg_intr_md.egress_port) {
+            AGAIN_PORT &&& 0x7f: again;
+            default: bridge;
+        }
+    }
+
+    // What passes once more keeps what ingress told egress, which it will be told again.
+    state again {
+        packet.extract(hdr.kept);
+        packet.extract(hdr.kept_again);
+        packet.extract(hdr.ethernet);
+        packet.extract(hdr.ipv4);
+        packet.extract(hdr.udp);
+        transition accept;
+    }
+
+    state bridge {
         packet.extract(hdr.bridge);
         packet.extract(hdr.ethernet);
         transition select(hdr.bridge.role, hdr.ethernet.ether_type) {

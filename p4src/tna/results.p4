@@ -110,14 +110,15 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
     action to_all(bit<4> kind, bit<8> event) {
         hdr.weir.kind = kind;
         hdr.bridge.role = ROLE_MADE;
-        ig_tm_md.mcast_grp_a = meta.group;
+        hdr.again.group = meta.group;
         meta.event = event;
     }
 
     action to_sender(bit<4> kind, bit<8> event) {
         hdr.weir.kind = kind;
         hdr.bridge.role = ROLE_MADE;
-        ig_tm_md.ucast_egress_port = ig_intr_md.ingress_port;
+        hdr.again.group = 0;
+        hdr.again.port = (bit<16>)ig_intr_md.ingress_port;
         meta.event = event;
     }
 
@@ -125,7 +126,8 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
         hdr.weir.kind = kind;
         hdr.weir.worker = meta.up_number;
         hdr.bridge.role = ROLE_UP;
-        ig_tm_md.ucast_egress_port = meta.up_port;
+        hdr.again.group = 0;
+        hdr.again.port = (bit<16>)meta.up_port;
         meta.event = event;
     }
 
@@ -134,42 +136,47 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
             meta.act: ternary;
             meta.has_parent: ternary;
             meta.from_rack: ternary;
+            hdr.weir.kind: ternary;
             hdr.weir.flags: ternary;
             meta.likeness: ternary;
             meta.tally[29:28]: ternary @name("final");
         }
-        actions = { drop; to_all; to_sender; up; }
+        actions = { drop; to_all; to_sender; up; NoAction; }
         const entries = {
-            (ACT_NONE, _, _, _, UNLIKE, _): drop((bit<8>)EVENT_DISAGREEMENT);
-            (ACT_NONE, _, _, FLAG_DISAGREE &&& FLAG_DISAGREE, _, _): drop((bit<8>)EVENT_DISAGREEMENT);
-            (ACT_NONE, _, _, _, _, _): drop((bit<8>)EVENT_CONTRIBUTION);
-            (ACT_IGNORED, _, _, _, _, _): drop((bit<8>)EVENT_DROP_STALE_ROUND);
-            (ACT_REFUSED, _, _, _, _, _): drop((bit<8>)EVENT_DROP_NOT_A_CONTRIBUTION);
-            (ACT_BOUNCES, _, _, _, _, _): to_sender(TYPE_REPEAT, (bit<8>)EVENT_REPEAT_ASKED);
-            (ACT_RELAYS, _, _, _, _, _): to_all(TYPE_RESULT, (bit<8>)EVENT_RESULT_RELAYED);
-            (ACT_PENDING, _, 1, 0 &&& FLAG_ANSWER, _, _): to_all(TYPE_REPEAT, (bit<8>)EVENT_REPEAT_ASKED);
-            (ACT_PENDING, _, _, _, _, _): drop((bit<8>)EVENT_DUPLICATE_PENDING);
-            (ACT_COMPLETES, 0, _, _, UNLIKE, _): to_all(TYPE_RESULT, (bit<8>)EVENT_DISAGREEMENT);
-            (ACT_COMPLETES, 0, _, FLAG_DISAGREE &&& FLAG_DISAGREE, _, _): to_all(TYPE_RESULT, (bit<8>)EVENT_DISAGREEMENT);
-            (ACT_COMPLETES, 0, _, _, _, _): to_all(TYPE_RESULT, (bit<8>)EVENT_ROUND_COMPLETE);
-            (ACT_COMPLETES, 1, _, _, UNLIKE, _): up(TYPE_CONTRIBUTION, (bit<8>)EVENT_DISAGREEMENT);
-            (ACT_COMPLETES, 1, _, FLAG_DISAGREE &&& FLAG_DISAGREE, _, _): up(TYPE_CONTRIBUTION, (bit<8>)EVENT_DISAGREEMENT);
-            (ACT_COMPLETES, 1, _, _, _, _): up(TYPE_CONTRIBUTION, (bit<8>)EVENT_PARTIAL_SENT);
-            (ACT_KEEPS, _, _, _, _, _): to_all(TYPE_RESULT, (bit<8>)EVENT_RESULT_STORED);
-            (ACT_AGAIN, 0, _, _, _, _): to_sender(TYPE_RESULT, (bit<8>)EVENT_DUPLICATE_ANSWERED);
-            (ACT_AGAIN, _, _, _, _, 1 &&& 1): to_sender(TYPE_RESULT, (bit<8>)EVENT_DUPLICATE_ANSWERED);
-            (ACT_AGAIN, _, _, _, _, _): up(TYPE_CONTRIBUTION, (bit<8>)EVENT_PARTIAL_REPEATED);
-            (ACT_ASKED, 1, _, _, _, 1): up(TYPE_RESULT, (bit<8>)EVENT_RESULT_REPEATED);
-            (ACT_ASKED, 1, _, _, _, _): up(TYPE_CONTRIBUTION, (bit<8>)EVENT_PARTIAL_REPEATED);
-            (ACT_ASKED, 0, _, _, _, _): drop((bit<8>)EVENT_DROP_STALE_ROUND);
+            // partial sums, whose lower lanes were taken before the parent's result took their place (a result whose
+            // lanes are elsewhere does not)
+            (ACT_SECOND, _, _, TYPE_CONTRIBUTION, _, _, 1): drop((bit<8>)EVENT_DROP_STALE_ROUND);
+            (ACT_SECOND, _, _, _, _, _, _): NoAction();
+            (ACT_NONE, _, _, _, _, UNLIKE, _): drop((bit<8>)EVENT_DISAGREEMENT);
+            (ACT_NONE, _, _, _, FLAG_DISAGREE &&& FLAG_DISAGREE, _, _): drop((bit<8>)EVENT_DISAGREEMENT);
+            (ACT_NONE, _, _, _, _, _, _): drop((bit<8>)EVENT_CONTRIBUTION);
+            (ACT_IGNORED, _, _, _, _, _, _): drop((bit<8>)EVENT_DROP_STALE_ROUND);
+            (ACT_REFUSED, _, _, _, _, _, _): drop((bit<8>)EVENT_DROP_NOT_A_CONTRIBUTION);
+            (ACT_BOUNCES, _, _, _, _, _, _): to_sender(TYPE_REPEAT, (bit<8>)EVENT_REPEAT_ASKED);
+            (ACT_RELAYS, _, _, _, _, _, _): to_all(TYPE_RESULT, (bit<8>)EVENT_RESULT_RELAYED);
+            (ACT_PENDING, _, 1, _, 0 &&& FLAG_ANSWER, _, _): to_all(TYPE_REPEAT, (bit<8>)EVENT_REPEAT_ASKED);
+            (ACT_PENDING, _, _, _, _, _, _): drop((bit<8>)EVENT_DUPLICATE_PENDING);
+            (ACT_COMPLETES, 0, _, _, _, UNLIKE, _): to_all(TYPE_RESULT, (bit<8>)EVENT_DISAGREEMENT);
+            (ACT_COMPLETES, 0, _, _, FLAG_DISAGREE &&& FLAG_DISAGREE, _, _): to_all(TYPE_RESULT, (bit<8>)EVENT_DISAGREEMENT);
+            (ACT_COMPLETES, 0, _, _, _, _, _): to_all(TYPE_RESULT, (bit<8>)EVENT_ROUND_COMPLETE);
+            (ACT_COMPLETES, 1, _, _, _, UNLIKE, _): up(TYPE_CONTRIBUTION, (bit<8>)EVENT_DISAGREEMENT);
+            (ACT_COMPLETES, 1, _, _, FLAG_DISAGREE &&& FLAG_DISAGREE, _, _): up(TYPE_CONTRIBUTION, (bit<8>)EVENT_DISAGREEMENT);
+            (ACT_COMPLETES, 1, _, _, _, _, _): up(TYPE_CONTRIBUTION, (bit<8>)EVENT_PARTIAL_SENT);
+            (ACT_KEEPS, _, _, _, _, _, _): to_all(TYPE_RESULT, (bit<8>)EVENT_RESULT_STORED);
+            (ACT_AGAIN, 0, _, _, _, _, _): to_sender(TYPE_RESULT, (bit<8>)EVENT_DUPLICATE_ANSWERED);
+            (ACT_AGAIN, _, _, _, _, _, 1 &&& 1): to_sender(TYPE_RESULT, (bit<8>)EVENT_DUPLICATE_ANSWERED);
+            (ACT_AGAIN, _, _, _, _, _, _): up(TYPE_CONTRIBUTION, (bit<8>)EVENT_PARTIAL_REPEATED);
+            (ACT_ASKED, 1, _, _, _, _, 1): up(TYPE_RESULT, (bit<8>)EVENT_RESULT_REPEATED);
+            (ACT_ASKED, 1, _, _, _, _, _): up(TYPE_CONTRIBUTION, (bit<8>)EVENT_PARTIAL_REPEATED);
+            (ACT_ASKED, 0, _, _, _, _, _): drop((bit<8>)EVENT_DROP_STALE_ROUND);
         }
         const default_action = drop((bit<8>)EVENT_CONTRIBUTION);
-        size = 22;
+        size = 24;
     }
 
     // The payload: the cell's, or none. All that is no question is protected.
     action with_lanes(bit<8> flags) {
-        hdr.weir.groups = 1;
+        hdr.weir.groups = meta.groups;
         hdr.weir.flags = meta.marks | flags;
         hdr.weir.check = meta.check;
         hdr.weir.count = meta.tally[15:0];
@@ -177,7 +184,6 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
     }
 
     action without_lanes(bit<8> flags) {
-        hdr.lanes.setInvalid();
         hdr.weir.groups = 0;
         hdr.weir.flags = meta.marks | flags;
         hdr.weir.check = meta.check;
@@ -186,7 +192,6 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
     }
 
     action disagreement(bit<8> flags) {
-        hdr.lanes.setInvalid();
         hdr.weir.groups = 0;
         hdr.weir.flags = meta.marks | flags;
         hdr.weir.check = meta.check;
@@ -197,7 +202,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
 
     // The parent's result, for a parent that lacks it.
     action above_with_lanes() {
-        hdr.weir.groups = 1;
+        hdr.weir.groups = meta.groups;
         hdr.weir.flags = meta.marks;
         hdr.weir.check = meta.check;
         hdr.weir.count = meta.tally[15:0];
@@ -205,7 +210,6 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
     }
 
     action above_without_lanes() {
-        hdr.lanes.setInvalid();
         hdr.weir.groups = 0;
         hdr.weir.flags = meta.marks;
         hdr.weir.check = meta.check;
@@ -214,7 +218,6 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
     }
 
     action question(bit<8> flags) {
-        hdr.lanes.setInvalid();
         hdr.weir.groups = 0;
         hdr.weir.flags = flags;
         hdr.weir.included = 0;
@@ -222,12 +225,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
         hdr.bridge.copies = meta.missing;
     }
 
-    action relayed_with_lanes() {
-        hdr.bridge.copies = meta.others;
-    }
-
-    action relayed_without_lanes() {
-        hdr.lanes.setInvalid();
+    action relayed() {
         hdr.bridge.copies = meta.others;
     }
 
@@ -242,17 +240,17 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
             hdr.weir.groups: ternary;
         }
         actions = {
-            with_lanes; without_lanes; disagreement; above_with_lanes; above_without_lanes; question; relayed_with_lanes;
-            relayed_without_lanes; NoAction;
+            with_lanes; without_lanes; disagreement; above_with_lanes; above_without_lanes; question; relayed;
+            NoAction;
         }
         const entries = {
             (ACT_NONE, _, _, _, _, _, _): NoAction();
             (ACT_IGNORED, _, _, _, _, _, _): NoAction();
             (ACT_REFUSED, _, _, _, _, _, _): NoAction();
+            (ACT_SECOND, _, _, _, _, _, _): NoAction();
             (ACT_BOUNCES, _, _, _, _, _, _): question(0);
             (ACT_PENDING, _, _, _, _, _, _): question(0);
-            (ACT_RELAYS, _, _, _, _, _, 1): relayed_with_lanes();
-            (ACT_RELAYS, _, _, _, _, _, 0): relayed_without_lanes();
+            (ACT_RELAYS, _, _, _, _, _, _): relayed();
             // a worker that does not know yet whether anything is lost, and sent no lanes: the parent is asked so, too
             (ACT_AGAIN, 1, _, _, 0 &&& 1, FLAG_ANSWER &&& FLAG_ANSWER, 0): question(FLAG_PROTECTED | FLAG_TRIMMED | FLAG_ANSWER);
             (ACT_ASKED, _, 1, _, 1, _, _): above_with_lanes();
@@ -288,6 +286,7 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
         actions = { grade; NoAction; }
         const entries = {
             (ACT_RELAYS, _, _, _, _, _): NoAction();
+            (ACT_SECOND, _, _, _, _, _): NoAction();
             (ACT_BOUNCES, _, _, _, _, _): grade(RELIABLE_DSCP);
             (ACT_PENDING, _, _, _, _, _): grade(RELIABLE_DSCP);
             (ACT_AGAIN, 1, 0, FLAG_ANSWER &&& FLAG_ANSWER, 0, _): grade(RELIABLE_DSCP);
@@ -297,14 +296,73 @@ control Answer(inout headers_t hdr, inout metadata_t meta, in ingress_intrinsic_
             (_, _, _, _, _, 3): grade(1 << 3 | 1 << 1);
         }
         const default_action = NoAction;
-        size = 8;
+        size = 9;
+    }
+
+    action bare() {
+        hdr.lanes.setInvalid();
+        hdr.upper.setInvalid();
+    }
+
+    action lower_alone() {
+        hdr.upper.setInvalid();
+    }
+
+    table lane_groups {
+        key = { hdr.weir.groups: ternary; }
+        actions = { bare; lower_alone; NoAction; }
+        const entries = {
+            0: bare();
+            1: lower_alone();
+        }
+        const default_action = NoAction;
+        size = 2;
+    }
+
+    action leave_to_one() {
+        ig_tm_md.ucast_egress_port = hdr.again.port[8:0];
+        hdr.again.setInvalid();
+    }
+
+    action leave_to_all() {
+        ig_tm_md.mcast_grp_a = hdr.again.group;
+        hdr.again.setInvalid();
+    }
+
+    // By the port of the pipe that leads back to it.
+    action pass_again() {
+        ig_tm_md.ucast_egress_port = ig_intr_md.ingress_port[8:7] ++ (bit<7>)AGAIN_PORT;
+        hdr.again.base = meta.base;
+    }
+
+    // What an ALU said has both lane groups only after a second pass.
+    table ways {
+        key = {
+            meta.act: ternary;
+            hdr.weir.groups: ternary;
+            hdr.again.group: ternary;
+        }
+        actions = { leave_to_one; leave_to_all; pass_again; }
+        const entries = {
+            (ACT_COMPLETES, 3, _): pass_again();
+            (ACT_AGAIN, 3, _): pass_again();
+            (ACT_ASKED, 3, _): pass_again();
+            (_, _, 0): leave_to_one();
+        }
+        const default_action = leave_to_all();
+        size = 4;
     }
 
     apply {
+        if (meta.second == 0) {
+            hdr.again.setValid();
+        }
         contents.apply();
         grades.apply();
         answers.apply();
         payload.apply();
+        lane_groups.apply();
+        ways.apply();
     }
 }
 
@@ -401,10 +459,10 @@ control Results(inout headers_t hdr, inout egress_metadata_t meta, in egress_int
         eg_dprsr_md.drop_ctl = 1;
     }
 
-#define KEEP_WORKER(CHILD, RID) (1, LANES_TO_WORKER, CHILD, CHILD &&& 0x1f): NoAction();
-#define CUT_WORKER(CHILD, RID) (1, LANES_TO_OTHERS, CHILD, CHILD &&& 0x1f): pass_by();
-#define KEEP_RACK(CHILD, RID) (1, LANES_TO_RACK, CHILD, CHILD << 5 &&& 0x3e0): NoAction();
-#define KEEP_POD(CHILD, RID) (1, LANES_TO_POD, CHILD, CHILD << 10 &&& 0x7c00): NoAction();
+#define KEEP_WORKER(CHILD, RID) (1 &&& 1, LANES_TO_WORKER, CHILD, CHILD &&& 0x1f): NoAction();
+#define CUT_WORKER(CHILD, RID) (1 &&& 1, LANES_TO_OTHERS, CHILD, CHILD &&& 0x1f): pass_by();
+#define KEEP_RACK(CHILD, RID) (1 &&& 1, LANES_TO_RACK, CHILD, CHILD << 5 &&& 0x3e0): NoAction();
+#define KEEP_POD(CHILD, RID) (1 &&& 1, LANES_TO_POD, CHILD, CHILD << 10 &&& 0x7c00): NoAction();
 
     table audience {
         key = {
@@ -419,10 +477,10 @@ control Results(inout headers_t hdr, inout egress_metadata_t meta, in egress_int
             EACH_CHILD(CUT_WORKER)
             EACH_CHILD(KEEP_RACK)
             EACH_CHILD(KEEP_POD)
-            (1, LANES_TO_NONE, _, _): pass_by();
-            (1, LANES_TO_WORKER, _, _): pass_by();
-            (1, LANES_TO_RACK, _, _): pass_by();
-            (1, LANES_TO_POD, _, _): pass_by();
+            (1 &&& 1, LANES_TO_NONE, _, _): pass_by();
+            (1 &&& 1, LANES_TO_WORKER, _, _): pass_by();
+            (1 &&& 1, LANES_TO_RACK, _, _): pass_by();
+            (1 &&& 1, LANES_TO_POD, _, _): pass_by();
         }
         const default_action = NoAction;
         size = 160;
@@ -445,6 +503,8 @@ control Results(inout headers_t hdr, inout egress_metadata_t meta, in egress_int
     apply {
         if (hdr.weir.groups == 0) {
             lengths(64, 44);
+        } else if (hdr.weir.groups == 3) {
+            lengths(320, 300);
         } else {
             lengths(192, 172);
         }

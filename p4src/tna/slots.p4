@@ -166,21 +166,33 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
         meta.act = act;
     }
 
+    // Its own lanes are nothing to the cell: zeros change none.
     action read(bit<4> act) {
         meta.step = STEP_READ;
         meta.act = act;
+        EACH_LANE(BLANK)
+    }
+
+    // A second pass takes the upper lanes of that whose lower lanes the first took. The round was complete, so
+    // nothing is added to it any more, and meanwhile the cell can change in two ways only. A newer round takes it:
+    // then all workers have this one's result, and the packet is stale. Or the parent's result takes the place of
+    // the sums: then Answer drops these. So both halves are always of the same sums, however long it waited.
+    action read_upper() {
+        meta.step = STEP_UPPER;
+        meta.act = ACT_SECOND;
     }
 
     action answer(bit<4> act) {
         meta.act = act;
     }
 
-#define BOUNCE(W) (_, 0, _, TYPE_CONTRIBUTION, 1, _, EQUAL, W, 1 << W &&& 1 << W): answer(ACT_BOUNCES);
-#define LAST(W) (_, 0, _, TYPE_CONTRIBUTION, 0, _, EQUAL, W, 1 << W): merge(ACT_COMPLETES);
-#define MISSING(W) (_, 0, _, TYPE_CONTRIBUTION, 0, _, EQUAL, W, 1 << W &&& 1 << W): merge(ACT_NONE);
+#define BOUNCE(W) (0, _, 0, _, TYPE_CONTRIBUTION, 1, _, EQUAL, W, 1 << W &&& 1 << W): answer(ACT_BOUNCES);
+#define LAST(W) (0, _, 0, _, TYPE_CONTRIBUTION, 0, _, EQUAL, W, 1 << W): merge(ACT_COMPLETES);
+#define MISSING(W) (0, _, 0, _, TYPE_CONTRIBUTION, 0, _, EQUAL, W, 1 << W &&& 1 << W): merge(ACT_NONE);
 
     table rounds_of_cell {
         key = {
+            meta.second: ternary;
             hdr.weir.flags: ternary;
             meta.from_parent: ternary;
             meta.from_rack: ternary;
@@ -191,25 +203,26 @@ control Slots(inout headers_t hdr, inout metadata_t meta) {
             hdr.weir.worker: ternary;
             meta.missing: ternary;
         }
-        actions = { put; merge; read; answer; }
+        actions = { put; merge; read; read_upper; answer; }
         const default_action = answer(ACT_IGNORED);
         const entries = {
-            (_, 0, 1, TYPE_RESULT, _, _, _, _, _): answer(ACT_RELAYS);
-            (_, 0, _, TYPE_RESULT, _, _, _, _, _): answer(ACT_REFUSED);
-            (_, 0, _, TYPE_REPEAT, _, _, _, _, _): answer(ACT_REFUSED);
-            (_, 0, _, TYPE_CONTRIBUTION, 1, _, NEWER, _, _): answer(ACT_BOUNCES);
+            (1, _, _, _, _, _, _, EQUAL, _, _): read_upper();
+            (0, _, 0, 1, TYPE_RESULT, _, _, _, _, _): answer(ACT_RELAYS);
+            (0, _, 0, _, TYPE_RESULT, _, _, _, _, _): answer(ACT_REFUSED);
+            (0, _, 0, _, TYPE_REPEAT, _, _, _, _, _): answer(ACT_REFUSED);
+            (0, _, 0, _, TYPE_CONTRIBUTION, 1, _, NEWER, _, _): answer(ACT_BOUNCES);
             EACH_WORKER(BOUNCE)
-            (_, 0, _, TYPE_CONTRIBUTION, 0, 1, NEWER, _, _): put(ACT_COMPLETES);
-            (_, 0, _, TYPE_CONTRIBUTION, 0, 0, NEWER, _, _): put(ACT_NONE);
+            (0, _, 0, _, TYPE_CONTRIBUTION, 0, 1, NEWER, _, _): put(ACT_COMPLETES);
+            (0, _, 0, _, TYPE_CONTRIBUTION, 0, 0, NEWER, _, _): put(ACT_NONE);
             EACH_WORKER(LAST)
             EACH_WORKER(MISSING)
-            (_, 0, _, TYPE_CONTRIBUTION, _, _, EQUAL, _, 0): read(ACT_AGAIN);
-            (_, 0, _, TYPE_CONTRIBUTION, _, _, EQUAL, _, _): answer(ACT_PENDING);
-            (FLAG_ELSEWHERE &&& FLAG_ELSEWHERE, 1, _, TYPE_RESULT, 0, _, EQUAL, _, 0): answer(ACT_KEEPS);
-            (_, 1, _, TYPE_RESULT, 0, _, EQUAL, _, 0): put(ACT_KEEPS);
-            (_, 1, _, _, 1, _, EQUAL, _, 0): read(ACT_ASKED);
+            (0, _, 0, _, TYPE_CONTRIBUTION, _, _, EQUAL, _, 0): read(ACT_AGAIN);
+            (0, _, 0, _, TYPE_CONTRIBUTION, _, _, EQUAL, _, _): answer(ACT_PENDING);
+            (0, FLAG_ELSEWHERE &&& FLAG_ELSEWHERE, 1, _, TYPE_RESULT, 0, _, EQUAL, _, 0): answer(ACT_KEEPS);
+            (0, _, 1, _, TYPE_RESULT, 0, _, EQUAL, _, 0): put(ACT_KEEPS);
+            (0, _, 1, _, _, 1, _, EQUAL, _, 0): read(ACT_ASKED);
         }
-        size = 107;
+        size = 108;
     }
 
     // Contributions that count arrive; all else looks only.

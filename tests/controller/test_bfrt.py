@@ -62,7 +62,8 @@ def tofinos(topology: Topology, address: str) -> Topology:
 
 def wanted(topology: Topology, name: str, *jobs: Job) -> SwitchState:
     switch = topology.switch(name)
-    return tofino_state(topology, switch, desired_state(topology, switch, jobs))
+    lanes = {job.id: topology.narrow(job.switches) for job in jobs}
+    return tofino_state(topology, switch, desired_state(topology, switch, jobs), lanes)
 
 
 @pytest.fixture
@@ -358,7 +359,7 @@ def test_every_entry_is_decoded_as_it_was_encoded(data: st.DataObject, name: str
 def test_the_greater_priority_is_the_smaller_number_at_the_switch() -> None:
     first, second = (
         TableEntry(
-            tofino.RANGES, (("job", Ternary(1, 1)), ("slot", Ternary(0, 0))), tofino.PLACE, (("base", 0),), p
+            tofino.AUDIENCES, (("job", Ternary(1, 1)), ("audience", Ternary(0, 0))), tofino.NOBODY, (), p
         )
         for p in (2, 1)
     )
@@ -450,6 +451,41 @@ def test_queues_get_their_order_and_what_they_drop(client: BfrtClient, fake: Fak
     assert (shed["drop_enable"], shed["drop_limit_red"], shed["drop_limit_yellow"]) == (True, "25%", "50%")
     second = {number for pipe, _, number in fake.queues if pipe == 2}
     assert second == {number + 8 for number in first}
+    both = topology.switches[0].model_copy(update={"lanes": 64})
+    again = {limit.port for limit in tofino_queues(topology, both)} - {132, 265}
+    assert again == {128 + 68, 256 + 68}  # those for recirculation, of both pipes
+
+
+def test_the_port_for_recirculation_is_nobodys() -> None:
+    made = tofinos(single_switch(2, "127.0.0.1:1"), "127.0.0.1:1")
+    for lanes, port, allowed in ((32, 196, True), (64, 197, True), (64, 196, False)):
+        (switch,), (first, second) = made.switches, made.hosts
+        changed = {
+            "switches": [switch.model_copy(update={"lanes": lanes}).model_dump()],
+            "hosts": [first.model_dump(), second.model_copy(update={"port": port}).model_dump()],
+        }
+        if allowed:
+            Topology.model_validate(made.model_dump() | changed)
+        else:
+            with pytest.raises(ValueError, match="s1 has lanes: 64, for which it needs port 196 itself"):
+                Topology.model_validate(made.model_dump() | changed)
+
+
+def test_packets_have_64_lanes_where_all_switches_of_a_job_take_them(
+    client: BfrtClient, fake: FakeTofino
+) -> None:
+    made = tofinos(leaf_spine(2, 1, 2), fake.address)
+    switches = [
+        switch.model_copy(update={"lanes": 32 if switch.name == "leaf2" else 64}) for switch in made.switches
+    ]
+    topology = made.model_copy(update={"switches": tuple(switches)})
+    home = job("home", topology, size=2, slot_base=64)
+    wide = job("wide", topology, size=4, job_id=2, slot_base=128)
+    state = wanted(topology, "leaf1", home, wide)
+    sync(client, state)
+    rows = [(dict(e.match), dict(e.params)) for e in state.entries if e.table == tofino.RANGES]
+    groups = {(match["job"].value, match["op"].mask, params["groups"]) for match, params in rows}
+    assert groups == {(1, 0, 1), (1, 0xF, 3), (2, 0, 1)}
 
 
 def test_a_chip_with_another_traffic_manager_is_left_as_it_is(

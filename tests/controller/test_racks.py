@@ -55,7 +55,7 @@ class Workers:
         self.members = list(self._pool.map(join, range(len(hosts))))
         self._reducers = [stack.enter_context(racks.worker(member)) for member in self.members]
 
-    def reduce(self, seed: int, during: Callable[[], None] = lambda: None) -> None:
+    def reduce(self, seed: int, during: Callable[[], None] = lambda: None, block: int = 32) -> None:
         """Everybody's vector is the exact sum of all, zero blocks and all."""
         random = np.random.default_rng(seed)
         vectors = [random.integers(0, 1 << 32, LANES, dtype=np.uint32) for _ in self._reducers]
@@ -64,7 +64,7 @@ class Workers:
         wanted = np.sum(vectors, axis=0, dtype=np.uint32)
 
         def one(reducer: Reducer, vector: "np.ndarray[tuple[int], np.dtype[np.uint32]]") -> None:
-            reducer.reduce(vector, Op.ADD, 32)
+            reducer.reduce(vector, Op.ADD, block)
 
         calls = [self._pool.submit(one, *pair) for pair in zip(self._reducers, vectors, strict=True)]
         during()
@@ -104,12 +104,15 @@ def test_workers_of_two_racks_sum_exactly_over_both_spines(racks: Racks) -> None
             assert all(port.up.packets and port.down.packets for port in by_name[name].ports)
 
 
+@pytest.mark.parametrize("lanes", [32, 64])
 def test_one_narrow_switch_makes_the_packets_of_its_jobs_narrow_and_their_slots_aligned(
-    racks: Racks,
+    racks: Racks, lanes: int
 ) -> None:
-    """A spine that says it is a Tofino: 32 lanes in a packet, 2^n slots; a job of another rack is as ever."""
+    """A spine that says it is a Tofino: so many lanes in a packet, 2^n slots; a job of another rack is as
+    ever.
+    """
     switches = tuple(
-        switch.model_copy(update={"target": "tofino"}) if switch.name == "spine2" else switch
+        switch.model_copy(update={"target": "tofino", "lanes": lanes}) if switch.name == "spine2" else switch
         for switch in racks.topology.switches
     )
     topology = racks.topology.model_copy(update={"switches": switches})
@@ -117,13 +120,13 @@ def test_one_narrow_switch_makes_the_packets_of_its_jobs_narrow_and_their_slots_
         home = Workers(racks, controller.address, ("h2",), stack, slots=24)
         wide = Workers(racks, controller.address, ("h1", "h3", "h4"), stack, slots=40)
         for workers in (home, wide):
-            workers.reduce(1)
+            workers.reduce(1, block=64)
         status = wide.agents[0].status()
         slots = {job.size: (job.slot_base, job.slot_count) for job in status.jobs}
         assert slots == {1: (0, 24), 3: (64, 64)}
-        assert [workers.members[0].narrow for workers in (home, wide)] == [False, True]
+        assert [workers.members[0].narrow for workers in (home, wide)] == [0, lanes]
         sent = {job.size: job.members[0].up for job in status.jobs}
-        assert sent[3].bytes / sent[3].packets < 14 + 20 + 8 + 28 + 8 + 128 + 1
+        assert lanes * 4 < sent[3].bytes / sent[3].packets < 14 + 20 + 8 + 28 + 8 + lanes * 4 + 1
         assert sent[1].bytes / sent[1].packets > 400
 
 

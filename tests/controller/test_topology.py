@@ -66,6 +66,11 @@ def test_hosts_of_a_switch_come_by_port() -> None:
         ("ip: 10.0.0.2,", "ip: 10.0.0,", "hosts[1].ip: '10.0.0' is not an IPv4 address"),
         ("127.0.0.1:9559", "127.0.0.1", "switches[0].grpc: '127.0.0.1' is not a service address"),
         ("port: 2", "prot: 2", "hosts[1].prot: Extra inputs are not permitted"),
+        (
+            "program: weir_v1model",
+            "lanes: 64",
+            "lanes are for target tofino: bmv2 takes packets of any number",
+        ),
     ],
 )
 def test_a_mistake_is_named_where_it_is(tmp_path: Path, old: str, new: str, says: str) -> None:

@@ -5,6 +5,7 @@ It takes the entries that tests make for ``weir_v1model.p4``; the controller mak
 same here.
 """
 
+import functools
 import itertools
 import subprocess
 import tempfile
@@ -25,9 +26,11 @@ from weir.controller.tables import arp, tofino
 from weir.controller.tofino import counterparts
 from weir.p4runtime.names import Names
 from weir.softswitch.program.loader import load_program
+from weir.softswitch.program.types import Program
 from weir.softswitch.state.entry import Entry, Exact, Match, Ternary
 from weir.softswitch.state.table_store import TableStore
 from weir.softswitch.switch import Switch
+from weir.wire.definition import GROUP_LANES
 
 V1MODEL: Final = Names(load_v1model("weir_v1model").p4info)
 SOURCE: Final = p4src.BUILD.parent / "weir_tna.p4"
@@ -36,15 +39,48 @@ CELLS: Final = 1 << 14  # of each register
 _CUT: Final = 4  # ROLE_CUT
 _WITHOUT_LANES: Final = 14 + 64  # bytes of a frame, where mirrors of ports end
 _BRIDGE: Final = 8  # bytes of what ingress tells egress
+_IN_PIPE: Final = 0x7F  # bits of a port
+_AGAIN: Final = 68  # of each pipe, the port for recirculation
 
 
 class NarrowTarget(Target):
-    """A switch that runs the program for Tofino, by whatever means: entries and cells are the subclass's."""
+    """A switch that runs the program for Tofino, by whatever means: entries and cells are the subclass's.
+
+    lanes: of a packet of ADD, in the jobs that are installed. delays: what is to pass once more waits, in
+    ``waiting``, until ``pass_again``.
+    """
 
     shortest_frame = 0
     headroom = 0xFFFF
-    lane_groups = 1
     forwards_what_it_cannot_parse = False
+
+    def __init__(self, lanes: int = GROUP_LANES) -> None:
+        self.lanes, self.lane_groups = lanes, lanes // GROUP_LANES
+        self.delays = False
+        self.waiting: list[tuple[int, bytes]] = []
+
+    def send(self, port: int, frame: bytes) -> list[Sent]:
+        sent = self._pass(port, frame)
+        while self.waiting and not self.delays:
+            sent += self.pass_again()
+        return sorted(sent)
+
+    def pass_again(self, which: int = 0) -> list[Sent]:
+        """Return what comes out when one of those that wait, by default the first, passes once more."""
+        return sorted(self._pass(*self.waiting.pop(which)))
+
+    def _pass(self, port: int, frame: bytes) -> list[Sent]:
+        sent = []
+        for out in self.once(port, frame):
+            if out.port & _IN_PIPE == _AGAIN:
+                self.waiting.append((out.port, out.frame))
+            else:
+                sent.append(out)
+        return sent
+
+    @abstractmethod
+    def once(self, port: int, frame: bytes) -> list[Sent]:
+        """Put a frame into a port; return what leaves after one pass, also by the port for recirculation."""
 
     @abstractmethod
     def change(self, verb: str, entry: TableEntry) -> None:
@@ -64,7 +100,7 @@ class NarrowTarget(Target):
     def insert(
         self, table: str, key: Sequence[Key], action: str, args: Sequence[int] = (), priority: int = 0
     ) -> None:
-        there = counterparts(_as_the_controller_has_it(table, key, action, args, priority))
+        there = counterparts(_as_the_controller_has_it(table, key, action, args, priority), self.lanes)
         for entry in sorted(there, key=lambda entry: entry.table == tofino.RANGES):
             self._put(entry)
 
@@ -83,6 +119,11 @@ class NarrowTarget(Target):
     def set_default(self, table: str, action: str, args: Sequence[int] = ()) -> None:
         raise NotImplementedError(f"{table}: defaults of the program for Tofino are not changed by tests")
 
+    def forget(self) -> None:
+        """Forget what waits, and delay nothing any more."""
+        self.waiting.clear()
+        self.delays = False
+
     def answer_arp(self, ip: str, mac: str) -> None:
         """Let the switch answer for an address of its own."""
         self._put(arp.answer(ip, mac))
@@ -96,11 +137,10 @@ class TnaTarget(NarrowTarget):
 
     name = "tna"
 
-    def __init__(self) -> None:
+    def __init__(self, lanes: int = GROUP_LANES) -> None:
         """Translate and compile the program, and load it."""
-        with tempfile.TemporaryDirectory() as folder:
-            compiled = compile_translated(Path(folder))
-            self._ingress, self._egress = (Switch(load_program(program)) for program in compiled)
+        super().__init__(lanes)
+        self._ingress, self._egress = (Switch(program) for program in _translated())
         self._groups: dict[int, list[tuple[int, int]]] = {}
 
     @property
@@ -108,7 +148,7 @@ class TnaTarget(NarrowTarget):
         """Return the two soft switches."""
         return self._ingress, self._egress
 
-    def send(self, port: int, frame: bytes) -> list[Sent]:
+    def once(self, port: int, frame: bytes) -> list[Sent]:
         sent: list[Sent] = []
         for _, told in self._ingress.process(port, frame, now=0):
             out, group = int.from_bytes(told[:2], "big"), int.from_bytes(told[2:4], "big")
@@ -120,7 +160,7 @@ class TnaTarget(NarrowTarget):
                     sent += (
                         self._mirrored(front, out_frame) if where == MIRRORED else [Sent(where, out_frame)]
                     )
-        return sorted(sent)
+        return sent
 
     def _mirrored(self, front: bytes, frame: bytes) -> list[Sent]:
         """Cut what was mirrored, and let it pass egress once more, to the same port."""
@@ -160,6 +200,7 @@ class TnaTarget(NarrowTarget):
         return Count(count.packets, count.bytes)
 
     def reset(self) -> None:
+        self.forget()
         self._groups.clear()
         for switch in (self._ingress, self._egress):
             for name, table in switch.program.tables.items():
@@ -202,6 +243,13 @@ def _match(value: WantedMatch) -> Match:
         return Ternary(value.value, value.mask)
     assert isinstance(value, int)
     return Exact(value)
+
+
+@functools.cache
+def _translated() -> list[Program]:
+    """Return ingress and egress, translated and compiled once."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [load_program(program) for program in compile_translated(Path(folder))]
 
 
 def compile_translated(folder: Path) -> tuple[Path, Path]:

@@ -17,6 +17,7 @@ MIRRORED: Final = 509  # the port by which egress says that a packet is for the 
 
 _ARCHITECTURE: Final = """
 #include <core.p4>
+#define V1MODEL_VERSION 20200408
 #include <v1model.p4>
 struct ingress_intrinsic_metadata_t { bit<9> ingress_port; }
 struct ingress_intrinsic_metadata_from_parser_t { bit<16> parser_err; }
@@ -33,8 +34,6 @@ struct egress_intrinsic_metadata_from_parser_t { bit<16> parser_err; }
 typedef bit<3> MirrorType_t;
 struct egress_intrinsic_metadata_for_deparser_t { bit<3> drop_ctl; bit<3> mirror_type; }
 struct egress_intrinsic_metadata_for_output_port_t { bit<16> pad; }
-bit<32> min(in bit<32> a, in bit<32> b) { return a < b ? a : b; }
-bit<32> max(in bit<32> a, in bit<32> b) { return a < b ? b : a; }
 """
 
 _INGRESS: Final = """
@@ -145,10 +144,9 @@ def translate(source: Path) -> tuple[str, str]:
     text = re.sub(r"\b(?:uplink|downlink)\.count\(\);|counters = \w+;", "", text)
     text = re.sub(
         r"Counter<bit<64>, bit<8>>\((\w+), [^)]*\) (\w+);",
-        r"counter(\1, CounterType.packets_and_bytes) \2;",
+        r"counter<bit<8>>(\1, CounterType.packets_and_bytes) \2;",
         text,
     )
-    text = text.replace("events.count(meta.event)", "events.count((bit<32>)meta.event)")
     text = re.sub(r"meta = \{ ?\.\.\. ?\};", "", text)
     text = text.replace(
         "struct headers_t {", "struct headers_t { tm_t tm; egress_intrinsic_metadata_t eg_intr_md;"
@@ -190,6 +188,7 @@ def _parser(text: str, meta: str) -> str:
         flags=re.DOTALL,
     )
     text = re.sub(r"[^;{}]*ipv4_checksum[^;]*;", "", text)
+    text = text.replace("ig_intr_md.ingress_port", "s.ingress_port")
     return re.sub(r"packet\.extract\(ig_intr_md\);|packet\.advance\(PORT_METADATA_SIZE\);", "", text)
 
 
@@ -225,13 +224,17 @@ def _hashes(text: str) -> str:
 
 def _registers(text: str) -> str:
     """Turn registers and their actions into reads, the bodies, and writes."""
-    pairs = dict(re.findall(r"struct (\w+) \{\s*bit<32> round;\s*bit<32> (\w+);\s*\}", text))
+    fields = re.findall(r"struct (\w+) \{\s*bit<32> (\w+);\s*bit<32> (\w+);\s*\}", text)
+    pairs = {kind: [first, second] for kind, first, second in fields}
     registers: dict[str, list[str]] = {}
 
     def declare(match: re.Match[str]) -> str:
         kind, size, name = match.groups()
-        registers[name] = ["round", pairs[kind]] if kind in pairs else [""]
-        return "\n".join(f"register<bit<32>>({size}) {name}_{part};" for part in registers[name])
+        registers[name] = pairs.get(kind, [""])
+        return "\n".join(
+            f"register<bit<32>, bit<16>>({size}) {name}_{part}; bit<32> {name}_word{part};"
+            for part in registers[name]
+        )
 
     text = re.sub(r"Register<(\S+), bit<16>>\((.*?)\) (\w+);", declare, text)
     actions = {match[2]: match for match in _REGISTER_ACTION.finditer(text)}
@@ -242,17 +245,15 @@ def _registers(text: str) -> str:
         register, _, value, width, result, body = actions[call[2]].groups()
         number = next(places)
         body = _calls(body, r"this\.predicate\(", lambda _, both: _predicate(*both.split(", ")))
+        body = _calls(body, r"\b(min|max)\(", lambda name, both: _lesser(name[1], *both.split(", ")))
         if result:
             body = re.sub(rf"(?<![\w.]){result}\b", f"said{number}", body)
         parts = registers[register]
         for part in parts:
             named = rf"{value}\.{part}" if part else value
-            body = re.sub(rf"(?<![\w.]){named}\b", f"word{part}{number}", body)
-        at = f"(bit<32>)({index})"
-        reads = "".join(
-            f"bit<32> word{p}{number}; {register}_{p}.read(word{p}{number}, {at});" for p in parts
-        )
-        writes = "".join(f"{register}_{p}.write({at}, word{p}{number});" for p in parts)
+            body = re.sub(rf"(?<![\w.]){named}\b", f"{register}_word{part}", body)
+        reads = "".join(f"{register}_{p}.read({register}_word{p}, {index});" for p in parts)
+        writes = "".join(f"{register}_{p}.write({index}, {register}_word{p});" for p in parts)
         said = f"{width} said{number} = 0;" if result else ""
         return reads + said + body + writes + (f"{call[1]} = said{number}" if call[1] else "")
 
@@ -261,3 +262,8 @@ def _registers(text: str) -> str:
 
 def _predicate(low: str, high: str) -> str:
     return f"(({low}) ? (({high}) ? 8w8 : 8w2) : (({high}) ? 8w4 : 8w1))"
+
+
+def _lesser(name: str, one: str, other: str) -> str:
+    """Return the lesser of two words, or the greater."""
+    return f"({one} {'<' if name == 'min' else '>'} {other} ? {one} : {other})"

@@ -14,6 +14,7 @@ from tests.harness.target import Count, Sent
 from tests.harness.tna import NarrowTarget
 from weir import p4src
 from weir.controller.entries import TableEntry, Ternary
+from weir.wire.definition import GROUP_LANES
 
 ASSEMBLY: Final = p4src.BUILD.parent / "tna" / "weir_tna.bfa.gz"
 _PORTS: Final = 512
@@ -32,14 +33,15 @@ class BfaTarget(NarrowTarget):
 
     name = "bfa"
 
-    def __init__(self, text: str | None = None) -> None:
+    def __init__(self, text: str | None = None, lanes: int = GROUP_LANES) -> None:
         """Load an assembly; that which is checked in if there is none."""
+        super().__init__(lanes)
         self.program: Program = load(assembly() if text is None else text)
         mirrors = {_FIRST_SESSION + port: (port, _WITHOUT_LANES) for port in range(_PORTS)}
         self.chip = Chip(self.program, mirrors)
 
-    def send(self, port: int, frame: bytes) -> list[Sent]:
-        return sorted(Sent(*out) for out in self.chip.send(port, frame))
+    def once(self, port: int, frame: bytes) -> list[Sent]:
+        return [Sent(*out) for out in self.chip.send(port, frame)]
 
     def change(self, verb: str, entry: TableEntry) -> None:
         table = self._table(entry)
@@ -72,6 +74,7 @@ class BfaTarget(NarrowTarget):
         return Count(self._gress(name).counters.get(name, {}).get(index, 0), 0)
 
     def reset(self) -> None:
+        self.forget()
         self.chip.groups.clear()
         for gress in (self.program.ingress, self.program.egress):
             for table in gress.tables.values():

@@ -4,6 +4,7 @@
 Those of a module that says `EVERY_TARGET` run with the program for Tofino, too: translated, and compiled.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -20,7 +21,9 @@ _TARGETS: Final[dict[str, Callable[[], Target]]] = {
     "soft": SoftTarget,
     "bmv2": Bmv2Target,
     "tna": TnaTarget,
+    "tna-64-lanes": functools.partial(TnaTarget, lanes=64),
     "bfa": BfaTarget,
+    "bfa-64-lanes": functools.partial(BfaTarget, lanes=64),
 }
 
 
@@ -28,7 +31,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "target" in metafunc.fixturenames:
         targets = ["soft", pytest.param("bmv2", marks=[pytest.mark.bmv2, pytest.mark.root])]
         if getattr(metafunc.module, "EVERY_TARGET", False):
-            targets += [pytest.param("tna", marks=pytest.mark.p4c), "bfa"]
+            targets += [pytest.param(name, marks=pytest.mark.p4c) for name in ("tna", "tna-64-lanes")]
+            targets += ["bfa", "bfa-64-lanes"]
         metafunc.parametrize("target", targets, indirect=True, scope="session")
 
 

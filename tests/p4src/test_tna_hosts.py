@@ -10,7 +10,8 @@ from scapy.layers.inet import IP, UDP
 from scapy.layers.l2 import Ether
 
 from tests.harness.lab import AGGREGATION_IP, AGGREGATION_MAC, Lab
-from tests.harness.tna import TnaTarget
+from tests.harness.target import Sent
+from tests.harness.tna import NarrowTarget, TnaTarget
 from tests.host_agent.transport.answers import combine
 from weir.host_agent.collectives.packing import WholeLanes
 from weir.host_agent.compression.encodings.forecast import JobSize, PackedBlocks, lanes_bytes
@@ -33,8 +34,9 @@ def program() -> Iterator[TnaTarget]:
     found.close()
 
 
-@pytest.fixture
-def rack(program: TnaTarget) -> Lab:
+@pytest.fixture(params=[32, 64])
+def rack(program: TnaTarget, request: pytest.FixtureRequest) -> Lab:
+    program.lanes = request.param
     return Lab(program)
 
 
@@ -49,15 +51,23 @@ def vectors(seed: int) -> list[Lanes]:
 
 
 class Run:
-    """Reduces vectors, over links that lose packets, in virtual time."""
+    """Reduces vectors, over links that lose packets, in virtual time.
+
+    What is to pass the switch once more waits for others at random, and some of it is lost, if links lose.
+    """
 
     def __init__(self, lab: Lab, seed: int, loss: float) -> None:
         self.lab, self.job = lab, lab.job(WORKERS, slot_base=8)
         self._random, self._loss = random.Random(seed), loss
+        assert isinstance(lab.target, NarrowTarget)
+        self.switch = lab.target
+        self.switch.delays = loss > 0
+        self.narrow = self.switch.lanes
         self.transports = [
-            SlotTransport(TransportConfig(self.job.id, w, WORKERS, self.job.slot_count, narrow=True))
+            SlotTransport(TransportConfig(self.job.id, w, WORKERS, self.job.slot_count, narrow=self.narrow))
             for w in range(WORKERS)
         ]
+        self.passed_again = 0
 
     def reduce(
         self,
@@ -73,6 +83,8 @@ class Run:
             transport.begin(op, block, lanes, service, audiences=audiences)
         while not all(transport.done for transport in self.transports):
             deadlines = [self._poll(worker, now) for worker in range(WORKERS)]
+            for sent in self._pass_again():
+                self._deliver(sent.port, Ether(sent.frame), now)
             now = max(now + MS // 10, min((due for due in deadlines if due is not None), default=now))
             assert now < 600_000 * MS, [transport.waiting() for transport in self.transports]
         return [transport.report() for transport in self.transports]
@@ -98,6 +110,17 @@ class Run:
             payload = bytes(frame[UDP].payload)
             assert not self.transports[worker].on_packet(payload, now, frame[IP].tos).refused
 
+    def _pass_again(self) -> list[Sent]:
+        """Let some of what waits pass once more, in any order."""
+        waiting, sent = self.switch.waiting, []
+        for _ in range(len(waiting)):
+            if self._lost():
+                waiting.pop()
+            elif self._random.random() < 0.5:
+                sent += self.switch.pass_again(self._random.randrange(len(waiting)))
+                self.passed_again += 1
+        return sent
+
     def _lost(self) -> bool:
         return self._random.random() < self._loss
 
@@ -113,8 +136,10 @@ def test_sums_are_exact_and_zero_groups_are_skipped(rack: Lab, op: Op, block: in
     for lanes in after:
         np.testing.assert_array_equal(lanes, combine(op, before))
     assert Event.DROP_MALFORMED not in rack.events()
-    occupied = [sum(lanes[i : i + 32].any() for i in range(0, LANES, 32)) for lanes in before]
+    size = min(block, run.narrow if op == Op.ADD else 32)
+    occupied = [sum(lanes[i : i + size].any() for i in range(0, LANES, size)) for lanes in before]
     assert [report.blocks_sent for report in reports] == occupied
+    assert (run.passed_again > 0) == (run.narrow == 64 and op == Op.ADD and loss > 0)
 
 
 @pytest.mark.parametrize("block", [32, 256])
@@ -126,7 +151,7 @@ def test_planners_know_what_narrow_packets_cost(rack: Lab, block: int) -> None:
     reports = run.reduce(Op.ADD, block, [vector, part, part.copy()])
     wanted = vector.size // block
     lanes = PackedBlocks(wanted, wanted, wanted * 1.5)
-    job = JobSize(WORKERS, run.job.slot_count, vector.size, WholeLanes(WORKERS), narrow=True)
+    job = JobSize(WORKERS, run.job.slot_count, vector.size, WholeLanes(WORKERS), run.narrow)
     assert sum(report.bytes_up + report.bytes_down for report in reports) == lanes_bytes(lanes, block, job)
 
 

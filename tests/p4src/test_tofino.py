@@ -61,9 +61,7 @@ def test_it_fits() -> None:
     for stage in report["stages"]:
         assert all(stage[what] <= most for what, most in PER_STAGE.items())
     registers = [name for stage in report["stages"] for name in stage["registers"]]
-    assert (
-        len(registers) == len(set(registers)) == 8 + 32
-    )  # none is in two stages: one pass, no recirculation
+    assert len(registers) == len(set(registers)) == 8 + 32  # none is in two stages
 
 
 @pytest.mark.tofino

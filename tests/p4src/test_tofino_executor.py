@@ -25,6 +25,7 @@ from tests.p4src import test_tna
 from tests.p4src.test_tna import (
     PLACES,
     Draw,
+    groups,  # noqa: F401
     install,
     marked_rounds,
     test_a_round_that_ends_with_another_operation_says_so,  # noqa: F401
@@ -32,8 +33,9 @@ from tests.p4src.test_tna import (
     test_arp_is_answered_and_other_frames_go_by_mac_address,  # noqa: F401
     test_every_event_of_the_slots_is_among_those_compared,  # noqa: F401
     test_it_decides_as_the_program_for_v1model,  # noqa: F401
+    test_one_lane_group_of_a_sum_is_one_with_zeros_above,  # noqa: F401
     test_questions_of_workers_and_wrong_checksums_are_refused,  # noqa: F401
-    test_several_columns_or_lane_groups_are_refused,  # noqa: F401
+    test_several_columns_or_more_lane_groups_are_refused,  # noqa: F401
     test_what_no_slot_packet_says_is_refused,  # noqa: F401
     test_whoever_asks_again_gets_the_lanes_only_if_they_are_for_it,  # noqa: F401
 )
@@ -43,21 +45,40 @@ from tests.p4src.test_tna_hosts import (
     test_sums_are_exact_and_zero_groups_are_skipped,  # noqa: F401
     test_what_is_given_up_comes_back_where_it_was,  # noqa: F401
 )
+from tests.p4src.test_tna_second_pass import (
+    test_a_result_is_of_its_round_whatever_comes_between,  # noqa: F401
+    test_a_result_that_waited_for_two_rounds_is_stale,  # noqa: F401
+    test_answers_from_the_parents_result_stay_its_when_it_comes_again,  # noqa: F401
+    test_every_packet_is_counted_once,  # noqa: F401
+    test_it_passes_by_the_port_of_its_own_pipe,  # noqa: F401
+    test_packets_in_any_order_and_passes_at_any_time_leave_sums_whole,  # noqa: F401
+    test_partial_sums_do_not_take_half_of_the_parents_result,  # noqa: F401
+    test_partial_sums_pass_where_the_parents_result_is_elsewhere,  # noqa: F401
+    test_slots_that_were_given_to_another_job_meanwhile_say_nothing,  # noqa: F401
+    test_what_has_one_lane_group_passes_once,  # noqa: F401
+)
 from weir.controller.entries import TableEntry
 from weir.controller.tables import tofino
-from weir.wire.definition import CE, Op
+from weir.wire.definition import CE, GROUP_LANES, Op
 
 ECT = 2
 LIMIT = 100
 
 
 @pytest.fixture(scope="module")
-def targets() -> Iterator[tuple[SoftTarget, BfaTarget]]:
+def programs() -> Iterator[tuple[SoftTarget, BfaTarget]]:
     """Yield the program for v1model, and the compiled one."""
     both = SoftTarget(), BfaTarget()
     yield both
     for target in both:
         target.close()
+
+
+@pytest.fixture
+def targets(programs: tuple[SoftTarget, BfaTarget], groups: int) -> tuple[SoftTarget, BfaTarget]:  # noqa: F811
+    """Return both, for jobs with so many lane groups."""
+    programs[1].lanes = groups * GROUP_LANES
+    return programs
 
 
 @pytest.fixture
@@ -72,10 +93,18 @@ def rack(tna: Lab) -> Lab:
     return tna
 
 
+@pytest.fixture
+def lab(programs: tuple[SoftTarget, BfaTarget]) -> Lab:
+    """Return it with sums of 64 lanes, for what comes between two passes."""
+    programs[1].lanes = 2 * GROUP_LANES
+    return Lab(programs[1])
+
+
 def test_every_child_of_a_full_spine_counts_is_asked_and_gets_its_copy(
     targets: tuple[SoftTarget, BfaTarget],
+    groups: int,  # noqa: F811
 ) -> None:
-    test_tna.test_every_child_of_a_full_switch_counts_is_asked_and_gets_its_copy(targets, "spine")
+    test_tna.test_every_child_of_a_full_switch_counts_is_asked_and_gets_its_copy(targets, groups, "spine")
 
 
 @pytest.mark.parametrize("depth", [0, LIMIT - 1, LIMIT, 2 * LIMIT])
@@ -132,13 +161,15 @@ class Recording(BfaTarget):
 def recorded() -> Recording:
     """Return packets of all places, and what came out."""
     target = Recording()
-    for place, workers, op in zip(PLACES, (3, 1, 3, 2), (*Op, Op.ADD), strict=True):
-        draw = Draw(random.Random(place), place, workers, op)
-        at = install(target, place, workers, 0xE0000000)
-        for _ in range(240):
-            draw.packet().send(at)
+    for lanes in (GROUP_LANES, 2 * GROUP_LANES):
+        target.lanes, both = lanes, lanes // GROUP_LANES
+        for place, workers, op in zip(PLACES, (3, 1, 3, 2), (*Op, Op.ADD), strict=True):
+            draw = Draw(random.Random(place), place, workers, op if both == 1 else Op.ADD, both)
+            at = install(target, place, workers, 0xE0000000)
+            for _ in range(240):
+                draw.packet().send(at)
     at = install(target, "leaf", 1, 0xE0000001)
-    for packet in marked_rounds():
+    for packet in marked_rounds(both):
         packet.send(at)
     return target
 

@@ -38,8 +38,8 @@ Frames = list[tuple[int, bytes]]
 class Fabric:
     """Switches and workers, and the links between them."""
 
-    def __init__(self, soft: set[str], loss: float, seed: int) -> None:
-        self._random, self._loss = random.Random(seed), loss
+    def __init__(self, soft: set[str], loss: float, seed: int, lanes: int) -> None:
+        self._random, self._loss, self._lanes = random.Random(seed), loss, lanes
         self.topology: Topology = leaf_spine(2, 2, 2)
         running = job("job", self.topology, size=4, slot_base=SLOTS, slot_count=SLOTS)
         self.chips: dict[str, BfaTarget] = {}
@@ -57,12 +57,13 @@ class Fabric:
         self.workers: dict[str, tuple[SlotTransport, Framer]] = {}
         for host, path in zip(self.topology.hosts, paths(self.topology, running), strict=True):
             leaf = self.topology.switch(host.switch).aggregation
-            place = TransportConfig(running.id, path % MAX_CHILDREN, 4, SLOTS, path=path, narrow=True)
+            place = TransportConfig(running.id, path % MAX_CHILDREN, 4, SLOTS, path=path, narrow=lanes)
             framer = Framer(Addresses(Endpoint(host.mac, host.ip), Endpoint(leaf.mac, leaf.ip)))
             self.workers[host.name] = SlotTransport(place), framer
 
     def _chip(self, switch: SwitchConfig, running: Job) -> Callable[[int, bytes], Frames]:
-        state = tofino_state(self.topology, switch, desired_state(self.topology, switch, [running]))
+        state = desired_state(self.topology, switch, [running])
+        state = tofino_state(self.topology, switch, state, {running.id: self._lanes})
         chip = self.chips[switch.name] = BfaTarget()
         for entry in state.entries:
             if not entry.table.startswith("$"):  # the chip's own: ports, mirrors
@@ -85,7 +86,7 @@ class Fabric:
     def reduce(self, op: Op, arrays: Sequence[Lanes]) -> None:
         """Replace the workers' vectors by their reduction."""
         for (transport, _), lanes in zip(self.workers.values(), arrays, strict=True):
-            transport.begin(op, 32, lanes)
+            transport.begin(op, self._lanes, lanes)
         now = 0
         while not all(transport.done for transport, _ in self.workers.values()):
             due = []
@@ -113,23 +114,31 @@ class Fabric:
                 under_way.append((self._wires[there, out], sent))
 
 
+CASES = [
+    *((op, "", 32) for op in Op),
+    *((Op.ADD, "leaf1", lanes) for lanes in (32, 64)),
+    (Op.ADD, "spine1", 32),
+    (Op.ADD, "", 64),
+]
+
+
 @pytest.mark.parametrize("loss", [0.0, 0.03])
-@pytest.mark.parametrize(("op", "soft"), [*((op, "") for op in Op), (Op.ADD, "leaf1"), (Op.ADD, "spine1")])
-def test_two_racks_reduce_through_four_tofinos(op: Op, soft: str, loss: float) -> None:
+@pytest.mark.parametrize(("op", "soft", "lanes"), CASES)
+def test_two_racks_reduce_through_four_tofinos(op: Op, soft: str, loss: float, lanes: int) -> None:
     """Or three, and a soft switch among them: the same bytes are legal on both."""
-    fabric = Fabric({soft}, loss, seed=1)
+    fabric = Fabric({soft}, loss, seed=1, lanes=lanes)
     rng = np.random.default_rng(2)
     before = [rng.integers(0, 2**32, LANES, dtype=np.uint32) for _ in range(4)]
-    for lanes in before:
+    for vector in before:
         for group in np.flatnonzero(rng.random(-(-LANES // 32)) < 0.5):
-            lanes[32 * group : 32 * group + 32] = 0
-    after = [lanes.copy() for lanes in before]
+            vector[32 * group : 32 * group + 32] = 0
+    after = [vector.copy() for vector in before]
     try:
         fabric.reduce(op, after)
     finally:
         fabric.close()
-    for lanes in after:
-        np.testing.assert_array_equal(lanes, combine(op, before))
+    for vector in after:
+        np.testing.assert_array_equal(vector, combine(op, before))
     for name, chip in fabric.chips.items():
         counted = {event for event in Event if chip.counter(EVENTS, event).packets}
         own = Event.PARTIAL_SENT if name.startswith("leaf") else Event.ROUND_COMPLETE

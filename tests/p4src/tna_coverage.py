@@ -13,7 +13,7 @@ from tests.harness.tna import TnaTarget
 from tests.p4src.test_tna import FULL, MALFORMED, PLACES, Draw, full_rounds, install, marked_rounds
 from weir.softswitch.switch import Switch
 from weir.softswitch.tracing.events import Applied
-from weir.wire.definition import Op
+from weir.wire.definition import GROUP_LANES, Op
 from weir.wire.scapy_layer import Weir
 
 STEPS = 300  # packets drawn for each place and number of workers
@@ -42,24 +42,22 @@ class Reached:
                         self.hit[event.table.name].add(event.handle)
 
 
-def main() -> None:
-    """Send all cases, and print what they did not reach."""
-    target = TnaTarget()
-    reached = Reached(target)
+def _send_all(target: TnaTarget, reached: Reached, groups: int) -> None:
+    """Send the cases whose packets of ADD have so many lane groups."""
     for place in PLACES:
         for workers, op in zip((1, 3, 5), Op, strict=True):
-            draw = Draw(random.Random(f"{place} {workers}"), place, workers, op)
+            draw = Draw(random.Random(f"{place} {workers}"), place, workers, op, groups)
             at = install(target, place, workers, 1)
             for _ in range(STEPS):
                 draw.packet().send(at)
                 reached.look()
     for place in ("root", "spine"):
         at = install(target, place, FULL, 2)
-        for packet in full_rounds(place):
+        for packet in full_rounds(place, groups):
             packet.send(at)
             reached.look()
     at = install(target, "leaf", 1, 3)
-    for packet in marked_rounds():
+    for packet in marked_rounds(groups):
         packet.send(at)
         reached.look()
     for wrong in MALFORMED:
@@ -68,6 +66,15 @@ def main() -> None:
         for name, value in wrong.items():
             frame[Weir].setfieldval("type" if name == "kind" else name, value)
         job.lab.send(job.stations[0].port, frame)
+
+
+def main() -> None:
+    """Send all cases, and print what they did not reach."""
+    target = TnaTarget()
+    reached = Reached(target)
+    for groups in (1, 2):
+        target.lanes = groups * GROUP_LANES
+        _send_all(target, reached, groups)
     reached.look(now=True)
     for switch in reached.switches:
         for name, table in switch.program.tables.items():

@@ -15,7 +15,7 @@ from tests.harness.soft import SoftTarget
 from tests.harness.target import EVENTS
 from tests.harness.tofino import BfaTarget
 from tests.p4src import test_tna
-from weir.wire.definition import Event
+from weir.wire.definition import GROUP_LANES, Event
 
 SEEDS = 256  # jobs of different seeds have different ids
 
@@ -27,15 +27,19 @@ def compare(seeds: int) -> BfaTarget:
         AssertionError: they differ.
     """
     targets = SoftTarget(), BfaTarget()
-    for place in test_tna.PLACES:
-        for seed in range(seeds):
-            test_tna.test_it_decides_as_the_program_for_v1model(targets, place, seed)
-    for place in ("root", "spine"):
-        test_tna.test_every_child_of_a_full_switch_counts_is_asked_and_gets_its_copy(targets, place)
-    test_tna.test_all_marks_of_children_and_parents_go_where_they_go(targets)
-    for wrong in test_tna.MALFORMED:
-        test_tna.test_what_no_slot_packet_says_is_refused(targets, wrong)
-    test_tna.test_questions_of_workers_and_wrong_checksums_are_refused(targets)
+    for groups in (1, 2):
+        targets[1].lanes = groups * GROUP_LANES
+        for place in test_tna.PLACES:
+            for seed in range(seeds):
+                test_tna.test_it_decides_as_the_program_for_v1model(targets, groups, place, seed)
+        for place in ("root", "spine"):
+            test_tna.test_every_child_of_a_full_switch_counts_is_asked_and_gets_its_copy(
+                targets, groups, place
+            )
+        test_tna.test_all_marks_of_children_and_parents_go_where_they_go(targets, groups)
+        for wrong in test_tna.MALFORMED:
+            test_tna.test_what_no_slot_packet_says_is_refused(targets, groups, wrong)
+        test_tna.test_questions_of_workers_and_wrong_checksums_are_refused(targets, groups)
     return targets[1]
 
 

@@ -72,10 +72,10 @@ class Encoder:
         self._planner = Planner(workers=1, slots=1)
         self._learns = self._prescribed is None or self._prescribed.mask_block is not None
 
-    def join(self, workers: int, slots: int, form: LaneFormat, *, narrow: bool = False) -> None:
+    def join(self, workers: int, slots: int, form: LaneFormat, *, narrow: int = 0) -> None:
         """Take note of the group that the buckets are summed over; again when it has changed.
 
-        ``narrow``: its switches take packets of one group of lanes only.
+        ``narrow``: its switches take so many lanes of ADD in a packet; 0: any number.
 
         Raises:
             ValueError: blocks of the rule are too small for so many values to a lane.

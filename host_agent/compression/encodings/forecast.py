@@ -42,22 +42,28 @@ _BUCKET: Final = 25 * 2**20 // LANE_BYTES
 @dataclass(frozen=True)
 class JobSize:
     """The workers, the slots of their job, how many elements their model has, as far as it is known, the form
-    of values in lanes, and whether packets are narrow (``PacketShape``).
+    of values in lanes, and how many lanes of ADD its switches take in a packet, if not any number
+    (``PacketShape``).
     """
 
     workers: int
     slots: int
     elements: int
     form: LaneFormat
-    narrow: bool = False
+    narrow: int = 0
+
+    @property
+    def unsummed(self) -> int:
+        """Return how many lanes of another operator than ADD its switches take in a packet."""
+        return min(self.narrow, GROUP_LANES)
 
 
 @dataclass(frozen=True)
 class PacketShape:
     """The packets of a reduce: lanes to a block, blocks to a packet, bytes of headers.
 
-    Behind a switch that takes narrow packets alone, blocks of any size travel as groups of lanes, one to a
-    packet.
+    Behind a switch that takes narrow packets alone, blocks travel in parts of so many lanes, one to a packet;
+    results of smaller ones are filled with zeros, which count as headers here.
     """
 
     block: int
@@ -65,10 +71,11 @@ class PacketShape:
     headers: int
 
     @classmethod
-    def of(cls, block: int, *, narrow: bool) -> Self:
-        """Return that of a reduce in blocks of so many lanes."""
+    def of(cls, block: int, narrow: int) -> Self:
+        """Return that of a reduce in blocks of so many lanes, in packets of ``narrow``; 0: any number."""
         if narrow:
-            return cls(GROUP_LANES, 1, headers(SLOT_LANES))
+            part = min(block, narrow)
+            return cls(part, 1, headers(SLOT_LANES) + (narrow - part) * LANE_BYTES // 2)
         return cls(block, SLOT_LANES // block, headers(block))
 
     @property
@@ -199,7 +206,7 @@ def lanes_bytes(lanes: PackedBlocks, packet_block: int, job: JobSize, others: fl
     """
     if not lanes.blocks:
         return 0.0
-    shape = PacketShape.of(packet_block_of(job.form, packet_block), narrow=job.narrow)
+    shape = PacketShape.of(packet_block_of(job.form, packet_block), job.narrow)
     parts = job.form.lanes(packet_block) // shape.block
     lanes, others = lanes.times(parts), others * parts
     streams = job.slots * shape.columns
@@ -213,9 +220,9 @@ def lanes_bytes(lanes: PackedBlocks, packet_block: int, job: JobSize, others: fl
     return 2.0 * job.workers * packets * shape.headers + sent * shape.block * LANE_BYTES
 
 
-def full_bytes(lanes: float, packet_block: int, workers: int, *, narrow: bool = False) -> float:
-    """Return the same of a reduce in which every worker has all lanes."""
-    shape = PacketShape.of(packet_block, narrow=narrow)
+def full_bytes(lanes: float, packet_block: int, workers: int, *, narrow: int = 0) -> float:
+    """Return the same of a reduce in which every worker has all lanes. narrow: of these, in a packet."""
+    shape = PacketShape.of(packet_block, narrow)
     return 2.0 * workers * (lanes / shape.lanes * shape.headers + lanes * LANE_BYTES)
 
 
@@ -287,7 +294,7 @@ def _vector_bytes(lanes: float, wanted: float, packet_block: int, job: JobSize) 
     """
     if not lanes:
         return 0.0
-    shape = PacketShape.of(packet_block, narrow=job.narrow)
+    shape = PacketShape.of(packet_block, job.unsummed)
     packets = max(math.ceil(wanted / shape.lanes), min(job.slots, math.ceil(lanes / shape.lanes)))
     sent = math.ceil(wanted / shape.block) * shape.block * LANE_BYTES
     return 2.0 * job.workers * (packets * shape.headers + sent)
@@ -296,7 +303,7 @@ def _vector_bytes(lanes: float, wanted: float, packet_block: int, job: JobSize) 
 def lists_bytes(region: Region, job: JobSize) -> float:
     """Return the same of all workers' lists of positions, which is exact."""
     sent = job.workers * region.lanes
-    shape = PacketShape.of(region.packet_block, narrow=job.narrow)
+    shape = PacketShape.of(region.packet_block, job.unsummed)
     packets = max(math.ceil(sent / shape.lanes), 1)
     return job.workers * (2.0 * packets * shape.headers + (region.lanes + sent) * LANE_BYTES)
 
@@ -312,7 +319,7 @@ def scales_bytes(scales: float, job: JobSize) -> float:
     return _vector_bytes(scales, scales, GROUP_LANES, job)
 
 
-def mask_bytes(counts: Counts, mask_block: int, workers: int, *, narrow: bool = False) -> float:
+def mask_bytes(counts: Counts, mask_block: int, workers: int, *, narrow: int = 0) -> float:
     """Return what one parameter's mask adds to a tree of as many levels as suit it best, packets being
     shared.
     """
@@ -337,7 +344,9 @@ def parameter_bytes(counts: Counts, mask_block: int | None, packet_block: int, j
     bucket = min(job.elements, _BUCKET) / packet_block
     others = bucket * lanes.blocks * packet_block / max(counts.length, 1) - lanes.blocks
     total = lanes_bytes(lanes, packet_block, job, max(0.0, others))
-    total += full_bytes(scales_of(counts, mask_block, job.form), GROUP_LANES, job.workers, narrow=job.narrow)
+    total += full_bytes(
+        scales_of(counts, mask_block, job.form), GROUP_LANES, job.workers, narrow=job.unsummed
+    )
     if mask_block is None:
         return total
-    return total + mask_bytes(counts, mask_block, job.workers, narrow=job.narrow)
+    return total + mask_bytes(counts, mask_block, job.workers, narrow=job.unsummed)

@@ -128,11 +128,9 @@ class Planner:
         self._fixed: Mapping[str, Encoding] = {}
         self.resize(workers, slots)
 
-    def resize(
-        self, workers: int, slots: int, form: LaneFormat | None = None, *, narrow: bool = False
-    ) -> None:
+    def resize(self, workers: int, slots: int, form: LaneFormat | None = None, *, narrow: int = 0) -> None:
         """Take the group's size, its job's slots, the form of values in lanes, by default one in each, and
-        whether packets have one group of lanes only.
+        how many lanes of ADD a packet has, if not any number.
 
         Masks stay until the next step has ended.
         """

@@ -61,7 +61,7 @@ def summed(works: Sequence[Work], **config: Any) -> tuple[list[bytes], list[tupl
     return [work.lanes.tobytes() for work in works], frames
 
 
-@pytest.mark.parametrize("config", [{}, {"fill": True}, {"narrow": True}], ids=str)
+@pytest.mark.parametrize("config", [{}, {"fill": True}, {"narrow": 32}, {"narrow": 64}], ids=str)
 @pytest.mark.parametrize(("block", "scale"), [(32, 0), (256, 0), (256, -115), (256, 85)])
 def test_values_travel_and_end_as_lanes_that_were_made_beforehand(
     block: int, scale: int, config: dict[str, Any]
