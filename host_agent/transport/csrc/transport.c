@@ -152,8 +152,7 @@ int weir_transport_begin(weir_transport *t, uint32_t op, uint32_t block_log2, ui
     if (t->active) return EBUSY;
     if (op < WEIR_OP_ADD || op > WEIR_OP_OR || block_log2 < WEIR_MIN_BLOCK_LOG2 ||
         block_log2 > WEIR_MAX_BLOCK_LOG2 || (!lanes && count) ||
-        (t->config.narrow &&
-         1u << block_log2 > (op == WEIR_OP_ADD ? t->config.narrow : WEIR_GROUP_LANES)))
+        (t->config.narrow && 1u << block_log2 > (op == WEIR_OP_ADD ? t->config.narrow : WEIR_GROUP_LANES)))
         return EINVAL;
     uint64_t block = 1u << block_log2, blocks = count / block + (count % block != 0);
     if (blocks >= WEIR_NO_BLOCK) return EFBIG;
