@@ -152,7 +152,7 @@ class World:
         self.left.pump()
         return submitted
 
-    def run(self, limit: float = 600.0) -> None:
+    def run(self, limit: float = 3600.0) -> None:  # one packet in the air, two of three lost: ten minutes
         """Until the sender has settled everything, and nothing is in the air any more."""
         end = self.clock.now + round(limit * SECOND)
         while not self.sender.idle:
