@@ -24,6 +24,7 @@ from weir.controller.entries import Ternary as WantedTernary
 from weir.controller.program import load_program as load_v1model
 from weir.controller.tables import arp, tofino
 from weir.controller.tofino import counterparts
+from weir.controller.wiring import AGAIN_PORT, PIPE_PORTS
 from weir.p4runtime.names import Names
 from weir.softswitch.program.loader import load_program
 from weir.softswitch.program.types import Program
@@ -37,10 +38,8 @@ SOURCE: Final = p4src.BUILD.parent / "weir_tna.p4"
 _TM: Final = 7  # bytes of what ingress tells the traffic manager
 CELLS: Final = 1 << 14  # of each register
 _CUT: Final = 4  # ROLE_CUT
-_WITHOUT_LANES: Final = 14 + 64  # bytes of a frame, where mirrors of ports end
+WITHOUT_LANES: Final = 14 + 64  # bytes of a frame, where mirrors of ports end
 _BRIDGE: Final = 8  # bytes of what ingress tells egress
-_IN_PIPE: Final = 0x7F  # bits of a port
-_AGAIN: Final = 68  # of each pipe, the port for recirculation
 
 
 class NarrowTarget(Target):
@@ -72,7 +71,7 @@ class NarrowTarget(Target):
     def _pass(self, port: int, frame: bytes) -> list[Sent]:
         sent = []
         for out in self.once(port, frame):
-            if out.port & _IN_PIPE == _AGAIN:
+            if out.port % PIPE_PORTS == AGAIN_PORT:
                 self.waiting.append((out.port, out.frame))
             else:
                 sent.append(out)
@@ -165,7 +164,7 @@ class TnaTarget(NarrowTarget):
     def _mirrored(self, front: bytes, frame: bytes) -> list[Sent]:
         """Cut what was mirrored, and let it pass egress once more, to the same port."""
         role = _CUT.to_bytes(1, "big") + bytes(_BRIDGE - 1)
-        again = self._egress.process(0, front + role + frame[:_WITHOUT_LANES], now=0)
+        again = self._egress.process(0, front + role + frame[:WITHOUT_LANES], now=0)
         return [Sent(*out) for out in again]
 
     def change(self, verb: str, entry: TableEntry) -> None:

@@ -11,15 +11,13 @@ from tests.harness.bfa.chip import Chip
 from tests.harness.bfa.pipeline import Gress, Program, load
 from tests.harness.bfa.tables import Table
 from tests.harness.target import Count, Sent
-from tests.harness.tna import NarrowTarget
-from weir import p4src
+from tests.harness.tna import WITHOUT_LANES, NarrowTarget
 from weir.controller.entries import TableEntry, Ternary
+from weir.p4src.build_tna import ASSEMBLY
 from weir.wire.definition import GROUP_LANES
 
-ASSEMBLY: Final = p4src.BUILD.parent / "tna" / "weir_tna.bfa.gz"
 _PORTS: Final = 512
 _FIRST_SESSION: Final = 512  # of mirrors: that of port 0
-_WITHOUT_LANES: Final = 14 + 64  # bytes of a frame, where mirrors of ports end
 
 
 @cache
@@ -37,7 +35,7 @@ class BfaTarget(NarrowTarget):
         """Load an assembly; that which is checked in if there is none."""
         super().__init__(lanes)
         self.program: Program = load(assembly() if text is None else text)
-        mirrors = {_FIRST_SESSION + port: (port, _WITHOUT_LANES) for port in range(_PORTS)}
+        mirrors = {_FIRST_SESSION + port: (port, WITHOUT_LANES) for port in range(_PORTS)}
         self.chip = Chip(self.program, mirrors)
 
     def once(self, port: int, frame: bytes) -> list[Sent]:

@@ -14,8 +14,9 @@ from tests.harness.bmv2 import Bmv2Target
 from tests.harness.lab import Lab
 from tests.harness.soft import SoftTarget
 from tests.harness.target import Target
-from tests.harness.tna import TnaTarget
+from tests.harness.tna import NarrowTarget, TnaTarget
 from tests.harness.tofino import BfaTarget
+from weir.wire.definition import GROUP_LANES
 
 _TARGETS: Final[dict[str, Callable[[], Target]]] = {
     "soft": SoftTarget,
@@ -48,3 +49,24 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
 def lab(target: Target) -> Lab:
     """Return the switch under test, reset, with the aggregation address installed."""
     return Lab(target)
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def groups(request: pytest.FixtureRequest) -> int:
+    """Return how many lane groups packets of ADD have."""
+    return int(request.param)
+
+
+@pytest.fixture
+def targets(programs: tuple[SoftTarget, NarrowTarget], groups: int) -> tuple[SoftTarget, NarrowTarget]:
+    """Return the program for v1model and that for Tofino, which the module has, for jobs with so many lane
+    groups.
+    """
+    programs[1].lanes = groups * GROUP_LANES
+    return programs
+
+
+@pytest.fixture
+def tna(targets: tuple[SoftTarget, NarrowTarget]) -> Lab:
+    """Return the program for Tofino alone."""
+    return Lab(targets[1])

@@ -56,12 +56,6 @@ class Place:
     uplink: Uplink | None
 
 
-@pytest.fixture(scope="module", params=[1, 2])
-def groups(request: pytest.FixtureRequest) -> int:
-    """Return how many lane groups packets of ADD have."""
-    return int(request.param)
-
-
 @pytest.fixture(scope="module")
 def programs() -> Iterator[tuple[SoftTarget, NarrowTarget]]:
     """Yield both programs, on soft switches."""
@@ -69,19 +63,6 @@ def programs() -> Iterator[tuple[SoftTarget, NarrowTarget]]:
     yield both
     for target in both:
         target.close()
-
-
-@pytest.fixture
-def targets(programs: tuple[SoftTarget, NarrowTarget], groups: int) -> tuple[SoftTarget, NarrowTarget]:
-    """Return both, for jobs with so many lane groups."""
-    programs[1].lanes = groups * GROUP_LANES
-    return programs
-
-
-@pytest.fixture
-def tna(targets: tuple[SoftTarget, NarrowTarget]) -> Lab:
-    """Return the program for Tofino alone."""
-    return Lab(targets[1])
 
 
 def install(target: SoftTarget | NarrowTarget, place: str, workers: int, id: int) -> Place:

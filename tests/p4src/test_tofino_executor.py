@@ -25,7 +25,6 @@ from tests.p4src import test_tna
 from tests.p4src.test_tna import (
     PLACES,
     Draw,
-    groups,  # noqa: F401
     install,
     marked_rounds,
     test_a_round_that_ends_with_another_operation_says_so,  # noqa: F401
@@ -75,19 +74,6 @@ def programs() -> Iterator[tuple[SoftTarget, BfaTarget]]:
 
 
 @pytest.fixture
-def targets(programs: tuple[SoftTarget, BfaTarget], groups: int) -> tuple[SoftTarget, BfaTarget]:  # noqa: F811
-    """Return both, for jobs with so many lane groups."""
-    programs[1].lanes = groups * GROUP_LANES
-    return programs
-
-
-@pytest.fixture
-def tna(targets: tuple[SoftTarget, BfaTarget]) -> Lab:
-    """Return the compiled program alone."""
-    return Lab(targets[1])
-
-
-@pytest.fixture
 def rack(tna: Lab) -> Lab:
     """Return the same, for workers that reduce through it."""
     return tna
@@ -102,7 +88,7 @@ def lab(programs: tuple[SoftTarget, BfaTarget]) -> Lab:
 
 def test_every_child_of_a_full_spine_counts_is_asked_and_gets_its_copy(
     targets: tuple[SoftTarget, BfaTarget],
-    groups: int,  # noqa: F811
+    groups: int,
 ) -> None:
     test_tna.test_every_child_of_a_full_switch_counts_is_asked_and_gets_its_copy(targets, groups, "spine")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.harness.bfa.assembly import Items, Section, Text, UnknownLineError, arguments, bounds
-from tests.harness.bfa.containers import Names, Slice, Values, sliced, width_of
+from tests.harness.bfa.containers import PART, Names, Slice, Values, sliced, width_of
 
 _BUS: Final = 128  # bytes
 _FIRST: Final = {1: 0, 2: 32, 4: 0}  # byte of the bus from which on an ALU of so many bytes has its slots
@@ -15,7 +15,6 @@ _LAST: Final = {1: 32, 2: 96, 4: 128}
 _CODED: Final = re.compile(r"(\S+)\((-?\d+), (\d+)\)")
 _CALL: Final = re.compile(r"(\S+)\((\w+), \$hash_dist\)")
 _COUNT: Final = re.compile(r"(\S+)\((\$DIRECT|\$hash_dist)\)")
-_PART: Final = re.compile(r"(.*)\.(\d+)-(\d+)")
 
 Word = tuple[str, int, int]
 """Bits of what is put on the bus: an action data field, ``immediate``, a stateful ALU's word, a hash unit."""
@@ -48,9 +47,7 @@ class BusMap:
         for section in sections:
             if section is None:
                 continue
-            for match, key, node in section.take(r"(\d+(?:\.\.\d+)?)"):
-                if not isinstance(node, Text):
-                    key.refuse("a word was expected")
+            for match, _, node in section.each(Text, "a word was expected", r"(\d+(?:\.\.\d+)?)"):
                 first, last = bounds(match[1])
                 self._lanes.append((first, last, _word(node.value, 8 * (last - first + 1))))
             section.done()
@@ -96,9 +93,7 @@ class Data:
         self._aliases: dict[str, list[Text]] = {}
         self._constants: list[tuple[str, int, int]] = []  # alias, value, line
         if section is not None:
-            for _, key, node in section.take():
-                if not isinstance(node, Text):
-                    key.refuse("a word or a constant was expected")
+            for _, key, node in section.each(Text, "a word or a constant was expected"):
                 if re.fullmatch(r"\d+", node.value):
                     self._constants.append((key.value, int(node.value), node.line))
                 else:
@@ -119,7 +114,7 @@ class Data:
     def _param(self, alias: str) -> tuple[str, int, int]:
         if alias in self._params:
             return alias, 0, self._params[alias] - 1
-        match = _PART.fullmatch(alias)
+        match = PART.fullmatch(alias)
         return (match[1], int(match[2]), int(match[3])) if match else (alias, 0, -1)
 
     def resolve(self, text: str) -> list[Word]:
@@ -338,7 +333,8 @@ def _params(told: dict[str, object]) -> dict[str, int]:
     section = told.get("p4_param_order")
     if not isinstance(section, Section):
         return {}
-    return {key.value: int(node.value) for _, key, node in section.take() if isinstance(node, Text)}
+    sizes = section.each(Text, "a parameter's size was expected")
+    return {key.value: int(node.value) for _, key, node in sizes}
 
 
 def _number(node: object) -> int:

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 import yaml
 
@@ -12,6 +12,9 @@ import yaml
 _STARS: Final = re.compile(r"^( +)\*:", re.MULTILINE)
 _UNIT: Final = re.compile(r" : (hash_dist\([^)]*\))")
 _HASH: Final = re.compile(r"^( +\d+\.\.\d+): (\w+\(.*\{.*)$", re.MULTILINE)
+
+
+_Kind = TypeVar("_Kind", "Text", "Items", "Section")
 
 
 class UnknownLineError(Exception):
@@ -62,6 +65,15 @@ class Section:
             if not self._taken[number] and (match := re.fullmatch(pattern, key.value)):
                 self._taken[number] = True
                 yield match, key, value
+
+    def each(
+        self, kind: type[_Kind], wanted: str, pattern: str = ".*"
+    ) -> Iterator[tuple[re.Match[str], Text, _Kind]]:
+        """Yield the same where all of it is of one kind; say what was wanted of anything else."""
+        for match, key, value in self.take(pattern):
+            if not isinstance(value, kind):
+                key.refuse(wanted)
+            yield match, key, value
 
     def get(self, key: str) -> "Node | None":
         """Return what stands under a key, or None."""

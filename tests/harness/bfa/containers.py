@@ -9,7 +9,7 @@ from tests.harness.bfa.assembly import Section, Text, UnknownLineError, bounds
 
 _WIDTHS: Final = {"B": 8, "H": 16, "W": 32}
 _CONTAINER: Final = re.compile(r"T?([BHW])\d+")
-_PART: Final = re.compile(r"(.*)\.(\d+)-(\d+)")
+PART: Final = re.compile(r"(.*)\.(\d+)-(\d+)")  # some bits of a field that lies in pieces
 _SLICED: Final = re.compile(r"(.+?)\((\d+(?:\.\.\d+)?)\)")
 DEPARSER: Final = 12  # names of the deparser are those of the stage behind the last
 
@@ -80,9 +80,7 @@ class Names:
             if isinstance(node, Text):
                 self._add(name, 0, DEPARSER, node)
             elif isinstance(node, Section):
-                for match, _, place in node.take(r"stage ([\d.]+)"):
-                    if not isinstance(place, Text):
-                        name.refuse("a container was expected")
+                for match, _, place in node.each(Text, "a container was expected", r"stage ([\d.]+)"):
                     self._add(name, *bounds(match[1]), place)
                 node.done()
             else:
@@ -94,7 +92,7 @@ class Names:
             place.refuse("no container")
         low, high = part or (0, width_of(container) - 1)
         self._places.setdefault(name.value, []).append((first, last, Slice(container, low, high)))
-        if match := _PART.fullmatch(name.value):
+        if match := PART.fullmatch(name.value):
             self._parts.setdefault(match[1], []).append(name.value)
 
     def find(self, text: str, stage: int) -> Slice | None:
@@ -123,7 +121,7 @@ class Names:
             place = self.find(part, stage)
             if place is None:
                 continue
-            match = _PART.fullmatch(part) if part != name.value else None
+            match = PART.fullmatch(part) if part != name.value else None
             first = int(match[2]) if match else 0
             begin, end = max(low, first), min(high, first + place.width - 1)
             if begin <= end:

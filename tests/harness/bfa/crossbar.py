@@ -49,36 +49,26 @@ class Crossbar:
         self._members: dict[int, list[int]] = {}
         if section is None:
             return
-        for match, key, node in section.take(_GROUP.pattern):
-            self._group(key, (match[1], int(match[2])), node)
-        for match, key, node in section.take(r"hash (\d+)"):
-            self._hash(key, int(match[1]), node)
-        for match, key, node in section.take(r"hash group (\d+)"):
-            if not isinstance(node, Section):
-                key.refuse("tables of hash bits were expected")
+        for match, _, node in section.each(Section, "containers were expected", _GROUP.pattern):
+            self._group((match[1], int(match[2])), node)
+        for match, _, node in section.each(Section, "hash bits were expected", r"hash (\d+)"):
+            self._hash(int(match[1]), node)
+        for match, _, node in section.each(Section, "tables of hash bits were expected", r"hash group (\d+)"):
             self._members[int(match[1])] = [int(text.value) for text in node.items("table").texts()]
             node.not_modelled("seed")  # spreads an exact table's entries over its memories
             node.done()
         section.done()
 
-    def _group(self, key: Text, group: Group, node: object) -> None:
-        if not isinstance(node, Section):
-            key.refuse("containers were expected")
-        for match, at, text in node.take(r"(\d+)"):
-            if not isinstance(text, Text):
-                at.refuse("a container was expected")
+    def _group(self, group: Group, node: Section) -> None:
+        for match, _, text in node.each(Text, "a container was expected", r"(\d+)"):
             place = self._names.slice(text, self._stage)
             if int(match[1]) % 8 != place.lo % 8:
                 text.refuse("the crossbar moves bytes, not bits")
             self.groups.setdefault(group, []).append((int(match[1]), place))
         node.done()
 
-    def _hash(self, key: Text, table: int, node: object) -> None:
-        if not isinstance(node, Section):
-            key.refuse("hash bits were expected")
-        for match, at, text in node.take(r"(\d+(?:\.\.\d+)?)"):
-            if not isinstance(text, Text):
-                at.refuse("a hash function was expected")
+    def _hash(self, table: int, node: Section) -> None:
+        for match, _, text in node.each(Text, "a hash function was expected", r"(\d+(?:\.\.\d+)?)"):
             low, high = bounds(match[1])
             if text.value.startswith("random("):
                 continue  # where an exact table's entries lie; they are found by their keys here

@@ -43,9 +43,9 @@ class Deparser:
         dictionary = section.section("dictionary")
         if dictionary is None:
             raise UnknownLineError(f"line {section.line}: a deparser without a dictionary")
-        for match, key, node in dictionary.take(r"(?:full_checksum (\d+)|T?[BHW]\d+)"):
-            if not isinstance(node, Text):
-                key.refuse("a bit that says whether it leaves was expected")
+        for match, key, node in dictionary.each(
+            Text, "a bit that says whether it leaves was expected", r"(?:full_checksum (\d+)|T?[BHW]\d+)"
+        ):
             valid = self._slice(node)
             if valid.width != 1:
                 node.refuse("one bit was expected")
@@ -63,9 +63,7 @@ class Deparser:
         self._mirrors: dict[int, list[Slice]] = {}
         if (mirror := section.section("mirror")) is not None:
             self._select = self._slice(mirror.text("select"))
-            for match, key, node in mirror.take(r"(\d+)"):
-                if not isinstance(node, Items):
-                    key.refuse("a session and containers were expected")
+            for match, _, node in mirror.each(Items, "a session and containers were expected", r"(\d+)"):
                 self._mirrors[int(match[1])] = [self._slice(text) for text in node.texts()]
             mirror.done()
         section.done()
@@ -79,9 +77,7 @@ class Deparser:
         for one in node.values if isinstance(node, Items) else ():
             if not isinstance(one, Section):
                 key.refuse("containers were expected")
-            for _, container, how in one.take(r"T?[BHW]\d+"):
-                if not isinstance(how, Section):
-                    container.refuse("how it is added was expected")
+            for _, container, how in one.each(Section, "how it is added was expected", r"T?[BHW]\d+"):
                 swapped = "swap" in how and how.text("swap").value == "1"
                 if swapped and width_of(container.value) != 8:
                     container.refuse("only bytes are swapped")

@@ -65,9 +65,7 @@ def _payload(section: Section) -> dict[str, tuple[int, int]]:
         return {}
     value = int(word.value, 16)
     fields = {}
-    for _, name, node in layout.take():
-        if not isinstance(node, Text):
-            name.refuse("bits were expected")
+    for _, name, node in layout.each(Text, "bits were expected"):
         low, high = bounds(node.value)
         fields[name.value] = value >> low & (1 << high - low + 1) - 1, high - low + 1
     return fields
@@ -76,9 +74,7 @@ def _payload(section: Section) -> dict[str, tuple[int, int]]:
 def _keys(section: Section | None, names: Names, stage: int) -> tuple[tuple[int, Slice], ...]:
     found = []
     if section is not None:
-        for match, key, node in section.take(r"(\d+)"):
-            if not isinstance(node, Text):
-                key.refuse("a container was expected")
+        for match, _, node in section.each(Text, "a container was expected", r"(\d+)"):
             found.append((int(match[1]), names.slice(node, stage)))
         section.done()
     return tuple(found)

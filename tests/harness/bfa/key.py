@@ -27,9 +27,7 @@ class Key:
         shift = 0
         if section is None:
             return
-        for _, name, node in section.take():
-            if not isinstance(node, Section):
-                name.refuse("a key's field was expected")
+        for _, name, node in section.each(Section, "a key's field was expected"):
             width, kind = int(node.text("size").value), node.text("type").value
             start = int(node.text("start_bit").value) if "start_bit" in node else 0
             called = node.text("key_name").value if "key_name" in node else name.value

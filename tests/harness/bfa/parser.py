@@ -65,9 +65,7 @@ class Parser:
         states = section.section("states")
         if states is None:
             raise UnknownLineError(f"line {section.line}: a parser without states")
-        for _, name, node in states.take():
-            if not isinstance(node, Section):
-                name.refuse("a state was expected")
+        for _, name, node in states.each(Section, "a state was expected"):
             self._states[name.value] = self._state(node)
         section.done()
 
@@ -91,26 +89,20 @@ class Parser:
             row.shift = int(section.text("shift").value)
         section.not_modelled("intr_md")  # of the metadata in front, again
         if (loads := section.section("load")) is not None:
-            for _, register, node in loads.take("|".join(_REGISTERS)):
-                if not isinstance(node, Text):
-                    register.refuse("bytes were expected")
+            for _, register, node in loads.each(Text, "bytes were expected", "|".join(_REGISTERS)):
                 first, last = bounds(node.value)
                 if 8 * (last - first + 1) != _REGISTERS[register.value]:
                     node.refuse("not as many bytes as the register has")
                 row.loads.append((register.value, first))
             loads.done()
-        for _, _, node in section.take(r"checksum \d+"):
-            if not isinstance(node, Section):
-                raise UnknownLineError(f"line {node.line}: a checksum was expected")
+        for _, _, node in section.each(Section, "a checksum was expected", r"checksum \d+"):
             row.checksums.append(self._checksum(node))
         for match, key, node in section.take(r"([\d.]+)"):
             first, last = bounds(match[1])
             if not isinstance(node, Text) or 8 * (last - first + 1) != width_of(node.value):
                 key.refuse("a container of as many bytes was expected")
             row.extracts.append((first, node.value))
-        for _, key, node in section.take(r"T?[BHW]\d+"):
-            if not isinstance(node, Text):
-                key.refuse("a constant was expected")
+        for _, key, node in section.each(Text, "a constant was expected", r"T?[BHW]\d+"):
             row.constants.append((key.value, int(node.value)))
         section.done()
         return row

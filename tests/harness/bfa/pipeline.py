@@ -40,9 +40,7 @@ class Gress:
         section.not_modelled("dependency")  # whether the next stage may begin before this one ends
         kinds: dict[str, dict[str, Section]] = {}
         matches: list[tuple[str, str, int, Section]] = []
-        for match, key, node in section.take(_TABLE.pattern):
-            if not isinstance(node, Section):
-                key.refuse("a table was expected")
+        for match, key, node in section.each(Section, "a table was expected", _TABLE.pattern):
             if match[1] in _MATCHES and match[3] is not None:
                 matches.append((match[1], match[2], int(match[3]), node))
             elif match[1] in ("ternary_indirect", "stateful", "counter", "action", "phase0_match"):
@@ -148,9 +146,7 @@ def _layout(key: Text, layout: object) -> Layout:
     if not isinstance(layout, Section):
         key.refuse("action data fields were expected")
     places: Layout = {}
-    for _, name, place in layout.take():
-        if not isinstance(place, Text):
-            name.refuse("bits were expected")
+    for _, name, place in layout.each(Text, "bits were expected"):
         places[name.value] = bounds(place.value)
     return places
 

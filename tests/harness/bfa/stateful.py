@@ -76,9 +76,7 @@ class Register:
         actions = section.section("actions")
         if actions is None:
             raise UnknownLineError(f"line {section.line}: a register without programs")
-        for _, name, node in actions.take():
-            if not isinstance(node, Items):
-                name.refuse("instructions were expected")
+        for _, name, node in actions.each(Items, "instructions were expected"):
             self._programs[name.value] = self._program(node)
         section.done()
         self.cells: dict[int, tuple[int, int]] = {}

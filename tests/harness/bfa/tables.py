@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tests.harness.bfa.actions import Action, ActionReader, Bus, BusMap
-from tests.harness.bfa.assembly import Section, Text, UnknownLineError, arguments
+from tests.harness.bfa.assembly import Section, Text, UnknownLineError, arguments, bounds
 from tests.harness.bfa.containers import Names, Values
 from tests.harness.bfa.crossbar import Crossbar, Group
 from tests.harness.bfa.gateway import gateway
@@ -118,9 +118,8 @@ class Table:
         payload = self._gateway.payload if self._gateway is not None else {}
         widths = _format(layout) | {name: bits for name, (_, bits) in payload.items()}
         if units is not None:
-            for match, _, node in units.take(r"(\d+)"):
-                if isinstance(node, Section):
-                    self._units[match[1]] = crossbar.unit(int(match[1]), node)
+            for match, _, node in units.each(Section, "a hash unit was expected", r"(\d+)"):
+                self._units[match[1]] = crossbar.unit(int(match[1]), node)
             units.done()
         data = self._calls(section.get("action"), "action")
         self._register = self._calls(section.get("stateful"), "stateful")
@@ -187,7 +186,8 @@ class Table:
         params = {}
         given = section.section("default_action_parameters")
         if given is not None:
-            params = {key.value: int(v.value, 16) for _, key, v in given.take() if isinstance(v, Text)}
+            said = given.each(Text, "a parameter's value was expected")
+            params = {key.value: int(value.value, 16) for _, key, value in said}
         action = self.actions[name.value]
         self._otherwise = Entry(0, 0, 0, action, self._words(action, params))
         miss = action.next_miss or action.next
@@ -346,9 +346,12 @@ def _format(section: Section | None) -> dict[str, int]:
     """Return how many bits each part of an entry has, those of its first group."""
     widths: dict[str, int] = {}
     if section is not None:
-        for match, _, node in section.take(r"(\w+)(?:\((\d+)\))?"):
-            if isinstance(node, Text) and match[2] in (None, "0"):
-                low, _, high = node.value.partition("..")
-                widths[match[1]] = int(high) - int(low) + 1
+        for match, key, node in section.take(r"(\w+)(?:\((\d+)\))?"):
+            if match[1] == "match" or match[2] not in (None, "0"):
+                continue  # what of the key a memory's word holds, and its further entries
+            if not isinstance(node, Text):
+                key.refuse("bits were expected")
+            low, high = bounds(node.value)
+            widths[match[1]] = high - low + 1
         section.done()
     return widths
